@@ -39,7 +39,7 @@ pub fn encode(
     gauge("audit_quota_bytes", "Bytes that the audit log may take (audit.quota_mb)", gauge_value(status.quota))?;
     let help = "1 when the audit log cannot be written: what is recorded is lost";
     gauge("audit_failed", help, i64::from(status.error.is_some()))?;
-    let help = "1 when something was wrong with the audit log before this one";
+    let help = "1 while an audit log that could not be continued is on this box";
     gauge("audit_alarm", help, i64::from(status.alarm.is_some()))?;
 
     if let Some(sync) = &status.sync {

@@ -22,7 +22,7 @@ pub struct AuditStatus {
     pub quota: u64,
     /// The reason why it cannot be written. Records are lost until that is repaired.
     pub error: Option<String>,
-    /// The reason why the log before this one was not continued.
+    /// The reason why a log before this one was not continued, for as long as that log is on this box.
     pub alarm: Option<String>,
     /// Inference calls, and other events, that never became records, since the start.
     pub lost: (u64, u64),

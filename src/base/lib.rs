@@ -24,6 +24,7 @@
 //!   * `logging.rs`, `journal.rs` - the log, to standard error or with searchable fields to systemd's journal
 //!   * `system.rs`, `system/` - CPU, memory, disk and the limits of the control group
 //!   * `process.rs`, `machine.rs` - resources that this process uses; load, frequency and temperature of the machine
+//!   * `service_usage.rs` - resources that this process and all that it started use together
 //!   * `messages.rs` - counters of MQTT, written by `mqtt` and read by `/metrics`
 //! * `build.rs` - the build script: notes the time of the build; the time never runs before it
 //!

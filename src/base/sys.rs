@@ -77,14 +77,24 @@ pub fn adopt_packet_socket(number: RawFd) -> Option<OwnedFd> {
 
 /// As [`adopt_listener`], for the reading end of a pipe.
 pub fn adopt_pipe(number: RawFd) -> Option<OwnedFd> {
+    adopt_of_type(number, libc::S_IFIFO)
+}
+
+/// As [`adopt_listener`], for a file.
+pub fn adopt_file(number: RawFd) -> Option<OwnedFd> {
+    adopt_of_type(number, libc::S_IFREG)
+}
+
+/// Takes over what is open under this number if it has this type of inode(7).
+fn adopt_of_type(number: RawFd, kind: libc::mode_t) -> Option<OwnedFd> {
     // SAFETY: fstat(2) answers a number that is not open with an error, and writes to the given pointer, a live local of the
     // type that it expects, which is valid when it is zeroed.
-    let is_pipe = unsafe {
+    let is_it = unsafe {
         let mut found: libc::stat = std::mem::zeroed();
-        libc::fstat(number, &raw mut found) == 0 && found.st_mode & libc::S_IFMT == libc::S_IFIFO
+        libc::fstat(number, &raw mut found) == 0 && found.st_mode & libc::S_IFMT == kind
     };
     // SAFETY: the number is open, as fstat(2) has just shown. Nothing else owns it: see `adopt_socket`.
-    is_pipe.then(|| unsafe { OwnedFd::from_raw_fd(number) })
+    is_it.then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Takes over a socket whose option has this value.

@@ -15,6 +15,8 @@ use crate::http::ConsoleState;
 struct AccessDocument<'a> {
     /// The name of this box.
     device: &'a DeviceName,
+    /// True where a broker is configured, so that models can be called over MQTT.
+    mqtt: bool,
     /// The caller, as in the audit log.
     name: String,
     credential: &'static str,
@@ -30,6 +32,7 @@ pub async fn access(State(console): State<ConsoleState>, Extension(caller): Exte
     let Caller { principal, access, proof, .. } = &caller;
     json(&AccessDocument {
         device: &console.device,
+        mqtt: console.has_broker,
         name: principal.to_string(),
         credential: credential(proof),
         roles: access.roles(),

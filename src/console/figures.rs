@@ -1,4 +1,4 @@
-//! `GET /figures`: what the box did in the last hour and the last day.
+//! `GET /figures`: what the box did in the last hour and the last day; with `?after=TIME` only the samples since then.
 //!
 //! One task reads the counters every five seconds. The memory is fixed: two rings of 720 samples, 65 kB together.
 
@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use ledge_base::clock;
+use ledge_part::api_error::ApiError;
 use ledge_part::reply::json;
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
@@ -98,9 +100,27 @@ fn event(period: Period, sample: &Sample, interval: Duration, end_ms: u64) -> By
 }
 
 /// `GET /figures`.
-pub async fn figures(State(console): State<ConsoleState>) -> Response {
+pub async fn figures(State(console): State<ConsoleState>, uri: Uri) -> Result<Response, ApiError> {
+    let after = after_of(uri.query().unwrap_or_default())?;
     let rings = console.figures.rings.lock().unwrap_or_else(PoisonError::into_inner);
-    json(&*rings)
+    Ok(match after {
+        None => json(&*rings),
+        Some(after_ms) => json(&Rings { hour: rings.hour.after(after_ms), day: rings.day.after(after_ms) }),
+    })
+}
+
+/// The time in `after=TIME`, the only parameter, in milliseconds since the Unix epoch.
+fn after_of(query: &str) -> Result<Option<u64>, ApiError> {
+    if query.is_empty() {
+        return Ok(None);
+    }
+    let time = query.strip_prefix("after=").map(|time| time.replace("%3A", ":").replace("%3a", ":"));
+    let time = time.and_then(|time| u64::try_from(clock::parse_micros(&time)? / 1000).ok());
+    let wrong = || {
+        let message = "expected no parameter, or after=TIME with the `end` of an answer, such as 2026-01-01T00:00:00Z";
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    };
+    time.map(Some).ok_or_else(wrong)
 }
 
 /// Keeps the figures until the shutdown.
@@ -182,6 +202,19 @@ mod tests {
             recorder.take(test_reading(start + number * HOUR_INTERVAL), 0, &figures);
         }
         assert_eq!(lengths(&figures), (48, 2));
+    }
+
+    #[test]
+    fn only_a_time_is_a_parameter() {
+        assert_eq!(after_of(""), Ok(None));
+        for time in ["after=2026-01-01T00:00:00Z", "after=2026-01-01T00%3A00%3a00Z"] {
+            assert_eq!(after_of(time), Ok(Some(1_767_225_600_000)), "{time}");
+        }
+        for wrong in
+            ["after", "after=", "after=soon", "after=1960-01-01T00:00:00Z", "since=2026-01-01T00:00:00Z", "api_key=x"]
+        {
+            assert_eq!(after_of(wrong).unwrap_err().status, StatusCode::BAD_REQUEST, "{wrong}");
+        }
     }
 
     #[test]

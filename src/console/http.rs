@@ -6,6 +6,7 @@ use axum::routing::get;
 use ledge_base::names::DeviceName;
 use ledge_identity::access::Permission;
 use ledge_identity::authentication::Authenticator;
+use ledge_models::serving::Serving;
 use ledge_part::route::needs::{PUBLIC, VIEW};
 use ledge_part::route::{Route, Scope};
 use ledge_service::shutdown::Shutdown;
@@ -14,7 +15,7 @@ use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
 use crate::findings::{self, Findings};
 use crate::live::{self, Listeners};
-use crate::{access, egress, page, roles};
+use crate::{access, egress, models, page, roles};
 
 /// The permissions of which every role has one.
 const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
@@ -25,6 +26,7 @@ pub const ROUTES: &[Route<ConsoleState>] = &[
     Route::get("/console/{file}", PUBLIC, || get(page::file)),
     Route::get("/access", ANY_ROLE, || get(access::access)).caller(),
     Route::get("/roles", ANY_ROLE, || get(roles::roles)),
+    Route::get("/models", VIEW, || get(models::models)).scope(Scope::Listed),
     Route::get("/figures", VIEW, || get(figures::figures)).scope(Scope::Box),
     Route::get("/figures/live", VIEW, || get(live::live)).scope(Scope::Box).caller(),
     Route::get("/findings", VIEW, || get(findings::findings)).scope(Scope::Box),
@@ -35,6 +37,9 @@ pub const ROUTES: &[Route<ConsoleState>] = &[
 #[derive(Debug, Clone)]
 pub struct ConsoleState {
     pub(crate) device: Arc<DeviceName>,
+    /// True where a broker is configured.
+    pub(crate) has_broker: bool,
+    pub(crate) serving: Serving,
     pub(crate) authenticator: Authenticator,
     pub(crate) figures: Figures,
     pub(crate) listeners: Listeners,

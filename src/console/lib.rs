@@ -10,6 +10,7 @@
 //!   `packaging/platform/` uses `console.css`, `dom.js`, `plot.js`, `table.js` and `icon.svg`
 //! * `access.rs` - the identity and the permissions of a caller
 //! * `roles.rs` - what each role may
+//! * `models.rs` - every model with its state and its figures, in one answer
 //! * `keys.rs` - API keys: all of them, a new one, the end of one; with the table of their routes
 //! * `figures.rs` - figures of the last hour and the last day; `ring.rs` the samples of one of these, `readings.rs` what
 //!   they are made of
@@ -35,6 +36,7 @@ mod findings;
 pub mod http;
 pub mod keys;
 mod live;
+mod models;
 mod page;
 pub mod part;
 mod readings;

@@ -27,14 +27,13 @@ use crate::readings::Reader;
 pub struct ConsolePart {
     state: ConsoleState,
     access: Arc<AccessConfig>,
-    serving: Serving,
 }
 
 impl ConsolePart {
-    /// Creates the console of a box. `access` has the ways in without a key; `findings` looks for what is wrong with it,
-    /// `egress` reports what can leave it; both may block.
+    /// Creates the console of a box, which may have a broker. `access` has the ways in without a key; `findings` looks for what
+    /// is wrong with it, `egress` reports what can leave it; both may block.
     pub fn new(
-        device: DeviceName,
+        (device, has_broker): (DeviceName, bool),
         serving: Serving,
         authenticator: Authenticator,
         access: AccessConfig,
@@ -44,6 +43,8 @@ impl ConsolePart {
     ) -> Self {
         let state = ConsoleState {
             device: Arc::new(device),
+            has_broker,
+            serving,
             authenticator,
             figures: Figures::default(),
             listeners: Listeners::default(),
@@ -51,7 +52,7 @@ impl ConsolePart {
             egress,
             shutdown,
         };
-        Self { state, access: Arc::new(access), serving }
+        Self { state, access: Arc::new(access) }
     }
 }
 
@@ -72,7 +73,7 @@ impl Part for ConsolePart {
     /// Starts the task that keeps the figures, and prepares the page.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         environment.shutdown.spawn(blocking(page::prepare));
-        let reader = Reader::new(self.serving.clone());
+        let reader = Reader::new(self.state.serving.clone());
         environment.shutdown.spawn(figures::keep(self.state.figures.clone(), reader, environment.shutdown.clone()));
         Ok(())
     }

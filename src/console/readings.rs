@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::machine::MachineMonitor;
-use ledge_base::telemetry::process;
+use ledge_base::telemetry::service_usage::{self, ServiceUsage};
 use ledge_base::telemetry::system::Memory;
 use ledge_models::repository::statistics::{Counters, RefusalReason};
 use ledge_models::serving::Serving;
@@ -98,8 +98,8 @@ pub struct Totals {
     /// The upper bounds of times to answers in nanoseconds, each with the count of those that fell between it and the one
     /// below. `None` is above the last.
     times: Vec<(Option<u64>, u64)>,
-    /// The CPU time of this process.
-    cpu: Duration,
+    /// The CPU time of all processes of the service; `None` where it is not known.
+    cpu: Option<Duration>,
 }
 
 /// The figures of a moment.
@@ -117,7 +117,7 @@ pub struct Reading {
 impl Reading {
     /// The reading at the start of the daemon, when nothing was counted yet.
     pub fn at_start() -> Self {
-        let totals = Totals { cpu: process::cpu_time(), ..Totals::default() };
+        let totals = Totals { cpu: service_usage::cpu_time(), ..Totals::default() };
         Self { at: Instant::now(), totals, gauges: Gauges([f64::NAN; GAUGES]) }
     }
 }
@@ -174,20 +174,22 @@ impl Reader {
             *before = counters;
             queued += model.instance_usage().queued;
         }
-        self.totals.cpu = process::cpu_time();
+        let usage = service_usage::usage();
+        self.totals.cpu = usage.map(|usage| usage.cpu);
+        let memory = usage.map_or(f64::NAN, |ServiceUsage { memory_bytes, .. }| whole(memory_bytes));
 
         let machine = self.machine.read();
         let loads: Vec<f64> = machine.cores.iter().filter_map(|core| core.load).collect();
         let busy = if loads.is_empty() { f64::NAN } else { loads.iter().sum() };
         let warmest = machine.temperatures.values().copied().fold(f64::NAN, f64::max);
         let available = Memory::read().map_or(f64::NAN, |memory| whole(memory.available_bytes));
-        let gauges = [busy, f64::NAN, whole(process::resident_bytes()), available, warmest, whole(queued as u64)];
+        let gauges = [busy, f64::NAN, memory, available, warmest, whole(queued as u64)];
         Reading { at: Instant::now(), totals: self.totals.clone(), gauges: Gauges(gauges) }
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and a plot shows four digits")]
-fn whole(count: u64) -> f64 {
+pub(crate) fn whole(count: u64) -> f64 {
     count as f64
 }
 
@@ -242,8 +244,8 @@ impl Interval {
         for (name, (sum, count)) in gauges {
             sample.set_known(name, (*count > 0.0).then(|| sum / count));
         }
-        let cpu = now.cpu.saturating_sub(before.cpu).as_secs_f64();
-        sample.set_known("ledge_cores", Some(cpu / seconds));
+        let cpu = now.cpu.zip(before.cpu).map(|(now, before)| now.saturating_sub(before));
+        sample.set_known("ledge_cores", cpu.map(|cpu| cpu.as_secs_f64() / seconds));
         sample
     }
 }
@@ -293,11 +295,11 @@ mod tests {
         statistics.failed(Duration::from_secs(1));
         statistics.failed(Duration::from_secs(1));
         statistics.refused(RefusalReason::Quota);
-        let mut totals = Totals::default();
+        let mut totals = Totals { cpu: Some(Duration::ZERO), ..Totals::default() };
         totals.add(&before, &before);
         let first = reading(start, totals.clone(), [f64::NAN; GAUGES]);
         totals.add(&before, &statistics.snapshot());
-        totals.cpu = Duration::from_secs(2);
+        totals.cpu = Some(Duration::from_secs(2));
         let second = reading(start + Duration::from_secs(4), totals, [3.0, f64::NAN, 5.0, 6.0, f64::NAN, 7.0]);
         let mut interval = Interval::starting(first);
         interval.take(&second);

@@ -30,6 +30,14 @@ impl Ring {
         self.interval
     }
 
+    /// The rows that were complete after `after_ms`, in milliseconds since the Unix epoch, as if each took an interval.
+    pub fn after(&self, after_ms: u64) -> Self {
+        let interval_ms = self.interval.as_millis().max(1);
+        let newer = u128::from(self.end_ms.saturating_sub(after_ms)).div_ceil(interval_ms);
+        let older = self.rows.len().saturating_sub(usize::try_from(newer).unwrap_or(usize::MAX));
+        Self { rows: self.rows.iter().skip(older).copied().collect(), ..*self }
+    }
+
     /// Adds a sample that was complete at `end_ms`, `elapsed` after the one before. Intervals without a sample, because
     /// the machine was too busy or suspended, become rows without figures.
     pub fn push(&mut self, sample: Sample, elapsed: Duration, end_ms: u64) {
@@ -119,6 +127,26 @@ mod tests {
         assert_eq!((&document["interval_s"], &document["end"]), (&json!(5), &json!("2026-01-01T00:00:00Z")));
         assert_eq!(document["columns"].as_object().unwrap().len(), COLUMNS.len());
         assert_eq!(document["columns"]["queue"], json!([null, null, null]));
+    }
+
+    #[test]
+    fn the_rows_after_a_time_are_those_that_a_listener_lacks() {
+        let mut ring = ring(4);
+        let end = 1_767_225_600_000;
+        for (figure, at) in [(1.0, end), (2.0, end + 5010), (3.0, end + 9990)] {
+            ring.push(sample(figure), 5 * SECOND, at);
+        }
+        for (after, expected) in [
+            (0, json!([1.0, 2.0, 3.0])),
+            (end, json!([2.0, 3.0])),
+            (end + 5010, json!([3.0])),
+            (end + 9990, json!([])),
+            (end + 60_000, json!([])),
+        ] {
+            assert_eq!(calls(&ring.after(after)), expected, "after {after}");
+        }
+        let none = serde_json::to_value(ring.after(end + 9990)).unwrap();
+        assert_eq!((&none["end"], &none["interval_s"]), (&Value::Null, &json!(5)));
     }
 
     #[test]

@@ -24,6 +24,14 @@ pub fn console(
     config.console.enabled.then(|| {
         let (device, access) = (environment.device.id.clone(), config.access.clone());
         let shutdown = environment.shutdown.clone();
-        ConsolePart::new(device, serving.clone(), authenticator.clone(), access, findings, egress, shutdown)
+        ConsolePart::new(
+            (device, config.mqtt.broker.is_some()),
+            serving.clone(),
+            authenticator.clone(),
+            access,
+            findings,
+            egress,
+            shutdown,
+        )
     })
 }

@@ -84,7 +84,7 @@ impl LookedAt {
     /// * the configuration was valid when it started;
     /// * it opens no connections to find something ([`Seeker::Daemon`]), and reports its own connection to the broker;
     /// * it has loaded the models, so it reports those that do not serve, that calls
-    ///   crash or whose queues are full, and tries none again;
+    ///   crash, that fail calls or whose queues are full, and tries none again;
     /// * it watches the cameras, so it reports those that are not online;
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Check> {
@@ -95,6 +95,7 @@ impl LookedAt {
         checks.extend(self.models());
         checks.extend(self.repository.full_queues());
         checks.extend(self.repository.crashing_models());
+        checks.extend(self.repository.failing_calls());
         checks.extend(self.cameras.findings());
         checks
     }
@@ -137,18 +138,25 @@ impl LookedAt {
             let detail = format!("none in {}", self.repository.path().display());
             return vec![Check::warn("models", detail, "put models there, or set repository.path")];
         }
-        rows.iter().filter_map(model).collect()
+        let stands_in =
+            |row: &IndexRow| self.repository.managed(&row.model).is_some_and(|managed| managed.fault.is_some());
+        rows.iter().filter_map(|row| model(row, stands_in(row))).collect()
     }
 }
 
-/// The finding about a version of a model; `None` for one that is unloaded or being loaded.
-fn model(row: &IndexRow) -> Option<Check> {
+/// The finding about a version of a model; `None` for one that is unloaded or being loaded. `stands_in` is true for a version
+/// of the owner that answers because the release does not load.
+fn model(row: &IndexRow, stands_in: bool) -> Option<Check> {
     let name = format!("model {}", row.model);
     let detail = |text: &str| match row.version {
         Some(version) => format!("version {version}: {text}"),
         None => text.to_owned(),
     };
     match &row.state {
+        VersionState::Ready if stands_in => {
+            let advice = "see `ledge update status`; calls are answered meanwhile";
+            Some(Check::warn(&name, detail(row.note.as_deref().unwrap_or("stands in for a release")), advice))
+        }
         VersionState::Ready => Some(Check::ok(&name, detail(row.note.as_deref().unwrap_or("serves")))),
         VersionState::Unavailable(reason) if reason.is_failure() => {
             let advice = "see `ledge models check`; the other models serve";

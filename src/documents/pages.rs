@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_base::telemetry::service_usage::CountedProcess;
 use ledge_engine::pipeline::document_reading::TextLayer;
 use ledge_service::limited_process;
 use ledge_service::off_thread::{Turn, Turns};
@@ -77,6 +78,7 @@ pub struct Pages {
     /// Kept open to the end: the process ends with it.
     _input: ChildStdin,
     _turn: Option<Turn>,
+    _counted: CountedProcess,
     account: Account,
     limits: DocumentLimits,
     deadline: Instant,
@@ -104,6 +106,8 @@ impl Pages {
         let broken = |what| move |error| DocumentError::Process { what, error };
         let started = limited_process::start(program, &VERB, "pages");
         let (mut child, errors) = started.map_err(broken("cannot be started"))?;
+        // It seals itself when it has its order, and is hidden then.
+        let counted = CountedProcess::new(child.id().unwrap_or_default());
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), Some(errors));
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(broken("has no pipes")(std::io::ErrorKind::BrokenPipe.into()));
@@ -116,8 +120,19 @@ impl Pages {
         let sent = tokio::time::timeout_at(deadline.into(), write).await;
         let _ = sent.map_err(|_| DocumentError::Deadline)?;
         let output = BufReader::new(output);
-        let mut pages =
-            Self { child, output, errors, _input: input, _turn: turn, account, limits, deadline, count: 0, next: 1 };
+        let mut pages = Self {
+            child,
+            output,
+            errors,
+            _input: input,
+            _turn: turn,
+            _counted: counted,
+            account,
+            limits,
+            deadline,
+            count: 0,
+            next: 1,
+        };
         match pages.message().await? {
             (Message::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => pages.count = count,
             _ => return Err(pages.nonsense()),

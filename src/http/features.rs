@@ -10,7 +10,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use ledge_base::memory_budget::{Account, Hold, NoRoom};
 use ledge_base::principal::Principal;
-use ledge_features::online::{Columns, FeatureError, PushOutcome, Pushed, bytes_of, bytes_of_json};
+use ledge_features::online::{Columns, FeatureError, Push, PushOutcome, Pushed, bytes_of, bytes_of_json};
 use ledge_features::view::{FeatureService, FeatureView};
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::Access;
@@ -21,7 +21,7 @@ use ledge_part::reply::{json, json_bytes};
 use ledge_part::route::PathParts;
 use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
 use ledge_protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
-use ledge_protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall, PushCall, PushMode};
+use ledge_protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall};
 use ledge_service::off_thread::off_thread;
 use serde::Serialize;
 
@@ -41,9 +41,6 @@ const IGNORED_NAME_BYTES_MAX: usize = 128;
 /// The most bytes of all these names, before they are percent-encoded: clients and proxies limit a header to 4,096
 /// bytes or more.
 const IGNORED_BYTES_MAX: usize = 2_000;
-
-/// The header with the outcome of the part of a push that is for an offline store.
-const OFFLINE_HEADER: &str = "x-ledge-offline";
 
 /// The most cells, features times entities, that are read and written at once. A larger answer is made in slices of
 /// this size, off the async threads.
@@ -65,7 +62,7 @@ pub async fn get_online_features(
     let (call, held) = decode(bytes, &account, feast::decode_online_features).await?;
     let caller = caller(principal, &access, &account);
     let _held = hold_columns(held, &call.request.entities)?;
-    let cells = call.check_size(&store.registry())?;
+    let cells = call.check(&store.registry())?;
     if cells > SLICE_CELLS_MAX {
         return long_answer(&parts.headers, store, call, caller, account).await;
     }
@@ -137,9 +134,9 @@ pub async fn push(
     request: Request,
 ) -> Result<Response, FeastErrorResponse> {
     let ReceivedBody { bytes, account } = read_body(&app, request).await?;
-    let (call, held) = decode(bytes, &account, feast::decode_push).await?;
-    let _held = hold_rows(held, &call.push.columns)?;
-    write(&app, call, caller(principal, &access, &account)).await
+    let (push, held) = decode(bytes, &account, feast::decode_push).await?;
+    let _held = hold_rows(held, &push.columns)?;
+    write(&app, push, caller(principal, &access, &account)).await
 }
 
 /// `POST /write-to-online-store`.
@@ -151,9 +148,9 @@ pub async fn write_to_online_store(
 ) -> Result<Response, FeastErrorResponse> {
     let registry = app.serving().features().registry();
     let ReceivedBody { bytes, account } = read_body(&app, request).await?;
-    let (call, held) = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
-    let _held = hold_rows(held, &call.push.columns)?;
-    write(&app, call, caller(principal, &access, &account)).await
+    let (push, held) = decode(bytes, &account, move |body| feast::decode_write(body, &registry)).await?;
+    let _held = hold_rows(held, &push.columns)?;
+    write(&app, push, caller(principal, &access, &account)).await
 }
 
 fn caller(principal: Principal, access: &Access, account: &Account) -> FeatureCaller {
@@ -161,8 +158,7 @@ fn caller(principal: Principal, access: &Access, account: &Account) -> FeatureCa
 }
 
 /// Pushes rows. The answer is `null`, as from Feast's server; a header has the counts.
-async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Response, FeastErrorResponse> {
-    let PushCall { push, mode } = call;
+async fn write(app: &App, push: Push, caller: FeatureCaller) -> Result<Response, FeastErrorResponse> {
     let principal = caller.principal.clone();
     let target = push.target.clone();
     let PushOutcome { rows: Pushed { accepted, outdated, duplicate, too_late }, ignored } = app
@@ -182,9 +178,6 @@ async fn write(app: &App, call: PushCall, caller: FeatureCaller) -> Result<Respo
     }
     if let Some(ignored) = ignored_header(&ignored) {
         response.headers_mut().insert(IGNORED_HEADER, ignored);
-    }
-    if mode == PushMode::OnlineAndOffline {
-        response.headers_mut().insert(OFFLINE_HEADER, HeaderValue::from_static("none"));
     }
     Ok(response)
 }

@@ -10,6 +10,7 @@ use axum::response::Response;
 use ledge_base::names::{InvalidName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_engine::backend::{Port, Runtime};
+use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_identity::access::Access;
 use ledge_models::repository::model_config::{self, PortConfig};
 use ledge_models::repository::statistics::{BatchTotals, Counters, Total};
@@ -68,8 +69,8 @@ pub async fn metadata(State(app): State<App>, PathParts(path): PathParts) -> Res
     Ok(json(&metadata))
 }
 
-/// The kind of the pipeline, the features that inputs are made of, as `features.INPUT`, and the join keys to send instead
-/// of such inputs.
+/// The kind of the pipeline, the columns of its rows as a line of CSV, the features that inputs are made of, as
+/// `features.INPUT`, and the join keys to send instead of such inputs.
 ///
 /// Join keys are not listed as inputs: clients that make up their requests from that list, as `perf_analyzer` does,
 /// would send them besides everything else.
@@ -86,6 +87,10 @@ fn properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
     if let Some(pipeline) = &model.pipeline {
         properties.insert("pipeline".into(), pipeline.kind().name.to_owned());
     }
+    let columns = model.config.pipeline.section().map(PipelineSection::columns).unwrap_or_default();
+    if !columns.is_empty() {
+        properties.insert("columns".into(), columns.into_iter().map(csv_cell).collect::<Vec<_>>().join(","));
+    }
     let scale = model.scale();
     properties.insert("threads".into(), scale.threads.to_string());
     properties.insert("instances".into(), scale.max.to_string());
@@ -93,6 +98,12 @@ fn properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
         properties.insert("profile".into(), profile.to_string());
     }
     properties
+}
+
+/// A cell of CSV (RFC 4180).
+fn csv_cell(text: &str) -> String {
+    let is_plain = !text.contains([',', '"', '\n', '\r']);
+    if is_plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
 }
 
 /// The name of a runtime in the metadata of Triton and OpenVINO Model Server.
@@ -207,7 +218,11 @@ fn model_statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics
             cache_miss: duration(counters.cache_miss),
         },
         batch_stats: counters.batches.iter().map(batch).collect(),
-        memory_usage: vec![MemoryUsage { kind: "CPU", id: 0, byte_size: model.memory_bytes() }],
+        memory_usage: model
+            .memory_bytes()
+            .map(|byte_size| MemoryUsage { kind: "CPU", id: 0, byte_size })
+            .into_iter()
+            .collect(),
         ..ModelStatistics::new(model.name.clone(), model.version)
     }
 }
@@ -228,12 +243,7 @@ pub async fn index(
         .filter(|row| access.has_model(&row.model) && (!wanted.ready || row.state == VersionState::Ready));
     let rows: Vec<IndexRow> = rows
         .map(|row| {
-            let state = ModelState::from(&row.state);
-            let reason = match row.state {
-                VersionState::Ready | VersionState::Loading => row.note,
-                VersionState::Unloading => None,
-                VersionState::Unavailable(reason) => Some(reason.to_string()),
-            };
+            let (state, reason) = (ModelState::from(&row.state), row.reason());
             IndexRow::new(row.model, row.version, state, reason)
         })
         .collect();

@@ -297,6 +297,12 @@ impl Children {
         self.running().into_iter().filter_map(usage).collect()
     }
 
+    /// The resident memory of the child that the model `name` has to itself, in bytes; `None` for one without.
+    pub fn memory_of(&self, name: &str) -> Option<u64> {
+        let own = self.running().into_iter().find(|(known, _)| known.as_deref() == Some(name));
+        own.and_then(|(_, home)| home.child.memory()).map(|memory| memory.bytes)
+    }
+
     /// The reports of the children that run about their seals.
     pub fn seals(&self) -> Vec<SealReport> {
         self.running().iter().filter_map(|(_, home)| home.child.seal().cloned()).collect()

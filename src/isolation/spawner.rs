@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use ledge_base::sys;
+use ledge_base::telemetry::service_usage::{CountedProcess, ProcessFiles};
 use ledge_service::child_errors::ChildErrors;
 use ledge_service::limited_process::{self, THIS_PROGRAM};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,6 +67,9 @@ struct Inherited {
     /// The reading end of its errors. A former program had none.
     #[serde(default)]
     errors: Option<RawFd>,
+    /// Its files in `/proc`, which this program could not open any more. A former program had none.
+    #[serde(default)]
+    files: Option<[RawFd; 2]>,
 }
 
 /// A spawner that runs, and nobody speaks to yet. It ends when this is dropped.
@@ -75,6 +79,7 @@ pub struct SpawnerProcess {
     pid: Pid,
     is_code_denied: bool,
     errors: Option<ChildErrors>,
+    files: Option<ProcessFiles>,
 }
 
 impl SpawnerProcess {
@@ -95,7 +100,11 @@ impl SpawnerProcess {
         let socket = sys::adopt_packet_socket(left.socket)?;
         let pid = Pid::from_raw(left.spawner)?;
         let errors = left.errors.and_then(sys::adopt_pipe).map(ChildErrors::left);
-        Some(Self { socket, pid, is_code_denied: left.is_code_denied, errors })
+        let files = left.files.and_then(|[stat, memory]| {
+            let (stat, memory) = (sys::adopt_file(stat)?, sys::adopt_file(memory)?);
+            Some(ProcessFiles::inherited(stat.into(), memory.into()))
+        });
+        Some(Self { socket, pid, is_code_denied: left.is_code_denied, errors, files })
     }
 
     fn start() -> io::Result<Self> {
@@ -105,8 +114,10 @@ impl SpawnerProcess {
         command.arg0("ledge").arg("spawner").env_clear().envs(limited_process::environment());
         // Out of the daemon's process group: a Ctrl-C is meant for the daemon, which ends the others when it has drained.
         command.stdin(other).stdout(Stdio::null()).stderr(errors).process_group(0);
-        let pid = Pid::from_child(&command.spawn()?);
-        Ok(Self { socket, pid, is_code_denied: false, errors: Some(reader) })
+        let child = command.spawn()?;
+        // It hides itself once it is spoken to.
+        let files = ProcessFiles::open(child.id()).ok();
+        Ok(Self { socket, pid: Pid::from_child(&child), is_code_denied: false, errors: Some(reader), files })
     }
 
     /// True when the previous program of this process took from it the right to write code, which this program can
@@ -150,7 +161,8 @@ impl SpawnerProcess {
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let program = rustix::fs::open(Path::new(THIS_PROGRAM), flags, Mode::empty())?;
-        let shared = Arc::new(Shared::new(self.socket, self.pid, program, errors));
+        let counted = CountedProcess::with_files(self.pid.as_raw_nonzero().get().cast_unsigned(), self.files);
+        let shared = Arc::new(Shared::new(self.socket, self.pid, program, errors, counted));
         let reader = shared.clone();
         std::thread::Builder::new().name("spawner".to_owned()).spawn(move || reader.read())?;
         Ok(Spawner { handle: Arc::new(Handle { shared }) })
@@ -176,6 +188,7 @@ struct Shared {
     program: OwnedFd,
     /// The reading end of the errors of the spawner, for the next program of this process.
     errors: Option<OwnedFd>,
+    counted: CountedProcess,
     next: AtomicU64,
     state: Mutex<State>,
     /// Those who look for their own life in each interval.
@@ -285,12 +298,15 @@ impl Spawner {
     /// `is_code_denied` that program will know that it may not write code either.
     pub fn leave(&self, is_code_denied: bool) -> io::Result<String> {
         let shared = &self.handle.shared;
-        for file in std::iter::once(&shared.socket).chain(&shared.errors) {
+        let files = shared.counted.files().map(ProcessFiles::fds);
+        let left = std::iter::once(&shared.socket).chain(&shared.errors).map(AsFd::as_fd);
+        for file in left.chain(files.into_iter().flatten()) {
             rustix::io::fcntl_setfd(file, FdFlags::empty())?;
         }
         let (pid, socket, spawner) = (std::process::id(), shared.socket.as_raw_fd(), self.pid());
         let errors = shared.errors.as_ref().map(AsRawFd::as_raw_fd);
-        Ok(serde_json::to_string(&Inherited { pid, socket, spawner, is_code_denied, errors })?)
+        let files = files.map(|files| files.map(|file| file.as_raw_fd()));
+        Ok(serde_json::to_string(&Inherited { pid, socket, spawner, is_code_denied, errors, files })?)
     }
 }
 
@@ -302,9 +318,9 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    fn new(socket: OwnedFd, pid: Pid, program: OwnedFd, errors: Option<OwnedFd>) -> Self {
+    fn new(socket: OwnedFd, pid: Pid, program: OwnedFd, errors: Option<OwnedFd>, counted: CountedProcess) -> Self {
         let (next, state, beating) = (AtomicU64::new(1), Mutex::default(), Mutex::default());
-        Self { socket, pid, program, errors, next, state, beating }
+        Self { socket, pid, program, errors, counted, next, state, beating }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
+use ledge_base::telemetry::service_usage::CountedProcess;
 use ledge_service::child_errors::ChildErrors;
 use ledge_service::limited_process;
 use rustix::fs::{Mode, OFlags};
@@ -62,6 +63,8 @@ pub struct Process {
     last_words: Option<mpsc::Receiver<String>>,
     /// Set when it was ended because somebody stops it again and again.
     was_frozen: Arc<AtomicBool>,
+    /// It seals itself once it is spoken to, and is hidden then.
+    _counted: CountedProcess,
 }
 
 #[derive(Debug)]
@@ -161,7 +164,7 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<(std::process::Child, O
 
 impl Process {
     fn new(pid: u32, pidfd: OwnedFd, status: StatusSource, was_frozen: Arc<AtomicBool>) -> Self {
-        Self { pid, pidfd, status, last_words: None, was_frozen }
+        Self { pid, pidfd, status, last_words: None, was_frozen, _counted: CountedProcess::new(pid) }
     }
 
     /// True when it was ended because somebody stopped it again and again.

@@ -67,6 +67,7 @@ struct LiveVersion {
     labels: Labels,
     counters: Counters,
     instance_usage: InstanceUsage,
+    memory_bytes: Option<u64>,
     is_stand_in: bool,
     is_crashing: bool,
 }
@@ -82,6 +83,7 @@ impl LiveVersion {
             labels,
             counters: model.statistics.snapshot(),
             instance_usage: model.instance_usage(),
+            memory_bytes: model.memory_bytes(),
             is_stand_in: !model.passed_over.is_empty(),
             is_crashing: model.crashing().is_some(),
         }
@@ -159,10 +161,14 @@ impl ModelMetrics<'_, '_> {
         self.each("model_crashing", help, |live| ConstGauge::new(i64::from(live.is_crashing)))?;
         let help = "Runs of the version that were cancelled, because they went on after their deadlines";
         self.each("model_cancelled_runs", help, |live| ConstCounter::new(live.counters.cancelled_runs))?;
-        let help = "What the instances take, as far as it could be measured when they were loaded";
-        self.each("model_memory_bytes", help, |live| {
-            ConstGauge::new(i64::try_from(live.instance_usage.bytes).unwrap_or(i64::MAX))
-        })
+        let help = "Memory of the process of a model that has one to itself; absent for models that share one";
+        let own = self.live.iter().filter_map(|live| Some((live.labels.clone(), live.memory_bytes?)));
+        family(
+            self.encoder,
+            "model_memory_bytes",
+            help,
+            own.map(|(labels, bytes)| (labels, ConstGauge::new(gauge_value(bytes)))),
+        )
     }
 
     /// A metric with one sample a version.

@@ -26,7 +26,7 @@ mod tests;
 
 pub use error::{Detail, FeastError, Location};
 pub use reply::{LongAnswer, Pieces, encode_online_features};
-pub use request::{OnlineFeaturesCall, PushCall, PushMode, decode_online_features, decode_push, decode_write};
+pub use request::{OnlineFeaturesCall, decode_online_features, decode_push, decode_write};
 
 /// The most cells, features times entities, of one answer.
 pub const ANSWER_CELLS_MAX: usize = 1_000_000;

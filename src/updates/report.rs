@@ -37,7 +37,7 @@ use ledge_audit::status::AuditState;
 use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName, ModelVersion};
 use ledge_base::telemetry::machine::{MachineMonitor, MachineUsage};
-use ledge_base::telemetry::process::{self, ProcessUsage};
+use ledge_base::telemetry::service_usage::{self, ServiceUsage};
 use ledge_base::telemetry::system::Memory;
 use ledge_engine::backend::Runtime;
 use ledge_identity::device::DeviceIdentity;
@@ -74,7 +74,8 @@ pub struct DeviceSnapshot {
     /// The load of the machine.
     pub machine: MachineUsage,
     pub memory: Option<Memory>,
-    pub process: Option<ProcessUsage>,
+    /// The resources of all processes of the service.
+    pub service: Option<ServiceUsage>,
     /// The status of updates; `None` where no platform updates this box.
     pub updates: Option<UpdatesStatus>,
     /// The status of the audit log.
@@ -137,7 +138,7 @@ impl DeviceSnapshot {
             live: live.collect(),
             machine: machine.read(),
             memory: Memory::read(),
-            process: process::usage(),
+            service: service_usage::usage(),
             updates,
             audit: AuditSnapshot::gather(audit),
         }
@@ -175,10 +176,10 @@ pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
                 memory_total_bytes: snapshot.memory.map(|memory| memory.total_bytes),
                 memory_available_bytes: snapshot.memory.map(|memory| memory.available_bytes),
             },
-            process: snapshot.process.map(|process| Process {
-                cpu_seconds: process.cpu_seconds,
-                memory_bytes: process.resident_bytes,
-                threads: process.threads,
+            process: snapshot.service.map(|service| Process {
+                cpu_seconds: service.cpu.as_secs_f64(),
+                memory_bytes: service.memory_bytes,
+                threads: service.threads,
             }),
         },
         requests,
@@ -250,7 +251,7 @@ struct Machine {
 struct Process {
     cpu_seconds: f64,
     memory_bytes: u64,
-    threads: usize,
+    threads: u64,
 }
 
 fn models(snapshot: &DeviceSnapshot) -> Vec<ReportedModel<'_>> {

@@ -69,6 +69,7 @@ GET /roles
 GET /keys
 POST /keys
 POST /keys/{key}/revoke
+GET /models
 GET /figures
 GET /figures/live
 GET /findings

@@ -232,6 +232,7 @@ pub const CALLS: &[Call] = &[
     // For every role: each has one of these.
     get("/access", &[Statistics, Ask, Push]),
     get("/roles", &[Statistics, Ask, Push]),
+    get("/models", &[Statistics]),
     get("/figures", &[Figures]).whole_box(),
     // It ends at once.
     get("/figures/live", &[Figures]).whole_box().path("/figures/live?events=0"),

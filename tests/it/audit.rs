@@ -254,7 +254,11 @@ fn a_cut_tail_is_an_alarm_and_another_log_begins_once() {
     let is_clean = |log: &Value| log["findings"].as_array().unwrap().is_empty();
     assert_eq!(logs.iter().map(is_clean).collect::<Vec<_>>(), [false, true], "{report}");
 
-    let root = stop(root.start());
+    let daemon = root.start();
+    let told =
+        status(&mut daemon.client(), |status| status["origin"].as_str().is_some_and(|origin| origin.ends_with("/2")));
+    assert!(told["alarm"].as_str().unwrap().contains(&words), "the alarm outlives a restart: {told}");
+    let root = stop(daemon);
     assert_eq!(generations(&audit(&root)).unwrap(), [1, 2]);
     assert_eq!(files(&log_folder(&audit(&root), 1)), before);
     assert_eq!(count(&records(&root, 2), |event| matches!(event, AuditEvent::LogBegun { .. })), 1);

@@ -96,7 +96,7 @@ fn the_page_is_served_and_confined() {
 #[test]
 fn a_console_that_is_turned_off_is_not_there() {
     let daemon = TestRoot::new().set("console.enabled=false").start();
-    let console = ["/access", "/figures", "/figures/live", "/findings", "/egress", "/roles", "/keys"];
+    let console = ["/access", "/models", "/figures", "/figures/live", "/findings", "/egress", "/roles", "/keys"];
     for path in ["/", "/console/app.js"].into_iter().chain(console) {
         assert_eq!(daemon.client().get(path).status, 404, "{path}");
     }
@@ -136,6 +136,81 @@ fn the_figures_have_the_calls_of_the_last_seconds_and_each_sample_is_an_event() 
             figures[ring]["columns"].as_object().unwrap().values().map(|list| list.as_array().unwrap().len()).collect();
         assert!(lengths.iter().all(|length| *length == lengths[0]), "{lengths:?}");
     }
+}
+
+#[test]
+fn figures_after_a_time_are_those_that_came_since() {
+    let daemon = TestRoot::new().start();
+    let client = &mut daemon.client();
+    // The first sample completes, and then the second.
+    hear(&mut listen(&daemon, None), |text| text.contains("event: hour"));
+    let first = client.get("/figures").json();
+    let end = first["hour"]["end"].as_str().unwrap().to_owned();
+    let after = |client: &mut Client, time: &str| client.get(&format!("/figures?after={time}")).json();
+    hear(&mut listen(&daemon, None), |text| text.contains("event: hour"));
+    let since = after(client, &end);
+    let length = |figures: &Value| figures["hour"]["columns"]["queue"].as_array().unwrap().len();
+    assert!(length(&since) < length(&client.get("/figures").json()) && length(&since) >= 1, "{since}");
+    let newest = since["hour"]["end"].as_str().unwrap().to_owned();
+    assert!(newest > end, "{end} {newest}");
+    assert_eq!(length(&after(client, "2026-01-01T00:00:00Z")), length(&client.get("/figures").json()));
+    let wrong = client.get("/figures?after=yesterday");
+    assert!(wrong.status == 400 && wrong.error().contains("after=TIME"), "{wrong:?}");
+}
+
+#[test]
+fn models_are_one_answer_with_their_figures_and_only_those_of_the_caller() {
+    let root = TestRoot::new().models(&["add_sub", "broken_cut", "bike_demand"]);
+    let limited = key(&root, &["desk", "--role", "viewer", "--model", "bike_demand"]);
+    let daemon = root.start();
+    for _ in 0..3 {
+        assert_eq!(infer(&daemon), 200);
+    }
+    let wrong = json!({"inputs": []});
+    assert_eq!(daemon.client().post_json("/v2/models/add_sub/infer", &wrong).status, 400);
+    let told = daemon.client().get("/models").json();
+    let of = |name: &str| {
+        let models = told["models"].as_array().unwrap();
+        models.iter().find(|model| model["name"] == name).unwrap_or_else(|| panic!("no {name} in {told}")).clone()
+    };
+    let add_sub = of("add_sub");
+    let figures = ["version", "state", "runtime", "calls", "failed", "pipeline"].map(|name| add_sub[name].clone());
+    assert_eq!(json!(figures), json!(["1", "READY", "onnxruntime", 4, 1, null]));
+    assert!(add_sub["mean_s"].as_f64() > Some(0.0), "{add_sub}");
+    assert_eq!((&of("bike_demand")["pipeline"], &of("bike_demand")["mean_s"]), (&json!("table"), &Value::Null));
+    let broken = of("broken_cut");
+    assert!(broken["state"] == "UNAVAILABLE" && broken["reason"].as_str().unwrap().contains("cut off"), "{broken}");
+    assert_eq!(broken["calls"], Value::Null);
+
+    let of_key = daemon.client().request("GET", "/models", &[("x-api-key", &limited)], b"").json();
+    let names: Vec<_> = of_key["models"].as_array().unwrap().iter().map(|model| model["name"].clone()).collect();
+    assert_eq!(names, [json!("bike_demand")]);
+    // The page shows the columns of a model of rows.
+    let metadata = daemon.client().get("/v2/models/bike_demand").json();
+    let columns = "month,weekday,weather,hour,day_off,temperature,humidity,wind";
+    assert_eq!(metadata["properties"]["columns"], columns);
+}
+
+#[test]
+fn a_model_whose_calls_fail_is_no_box_on_which_nothing_is_wrong() {
+    let daemon = TestRoot::new().models(&["bad_at_runtime", "add_sub"]).start();
+    let client = &mut daemon.client();
+    let input = json!({"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [-1.0, -1.0, -1.0, -1.0]});
+    for _ in 0..3 {
+        let answer = client.post_json("/v2/models/bad_at_runtime/infer", &json!({"inputs": [input]}));
+        assert_eq!(answer.status, 500, "{answer:?}");
+        // A mistake of a caller is none of the model.
+        assert_eq!(client.post_json("/v2/models/add_sub/infer", &json!({"inputs": []})).status, 400);
+    }
+    let found = client.get("/findings").json();
+    let is_failing = |check: &&Value| check["name"].as_str().unwrap().starts_with("failing ");
+    let failing: Vec<_> = found["checks"].as_array().unwrap().iter().filter(is_failing).collect();
+    assert_eq!(failing.len(), 1, "{found}");
+    assert_eq!((&failing[0]["name"], &failing[0]["status"]), (&json!("failing bad_at_runtime"), &json!("fail")));
+    assert!(
+        failing[0]["detail"].as_str().unwrap().contains("3 of 3 calls of the last minutes failed: "),
+        "{failing:?}"
+    );
 }
 
 #[test]

@@ -374,6 +374,7 @@ pub fn has_runtime(pid: u32) -> bool {
 pub fn send_signal(pid: u32, name: &str) {
     use rustix::process::{Pid, Signal, kill_process};
     let signal = match name {
+        "CONT" => Signal::CONT,
         "HUP" => Signal::HUP,
         "INT" => Signal::INT,
         "KILL" => Signal::KILL,

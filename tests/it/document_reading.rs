@@ -55,6 +55,29 @@ fn a_receipt_is_read_with_its_fields_and_a_time_for_each_model() {
 }
 
 #[test]
+fn the_times_of_a_document_add_up_to_no_more_than_its_call_took() {
+    let daemon = start();
+    let read = || {
+        let began = std::time::Instant::now();
+        let answer = read(&mut daemon.client(), "receipt.png");
+        (answer["time_ms"].clone(), began.elapsed().as_secs_f64() * 1e3)
+    };
+    // Several at a time wait for one another.
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..4).map(|_| scope.spawn(read)).collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    });
+    for (times, took) in answers {
+        let of = |name: &str| times[name].as_f64().unwrap_or(0.0);
+        let parts: f64 = ["decode", "queue", "compute", "postprocess"].map(of).iter().sum();
+        let stages: f64 = times["stages"].as_object().unwrap().values().map(|time| time.as_f64().unwrap()).sum();
+        assert!(parts <= took && stages <= took, "{times} of a call of {took} ms");
+        // Little of a call is neither.
+        assert!(parts > took * 0.8, "{times} of a call of {took} ms");
+    }
+}
+
+#[test]
 fn a_page_on_its_side_is_read_and_its_boxes_lie_on_the_page_that_came() {
     let daemon = start();
     let answer = read(&mut daemon.client(), "receipt-on-its-side.png");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::daemon::{TestDaemon, TestRoot, model_folder, send_signal, write};
+use crate::daemon::{TestDaemon, TestRoot, copy, model_folder, send_signal, write};
 use crate::fault_rounds::{runtime_processes, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -313,4 +313,25 @@ fn a_state_folder_that_cannot_be_written_stops_no_load() {
         "the records of loads cannot be written: the next start does not know of loads since then",
     );
     assert_eq!(daemon.client().state("add_sub").0, "READY");
+}
+
+#[test]
+fn the_failures_of_a_version_end_when_it_leaves_the_box() {
+    let root = TestRoot::new().model_as("add_sub", "m").models(&["fixed_shape"]);
+    copy(&model_folder("broken_cut").join("1"), &root.model("m").join("2"));
+    let daemon = root.start();
+    daemon.wait_for_log_since_start("model repository read");
+    let client = &mut daemon.client();
+    let failures = |client: &mut Client| {
+        let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
+        metrics
+            .lines()
+            .filter(|line| line.starts_with("ledge_model_load_failures{"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(failures(client), ["ledge_model_load_failures{model=\"m\",version=\"2\"} 1"]);
+    std::fs::remove_dir_all(daemon.root.model("m").join("2")).unwrap();
+    assert_eq!(client.post("/v2/repository/models/m/load", &[], b"").status, 200);
+    assert_eq!(failures(client), [""; 0]);
 }

@@ -252,7 +252,7 @@ fn composite_keys_are_several_columns_in_any_order() {
     pushed(client, "pairs_push", &rows);
     // `json!` would sort the columns.
     let request = br#"{"features": ["pairs:conv_rate"],
-                       "entities": {"line": ["a", "b", "b"], "more": [1, 2, 3], "driver_id": [2, 1, 2]}}"#;
+                       "entities": {"line": ["a", "b", "b"], "driver_id": [2, 1, 2]}}"#;
     let answer = client.post("/get-online-features", &[], request).json();
     assert_eq!(answer["metadata"]["feature_names"], json!(["line", "driver_id", "conv_rate"]));
     assert_eq!(answer["results"][2]["values"], json!([3.0, 2.0, null]));
@@ -464,18 +464,33 @@ fn there_is_no_offline_store_and_ledge_says_so() {
     let client = &mut daemon.client();
     let request =
         |to: &str| json!({"push_source_name": "driver_push", "df": {"driver_id": [1], "conv_rate": [1.0]}, "to": to});
-    let answer = client.post_json("/push", &request("offline"));
-    assert_eq!((answer.status, exception(&answer).0.as_str()), (501, "FeastError"));
-    let answer = client.post_json("/push", &request("online_and_offline"));
-    assert_eq!((answer.status, answer.header("x-ledge-offline")), (200, Some("none")));
-    let answer = client.post_json("/push", &request("online"));
-    assert_eq!((answer.status, answer.header("x-ledge-offline")), (200, None));
+    for to in ["offline", "online_and_offline"] {
+        let answer = client.post_json("/push", &request(to));
+        let (class, message) = exception(&answer);
+        assert_eq!((answer.status, &*class), (501, "FeastError"), "{to}");
+        assert!(message.contains("nothing of the push was stored"), "{to}: {message}");
+    }
+    let answer = read(client, &["driver_stats:conv_rate"], &json!({"driver_id": [1]}));
+    assert_eq!(answer["results"][1]["statuses"], json!(["NOT_FOUND"]));
+    assert_eq!(client.post_json("/push", &request("online")).status, 200);
     for path in ["/materialize", "/materialize-incremental?async=true"] {
         let answer = client.post_json(path, &json!({"end_ts": "2026-01-01T00:00:00"}));
         let (class, message) = exception(&answer);
         assert_eq!((answer.status, &*class), (501, "FeastError"));
         assert!(message.contains("/push") && message.contains("no offline store"), "{message}");
     }
+}
+
+#[test]
+fn request_data_of_an_on_demand_view_is_refused() {
+    let daemon = start();
+    let client = &mut daemon.client();
+    let entities = json!({"driver_id": [1], "val_to_add": [10]});
+    let answer = ask(client, &json!({"features": ["driver_stats:conv_rate"], "entities": entities}));
+    let detail = detail(&answer);
+    assert_eq!((&detail["type"], &detail["loc"]), (&json!("value_error"), &json!(["body", "entities"])));
+    let message = detail["msg"].as_str().unwrap();
+    assert!(message.contains("'val_to_add'") && message.contains("no on-demand feature views"), "{message}");
 }
 
 #[test]

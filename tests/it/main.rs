@@ -79,6 +79,7 @@ mod read_only_disk;
 mod right_answers;
 mod runtimes;
 mod sealed_models;
+mod service_figures;
 mod spawner;
 mod stored_forms;
 mod systemd;

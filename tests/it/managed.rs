@@ -66,7 +66,7 @@ async fn a_managed_model_comes_from_its_release_and_nobody_else_may_touch_it() {
 
     let live = own.live();
     assert_eq!((live.version, &*live.labels["OUT"]), (version(2), &["cat", "dog"].map(String::from)[..]));
-    assert!(live.memory_bytes() > 0);
+    assert!(live.instance_usage().bytes > 0);
     assert_eq!(repository.managed(&name()).unwrap().fault, None);
     assert!(repository.pin(&name(), Some(version(7))).is_err());
     let rows = repository.index();

@@ -32,6 +32,8 @@ fn scraped() -> BTreeMap<String, Labels> {
     // Nothing listens on these ports.
     let daemon = TestRoot::new()
         .models(&["add_sub", "broken_empty"])
+        // Memory of a model is known where it has a process to itself.
+        .file("add_sub/model.toml", "isolation = \"own\"\n")
         .views(views)
         .set("http.listen=[\"127.0.0.1:0\", \"unix:ledge.sock\", \"https://127.0.0.1:0\"]")
         .set("http.tls.self_signed=true")

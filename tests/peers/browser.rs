@@ -131,6 +131,36 @@ impl Browser {
         self.command(&format!("{}/click", self.element(selector)), &json!({}));
     }
 
+    /// Clicks twice on the middle of an element, as a hand does: whatever is there at the second time.
+    #[track_caller]
+    pub fn double_click(&self, selector: &str) {
+        let mut steps = vec![self.point(selector, (0.5, 0.5))];
+        for kind in ["pointerDown", "pointerUp", "pointerDown", "pointerUp"] {
+            steps.push(json!({"type": kind, "button": 0}));
+            if kind == "pointerUp" {
+                // A slow double click: the box has answered the first one.
+                steps.push(json!({"type": "pause", "duration": 120}));
+            }
+        }
+        let source =
+            json!({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": steps});
+        self.command("actions", &json!({"actions": [source]}));
+    }
+
+    /// Opens another tab, and goes on in it. Returns its handle.
+    #[track_caller]
+    pub fn new_tab(&self) -> String {
+        let handle = self.command("window/new", &json!({"type": "tab"}))["handle"].as_str().unwrap().to_owned();
+        self.switch_to(&handle);
+        handle
+    }
+
+    /// Goes on in another tab.
+    #[track_caller]
+    pub fn switch_to(&self, handle: &str) {
+        self.command("window", &json!({"handle": handle}));
+    }
+
     /// Types a text; for an input of files it is the path of one.
     #[track_caller]
     pub fn type_into(&self, selector: &str, text: &str) {

@@ -41,6 +41,36 @@ fn a_first_look_without_a_key_shows_figures_findings_and_models() {
 }
 
 #[test]
+fn ten_tabs_work_over_plain_http_and_a_box_that_is_away_has_no_green_dot() {
+    let mut daemon = TestRoot::closed().models(&["add_sub"]).start();
+    let browser = Browser::start();
+    let tabs: Vec<_> = (0..10).map(|_| browser.new_tab()).collect();
+    for tab in &tabs {
+        browser.switch_to(tab);
+        browser.go(&format!("http://{}/", daemon.address));
+        browser.wait_for("document.querySelector('#now .live')?.innerText === 'live'");
+        browser.wait_for("document.querySelector('.findings h2')");
+    }
+    // Each of them gets new samples.
+    for tab in &tabs {
+        browser.switch_to(tab);
+        browser.wait_for("document.querySelectorAll('.plot polyline').length > 2");
+        browser.click("#to-models");
+        browser.wait_for("document.querySelectorAll('#models table.list tbody tr').length === 1");
+        assert!(browser.value("document.title").as_str().unwrap().starts_with("Models – "));
+    }
+    browser.click("#to-now");
+    // No failed call, no red line along the axis.
+    assert_eq!(browser.value("document.querySelectorAll('.plot .line.bad').length"), json!(0));
+    let colour = "getComputedStyle(document.querySelector('#now .live'), '::before').backgroundColor";
+    let green = browser.value(colour);
+    daemon.signal("TERM");
+    daemon.wait();
+    browser.wait_for("document.querySelector('#now .live').innerText === 'reconnecting'");
+    assert_ne!(browser.value(colour), green);
+}
+
+#[test]
 fn a_photograph_gets_boxes_and_the_commands_that_ask_the_same() {
     let daemon = TestRoot::closed().models(&["coco_detector"]).start();
     let browser = Browser::start();

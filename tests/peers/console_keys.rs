@@ -129,7 +129,7 @@ fn an_admin_creates_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(browser.value("document.activeElement.innerText"), json!("Cancel"));
     assert_eq!(faults(&browser), [""; 0], "the question");
     browser.click("#confirm-dialog button.primary");
-    browser.wait_for("document.querySelector('#keys .notice.good')?.innerText.includes('till-7 is revoked')");
+    browser.wait_for("document.querySelector('#messages .good')?.innerText.includes('till-7 is revoked')");
     browser.wait_for("document.querySelectorAll('#keys [data-action$=revoke]').length === 1");
     assert_eq!(status("/v2/models/add_sub"), "401");
     assert_eq!(browser.complaints(), [""; 0]);

@@ -63,6 +63,62 @@ fn a_dropped_file_is_tried_and_one_that_misses_the_place_leaves_the_page_alone()
 }
 
 #[test]
+fn the_address_names_the_model_and_the_form_has_its_own_columns() {
+    let daemon = TestRoot::closed().models(&["add_sub", "bike_demand", "wine_mlp"]).start();
+    let browser = Browser::start();
+    let origin = format!("http://{}", daemon.address);
+    browser.go(&format!("{origin}/#try"));
+    browser.wait_for("document.querySelector('#request')");
+    assert_eq!(browser.value("location.hash"), json!("#try/add_sub"));
+
+    let choose = "const one = document.querySelector('#try-model'); one.value = 'wine_mlp'; one.dispatchEvent(new Event('change'))";
+    browser.run(choose);
+    browser.wait_for("document.querySelector('#rows')");
+    assert_eq!(browser.value("location.hash"), json!("#try/wine_mlp"));
+    let columns = browser.value("document.querySelector('#rows').placeholder");
+    let columns = columns.as_str().unwrap();
+    assert!(columns.starts_with("alcohol,malic_acid,") && columns.ends_with(",proline"), "{columns}");
+
+    browser.run("history.back()");
+    browser.wait_for("document.querySelector('#try-model').value === 'add_sub' && document.querySelector('#request')");
+    browser.go(&format!("{origin}/#try/wine_mlp2"));
+    browser.wait_for("document.querySelector('#try .error')");
+    let told = browser.text("#try .error");
+    assert!(told.contains("No model “wine_mlp2” is ready"), "{told}");
+    assert_eq!(browser.value("document.querySelector('#try-model').value"), json!(""));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_call_can_be_cancelled_and_an_error_is_not_followed_by_commands() {
+    let daemon = TestRoot::closed().models(&["add_sub"]).start();
+    let browser = Browser::start();
+    browser.go(&format!("http://{}/#try/add_sub", daemon.address));
+    browser.wait_for("document.querySelector('#request')");
+    // The service answers no longer: the call waits.
+    daemon.signal("STOP");
+    browser.click(".input button.primary");
+    browser.wait_for("document.querySelector('.result')?.innerText.includes('1 s')");
+    browser.click(".result button[data-action=cancel]");
+    let told = browser.text(".result");
+    assert!(told.starts_with("Cancelled after "), "{told}");
+    daemon.signal("CONT");
+
+    browser.run("document.querySelector('#request').value = '{\"inputs\": []}'");
+    browser.click(".input button.primary");
+    browser.wait_for("document.querySelector('.result .error')");
+    assert_eq!(browser.value("document.querySelectorAll('.command').length"), json!(0));
+
+    browser.run("location.reload()");
+    browser.wait_for("document.querySelector('#request')?.value.includes('INPUT0')");
+    browser.click(".input button.primary");
+    browser.wait_for("document.querySelector('.command')");
+    // The box has no broker.
+    let names = browser.value("[...document.querySelectorAll('.command h4')].map((one) => one.innerText)");
+    assert_eq!(names, json!(["curl", "Python"]));
+}
+
+#[test]
 fn the_copy_button_copies_the_command() {
     let daemon = TestRoot::closed().models(&["add_sub"]).start();
     let browser = Browser::start();

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ledge_base::durable;
 use ledge_service::audit_event::AuditEvent;
+use serde::{Deserialize, Serialize};
 
 use super::super::key::{AuditKey, KeyError};
 use super::super::layout::{self, TILE_WIDTH, TileKind, TilePath, log_folder};
@@ -74,8 +75,12 @@ impl Writer {
         let Opened { log, begun } = Log::open(&self.folder, &self.device, &key)?;
         let (days, keep) = self.tag_days;
         let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms, &self.sealer)?;
+        match Alarm::read(&self.folder) {
+            Some(alarm) => self.state.update(|status| status.alarm = Some(alarm.reason)),
+            None => self.state.update(|status| status.alarm = None),
+        }
         if let Some(begun) = begun {
-            self.record_beginning(begun, now_ms);
+            self.record_beginning(begun, log.generation(), now_ms);
         } else if let Some(last_ms) = last_ms(&self.folder, &log)
             // A box that was off for a while is normal, a clock behind the last record is not.
             && let Some(by_ms) = clock_watch::jump(last_ms, now_ms).filter(|by_ms| *by_ms < 0)
@@ -89,8 +94,8 @@ impl Writer {
         Ok(OpenLog { key, tags, log, signed: Instant::now(), is_urgent: false })
     }
 
-    /// Records the beginning of a log, and raises the alarm if the log before it was damaged or forked.
-    fn record_beginning(&mut self, begun: Begun, now_ms: u64) {
+    /// Records the beginning of the log `generation`, and raises the alarm if the log before it was damaged or forked.
+    fn record_beginning(&mut self, begun: Begun, generation: u32, now_ms: u64) {
         let Begun { cause, reason, previous } = begun;
         if let Some(reason) = reason {
             tracing::error!(
@@ -98,7 +103,13 @@ impl Writer {
                 cause,
                 "the audit log cannot be continued: it is kept as it is, and another one begins"
             );
-            self.state.update(|status| status.alarm = Some(reason));
+            let alarm = Alarm { generation: generation.saturating_sub(1), reason };
+            if let Err(error) = alarm.write(&self.folder) {
+                self.warn(format!(
+                    "the alarm about the audit log ends with this process, as it cannot be written: {error}"
+                ));
+            }
+            self.state.update(|status| status.alarm = Some(alarm.reason));
         }
         self.own.insert(0, own_entry(now_ms, AuditEvent::LogBegun { cause: cause.into(), previous }));
     }
@@ -135,7 +146,7 @@ impl Writer {
             Ok(Opened { log, begun }) => {
                 (self.synced, self.forked) = (0, None);
                 if let Some(begun) = begun {
-                    self.record_beginning(Begun { reason: Some(reason), ..begun }, now_ms);
+                    self.record_beginning(Begun { reason: Some(reason), ..begun }, log.generation(), now_ms);
                 }
                 let origin = log.origin().to_owned();
                 self.state.update(|status| status.origin = origin);
@@ -148,6 +159,36 @@ impl Writer {
                 None
             }
         }
+    }
+}
+
+/// `alarm.json`: the reason why a log was not continued, for later starts.
+#[derive(Debug, Serialize, Deserialize)]
+struct Alarm {
+    /// The log that was not continued. The alarm ends when its folder, the evidence, is gone.
+    generation: u32,
+    reason: String,
+}
+
+impl Alarm {
+    const FILE: &str = "alarm.json";
+
+    /// The alarm that an earlier process raised. A file that cannot be read is an alarm, too.
+    fn read(audit: &Path) -> Option<Self> {
+        let path = audit.join(Self::FILE);
+        let content = match std::fs::read(&path) {
+            Ok(content) => content,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(Self { generation: 0, reason: format!("{}: {error}", path.display()) }),
+        };
+        match serde_json::from_slice::<Self>(&content) {
+            Ok(alarm) => log_folder(audit, alarm.generation).exists().then_some(alarm),
+            Err(error) => Some(Self { generation: 0, reason: format!("{}: {error}", path.display()) }),
+        }
+    }
+
+    fn write(&self, audit: &Path) -> std::io::Result<()> {
+        durable::replace(&audit.join(Self::FILE), &serde_json::to_vec(self)?)
     }
 }
 

@@ -5,4 +5,5 @@ pub mod logging;
 pub mod machine;
 pub mod messages;
 pub mod process;
+pub mod service_usage;
 pub mod system;

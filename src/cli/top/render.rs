@@ -35,7 +35,7 @@ pub type History = VecDeque<f64>;
 
 /// The lines of a view of the daemon at `url`.
 pub fn lines(view: &View, url: &str, history: &History, size: TerminalSize) -> Vec<Line> {
-    let mut lines = vec![(title(view, url), Style::Title), (process(view, history), Style::Plain)];
+    let mut lines = vec![(title(view, url), Style::Title), (service(view, history), Style::Plain)];
     lines.extend(cores(&view.cores, size.width).into_iter().map(|line| (line, Style::Plain)));
     if !view.temperatures_celsius.is_empty() {
         let sensors = view.temperatures_celsius.iter().map(|(sensor, celsius)| format!("{sensor} {celsius:.0} °C"));
@@ -73,10 +73,10 @@ fn title(view: &View, url: &str) -> String {
     title
 }
 
-fn process(view: &View, history: &History) -> String {
+fn service(view: &View, history: &History) -> String {
     let process = view.process;
     format!(
-        "process  CPU {}  memory {}  threads {}  requests {}/s  {}",
+        "service  CPU {}  memory {}  threads {}  requests {}/s  {}",
         percent(process.cpu_cores),
         process.memory_bytes.map_or("-".to_owned(), bytes),
         process.threads.map_or("-".to_owned(), |threads| threads.to_string()),

@@ -12,9 +12,9 @@ pub struct Snapshot {
     pub version: Option<String>,
     /// The start time of the daemon, in seconds since the Unix epoch.
     pub started_at: Option<f64>,
-    /// The CPU time of the daemon's process, in seconds.
+    /// The CPU time of all processes of the service, in seconds.
     pub cpu_seconds: Option<f64>,
-    /// The resident memory of the daemon's process, in bytes.
+    /// The memory of all processes of the service, in bytes.
     pub memory_bytes: Option<f64>,
     pub threads: Option<f64>,
     /// The machine's cores by number.
@@ -84,9 +84,9 @@ impl Snapshot {
         match name {
             "build_info" => self.version = Some(printable(sample.label("version"))),
             "process_start_time_seconds" => self.started_at = Some(sample.value),
-            "process_cpu_seconds_total" => self.cpu_seconds = Some(sample.value),
-            "process_resident_memory_bytes" => self.memory_bytes = Some(sample.value),
-            "process_threads" => self.threads = Some(sample.value),
+            "service_cpu_seconds_total" => self.cpu_seconds = Some(sample.value),
+            "service_memory_bytes" => self.memory_bytes = Some(sample.value),
+            "service_threads" => self.threads = Some(sample.value),
             "machine_temperature_celsius" => {
                 self.temperatures.insert(printable(sample.label("sensor")), sample.value);
             }
@@ -224,7 +224,7 @@ mod tests {
     fn a_scrape_is_sorted_by_model_and_core() {
         let text = r#"
 ledge_build_info{version="1.2.3"} 1
-ledge_process_threads 7
+ledge_service_threads 7
 ledge_machine_core_load_ratio{core="10"} 0.5
 ledge_machine_core_frequency_hertz{core="2"} 2e9
 ledge_model_ready{model="m",version="2"} 1

@@ -20,7 +20,7 @@ pub struct View {
     pub models: Vec<ModelView>,
 }
 
-/// The daemon's process.
+/// The daemon and all processes that it started.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ProcessView {
     /// The CPU time that it used, divided by the interval.
@@ -166,7 +166,7 @@ mod tests {
 
     const OLD: &str = r#"
 ledge_process_start_time_seconds 1000
-ledge_process_cpu_seconds_total 4
+ledge_service_cpu_seconds_total 4
 ledge_inference_requests_total{LABELS,outcome="success"} 10
 ledge_inference_requests_total{LABELS,outcome="fail"} 1
 ledge_inference_elements_total{LABELS} 30
@@ -181,7 +181,7 @@ ledge_inference_duration_seconds_bucket{le="+Inf",LABELS} 10
 
     const NEW: &str = r#"
 ledge_process_start_time_seconds 1000
-ledge_process_cpu_seconds_total 5
+ledge_service_cpu_seconds_total 5
 ledge_inference_requests_total{LABELS,outcome="success"} 50
 ledge_inference_requests_total{LABELS,outcome="fail"} 5
 ledge_inference_refusals_total{LABELS,reason="queue_full"} 2

@@ -3,13 +3,12 @@
 import { get, post, send } from './api.js';
 import { bytes, failure, h, moment } from './dom.js';
 import { ask, caller, may } from './key.js';
-import { action, confirm, replace, say } from './parts.js';
+import { action, confirm, elapsing, replace, say, tell, tellFailure } from './parts.js';
 import { actions, cell, figure, list, row, title } from './table.js';
 
 const PROGRESS_MS = 1500;
 const RECORD = 512;
 
-const told = h('div', { role: 'status', 'aria-live': 'polite' });
 const place = h('div');
 let catalogue = null;
 let timer = null;
@@ -24,7 +23,7 @@ let added = () => {};
 export function build(listener) {
   added = listener;
   return h('section', { class: 'adding', 'aria-labelledby': 'adding-title' },
-    h('h2', { id: 'adding-title' }, 'Add a model'), told, place);
+    h('h2', { id: 'adding-title' }, 'Add a model'), place);
 }
 
 export function show() {
@@ -40,8 +39,8 @@ export function hide() {
 
 export function changed() {
   hide();
+  uploading?.stop.abort();
   [catalogue, isBusy, uploading] = [null, false, null];
-  told.replaceChildren();
   place.replaceChildren();
 }
 
@@ -79,13 +78,10 @@ function take(state) {
   follow();
   if (!state.adding && before?.adding && state.last_addition) {
     const { name, error } = state.last_addition;
-    told.replaceChildren(error ? failure({ message: `${name}: ${error}` }) : good(`${name} is added.`));
+    if (error) tellFailure({ message: `${name}: ${error}` });
+    else tell(`${name} is added.`);
   }
   if (String(before?.brought) !== String(state.brought) || (before?.adding && !state.adding)) added();
-}
-
-function good(text) {
-  return h('p', { class: 'notice good' }, text);
 }
 
 function render() {
@@ -128,12 +124,11 @@ function byHand(folder) {
 
 async function change(path) {
   const by = caller;
-  told.replaceChildren();
   try {
     const state = await post(path);
     if (by === caller) take(state);
   } catch (error) {
-    if (by === caller) told.replaceChildren(failure(error, () => ask()));
+    if (by === caller) tellFailure(error);
   }
 }
 
@@ -160,7 +155,7 @@ function upload(folder, most) {
   const isAllowed = may('administer');
   const field = h('input', { type: 'file', id: 'model-folder', class: 'file', webkitdirectory: true, disabled: !isAllowed || uploading !== null,
     on: { change: () => { if (field.files.length) begin([...field.files].map((file) => [file.webkitRelativePath, file])); } } });
-  const zone = h('label', { class: 'drop', for: 'model-folder' }, h('strong', null, uploading ?? 'The folder of a model'),
+  const zone = h('label', { class: 'drop', for: 'model-folder' }, h('strong', null, uploading?.words ?? 'The folder of a model'),
     h('span', null, `Drop it here, or choose it. At most ${bytes(most)}.`), field);
   zone.addEventListener('dragover', (event) => event.preventDefault());
   zone.addEventListener('drop', async (event) => {
@@ -172,10 +167,12 @@ function upload(folder, most) {
       const files = await filesOf(entry);
       if (by === caller) await begin(files, entry.name);
     } catch (error) {
-      if (by === caller) told.replaceChildren(failure({ message: `${entry.name} cannot be read: ${error.message}` }));
+      if (by === caller) tellFailure({ message: `${entry.name} cannot be read: ${error.message}` });
     }
   });
-  return h('div', null, zone, h('p', { class: 'hint' }, isAllowed ? 'As it lies in a model repository: ' : 'An upload needs the role admin. The folder has ',
+  const sending = uploading && h('p', { class: 'row' }, uploading.time,
+    h('button', { type: 'button', class: 'small', 'data-action': 'upload cancel', on: { click: () => uploading?.stop.abort() } }, 'Cancel the upload'));
+  return h('div', null, zone, sending, h('p', { class: 'hint' }, isAllowed ? 'As it lies in a model repository: ' : 'An upload needs the role admin. The folder has ',
     h('code', null, 'model.toml'), ' and ', h('code', null, '1/model.onnx'), '. It becomes ', h('code', null, `${folder}/NAME`), '.'));
 }
 
@@ -196,9 +193,8 @@ async function filesOf(entry, above = '') {
 async function begin(files, folder) {
   const by = caller;
   if (uploading || !catalogue) return;
-  told.replaceChildren();
   if (!files.length) {
-    told.replaceChildren(failure({ message: `${folder} is empty: a model has model.toml and 1/model.onnx.` }));
+    tellFailure({ message: `${folder} is empty: a model has model.toml and 1/model.onnx.` });
     return;
   }
   const single = files.length === 1 && !files[0][0].includes('/');
@@ -208,21 +204,26 @@ async function begin(files, folder) {
     ? [[`1/${first.replace(/^.*(\.\w+)$/, 'model$1')}`, files[0][1]]]
     : files.map(([path, file]) => [path.slice(first.length + 1), file]).filter(([path]) => !path.split('/').some((part) => part.startsWith('.')));
   if (!inside.length) {
-    told.replaceChildren(failure({ message: `${name} has no file that a model could have: only names with a dot at the beginning.` }));
+    tellFailure({ message: `${name} has no file that a model could have: only names with a dot at the beginning.` });
     return;
   }
   const size = inside.reduce((sum, [, file]) => sum + file.size, 0);
   try {
     if (size > catalogue.upload_max_bytes) throw new Error(`${name} has ${bytes(size)}; an upload has at most ${bytes(catalogue.upload_max_bytes)}`);
-    uploading = `Sending ${name}, ${bytes(size)} …`;
+    const stop = new AbortController();
+    uploading = { words: `Sending ${name}, ${bytes(size)}`, stop, time: h('span', { class: 'quiet' }) };
+    elapsing(uploading.time, stop.signal);
     render();
-    await send(`/catalogue/models/${encodeURIComponent(name)}/upload`, { method: 'POST', headers: { 'content-type': 'application/x-tar' }, body: archive(inside) });
+    await send(`/catalogue/models/${encodeURIComponent(name)}/upload`,
+      { method: 'POST', headers: { 'content-type': 'application/x-tar' }, body: archive(inside), signal: stop.signal });
     if (by !== caller) return;
-    told.replaceChildren(good(`${name} is added.`));
+    tell(`${name} is added.`);
   } catch (error) {
     if (by !== caller) return;
-    told.replaceChildren(failure(error, () => ask()));
+    if (error.name === 'AbortError') tell(`The upload of ${name} is cancelled.`);
+    else tellFailure(error);
   }
+  uploading?.stop.abort();
   uploading = null;
   load();
 }

@@ -75,21 +75,3 @@ export async function post(path, body, options) {
   const text = await response.text();
   return text ? JSON.parse(text) : null;
 }
-
-/** Reads server-sent events until they end. `receive` gets the name and the data of each. */
-export async function events(path, signal, receive) {
-  const response = await send(path, { signal, quiet: true, headers: { accept: 'text/event-stream' } });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = '';
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const blocks = (rest + value).split('\n\n');
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const field = (name) => block.split('\n').filter((line) => line.startsWith(`${name}: `)).map((line) => line.slice(name.length + 2));
-      const data = field('data').join('\n');
-      if (data) receive(field('event')[0] ?? 'message', JSON.parse(data));
-    }
-  }
-}

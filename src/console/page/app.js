@@ -1,7 +1,8 @@
 // The page: one section at a time, by the fragment of the address. A section's module is loaded at the first look at it.
 
 import { byId, failure } from './dom.js';
-import { ask, identify, start } from './key.js';
+import { ask, caller, identify, start } from './key.js';
+import { untell } from './parts.js';
 
 const MODULES = {
   now: () => import('./now.js'),
@@ -16,6 +17,8 @@ const MODULES = {
 
 /** The sections that were looked at, by name. */
 const built = new Map();
+/** The section that is shown. */
+let shown = null;
 
 function current() {
   const [name] = location.hash.slice(1).split('/');
@@ -24,6 +27,9 @@ function current() {
 
 async function show() {
   const wanted = current();
+  if (wanted !== shown) untell();
+  shown = wanted;
+  document.title = [byId(`to-${wanted}`).textContent, caller?.device, 'Ledge'].filter(Boolean).join(' – ');
   for (const name of Object.keys(MODULES)) {
     const isShown = name === wanted;
     byId(name).hidden = !isShown;
@@ -54,8 +60,10 @@ document.querySelector('.skip').addEventListener('click', (event) => {
   byId('main').focus();
 });
 window.addEventListener('hashchange', () => {
+  const before = shown;
   show();
-  window.scrollTo(0, 0);
+  // Another model or camera of the same section leaves the page where it is.
+  if (before !== shown) window.scrollTo(0, 0);
 });
 // A file that is dropped beside the place for it must not replace the page.
 for (const name of ['dragover', 'drop']) {
@@ -66,6 +74,7 @@ for (const name of ['dragover', 'drop']) {
   });
 }
 start(() => {
+  untell();
   for (const section of built.values()) section.changed();
   show();
 });

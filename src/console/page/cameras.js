@@ -4,7 +4,7 @@ import { get, send } from './api.js';
 import { bytes, clock, failure, h, time, withCommands } from './dom.js';
 import { pictureOf } from './drawing.js';
 import { ask, may } from './key.js';
-import { copyable, refreshed, refusal, replace, say } from './parts.js';
+import { copyable, finder, refreshed, refusal, replace, say } from './parts.js';
 import { editor } from './zones.js';
 
 const EVENTS_SHOWN = 25;
@@ -22,10 +22,24 @@ host = "<address>:80"
 region = "lan"
 send = ["requests"]`;
 
+const seen = ({ counts }) => Object.values(counts?.[WHOLE] ?? {}).reduce((sum, one) => sum + one, 0);
+const FILTERS = {
+  'All states': () => true,
+  Online: ({ state }) => state === 'online',
+  'Not online': ({ state }) => state !== 'online',
+  'Something is there': (camera) => seen(camera) > 0,
+};
+const ORDERS = {
+  'By name': (one, other) => one.name.localeCompare(other.name),
+  'As configured': () => 0,
+  'Most objects': (one, other) => seen(other) - seen(one),
+  'Longest in its state': (one, other) => Date.parse(one.since ?? 0) - Date.parse(other.since ?? 0),
+};
 const heading = h('h1', { id: 'cameras-title', tabindex: '-1' });
 const back = h('a', { class: 'button small', href: '#cameras' }, 'All cameras');
 const place = h('div');
 const [grid, happened] = [h('div', { class: 'cameras' }), h('section', { class: 'pane' })];
+const found = finder('cameras', FILTERS, ORDERS, () => render());
 /** The cards by camera; and the editor of zones, with its camera. */
 const cards = new Map();
 let drawing = null;
@@ -116,12 +130,18 @@ function all(cameras, events) {
     }
     cards.get(camera.name).update(camera);
   }
+  const shown = found.apply(cameras);
+  for (const [name, { element }] of cards) element.hidden = !shown.some((camera) => camera.name === name);
+  const order = shown.map(({ name }) => cards.get(name).element);
+  const isInOrder = [...grid.children].filter((one) => !one.hidden).every((one, index) => one === order[index]);
+  // A card that is moved would lose the focus.
+  if (!isInOrder) grid.append(...order);
   replace(happened, h('h2', null, 'Events'), events.length
     ? h('ul', { class: 'events' }, events.slice(0, EVENTS_SHOWN).map(({ at, camera, event, zone, label, count }) => h('li', null,
       h('span', { class: 'quiet' }, clock(at)), h('b', null, camera), h('span', null, `${label} ${EVENTS[event]}${zone === WHOLE ? '' : ` in ${zone}`}`),
       event !== 'gone' && h('span', { class: 'quiet' }, `${count} there`))))
     : h('p', { class: 'quiet' }, 'Nothing has appeared since the service started.'));
-  if (grid.parentElement !== place) place.replaceChildren(grid, happened);
+  if (grid.parentElement !== place) place.replaceChildren(found.element, grid, happened);
 }
 
 /** What a box without cameras shows. */
@@ -144,7 +164,7 @@ function stillOf() {
   }
 
   async function update(signal) {
-    if (!element.isConnected) return;
+    if (!element.isConnected || !element.checkVisibility()) return;
     const { name, picture } = still.camera;
     const { top, bottom } = element.getBoundingClientRect();
     const obstacle = !may('view_pictures') ? 'Pictures of cameras need the role camera-viewer or admin.'

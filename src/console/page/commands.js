@@ -2,6 +2,7 @@
 
 import { hasKey } from './api.js';
 import { h } from './dom.js';
+import { caller } from './key.js';
 import { copyable } from './parts.js';
 
 /** A text as one word of a shell. */
@@ -38,7 +39,7 @@ function urllib({ path, type, file, text, accept }) {
 }
 
 function mosquitto({ topic, type, file, text, mqtt }) {
-  if (mqtt === null) return null;
+  if (mqtt === null || !caller?.mqtt) return null;
   const key = hasKey() ? ' \\\n    -D publish user-property authorization "Bearer $LEDGE_KEY"' : '';
   const kind = type === 'text/plain' ? ' \\\n    -D publish content-type text/plain' : '';
   if (file && mqtt === undefined) {
@@ -54,7 +55,7 @@ function mosquitto({ topic, type, file, text, mqtt }) {
 
 /**
  * The commands of a request: its `path`, `type` and MQTT `topic`, and a `file` or a `text`. `mqtt` is another text for
- * the payload, or `null` where MQTT has no such call.
+ * the payload, or `null` where MQTT has no such call. A box without a broker has none.
  */
 export function commands(request) {
   const all = [['curl', curl(request)], ['Python', urllib(request)], ['MQTT', mosquitto(request)]];

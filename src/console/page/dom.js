@@ -76,9 +76,9 @@ export function withCommands(text) {
   return text.split('`').map((part, index) => (index % 2 ? h('code', null, part) : part));
 }
 
-/** The name of a runtime, by that of its platform in the protocol. */
-export function runtime(platform) {
-  return { onnxruntime_onnx: 'ONNX Runtime', OpenVINO: 'OpenVINO' }[platform] ?? platform;
+/** The name of a runtime, by its own or that of its platform in the protocol. */
+export function runtime(name) {
+  return { onnxruntime: 'ONNX Runtime', openvino: 'OpenVINO', onnxruntime_onnx: 'ONNX Runtime' }[name] ?? name;
 }
 
 /** The message of an error, with a button for another key where one may help. */

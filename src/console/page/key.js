@@ -93,8 +93,6 @@ export async function identify() {
 
 function show() {
   byId('device').textContent = caller?.device ?? '';
-  const title = caller?.device ? `${caller.device} – Ledge` : 'Ledge';
-  document.title = title;
   const who = byId('caller');
   who.textContent = caller ? `${caller.name} · ${caller.roles.join(', ') || 'no role'}` : 'not let in';
   who.title = caller ? `Permissions: ${caller.permissions.join(', ') || 'none'}` : '';

@@ -3,7 +3,7 @@
 import { get, post, useKey } from './api.js';
 import { failure, h, moment, withCommands } from './dom.js';
 import { ask, caller, identify, may } from './key.js';
-import { confirm, copyable, action, refreshed, replace, say } from './parts.js';
+import { confirm, copyable, action, refreshed, replace, say, tell, tellFailure, untell } from './parts.js';
 import { actions, cell, list, row, title } from './table.js';
 
 const DAY_MS = 86_400_000;
@@ -12,7 +12,6 @@ const SOON_MS = 30 * DAY_MS;
 const ROWS_MAX = 300;
 const LIFETIMES = [['1d', 'a day'], ['30d', '30 days'], ['90d', '90 days'], ['52w', 'a year (52 weeks)'], ['', 'a date'], ['never', 'never']];
 
-const told = h('div', { role: 'status', 'aria-live': 'polite' });
 const desk = h('div');
 const place = h('div');
 const create = h('button', { type: 'button', class: 'primary', on: { click: openForm } }, 'New key');
@@ -25,7 +24,7 @@ export const { show } = loading;
 
 export function build(section) {
   section.append(
-    h('div', { class: 'section-head' }, h('h1', { id: 'keys-title' }, 'Keys'), create), told, desk, place);
+    h('div', { class: 'section-head' }, h('h1', { id: 'keys-title' }, 'Keys'), create), desk, place);
   // Also where the browser keeps the page to come back to.
   window.addEventListener('pagehide', () => put());
 }
@@ -39,7 +38,6 @@ export function hide() {
 export function changed() {
   hide();
   busy = false;
-  told.replaceChildren();
   place.replaceChildren();
 }
 
@@ -152,10 +150,10 @@ async function revoke(key) {
       useKey(null);
       await identify();
     }
-    told.replaceChildren(h('p', { class: 'notice good' }, `The key ${key.name} is revoked.`));
+    tell(`The key ${key.name} is revoked.`);
   } catch (error) {
     if (by !== caller) return;
-    told.replaceChildren(failure(error, () => ask()));
+    tellFailure(error);
   }
   busy = false;
   loading.reload();
@@ -174,7 +172,7 @@ function scope(legend, name, choices, known) {
 const checked = (form, name) => [...form.querySelectorAll(`input[name="${name}"]:checked`)].map((one) => one.value);
 
 async function openForm() {
-  told.replaceChildren();
+  untell();
   create.disabled = true;
   const { signal } = loading;
   const [index, { feature_views: views }] = await Promise.all([
@@ -217,7 +215,7 @@ async function openForm() {
       if (body.models?.length === 0) throw new Error('Choose at least one model, or all of them.');
       const made = await post('/keys', body);
       if (form.isConnected) shown(made);
-      else told.replaceChildren(h('p', { class: 'notice warn' }, `The key ${made.name} was created and not shown: revoke it, or create another.`));
+      else tellFailure({ message: `The key ${made.name} was created and not shown: revoke it, or create another.` });
       loading.reload();
     } catch (error) {
       button.disabled = false;

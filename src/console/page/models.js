@@ -4,23 +4,48 @@ import * as adding from './adding.js';
 import { get, post } from './api.js';
 import { bytes, failure, h, number, runtime, time } from './dom.js';
 import { ask, caller, may } from './key.js';
-import { action, refreshed, refusal, replace, say } from './parts.js';
+import { action, confirm, finder, refreshed, refusal, replace, say, tell, tellFailure } from './parts.js';
 import { actions, cell, figure, list, row, title } from './table.js';
 
-// The loads and unloads that run.
-let busy = 0;
-const told = h('div', { role: 'status', 'aria-live': 'polite' });
-const place = h('div');
+const isUnloaded = (one) => one.reason === 'unloaded';
+const FILTERS = {
+  'All states': () => true,
+  Ready: (one) => one.state === 'READY',
+  'Not serving': (one) => one.state !== 'READY' && !isUnloaded(one),
+  'With failed calls': (one) => one.failed > 0,
+  Unloaded: isUnloaded,
+};
+const most = (column) => (one, other) => (other[column] ?? -1) - (one[column] ?? -1);
+const ORDERS = {
+  'By name': () => 0,
+  'By state': (one, other) => one.state.localeCompare(other.state),
+  'Most calls': most('calls'),
+  'Most failed calls': most('failed'),
+  'Slowest': most('mean_s'),
+  'Most memory': most('memory_bytes'),
+};
 
-const models = refreshed(10_000, async (signal) => { if (!busy) await load(signal); });
+let known = null;
+/** The loads and unloads that run: their words and when they began, by model. */
+const running = new Map();
+/** The profiles that were opened, by model, version and runtime. */
+const profiles = new Map();
+const place = h('div');
+const found = finder('models', FILTERS, ORDERS, () => draw());
+
+const models = refreshed(10_000, load);
+let ticks = null;
 
 export function show() {
   models.show();
+  ticks ??= setInterval(tick, 1000);
   if (may('view')) adding.show();
 }
 
 export function hide() {
   models.hide();
+  clearInterval(ticks);
+  ticks = null;
   adding.hide();
 }
 
@@ -28,14 +53,16 @@ export function build(section) {
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'models-title' }, 'Models'),
       h('button', { type: 'button', class: 'small', on: { click: () => models.reload() } }, 'Refresh')),
-    told, place, adding.build(() => models.reload()));
+    found.element, place, adding.build(() => models.reload()));
 }
 
 export function changed() {
   hide();
-  busy = 0;
+  known = null;
+  running.clear();
+  profiles.clear();
   adding.changed();
-  told.replaceChildren();
+  found.element.hidden = true;
   place.replaceChildren();
 }
 
@@ -46,13 +73,10 @@ async function load(signal) {
     return;
   }
   try {
-    const [index, { model_stats: statistics }] = await Promise.all([
-      post('/v2/repository/index', {}, { signal }), get('/v2/models/stats', { quiet: true, signal })]);
-    const ready = [...new Set(index.filter((one) => one.state === 'READY').map((one) => one.name))];
-    const metadata = await Promise.all(ready.map((name) => get(`/v2/models/${encodeURIComponent(name)}`, { quiet: true, signal }).catch(() => null)));
-    const known = new Map(metadata.filter(Boolean).map((one) => [one.name, one]));
-    // A button that is being used stays where it is.
-    if (!busy && !signal.aborted) render(index, statistics, known);
+    const { models: all } = await get('/models', { signal });
+    if (signal.aborted) return;
+    known = all;
+    draw();
   } catch (error) {
     if (!signal.aborted) say(place, failure(error, () => ask()));
   }
@@ -61,66 +85,97 @@ async function load(signal) {
 const COLUMNS = ['Model', 'Version', 'State', 'Runtime', 'Calls', 'Failed', 'Mean time', 'Memory', ''];
 const FIGURES = ['Version', 'Calls', 'Failed', 'Mean time', 'Memory'];
 
-function render(index, statistics, known) {
-  if (!index.length) {
-    place.replaceChildren(h('p', { class: 'notice' }, 'There is no model in the repository.'));
-    return;
-  }
-  const rows = index.map((one) => {
-    const of = statistics.find((other) => other.name === one.name && other.version === one.version);
-    return modelRow(one, of, known.get(one.name));
-  });
-  replace(place, list('Every model and version that the box knows', COLUMNS, rows, { figures: FIGURES }));
+function draw() {
+  if (!known) return;
+  const shown = found.apply(known);
+  if (shown.length) replace(place, list('Models and versions that the box knows', COLUMNS, shown.map(modelRow), { figures: FIGURES }));
+  else place.replaceChildren(h('p', { class: 'notice' }, known.length ? 'No model fits.' : 'There is no model in the repository.'));
+  tick();
 }
 
-function modelRow(one, statistics, metadata) {
-  const calls = statistics?.inference_stats;
-  const mean = calls?.success.count ? calls.success.ns / calls.success.count / 1e9 : null;
-  const memory = statistics?.memory_usage?.[0]?.byte_size;
-  const isReady = one.state === 'READY';
-  const kind = metadata?.properties?.pipeline;
-  const state = { READY: 'ok', LOADING: 'warn', UNLOADING: 'warn', UNAVAILABLE: one.reason === 'unloaded' ? 'off' : 'fail' }[one.state] ?? 'off';
-  const verb = isReady ? 'Unload' : 'Load';
+function modelRow(one) {
+  const { name, version, state, reason, pipeline, calls, failed } = one;
+  const isReady = state === 'READY';
+  const kind = { READY: 'ok', LOADING: 'warn', UNLOADING: 'warn', UNAVAILABLE: isUnloaded(one) ? 'off' : 'fail' }[state] ?? 'off';
   return row(
-    title(one.name, kind && h('span', { class: 'quiet' }, kind.replaceAll('_', ' ')),
-      one.reason && one.reason !== 'unloaded' && h('p', { class: isReady ? 'note' : 'reason' }, one.reason),
-      metadata && isReady && profile(metadata, one.name)),
-    figure('Version', one.version ?? '–'),
-    cell('State', h('span', { class: `badge ${state}` }, one.reason === 'unloaded' ? 'unloaded' : one.state.toLowerCase())),
-    cell('Runtime', metadata && isReady ? h('span', { class: 'unbroken' }, runtime(metadata.platform)) : '–'),
-    figure('Calls', calls ? number(calls.success.count + calls.fail.count) : '–'),
-    figure('Failed', calls ? number(calls.fail.count) : '–'),
-    figure('Mean time', time(mean)),
-    figure('Memory', memory ? bytes(memory) : '–'),
-    actions(isReady && h('a', { class: 'button small', href: `#try/${encodeURIComponent(one.name)}` }, 'Try'),
-      action(verb, one.name, 'operate', 'operator or admin', (button) => change(button, one.name, verb.toLowerCase())),
-      adding.mayRemove(one.name) && action('Remove', one.name, 'administer', 'admin', () => adding.remove(one.name))));
+    title(name, pipeline && h('span', { class: 'quiet' }, pipeline.replaceAll('_', ' ')),
+      reason && !isUnloaded(one) && h('p', { class: isReady ? 'note' : 'reason' }, reason),
+      isReady && profileOf(one)),
+    figure('Version', version ?? '–'),
+    cell('State', h('span', { class: `badge ${kind}` }, isUnloaded(one) ? 'unloaded' : state.toLowerCase())),
+    cell('Runtime', one.runtime ? h('span', { class: 'unbroken' }, runtime(one.runtime)) : '–'),
+    figure('Calls', calls === null ? '–' : number(calls)),
+    figure('Failed', failed === null ? '–' : number(failed)),
+    figure('Mean time', time(one.mean_s)),
+    figure('Memory', one.memory_bytes === null
+      ? isReady ? h('span', { class: 'quiet', title: 'It shares a process with others: what of that is its own is not known' }, 'shared') : '–'
+      : bytes(one.memory_bytes)),
+    actions(isReady && h('a', { class: 'button small', href: `#try/${encodeURIComponent(name)}` }, 'Try'),
+      isReady ? action('Unload', name, 'operate', 'operator or admin', () => unload(one))
+        : action('Load', name, 'operate', 'operator or admin', () => change(name, 'load')),
+      adding.mayRemove(name) && action('Remove', name, 'administer', 'admin', () => adding.remove(name))));
 }
 
-/** How a model runs, and why so. */
-function profile({ inputs, outputs, properties = {} }, name) {
+/** How a model runs, and why so. It is asked for when somebody opens it. */
+function profileOf({ name, version, runtime: of }) {
+  const key = `${name}/${version}/${of}`;
+  const details = h('details', { 'data-action': `${name} ${version} profile` }, h('summary', null, 'Profile'), profiles.get(key)?.cloneNode(true));
+  details.addEventListener('toggle', async () => {
+    if (!details.open || details.children.length > 1) return;
+    try {
+      const metadata = await get(`/v2/models/${encodeURIComponent(name)}/versions/${version}`, { quiet: true });
+      profiles.set(key, profileFacts(metadata));
+      details.append(profiles.get(key).cloneNode(true));
+    } catch (error) {
+      details.append(h('p', { class: 'reason' }, error.message));
+    }
+  });
+  return details;
+}
+
+function profileFacts({ inputs, outputs, properties = {} }) {
   const shape = (port) => `${port.name} ${port.datatype} [${port.shape.join(', ')}]`;
   const facts = [
     ['Inputs', inputs.map(shape).join('; ')], ['Outputs', outputs.map(shape).join('; ')],
     ['Cores of a run', properties.threads], ['Runs at a time', properties.instances],
     ['Choice of the runtime', properties.profile ?? 'not measured: one runtime runs it, or the configuration names one']];
-  return h('details', { 'data-action': `${name} profile` }, h('summary', null, 'Profile'),
-    h('dl', { class: 'facts' }, facts.filter(([, text]) => text).map(([term, text]) => h('div', null, h('dt', null, term), h('dd', null, text)))));
+  return h('dl', { class: 'facts' }, facts.filter(([, text]) => text).map(([term, text]) => h('div', null, h('dt', null, term), h('dd', null, text))));
 }
 
-async function change(button, name, verb) {
+/** Unloads a model; one that had calls after a question, because those who call it get errors then. */
+async function unload({ name, calls }) {
+  if (calls > 0) {
+    const details = `${name} had ${number(calls)} calls since the service started. Until it is loaded again, its callers get errors.`;
+    if (!await confirm(`Unload ${name}?`, details, 'Unload')) return;
+  }
+  await change(name, 'unload');
+}
+
+async function change(name, verb) {
   const by = caller;
-  busy += 1;
-  button.setAttribute('aria-disabled', 'true');
-  button.textContent = verb === 'load' ? 'Loading' : 'Unloading';
+  running.set(name, { words: verb === 'load' ? 'Loading' : 'Unloading', began: performance.now() });
+  tick();
   try {
     await post(`/v2/repository/models/${encodeURIComponent(name)}/${verb}`);
     if (by !== caller) return;
-    told.replaceChildren(h('p', { class: 'notice good' }, `${name} is ${verb}ed.`));
+    const undo = verb === 'unload' && h('button', { type: 'button', class: 'small', on: { click: () => change(name, 'load') } }, 'Undo');
+    tell(`${name} is ${verb}ed.`, undo);
   } catch (error) {
     if (by !== caller) return;
-    told.replaceChildren(failure(error, () => ask()));
+    tellFailure(error);
   }
-  busy -= 1;
+  running.delete(name);
   models.reload();
+}
+
+/** Shows on their buttons which loads and unloads run, and for how long. */
+function tick() {
+  for (const [name, { words, began }] of running) {
+    const seconds = Math.floor((performance.now() - began) / 1000);
+    for (const button of place.querySelectorAll('button')) {
+      if (button.dataset.subject !== name) continue;
+      button.setAttribute('aria-disabled', 'true');
+      if (/ (un)?load$/.test(button.dataset.action)) button.textContent = seconds < 2 ? words : `${words} ${seconds} s`;
+    }
+  }
 }

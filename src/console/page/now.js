@@ -1,6 +1,6 @@
 // What the box does: plots of the last hour and day, and what is wrong.
 
-import { events, get } from './api.js';
+import { get } from './api.js';
 import { bytes, clock, failure, h, number, time, withCommands } from './dom.js';
 import { ask, may } from './key.js';
 import { refreshed, say } from './parts.js';
@@ -9,7 +9,9 @@ import { plot } from './plot.js';
 const PERIODS = { hour: { name: 'Last hour', words: 'the last hour', rows: 720 }, day: { name: 'Last 24 hours', words: 'the last 24 hours', rows: 720 } };
 // A box that started just now shows what there is, in some width.
 const ROWS_SHOWN_MIN = 60;
-const RETRY_MS_MAX = 60_000;
+// A box has a new sample that often. Nothing is kept open: a browser has six connections to a server without TLS, for all
+// its tabs together.
+const SAMPLE_MS = 5000;
 const FINDINGS_MS = 65_000;
 
 const celsius = (value) => (value === null ? '–' : `${number(value)} °C`);
@@ -17,8 +19,8 @@ const celsius = (value) => (value === null ? '–' : `${number(value)} °C`);
 const PLOTS = [
   { title: 'Calls a second', series: [
     { column: 'calls_per_s', name: 'all', line: 'one', filled: true },
-    { column: 'failed_per_s', name: 'failed', line: 'bad' },
-    { column: 'refused_per_s', name: 'refused', line: 'warn' }], format: number },
+    { column: 'failed_per_s', name: 'failed', line: 'bad', isQuietAtZero: true },
+    { column: 'refused_per_s', name: 'refused', line: 'warn', isQuietAtZero: true }], format: number },
   { title: 'Time to the answer', series: [
     { column: 'p50_s', name: 'half within', line: 'one' },
     { column: 'p99_s', name: '99 % within', line: 'two' }], format: time, least: 0.001, log: true },
@@ -34,12 +36,12 @@ const PLOTS = [
 
 let figures = null;
 let period = 'hour';
-let stream = null;
 const drawn = PLOTS.map(plot);
 const cards = h('div', { class: 'cards' }, drawn.map((one) => one.element));
 const trouble = h('div');
 const status = h('span', { class: 'live', role: 'status' });
 const findings = h('div', { class: 'findings' });
+const followed = refreshed(SAMPLE_MS, follow);
 const looked = refreshed(FINDINGS_MS, loadFindings);
 
 export function build(section) {
@@ -52,19 +54,18 @@ export function build(section) {
     h('div', { class: 'section-head' }, h('h1', { id: 'now-title' }, 'Now'), status, choice),
     findings, trouble,
     cards);
-  document.addEventListener('visibilitychange', () => { if (!document.hidden) draw(); });
+  // A hidden page asks for nothing.
+  document.addEventListener('visibilitychange', () => { if (!document.hidden) followed.reload(); });
 }
 
 export function show() {
-  if (stream || !may('view')) return;
-  stream = new AbortController();
-  follow(stream.signal);
+  if (!may('view')) return;
+  followed.show();
   looked.show();
 }
 
 export function hide() {
-  stream?.abort();
-  stream = null;
+  followed.hide();
   looked.hide();
 }
 
@@ -77,48 +78,49 @@ export function changed() {
   if (!may('view')) {
     const error = { status: 401, message: 'Figures and findings need the role viewer, operator, auditor or admin.' };
     trouble.replaceChildren(failure(error, () => ask()));
-    status.textContent = '';
+    told('');
   }
   draw();
 }
 
-/** Keeps the figures current: all of them first, then each new sample, and from the start again after an interruption. */
+function told(words, isLate = false) {
+  if (status.textContent !== words) status.textContent = words;
+  status.classList.toggle('late', isLate);
+}
+
+/** Keeps the figures current: all of them first, then those since the last sample. */
 async function follow(signal) {
-  for (let wait = 1000; !signal.aborted; wait = Math.min(wait * 2, RETRY_MS_MAX)) {
-    try {
-      const all = await get('/figures', { signal });
-      if (signal.aborted) return;
-      figures = all;
-      trouble.replaceChildren();
-      status.textContent = 'live';
-      draw();
-      wait = 1000;
-      await events('/figures/live', signal, take);
-      status.textContent = 'reconnecting';
-    } catch (error) {
-      if (signal.aborted) return;
-      status.textContent = 'reconnecting';
-      say(trouble, failure(error, () => ask()));
-      if (error.status === 401 || error.status === 403) {
-        status.textContent = '';
-        return;
-      }
-    }
-    await new Promise((done) => { setTimeout(done, wait * (0.5 + Math.random() / 2)); });
+  try {
+    const since = figures?.hour.end;
+    const news = await get(since ? `/figures?after=${since}` : '/figures', { signal, quiet: Boolean(since) });
+    if (signal.aborted) return;
+    if (since) for (const name of Object.keys(PERIODS)) add(figures[name], news[name], PERIODS[name].rows);
+    else figures = news;
+    trouble.replaceChildren();
+    told('live');
+    draw();
+  } catch (error) {
+    if (signal.aborted) return;
+    say(trouble, failure(error, () => ask()));
+    const isRefused = error.status === 401 || error.status === 403;
+    told(isRefused ? '' : 'reconnecting', true);
+    // Until another key is used.
+    if (isRefused) followed.hide();
   }
 }
 
-function take(name, { end, interval_s: interval, figures: sample }) {
-  const ring = figures?.[name];
-  if (!ring) return;
-  const missed = ring.end ? Math.round((Date.parse(end) - Date.parse(ring.end)) / 1000 / interval) - 1 : 0;
+/** Adds new samples to those that are known. Those that nobody took, while the box was away, are gaps. */
+function add(ring, news, rows) {
+  if (!news.end) return;
+  const since = ring.end ? Math.round((Date.parse(news.end) - Date.parse(ring.end)) / 1000 / news.interval_s) : Infinity;
+  const fresh = Math.min(since, news.columns.queue.length);
+  const missed = since === Infinity ? 0 : Math.min(since - fresh, rows);
   for (const [column, list] of Object.entries(ring.columns)) {
-    for (let gap = 0; gap < Math.min(missed, PERIODS[name].rows); gap += 1) list.push(null);
-    list.push(sample[column] ?? null);
-    list.splice(0, list.length - PERIODS[name].rows);
+    for (let gap = 0; gap < missed; gap += 1) list.push(null);
+    if (fresh > 0) list.push(...news.columns[column].slice(-fresh));
+    list.splice(0, list.length - rows);
   }
-  ring.end = end;
-  if (name === period && !document.hidden) draw();
+  ring.end = news.end;
 }
 
 function draw() {

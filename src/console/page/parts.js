@@ -3,6 +3,9 @@
 import { byId, failure, h, withCommands } from './dom.js';
 import { ask, may } from './key.js';
 
+/** The length of a list from which it can be searched. */
+const FINDER_MIN = 8;
+
 /**
  * `show` and `hide` of a section whose content is loaded again each `milliseconds` while it is shown, and by `reload`.
  * `load` gets a signal that is aborted when the section is left or the caller changes: what comes afterwards is not
@@ -49,6 +52,62 @@ export function refreshed(milliseconds, load) {
     },
     reload() {
       return stop ? again() : undefined;
+    },
+  };
+}
+
+function put(kind, content, buttons) {
+  const close = h('button', { type: 'button', class: 'small', on: { click: untell } }, 'Close');
+  byId('messages').replaceChildren(h('div', { class: `message ${kind}`, role: kind === 'error' && 'alert' }, h('p', null, content), buttons, close));
+}
+
+/** Tells what was done, at the fixed place of messages: nothing that somebody is about to press moves. It stays until the next one, or until its section is left. */
+export function tell(text, ...buttons) {
+  put('good', text, buttons);
+}
+
+/** Tells of an error in the same place. */
+export function tellFailure(error) {
+  const mayHelp = error.status === 401 || error.status === 403;
+  put('error', withCommands(error.message), mayHelp && h('button', { type: 'button', class: 'small', on: { click: () => ask() } }, 'Use an API key'));
+}
+
+/** Takes the message away. */
+export function untell() {
+  byId('messages').replaceChildren();
+}
+
+/** Shows the time since now in an element each second, until `signal` is aborted. */
+export function elapsing(element, signal, words = (text) => text) {
+  const began = performance.now();
+  const show = () => { element.textContent = words(`${Math.floor((performance.now() - began) / 1000)} s`); };
+  const timer = setInterval(show, 1000);
+  signal.addEventListener('abort', () => clearInterval(timer));
+  show();
+}
+
+/**
+ * A search, a filter and an order for a list of things with `name`. `filters` and `orders` have their functions by the words
+ * for them; the first is used at first. `changed` runs after each choice. A short list has none of these.
+ */
+export function finder(things, filters, orders, changed) {
+  const choice = (words, options) => h('select', { 'aria-label': words, on: { change: changed } }, Object.keys(options).map((name) => h('option', null, name)));
+  const search = h('input', { type: 'search', 'aria-label': `Search ${things}`, placeholder: `Search ${things}`, autocomplete: 'off', spellcheck: 'false', on: { input: changed } });
+  const [filter, order] = [choice('Show', filters), choice('Sort by', orders)];
+  const count = h('span', { class: 'quiet', role: 'status' });
+  const element = h('div', { class: 'finder', hidden: true }, search, filter, order, count);
+  return {
+    element,
+    /** Those of `all` to show, in their order. */
+    apply(all) {
+      element.hidden = all.length < FINDER_MIN;
+      if (element.hidden) return all;
+      const words = search.value.trim().toLowerCase();
+      const found = all.filter((one) => one.name.toLowerCase().includes(words) && filters[filter.value](one));
+      const text = found.length === all.length ? `${all.length} ${things}` : `${found.length} of ${all.length} ${things}`;
+      if (count.textContent !== text) count.textContent = text;
+      // A stable order: those that are alike stay as they came, by name.
+      return found.toSorted(orders[order.value]);
     },
   };
 }
@@ -110,14 +169,17 @@ export function action(verb, subject, permission, needed, press) {
   return h('button', {
     type: 'button', class: 'small', disabled: !isAllowed, title: isAllowed ? null : `${verb} ${reason}`,
     'aria-label': `${verb} ${subject}${isAllowed ? '' : `, ${reason}`}`, 'data-action': `${subject} ${verb.toLowerCase()}`, 'data-subject': subject,
-    on: { click: ({ currentTarget: button }) => { if (button.getAttribute('aria-disabled') !== 'true') press(button); } },
+    // The second click of a double click meets what the first one has put there.
+    on: { click: ({ currentTarget: button, detail }) => { if (detail < 2 && button.getAttribute('aria-disabled') !== 'true') press(button); } },
   }, verb);
 }
 
 /** Asks whether to do it, and returns the answer. `verb` is the text of the button, `details` says what will happen. */
 export function confirm(question, details, verb) {
   const dialog = byId('confirm-dialog');
-  const yes = h('button', { type: 'submit', class: 'primary', value: 'yes' }, verb);
+  // The second click of a double click on what opened the dialog is no answer.
+  const once = { click: (event) => { if (event.detail > 1) event.preventDefault(); } };
+  const yes = h('button', { type: 'submit', class: 'primary', value: 'yes', on: once }, verb);
   const no = h('button', { type: 'submit', value: 'no', autofocus: true }, 'Cancel');
   dialog.returnValue = 'no';
   dialog.replaceChildren(h('form', { method: 'dialog' }, h('h2', { id: 'confirm-title' }, question),

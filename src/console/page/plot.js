@@ -49,7 +49,7 @@ function day(date) {
 }
 
 /**
- * A card with a plot. `series` has for each line its column, its name and its class. `format` writes a figure, `unit` is
+ * A card with a plot. `series` has for each line its column, its name and its class, and if it is not drawn where it is 0. `format` writes a figure, `unit` is
  * spoken. `least` is the lowest top of the axis, or of a logarithmic one a figure on it.
  */
 export function plot({ title, unit, series, format, least = 1, binary = false, log = false }) {
@@ -169,8 +169,11 @@ export function plot({ title, unit, series, format, least = 1, binary = false, l
       }
       run = [];
     };
-    column(one).forEach((value, index) => {
-      if (value === null) end();
+    const figures = column(one);
+    figures.forEach((value, index) => {
+      // A line of nothing but zeros would look like a line of failures along the axis.
+      const isQuiet = one.isQuietAtZero && !value && !figures[index - 1] && !figures[index + 1];
+      if (value === null || isQuiet) end();
       else run.push([xOf(index), yOf(value)]);
     });
     end();

@@ -5,6 +5,7 @@ import { commands } from './commands.js';
 import { failure, h, runtime } from './dom.js';
 import * as drawing from './drawing.js';
 import { ask, caller, may } from './key.js';
+import { elapsing } from './parts.js';
 
 const NUMBERS_MAX = 4096;
 const JSON_SHOWN = 20_000;
@@ -15,7 +16,7 @@ const input = h('div', { class: 'input' });
 const result = h('div', { class: 'result', role: 'region', 'aria-label': 'Answer' });
 // Read aloud: the answer itself is long.
 const said = h('p', { class: 'unseen', role: 'status' });
-/** The model whose form is shown, and the last one that was chosen. */
+/** The model whose form is shown, and the name of the last one that was chosen. */
 let model = null;
 let chosen = '';
 /** The caller whose models are listed; `undefined` before the first. */
@@ -26,7 +27,7 @@ let camera = null;
 let pictureUrl = null;
 
 export function build(section) {
-  select.addEventListener('change', () => choose(select.value));
+  select.addEventListener('change', () => { location.hash = `#try/${encodeURIComponent(select.value)}`; });
   section.append(
     h('div', { class: 'section-head' }, h('h1', { id: 'try-title' }, 'Try'),
       h('p', { class: 'quiet' }, 'What you send goes to this box and is not stored.')),
@@ -41,6 +42,7 @@ export function hide() {
 
 export function changed() {
   loaded = undefined;
+  chosen = '';
   select.replaceChildren();
   empty();
 }
@@ -74,14 +76,25 @@ export async function show() {
   loaded = by;
   select.replaceChildren(...names.map((name) => h('option', { value: name }, name)));
   select.disabled = names.length === 0;
-  const name = [wanted(), chosen].find((one) => names.includes(one)) ?? names[0];
+  const asked = wanted();
+  if (asked && !names.includes(asked)) {
+    empty();
+    chosen = '';
+    select.selectedIndex = -1;
+    const may_ = may('view') ? ' Its state is among the models.' : '';
+    result.replaceChildren(failure({ message: `No model “${asked}” is ready on this box.${may_} ${names.length ? 'Choose another one.' : ''}` }));
+    return;
+  }
+  const name = [asked, chosen].find((one) => names.includes(one)) ?? names[0];
   if (!name) {
     empty();
     about.textContent = 'No model is ready.';
     return;
   }
+  // The address names what is shown, so that it can be kept and sent.
+  if (!asked) history.replaceState(null, '', `#try/${encodeURIComponent(name)}`);
   select.value = name;
-  if (isNew || name !== model?.name) await choose(name);
+  if (isNew || name !== chosen) await choose(name);
 }
 
 /** Begins something new; an answer to what was before is not drawn any more. */
@@ -107,12 +120,16 @@ function empty() {
 async function choose(name) {
   empty();
   chosen = name;
+  about.textContent = 'Loading …';
   const { signal } = turn;
   let found;
   try {
     found = await get(`/v2/models/${encodeURIComponent(name)}`, { signal });
   } catch (error) {
-    if (!signal.aborted) result.replaceChildren(failure(error, () => ask()));
+    if (signal.aborted) return;
+    chosen = '';
+    about.textContent = '';
+    result.replaceChildren(failure(error, () => ask()));
     return;
   }
   if (signal.aborted) return;
@@ -261,7 +278,8 @@ async function texts(of, all) {
 // Rows
 
 function tableForm(of) {
-  const area = h('textarea', { id: 'rows', rows: 8, class: 'code', spellcheck: 'false', placeholder: 'month,weekday,hour\nJul,Fri,17' });
+  // The columns of this model.
+  const area = h('textarea', { id: 'rows', rows: 8, class: 'code', spellcheck: 'false', placeholder: of.properties?.columns });
   const button = h('button', { type: 'button', class: 'primary' }, 'Ask about the rows');
   button.addEventListener('click', () => table(of, area.value, null));
   const file = fileForm('A CSV file', '.csv,text/csv', async (one) => {
@@ -269,7 +287,8 @@ function tableForm(of) {
     area.value = text.length < 100_000 ? text : '';
     await table(of, text, one.name);
   });
-  return [file, h('label', { for: 'rows' }, 'Or CSV here: the first line names the columns'), area, button];
+  return [file, h('label', { for: 'rows' }, 'Or CSV here: the first line names the columns'),
+    of.properties?.columns && h('p', { class: 'hint' }, 'The columns of this model: ', h('code', { class: 'long' }, of.properties.columns)), area, button];
 }
 
 async function table(of, text, file) {
@@ -306,11 +325,19 @@ async function run(of, request, draw) {
   // A file was read or a photograph taken while another model was chosen.
   if (of !== model) return;
   const signal = next();
-  const sameCommands = commands({ ...request, path: pathOf(of), topic: topicOf(of) });
-  result.setAttribute('aria-busy', 'true');
-  result.replaceChildren(h('p', { class: 'empty' }, 'Asking …'));
-  said.textContent = 'Asking';
   const began = performance.now();
+  const passed = h('span');
+  const isOver = new AbortController();
+  elapsing(passed, AbortSignal.any([signal, isOver.signal]));
+  const cancel = () => {
+    next();
+    said.textContent = 'Cancelled';
+    result.replaceChildren(h('p', { class: 'empty' }, `Cancelled after ${passed.textContent}.`));
+  };
+  result.setAttribute('aria-busy', 'true');
+  result.replaceChildren(h('div', { class: 'empty' }, h('p', null, 'Asking … ', passed),
+    h('button', { type: 'button', class: 'small', 'data-action': 'cancel', on: { click: cancel } }, 'Cancel')));
+  said.textContent = 'Asking';
   try {
     const response = await send(pathOf(of), { method: 'POST', headers: { 'content-type': request.type }, body: request.body, signal });
     const answer = request.isText ? await response.text() : await response.json();
@@ -324,13 +351,16 @@ async function run(of, request, draw) {
       drawing.times(measured, answer.time_ms),
       h('details', null, h('summary', null, request.isText ? 'As CSV' : 'As JSON'), h('pre', { tabindex: '0', 'aria-label': 'The answer as it came' },
         raw.length > JSON_SHOWN ? `${raw.slice(0, JSON_SHOWN)}\n… ${(raw.length - JSON_SHOWN).toLocaleString('en')} characters more` : raw)),
-      sameCommands,
+      commands({ ...request, path: pathOf(of), topic: topicOf(of) }),
     ].flat(Infinity).filter(Boolean));
     said.textContent = `The answer is here. ${result.querySelector('.sum')?.textContent ?? ''}`;
   } catch (error) {
     if (signal.aborted) return;
     said.textContent = '';
-    result.replaceChildren(failure(error, () => ask()), sameCommands);
+    // The same from a program would fail in the same way.
+    result.replaceChildren(failure(error, () => ask()));
+  } finally {
+    isOver.abort();
   }
   result.removeAttribute('aria-busy');
 }

@@ -3,7 +3,7 @@
 import { get, post } from './api.js';
 import { failure, h, moment, time, withCommands } from './dom.js';
 import { ask, caller } from './key.js';
-import { action, confirm, facts, filled, refreshed, replace, say } from './parts.js';
+import { action, confirm, facts, filled, refreshed, replace, say, tell, tellFailure } from './parts.js';
 import { cell, list, row, title } from './table.js';
 
 const STAGES = {
@@ -23,7 +23,6 @@ const EXPIRES_SOON_MS = 24 * 3600 * 1000;
 
 let due = 0;
 let isBusy = false;
-const told = h('div', { role: 'status' });
 const trouble = h('div');
 const place = h('div', { class: 'stack' });
 
@@ -36,13 +35,13 @@ export function show() {
 }
 
 export function build(section) {
-  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')), told, trouble, place);
+  section.append(h('div', { class: 'section-head' }, h('h1', { id: 'updates-title' }, 'Updates')), trouble, place);
 }
 
 export function changed() {
   hide();
   isBusy = false;
-  for (const one of [told, trouble, place]) one.replaceChildren();
+  for (const one of [trouble, place]) one.replaceChildren();
 }
 
 const load = (loading) => filled(place, 'The state of updates', async (signal) => {
@@ -117,11 +116,11 @@ async function order(button, path, question, details, verb, done) {
   try {
     const updates = await post(path);
     if (by !== caller) return;
-    told.replaceChildren(h('p', { class: 'notice good' }, done));
+    tell(done);
     draw(updates);
   } catch (error) {
     if (by !== caller) return;
-    told.replaceChildren(failure(error, () => ask()));
+    tellFailure(error);
     button.removeAttribute('aria-disabled');
   }
   isBusy = false;

@@ -68,6 +68,11 @@ pub trait PipelineSection: fmt::Debug {
         None
     }
 
+    /// The columns of a row, in the order of the section; empty for a kind that reads no rows.
+    fn columns(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// The columns that a row must have, because neither a rule nor the feature store fills them.
     fn required_columns(&self) -> Vec<&str> {
         Vec::new()

@@ -101,6 +101,10 @@ impl PipelineSection for Table {
         self.columns.iter().find(|column| column.name == name).map(|column| column.kind)
     }
 
+    fn columns(&self) -> Vec<&str> {
+        self.columns.iter().map(|column| column.name.as_str()).collect()
+    }
+
     fn required_columns(&self) -> Vec<&str> {
         self.columns.iter().filter(|column| column.is_required()).map(|column| column.name.as_str()).collect()
     }

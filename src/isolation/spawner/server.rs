@@ -38,12 +38,15 @@ pub enum SpawnerError {
 pub fn run() -> Result<(), SpawnerError> {
     sys::close_other_files();
     sys::ignore_stop_signals();
-    // A child that an attacker controls must not change what the spawner does, where no seal keeps it from that.
-    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let _ = rustix::thread::set_name(c"ledge-spawner");
     // Under another number, so that nothing reads it by accident.
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3).map_err(|e| SpawnerError::Socket(e.into()))?;
     rustix::net::sockopt::socket_type(&socket).map_err(|e| SpawnerError::Socket(e.into()))?;
+    // The daemon opens the files of this process in /proc before it sends anything.
+    retry_on_intr(|| poll(&mut [PollFd::new(&socket, PollFlags::IN)], None))
+        .map_err(|e| SpawnerError::Wait(e.into()))?;
+    // A child that an attacker controls must not change what the spawner does, where no seal keeps it from that.
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     serve(&socket, &sys::child_signals().map_err(SpawnerError::Wait)?)
 }
 

@@ -150,7 +150,8 @@ fn a_spawner_that_says_nothing_is_ended_and_an_error() {
     let (socket, other) = packets::pair().unwrap();
     #[expect(clippy::zombie_processes, reason = "connecting waits for it")]
     let silent = Command::new("sleep").arg("1000").stdin(other).spawn().unwrap();
-    let silent = SpawnerProcess { socket, pid: Pid::from_child(&silent), is_code_denied: false, errors: None };
+    let silent =
+        SpawnerProcess { socket, pid: Pid::from_child(&silent), is_code_denied: false, errors: None, files: None };
     let error = silent.connect_within(Duration::from_millis(50)).unwrap_err().to_string();
     assert!(error.contains("SIGKILL"), "{error}");
 }

@@ -9,7 +9,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::DataType;
 use ledge_documents::{DocumentError, DocumentLimits, PageContent, Pages};
-use ledge_engine::backend::{Port, Signature};
+use ledge_engine::backend::{ComputeTime, Port, RunResult, Signature};
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::document_reading::document::{self, Page};
 use ledge_engine::pipeline::document_reading::step::{PageShape, PageSource, PageStep, StepResult, StepTask};
@@ -54,14 +54,15 @@ pub(super) async fn read(
     let Content::Document(file) = content else {
         return Err(InputError::Content("expected a document".to_owned()).into());
     };
-    let chain = Chain { model, pipeline, reader, account, terms, spent: Mutex::default(), waits: Mutex::default() };
+    let chain = Chain { model, pipeline, reader, account, terms, drawn: Mutex::default(), steps: Mutex::default() };
     let pages = if DocumentFormat::sniff(&file).is_some() {
         chain.pages(file).await?
     } else {
         vec![chain.page(1, PageSource::file(file, limits)).await?]
     };
-    let mut whole = chain.spent.into_inner().unwrap_or_else(PoisonError::into_inner);
-    whole.queue = length_of(chain.waits.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let drawn = chain.drawn.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let steps = chain.steps.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut whole = wall_times(drawn, &steps);
     whole.run.outputs = document::results(pages).map_err(InferError::Outputs)?;
     Ok(whole)
 }
@@ -73,10 +74,21 @@ struct Chain<'c> {
     reader: &'c Reader,
     account: Account,
     terms: Terms,
-    /// The time of all steps until now.
-    spent: Mutex<FinishedRun>,
-    /// The times in which a step waited for its turn. Several steps may wait at one time.
-    waits: Mutex<Vec<(Instant, Instant)>>,
+    /// The time in which pages were waited for.
+    drawn: Mutex<Option<Duration>>,
+    /// The steps until now. Several may be under way at one time.
+    steps: Mutex<Vec<StepTimes>>,
+}
+
+/// The times of one step of a model.
+#[derive(Debug, Clone, Copy)]
+struct StepTimes {
+    name: &'static str,
+    begun: Instant,
+    queue: Duration,
+    prepare: Duration,
+    run: ComputeTime,
+    postprocess: Duration,
 }
 
 impl Chain<'_> {
@@ -91,7 +103,7 @@ impl Chain<'_> {
         let mut pages = Vec::with_capacity(document.count());
         let mut waited = begun;
         while let Some(page) = document.next().await.map_err(|error| not_drawn(&error, begun))? {
-            self.stage(DRAW, waited.elapsed());
+            *self.drawn.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default() += waited.elapsed();
             let ledge_documents::Page { number, width, height, content } = page;
             pages.push(match content {
                 PageContent::Text(lines) => {
@@ -219,36 +231,54 @@ impl Chain<'_> {
             page: Some(page.clone()),
         };
         let begun = Instant::now();
-        let mut finished = instances.run_raw(raw, vec![0], self.terms.clone()).await?;
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner).push((begun, begun + finished.queue));
-        let outputs = std::mem::take(&mut finished.run.outputs);
-        self.spend(name, finished);
+        let finished = instances.run_raw(raw, vec![0], self.terms.clone()).await?;
+        let FinishedRun { run: RunResult { outputs, time: run, .. }, queue, prepare, postprocess, .. } = finished;
+        let times = StepTimes { name, begun, queue, prepare, run, postprocess };
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).push(times);
         StepResult::of_outputs(&outputs).map_err(InferError::Outputs)
-    }
-
-    fn spend(&self, name: &'static str, finished: FinishedRun) {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        let FinishedRun { run, prepare, postprocess, .. } = finished;
-        let time: Duration = prepare + run.time.total() + postprocess;
-        spent.run.time += run.time;
-        spent.prepare += prepare;
-        spent.postprocess += postprocess;
-        add_stage(&mut spent.stages, name, time);
-    }
-
-    /// Counts the time of a stage that is no run of a model.
-    fn stage(&self, name: &'static str, time: Duration) {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        spent.prepare += time;
-        add_stage(&mut spent.stages, name, time);
     }
 }
 
-fn add_stage(stages: &mut Vec<(&'static str, Duration)>, name: &'static str, time: Duration) {
-    match stages.iter_mut().find(|(stage, _)| *stage == name) {
-        Some((_, known)) => *known += time,
-        None => stages.push((name, time)),
+/// The times of a call from those of its steps, each a part of the time on the clock: while a step runs it is compute, else
+/// while one prepares its input or output it is that, and else a wait. Without outputs.
+fn wall_times(drawn: Option<Duration>, steps: &[StepTimes]) -> FinishedRun {
+    let union =
+        |spans: &dyn Fn(&StepTimes) -> Vec<(Instant, Instant)>| length_of(steps.iter().flat_map(spans).collect());
+    let running = |step: &StepTimes| {
+        let from = step.begun + step.queue + step.prepare;
+        (from, from + step.run.total())
+    };
+    let preparing = |step: &StepTimes| (step.begun + step.queue, step.begun + step.queue + step.prepare);
+    let working = |step: &StepTimes| (step.begun + step.queue, running(step).1 + step.postprocess);
+    let run = union(&|step| vec![running(step)]);
+    let prepared = union(&|step| vec![running(step), preparing(step)]);
+    let worked = union(&|step| vec![working(step)]);
+    let all = union(&|step| vec![(step.begun, working(step).1)]);
+
+    let mut stages: Vec<_> = drawn.map(|drawn| (DRAW, drawn)).into_iter().collect();
+    for StepTimes { name, .. } in steps {
+        if stages.iter().all(|(known, _)| known != name) {
+            let of_model = steps.iter().filter(|step| step.name == *name).map(working);
+            stages.push((*name, length_of(of_model.collect())));
+        }
     }
+    let mut sum = ComputeTime::default();
+    steps.iter().for_each(|step| sum += step.run);
+    let result = RunResult { outputs: Vec::new(), time: shortened(sum, run), cpu_elsewhere: Duration::ZERO };
+    FinishedRun {
+        run: result,
+        queue: all.saturating_sub(worked),
+        prepare: drawn.unwrap_or_default() + prepared.saturating_sub(run),
+        postprocess: worked.saturating_sub(prepared),
+        stages,
+    }
+}
+
+/// The phases of `time` in proportion, together as long as `total`.
+fn shortened(time: ComputeTime, total: Duration) -> ComputeTime {
+    let whole = time.total().as_secs_f64();
+    let part = |phase: Duration| if whole > 0.0 { total.mul_f64(phase.as_secs_f64() / whole) } else { Duration::ZERO };
+    ComputeTime { input: part(time.input), infer: part(time.infer), output: part(time.output) }
 }
 
 /// The time that some spans take together, where they overlap once.
@@ -278,7 +308,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_at_one_time_count_once() {
+    fn times_of_steps_at_one_time_are_parts_of_the_time_on_the_clock() {
+        let (begin, ms) = (Instant::now(), Duration::from_millis);
+        let step = |name, begun, [queue, prepare, infer, postprocess]: [u64; 4]| StepTimes {
+            name,
+            begun: begin + ms(begun),
+            queue: ms(queue),
+            prepare: ms(prepare),
+            run: ComputeTime { infer: ms(infer), ..ComputeTime::default() },
+            postprocess: ms(postprocess),
+        };
+        let steps = [
+            step("find", 0, [10, 5, 20, 5]),
+            // Two at a time on two cores, and a third that waits for one of these.
+            step("read", 40, [0, 10, 50, 0]),
+            step("read", 40, [0, 10, 40, 0]),
+            step("read", 40, [50, 10, 40, 10]),
+        ];
+        let whole = wall_times(Some(ms(7)), &steps);
+        let times =
+            [whole.queue, whole.prepare, whole.run.time.total(), whole.postprocess].map(|time| time.as_millis());
+        // find runs from 15 to 35; read from 50 to 100 and from 100 to 140.
+        assert_eq!(times, [10, 7 + 5 + 10, 20 + 90, 5 + 10]);
+        assert_eq!(whole.stages, [(DRAW, ms(7)), ("find", ms(30)), ("read", ms(110))]);
+        let end = 150 + 7;
+        assert_eq!(times.iter().sum::<u128>(), end);
+
+        let none = wall_times(None, &[]);
+        assert_eq!((none.queue, none.run.time.total(), none.stages), (Duration::ZERO, Duration::ZERO, Vec::new()));
+    }
+
+    #[test]
+    fn spans_at_one_time_count_once() {
         let begin = Instant::now();
         let span = |from, to| (begin + Duration::from_millis(from), begin + Duration::from_millis(to));
         let length = |spans: &[_]| length_of(spans.to_vec()).as_millis();

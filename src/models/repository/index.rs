@@ -91,6 +91,17 @@ pub struct IndexRow {
     pub note: Option<String>,
 }
 
+impl IndexRow {
+    /// The reason why it does not answer, or the note on one that does.
+    pub fn reason(&self) -> Option<String> {
+        match &self.state {
+            VersionState::Ready | VersionState::Loading => self.note.clone(),
+            VersionState::Unloading => None,
+            VersionState::Unavailable(reason) => Some(reason.to_string()),
+        }
+    }
+}
+
 impl Repository {
     /// Every model and version that is known, with its state.
     pub fn index(&self) -> Vec<IndexRow> {

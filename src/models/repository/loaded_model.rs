@@ -293,9 +293,11 @@ impl LoadedModel {
         self.instance_usage().queued
     }
 
-    /// Memory of its instances in bytes, as measured when they were loaded.
-    pub fn memory_bytes(&self) -> u64 {
-        self.instance_usage().bytes
+    /// Memory of the process that the model has to itself, in bytes. `None` where it shares one: the kernel does not know
+    /// which model a page belongs to, and what a load added says little, because it uses what others have freed.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        // The parts of a chain are in the same process.
+        self.instances.own_memory()
     }
 
     /// Runs the model once. The inputs are in the signature's order and fit it.

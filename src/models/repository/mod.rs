@@ -12,7 +12,7 @@
 //! * `feature_elements.rs` - feature values as elements of a tensor
 //! * `statistics.rs`, `statistics/` - the counts of one version since the start; `histogram.rs` has distributions,
 //!   `full_queue.rs` refusals that go on
-//! * `full_queues.rs` - the findings about queues that have no room
+//! * `full_queues.rs`, `failing_calls.rs` - the findings about queues that have no room, and about calls that models fail
 //! * `loaded_model.rs` - one version, loaded, warmed up and checked
 //! * `slot.rs` - the live versions of one model, and the candidate, behind one atomic pointer
 //! * `index.rs` - the index of the repository in Triton's words
@@ -101,6 +101,7 @@ mod crashed;
 pub mod feature_config;
 pub mod feature_elements;
 mod folder;
+mod failing_calls;
 mod full_queues;
 mod golden;
 mod golden_config;

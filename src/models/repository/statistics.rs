@@ -2,6 +2,7 @@
 //!
 //! The fields are those of Triton's statistics extension, and distributions of the same figures.
 
+mod failing_calls;
 mod full_queue;
 mod histogram;
 
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ledge_engine::backend::ComputeTime;
 
+pub use failing_calls::{FailingCalls, FailureCounts};
 pub use full_queue::FullQueue;
 pub use histogram::{Histogram, SizeHistogram, TimeHistogram};
 
@@ -156,6 +158,7 @@ pub struct Counters {
 pub struct Statistics {
     counters: Mutex<Counters>,
     pub full_queue: FullQueue,
+    pub failing_calls: FailingCalls,
 }
 
 impl Statistics {

@@ -184,9 +184,9 @@ pub struct Instances {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InstanceUsage {
     pub instances: usize,
-    /// Memory of all of them in bytes, as measured when they were loaded.
+    /// Memory of all of them in bytes, as estimated when they were loaded.
     pub bytes: u64,
-    /// The memory of one instance, also when there is none now: known since the first was loaded.
+    /// The estimated memory of one instance, also when there is none now: known since the first was loaded.
     pub bytes_each: u64,
     pub queued: usize,
 }
@@ -288,6 +288,11 @@ impl Instances {
     /// Number of instances now, and their memory.
     pub fn instance_usage(&self) -> InstanceUsage {
         self.engine.with(self.id, |entry| entry.instance_usage()).unwrap_or_default()
+    }
+
+    /// Memory of the process that the instances have to themselves, in bytes; `None` where they share one.
+    pub fn own_memory(&self) -> Option<u64> {
+        self.engine.children().memory_of(&self.spec.own_process)
     }
 
     /// A future that ends when the last instance has ended and its memory is freed.

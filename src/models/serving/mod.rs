@@ -625,10 +625,14 @@ fn finish<T>(
 ) -> Result<T, ServingError> {
     match answered {
         Ok((answer, counted)) => {
+            call.model.statistics.failing_calls.answered(Instant::now());
             call.succeed(counted);
             Ok(answer)
         }
         Err(error) => {
+            if let ServingError::ModelFailed { reason, .. } = &error {
+                call.model.statistics.failing_calls.failed(Instant::now(), reason);
+            }
             if let Some(why) = error.refusal() {
                 call.refuse(why);
             }

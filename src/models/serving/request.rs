@@ -211,6 +211,7 @@ pub struct Timings {
     pub compute: Duration,
     /// Making results of the outputs. Zero where they are the results.
     pub postprocess: Duration,
-    /// The parts of a chain: the time of each of its models, with making its inputs and reading its outputs.
+    /// The parts of a chain: the time on the clock in which each of its models worked, with making its inputs and reading its
+    /// outputs.
     pub stages: Vec<(&'static str, Duration)>,
 }

@@ -5,7 +5,7 @@
 //! local.
 
 use ledge_base::serde_messages::in_json;
-use ledge_features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection};
+use ledge_features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection, listed};
 use ledge_features::registry::Registry;
 use serde::Deserialize;
 
@@ -19,23 +19,6 @@ pub struct OnlineFeaturesCall {
     pub request: OnlineRequest,
     /// True when features are named `view__feature` in the answer.
     pub full_feature_names: bool,
-}
-
-/// A decoded `/push` or `/write-to-online-store`.
-#[derive(Debug, PartialEq)]
-pub struct PushCall {
-    pub push: Push,
-    /// The stores that the push is for.
-    pub mode: PushMode,
-}
-
-/// The stores that a push is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PushMode {
-    /// Only the online store.
-    Online,
-    /// The online store, and an offline store, which Ledge does not have.
-    OnlineAndOffline,
 }
 
 #[derive(Deserialize)]
@@ -74,8 +57,21 @@ pub fn decode_online_features(body: &[u8]) -> Result<OnlineFeaturesCall, FeastEr
 
 impl OnlineFeaturesCall {
     /// Number of values that the answer has when no entity is missing. Refuses a request whose answer would be too
-    /// large.
-    pub fn check_size(&self, registry: &Registry) -> Result<usize, FeastError> {
+    /// large, and one with a column that is no join key: in Feast that is the request data of an on-demand feature view, whose
+    /// features would be missing in the answer.
+    pub fn check(&self, registry: &Registry) -> Result<usize, FeastError> {
+        let is_join_key = |name: &str| registry.views().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
+        let other: Vec<_> =
+            self.request.entities.iter().map(|(name, _)| name).filter(|name| !is_join_key(name)).collect();
+        // Without a view here, the store says so.
+        if !other.is_empty() && !registry.is_empty() {
+            let message = format!(
+                "no feature view of this box has the join key {}. It computes no on-demand feature views, so it takes no \
+                 request data: send join keys only, and compute such features from the answer",
+                listed(&other)
+            );
+            return Err(Detail::new("value_error", "entities", message).into());
+        }
         let entities = self.request.entities.first().map_or(0, |(_, cells)| cells.len());
         let features = match &self.request.selection {
             Selection::Features(references) => references.iter().map(|reference| count(registry, reference)).sum(),
@@ -98,31 +94,30 @@ fn count(registry: &Registry, reference: &str) -> usize {
     if reference.contains(':') { 1 } else { registry.view(reference).map_or(1, |view| view.feature_names().count()) }
 }
 
-/// Reads the body of `/push`.
-pub fn decode_push(body: &[u8]) -> Result<PushCall, FeastError> {
+/// Reads the body of `/push`. A push that is also for an offline store is refused as a whole: a part that silently did not
+/// happen would be missing in training data.
+pub fn decode_push(body: &[u8]) -> Result<Push, FeastError> {
     let PushBody { push_source_name, df: Frame(columns), to } = read(body)?;
-    let mode = match to.as_deref() {
-        None | Some("online") => PushMode::Online,
-        Some("online_and_offline") => PushMode::OnlineAndOffline,
-        Some("offline") => {
+    match to.as_deref() {
+        None | Some("online") => Ok(Push { target: PushTarget::Source(push_source_name), columns }),
+        Some("offline" | "online_and_offline") => {
             let message = "Ledge has no offline store, so nothing of the push was stored: push with 'to': 'online'";
-            return Err(FeastError::new(501, message));
+            Err(FeastError::new(501, message))
         }
         Some(_) => {
             let message = "Input should be 'online', 'offline' or 'online_and_offline'";
-            return Err(Detail::new("literal_error", "to", message).into());
+            Err(Detail::new("literal_error", "to", message).into())
         }
-    };
-    Ok(PushCall { push: Push { target: PushTarget::Source(push_source_name), columns }, mode })
+    }
 }
 
 /// Reads the body of `/write-to-online-store`.
-pub fn decode_write(body: &[u8], registry: &Registry) -> Result<PushCall, FeastError> {
+pub fn decode_write(body: &[u8], registry: &Registry) -> Result<Push, FeastError> {
     let WriteBody { feature_view_name: view, df: Frame(mut columns) } = read(body)?;
     if let Ok(view) = registry.view(&view) {
         name_timestamps(&mut columns, &view.source.timestamp_field);
     }
-    Ok(PushCall { push: Push { target: PushTarget::View(view), columns }, mode: PushMode::Online })
+    Ok(Push { target: PushTarget::View(view), columns })
 }
 
 /// Renames the event times of Feast's client to the view's name for them.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use ledge_features::online::{
-    Cell, Columns, FeatureCells, FeatureError, FieldStatus, OnlineFeatures, PushTarget, Selection,
+    Cell, Columns, FeatureCells, FeatureError, FieldStatus, OnlineFeatures, Push, PushTarget, Selection,
 };
 use ledge_features::registry::Registry;
 use ledge_features::value::{ScalarType, Value, ValueType};
@@ -136,19 +136,17 @@ fn what_feasts_client_sends_is_read() {
     let call = decode_online_features(br#"{"feature_service": "s", "features": ["v:f"], "entities": {}}"#).unwrap();
     assert_eq!(call.request.selection, Selection::Service("s".into()), "Feast prefers the feature service");
 
-    let call = decode_push(br#"{"push_source_name": "p", "df": {"a": [true]}, "to": "online_and_offline", "x": {}}"#);
-    let call = call.unwrap();
-    assert_eq!((call.push.target, call.mode), (PushTarget::Source("p".into()), PushMode::OnlineAndOffline));
-    assert_eq!(call.push.columns, vec![("a".into(), vec![json!(true)])]);
+    let push = decode_push(br#"{"push_source_name": "p", "df": {"a": [true]}, "to": "online", "x": {}}"#).unwrap();
+    assert_eq!(push.target, PushTarget::Source("p".into()));
+    assert_eq!(push.columns, vec![("a".into(), vec![json!(true)])]);
 
     let body = br#"{"feature_view_name": "v", "df": {"event_timestamp": ["x"]}, "allow_registry_cache": false}"#;
-    let call = decode_write(body, &Registry::default()).unwrap();
-    assert_eq!((call.push.target, call.mode), (PushTarget::View("v".into()), PushMode::Online));
+    assert_eq!(decode_write(body, &Registry::default()).unwrap().target, PushTarget::View("v".into()));
 }
 
 #[test]
 fn what_is_no_request_is_told_where_and_why() {
-    let detail = |result: Result<PushCall, FeastError>| {
+    let detail = |result: Result<Push, FeastError>| {
         let error = result.unwrap_err();
         assert_eq!(error.status, 422, "{error:?}");
         let body: Json = serde_json::from_slice(&error.to_json()).unwrap();
@@ -178,10 +176,13 @@ fn what_is_no_request_is_told_where_and_why() {
 }
 
 #[test]
-fn a_push_for_the_offline_store_alone_is_not_taken() {
-    let error = decode_push(br#"{"push_source_name": "p", "df": {}, "to": "offline"}"#).unwrap_err();
-    assert_eq!(error.status, 501);
-    assert!(error.message().contains("no offline store"));
+fn a_push_for_an_offline_store_is_not_taken() {
+    for to in ["offline", "online_and_offline"] {
+        let body = format!(r#"{{"push_source_name": "p", "df": {{}}, "to": "{to}"}}"#);
+        let error = decode_push(body.as_bytes()).unwrap_err();
+        assert_eq!(error.status, 501, "{to}");
+        assert!(error.message().contains("no offline store"), "{to}");
+    }
 }
 
 #[test]
@@ -200,11 +201,11 @@ fn an_answer_that_would_be_too_large_is_refused_beforehand() {
     let features = ["\"v:f\""; 10].join(",");
     let ask = |more: &str| {
         let body = format!(r#"{{"features": [{features}], "entities": {{"k": [{entities}{more}]}}}}"#);
-        decode_online_features(body.as_bytes()).unwrap().check_size(&Registry::default())
+        decode_online_features(body.as_bytes()).unwrap().check(&Registry::default())
     };
     assert!(ask("1").unwrap_err().message().contains("1000000"));
     let body = format!(r#"{{"features": [{features}], "entities": {{"k": [{}1]}}}}"#, "1,".repeat(99_999));
-    assert_eq!(decode_online_features(body.as_bytes()).unwrap().check_size(&Registry::default()), Ok(1_000_000));
+    assert_eq!(decode_online_features(body.as_bytes()).unwrap().check(&Registry::default()), Ok(1_000_000));
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use ledge_audit::status::{AuditStatus, LogFigures, SyncStatus};
 use ledge_base::telemetry::machine::CoreUsage;
 use ledge_models::repository::UnavailableReason;
@@ -40,7 +42,7 @@ fn snapshot() -> DeviceSnapshot {
         ],
         machine: MachineUsage { cores: vec![core(Some(0.25)), core(Some(0.5)), core(None)], ..MachineUsage::default() },
         memory: Some(Memory { total_bytes: 4000, available_bytes: 1000, swap_bytes: 0 }),
-        process: Some(ProcessUsage { resident_bytes: 500, cpu_seconds: 1.5, threads: 9, started_at: 1 }),
+        service: Some(ServiceUsage { memory_bytes: 500, cpu: Duration::from_millis(1500), processes: 3, threads: 9 }),
         updates: None,
         audit: AuditSnapshot { status: audit(), checkpoint: Some(b"ledge.audit/box-1/2\n7\n".to_vec()) },
     }
@@ -142,7 +144,7 @@ fn a_model_that_was_unloaded_on_request_is_no_fault() {
 
 #[test]
 fn what_the_system_does_not_tell_is_null() {
-    let snapshot = DeviceSnapshot { machine: MachineUsage::default(), memory: None, process: None, ..snapshot() };
+    let snapshot = DeviceSnapshot { machine: MachineUsage::default(), memory: None, service: None, ..snapshot() };
     let load = &read(&snapshot)["load"];
     let machine = json!({"cores": 0, "cpu_ratio": null, "memory_total_bytes": null, "memory_available_bytes": null});
     assert_eq!(*load, json!({"machine": machine, "process": null}));

@@ -50,7 +50,7 @@ fn text(lines: &[Line]) -> String {
 fn a_wide_terminal_shows_everything() {
     let expected = "\
 ledge 1.2.3  up 1 d 01:01:01  unix:ledge.sock  over 1.0 s
-process  CPU 150 %  memory 120 MiB  threads 14  requests 120/s  ▁▅█
+service  CPU 150 %  memory 120 MiB  threads 14  requests 120/s  ▁▅█
 core 0  ██████░░░░░░   50 %  2.60 GHz   core 1  ██████░░░░░░   50 %  2.60 GHz
 temperature  coretemp Package id 0 54 °C
 

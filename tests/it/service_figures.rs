@@ -1,0 +1,194 @@
+//! The figures of cores and memory beside those of `/proc`: they count the daemon, the fork server and the processes of models.
+#![expect(clippy::cast_precision_loss, reason = "ticks and processes are few")]
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::daemon::{TestDaemon, TestRoot, processes};
+use crate::document_pdf;
+
+/// The most by which a figure may be off.
+const TOLERANCE: f64 = 0.05;
+
+/// The CPU time of the processes that is measured at least, in seconds: ticks and the time between two readings count little
+/// in it.
+const CPU_SECONDS_MIN: f64 = 3.0;
+
+/// The processes of a daemon, itself first.
+fn tree(daemon: &TestDaemon) -> Vec<u32> {
+    let mut parents = BTreeMap::<u32, Vec<u32>>::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(fields) = stat(pid) {
+            parents.entry(u32::try_from(fields[1]).unwrap()).or_default().push(pid);
+        }
+    }
+    let mut tree = vec![daemon.pid()];
+    let mut at = 0;
+    while let Some(pid) = tree.get(at) {
+        let children = parents.get(pid).cloned().unwrap_or_default();
+        tree.extend(children);
+        at += 1;
+    }
+    tree
+}
+
+/// The fields of `/proc/pid/stat` behind the name; the state is 0.
+fn stat(pid: u32) -> Option<Vec<i64>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    Some(fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect())
+}
+
+/// The CPU seconds of the processes of a daemon, with those that ended.
+fn cpu_seconds(daemon: &TestDaemon) -> f64 {
+    // utime, stime, and those of children that were waited for: fields 14 to 17 of proc(5).
+    let ticks: i64 = tree(daemon).into_iter().filter_map(stat).map(|fields| fields[11..15].iter().sum::<i64>()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// A line of a file of `/proc`, in bytes.
+fn kilobytes(pid: u32, file: &str, name: &str) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<f64>().unwrap() * 1024.0)
+}
+
+/// The least and the most memory that the processes of a daemon have together. They are the same where `/proc` tells this user
+/// the proportional set size of sealed processes: for root.
+fn memory(daemon: &TestDaemon) -> (f64, f64) {
+    let tree = tree(daemon);
+    let all = |file: &str, name: &str| tree.iter().map(|pid| kilobytes(*pid, file, name)).sum::<Option<f64>>();
+    match all("smaps_rollup", "Pss:") {
+        Some(proportional) => (proportional, proportional),
+        None => (all("status", "RssAnon:").unwrap(), all("status", "VmRSS:").unwrap()),
+    }
+}
+
+#[track_caller]
+fn assert_memory(daemon: &TestDaemon, figure: f64, source: &str) {
+    let (least, most) = memory(daemon);
+    let range = least * (1.0 - TOLERANCE)..=most * (1.0 + TOLERANCE);
+    assert!(range.contains(&figure), "{source} has {figure}, /proc {least} to {most}");
+}
+
+fn metric(client: &mut Client, name: &str) -> f64 {
+    let text = String::from_utf8(client.get("/metrics").body).unwrap();
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    found.unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+fn top(daemon: &TestDaemon, interval: &str) -> Value {
+    let url = format!("http://{}", daemon.address);
+    let arguments = ["top", "--url", &url, "--once", "--json", "--interval", interval];
+    let output = daemon.root.command(&arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn tensors(client: &mut Client) -> u16 {
+    let tensor = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [64, 16], "data": vec![1.0; 1024]});
+    let request = json!({"inputs": [tensor("INPUT0"), tensor("INPUT1")]});
+    client.post_json("/v2/models/add_sub/infer", &request).status
+}
+
+fn photograph(client: &mut Client) -> u16 {
+    let cows = crate::daemon::data("photos/cows.jpg");
+    client.post("/v2/models/coco_detector/infer", &[("content-type", "image/jpeg")], &cows).status
+}
+
+fn document(client: &mut Client) -> u16 {
+    let pdf = document_pdf::two_pages();
+    client.post("/v2/models/document_reader/infer", &[("content-type", "application/pdf")], &pdf).status
+}
+
+#[test]
+fn cores_and_memory_are_those_of_all_processes_under_three_loads() {
+    let daemon = TestRoot::new().models(&["add_sub", "coco_detector", "document_reader"]).start();
+    let client = &mut daemon.client();
+    let loads: [(&str, fn(&mut Client) -> u16); 3] =
+        [("tensors", tensors), ("photographs", photograph), ("documents", document)];
+    for (name, call) in loads {
+        assert_eq!(call(client), 200, "{name}");
+        let (before, shown_before) = (cpu_seconds(&daemon), metric(client, "ledge_service_cpu_seconds_total"));
+        while cpu_seconds(&daemon) < before + CPU_SECONDS_MIN {
+            // Looking takes longer than a call of a tiny model.
+            let calls = if name == "tensors" { 100 } else { 1 };
+            (0..calls).for_each(|_| assert_eq!(call(client), 200, "{name}"));
+        }
+        let shown = metric(client, "ledge_service_cpu_seconds_total") - shown_before;
+        let used = cpu_seconds(&daemon) - before;
+        assert!((shown / used - 1.0).abs() < TOLERANCE, "{name}: {shown} of {used} s");
+        assert_memory(&daemon, metric(client, "ledge_service_memory_bytes"), name);
+    }
+
+    // The daemon alone is a small part of it.
+    let whole = metric(client, "ledge_service_memory_bytes");
+    assert!(metric(client, "ledge_process_resident_memory_bytes") < whole / 2.0);
+    let processes = metric(client, "ledge_service_processes");
+    assert!((processes - tree(&daemon).len() as f64).abs() < 0.5, "{processes}");
+    assert_memory(&daemon, top(&daemon, "0.2")["process"]["memory_bytes"].as_f64().unwrap(), "ledge top");
+
+    let figures = |client: &mut Client| client.get("/figures").json()["hour"].clone();
+    let mut end = figures(client)["end"].clone();
+    let (began, before) = (Instant::now(), cpu_seconds(&daemon));
+    // The second one is of a whole interval of this load.
+    let mut samples = Vec::new();
+    while samples.len() < 2 {
+        assert_eq!(photograph(client), 200);
+        let hour = figures(client);
+        if hour["end"] != end {
+            end = hour["end"].clone();
+            samples.push(hour);
+        }
+    }
+    let hour = samples.pop().unwrap();
+    let used = (cpu_seconds(&daemon) - before) / began.elapsed().as_secs_f64();
+    let last = |name: &str| hour["columns"][name].as_array().unwrap().last().unwrap().as_f64().unwrap();
+    assert_memory(&daemon, last("ledge_memory_bytes"), "the console");
+    // Its interval is another one.
+    assert!((last("ledge_cores") / used - 1.0).abs() < 0.3, "{} of {used} cores", last("ledge_cores"));
+}
+
+#[test]
+fn figures_go_on_after_a_process_of_models_was_killed() {
+    let daemon = TestRoot::new().models(&["coco_detector"]).start();
+    let client = &mut daemon.client();
+    let before = cpu_seconds(&daemon);
+    while cpu_seconds(&daemon) < before + 1.0 {
+        assert_eq!(photograph(client), 200);
+    }
+    let counted = metric(client, "ledge_service_cpu_seconds_total");
+    let [spawner] = processes(daemon.pid(), "spawner")[..] else { panic!("one spawner") };
+    let [worker] = processes(spawner, "runtime")[..] else { panic!("one process of models") };
+    crate::daemon::send_signal(worker, "KILL");
+    while photograph(client) != 200 || processes(spawner, "runtime") == [worker] {}
+
+    let (shown, used) = (metric(client, "ledge_service_cpu_seconds_total"), cpu_seconds(&daemon));
+    assert!(shown >= counted && (shown / used - 1.0).abs() < TOLERANCE, "{counted}, then {shown} of {used} s");
+    assert_memory(&daemon, metric(client, "ledge_service_memory_bytes"), "after a crash");
+}
+
+#[test]
+fn memory_of_a_model_is_told_where_it_has_a_process_of_its_own() {
+    let root = TestRoot::new().models(&["add_sub", "fixed_shape"]).set("runtimes.isolation=\"process\"");
+    let daemon = root.file("add_sub/model.toml", "isolation = \"own\"\n").start();
+    let client = &mut daemon.client();
+    let of = |client: &mut Client, model: &str| {
+        let statistics = client.get(&format!("/v2/models/{model}/stats")).json();
+        statistics["model_stats"][0]["memory_usage"].clone()
+    };
+    assert_eq!(of(client, "fixed_shape"), json!([]));
+    let own = of(client, "add_sub")[0]["byte_size"].as_f64().unwrap();
+    let [spawner] = processes(daemon.pid(), "spawner")[..] else { panic!("one spawner") };
+    let workers = processes(spawner, "runtime");
+    let resident = |pid: u32| kilobytes(pid, "status", "VmRSS:").unwrap();
+    assert!(workers.len() == 2 && workers.iter().any(|pid| (own / resident(*pid) - 1.0).abs() < TOLERANCE), "{own}");
+
+    let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
+    let told: Vec<_> = metrics.lines().filter(|line| line.starts_with("ledge_model_memory_bytes{")).collect();
+    assert!(told.len() == 1 && told[0].contains("add_sub"), "{told:?}");
+}
