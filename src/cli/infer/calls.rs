@@ -9,8 +9,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelVersion;
 use ledge_base::principal::Principal;
 use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError};
-use ledge_engine::pipeline::document_reading::DocumentFormat;
-use ledge_engine::pipeline::image::ImageFormat;
+use ledge_engine::pipeline::file_format::FileFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
@@ -105,14 +104,19 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
     }
 }
 
-/// The content type of a file: an image or a document by its first bytes, and text unless it is a request or rows in JSON.
+/// The content type of a file: that of its format by its first bytes, none for a request or rows in JSON, and otherwise
+/// text where it is one.
 fn content_type(content: &[u8]) -> Option<&'static str> {
+    if let Some(format) = FileFormat::of(content) {
+        return Some(format.content_type());
+    }
     let start = content.trim_ascii_start();
     let is_list = start.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"{"));
     let is_json = start.starts_with(b"{") || is_list;
-    let text = (!is_json).then_some("text/plain");
-    let document = || DocumentFormat::sniff(content).map(DocumentFormat::content_type);
-    ImageFormat::sniff(content).map(ImageFormat::content_type).or_else(document).or(text)
+    if is_json {
+        return None;
+    }
+    Some(if std::str::from_utf8(content).is_ok() { "text/plain" } else { "application/octet-stream" })
 }
 
 /// The body of an answer.
