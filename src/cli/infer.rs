@@ -22,6 +22,7 @@ use ledge_models::scheduling::terms::Priority;
 use ledge_protocol::decode::Target;
 use ledge_service::audit_event::AuditSink;
 
+use super::models::missing::{self, Elsewhere};
 use super::server::ServerArgs;
 use super::stop_signals::StopSignals;
 use super::{Exit, Globals, Output, block_on, output};
@@ -148,6 +149,7 @@ async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Resu
         let patience = Duration::from_secs(args.wait.into());
         return Ok(Caller::Server(Server::open(args.server.at(url)?, priority, patience).await?));
     }
+    missing::require(&config.repository, &args.model, Elsewhere::RootOrServer)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let serving = Standalone::new(config, audit);

@@ -15,10 +15,10 @@ pub fn checks(config: &Config) -> Vec<Check> {
     let advice = "put models there, or set repository.path";
     let standalone = standalone(config);
     let repository = standalone.repository();
-    match repository.names_on_disk() {
+    let mut checks = match repository.names_on_disk() {
         Err(error) => vec![Check::fail(name, error.to_string(), advice)],
         Ok(models) if models.is_empty() => {
-            vec![Check::warn(name, format!("none in {}", repository.path().display()), advice)]
+            vec![Check::warn(name, format!("none in {}", repository.sources().describe()), advice)]
         }
         Ok(models) => {
             let failures = file::failures(&config.state.path);
@@ -29,7 +29,9 @@ pub fn checks(config: &Config) -> Vec<Check> {
             };
             models.iter().map(check_one).collect()
         }
-    }
+    };
+    checks.extend(repository.misnamed_folders());
+    checks
 }
 
 /// The finding about a model that the server failed to load. It is not tried here: it may take as long again.
@@ -59,9 +61,6 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
 
     let detail = trials.iter().map(line).collect::<Vec<_>>().join("\n");
     let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
-    if trials.is_empty() {
-        return Check::warn(name, "no version folder: expected one named by a positive integer, such as 1", advice);
-    }
     if !trials.iter().all(|trial| runs(trial.version)) {
         return Check::warn(name, detail, advice);
     }
