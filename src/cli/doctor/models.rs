@@ -4,13 +4,14 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_models::repository::load_records::{LoadFailure, file};
 use ledge_models::repository::{Repository, RuntimeTrial, TrialLoad};
 
+use super::progress::Progress;
 use crate::cli::block_on;
 use crate::cli::checks::Check;
 use crate::cli::models::standalone;
 use crate::config::Config;
 
 /// Tries every model of the repository in every runtime that its config allows.
-pub fn checks(config: &Config) -> Vec<Check> {
+pub fn checks(config: &Config, progress: &Progress) -> Vec<Check> {
     let name = "models";
     let advice = "put models there, or set repository.path";
     let standalone = standalone(config);
@@ -27,7 +28,11 @@ pub fn checks(config: &Config) -> Vec<Check> {
                 Some((_, version, failure)) => failed_before(model, *version, failure),
                 None => check(repository, model),
             };
-            models.iter().map(check_one).collect()
+            let check_next = |(number, model): (usize, &ModelName)| {
+                progress.step(&format!("trying the model {model} ({} of {})", number + 1, models.len()));
+                check_one(model)
+            };
+            models.iter().enumerate().map(check_next).collect()
         }
     };
     checks.extend(repository.misnamed_folders());
