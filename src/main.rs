@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use ledge::cli::{Cli, Exit, Output};
+use ledge::cli::{self, Exit, Output};
 use ledge::sys;
 
 #[global_allocator]
@@ -18,6 +17,6 @@ fn main() -> ExitCode {
     // Before Linux 6.4 the kernel tells this only by a file, which a process that has closed its memory to others cannot open.
     // Read once, rustix keeps it; read too late, it panics.
     let _ = rustix::param::page_size();
-    let exit = Cli::parse().run(&mut Output::stdout());
+    let exit = cli::run(&mut Output::stdout());
     exit.unwrap_or_else(|error| Exit::of(&error)).into()
 }

@@ -9,7 +9,7 @@
 //! * `token_bucket.rs` - a rate limit: calls a second over time, and calls at once after a quiet time
 //! * `backoff.rs` - the pauses between attempts
 //! * `retry.rs` - failures remembered across starts, and the growing pauses before the next try
-//! * `log_limiter.rs` - limits repeated log messages: each kind at once, then at most once a minute with a count
+//! * `log_limiter.rs` - limits repeated log messages, about calls and about work that is tried again until it succeeds
 //! * `clock.rs` - the wall clock, and the earliest time that is possible when the clock is wrong
 //! * `durable.rs` - files that have the old or the new content after a power cut, never half of one
 //! * `contained.rs` - files of a folder, read without following a link out of it

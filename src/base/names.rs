@@ -37,6 +37,13 @@ fn check(what: &'static str, text: &str) -> Result<(), InvalidName> {
     Err(InvalidName { what, text: text.chars().take(MAX_NAME_LENGTH).collect(), reason })
 }
 
+/// A valid name like `text`, to propose; `None` where too little of it would be left.
+fn similar(text: &str) -> Option<String> {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let similar: String = text.trim_start_matches('.').chars().map(|c| if is_valid(c) { c } else { '_' }).collect();
+    (check("", &similar).is_ok() && similar.chars().any(|c| c.is_ascii_alphanumeric())).then_some(similar)
+}
+
 macro_rules! name_type {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
@@ -52,6 +59,11 @@ macro_rules! name_type {
             pub fn constant(text: &'static str) -> Self {
                 debug_assert_eq!(check($what, text), Ok(()));
                 Self(text.into())
+            }
+
+            /// A valid name like `text`, to propose.
+            pub fn similar_to(text: &str) -> Option<Self> {
+                similar(text).map(|similar| Self(similar.into()))
             }
 
             /// The text, for a message, a path component or a label.
@@ -190,6 +202,15 @@ mod tests {
         for bad in ["", ".", "..", ".hidden", "a/b", "a b", "ä", "a\0", "+", "#", &"x".repeat(129)] {
             assert!(bad.parse::<ModelName>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_valid_name_is_proposed_for_one_that_is_not() {
+        let similar = |text: &str| ModelName::similar_to(text).map(|name| name.to_string());
+        assert_eq!(similar("My Model (2)").unwrap(), "My_Model__2_");
+        assert_eq!(similar(".modèle").unwrap(), "mod_le");
+        assert_eq!(similar(&"a".repeat(MAX_NAME_LENGTH + 1)), None);
+        assert_eq!(similar("???"), None);
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn man_pages(command: &Command, files: &mut Vec<(PathBuf, Vec<u8>)>) -> io::Resu
         help_sections(&more.to_string()).to_writer(&mut page)?;
     }
     files.push((Path::new("man").join(man.get_filename()), page));
-    command.get_subcommands().filter(|below| !below.is_hide_set()).try_for_each(|below| man_pages(below, files))
+    command.get_subcommands().try_for_each(|below| man_pages(below, files))
 }
 
 /// The sections below a help text, such as the examples, with their lines unfilled: filled as a paragraph, the commands
@@ -84,12 +84,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_has_a_page_and_a_hidden_one_has_none() {
+    fn every_verb_has_a_page_and_an_internal_one_has_none() {
         let names: Vec<String> = asset_files().unwrap().iter().map(|(path, _)| path.display().to_string()).collect();
         for verb in Cli::command().get_subcommands() {
             let page = format!("man/ledge-{}.1", verb.get_name());
-            assert_eq!(names.contains(&page), !verb.is_hide_set(), "{page}");
+            assert!(names.contains(&page), "{page}");
         }
+        let texts = asset_files().unwrap().into_iter().map(|(_, content)| String::from_utf8(content).unwrap());
+        let texts = texts.collect::<Vec<_>>().concat();
+        assert!(!texts.contains("spawner") && !texts.contains("generate-assets"));
         for name in ["man/ledge.1", "man/ledge-config-check.1", "completions/bash/ledge", "completions/zsh/_ledge"] {
             assert!(names.iter().any(|known| known == name), "{name} is not in {names:?}");
         }

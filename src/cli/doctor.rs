@@ -2,6 +2,7 @@
 
 mod models;
 mod mqtt;
+mod progress;
 mod unit;
 
 use std::io::Write;
@@ -19,6 +20,7 @@ use super::{BadConfiguration, Exit, Globals, Output, block_on};
 use crate::config::Config;
 use crate::daemon::{formats, own_seal};
 use crate::findings::{Seeker, findings};
+use progress::Progress;
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]
@@ -44,18 +46,18 @@ pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Re
         write!(out, "{}", formats::content())?;
         return Ok(Exit::Success);
     }
-    let checks = checks(globals);
+    let checks = checks(globals, &Progress::new());
     let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
     if args.json {
         let report = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "status": worst, "checks": checks });
         writeln!(out, "{report:#}")?;
     } else {
-        write!(out, "{}", text(&checks))?;
+        write!(out, "{}", text(&checks, out.columns()))?;
     }
     Ok(if worst == Status::Fail { Exit::Failure } else { Exit::Success })
 }
 
-fn checks(globals: &Globals) -> Vec<Check> {
+fn checks(globals: &Globals, progress: &Progress) -> Vec<Check> {
     let mut checks = Vec::new();
     let config = match globals.sources().load() {
         Ok(loaded) => {
@@ -73,11 +75,16 @@ fn checks(globals: &Globals) -> Vec<Check> {
         }
     };
 
+    progress.step("checking the machine");
     checks.extend(unit::check(&config));
     checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
+    progress.step("checking the seal of the models");
     checks.extend(seals(&config));
+    if config.mqtt.broker.is_some() {
+        progress.step("asking the MQTT broker");
+    }
     checks.extend(mqtt::check(&config));
-    checks.extend(models::checks(&config));
+    checks.extend(models::checks(&config, progress));
     checks
 }
 

@@ -22,6 +22,7 @@ use ledge_models::scheduling::terms::Priority;
 use ledge_protocol::decode::Target;
 use ledge_service::audit_event::AuditSink;
 
+use super::models::missing::{self, Elsewhere};
 use super::server::ServerArgs;
 use super::stop_signals::StopSignals;
 use super::{Exit, Globals, Output, block_on, output};
@@ -42,7 +43,7 @@ pub struct InferArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
     /// The files to run the model on: photographs, documents, inference requests or rows as .json, .csv, each row of which is
-    /// an input, or .txt with a text in each line. From a folder, every photograph and .json file at any depth.
+    /// an input, or .txt with a text in each line. From a folder, every picture, document and .json file at any depth.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Use a running server instead of this process, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.
@@ -63,7 +64,7 @@ pub struct InferArgs {
     /// The version of the model [default: the one that the server would use].
     #[arg(long = "version", value_name = "N")]
     pub model_version: Option<ModelVersion>,
-    /// The number of labels to show for a classification.
+    /// The number of labels to show for a classification. Other results, such as detections, are always shown whole.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub top: u32,
     /// Write JSON: one line with one object for each file.
@@ -118,6 +119,9 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
     for link in &inputs.links {
         note(&format!("not followed: {}, a link to a folder", link.display()));
     }
+    if let Some(left_out) = inputs.left_out() {
+        note(&format!("left out, because a folder is searched for photographs, documents and .json: {left_out}"));
+    }
     block_on(async {
         let caller = caller(&config, args, inputs.files.len()).await?;
         let exit = infer(&caller, args, inputs, out).await;
@@ -145,6 +149,7 @@ async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Resu
         let patience = Duration::from_secs(args.wait.into());
         return Ok(Caller::Server(Server::open(args.server.at(url)?, priority, patience).await?));
     }
+    missing::require(&config.repository, &args.model, Elsewhere::RootOrServer)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let serving = Standalone::new(config, audit);

@@ -13,9 +13,11 @@ use ledge_base::token_bucket::Rate;
 use ledge_identity::access::{Role, ViewScope};
 use ledge_identity::api_key::ApiKey;
 use ledge_identity::keys::{DEFAULT_LIFETIME, Expiry, KeyDocument, KeyRecord, KeyStore, NewKey};
+use ledge_updates::configuration::managed_models;
 use serde_json::json;
 
 use super::features::show::columns;
+use super::models::missing::{self, Elsewhere};
 use super::{Exit, Globals, Output};
 
 /// The arguments of `ledge keys`.
@@ -108,7 +110,10 @@ pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Resu
     let store = KeyStore::new(&globals.load_section("state")?.state.path);
     let now_ms = clock::FLOOR.now_millis();
     match &args.command {
-        KeysCommand::Create(new) => create(&store, new, now_ms, args.json, out)?,
+        KeysCommand::Create(new) => {
+            create(&store, new, now_ms, args.json, out)?;
+            warn_of_missing_models(globals, &new.model);
+        }
         KeysCommand::List if args.json => {
             let keys: Vec<_> = store.list()?.iter().map(|key| KeyDocument::new(key, now_ms)).collect();
             writeln!(out, "{}", serde_json::to_string_pretty(&keys)?)?;
@@ -179,6 +184,18 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
         let _ = writeln!(std::io::stderr(), "The store of API keys is more than half full. Revoked keys stay in it.");
     }
     Ok(())
+}
+
+/// Warns of models that the key is for and that this box does not have: a misspelt name refuses every call of its holder.
+fn warn_of_missing_models(globals: &Globals, models: &[ModelName]) {
+    // With mistakes elsewhere in the configuration, the models may be in another place.
+    let Ok(config) = globals.load_config() else { return };
+    let managed = managed_models(&config.updates.path);
+    for name in models.iter().filter(|name| !managed.contains(*name)) {
+        if let Err(missing) = missing::require(&config.repository, name, Elsewhere::Root) {
+            let _ = writeln!(std::io::stderr(), "warning: --model {name}: {missing}");
+        }
+    }
 }
 
 /// Writes the key to its file or to standard output. Standard output is only the key, or the record of the key as JSON.

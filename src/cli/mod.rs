@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod encryption;
 pub mod features;
 pub mod infer;
+mod internal;
 pub mod keys;
 pub mod models;
 pub mod mqtt;
@@ -40,6 +41,7 @@ use ledge_service::off_thread::block_on;
 
 use crate::config::{Config, LoadedConfig, Sources};
 use crate::daemon::formats::LaterVersion;
+pub use internal::InternalCli;
 pub use output::Output;
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -47,7 +49,7 @@ pub use output::Output;
 /// Ledge loads the models of a model repository in ONNX Runtime or OpenVINO and serves them on 127.0.0.1:8000, with the
 /// Open Inference Protocol of Triton and KServe. The input data never leaves the box.
 #[derive(Debug, Parser)]
-#[command(name = "ledge", version, after_help = EXAMPLES, after_long_help = EXAMPLES)]
+#[command(name = "ledge", version, after_help = EXAMPLES, after_long_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Cli {
     #[command(flatten)]
     pub globals: Globals,
@@ -161,24 +163,20 @@ pub enum Command {
     /// tries every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before
     /// Ledge can work.
     Doctor(doctor::DoctorArgs),
-    /// Write the manual pages and the shell completions of this program, for its packages.
-    #[command(hide = true)]
-    GenerateAssets(assets::AssetsArgs),
-    /// Run models for the daemon, which starts it and sends it orders.
-    #[command(hide = true)]
-    Runtime,
-    /// Start the processes of models for the daemon, which starts it and sends it requests.
-    #[command(hide = true)]
-    Spawner,
-    /// Draw the pages of a document. Only the daemon and `ledge infer` start it, and send it an order.
-    #[command(hide = true)]
-    Pages,
+}
+
+/// Runs the command line of this process.
+pub fn run(out: &mut Output) -> anyhow::Result<Exit> {
+    ledge_isolation::spawner::end_with_spawner()?;
+    match InternalCli::of_process() {
+        Some(internal) => internal.run(out),
+        None => Cli::parse().run(out),
+    }
 }
 
 impl Cli {
     /// Runs the verb.
     pub fn run(self, out: &mut Output) -> anyhow::Result<Exit> {
-        ledge_isolation::spawner::end_with_spawner()?;
         let globals = &self.globals;
         match self.command {
             Command::Serve(args) => serve::run(globals, &args, out),
@@ -196,19 +194,6 @@ impl Cli {
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
-            Command::GenerateAssets(args) => assets::run(&args, out),
-            Command::Runtime => {
-                ledge_isolation::child::run()?;
-                Ok(Exit::Success)
-            }
-            Command::Spawner => {
-                ledge_isolation::spawner::run()?;
-                Ok(Exit::Success)
-            }
-            Command::Pages => {
-                ledge_documents::process::run()?;
-                Ok(Exit::Success)
-            }
         }
     }
 }

@@ -3,21 +3,32 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
+use rustix::termios;
+
 /// The writer for the output of a verb.
 ///
 /// A write to a closed pipe fails with an error that [`is_output_closed`] recognizes; the error of a closed network
 /// connection has the same code and is not recognized.
-pub struct Output(Box<dyn Write + Send>);
+pub struct Output {
+    writer: Box<dyn Write + Send>,
+    columns: Option<usize>,
+}
 
 impl Output {
     /// Standard output.
     pub fn stdout() -> Self {
-        Self(Box::new(io::stdout()))
+        let columns = termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_col.into());
+        Self { writer: Box::new(io::stdout()), columns: columns.filter(|columns| *columns > 0) }
     }
 
     /// Another writer, such as the buffer of a test.
     pub fn to(writer: impl Write + Send + 'static) -> Self {
-        Self(Box::new(writer))
+        Self { writer: Box::new(writer), columns: None }
+    }
+
+    /// The width of the terminal in characters; `None` where the output is not a terminal.
+    pub fn columns(&self) -> Option<usize> {
+        self.columns
     }
 }
 
@@ -29,11 +40,11 @@ impl fmt::Debug for Output {
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(mark_closed)
+        self.writer.write(bytes).map_err(mark_closed)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(mark_closed)
+        self.writer.flush().map_err(mark_closed)
     }
 }
 

@@ -14,6 +14,7 @@ use ledge_models::repository::tuning::{self, LoadMeasurement};
 use ledge_models::repository::{LoadedModel, Repository};
 use serde_json::{Value, json};
 
+use super::models::missing::{self, Elsewhere};
 use super::{Exit, Globals, Output, block_on, models};
 
 /// The arguments of `ledge tune`.
@@ -65,6 +66,9 @@ pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Resu
     if !args.dry_run {
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
+    }
+    for name in [Some(&args.model), args.against.as_ref()].into_iter().flatten() {
+        missing::require(&config.repository, name, Elsewhere::Root)?;
     }
     let standalone = models::standalone(&config);
     block_on(tune(standalone.repository(), args, out))?
@@ -156,8 +160,7 @@ struct TunedVersion {
 
 impl TunedVersion {
     fn find(repository: &Repository, name: &ModelName, version: Option<ModelVersion>) -> anyhow::Result<Self> {
-        let (config, on_disk) = repository.on_disk(name).with_context(|| format!("there is no model {name}"))?;
-        let served = config.version_policy.select(&on_disk).last().copied();
+        let served = repository.selected_on_disk(name)?.last().copied();
         let version = version.or(served).with_context(|| format!("{name} has no version"))?;
         let (digest, runtimes) = repository.tunable(name, version)?;
         Ok(Self { name: name.clone(), version, digest, runtimes })

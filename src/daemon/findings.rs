@@ -93,6 +93,7 @@ impl LookedAt {
         checks.push(seal::check(self.seal_of_models()));
         checks.extend(self.broker());
         checks.extend(self.models());
+        checks.extend(self.repository.misnamed_folders());
         checks.extend(self.repository.full_queues());
         checks.extend(self.repository.crashing_models());
         checks.extend(self.repository.failing_calls());

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ledge_base::clock;
 use ledge_base::durable;
+use ledge_base::log_limiter::LastingFault;
 use ledge_service::shutdown::Shutdown;
 use serde::{Deserialize, Serialize};
 
@@ -133,14 +134,21 @@ struct CountsState {
     path: PathBuf,
     /// The counts of all starts before this one.
     before: EgressCounts,
-    written: Mutex<Option<EgressCounts>>,
+    written: Mutex<Written>,
+}
+
+/// What the file holds.
+#[derive(Debug)]
+struct Written {
+    counts: Option<EgressCounts>,
+    fault: LastingFault,
 }
 
 impl CountsKeeper {
     /// Continues the counts of the previous start. A damaged file is moved aside, and counting starts again at zero.
     pub fn open(state: &Path, egress: Egress) -> Self {
         let path = state.join(COUNTS_FILE);
-        let (before, written) = match EgressCounts::read(state) {
+        let (before, counts) = match EgressCounts::read(state) {
             Ok(Some(counts)) => (counts.clone(), Some(counts)),
             Ok(None) => (EgressCounts::begin(false), None),
             Err(error) => {
@@ -160,7 +168,8 @@ impl CountsKeeper {
                 (EgressCounts::begin(true), None)
             }
         };
-        Self(Arc::new(CountsState { egress, path, before, written: Mutex::new(written) }))
+        let written = Mutex::new(Written { counts, fault: LastingFault::default() });
+        Self(Arc::new(CountsState { egress, path, before, written }))
     }
 
     /// Writes the file every ten seconds until the stop.
@@ -181,20 +190,27 @@ impl CountsKeeper {
     pub fn write(&self) {
         let mut written = self.written();
         let now = self.0.before.with(&self.0.egress.statistics());
-        if written.as_ref() == Some(&now) {
+        if written.counts.as_ref() == Some(&now) {
             return;
         }
         // Only texts and numbers, so serialization cannot fail.
         let content = serde_json::to_vec_pretty(&now).unwrap_or_default();
         match durable::replace(&self.0.path, &content) {
-            Ok(()) => *written = Some(now),
-            Err(error) => {
-                tracing::warn!(%error, path = %self.0.path.display(), "the egress counts cannot be written");
+            Ok(()) => {
+                written.counts = Some(now);
+                if written.fault.end() {
+                    tracing::info!("the egress counts can be written again");
+                }
             }
+            Err(error) if written.fault.is_to_be_logged(Instant::now()) => {
+                let path = self.0.path.display();
+                tracing::warn!(%error, %path, "the egress counts cannot be written; it is tried again every ten seconds");
+            }
+            Err(_) => {}
         }
     }
 
-    fn written(&self) -> MutexGuard<'_, Option<EgressCounts>> {
+    fn written(&self) -> MutexGuard<'_, Written> {
         self.0.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -223,6 +239,18 @@ mod tests {
     fn egress() -> Egress {
         let text = "[[allow]]\nhost = 'a:1'\nregion = 'eu'\nsend = ['answers']";
         Egress::new(&toml_check::parse::<EgressConfig>("f", text).unwrap(), AuditSink::to_nowhere())
+    }
+
+    #[test]
+    fn counts_that_cannot_be_written_are_logged_once_until_they_can() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = state.path().join("state");
+        let keeper = CountsKeeper::open(&folder, egress());
+        keeper.write();
+        assert!(!keeper.written().fault.is_to_be_logged(Instant::now()), "the first attempt was logged");
+        std::fs::create_dir(&folder).unwrap();
+        keeper.write();
+        assert!(!keeper.written().fault.end() && folder.join(COUNTS_FILE).is_file());
     }
 
     /// A start that sends `bytes` bytes.

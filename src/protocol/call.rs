@@ -11,8 +11,8 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::DataType;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
-use ledge_engine::pipeline::document_reading::{self, DocumentFormat};
-use ledge_engine::pipeline::image::ImageFormat;
+use ledge_engine::pipeline::document_reading;
+use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_identity::access::ViewScope;
 use ledge_models::repository::LoadedModel;
 use ledge_models::scheduling::terms::Priority;
@@ -126,12 +126,10 @@ impl BodyKind {
     /// and a document are recognized by their first bytes.
     pub fn sniffed(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Self {
         let untyped = header_length.is_none() && content_type.is_none();
-        if untyped && ImageFormat::sniff(body).is_some() {
-            Self::Photograph
-        } else if untyped && DocumentFormat::sniff(body).is_some() {
-            Self::Document
-        } else {
-            Self::of(content_type, header_length)
+        match FileFormat::of(body).filter(|_| untyped) {
+            Some(FileFormat::Image(_)) => Self::Photograph,
+            Some(FileFormat::Document(_)) => Self::Document,
+            Some(FileFormat::Foreign(_)) | None => Self::of(content_type, header_length),
         }
     }
 
@@ -276,6 +274,9 @@ async fn rows(serving: &Serving, call: InferenceCall, principal: &Principal) -> 
 }
 
 async fn text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+    if let Some(input @ (Input::Photograph | Input::Document)) = taken_input(serving, &call.target) {
+        return Err(not_a_text(input, &call.body));
+    }
     // The bytes are copied.
     let _copied = call.account.take(call.body.len())?;
     let content = Texts::one(&call.body).map(Content::Texts).map_err(content_error)?;
@@ -318,15 +319,14 @@ async fn tensors(
     principal: &Principal,
     told_id: &mut Option<String>,
 ) -> Result<CallAnswer, ApiError> {
-    let looks_like = ImageFormat::sniff(&call.body).filter(|_| header_length.is_none());
-    let is_form = is_form_data(&call.body);
+    let (target, body) = (call.target.clone(), call.body.clone());
     let (priority, deadline, account, views) = (call.priority, call.deadline, call.account, call.views);
     let decoded = decode(call.target, call.body, header_length, call.arrived, &account).await;
-    let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match looks_like {
-        Some(format) => unmarked_photograph(format.content_type()),
-        None if is_form => form_data(),
-        None => error.into(),
+    let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match header_length {
+        None => not_a_request(taken_input(serving, &target), &body, error),
+        Some(_) => error.into(),
     })?;
+    drop(body);
     told_id.clone_from(&id);
     request.priority = request.priority.or(priority);
     request.features.views = views;
@@ -403,10 +403,45 @@ pub fn content_error(error: impl Into<ContentError>) -> ApiError {
     ApiError::new(status, error.to_string())
 }
 
-/// The answer to a photograph in the place of a request. It says how to send one.
-fn unmarked_photograph(content_type: &str) -> ApiError {
+/// The content that a model takes; `None` for one that takes tensors only.
+fn taken_input(serving: &Serving, Target { model, version }: &Target) -> Option<Input> {
+    Input::ALL.into_iter().find(|input| serving.takes(model, *version, *input))
+}
+
+/// The answer to a body that is no inference request, by what it is instead. `input` is what the model takes.
+fn not_a_request(input: Option<Input>, body: &[u8], error: ProtocolError) -> ApiError {
+    match (FileFormat::of(body), input) {
+        (Some(format), None | Some(Input::Photograph | Input::Document)) if format.is_read() => unmarked_file(format),
+        (Some(format), None) => {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("the body is {format}, not an inference request"))
+        }
+        (Some(_), Some(input)) => unexpected_file(input, body),
+        (None, _) if is_form_data(body) => form_data(),
+        (None, Some(input @ (Input::Photograph | Input::Document))) if !body.trim_ascii_start().starts_with(b"{") => {
+            unexpected_file(input, body)
+        }
+        (None, Some(input)) if error == ProtocolError::NotText => unexpected_file(input, body),
+        (None, _) => error.into(),
+    }
+}
+
+/// The answer to a body with the content type of a text, for a model that takes files.
+fn not_a_text(input: Input, body: &[u8]) -> ApiError {
+    match FileFormat::of(body) {
+        Some(format) if format.is_read() => unmarked_file(format),
+        _ => unexpected_file(input, body),
+    }
+}
+
+fn unexpected_file(input: Input, body: &[u8]) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, UnexpectedFile::new(input, body).to_string())
+}
+
+/// The answer to a photograph or a document that was sent as something else. It says how to send one.
+fn unmarked_file(format: FileFormat) -> ApiError {
+    let content_type = format.content_type();
     let message = format!(
-        "the body is a photograph: send it with 'Content-Type: {content_type}', as in curl --data-binary @photo \
+        "the body is {format}: send it with 'Content-Type: {content_type}', as in curl --data-binary @FILE \
          -H 'Content-Type: {content_type}'"
     );
     ApiError::new(StatusCode::BAD_REQUEST, message)

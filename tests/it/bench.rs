@@ -113,7 +113,7 @@ fn what_cannot_be_measured_is_said_with_the_way_out() {
     assert!(error.contains("it has INPUT0, INPUT1"), "{error}");
     let missing = root.folder.path().display().to_string();
     let error = failure(&root, &["add_sub", "--images", &missing]);
-    assert!(error.contains("contains no file"), "{error}");
+    assert!(error.contains("contains no photograph"), "{error}");
 
     let daemon = root.start();
     let url = format!("http://{}", daemon.address);

@@ -71,7 +71,7 @@ fn infer_says_which_file_failed_and_goes_on() {
     assert_eq!(answers(&output)[0]["outputs"][0]["data"][0], 4.0, "the older spelling of --json");
 
     let output = run(&root, &["infer", "nope", good]);
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("no such folder"), "{output:?}");
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("no model 'nope'"), "{output:?}");
 }
 
 #[test]

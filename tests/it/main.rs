@@ -67,6 +67,7 @@ mod limits;
 mod looping_model;
 mod managed;
 mod memory;
+mod messages;
 mod monitoring;
 mod mqtt_broker;
 mod mqtt_sessions;

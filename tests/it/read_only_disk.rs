@@ -1,9 +1,11 @@
 //! A start on a file system that cannot be written, as the kernel mounts it after an error of the disk, until it can be
-//! written again.
+//! written again; and on one that has no room.
 
+use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::audit::{infer, stop};
 use crate::client::{Client, Response};
@@ -12,6 +14,11 @@ use crate::features::VIEWS;
 
 /// Runs a program in a mount namespace in which its root folder, `$0`, is read-only.
 const READ_ONLY: &str = r#"mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@""#;
+
+/// Runs a program in a mount namespace in which its root folder, `$0`, lies on a disk without any room.
+const FULL: &str = r#"
+copy=$(mktemp -d) && cp -a "$0/." "$copy" && mount -t tmpfs -o size=32m none "$0" && cp -a "$copy/." "$0" &&
+rm -r "$copy" && ! head -c 64M /dev/zero > "$0/fill" 2> /dev/null && exec "$@""#;
 
 fn push(client: &mut Client) -> Response {
     let rows = json!({"driver_id": [1], "conv_rate": [0.5], "trips": [7]});
@@ -73,4 +80,31 @@ fn models_serve_at_a_start_on_a_read_only_disk_and_the_rest_recovers_by_itself()
     assert!(!found.contains("read-only"), "{found}");
     let root = stop(daemon);
     assert!(root.folder.path().join("cache").read_dir().unwrap().count() > 0);
+}
+
+#[test]
+fn a_disk_that_stays_full_is_logged_once_and_not_at_each_attempt() {
+    let root = stop(TestRoot::new().models(&["add_sub"]).start());
+    let path = root.folder.path().to_str().unwrap().to_owned();
+    // The box has written none since its installation.
+    std::fs::remove_file(root.folder.path().join("egress.json")).unwrap();
+    let root = root.set("http.listen=[\"127.0.0.1:0\"]");
+    let daemon = root.runner(&["unshare", "-Urm", "sh", "-c", FULL, &path]).start();
+    let client = &mut daemon.client();
+    // What cannot be written is tried again every ten seconds.
+    let until = Instant::now() + Duration::from_secs(25);
+    while Instant::now() < until {
+        infer(client);
+        std::thread::sleep(Duration::from_millis(250));
+    }
+
+    let mut messages = BTreeMap::new();
+    for line in daemon.log().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        if ["WARN", "ERROR"].iter().any(|level| line["level"] == *level) {
+            *messages.entry(line["message"].to_string()).or_insert(0) += 1;
+        }
+    }
+    assert!(messages.keys().any(|message| message.contains("the egress counts cannot be written")), "{messages:#?}");
+    assert!(messages.values().all(|times| *times == 1), "{messages:#?}");
 }

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
 use ledge_engine::backend::Port;
+use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_models::serving::request::Inputs;
 use ledge_protocol::decode::{self, Target};
@@ -144,8 +146,10 @@ fn fill_strings(mut data: &mut [u8], count: usize, random: &mut Random) {
 pub fn file(model: &ModelName, path: &Path) -> anyhow::Result<Payload> {
     let cannot_use = || format!("cannot use the file {}", path.display());
     let content = Bytes::from(std::fs::read(path).with_context(cannot_use)?);
-    if ImageFormat::sniff(&content).is_some() {
-        return Ok(Payload::Photo(content));
+    match FileFormat::of(&content) {
+        Some(FileFormat::Image(_)) => return Ok(Payload::Photo(content)),
+        Some(_) => return Err(UnexpectedFile::new(Input::Photograph, &content)).with_context(cannot_use),
+        None => {}
     }
     let target = Target { model: model.clone(), version: None };
     match decode::decode_request(target, content, None, Instant::now()).with_context(cannot_use)?.request.inputs {

@@ -12,6 +12,8 @@ use ledge_engine::backend::Runtime;
 use ledge_models::repository::Sources;
 use ledge_models::repository::config::RepositoryConfig;
 
+use crate::cli::models::missing::{self, Elsewhere};
+
 /// A model; one of its versions, or the served one; in one runtime, or the one of its config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
@@ -52,11 +54,9 @@ impl Subject {
     /// of its versions are links into `repository`; its other files are copies, as no link may lead out of a model's
     /// folder.
     pub fn isolate(&self, repository: &RepositoryConfig, folder: &Path) -> anyhow::Result<()> {
+        missing::require(repository, &self.model, Elsewhere::RootOrServer)?;
         let own = Sources::of(repository).folder(&self.model);
         let repository = &repository.path;
-        if !own.is_dir() {
-            bail!("no model '{}' in {}: `ledge models list` shows the models", self.model, repository.display());
-        }
         let own = own.canonicalize()?;
         std::fs::create_dir(folder)?;
         let copy = folder.join(self.model.as_str());

@@ -4,21 +4,22 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_models::repository::load_records::{LoadFailure, file};
 use ledge_models::repository::{Repository, RuntimeTrial, TrialLoad};
 
+use super::progress::Progress;
 use crate::cli::block_on;
 use crate::cli::checks::Check;
 use crate::cli::models::standalone;
 use crate::config::Config;
 
 /// Tries every model of the repository in every runtime that its config allows.
-pub fn checks(config: &Config) -> Vec<Check> {
+pub fn checks(config: &Config, progress: &Progress) -> Vec<Check> {
     let name = "models";
     let advice = "put models there, or set repository.path";
     let standalone = standalone(config);
     let repository = standalone.repository();
-    match repository.names_on_disk() {
+    let mut checks = match repository.names_on_disk() {
         Err(error) => vec![Check::fail(name, error.to_string(), advice)],
         Ok(models) if models.is_empty() => {
-            vec![Check::warn(name, format!("none in {}", repository.path().display()), advice)]
+            vec![Check::warn(name, format!("none in {}", repository.sources().describe()), advice)]
         }
         Ok(models) => {
             let failures = file::failures(&config.state.path);
@@ -27,9 +28,15 @@ pub fn checks(config: &Config) -> Vec<Check> {
                 Some((_, version, failure)) => failed_before(model, *version, failure),
                 None => check(repository, model),
             };
-            models.iter().map(check_one).collect()
+            let check_next = |(number, model): (usize, &ModelName)| {
+                progress.step(&format!("trying the model {model} ({} of {})", number + 1, models.len()));
+                check_one(model)
+            };
+            models.iter().enumerate().map(check_next).collect()
         }
-    }
+    };
+    checks.extend(repository.misnamed_folders());
+    checks
 }
 
 /// The finding about a model that the server failed to load. It is not tried here: it may take as long again.
@@ -59,9 +66,6 @@ fn check(repository: &Repository, model: &ModelName) -> Check {
 
     let detail = trials.iter().map(line).collect::<Vec<_>>().join("\n");
     let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
-    if trials.is_empty() {
-        return Check::warn(name, "no version folder: expected one named by a positive integer, such as 1", advice);
-    }
     if !trials.iter().all(|trial| runs(trial.version)) {
         return Check::warn(name, detail, advice);
     }

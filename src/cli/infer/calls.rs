@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use ledge_base::memory_budget::Account;
-use ledge_base::names::ModelVersion;
+use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError};
-use ledge_engine::pipeline::document_reading::DocumentFormat;
-use ledge_engine::pipeline::image::ImageFormat;
+use ledge_engine::pipeline::file_format::FileFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
@@ -22,6 +21,7 @@ use serde_json::{Map, Value};
 use super::progress::Progress;
 use super::stop::Stop;
 use crate::cli::features::daemon::message;
+use crate::cli::models::missing::DidYouMean;
 use crate::daemon::Standalone;
 
 /// The answer for one file, as HTTP sends it in JSON, or the reason why there is none.
@@ -105,14 +105,19 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
     }
 }
 
-/// The content type of a file: an image or a document by its first bytes, and text unless it is a request or rows in JSON.
+/// The content type of a file: that of its format by its first bytes, none for a request or rows in JSON, and otherwise
+/// text where it is one.
 fn content_type(content: &[u8]) -> Option<&'static str> {
+    if let Some(format) = FileFormat::of(content) {
+        return Some(format.content_type());
+    }
     let start = content.trim_ascii_start();
     let is_list = start.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"{"));
     let is_json = start.starts_with(b"{") || is_list;
-    let text = (!is_json).then_some("text/plain");
-    let document = || DocumentFormat::sniff(content).map(DocumentFormat::content_type);
-    ImageFormat::sniff(content).map(ImageFormat::content_type).or_else(document).or(text)
+    if is_json {
+        return None;
+    }
+    Some(if std::str::from_utf8(content).is_ok() { "text/plain" } else { "application/octet-stream" })
 }
 
 /// The body of an answer.
@@ -154,7 +159,10 @@ impl Server {
     /// The version asked for, or the highest that is live, which answers by default.
     async fn version(&self, target: &Target) -> anyhow::Result<ModelVersion> {
         let path = format!("/v2/models/{}{}", target.model, version_path(target));
-        let metadata = self.document(&path).await?;
+        let metadata = match self.document(&path).await {
+            Ok(metadata) => metadata,
+            Err(error) => bail!("{error:#}{}", self.did_you_mean(&target.model).await),
+        };
         let versions = metadata.get("versions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let highest = versions.iter().filter_map(|version| version.as_str()?.parse().ok()).max();
         target.version.or(highest).with_context(|| format!("the server names no version of '{}'", target.model))
@@ -188,7 +196,7 @@ impl Server {
                     let reason = format!("{} ({})", message(answer.status, &answer.body), answer.status);
                     match (answer.status, answer.retry_after) {
                         (401, _) => bail!(reason),
-                        (404, _) if was_ready => bail!(reason),
+                        (404, _) if was_ready => bail!("{reason}{}", self.did_you_mean(&target.model).await),
                         (404, _) => {
                             // A server that has just been started does not know its models yet.
                             was_ready = self.is_ready().await;
@@ -241,6 +249,18 @@ impl Server {
         let answer = answer.map_err(late)??;
         self.keep(connection);
         Ok(answer)
+    }
+
+    /// The end of a sentence about a model that the server does not have: its models of similar names.
+    async fn did_you_mean(&self, model: &ModelName) -> String {
+        let index = async {
+            let mut connection = self.connection().await.ok()?;
+            let answer = connection.post("/v2/repository/index", &[], Bytes::new()).await.ok()?;
+            serde_json::from_slice::<Value>(&answer.body).ok()
+        };
+        let index = index.await.unwrap_or_default();
+        let names = index.as_array().into_iter().flatten().filter_map(|model| model.get("name")?.as_str());
+        DidYouMean::new(model, names).to_string()
     }
 
     /// True once the server has loaded its models.

@@ -1,11 +1,10 @@
 //! The files that a model is run on.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-
-/// The extensions of the files that are taken from a folder.
-const FILE_EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "pdf", "tif", "tiff", "json"];
+use ledge_engine::pipeline::file_format::FileFormat;
 
 /// A file to run the model on, or a folder below a named one that cannot be read.
 #[derive(Debug)]
@@ -21,6 +20,8 @@ pub struct Inputs {
     pub files: Vec<Input>,
     /// Links to folders, which are not followed: a link to a parent folder would never end.
     pub links: Vec<PathBuf>,
+    /// The number of other files in the folders, which are not run, by their extensions. Hidden files are not counted.
+    left_out: BTreeMap<String, usize>,
 }
 
 impl Inputs {
@@ -32,7 +33,8 @@ impl Inputs {
                 let before = inputs.files.len();
                 inputs.walk(path, output).with_context(|| format!("cannot read the folder {}", path.display()))?;
                 if inputs.files.len() == before {
-                    bail!("{} contains no file ending in {}", path.display(), FILE_EXTENSIONS.join(", "));
+                    let found = inputs.left_out().map(|found| format!(", only {found}")).unwrap_or_default();
+                    bail!("{} contains no photograph, document or .json file{found}", path.display());
                 }
             } else if output.is_some_and(|output| is_same(path, output)) {
                 bail!("{} is an input and the file of --out: name another file", path.display());
@@ -41,6 +43,15 @@ impl Inputs {
             }
         }
         Ok(inputs)
+    }
+
+    /// The files of folders that are not run, in words: `3 .csv, 1 .txt`.
+    pub fn left_out(&self) -> Option<String> {
+        let words = self.left_out.iter().map(|(extension, count)| match extension.as_str() {
+            "" => format!("{count} without an extension"),
+            extension => format!("{count} .{extension}"),
+        });
+        (!self.left_out.is_empty()).then(|| words.collect::<Vec<_>>().join(", "))
     }
 
     /// The paths of the files, every one of which must be readable.
@@ -67,11 +78,13 @@ impl Inputs {
                     self.files.push(Input { path, problem: Some(format!("cannot read the folder: {error}")) });
                 }
             // A link without a target is a file that cannot be read.
-            } else if (path.is_file() || is_link)
-                && FILE_EXTENSIONS.contains(&extension.as_str())
-                && !output.is_some_and(|output| is_same(&path, output))
-            {
-                self.files.push(Input { path, problem: None });
+            } else if (path.is_file() || is_link) && !output.is_some_and(|output| is_same(&path, output)) {
+                // Pictures that Ledge does not read fail with their reason, like damaged ones.
+                if extension == "json" || FileFormat::by_extension(&extension).is_some() {
+                    self.files.push(Input { path, problem: None });
+                } else if !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
+                    *self.left_out.entry(extension).or_default() += 1;
+                }
             }
         }
         Ok(())
@@ -98,7 +111,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(at("below/deeper")).unwrap();
-        for name in ["b.PNG", "a.jpg", "answers.json", "notes.txt", "below/c.json", "below/deeper/d.webp"] {
+        let other = ["notes.txt", "below/more.TXT", "README", ".hidden", "film.mp4"];
+        let read = ["b.PNG", "a.jpg", "answers.json", "below/c.json", "below/deeper/d.webp", "below/phone.HEIC"];
+        for name in read.iter().chain(&other) {
             durable::replace(&at(name), b"x").unwrap();
         }
         symlink(folder.path(), at("below/round")).unwrap();
@@ -106,13 +121,17 @@ mod tests {
 
         let inputs = Inputs::find(&[folder.path().into()], Some(&at("below/../answers.json"))).unwrap();
         assert_eq!(inputs.links, [at("below/round")]);
-        let expected = ["a.jpg", "b.PNG", "below/c.json", "below/deeper/d.webp", "z.jpg"].map(at);
+        assert_eq!(inputs.left_out().unwrap(), "1 without an extension, 1 .mp4, 2 .txt");
+        let expected = ["a.jpg", "b.PNG", "below/c.json", "below/deeper/d.webp", "below/phone.HEIC", "z.jpg"].map(at);
         assert_eq!(inputs.into_paths().unwrap(), expected);
 
         let same = Inputs::find(&[at("a.jpg")], Some(&at("a.jpg"))).unwrap_err().to_string();
         assert!(same.contains("is an input and the file of --out"), "{same}");
         let empty = at("empty");
         std::fs::create_dir(&empty).unwrap();
-        assert!(Inputs::find(&[empty], None).unwrap_err().to_string().contains("contains no file ending in jpg"));
+        let refusal = || Inputs::find(&[empty.clone()], None).unwrap_err().to_string();
+        assert!(refusal().ends_with("empty contains no photograph, document or .json file"), "{}", refusal());
+        durable::replace(&at("empty/wines.csv"), b"x").unwrap();
+        assert!(refusal().ends_with(".json file, only 1 .csv"), "{}", refusal());
     }
 }

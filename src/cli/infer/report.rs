@@ -100,9 +100,16 @@ fn shortened(answer: FileAnswer, top: usize) -> Map<String, Value> {
         Err(reason) => return Map::from_iter([("error".to_owned(), reason.into())]),
     };
     if let Some((kind, result)) = result_of(&mut answer) {
-        (kind.shorten)(result, top);
+        shorten(kind, result, top);
     }
     answer
+}
+
+/// Cuts a ranking to its first so many labels. Results that are no ranking, such as detections, stay whole.
+fn shorten(kind: &Kind, result: &mut Value, top: usize) {
+    if let Some(ranking) = result.as_array_mut().filter(|_| kind.is_ranked) {
+        ranking.truncate(top);
+    }
 }
 
 /// The result of a pipeline in an answer, with the pipeline's kind; none in an answer to tensors.
@@ -123,7 +130,7 @@ fn rows(answer: FileAnswer, top: usize) -> Vec<(String, String, String)> {
         .map(|time| ["decode", "queue", "compute"].iter().filter_map(|part| number(time, part)).sum::<f64>())
         .map(|time| format!("{time:.1} ms"));
     if let Some((kind, result)) = result_of(&mut answer) {
-        (kind.shorten)(result, top);
+        shorten(kind, result, top);
         let rows = (kind.rows)(result).into_iter().enumerate().map(|(rank, Row { score, text })| {
             let time = time.clone().filter(|_| rank == 0).unwrap_or_default();
             (score.map(|score| format!("{score:.4}")).unwrap_or_default(), text, time)

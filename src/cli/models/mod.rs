@@ -2,6 +2,7 @@
 //! catalogue.
 
 mod catalogue;
+pub mod missing;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -12,6 +13,7 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
 use ledge_engine::pipeline::content::Input;
+use ledge_models::repository::config::RepositoryConfig;
 use ledge_models::repository::model_config::ModelConfig;
 use ledge_models::repository::{Repository, RuntimeTrial};
 use ledge_models::serving::undeclared_features;
@@ -22,6 +24,7 @@ use serde_json::{Value, json};
 use super::{Exit, Globals, Output, block_on, load_registry};
 use crate::config::Config;
 use crate::daemon::Standalone;
+use missing::Elsewhere;
 
 /// The arguments of `ledge models`.
 #[derive(Debug, Args)]
@@ -118,8 +121,7 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
             }
             let standalone = standalone(&config);
             let repository = standalone.repository();
-            let models = if models.is_empty() { repository.names_on_disk()? } else { models.clone() };
-            block_on(check(repository, &models, *json, out))?
+            block_on(check(repository, &config.repository, models, *json, out))?
         }
         ModelsCommand::Catalogue { from, json } => catalogue::list(&config, from.address.as_ref(), *json, out),
         ModelsCommand::Add { model, from } => catalogue::add(&config, model, from.address.as_ref(), out),
@@ -135,12 +137,14 @@ pub fn standalone(config: &Config) -> Standalone {
 
 fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
     let mut rows = Vec::new();
-    for name in repository.names_on_disk()? {
-        rows.push(match repository.on_disk(&name) {
-            Ok((config, versions)) => json!({
+    let (names, misnamed) = repository.sources().models()?;
+    for name in names {
+        let found = repository.on_disk(&name).and_then(|found| Ok((found, repository.selected_on_disk(&name)?)));
+        rows.push(match found {
+            Ok(((config, versions), selected)) => json!({
                 "name": name,
                 "versions": versions,
-                "served": config.version_policy.select(&versions),
+                "served": selected,
                 "runtime": config.runtime,
                 "release": config.release,
                 "description": config.description,
@@ -148,13 +152,14 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
             Err(error) => json!({"name": name, "error": error.to_string()}),
         });
     }
+    rows.extend(misnamed.iter().map(|folder| json!({"name": folder.name(), "error": folder.to_string()})));
     if as_json {
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
         return Ok(Exit::Success);
     }
 
     if rows.is_empty() {
-        writeln!(out, "No models in {}. Add a model as NAME/1/model.onnx there.", repository.path().display())?;
+        writeln!(out, "No models in {}. Add a model as NAME/1/model.onnx there.", repository.sources().describe())?;
     }
     for row in &rows {
         let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -179,6 +184,7 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
 }
 
 async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    missing::require(&config.repository, name, Elsewhere::Root)?;
     let standalone = standalone(config);
     let repository = standalone.repository();
     let registry = load_registry(config)?;
@@ -249,15 +255,28 @@ fn ports(out: &mut Output, kind: &str, ports: &[Port]) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+async fn check(
+    repository: &Repository,
+    config: &RepositoryConfig,
+    models: &[ModelName],
+    as_json: bool,
+    out: &mut Output,
+) -> anyhow::Result<Exit> {
     let (mut rows, mut bad) = (Vec::new(), false);
-    for name in models {
+    let failed = |name: &str, reason: String| json!({"model": name, "ok": false, "reason": reason});
+    let all = if models.is_empty() { Some(repository.sources().models()?) } else { None };
+    for name in all.as_ref().map_or(models, |(all, _)| all.as_slice()) {
+        if let Err(missing) = missing::require(config, name, Elsewhere::Root) {
+            bad = true;
+            rows.push(failed(name.as_str(), missing.to_string()));
+            continue;
+        }
         match repository.try_runtimes(name).await {
             Ok(trials) => {
-                // Each version needs one runtime that runs it; with "auto", the other one may fail.
+                // Each version needs one runtime that runs it; with "auto", the other one may fail. There is a version.
                 let versions: BTreeSet<_> = trials.iter().map(|trial| trial.version).collect();
                 let runs = |version| trials.iter().any(|trial| trial.version == version && trial.outcome.is_ok());
-                bad |= versions.is_empty() || !versions.into_iter().all(runs);
+                bad |= !versions.into_iter().all(runs);
                 let config = repository.on_disk(name).ok().map(|(config, _)| config);
                 let found = config.and_then(|config| config.isolation?.finding());
                 let warning = found.map(|found| format!("isolation in model.toml: {found}"));
@@ -265,9 +284,16 @@ async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out
             }
             Err(error) => {
                 bad = true;
-                rows.push(json!({"model": name, "ok": false, "reason": error.to_string()}));
+                rows.push(failed(name.as_str(), error.to_string()));
             }
         }
+    }
+    for folder in all.iter().flat_map(|(_, misnamed)| misnamed) {
+        bad = true;
+        rows.push(failed(&folder.name(), folder.to_string()));
+    }
+    if rows.is_empty() && !as_json {
+        writeln!(out, "No models in {}.", repository.sources().describe())?;
     }
     if as_json {
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;

@@ -44,7 +44,7 @@ pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Resul
     } else {
         super::note_unnamed(config, &super::topics(config)?, out)?;
         let checks: Vec<_> = findings.iter().map(line).collect();
-        write!(out, "{}", text(&checks))?;
+        write!(out, "{}", text(&checks, out.columns()))?;
     }
     Ok(if ok { Exit::Success } else { Exit::Failure })
 }

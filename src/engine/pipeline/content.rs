@@ -53,6 +53,16 @@ impl Input {
         }
     }
 
+    /// The forms in which it is sent, for messages.
+    pub fn accepted(self) -> &'static str {
+        match self {
+            Self::Photograph => "a JPEG, PNG or WebP image",
+            Self::Document => "a PDF, TIFF, JPEG, PNG or WebP file",
+            Self::Texts => "a text in UTF-8",
+            Self::Rows => "rows as JSON or CSV",
+        }
+    }
+
     /// The name of it in the plural, for messages.
     pub fn plural(self) -> &'static str {
         match self {

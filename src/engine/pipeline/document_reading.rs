@@ -29,6 +29,7 @@ use self::pages::PageStore;
 use self::step::{PageId, PageStep};
 pub use self::steps::Reader;
 use super::content::{Content, Input};
+use super::file_format::FileFormat;
 use super::image::DecodeLimits;
 use super::kind::{AnswerError, Expected, InputError, Kind, Model, Part, Pipeline, PipelineSection, Prepared, Row};
 use super::reading::ctc::Alphabet;
@@ -40,7 +41,7 @@ pub const KIND: Kind = Kind {
     input: Input::Document,
     member: "document",
     schema: |generator| generator.subschema_for::<Document>(),
-    shorten: |_, _| (),
+    is_ranked: false,
     rows,
 };
 
@@ -105,14 +106,11 @@ pub enum DocumentFormat {
 }
 
 impl DocumentFormat {
-    /// By the first bytes of a file. A PDF may have others before them, but no program writes such; TIFF has two byte
-    /// orders, and a form for large files.
+    /// By the first bytes of a file.
     pub fn sniff(file: &[u8]) -> Option<Self> {
-        let starts = |starts: &[&[u8]]| starts.iter().any(|start| file.starts_with(start));
-        if starts(&[b"%PDF-"]) {
-            Some(Self::Pdf)
-        } else {
-            starts(&[b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]).then_some(Self::Tiff)
+        match FileFormat::of(file)? {
+            FileFormat::Document(format) => Some(format),
+            FileFormat::Image(_) | FileFormat::Foreign(_) => None,
         }
     }
 

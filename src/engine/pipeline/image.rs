@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::photograph::Photograph;
 use super::containers;
+use super::content::Input;
+use super::file_format::{FileFormat, UnexpectedFile};
 use super::orientation::Orientation;
 
 /// The longest side of a picture, in pixels. This limit of JPEG is used for all formats, because the weights of a
@@ -46,14 +48,6 @@ pub enum ImageFormat {
 }
 
 impl ImageFormat {
-    /// The format that a `Content-Type` names. Parameters and case do not matter.
-    pub fn from_content_type(content_type: &str) -> Option<Self> {
-        let essence = content_type.split(';').next().unwrap_or_default().trim();
-        [("image/jpeg", Self::Jpeg), ("image/jpg", Self::Jpeg), ("image/png", Self::Png), ("image/webp", Self::WebP)]
-            .into_iter()
-            .find_map(|(name, format)| essence.eq_ignore_ascii_case(name).then_some(format))
-    }
-
     /// The content type of the format.
     pub fn content_type(self) -> &'static str {
         match self {
@@ -65,14 +59,9 @@ impl ImageFormat {
 
     /// The format of the first bytes. It selects the decoder; the content type does not.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
-        if bytes.starts_with(b"\xFF\xD8\xFF") {
-            Some(Self::Jpeg)
-        } else if bytes.starts_with(b"\x89PNG\r\n\x1A\n") {
-            Some(Self::Png)
-        } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
-            Some(Self::WebP)
-        } else {
-            None
+        match FileFormat::of(bytes)? {
+            FileFormat::Image(format) => Some(format),
+            FileFormat::Document(_) | FileFormat::Foreign(_) => None,
         }
     }
 }
@@ -121,11 +110,8 @@ fn take_memory(hold: &mut Hold, (width, height): (u32, u32), bytes_each: u64) ->
 /// Bytes that are not a picture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    #[error("expected a JPEG, PNG or WebP image, got {size} bytes that are none of them")]
-    Unrecognized {
-        /// The number of bytes.
-        size: usize,
-    },
+    #[error(transparent)]
+    Unrecognized(#[from] UnexpectedFile),
     /// The size in the header is above [`DecodeLimits`].
     #[error("image of {width}x{height} pixels: expected at most {max_pixels} pixels and {SIDE_MAX} a side")]
     TooLarge {
@@ -137,11 +123,6 @@ pub enum ImageError {
     },
     #[error("the {format} image is cut off: its end is missing")]
     CutOff { format: ImageFormat },
-    #[error(
-        "the image was sent as text, without its zero bytes and line ends: send the file unchanged, with \
-         curl --data-binary and not with -d"
-    )]
-    Stripped,
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
     #[error("the {format} image cannot be decoded: {reason}")]
@@ -215,10 +196,7 @@ pub fn decode_within(
     resized: ResizedSize<'_>,
     hold: &mut Hold,
 ) -> Result<Photograph, ImageError> {
-    if is_stripped(bytes) {
-        return Err(ImageError::Stripped);
-    }
-    let format = ImageFormat::sniff(bytes).ok_or(ImageError::Unrecognized { size: bytes.len() })?;
+    let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(Input::Photograph, bytes))?;
     // A panic would end the daemon. No state of a decoder is used afterwards, and a hold stays consistent.
     catch_unwind(AssertUnwindSafe(|| match format {
         ImageFormat::Jpeg => jpeg::decode(bytes, limits, resized, hold),
@@ -252,13 +230,6 @@ pub fn memory_of(bytes: &[u8], limits: DecodeLimits, resized: ResizedSize<'_>) -
         }
     }));
     found.ok().flatten().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
-}
-
-/// Tells whether bytes were sent as text: `curl -d @photo.jpg` removes zeros and line ends. Every format has zeros in
-/// the lengths at its beginning.
-fn is_stripped(bytes: &[u8]) -> bool {
-    let is_image = [&b"\xFF\xD8\xFF"[..], b"\x89PNG", b"RIFF"].iter().any(|start| bytes.starts_with(start));
-    is_image && bytes.len() > 64 && !bytes.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
 }
 
 /// Decodes any bytes with small limits, for the fuzzers; true for a photograph. Its bytes fill its size, within the

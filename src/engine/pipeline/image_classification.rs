@@ -22,7 +22,7 @@ pub const KIND: Kind = Kind {
     input: Input::Photograph,
     member: "labels",
     schema: |generator| generator.subschema_for::<Vec<Class>>(),
-    shorten,
+    is_ranked: true,
     rows,
 };
 
@@ -253,12 +253,6 @@ impl Pipeline for Classifier {
             }
             _ => Ok(()),
         }
-    }
-}
-
-pub(super) fn shorten(labels: &mut Value, count: usize) {
-    if let Some(labels) = labels.as_array_mut() {
-        labels.truncate(count);
     }
 }
 

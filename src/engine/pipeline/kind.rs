@@ -35,8 +35,8 @@ pub struct Kind {
     pub member: &'static str,
     /// The JSON Schema of that member.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
-    /// Cuts a result to its first so many parts, for `ledge infer --top`. A result without such parts stays as it is.
-    pub shorten: fn(&mut Value, usize),
+    /// True when the result is a list with the best part first, of which `ledge infer --top` keeps the first ones.
+    pub is_ranked: bool,
     /// The rows that `ledge infer` prints for a result.
     pub rows: fn(&Value) -> Vec<Row>,
 }

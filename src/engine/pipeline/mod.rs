@@ -16,6 +16,7 @@
 //!
 //! Tools for kinds:
 //! * `tokenizer.rs` - texts to tokens
+//! * `file_format.rs` - the format of a file by its first bytes, and its name in messages
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
 //! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image, a JPEG no larger than needed
 //! * `picture_size.rs` - the size of a photograph by its header
@@ -44,6 +45,7 @@ mod containers;
 pub mod content;
 pub mod detection;
 pub mod document_reading;
+pub mod file_format;
 pub mod image;
 mod image_classification;
 pub mod kind;

@@ -41,7 +41,7 @@ pub const KIND: Kind = Kind {
     input: Input::Photograph,
     member: Detection::MEMBER,
     schema: |generator| generator.subschema_for::<Vec<Detection>>(),
-    shorten: image_classification::shorten,
+    is_ranked: false,
     rows,
 };
 

@@ -8,13 +8,15 @@ use zune_core::bytestream::ZCursor;
 use zune_jpeg::JpegDecoder;
 
 use super::containers;
+use super::content::Input;
+use super::file_format::UnexpectedFile;
 use super::image::{ImageError, ImageFormat};
 use super::orientation::Orientation;
 
 /// The width and height in pixels of a JPEG, PNG or WebP image as it is seen, turned by its Exif orientation: those of
 /// the picture that [`super::image::decode`] makes of it, if it can be decoded.
 pub fn picture_size(bytes: &[u8]) -> Result<(u32, u32), ImageError> {
-    let format = ImageFormat::sniff(bytes).ok_or(ImageError::Unrecognized { size: bytes.len() })?;
+    let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(Input::Photograph, bytes))?;
     let failed = |reason: String| ImageError::Malformed { format, reason };
     // As where they decode: a panic of a decoder is an error of this picture only.
     let read = catch_unwind(AssertUnwindSafe(|| match format {

@@ -35,7 +35,7 @@ pub const KIND: Kind = Kind {
     input: Input::Rows,
     member: "rows",
     schema: |generator| generator.subschema_for::<Vec<Answer>>(),
-    shorten,
+    is_ranked: false,
     rows,
 };
 
@@ -441,12 +441,6 @@ fn classes(output: &Tensor, names: &[String]) -> Result<Vec<String>, AnswerError
         .ok_or_else(|| AnswerError::Outputs(format!("expected classes, got {}", output.datatype())))?;
     let name = |class: &i64| usize::try_from(*class).ok().and_then(|index| names.get(index)).cloned();
     Ok(integers.iter().map(|class| name(class).unwrap_or_else(|| class.to_string())).collect())
-}
-
-fn shorten(rows: &mut Value, count: usize) {
-    if let Some(rows) = rows.as_array_mut() {
-        rows.truncate(count);
-    }
 }
 
 fn rows(answers: &Value) -> Vec<Row> {

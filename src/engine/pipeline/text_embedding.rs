@@ -25,8 +25,7 @@ pub const KIND: Kind = Kind {
     input: Input::Texts,
     member: "embeddings",
     schema: |generator| generator.subschema_for::<Vec<Embedding<'static>>>(),
-    // All texts of a file are wanted.
-    shorten: |_, _| {},
+    is_ranked: false,
     rows,
 };
 

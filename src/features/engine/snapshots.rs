@@ -141,7 +141,9 @@ impl Upkeep {
             // That of an attempt that failed has the changes until then.
             self.write_snapshot()?;
         }
-        self.write_snapshot()
+        self.write_snapshot()?;
+        self.snapshot_fault.end();
+        Ok(())
     }
 
     /// Writes a snapshot of what is frozen, reads from it from then on, and removes the files that it replaces.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use ledge_base::log_limiter::LastingFault;
 use ledge_base::principal::Principal;
 use ledge_base::{clock, sys};
 use ledge_service::audit_event::AuditEvent;
@@ -49,6 +50,10 @@ pub struct Upkeep {
     /// The journal's next entry when the index was last written.
     written_out: u64,
     retry: Option<Instant>,
+    /// Attempts to open the index that fail.
+    index_fault: LastingFault,
+    /// Snapshots that fail.
+    pub(super) snapshot_fault: LastingFault,
     clock: SteadyClock,
     pub(super) no_removal_before: Instant,
     /// True when the log already says that no space is reserved.
@@ -71,6 +76,8 @@ impl Upkeep {
             no_snapshot_before: now,
             written_out: 0,
             retry: None,
+            index_fault: LastingFault::default(),
+            snapshot_fault: LastingFault::default(),
             clock,
             // A server may start with its clock ahead, and have it set a little later.
             no_removal_before: now + REMOVAL_PAUSE,
@@ -145,6 +152,7 @@ impl Upkeep {
         }
         if self.snapshot_due()
             && let Err(error) = self.snapshot()
+            && self.snapshot_fault.is_to_be_logged(Instant::now())
         {
             tracing::warn!(%error, "a snapshot of the feature store failed; the journal is kept");
         }
@@ -195,6 +203,7 @@ impl Upkeep {
 
         match made {
             Ok(_) => {
+                self.index_fault.end();
                 let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
                 self.engine.counters.last_recovery_us.store(took, Relaxed);
                 let rebuilt = self.engine.counters.rebuilds.load(Relaxed);
@@ -211,11 +220,13 @@ impl Upkeep {
                 Ok(())
             }
             Err(reason) => {
-                tracing::error!(
-                    reason,
-                    retry_s = REBUILD_RETRY_INTERVAL.as_secs(),
-                    "the feature store has no usable index; another attempt follows"
-                );
+                if self.index_fault.is_to_be_logged(Instant::now()) {
+                    tracing::error!(
+                        reason,
+                        retry_s = REBUILD_RETRY_INTERVAL.as_secs(),
+                        "the feature store has no usable index; another attempt follows"
+                    );
+                }
                 let why = format!("it has no index: {reason}");
                 if matches!(
                     &**self.engine.state.load(),
@@ -346,7 +357,9 @@ impl Upkeep {
             && let Err(error) = self.snapshot()
         {
             self.second_copy_due = true;
-            tracing::warn!(%error, "there is no second snapshot of the feature store yet; another attempt follows");
+            if self.snapshot_fault.is_to_be_logged(Instant::now()) {
+                tracing::warn!(%error, "there is no second snapshot of the feature store yet; another attempt follows");
+            }
         }
     }
 

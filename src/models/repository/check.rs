@@ -9,6 +9,7 @@ use ledge_engine::backend::Runtime;
 use ledge_engine::pipeline::table::proposal;
 use ledge_identity::sealing::SealedFolder;
 use ledge_isolation::Isolation;
+use ledge_part::check::Check;
 
 use super::folder::{self, FolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
@@ -16,6 +17,7 @@ use super::loading::{self, VersionError, VersionSource};
 use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
 use super::profile::{Choice, Profiles};
 use super::reader::ModelReader;
+use super::sources::Sources;
 use super::{Repository, statistics::Statistics};
 use crate::scheduling::batcher::BatchPolicy;
 
@@ -40,9 +42,29 @@ pub struct TrialLoad {
 }
 
 impl Repository {
+    /// The folders that models come from.
+    pub fn sources(&self) -> &Sources {
+        &self.shared.sources
+    }
+
     /// The models on disk, whether loaded or not.
     pub fn names_on_disk(&self) -> Result<Vec<ModelName>, FolderError> {
         Ok(self.shared.sources.models()?.0)
+    }
+
+    /// The finding about folders that are not models because of their names.
+    pub fn misnamed_folders(&self) -> Option<Check> {
+        // A folder that cannot be read is reported elsewhere.
+        let (_, misnamed) = self.shared.sources.models().unwrap_or_default();
+        let lines: Vec<_> = misnamed.iter().map(ToString::to_string).collect();
+        let advice = "rename them, and reload the server: systemctl reload ledge";
+        (!lines.is_empty()).then(|| Check::warn("model folders", lines.join("\n"), advice))
+    }
+
+    /// The versions of a model on disk that its config selects.
+    pub fn selected_on_disk(&self, name: &ModelName) -> Result<Vec<ModelVersion>, FolderError> {
+        let path = self.shared.sources.folder(name);
+        folder::selected_versions(&path, &folder::model_config(&path)?.0)
     }
 
     /// The model config and the versions on disk of one model.
@@ -173,10 +195,10 @@ impl Repository {
 
     /// Tries every version that the model's policy selects in every runtime that its config allows.
     pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<RuntimeTrial>, FolderError> {
-        let (config, versions) = self.on_disk(name)?;
         let path = self.shared.sources.folder(name);
+        let (config, _) = folder::model_config(&path)?;
         let mut trials = Vec::new();
-        for version in config.version_policy.select(&versions) {
+        for version in folder::selected_versions(&path, &config)? {
             let files = path.join(version.to_string());
             // Kept, so that every load finds the process that read the files.
             let read = folder::version(&files, config.parts(), self.reader(name, version))?;

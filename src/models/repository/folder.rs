@@ -3,7 +3,9 @@
 //!
 //! Finds and checks the files; loads nothing. A process of models reads the model files, and this one only hashes them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use ledge_base::contained;
-use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Format, ModelFiles};
 use ledge_engine::files::{ExternalFile, FileFacts};
@@ -32,6 +34,9 @@ pub enum FolderError {
     /// `model.toml` has mistakes.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Config { mistakes: Vec<Mistake> },
+    /// The model's folder has no version that its config selects.
+    #[error("{} has no version folder: {reason}", path.display())]
+    NoVersion { path: PathBuf, reason: String },
     /// The version's folder holds no model, or more than one.
     #[error("{} {reason}", path.display())]
     NoModel { path: PathBuf, reason: String },
@@ -47,18 +52,60 @@ fn read_error(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
     move |error| FolderError::Read { path: path.to_owned(), error }
 }
 
-/// The models of a repository: its folders with a valid name. Others are returned separately, for a warning.
-pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<String>), FolderError> {
-    let (mut models, mut strange) = (Vec::new(), Vec::new());
-    for name in folders(repository)? {
+/// A folder of a repository that is not a model, because of its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MisnamedFolder {
+    pub path: PathBuf,
+    pub reason: InvalidName,
+}
+
+impl MisnamedFolder {
+    /// Its name, with replacements for what is not UTF-8.
+    pub fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
+    }
+}
+
+impl fmt::Display for MisnamedFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, reason } = self;
+        write!(f, "{reason}: rename the folder {}", path.display())?;
+        ModelName::similar_to(&self.name()).map_or(Ok(()), |similar| write!(f, ", for example to {similar}"))
+    }
+}
+
+/// The models of a repository: its folders with a valid name. Others are returned separately, for a warning, except hidden
+/// ones, such as `.git`, and that of a file system.
+pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>), FolderError> {
+    let (mut models, mut misnamed) = (Vec::new(), Vec::new());
+    for name in folders(repository)?.into_iter().filter(|name| !name.starts_with('.') && name != "lost+found") {
         match name.parse() {
             Ok(model) => models.push(model),
-            // Such as `.git` or `lost+found`.
-            Err(_) => strange.push(name),
+            Err(reason) => misnamed.push(MisnamedFolder { path: repository.join(name), reason }),
         }
     }
     models.sort_unstable();
-    Ok((models, strange))
+    misnamed.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    Ok((models, misnamed))
+}
+
+/// The versions of a model that its config selects; at least one.
+pub fn selected_versions(model: &Path, config: &ModelConfig) -> Result<Vec<ModelVersion>, FolderError> {
+    let (versions, mut strange) = versions(model)?;
+    let selected = config.version_policy.select(&versions);
+    if !selected.is_empty() {
+        return Ok(selected);
+    }
+
+    let loose: Vec<_> = model_files(model)?.iter().map(|file| file.display().to_string()).collect();
+    strange.sort_unstable();
+    let expected = "expected one named by a positive integer, such as 1";
+    let reason = match (loose.as_slice(), strange.as_slice()) {
+        ([], []) => expected.to_owned(),
+        ([], strange) => format!("{expected}, and found {}", strange.join(", ")),
+        (loose, _) => format!("move {} into {}", loose.join(", "), model.join("1").display()),
+    };
+    Err(FolderError::NoVersion { path: model.to_owned(), reason })
 }
 
 /// The versions in a model's folder, ascending. Folders that are not versions are returned separately.
@@ -394,6 +441,39 @@ mod tests {
         strange.sort();
         assert_eq!(found.iter().map(|version| version.get()).collect::<Vec<_>>(), [2, 10]);
         assert_eq!(strange, ["-1", "0", "01", "abc"]);
+    }
+
+    #[test]
+    fn a_model_without_a_version_folder_says_what_to_move_or_rename() {
+        let root = tempfile::tempdir().unwrap();
+        let reason = |model: &str, config: &str| {
+            let config = ModelConfig::parse("model.toml", config).unwrap();
+            selected_versions(&root.path().join(model), &config).unwrap_err().to_string()
+        };
+        file(root.path(), "flat/model.onnx", b"x");
+        file(root.path(), "flat/v1/labels.txt", b"x");
+        let expected = format!("flat has no version folder: move model.onnx into {}/flat/1", root.path().display());
+        assert!(reason("flat", "").ends_with(&expected), "{}", reason("flat", ""));
+        file(root.path(), "named/v1/model.onnx", b"x");
+        assert!(reason("named", "").ends_with("such as 1, and found v1"), "{}", reason("named", ""));
+        file(root.path(), "empty/model.toml", b"");
+        assert!(reason("empty", "").ends_with("a positive integer, such as 1"), "{}", reason("empty", ""));
+    }
+
+    #[test]
+    fn folders_that_cannot_be_models_are_returned_with_a_name_that_could() {
+        let root = tempfile::tempdir().unwrap();
+        let long = "m".repeat(137);
+        for name in ["good", "My Model", &long, ".git", "lost+found"] {
+            std::fs::create_dir(root.path().join(name)).unwrap();
+        }
+        let (models, misnamed) = models(root.path()).unwrap();
+        assert_eq!(models.iter().map(ModelName::as_str).collect::<Vec<_>>(), ["good"]);
+        let told: Vec<_> = misnamed.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("model name \"My Model\" has a character outside"), "{}", told[0]);
+        assert!(told[0].ends_with("/My Model, for example to My_Model"), "{}", told[0]);
+        assert!(told[1].contains("is longer than 128 bytes: rename the folder /") && told[1].ends_with(&long));
     }
 
     #[test]

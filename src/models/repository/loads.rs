@@ -60,9 +60,9 @@ impl Repository {
 
     /// As [`Self::refresh`], without waiting for the loads.
     pub fn begin_refresh(&self, principal: &Principal) -> Result<Refresh, FolderError> {
-        let (mut names, strange) = self.shared.sources.models()?;
-        for folder in strange {
-            tracing::debug!(folder, "folder ignored: its name is not a valid model name");
+        let (mut names, misnamed) = self.shared.sources.models()?;
+        for folder in misnamed {
+            tracing::warn!(folder = %folder.path.display(), reason = %folder, "a folder of the model repository is not served");
         }
         names.extend(self.managed_versions().keys().cloned());
         let names: BTreeSet<_> = names.into_iter().collect();
@@ -244,15 +244,7 @@ impl Repository {
         Box::pin(async move {
             let path = self.shared.sources.folder(&model.name);
             let (config, config_text) = folder::model_config(&path).map_err(|error| error.to_string())?;
-            let (on_disk, strange) = folder::versions(&path).map_err(|error| error.to_string())?;
-            for folder in strange {
-                tracing::debug!(model = %model.name, folder, "folder ignored: its name is not a version number");
-            }
-
-            let selected = config.version_policy.select(&on_disk);
-            if selected.is_empty() {
-                return Err("no version folder: expected one named by a positive integer, such as 1".to_owned());
-            }
+            let selected = folder::selected_versions(&path, &config).map_err(|error| error.to_string())?;
 
             let before = model.slot.live();
             let (mut live, mut failures) = (Vec::new(), Vec::new());

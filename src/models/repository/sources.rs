@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ledge_base::names::{ModelName, ModelVersion};
 
 use super::config::RepositoryConfig;
-use super::folder::{self, FolderError};
+use super::folder::{self, FolderError, MisnamedFolder};
 use super::model_config::ModelConfig;
 
 /// The folders of a repository. Signed releases are separate: updates have their folders.
@@ -45,6 +45,14 @@ impl Sources {
         &self.owners
     }
 
+    /// Both folders, for messages.
+    pub fn describe(&self) -> String {
+        match &self.packaged {
+            Some(packaged) => format!("{} or {}", self.owners.display(), packaged.display()),
+            None => self.owners.display().to_string(),
+        }
+    }
+
     /// The folder of a model, whether it exists or not.
     pub fn folder(&self, name: &ModelName) -> PathBuf {
         let owners = self.owners.join(name.as_str());
@@ -74,17 +82,17 @@ impl Sources {
     }
 
     /// The models of both, each once. Folders with other names are returned separately, for a warning.
-    pub fn models(&self) -> Result<(Vec<ModelName>, Vec<String>), FolderError> {
+    pub fn models(&self) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>), FolderError> {
         let Some(packaged) = &self.packaged else { return folder::models(&self.owners) };
         // With a package's models, an owner's folder that does not exist yet is not a mistake; neither is a package
         // without models.
-        let (mut models, mut strange) = none_if_missing(folder::models(&self.owners))?;
-        let (more, stranger) = none_if_missing(folder::models(packaged))?;
+        let (mut models, mut misnamed) = none_if_missing(folder::models(&self.owners))?;
+        let (more, more_misnamed) = none_if_missing(folder::models(packaged))?;
         models.extend(more);
-        strange.extend(stranger);
+        misnamed.extend(more_misnamed);
         models.sort_unstable();
         models.dedup();
-        Ok((models, strange))
+        Ok((models, misnamed))
     }
 }
 

@@ -78,13 +78,17 @@ pub(super) async fn run(
 
 /// The model's pipeline, if it takes `input`.
 pub(super) fn content_pipeline(model: &LoadedModel, input: Input) -> Result<&Arc<dyn Pipeline>, InvalidRequest> {
-    model.pipeline.as_ref().filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| InvalidRequest::Content {
-        reason: format!(
-            "model '{}' takes no {}: its model.toml has no {}. Send tensors",
-            model.name,
-            input.plural(),
-            input.sections()
-        ),
+    let pipeline = model.pipeline.as_ref();
+    pipeline.filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| {
+        let (name, unwanted) = (&model.name, input.plural());
+        let reason = match pipeline {
+            Some(pipeline) => format!("model '{name}' takes no {unwanted}: send {}", pipeline.kind().input.accepted()),
+            None => {
+                let sections = input.sections();
+                format!("model '{name}' takes no {unwanted}: its model.toml has no {sections}. Send tensors")
+            }
+        };
+        InvalidRequest::Content { reason }
     })
 }
 

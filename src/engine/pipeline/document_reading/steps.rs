@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::TextLayer;
 use super::document::{Page, PageSize, Source};
 use super::step::PageShape;
+use crate::pipeline::content::Input;
+use crate::pipeline::file_format::UnexpectedFile;
 use crate::pipeline::image::{self, DecodeLimits, ImageError, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::reading::ctc::{self, Alphabet, Reading};
@@ -89,6 +91,8 @@ impl FoundLine {
 pub fn decode(file: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Photograph, InputError> {
     image::decode_within(file, limits, &|size| size, hold).map_err(|error| match error {
         ImageError::NoRoom(error) => InputError::NoRoom(error),
+        // A document may be more than an image.
+        ImageError::Unrecognized(_) => InputError::Content(UnexpectedFile::new(Input::Document, file).to_string()),
         error => InputError::Content(error.to_string()),
     })
 }
