@@ -94,12 +94,23 @@ impl VersionError {
         }
     }
 
+    /// True when its process ended for a reason that is not known, as when somebody killed it.
+    pub fn is_interrupted(&self) -> bool {
+        match self {
+            Self::Folder(FolderError::Interrupted { .. }) => true,
+            Self::NoRuntime { refusals, .. } => {
+                refusals.iter().any(|refusal| matches!(refusal, RuntimeRefusal::Interrupted(_)))
+            }
+            Self::Folder(_) | Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => false,
+        }
+    }
+
     /// True when the cause may pass by itself: a golden input that could not be read or got no answer in time,
     /// encrypted files that cannot be opened now, a process that cannot be started, a load that took too long, or a pause
     /// after one that failed.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Folder(error) => matches!(error, FolderError::NoProcess { .. }),
+            Self::Folder(error) => matches!(error, FolderError::NoProcess { .. } | FolderError::Interrupted { .. }),
             Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => true,
             Self::NoRuntime { refusals, .. } => refusals.iter().any(RuntimeRefusal::may_pass),
         }
@@ -114,6 +125,9 @@ pub enum RuntimeRefusal {
     /// No process could be started for it.
     #[error("{0}")]
     NoProcess(String),
+    /// The process that loaded it ended again and again, and not because of this load as far as is known.
+    #[error("{0}")]
+    Interrupted(String),
     /// It was loaded, and did not pass its golden inputs, or could not be checked at all.
     #[error("{runtime}: {error}")]
     Golden { runtime: Runtime, error: GoldenError },
@@ -126,7 +140,10 @@ impl RuntimeRefusal {
     }
 
     fn may_pass(&self) -> bool {
-        matches!(self, Self::NoProcess(_) | Self::Golden { error: GoldenError::Unchecked(_), .. })
+        matches!(
+            self,
+            Self::NoProcess(_) | Self::Interrupted(_) | Self::Golden { error: GoldenError::Unchecked(_), .. }
+        )
     }
 
     /// Converts the result of the pipeline check. A pipeline that cannot answer is not a wrong answer, and a run that
@@ -143,6 +160,7 @@ impl RuntimeRefusal {
         match self {
             Self::Load(reason) => Self::Load(format!("{file}: {reason}")),
             Self::NoProcess(reason) => Self::NoProcess(reason),
+            Self::Interrupted(reason) => Self::Interrupted(format!("{file}: {reason}")),
             Self::Golden { runtime, error } => Self::Golden { runtime, error: error.of(file) },
         }
     }
@@ -152,6 +170,7 @@ impl From<LoadError> for RuntimeRefusal {
     fn from(error: LoadError) -> Self {
         match error {
             LoadError::NoProcess { .. } => Self::NoProcess(error.to_string()),
+            LoadError::Interrupted { .. } => Self::Interrupted(error.to_string()),
             error => Self::Load(error.to_string()),
         }
     }

@@ -36,6 +36,7 @@
 //! * `check.rs` - tries every version in every runtime without serving any
 //! * `candidate.rs` - a version that an update tries: the requests that it sees
 //! * `observations.rs` - counts and times of a candidate and of the version before it
+//! * `trial_mark.rs` - a mark on the disk while a version on trial is loaded or runs first
 //! * `crashed.rs` - models that ended their processes: golden inputs are tried again, and findings name them
 //! * `agreement.rs` - comparison of two answers to one request
 //!
@@ -126,6 +127,7 @@ pub mod search;
 pub mod slot;
 pub mod sources;
 pub mod statistics;
+pub mod trial_mark;
 pub mod tuning;
 mod version_files;
 

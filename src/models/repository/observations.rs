@@ -1,9 +1,11 @@
 //! Observations of a new version and of the previous one: counts, times, and agreement.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+
+use super::trial_mark::{TrialMark, WorkUnderWay};
 
 /// The most classes that are counted; classes beyond are ignored, to bound the memory.
 const CLASSES_MAX: usize = 1 << 16;
@@ -60,6 +62,8 @@ pub struct VersionCounts {
 #[derive(Debug)]
 pub struct Observations {
     config: ObservationConfig,
+    /// Set while the first run of the candidate is under way.
+    mark: Option<Arc<TrialMark>>,
     counted: Mutex<ObservationCounts>,
 }
 
@@ -81,8 +85,8 @@ struct RoleCounts {
 }
 
 impl Observations {
-    /// No observations yet.
-    pub fn new(config: ObservationConfig) -> Self {
+    /// No observations yet. `mark` is set while the first run of the candidate is under way.
+    pub fn new(config: ObservationConfig, mark: Option<Arc<TrialMark>>) -> Self {
         let counts =
             || RoleCounts { requests: 0, errors: 0, times: Histogram::new_with_bounds(1, RUN_TIME_US_MAX, 2).ok() };
         let counted = ObservationCounts {
@@ -93,7 +97,7 @@ impl Observations {
             classes: Vec::new(),
             skipped: 0,
         };
-        Self { config, counted: Mutex::new(counted) }
+        Self { config, mark, counted: Mutex::new(counted) }
     }
 
     /// The settings of the comparison.
@@ -101,8 +105,20 @@ impl Observations {
         &self.config
     }
 
+    /// Begins a run of the candidate, which ends when the result is dropped.
+    pub fn begin_run(&self) -> Option<WorkUnderWay> {
+        self.mark.as_ref()?.run()
+    }
+
+    fn end_run(&self, role: Role) {
+        if let (Role::Candidate, Some(mark)) = (role, &self.mark) {
+            mark.has_run();
+        }
+    }
+
     /// Counts an answer; `time` is `None` for one from the cache, which took no run.
     pub fn answered(&self, role: Role, time: Option<Duration>) {
+        self.end_run(role);
         let counted = &mut *self.lock();
         let counts = counted.of(role);
         counts.requests += 1;
@@ -113,6 +129,7 @@ impl Observations {
 
     /// Counts a request that the version failed.
     pub fn failed(&self, role: Role) {
+        self.end_run(role);
         let counted = &mut *self.lock();
         let counts = counted.of(role);
         counts.requests += 1;
@@ -187,7 +204,7 @@ mod tests {
     use super::*;
 
     fn observations() -> Observations {
-        Observations::new(ObservationConfig { reference_output: None, tolerance: 0.01 })
+        Observations::new(ObservationConfig { reference_output: None, tolerance: 0.01 }, None)
     }
 
     #[test]

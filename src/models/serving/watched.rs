@@ -24,7 +24,8 @@ use super::{ContentResponse, Serving, ServingError, finish, inputs};
 use crate::repository::LoadedModel;
 use crate::repository::agreement::{self, ComparedOutput};
 use crate::repository::candidate::{OtherVersion, WatchedCall};
-use crate::repository::observations::{Observations, Role};
+use crate::repository::observations::{ObservationConfig, Observations, Role};
+use crate::repository::trial_mark::WorkUnderWay;
 use crate::scheduling::instance::{InferError, LateRun};
 use crate::scheduling::terms::{Priority, Terms};
 
@@ -61,6 +62,7 @@ impl Serving {
         request: InferRequest,
     ) -> Result<InferResponse, ServingError> {
         let again = watched.other.is_some().then(|| RepeatedRequest::of(&request));
+        let _run = begin_run(&watched);
         let mut outputs = Vec::new();
         let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
             Ok(_permit) => self.infer_pinned(&call, request, Some(&mut outputs)).await,
@@ -79,6 +81,7 @@ impl Serving {
         request: ContentRequest,
     ) -> Result<ContentResponse, ServingError> {
         let again = watched.other.is_some().then(|| RepeatedRequest::Content(request.clone()));
+        let _run = begin_run(&watched);
         let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
             Ok(_permit) => self.infer_content_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
@@ -197,39 +200,29 @@ impl Serving {
 
         // An unload must not wait for this.
         let live = Arc::downgrade(live);
-        self.repeat(other, place, asked, Priority::Batch, move |answer| match answer {
-            Ok(response) => {
-                observations.answered(Role::Candidate, run_time(&response));
-                count_classes(&observations, &candidate, &response.outputs);
-                let Some(live) = live.upgrade() else { return };
-                let config = observations.config();
-                let reference = config.reference_output.as_deref();
-                let one = |name: &String, tensor| output(&live, reference, name, tensor);
-                let pairs = outputs.iter().enumerate().map(|(place, (name, tensor))| {
-                    // A result of a pipeline may have another name in another version.
-                    let same = |(at, (other, _)): &(usize, &(String, Tensor))| {
-                        if in_order { *at == place } else { other == name }
-                    };
-                    let (_, (other, found)) = response.outputs.iter().enumerate().find(same)?;
-                    Some((one(name, tensor), output(&candidate, reference, other, found)))
-                });
-                let detected = detections(&live, &outputs).zip(detections(&candidate, &response.outputs));
-                let agree = if let Some((one, other)) = detected {
-                    detection::agree(&one, &other)
-                } else {
-                    let pairs: Option<Vec<_>> = pairs.collect();
-                    pairs.is_some_and(|pairs| agreement::agree(&pairs, config.tolerance))
-                };
-                observations.compared(agree);
+        let run = observations.begin_run();
+        self.repeat(other, place, asked, Priority::Batch, move |answer| {
+            match answer {
+                Ok(response) => {
+                    observations.answered(Role::Candidate, run_time(&response));
+                    count_classes(&observations, &candidate, &response.outputs);
+                    if let Some(live) = live.upgrade() {
+                        let pair = [(&*live, &*outputs), (&*candidate, &*response.outputs)];
+                        observations.compared(agree(pair, observations.config(), in_order));
+                    }
+                }
+                // Background work comes last: that it had no turn says nothing about the candidate.
+                Err(
+                    ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::NoRoom(_),
+                ) => {
+                    observations.skipped();
+                }
+                Err(error) => {
+                    tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
+                    observations.failed(Role::Candidate);
+                }
             }
-            // Background work comes last: that it had no turn says nothing about the candidate.
-            Err(ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::NoRoom(_)) => {
-                observations.skipped();
-            }
-            Err(error) => {
-                tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
-                observations.failed(Role::Candidate);
-            }
+            drop(run);
         });
     }
 
@@ -320,6 +313,31 @@ impl RepeatedRequest {
         }
         self
     }
+}
+
+/// Begins a run that is marked where it is the candidate's first.
+fn begin_run(watched: &WatchedCall) -> Option<WorkUnderWay> {
+    (watched.role == Role::Candidate).then(|| watched.observations.begin_run()).flatten()
+}
+
+/// Returns whether the live version and the candidate, in this order, gave answers to one request that agree.
+fn agree(
+    [(live, outputs), (candidate, others)]: [(&LoadedModel, &[(String, Tensor)]); 2],
+    config: &ObservationConfig,
+    in_order: bool,
+) -> bool {
+    if let Some((one, other)) = detections(live, outputs).zip(detections(candidate, others)) {
+        return detection::agree(&one, &other);
+    }
+    let reference = config.reference_output.as_deref();
+    let pairs = outputs.iter().enumerate().map(|(place, (name, tensor))| {
+        // A result of a pipeline may have another name in another version.
+        let same = |(at, (other, _)): &(usize, &(String, Tensor))| if in_order { *at == place } else { other == name };
+        let (_, (other, found)) = others.iter().enumerate().find(same)?;
+        Some((output(live, reference, name, tensor), output(candidate, reference, other, found)))
+    });
+    let pairs: Option<Vec<_>> = pairs.collect();
+    pairs.is_some_and(|pairs| agreement::agree(&pairs, config.tolerance))
 }
 
 /// Returns the version whose limits a call passes. With two versions at work the limits of the live one count for both,

@@ -49,6 +49,8 @@ pub(super) struct Trial {
     runtimes: Runtimes,
     sealer: Sealer,
     limits: TrialLimits,
+    /// The processes that the kernel had ended for want of memory before, on the whole machine.
+    ended_by_kernel: Option<u64>,
     /// The step that it is in, such as "loading it": a crash is reported with it.
     step: Mutex<String>,
 }
@@ -74,7 +76,8 @@ impl Trial {
         let children = ChildSettings { memory_bytes: Some(most), ..children };
         let engine = Engine::new(runtimes.clone(), Topology::read().budget(threads), None, children);
         let repository = Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, AuditSink::to_nowhere());
-        Self { repository, runtimes, sealer, limits, step: Mutex::new("starting".to_owned()) }
+        let ended_by_kernel = Memory::processes_ended(Path::new("/"));
+        Self { repository, runtimes, sealer, limits, ended_by_kernel, step: Mutex::new("starting".to_owned()) }
     }
 
     /// Tries the model of one version: from the folder of its model config, golden inputs and labels, and from that of its
@@ -223,10 +226,16 @@ impl Trial {
             }
             // Somebody froze it, which says nothing about the release.
             Some(TrialEnd::Ended(Ended { blamed: Some(Work::None), reason, .. })) => {
-                Err(PreflightError::Interrupted(Reason::new(Cause::Load, reason)))
+                Err(PreflightError::Postponed(Reason::new(Cause::Load, reason)))
             }
-            Some(TrialEnd::Ended(Ended { signal: Some(signal), .. })) if signal == Signal::KILL.as_raw() => {
-                Err(out_of_memory(&self.step()))
+            Some(TrialEnd::Ended(Ended { signal: Some(signal), reason, .. })) if signal == Signal::KILL.as_raw() => {
+                match (self.ended_by_kernel, Memory::processes_ended(Path::new("/"))) {
+                    // Somebody killed it.
+                    (Some(before), Some(now)) if before == now => {
+                        Err(PreflightError::Postponed(Reason::new(Cause::Load, reason)))
+                    }
+                    _ => Err(out_of_memory(&self.step())),
+                }
             }
             Some(TrialEnd::Ended(Ended { reason, .. })) => {
                 Err(Reason::new(Cause::Crash, format!("{reason} while {}", self.step())).into())

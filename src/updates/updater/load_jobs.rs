@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ledge_base::names::ModelName;
+use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
 use ledge_models::repository::{LoadedModel, Repository, VersionError, tuning};
 
 use super::Updater;
@@ -36,9 +37,10 @@ pub(super) fn run_preflight(
         PreflightSettings { runtimes: updater.parts.repository.runtimes(), ..updater.parts.preflight.clone() };
     let models = updater.live_models_in(&subject.name);
 
-    let gate = on_trial.plan.gate;
+    let (gate, mark) = (on_trial.plan.gate, updater.mark(subject));
     let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {
+        let _work = marked(mark).await;
         let tried = match subject.kind {
             Kind::Model => preflight::run(&settings, &folder, &package, &gate).await.map(|report| {
                 tracing::info!(%subject, ?report, "the release passed its preflight");
@@ -52,6 +54,11 @@ pub(super) fn run_preflight(
 
         tried.map_or_else(stopped, |()| JobOutcome::Passed)
     }))
+}
+
+/// Marks that a release works. The mark waits for the disk.
+async fn marked(mark: Arc<TrialMark>) -> Option<WorkUnderWay> {
+    tokio::task::spawn_blocking(move || mark.load()).await.ok()
 }
 
 fn stopped(error: PreflightError) -> JobOutcome {
@@ -75,18 +82,27 @@ pub(super) fn load_candidate(
         Kind::Configuration => return Some(Box::pin(async { JobOutcome::Passed })),
         Kind::Runtime => {
             let folder = updater.store.release_folder(subject, &on_trial.release);
-            return Some(Box::pin(move_models(updater.parts.repository.clone(), subject.name.clone(), folder)));
+            let (repository, name, mark) =
+                (updater.parts.repository.clone(), subject.name.clone(), updater.mark(subject));
+            return Some(Box::pin(async move {
+                let _work = marked(mark).await;
+                move_models(repository, name, folder).await
+            }));
         }
     }
 
     let managed = updater.managed(subject, &on_trial.release, state);
     let (repository, name, gate) = (updater.parts.repository.clone(), subject.name.clone(), on_trial.plan.gate);
+    let mark = updater.mark(subject);
     Some(Box::pin(async move {
+        let work = marked(mark).await;
         let loaded = match repository.load_beside(&name, &managed).await {
             Ok(loaded) => loaded,
             Err(error) => return load_failed(&error),
         };
 
+        // Its golden inputs have run.
+        drop(work);
         let Ok(incumbent) = repository.pin(&name, None) else { return JobOutcome::Loaded(loaded) };
         match compare(&loaded, &incumbent, &gate).await {
             Ok(()) => JobOutcome::Loaded(loaded),
@@ -112,6 +128,9 @@ async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf
 fn load_failed(error: &VersionError) -> JobOutcome {
     if error.is_wrong() {
         JobOutcome::Failed(Reason::new(Cause::Golden, error.to_string()))
+    } else if error.is_interrupted() {
+        // Somebody killed its process, which is no attempt of the release.
+        JobOutcome::Deferred { reason: Reason::new(Cause::Load, error.to_string()), after: None, wasted: 0 }
     } else {
         JobOutcome::Interrupted(Reason::new(Cause::Load, error.to_string()))
     }

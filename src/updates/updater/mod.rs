@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::abortable;
 use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName};
+use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
 use ledge_models::repository::{LoadedModel, Repository};
 use ledge_service::audit_event::AuditSink;
 use ledge_service::shutdown::Shutdown;
@@ -43,6 +44,9 @@ use volatile::{JobOutcome, Verdict, Volatile};
 
 /// Interval at which stages are judged.
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The time after the start of the updater for which settings on trial count as being loaded.
+const SETTINGS_LOAD_TIME: Duration = Duration::from_mins(1);
 
 /// Interval at which counts without other changes are written: a crash loses at most this much of them.
 const COUNTS_WRITE_INTERVAL: Duration = Duration::from_mins(1);
@@ -80,12 +84,15 @@ pub struct Updater {
     unwritten: bool,
     /// Set when a step was not taken because the state could not be written.
     missed: bool,
+    /// The releases on trial that this start loaded.
+    loads: BTreeMap<Subject, WorkUnderWay>,
+    started: Instant,
 }
 
 impl Updater {
     /// Continues from the states found at the start.
     pub fn new(prepared: Prepared, parts: Parts) -> Self {
-        let Prepared { store, persisted, before, .. } = prepared;
+        let Prepared { store, persisted, before, loads, .. } = prepared;
         let volatile = |(subject, old): (&Subject, &SubjectState)| {
             // Settings and libraries were read before this start was counted.
             let taken_up = if subject.kind == Kind::Model { persisted.subjects.get(subject)? } else { old };
@@ -106,6 +113,8 @@ impl Updater {
             written: Instant::now(),
             unwritten: false,
             missed: false,
+            loads,
+            started: Instant::now(),
         }
     }
 
@@ -118,6 +127,8 @@ impl Updater {
             self.reconcile(&subject).await;
         }
 
+        // Models and libraries on trial are loaded. Settings show what they do only while the daemon serves.
+        self.loads.retain(|subject, _| subject.kind == Kind::Configuration);
         // The last process may have been cut off before it did so.
         self.collect_garbage();
         let mut ticks = tokio::time::interval(JUDGE_INTERVAL);
@@ -191,6 +202,9 @@ impl Updater {
     }
 
     async fn tick(&mut self, passed: Duration) {
+        if self.started.elapsed() >= SETTINGS_LOAD_TIME {
+            self.loads.clear();
+        }
         for subject in self.known() {
             let state = self.state(&subject);
             if state.live() != self.volatile(&subject).serving.as_ref() {
@@ -326,6 +340,10 @@ impl Updater {
         let duty = state.duty();
         self.volatile(subject).abort_outdated_job(&state);
         let was_on_trial = self.volatile(subject).drop_stale(&state);
+        if subject.kind == Kind::Model && matches!(duty, Duty::Mirror | Duty::Share | Duty::Soak) {
+            // Before requests are counted, the first of which is marked.
+            self.mark(subject);
+        }
         self.switch(subject, &state).await;
         if subject.kind == Kind::Model {
             if was_on_trial {
@@ -395,6 +413,13 @@ impl Updater {
                 ending.with(done);
             }
         });
+    }
+
+    /// Returns the mark of a subject's loads and first runs.
+    fn mark(&mut self, subject: &Subject) -> Arc<TrialMark> {
+        let path = self.store.mark_path(subject);
+        let of_start = self.loads.get(subject).map(WorkUnderWay::mark);
+        self.volatile(subject).mark(|| of_start.unwrap_or_else(|| TrialMark::open(&path)))
     }
 
     fn write_counts(&mut self) {
