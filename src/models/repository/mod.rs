@@ -151,7 +151,7 @@ pub use index::{IndexRow, ModelState, UnavailableReason, VersionState};
 use load_places::LoadPlaces;
 use load_records::file::LoadRecordFile;
 pub use loaded_model::{LoadedModel, ModelDefaults};
-pub use loading::{RuntimeRefusal, VersionError};
+pub use loading::{Predecessor, RuntimeRefusal, VersionError};
 pub use loads::{LoadMode, Refresh};
 pub use managed::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, ObservationSnapshot, Observations};

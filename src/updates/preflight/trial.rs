@@ -13,7 +13,9 @@ use ledge_engine::cores::Topology;
 use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
 use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd, Work};
 use ledge_models::repository::profile::Profiles;
-use ledge_models::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
+use ledge_models::repository::{
+    LoadedModel, ModelDefaults, Predecessor, Repository, Sources, VersionError, golden_score, tuning,
+};
 use ledge_models::scheduling::engine::Engine;
 use ledge_service::audit_event::AuditSink;
 use rustix::process::Signal;
@@ -49,6 +51,7 @@ pub(super) struct Trial {
     runtimes: Runtimes,
     sealer: Sealer,
     limits: TrialLimits,
+    predecessor: Option<Predecessor>,
     /// The processes that the kernel had ended for want of memory before, on the whole machine.
     ended_by_kernel: Option<u64>,
     /// The step that it is in, such as "loading it": a crash is reported with it.
@@ -58,7 +61,7 @@ pub(super) struct Trial {
 impl Trial {
     /// A trial in these runtimes. Nothing is loaded, and no process started.
     pub fn new(settings: &PreflightSettings, runtimes: Runtimes, limits: TrialLimits) -> Self {
-        let PreflightSettings { children, threads, measure, timeout, sealer, .. } = settings.clone();
+        let PreflightSettings { children, threads, measure, timeout, sealer, predecessor, .. } = settings.clone();
         let defaults = ModelDefaults {
             max_queue_size: 16,
             timeout,
@@ -77,7 +80,15 @@ impl Trial {
         let engine = Engine::new(runtimes.clone(), Topology::read().budget(threads), None, children);
         let repository = Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, AuditSink::to_nowhere());
         let ended_by_kernel = Memory::processes_ended(Path::new("/"));
-        Self { repository, runtimes, sealer, limits, ended_by_kernel, step: Mutex::new("starting".to_owned()) }
+        Self {
+            repository,
+            runtimes,
+            sealer,
+            limits,
+            predecessor,
+            ended_by_kernel,
+            step: Mutex::new("starting".to_owned()),
+        }
     }
 
     /// Tries the model of one version: from the folder of its model config, golden inputs and labels, and from that of its
@@ -186,7 +197,9 @@ impl Trial {
         files: &Opened,
         golden_min: Option<f64>,
     ) -> Result<Arc<LoadedModel>, VersionError> {
-        self.repository.load_from(name, version, (&files.folder, &files.files), golden_min, files.sealed.as_ref()).await
+        let (folders, sealed, before) =
+            ((&*files.folder, &*files.files), files.sealed.as_ref(), self.predecessor.as_ref());
+        self.repository.load_from(name, version, folders, golden_min, sealed, before).await
     }
 
     /// Does `work`, and ends the processes when they take too much memory or time.

@@ -33,8 +33,13 @@ pub(super) fn run_preflight(
 ) -> Option<BoxFuture<'static, JobOutcome>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
-    let settings =
-        PreflightSettings { runtimes: updater.parts.repository.runtimes(), ..updater.parts.preflight.clone() };
+    let repository = &updater.parts.repository;
+    let live = (subject.kind == Kind::Model).then(|| repository.pin(&subject.name, None).ok()).flatten();
+    let settings = PreflightSettings {
+        runtimes: repository.runtimes(),
+        predecessor: live.map(|live| live.as_predecessor()),
+        ..updater.parts.preflight.clone()
+    };
     let models = updater.live_models_in(&subject.name);
 
     let (gate, mark) = (on_trial.plan.gate, updater.mark(subject));
@@ -104,7 +109,7 @@ pub(super) fn load_candidate(
         // Its golden inputs have run.
         drop(work);
         let Ok(incumbent) = repository.pin(&name, None) else { return JobOutcome::Loaded(loaded) };
-        match compare(&loaded, &incumbent, &gate).await {
+        match compare(&repository, &loaded, &incumbent, &gate).await {
             Ok(()) => JobOutcome::Loaded(loaded),
             Err(error) => {
                 repository.end(loaded).await;
@@ -136,11 +141,19 @@ fn load_failed(error: &VersionError) -> JobOutcome {
     }
 }
 
-/// Compares latency and memory of the new version with those of the live one, alternately, so that a busy moment of the
+/// Compares memory and latency of the new version with those of the live one. Memory is compared within one runtime: of two
+/// runtimes, one takes several times as much for the same model. Latency alternately, so that a busy moment of the
 /// machine slows both. By the median: on a machine with more work than cores some runs wait for a core, and only the
 /// 95th percentile shows it.
-async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), PreflightError> {
-    gates::judge_memory(gate, new.instance_usage().bytes_each, live.instance_usage().bytes_each)?;
+async fn compare(
+    repository: &Repository,
+    new: &Arc<LoadedModel>,
+    live: &Arc<LoadedModel>,
+    gate: &Gate,
+) -> Result<(), PreflightError> {
+    if new.runtime() == live.runtime() {
+        compare_memory(repository, new, live, gate).await?;
+    }
     let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
     if [new, live].into_iter().any(|model| tuning::sample(model).is_none()) {
         tracing::debug!(model = %new.name, version = %new.version, "not timed: the inputs of the model are too large");
@@ -164,6 +177,26 @@ async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -
         }
     }
     Ok(judged?)
+}
+
+async fn compare_memory(
+    repository: &Repository,
+    new: &LoadedModel,
+    live: &LoadedModel,
+    gate: &Gate,
+) -> Result<(), PreflightError> {
+    let [new_bytes, live_bytes] = [new, live].map(|model| model.instance_usage().bytes_each);
+    if gates::judge_memory(gate, new_bytes, live_bytes).is_ok() {
+        return Ok(());
+    }
+    // The live version may share its process with others, whose memory it uses too. The new one does not.
+    let copy = repository.load_copy(live).await.map_err(|error| {
+        let detail = format!("the live version cannot be loaded again, to compare its memory: {error}");
+        PreflightError::Postponed(Reason::new(Cause::Memory, detail))
+    })?;
+    let copy_bytes = copy.instance_usage().bytes_each;
+    repository.end(copy).await;
+    Ok(gates::judge_memory(gate, new_bytes, live_bytes.max(copy_bytes))?)
 }
 
 /// Returns the times of both versions in one round; `None` for a model that refuses zeros, which cannot be timed
