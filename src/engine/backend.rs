@@ -291,7 +291,7 @@ pub struct RunResult {
     pub outputs: Vec<Tensor>,
     /// The time of each phase.
     pub time: ComputeTime,
-    /// The CPU time of a thread of another process.
+    /// The CPU time of a thread of another process; of a run with a pipeline, with that of the pipeline.
     pub cpu_elsewhere: Duration,
 }
 

@@ -30,10 +30,13 @@ what guards a rollout, unless an option says otherwise:
 
 gate: a limit is a number, or off. Where there is too little to judge by, it passes.
   golden_min        share of the signed golden inputs that must be answered right
-  p95_ratio_max     95th percentile of the time of a request, over that of the version before; 1 ms more is never too slow
-  error_rate_max    share of the requests that the new version fails and the one before answers
+  p95_ratio_max     CPU time of a run, over that of the version before on the same inputs, in pairs; 0.5 ms more is never
+                    too slow
+  error_rate_max    share of the requests that the new version fails, or answers with values that are not finite, and the
+                    one before does not
   memory_ratio_max  memory of the loaded model, over that of the version before; 32 MiB more are never too much
-  agreement_min     share of the mirrored requests on which both versions agree
+  agreement_min     share of the mirrored requests on which both versions agree; besides, they must agree as often as was
+                    signed (model add --evaluate)
   psi_max           drift of the answered classes against the signed reference (population stability index)
 
 shadow, canary, soak: a stage ends when it has lasted min_s and seen min_requests, and at max_s at the latest.

@@ -91,6 +91,9 @@ impl Repository {
         self.managed_versions().insert(name.clone(), release);
         let (model, _alone) = self.lock_model(name).await;
         let before = self.go_live(&model, &loaded, observations);
+        if let Some(before) = before.as_ref().filter(|before| before.version != loaded.version) {
+            loaded.statistics.follow(&before.statistics);
+        }
         self.follow_library(&model).await;
         before
     }

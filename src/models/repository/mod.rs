@@ -13,6 +13,7 @@
 //! * `statistics.rs`, `statistics/` - the counts of one version since the start; `histogram.rs` has distributions,
 //!   `full_queue.rs` refusals that go on
 //! * `full_queues.rs` - the findings about queues that have no room
+//! * `wrong_values.rs` - the findings about answers that are not finite
 //! * `loaded_model.rs` - one version, loaded, warmed up and checked
 //! * `slot.rs` - the live versions of one model, and the candidate, behind one atomic pointer
 //! * `index.rs` - the index of the repository in Triton's words
@@ -23,6 +24,7 @@
 //! * `pipeline_check.rs` - a sample through the pipeline of a model before it serves
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
+//! * `pace.rs` - measures two versions in pairs of runs
 //! * `search.rs`, `search/` - the search of `ledge tune`
 //! * `version_files.rs` - whether the files of a version are those that were read before
 //! * `load_records.rs`, `load_records/` - the versions that this box has served, and loads that failed; `file.rs` is their
@@ -118,6 +120,7 @@ mod loads;
 pub mod managed;
 pub mod model_config;
 pub mod observations;
+pub mod pace;
 mod pipeline_check;
 mod placement;
 mod port_config;
@@ -130,6 +133,7 @@ pub mod statistics;
 pub mod trial_mark;
 pub mod tuning;
 mod version_files;
+mod wrong_values;
 
 use std::collections::BTreeMap;
 use std::path::Path;

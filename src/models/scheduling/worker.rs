@@ -300,6 +300,9 @@ fn run_raw(
         finished = long_run::see_out(task.shared, instance, task.long(deadline));
     }
     let WorkTimes { compute, run_cpu, pipeline_cpu, .. } = finished.times;
+    if let Ok(run) = &mut finished.result {
+        run.cpu_elsewhere = run_cpu + pipeline_cpu;
+    }
     if let Some(compute) = compute {
         instance.observer.executed(rows, compute, run_cpu);
     }

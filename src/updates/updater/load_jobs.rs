@@ -3,27 +3,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ledge_base::names::ModelName;
 use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
-use ledge_models::repository::{LoadedModel, Repository, VersionError, tuning};
+use ledge_models::repository::{LoadedModel, Repository, VersionError};
 
-use super::Updater;
 use super::volatile::JobOutcome;
+use super::{Updater, paces};
 use crate::gates;
 use crate::plan::Gate;
 use crate::preflight::{self, ConfigurationPreflight, PreflightError, PreflightSettings};
 use crate::state::{Cause, Reason, SubjectState};
 use crate::subject::{Kind, Subject};
-
-/// Rounds in which versions are timed against each other, and the length of each.
-const TIMING_ROUNDS: u32 = 3;
-const TIMING_ROUND: Duration = Duration::from_millis(200);
-
-/// Further rounds while the new version seems too slow: a refusal is for good, and a busy machine is no reason.
-const EXTRA_TIMING_ROUNDS: u32 = 12;
 
 /// Runs the preflight of a release in a process of its own.
 pub(super) fn run_preflight(
@@ -42,10 +34,10 @@ pub(super) fn run_preflight(
     };
     let models = updater.live_models_in(&subject.name);
 
-    let (gate, mark) = (on_trial.plan.gate, updater.mark(subject));
+    // Not marked: its process has limits, and the kernel ends it long before the daemon.
+    let gate = on_trial.plan.gate;
     let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {
-        let _work = marked(mark).await;
         let tried = match subject.kind {
             Kind::Model => preflight::run(&settings, &folder, &package, &gate).await.map(|report| {
                 tracing::info!(%subject, ?report, "the release passed its preflight");
@@ -141,10 +133,8 @@ fn load_failed(error: &VersionError) -> JobOutcome {
     }
 }
 
-/// Compares memory and latency of the new version with those of the live one. Memory is compared within one runtime: of two
-/// runtimes, one takes several times as much for the same model. Latency alternately, so that a busy moment of the
-/// machine slows both. By the median: on a machine with more work than cores some runs wait for a core, and only the
-/// 95th percentile shows it.
+/// Compares memory and pace of the new version with those of the live one. Memory is compared within one runtime: of two
+/// runtimes, one takes several times as much for the same model.
 async fn compare(
     repository: &Repository,
     new: &Arc<LoadedModel>,
@@ -154,29 +144,7 @@ async fn compare(
     if new.runtime() == live.runtime() {
         compare_memory(repository, new, live, gate).await?;
     }
-    let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
-    if [new, live].into_iter().any(|model| tuning::sample(model).is_none()) {
-        tracing::debug!(model = %new.name, version = %new.version, "not timed: the inputs of the model are too large");
-        return Ok(());
-    }
-    let (mut best, mut judged) = ([Duration::MAX; 2], Ok(()));
-    for round in 1..=TIMING_ROUNDS + EXTRA_TIMING_ROUNDS {
-        let median = async |model| Ok(tuning::closed_loop(model, 1, TIMING_ROUND).await?.percentile(0.5));
-        let Some(timed) = both_timed(median(new).await, median(live).await)? else {
-            tracing::debug!(
-                model = %new.name, version = %new.version,
-                "not timed: the live version fails on inputs of zeros"
-            );
-            return Ok(());
-        };
-        best = [best[0].min(timed[0]), best[1].min(timed[1])];
-        let [new_us, live_us] = best.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-        judged = gates::judge_latency(limit, "half of the timed runs", new_us, live_us);
-        if round >= TIMING_ROUNDS && judged.is_ok() {
-            break;
-        }
-    }
-    Ok(judged?)
+    paces::compare(new, live, gate).await
 }
 
 async fn compare_memory(
@@ -197,36 +165,4 @@ async fn compare_memory(
     let copy_bytes = copy.instance_usage().bytes_each;
     repository.end(copy).await;
     Ok(gates::judge_memory(gate, new_bytes, live_bytes.max(copy_bytes))?)
-}
-
-/// Returns the times of both versions in one round; `None` for a model that refuses zeros, which cannot be timed
-/// without requests. A version that fails what the live one answers is not too slow, but it cannot go on untimed
-/// either.
-fn both_timed(
-    new: Result<Duration, String>,
-    live: Result<Duration, String>,
-) -> Result<Option<[Duration; 2]>, PreflightError> {
-    match (new, live) {
-        (Ok(new), Ok(live)) => Ok(Some([new, live])),
-        (_, Err(_)) => Ok(None),
-        (Err(error), Ok(_)) => {
-            let detail = format!("the new version failed while it was timed, and the live version did not: {error}");
-            Err(PreflightError::Interrupted(Reason::new(Cause::Latency, detail)))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_version_that_fails_what_the_live_one_answers_does_not_pass_untimed() {
-        let (time, error) = (Duration::from_millis(3), || Err("zeros are refused".to_owned()));
-        assert_eq!(both_timed(Ok(time), Ok(2 * time)), Ok(Some([time, 2 * time])));
-        assert_eq!(both_timed(error(), error()), Ok(None));
-        assert_eq!(both_timed(Ok(time), error()), Ok(None));
-        let Err(PreflightError::Interrupted(reason)) = both_timed(error(), Ok(time)) else { panic!("it passes") };
-        assert!(reason.cause == Cause::Latency && reason.detail.ends_with("did not: zeros are refused"), "{reason}");
-    }
 }

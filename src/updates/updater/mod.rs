@@ -9,6 +9,7 @@ mod boot;
 mod download_job;
 mod load_jobs;
 mod orders;
+mod paces;
 mod pauses;
 mod publish;
 mod serving;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::abortable;
+use futures_util::future::{BoxFuture, abortable};
 use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName};
 use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
@@ -31,6 +32,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::download::DownloadLimits;
+use super::gates::Pace;
 use super::handle::{QueuedOrder, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
@@ -40,6 +42,7 @@ use super::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
 pub use boot::{BootError, Prepared, prepare, read_managed};
+use paces::PaceVerdict;
 use volatile::{JobOutcome, Verdict, Volatile};
 
 /// Interval at which stages are judged.
@@ -233,6 +236,7 @@ impl Updater {
             match verdict {
                 Verdict::Pass if self.volatile(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
                 Verdict::Wait | Verdict::Pass => {}
+                Verdict::Measure => self.measure_pace(&subject, &state),
                 Verdict::Fail(reason) => _ = self.advance(&subject, Event::Failed(reason)).await,
             }
             // A pause between two attempts may be over.
@@ -271,6 +275,13 @@ impl Updater {
                 }
             }
             JobOutcome::Passed => _ = self.advance(subject, Event::Passed).await,
+            JobOutcome::Paced(pace) => {
+                let measured = self.volatile(subject).paces.measured(pace, Instant::now());
+                tracing::debug!(%subject, ?measured, "the pace of a version on trial was measured");
+                if let PaceVerdict::TooSlow(reason) = measured {
+                    self.advance(subject, Event::Failed(reason)).await;
+                }
+            }
             JobOutcome::Failed(reason) => _ = self.advance(subject, Event::Failed(reason)).await,
             JobOutcome::Interrupted(reason) => {
                 self.volatile(subject).pause_after_attempt(&reason);
@@ -385,7 +396,35 @@ impl Updater {
             Duty::Soak | Duty::Mirror | Duty::Share | Duty::Rest => return,
         };
 
-        let Some(job) = job else { return };
+        if let Some(job) = job {
+            self.start_job(subject, duty, job);
+        }
+    }
+
+    /// Measures the pace of a version that sees requests, unless that is under way or not due.
+    fn measure_pace(&mut self, subject: &Subject, state: &SubjectState) {
+        let duty = state.duty();
+        if !self.volatile(subject).may_start(duty) || !self.volatile(subject).paces.are_due() {
+            return;
+        }
+        let Some((trial, limit)) = state.trial.as_ref().and_then(|trial| Some((trial, trial.plan.gate.p95_ratio_max?)))
+        else {
+            return;
+        };
+        let recent = self.volatile(subject).observations(state).map(|seen| seen.recent_inputs()).unwrap_or_default();
+        let volatile = self.volatile(subject);
+        let (loaded, previous) = (volatile.loaded.clone(), volatile.previous.clone());
+        let live = self.parts.repository.pin(&subject.name, None).ok();
+        let (new, before) = if trial.stage == Stage::Active { (live, previous) } else { (loaded, live) };
+        if let Some((new, before)) = new.zip(before) {
+            self.start_job(subject, duty, paces::measure(new, before, limit, recent));
+        } else {
+            // Without both there is nothing to compare, as after a start during the soak.
+            self.volatile(subject).paces.measured(Pace::WithinLimit, Instant::now());
+        }
+    }
+
+    fn start_job(&mut self, subject: &Subject, duty: Duty, job: BoxFuture<'static, JobOutcome>) {
         let number = self.next_job;
         self.next_job += 1;
         let turn = self.slots.of(duty);

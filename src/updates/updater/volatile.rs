@@ -13,6 +13,8 @@ use ledge_models::repository::{
     Candidate, CandidateShare, LoadedModel, ObservationConfig, ObservationSnapshot, Observations,
 };
 
+use super::paces::Paces;
+use crate::gates::Pace;
 use crate::package::Package;
 use crate::state::{Duty, Installed, Reason, Stage, SubjectState, Trial};
 
@@ -34,6 +36,8 @@ pub(super) enum JobOutcome {
     /// It is loaded next to the live version.
     Loaded(Arc<LoadedModel>),
     Passed,
+    /// The pace of a version that sees requests was measured.
+    Paced(Pace),
     /// It failed, and would fail again.
     Failed(Reason),
     /// It failed, and may succeed the next time. The attempt counts.
@@ -53,6 +57,8 @@ pub(super) enum Verdict {
     Wait,
     Pass,
     Fail(Reason),
+    /// It seems to be slow: its pace is to be measured.
+    Measure,
 }
 
 /// A job under way.
@@ -93,6 +99,8 @@ pub(super) struct Volatile {
     /// The trial that all this belongs to.
     of: Option<(DeviceName, ModelVersion)>,
     observations: Option<Arc<Observations>>,
+    /// The paces that were measured while it sees requests.
+    pub paces: Paces,
     /// The mark of the loads and the first run of any trial.
     mark: Option<Arc<TrialMark>>,
     /// The current stage, and the requests that the new version had seen before it.
@@ -178,6 +186,7 @@ impl Volatile {
         self.loaded = None;
         self.is_watched = false;
         self.observations = None;
+        self.paces = Paces::default();
         if let Some(mark) = &self.mark {
             mark.forget_runs();
         }
