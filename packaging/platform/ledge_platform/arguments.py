@@ -221,6 +221,25 @@ def model_options(adding):
         help="sign without running the golden inputs, such as where no `ledge` or none of its runtimes is installed",
     )
     add(
+        "--evaluate",
+        type=Path,
+        metavar="DIR",
+        help="an evaluation set: inputs in the form of golden inputs, answers left out, a file or a line (.jsonl) each. "
+        "Both versions run on it, and how often they agree is signed: boxes stop a version that agrees less often",
+    )
+    add(
+        "--against",
+        metavar="VERSION",
+        help="the signed version that this one is compared with (default: the highest that is lower), or none",
+    )
+    add(
+        "--agreement-min",
+        type=float,
+        default=0.95,
+        metavar="SHARE",
+        help="refuse a version that surely agrees with the one before on fewer inputs than this (0.95)",
+    )
+    add(
         "--accuracy", type=Path, metavar="REPORT.json", help="how good it was found to be: signed and shown, not judged"
     )
     add(
@@ -230,7 +249,7 @@ def model_options(adding):
         help="how its classes should be distributed, for the gate psi_max: "
         '{"output": "probabilities", "classes": [0.2, 0.8]}',
     )
-    add("--tolerance", type=float, metavar="X", help="how much two versions may differ and still agree (0.01)")
+    add("--tolerance", type=float, metavar="X", help="how much two versions may differ and still agree (default: as measured, else 0.01)")
     add(
         "--input",
         action="append",

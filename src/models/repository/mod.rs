@@ -41,6 +41,7 @@
 //! * `trial_mark.rs` - a mark on the disk while a version on trial is loaded or runs first
 //! * `crashed.rs` - models that ended their processes: golden inputs are tried again, and findings name them
 //! * `agreement.rs` - comparison of two answers to one request
+//! * `comparison.rs` - comparison of the answers of two models on many inputs
 //!
 //! Invariants:
 //! * A live version is never taken away before its replacement is ready. A version that does not load disturbs no
@@ -97,6 +98,7 @@
 
 pub mod agreement;
 pub mod candidate;
+pub mod comparison;
 pub mod chain;
 mod check;
 pub mod config;
