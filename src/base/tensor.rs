@@ -13,6 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory_budget::Hold;
 
+/// The blocks of a large tensor that are read for a look at its values, and the bytes of each: a megabyte takes a tenth of
+/// a millisecond.
+const SAMPLED_BLOCKS_MAX: usize = 256;
+const SAMPLED_BLOCK_BYTES: usize = 4096;
+
 /// The datatypes of the Open Inference Protocol, and BF16 as Triton adds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -191,6 +196,30 @@ impl Tensor {
     /// A tensor over a vector of elements, which is not copied.
     pub fn from_vec<T: Element>(shape: Vec<usize>, elements: Vec<T>) -> Result<Self, TensorError> {
         Self::new(T::DATATYPE, shape, Bytes::from_owner(Elements(elements)))
+    }
+
+    /// True when it holds NaN or an infinity. Of a large tensor only a sample is read, spread evenly.
+    pub fn has_non_finite(&self) -> bool {
+        // The bits of an exponent are all set.
+        let half = |bits: u16| self.any_sampled(|element: &[u8; 2]| u16::from_le_bytes(*element) & bits == bits);
+        match self.datatype {
+            DataType::Fp16 => half(0x7c00),
+            DataType::Bf16 => half(0x7f80),
+            DataType::Fp32 => {
+                self.any_sampled(|element: &[u8; 4]| u32::from_le_bytes(*element) & 0x7f80_0000 == 0x7f80_0000)
+            }
+            DataType::Fp64 => {
+                let bits = 0x7ff0_0000_0000_0000;
+                self.any_sampled(|element: &[u8; 8]| u64::from_le_bytes(*element) & bits == bits)
+            }
+            _ => false,
+        }
+    }
+
+    fn any_sampled<const N: usize>(&self, is: impl Fn(&[u8; N]) -> bool) -> bool {
+        let blocks = self.data.len().div_ceil(SAMPLED_BLOCK_BYTES);
+        let step = blocks.div_ceil(SAMPLED_BLOCKS_MAX).max(1);
+        self.data.chunks(SAMPLED_BLOCK_BYTES).step_by(step).any(|block| block.as_chunks().0.iter().any(&is))
     }
 
     /// A `BYTES` tensor.
@@ -377,6 +406,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn values_that_are_not_finite_are_found_in_every_datatype() {
+        let of = |datatype, numbers: &[f64]| from_f64(datatype, vec![numbers.len()], numbers).unwrap();
+        for datatype in [DataType::Fp16, DataType::Bf16, DataType::Fp32, DataType::Fp64] {
+            assert!(!of(datatype, &[0.0, -1.5, 3e4]).has_non_finite(), "{datatype}");
+            for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                assert!(of(datatype, &[1.0, value]).has_non_finite(), "{datatype}");
+            }
+        }
+        assert!(!of(DataType::Int32, &[1.0, -1.0]).has_non_finite());
+        // A sample of a large one.
+        let mut large = vec![0.5_f32; 1 << 22];
+        assert!(!Tensor::from_vec(vec![large.len()], large.clone()).unwrap().has_non_finite());
+        large.fill(f32::NAN);
+        assert!(Tensor::from_vec(vec![large.len()], large).unwrap().has_non_finite());
+    }
 
     #[test]
     fn a_tensor_fills_its_shape_exactly() {

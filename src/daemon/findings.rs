@@ -84,7 +84,7 @@ impl LookedAt {
     /// * the configuration was valid when it started;
     /// * it opens no connections to find something ([`Seeker::Daemon`]), and reports its own connection to the broker;
     /// * it has loaded the models, so it reports those that do not serve, that calls
-    ///   crash, that fail calls or whose queues are full, and tries none again;
+    ///   crash, that fail calls, whose queues are full or whose answers are not finite, and tries none again;
     /// * it watches the cameras, so it reports those that are not online;
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Check> {
@@ -97,6 +97,7 @@ impl LookedAt {
         checks.extend(self.repository.full_queues());
         checks.extend(self.repository.crashing_models());
         checks.extend(self.repository.failing_calls());
+        checks.extend(self.repository.wrong_values());
         checks.extend(self.cameras.findings());
         checks
     }

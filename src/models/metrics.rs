@@ -104,6 +104,9 @@ impl ModelMetrics<'_, '_> {
         self.by("reason", "inference_refusals", help, |live| {
             RefusalReason::ALL.map(|why| (why.as_str(), ConstCounter::new(live.counters.refusals.of(why))))
         })?;
+        let help =
+            "Requests answered with NaN or an infinity; failed ones where the version before gave no such answer";
+        self.each("inference_non_finite", help, |live| ConstCounter::new(live.counters.non_finite))?;
         self.each("inference_elements", "Batch elements inferred, cache hits left out", |live| {
             ConstCounter::new(live.counters.inference_count)
         })?;

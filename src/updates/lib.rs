@@ -48,6 +48,7 @@
 //!   * `boot.rs` - the start, before any model is loaded
 //!   * `download_job.rs`, `load_jobs.rs` - the jobs: a download, a preflight, a load next to the live version
 //!   * `verdict.rs` - passes, continues or fails a stage that sees requests
+//!   * `paces.rs` - measures a version again before it counts as too slow
 //!   * `serving.rs` - the versions that requests see
 //!   * `volatile.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
 //!   * `orders.rs` - orders of the administrator

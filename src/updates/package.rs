@@ -6,7 +6,8 @@
 //!   "limits": {"memory_mb": 512, "seconds": 120},
 //!   "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 13]}], "outputs": [...],
 //!   "accuracy": {"dataset": "wine, held out", "samples": 36, "top1": 0.97},
-//!   "reference": {"output": "probabilities", "classes": [0.33, 0.40, 0.27]}, "tolerance": 0.01}}
+//!   "reference": {"output": "probabilities", "classes": [0.33, 0.40, 0.27]}, "tolerance": 0.01,
+//!   "agreement": {"version": 1, "agreed": 194, "compared": 200}}}
 //! ```
 //!
 //! It is signed as canonical JSON, which has no fractions: `ledge-platform` writes the value of `"ledge"` as a string
@@ -17,6 +18,7 @@
 
 use std::collections::BTreeSet;
 
+use ledge_base::names::ModelVersion;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -57,6 +59,18 @@ pub struct Package {
     /// The difference up to which two versions agree; 0.01 where it names none.
     #[serde(default)]
     pub tolerance: Option<f64>,
+    /// How often it agreed with an earlier release, before it was signed.
+    #[serde(default)]
+    pub agreement: Option<ExpectedAgreement>,
+}
+
+/// The answers on which a release agreed with an earlier one of the same subject, on inputs of the platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpectedAgreement {
+    /// The version of the earlier release.
+    pub version: ModelVersion,
+    pub agreed: u64,
+    pub compared: u64,
 }
 
 /// The requirements on a box.

@@ -147,7 +147,8 @@ pub struct Gate {
     /// within the tolerance of the package. None by default: a version that was trained again may well answer
     /// otherwise.
     pub agreement_min: Option<f64>,
-    /// The 95th percentile of the time of a request, over that of the previous version.
+    /// The time of a run, over that of the previous version on the same input at the same moment. A 95th percentile of the
+    /// requests above it is a reason to measure.
     pub p95_ratio_max: Option<f64>,
     /// The share of requests that the new version fails.
     pub error_rate_max: Option<f64>,
@@ -160,7 +161,7 @@ pub struct Gate {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { p95_ratio_max: Some(2.0), error_rate_max: Some(0.02), memory_ratio_max: Some(2.0), ..Self::OPEN }
+        Self { p95_ratio_max: Some(1.5), error_rate_max: Some(0.02), memory_ratio_max: Some(1.5), ..Self::OPEN }
     }
 }
 

@@ -29,7 +29,7 @@ pub use reason::{Cause, Reason};
 pub use superseded::Superseded;
 pub use trial::{Trial, UsedBudget};
 
-/// Starts of the daemon during a trial before the trial counts as their cause.
+/// Starts of the daemon in a row that found work of a trial under way, before the trial counts as their cause.
 const STARTS_MAX: u32 = 3;
 
 /// Most refused releases that are remembered, the newest.
@@ -175,7 +175,11 @@ pub enum Event {
     Waited {
         seconds: u64,
     },
-    Started,
+    /// The daemon started.
+    Started {
+        /// True when a load or the first run of the release on trial was under way as the last process ended.
+        under_way: bool,
+    },
     /// A release is damaged on disk.
     Damaged(Installed),
     /// The administrator keeps the version that runs.
@@ -271,7 +275,7 @@ impl SubjectState {
             Event::Deferred { reason, now_ms, next_ms, wasted } => self.deferred(reason, now_ms, next_ms, wasted),
             Event::Retry { now_ms } => self.retry(now_ms),
             Event::Waited { seconds } => self.waited(seconds),
-            Event::Started => self.started(),
+            Event::Started { under_way } => self.started(under_way),
             Event::Pin => self.pinned = true,
             Event::Unpin => self.pinned = false,
             Event::RollBack if self.trial.is_none() => {
@@ -479,23 +483,22 @@ impl SubjectState {
         }
     }
 
-    fn started(&mut self) {
-        let Some(trial) = &mut self.trial else { return };
-        let runs = match trial.stage {
-            Stage::Downloading => false,
-            // The preflight may take the machine down as well, and so may the load next to the live version.
-            Stage::Verified | Stage::Staged => !trial.held,
-            Stage::Shadow | Stage::Canary | Stage::Active => true,
-        };
-        if !runs {
-            return;
-        }
-        if trial.starts_left == 0 {
-            let detail = format!("the daemon started {} times while it was {}", STARTS_MAX + 1, trial.stage);
+    fn started(&mut self, under_way: bool) {
+        let Some(trial) = self.trial.as_mut().filter(|trial| trial.stage > Stage::Downloading) else { return };
+        if !under_way {
+            // Something else ended the process: the release had done its work well until then.
+            trial.starts_left = STARTS_MAX;
+        } else if let Some(left) = trial.starts_left.checked_sub(1) {
+            trial.starts_left = left;
+        } else {
+            let detail = format!(
+                "{} starts of the daemon in a row found a load or the first run of it under way while it was {}",
+                STARTS_MAX + 1,
+                trial.stage
+            );
             self.roll_back(Reason::new(Cause::Restarts, detail));
             return;
         }
-        trial.starts_left -= 1;
         if (Stage::Shadow..Stage::Active).contains(&trial.stage) {
             // It was loaded next to the live version, in memory that is gone: load and judge it again.
             trial.enter(Stage::Staged);

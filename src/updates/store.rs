@@ -8,6 +8,7 @@
 //! releases/KIND/NAME/RELEASE/       hard links to blobs, and `.sha256sums`, their list
 //! releases/KIND/NAME/.RELEASE.new   a release that is being made
 //! releases/KIND/NAME/.RELEASE.old   one that is being removed
+//! marks/KIND/NAME                   `1` while the release on trial is loaded or runs first
 //! ```
 //!
 //! A name without a dot appears by a rename, after everything behind it was fsynced. Anything under such a name is
@@ -33,6 +34,11 @@ pub(super) fn release_folder(folder: &Path, subject: &Subject, release: &Install
 
 fn releases(folder: &Path, subject: &Subject) -> PathBuf {
     folder.join("releases").join(subject.kind.folder()).join(subject.name.as_str())
+}
+
+/// Returns the path of the mark of a release on trial in the store at `folder`.
+pub(super) fn mark_path(folder: &Path, subject: &Subject) -> PathBuf {
+    folder.join("marks").join(subject.kind.folder()).join(subject.name.as_str())
 }
 
 #[cfg(test)]
@@ -192,6 +198,11 @@ impl BlobStore {
     /// Returns the folder of a release, made or not.
     pub fn release_folder(&self, subject: &Subject, release: &Installed) -> PathBuf {
         release_folder(&self.folder, subject, release)
+    }
+
+    /// Returns the path of the mark of a release on trial.
+    pub fn mark_path(&self, subject: &Subject) -> PathBuf {
+        mark_path(&self.folder, subject)
     }
 
     /// Removes unencrypted parts of models from a box that never encrypted before: they would stay until the same file

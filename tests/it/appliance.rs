@@ -117,7 +117,7 @@ pub fn version(number: u64) -> ModelVersion {
 
 pub fn observations(reference: Option<&str>) -> Arc<Observations> {
     let reference_output = reference.map(str::to_owned);
-    Arc::new(Observations::new(ObservationConfig { reference_output, tolerance: 0.01 }))
+    Arc::new(Observations::new(ObservationConfig { reference_output, tolerance: 0.01 }, None))
 }
 
 pub fn request(input: &str, row: &[f32], version: Option<u64>) -> InferRequest {

@@ -95,6 +95,7 @@ mod tls_cli;
 mod tls_kit;
 mod top;
 mod update_faults;
+mod update_trials;
 mod trial;
 mod updates_api;
 mod uploads;

@@ -119,6 +119,49 @@ def other_answers():
     return classifier(weights=WEIGHTS[:, [1, 2, 0]])
 
 
+def rarely(fault, low, high, nodes=(), initializers=()):
+    """Answers with `fault`, which `nodes` make, where the fourth column is between `low` and `high`: for that share of
+    uniform rows, and for no golden input."""
+    right = [
+        helper.make_node("MatMul", ["IN", "weights"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["right"], axis=1),
+        helper.make_node("MatMul", ["IN", "last"], ["column"]),
+        helper.make_node("Greater", ["column", "low"], ["is_above"]),
+        helper.make_node("Less", ["column", "high"], ["is_below"]),
+        helper.make_node("And", ["is_above", "is_below"], ["is_fault"]),
+        *nodes,
+        helper.make_node("Where", ["is_fault", fault, "right"], ["OUT"]),
+    ]
+    own = [constant("last", [[0], [0], [0], [1]]), constant("low", low), constant("high", high), *initializers]
+    graph = helper.make_graph(
+        right, "release", [value("IN", ["N", 4])], [value("OUT", ["N", 3])], [constant("weights", WEIGHTS), *own])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="ledge test models")
+    return model.SerializeToString(deterministic=True)
+
+
+def rarely_nan():
+    """NaN for a fifth of uniform rows."""
+    return rarely("nothing", 0.2, 0.4, initializers=[constant("nothing", float("nan"))])
+
+
+def rarely_negated():
+    """The negative of the right answer for a fifth of uniform rows."""
+    return rarely("negated", 0.2, 0.4, [helper.make_node("Neg", ["right"], ["negated"])])
+
+
+def rarely_wrong():
+    """Another class for a tenth of uniform rows."""
+    return rarely("rotated", 0.2, 0.3, [helper.make_node("Gather", ["right", "places"], ["rotated"], axis=1)],
+                  [constant("places", [1, 2, 0], np.int64)])
+
+
+def retrained():
+    """Weights that differ as those of another training do: it answers otherwise for some rows in a hundred."""
+    noise = np.random.default_rng(7).normal(0, 0.08, WEIGHTS.shape).astype(np.float32)
+    return classifier(weights=WEIGHTS + noise)
+
+
 def other_inputs():
     """Takes five columns by another name."""
     return classifier(weights=np.vstack([WEIGHTS, np.zeros((1, 3), np.float32)]), source="X", input=("X", ["N", 5]))
@@ -144,6 +187,13 @@ def releases():
         "huge": memory(1 << 32),
         "slow": slow(20),
         "endless": slow(1 << 40),
+        "work": slow(4),
+        "work_again": slow(4),
+        "work_twice": slow(8),
+        "nan": rarely_nan(),
+        "negated": rarely_negated(),
+        "wrong": rarely_wrong(),
+        "retrained": retrained(),
         "bad_accuracy": bad_accuracy(),
         "other_answers": other_answers(),
         "other_inputs": other_inputs(),

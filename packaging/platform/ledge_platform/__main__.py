@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from . import (
+    agreement,
     arguments,
     catalogues,
     ceremony,
@@ -200,6 +201,10 @@ def model_add(given):
     contents = folder.finished()
     release.refuse_unsignable(repository, ring, named(given), contents)
     tell(*golden_check(given, folder, contents))
+    found, lines = agreement_check(given, repository, folder, contents, description.get("reference", {}).get("output"))
+    # A tolerance that was given stays.
+    description = {**found, **description}
+    tell(*lines)
     add_release(given, repository, ring, folder.main, contents, description)
     left_out = folder.left_out()
     if left_out:
@@ -212,6 +217,20 @@ def golden_check(given, folder, contents):
     if given.without_check:
         return ["golden inputs were NOT run (--without-check): each box finds out in its own trial"]
     return goldens.check(goldens.program(given.ledge), named(given), folder.main, contents)
+
+
+def agreement_check(given, repository, folder, contents, scores):
+    """({what is signed of it}, lines to tell)."""
+    if given.evaluate is not None and not given.evaluate.is_dir():
+        raise Failure(f"--evaluate {given.evaluate} is no folder")
+    earlier = agreement.predecessor(repository, named(given), given.against)
+    if earlier is None or given.without_check:
+        return {}, []
+    if not folder.config.get("golden") and given.evaluate is None:
+        return {}, [f"agreement: there are no inputs to compare it with {earlier} on (--evaluate DIR)"]
+    found = agreement.measure(goldens.program(given.ledge), repository, earlier, named(given), folder.main, contents,
+                              given.evaluate, given.tolerance, scores)
+    return agreement.judge(found, earlier, named(given), given.agreement_min)
 
 
 def configuration_add(given):

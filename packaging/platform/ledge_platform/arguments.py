@@ -30,10 +30,13 @@ what guards a rollout, unless an option says otherwise:
 
 gate: a limit is a number, or off. Where there is too little to judge by, it passes.
   golden_min        share of the signed golden inputs that must be answered right
-  p95_ratio_max     95th percentile of the time of a request, over that of the version before; 1 ms more is never too slow
-  error_rate_max    share of the requests that the new version fails and the one before answers
+  p95_ratio_max     CPU time of a run, over that of the version before on the same inputs, in pairs; 0.5 ms more is never
+                    too slow
+  error_rate_max    share of the requests that the new version fails, or answers with values that are not finite, and the
+                    one before does not
   memory_ratio_max  memory of the loaded model, over that of the version before; 32 MiB more are never too much
-  agreement_min     share of the mirrored requests on which both versions agree
+  agreement_min     share of the mirrored requests on which both versions agree; besides, they must agree as often as was
+                    signed (model add --evaluate)
   psi_max           drift of the answered classes against the signed reference (population stability index)
 
 shadow, canary, soak: a stage ends when it has lasted min_s and seen min_requests, and at max_s at the latest.
@@ -218,6 +221,25 @@ def model_options(adding):
         help="sign without running the golden inputs, such as where no `ledge` or none of its runtimes is installed",
     )
     add(
+        "--evaluate",
+        type=Path,
+        metavar="DIR",
+        help="an evaluation set: inputs in the form of golden inputs, answers left out, a file or a line (.jsonl) each. "
+        "Both versions run on it, and how often they agree is signed: boxes stop a version that agrees less often",
+    )
+    add(
+        "--against",
+        metavar="VERSION",
+        help="the signed version that this one is compared with (default: the highest that is lower), or none",
+    )
+    add(
+        "--agreement-min",
+        type=float,
+        default=0.95,
+        metavar="SHARE",
+        help="refuse a version that surely agrees with the one before on fewer inputs than this (0.95)",
+    )
+    add(
         "--accuracy", type=Path, metavar="REPORT.json", help="how good it was found to be: signed and shown, not judged"
     )
     add(
@@ -227,7 +249,7 @@ def model_options(adding):
         help="how its classes should be distributed, for the gate psi_max: "
         '{"output": "probabilities", "classes": [0.2, 0.8]}',
     )
-    add("--tolerance", type=float, metavar="X", help="how much two versions may differ and still agree (0.01)")
+    add("--tolerance", type=float, metavar="X", help="how much two versions may differ and still agree (default: as measured, else 0.01)")
     add(
         "--input",
         action="append",

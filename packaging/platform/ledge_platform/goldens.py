@@ -58,17 +58,7 @@ def lay_out(folder, version, main, contents):
 
 def ask(ledge, name, repository):
     """(rows, exit status, what else it said)."""
-    # Passphrases and passwords of the platform are not for it.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEDGE_PLATFORM_")}
-    command = [ledge, "models", "check", name, "--repository", repository, "--json"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=LONGEST_S,
-            env=environment)
-    except OSError as error:
-        raise Failure(f"{ledge} cannot be run: {error.strerror}; {WITHOUT}") from None
-    except subprocess.TimeoutExpired:
-        raise Failure(f"{ledge} has not run the golden inputs in {LONGEST_S} s; {WITHOUT}") from None
+    done = run([ledge, "models", "check", name, "--repository", repository, "--json"], "run the golden inputs", WITHOUT)
     said = done.stderr.strip().splitlines()
     try:
         rows = json.loads(done.stdout)
@@ -78,3 +68,17 @@ def ask(ledge, name, repository):
         reason = said[-1] if said else f"it ended with status {done.returncode}"
         raise Failure(f"{ledge} did not run the golden inputs: {reason}; {WITHOUT}") from None
     return rows, done.returncode, said[-1] if said else ""
+
+
+def run(command, what, without):
+    """Runs `ledge`, which is to do WHAT."""
+    # Passphrases and passwords of the platform are not for it.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEDGE_PLATFORM_")}
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=LONGEST_S,
+            env=environment)
+    except OSError as error:
+        raise Failure(f"{command[0]} cannot be run: {error.strerror}; {without}") from None
+    except subprocess.TimeoutExpired:
+        raise Failure(f"{command[0]} has not {what} in {LONGEST_S} s; {without}") from None

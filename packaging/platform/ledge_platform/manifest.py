@@ -26,9 +26,9 @@ GATE = {
 # What a rollout has that says nothing else; boxes read a manifest that leaves something out in the same way
 # (`src/updates/plan.rs`). None is no limit.
 GATE_DEFAULTS = {
-    "p95_ratio_max": 2.0,
+    "p95_ratio_max": 1.5,
     "error_rate_max": 0.02,
-    "memory_ratio_max": 2.0,
+    "memory_ratio_max": 1.5,
     "agreement_min": None,
     "psi_max": None,
 }

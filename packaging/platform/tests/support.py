@@ -143,6 +143,10 @@ class Kit(Verbs):
             setattr(self, f"goldens_{name}", patched)
             patched.start()
             self.addCleanup(patched.stop)
+        compared = mock.patch("ledge_platform.agreement.measure", return_value={"agreed": 10, "compared": 10})
+        self.agreement_measured = compared
+        compared.start()
+        self.addCleanup(compared.stop)
         self.done("init", self.repo, "--keys", self.online, "--offline-keys", self.offline)
 
     def accepted(self):

@@ -306,9 +306,9 @@ class Rollouts(Kit):
                     "window": {"timezone": "Asia/Dubai", "days": ["mon", "tue"], "from": "01:00", "to": "05:00"},
                     # What was not said is there too: who reads the manifest knows what guards the rollout.
                     "gate": {
-                        "p95_ratio_max": 2.0,
+                        "p95_ratio_max": 1.5,
                         "error_rate_max": 0.02,
-                        "memory_ratio_max": 2.0,
+                        "memory_ratio_max": 1.5,
                         "agreement_min": None,
                         "psi_max": 0.25,
                         "golden_min": 0.9,
@@ -337,7 +337,7 @@ class Rollouts(Kit):
     def test_a_rollout_that_says_nothing_is_guarded_and_says_so(self):
         text = self.start("r-1", "models/wine/2")
         for told in (
-            "gate    golden_min=1 p95_ratio_max=2 error_rate_max=0.02 memory_ratio_max=2 agreement_min=off psi_max=off",
+            "gate    golden_min=1 p95_ratio_max=1.5 error_rate_max=0.02 memory_ratio_max=1.5 agreement_min=off psi_max=off",
             "shadow  share=0.1 min_s=0s max_s=1h min_requests=100 quiet=pass",
             "canary  off",
             "soak    min_s=10m max_s=1h min_requests=100 quiet=pass",

@@ -154,6 +154,13 @@ impl Memory {
         (memory.total_bytes > 0).then_some(memory)
     }
 
+    /// The processes that the kernel has ended since the boot because memory was short, on the whole machine; `None` if
+    /// it does not report them. `root` is the parent of `proc`.
+    pub fn processes_ended(root: &Path) -> Option<u64> {
+        let text = std::fs::read_to_string(root.join("proc/vmstat")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+    }
+
     /// The most memory that a process within `limits` can have, swap included.
     pub fn most_within(self, limits: &CgroupLimits) -> u64 {
         let swap = limits.swap_bytes.map_or(self.swap_bytes, |most| most.min(self.swap_bytes));

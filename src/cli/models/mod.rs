@@ -1,4 +1,4 @@
-//! `ledge models list | show | check`: the model repository on disk, without a daemon. `catalogue.rs` has the verbs of the
+//! `ledge models list | show | check | compare`: the model repository on disk, without a daemon. `catalogue.rs` has the verbs of the
 //! catalogue.
 
 mod catalogue;
@@ -13,6 +13,7 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
 use ledge_engine::pipeline::content::Input;
+use ledge_models::repository::comparison::{AnswerComparison, ComparisonOptions};
 use ledge_models::repository::config::RepositoryConfig;
 use ledge_models::repository::model_config::ModelConfig;
 use ledge_models::repository::{Repository, RuntimeTrial};
@@ -62,6 +63,31 @@ pub enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Compare the answers of two models of the repository, on the golden inputs of both and on others.
+    ///
+    /// `ledge-platform model add` asks this before it signs a version. Exit code 1 when an answer differs.
+    Compare {
+        /// The model that others are compared with: the name of its folder.
+        old: ModelName,
+        /// The model that takes its place.
+        new: ModelName,
+        /// A folder with inputs for both: files in the form of golden inputs, answers left out, or with one on each line
+        /// (.jsonl).
+        #[arg(long, value_name = "DIR")]
+        inputs: Option<PathBuf>,
+        /// An output of scores: answers agree when the same class comes first.
+        #[arg(long, value_name = "OUTPUT")]
+        scores: Option<String>,
+        /// The relative difference within which numbers agree [default: four medians of the differences, at least 0.01].
+        #[arg(long, value_name = "NUMBER")]
+        tolerance: Option<f64>,
+        /// The model repository, instead of the configured one.
+        #[arg(long, value_name = "DIR")]
+        repository: Option<PathBuf>,
+        /// Write JSON instead of text.
+        #[arg(long)]
+        json: bool,
+    },
     /// List the models of the catalogue: the job, size, licence, source and measured accuracy of each.
     Catalogue {
         #[command(flatten)]
@@ -104,6 +130,7 @@ Examples:
   ledge models show efficientnet_lite0
   ledge models check my_model
   ledge models check --repository ./my_models    before they are copied to the box
+  ledge models compare my_model my_retrained_model --inputs ./inputs
   ledge models catalogue                         models that can be added
   ledge models add all_minilm_l6_v2
   ledge models add all_minilm_l6_v2 --from /media/usb";
@@ -123,10 +150,47 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
             let repository = standalone.repository();
             block_on(check(repository, &config.repository, models, *json, out))?
         }
+        ModelsCommand::Compare { old, new, inputs, scores, tolerance, repository: path, json } => {
+            if let Some(path) = path {
+                config.repository.path.clone_from(path);
+                config.repository.packaged.clear();
+            }
+            let standalone = standalone(&config);
+            let options =
+                ComparisonOptions { inputs: inputs.as_deref(), scores: scores.as_deref(), tolerance: *tolerance };
+            let compare = standalone.repository().compare(old, new, options);
+            compared(&block_on(compare)??, *json, out)
+        }
         ModelsCommand::Catalogue { from, json } => catalogue::list(&config, from.address.as_ref(), *json, out),
         ModelsCommand::Add { model, from } => catalogue::add(&config, model, from.address.as_ref(), out),
         ModelsCommand::Remove { model, force } => catalogue::remove(&config, model, *force, out),
     }
+}
+
+/// Writes a comparison.
+fn compared(comparison: &AnswerComparison, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let AnswerComparison { agreed, compared, tolerance, unanswered, unanswered_reason, disagreements } = comparison;
+    if as_json {
+        let value = json!({
+            "agreed": agreed,
+            "compared": compared,
+            "tolerance": tolerance,
+            "unanswered": unanswered,
+            "unanswered_reason": unanswered_reason,
+            "disagreements": disagreements,
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+    } else {
+        let within = tolerance.map(|tolerance| format!(" within {tolerance:.3}")).unwrap_or_default();
+        writeln!(out, "{agreed} of {compared} answers agree{within}")?;
+        if !disagreements.is_empty() {
+            writeln!(out, "  they differ on {}", disagreements.join(", "))?;
+        }
+        if let Some(reason) = unanswered_reason {
+            writeln!(out, "  {unanswered} inputs have no answer, the first one for this reason: {reason}")?;
+        }
+    }
+    Ok(if agreed == compared { Exit::Success } else { Exit::Failure })
 }
 
 /// The serving core over the configured repository, without any model loaded.

@@ -91,6 +91,8 @@ impl Models {
 
     /// Loads a model, and runs its warm-up.
     pub fn load(&self, order: &LoadOrder) -> Result<LoadedFacts, LoadError> {
+        // The library is no memory of the first model that runs in it. One that is missing is the error of the load.
+        let _ = self.runtimes.version(order.runtime);
         let before = process::resident_bytes();
         let mut backend = self.runtimes.load(order.runtime, &order.files, &order.options)?;
         if let Some(warm_up) = &order.warm_up {

@@ -1,6 +1,9 @@
 //! Comparison of two versions' answers to one request. Pure.
 
 use ledge_base::tensor::{Tensor, to_f64};
+use ledge_engine::pipeline::detection::{self, Detection};
+
+use super::loaded_model::LoadedModel;
 
 /// One output of an answer.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +27,74 @@ impl ComparedOutput<'_> {
     fn label(&self, class: usize) -> Option<&str> {
         self.labels.get(class).map(String::as_str).filter(|label| !label.is_empty())
     }
+}
+
+/// An answer of a version: its outputs by their names.
+pub type Answer<'a> = (&'a LoadedModel, &'a [(String, Tensor)]);
+
+/// Returns true when two versions gave answers to one request that agree: the same objects, else as [`agree`] says. With
+/// `in_order` the outputs have their places in common, and not their names: those of a pipeline. `reference` names an
+/// output of scores.
+pub fn answers_agree(answers: [Answer<'_>; 2], reference: Option<&str>, in_order: bool, tolerance: f64) -> bool {
+    let [one, other] = answers;
+    if let Some((one, other)) = detections(one).zip(detections(other)) {
+        return detection::agree(&one, &other);
+    }
+    pairs(answers, reference, in_order).is_some_and(|pairs| agree(&pairs, tolerance))
+}
+
+/// Returns the tolerance with which two answers agree, for those that are compared by their numbers.
+pub fn difference(answers: [Answer<'_>; 2], reference: Option<&str>, in_order: bool) -> Option<f64> {
+    let [one, other] = answers;
+    if detections(one).zip(detections(other)).is_some() {
+        return None;
+    }
+    let pairs = pairs(answers, reference, in_order)?;
+    if pairs.iter().any(|(one, other)| one.best().zip(other.best()).is_some()) {
+        return None;
+    }
+    let of_pair = |(one, other): &(ComparedOutput<'_>, ComparedOutput<'_>)| apart(one.tensor, other.tensor);
+    pairs.iter().map(of_pair).collect::<Option<Vec<_>>>().map(|all| all.into_iter().fold(0.0, f64::max))
+}
+
+/// The outputs of both answers in pairs; `None` when one has no counterpart.
+fn pairs<'a>(
+    [(one, outputs), (other, others)]: [Answer<'a>; 2],
+    reference: Option<&str>,
+    in_order: bool,
+) -> Option<Vec<(ComparedOutput<'a>, ComparedOutput<'a>)>> {
+    let pair = |(place, (name, tensor)): (usize, &'a (String, Tensor))| {
+        // A result of a pipeline may have another name in another version.
+        let same = |(at, (other, _)): &(usize, &(String, Tensor))| if in_order { *at == place } else { other == name };
+        let (_, (other_name, found)) = others.iter().enumerate().find(same)?;
+        Some((output(one, reference, name, tensor), output(other, reference, other_name, found)))
+    };
+    outputs.iter().enumerate().map(pair).collect()
+}
+
+/// The objects in the results of a photograph, for a model that detects some.
+fn detections((model, results): Answer<'_>) -> Option<Vec<Detection>> {
+    let pipeline = model.pipeline.as_ref()?;
+    let named = |name: &&str| results.iter().find(|(result, _)| result == name).map(|(_, tensor)| tensor);
+    let results: Option<Vec<_>> = pipeline.results()?.iter().map(named).collect();
+    pipeline.detections(&results?)
+}
+
+/// An output in the form in which it is compared.
+pub fn output<'a>(
+    model: &'a LoadedModel,
+    reference: Option<&str>,
+    name: &str,
+    tensor: &'a Tensor,
+) -> ComparedOutput<'a> {
+    let rows = model.batch_limit.and_then(|_| tensor.shape().first().copied()).unwrap_or(1);
+    let labels = model.labels.get(name).map(AsRef::as_ref);
+    let of_pipeline = || {
+        let scores = model.pipeline.as_ref().and_then(|pipeline| pipeline.scores());
+        scores.and_then(|output| model.signature.outputs.get(output)).is_some_and(|port| port.name == name)
+    };
+    let is_scores = labels.is_some() || reference == Some(name) || of_pipeline();
+    ComparedOutput { tensor, rows, is_scores, labels: labels.unwrap_or_default() }
 }
 
 /// Returns true when two answers agree: where there are scores, the same class comes first in each row, by its name
@@ -82,6 +153,22 @@ fn within(one: &Tensor, other: &Tensor, tolerance: f64) -> bool {
         (None, None) => one.data() == other.data(),
         _ => false,
     }
+}
+
+/// The least tolerance within which two outputs are the same; infinite where none is enough, `None` for texts.
+fn apart(one: &Tensor, other: &Tensor) -> Option<f64> {
+    let (numbers, others) = (to_f64(one)?, to_f64(other)?);
+    if one.shape() != other.shape() {
+        return Some(f64::INFINITY);
+    }
+    let of = |(&a, &b): (&f64, &f64)| {
+        if close(a, b, 0.0) {
+            0.0
+        } else {
+            Some((a - b).abs() / a.abs().max(1.0)).filter(|by| by.is_finite()).unwrap_or(f64::INFINITY)
+        }
+    };
+    Some(numbers.iter().zip(&others).map(of).fold(0.0, f64::max))
 }
 
 fn close(a: f64, b: f64, tolerance: f64) -> bool {
@@ -157,6 +244,17 @@ mod tests {
         ];
         assert!(agree(&pairs, 0.01));
         assert!(!agree(&pairs[1..], 0.01));
+    }
+
+    #[test]
+    fn a_difference_is_the_tolerance_that_is_needed() {
+        let one = scores(1, &[1000.0, 0.5]);
+        let by = |values: &[f32]| apart(&one, &scores(1, values)).unwrap();
+        assert!(by(&[1000.0, 0.5]) == 0.0 && (by(&[1020.0, 0.5]) - 0.02).abs() < 1e-9);
+        assert!((by(&[1000.0, 0.25]) - 0.25).abs() < 1e-9);
+        assert!(by(&[f32::NAN, 0.5]).is_infinite() && by(&[1.0]).is_infinite());
+        let other = scores(1, &[1020.0, 0.5]);
+        assert!(within(&one, &other, by(&[1020.0, 0.5])) && !within(&one, &other, 0.019));
     }
 
     proptest! {

@@ -264,7 +264,7 @@ fn wall_times(drawn: Option<Duration>, steps: &[StepTimes]) -> FinishedRun {
     }
     let mut sum = ComputeTime::default();
     steps.iter().for_each(|step| sum += step.run);
-    let result = RunResult { outputs: Vec::new(), time: shortened(sum, run), cpu_elsewhere: Duration::ZERO };
+    let result = RunResult { outputs: Vec::new(), time: shortened(sum, run), cpu: Duration::ZERO };
     FinishedRun {
         run: result,
         queue: all.saturating_sub(worked),

@@ -13,7 +13,7 @@ use ledge_part::check::Check;
 
 use super::folder::{self, FolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
-use super::loading::{self, VersionError, VersionSource};
+use super::loading::{self, Predecessor, VersionError, VersionSource};
 use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
 use super::profile::{Choice, Profiles};
 use super::reader::ModelReader;
@@ -115,6 +115,7 @@ impl Repository {
             statistics,
             sealed: None,
             on_trial: false,
+            predecessor: None,
         };
 
         let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
@@ -131,7 +132,8 @@ impl Repository {
     }
 
     /// Loads a version for a trial, next to the live versions: from the folder of its model config, golden inputs and
-    /// labels, and from that of its files. With `sealed` both hold the opened files of that folder.
+    /// labels, and from that of its files. With `sealed` both hold the opened files of that folder. It runs as
+    /// `predecessor` does.
     pub async fn load_from(
         &self,
         name: &ModelName,
@@ -139,6 +141,7 @@ impl Repository {
         (folder, files): (&Path, &Path),
         golden_min: Option<f64>,
         sealed: Option<&SealedFolder>,
+        predecessor: Option<&Predecessor>,
     ) -> Result<Arc<LoadedModel>, VersionError> {
         let (config, config_text) = folder::model_config(folder)?;
         let source = VersionSource {
@@ -152,8 +155,41 @@ impl Repository {
             statistics: Arc::default(),
             sealed,
             on_trial: false,
+            predecessor,
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
+        loaded.map(Arc::new)
+    }
+
+    /// Loads a version once more, in a process of its own, as an update loads the version that follows it.
+    pub async fn load_copy(&self, live: &LoadedModel) -> Result<Arc<LoadedModel>, VersionError> {
+        let golden = &live.golden_files;
+        let open = golden.sealed.clone();
+        let opened = tokio::task::spawn_blocking(move || open.map(|sealed| sealed.open()).transpose()).await;
+        let opened = opened.map_err(|panic| VersionError::Sealed(format!("opening the model panicked: {panic}")))?;
+        // Held until the model is loaded.
+        let opened = opened.map_err(|error| VersionError::Sealed(error.to_string()))?;
+        let before = live.as_predecessor();
+        let (folder, files) = match &opened {
+            Some(opened) => (opened.path(), opened.path()),
+            None => (&*golden.folder, &*live.folder),
+        };
+        let source = VersionSource {
+            name: &live.name,
+            version: live.version,
+            folder,
+            files,
+            config: &live.config,
+            config_text: &live.config_text,
+            golden_min: golden.min,
+            statistics: Arc::default(),
+            sealed: golden.sealed.as_ref(),
+            on_trial: true,
+            predecessor: Some(&before),
+        };
+        // What it runs by is known, and stays.
+        let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
+        let loaded = loading::load(source, &self.shared.engine, &defaults).await;
         loaded.map(Arc::new)
     }
 
@@ -217,6 +253,7 @@ impl Repository {
                     statistics,
                     sealed: None,
                     on_trial: false,
+                    predecessor: None,
                 };
 
                 let started = Instant::now();

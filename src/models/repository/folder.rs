@@ -43,6 +43,9 @@ pub enum FolderError {
     /// No process could be started to read a model file.
     #[error("{} {reason}", path.display())]
     NoProcess { path: PathBuf, reason: String },
+    /// The process that read a model file ended, and not because of that file as far as is known.
+    #[error("{} {reason}", path.display())]
+    Interrupted { path: PathBuf, reason: String },
     /// A model file is not what its name says.
     #[error("{} {reason}", path.display())]
     BadFile { path: PathBuf, reason: String },
@@ -277,7 +280,8 @@ fn read_model(
     hash_file(&mut hashed.hasher, &hashed_as, &file, length).map_err(read_error(&model))?;
     let facts = reader.read(format, &file).map_err(|error| match error {
         ReadError::NoProcess(_) => FolderError::NoProcess { path: model.clone(), reason: error.to_string() },
-        error => bad(error.to_string()),
+        ReadError::Interrupted { .. } => FolderError::Interrupted { path: model.clone(), reason: error.to_string() },
+        ReadError::Refused(_) | ReadError::Crashed(_) => bad(error.to_string()),
     })?;
 
     let mut hash = |hashed_as: &str, name: &Path| {

@@ -17,6 +17,7 @@ use ledge_engine::warm_up::WarmUp;
 
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
+use super::pace::SampleInput;
 use crate::scheduling::instance::InferError;
 use crate::scheduling::terms::{Priority, Terms};
 
@@ -219,6 +220,12 @@ struct GoldenRequest {
     outputs: Vec<GoldenTensor>,
 }
 
+/// Only the inputs.
+#[derive(serde::Deserialize)]
+struct GoldenInputs {
+    inputs: Vec<GoldenTensor>,
+}
+
 /// Only the answer.
 #[derive(serde::Deserialize)]
 struct GoldenOutputs {
@@ -247,16 +254,40 @@ fn numbers_of(booleans: &[bool]) -> Vec<f64> {
 }
 
 async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), GoldenError> {
-    let request: GoldenRequest =
-        serde_json::from_slice(content).map_err(|error| GoldenError::Wrong(in_json(&error.to_string())))?;
+    let request: GoldenRequest = parse(content)?;
+    let outputs = positions(model, request.outputs.iter()).map_err(GoldenError::Wrong)?;
+    let answer = model.run(tensors(model, &request.inputs)?, outputs, terms(model)).await?;
+    compare(request.outputs.iter().zip(&answer.run.outputs), golden)
+}
+
+/// The input of a golden input of `model`, without its expected answer.
+pub(super) fn sample_input(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<SampleInput, GoldenError> {
+    sample_of(model, read(folder, &golden.file)?)
+}
+
+/// An input for `model` in the form of a golden input.
+pub(super) fn sample_of(model: &LoadedModel, content: Vec<u8>) -> Result<SampleInput, GoldenError> {
+    match &model.pipeline {
+        Some(pipeline) if !content.starts_with(b"{") => {
+            let content = Content::of_file(pipeline.kind().input, content.into());
+            content.map(SampleInput::Content).map_err(|error| GoldenError::Wrong(error.to_string()))
+        }
+        _ => tensors(model, &parse::<GoldenInputs>(&content)?.inputs).map(SampleInput::Tensors),
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(content: &[u8]) -> Result<T, GoldenError> {
+    serde_json::from_slice(content).map_err(|error| GoldenError::Wrong(in_json(&error.to_string())))
+}
+
+/// The inputs of a golden request, in the order of the model's signature.
+fn tensors(model: &LoadedModel, given: &[GoldenTensor]) -> Result<Vec<Tensor>, GoldenError> {
     let input = |port: &Port| {
-        let tensor = request.inputs.iter().find(|tensor| tensor.name == port.name);
+        let tensor = given.iter().find(|tensor| tensor.name == port.name);
         tensor.ok_or_else(|| format!("input {:?} is missing", port.name))?.to_tensor(port)
     };
-    let inputs: Result<Vec<_>, String> = model.signature.inputs.iter().map(input).collect();
-    let outputs = positions(model, request.outputs.iter()).map_err(GoldenError::Wrong)?;
-    let answer = model.run(inputs.map_err(GoldenError::Wrong)?, outputs, terms(model)).await?;
-    compare(request.outputs.iter().zip(&answer.run.outputs), golden)
+    let inputs: Result<_, String> = model.signature.inputs.iter().map(input).collect();
+    inputs.map_err(GoldenError::Wrong)
 }
 
 /// Indices of these outputs in the model's signature.

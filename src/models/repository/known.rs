@@ -282,7 +282,8 @@ impl Repository {
             content: content.clone(),
             reason: error.to_string(),
             is_timeout: matches!(error, VersionError::TimedOut(_)),
-            is_of_box: error.is_of_box(),
+            // Somebody killed the process of a version that served before.
+            is_of_box: error.is_of_box() || known.is_served() && error.is_interrupted(),
         };
         let name = name.clone();
         self.with_records(move |records| records.record_failure(&name, version, failed)).await.unwrap_or(true)

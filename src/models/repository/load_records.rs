@@ -83,6 +83,9 @@ pub struct LoadFailure {
     reason: String,
     timeouts: u32,
     streak: FailureStreak,
+    /// True when the box is at fault. It is forgotten with the process: a start tries the version at once.
+    #[serde(skip)]
+    is_of_box: bool,
 }
 
 impl LoadFailure {
@@ -156,12 +159,16 @@ impl LoadRecords {
     }
 
     fn encode(&self) -> serde_json::Result<Vec<u8>> {
-        let entry = |((model, version), record): (&(ModelName, ModelVersion), &VersionRecord)| StoredRecord {
-            model: model.clone(),
-            version: *version,
-            record: record.clone(),
+        let entry = |((model, version), record): (&(ModelName, ModelVersion), &VersionRecord)| {
+            let failure = record.failure.clone().filter(|failure| !failure.is_of_box);
+            let record = VersionRecord { failure, ..record.clone() };
+            (record != VersionRecord::default()).then(|| StoredRecord {
+                model: model.clone(),
+                version: *version,
+                record,
+            })
         };
-        let versions = self.versions.iter().map(entry).collect();
+        let versions = self.versions.iter().filter_map(entry).collect();
         serde_json::to_vec_pretty(&StoredRecords { format: FORMAT_VERSION, versions })
     }
 
@@ -219,7 +226,7 @@ impl LoadRecords {
         let timeouts = before.as_ref().map_or(0, |before| before.timeouts).saturating_add(u32::from(is_timeout));
         let before = before.filter(|_| !is_of_box);
         let streak = before.map_or_else(|| FailureStreak::begin(now_ms), |before| before.streak.and_again(now_ms));
-        record.failure = Some(LoadFailure { content, reason, timeouts, streak });
+        record.failure = Some(LoadFailure { content, reason, timeouts, streak, is_of_box });
         is_news
     }
 

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -135,6 +135,11 @@ pub(super) struct LoadedPart {
 }
 
 impl LoadedModel {
+    /// The folder of its golden inputs; `None` of an encrypted version, whose files are not open now.
+    pub fn golden_folder(&self) -> Option<&Path> {
+        self.golden_files.sealed.is_none().then_some(&self.golden_files.folder)
+    }
+
     /// Compares the model config with the signature, and sets up the pipeline.
     pub(super) fn bind_config(&mut self) -> Result<(), String> {
         if let Some(setup) = self.pipeline_setup()? {
@@ -387,6 +392,7 @@ fn join(places: &[usize], runs: Vec<FinishedRun>) -> Option<FinishedRun> {
     let mut parts = Vec::with_capacity(runs.len());
     for FinishedRun { run, queue, prepare, postprocess, .. } in runs {
         whole.run.time += run.time;
+        whole.run.cpu += run.cpu;
         // Parts wait at the same time.
         whole.queue = whole.queue.max(queue);
         whole.prepare += prepare;

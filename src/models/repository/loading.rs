@@ -24,7 +24,7 @@ use ledge_service::audit_event::{AuditEvent, AuditSink};
 use super::folder::{self, FolderError, ReadModel, VersionFile, VersionFolder};
 use super::golden::{self, GoldenError};
 use super::loaded_model::{GoldenFiles, LoadedModel, LoadedPart, ModelDefaults};
-use super::model_config::ModelConfig;
+use super::model_config::{ModelConfig, RuntimeChoice};
 use super::profile::{Choice, Profile, ProfileSource};
 use super::reader::{ModelReader, own_process};
 use super::statistics::Statistics;
@@ -44,6 +44,9 @@ const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives
 
 /// The most bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
 const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
+
+/// What stands before the figures in a profile that was taken from the version before.
+const FIGURES_OF: &str = ", which it follows: ";
 
 /// The longest time of the load of an instance, where nothing is known of the loads on this box.
 const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
@@ -94,12 +97,23 @@ impl VersionError {
         }
     }
 
+    /// True when its process ended for a reason that is not known, as when somebody killed it.
+    pub fn is_interrupted(&self) -> bool {
+        match self {
+            Self::Folder(FolderError::Interrupted { .. }) => true,
+            Self::NoRuntime { refusals, .. } => {
+                refusals.iter().any(|refusal| matches!(refusal, RuntimeRefusal::Interrupted(_)))
+            }
+            Self::Folder(_) | Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => false,
+        }
+    }
+
     /// True when the cause may pass by itself: a golden input that could not be read or got no answer in time,
     /// encrypted files that cannot be opened now, a process that cannot be started, a load that took too long, or a pause
     /// after one that failed.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Folder(error) => matches!(error, FolderError::NoProcess { .. }),
+            Self::Folder(error) => matches!(error, FolderError::NoProcess { .. } | FolderError::Interrupted { .. }),
             Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => true,
             Self::NoRuntime { refusals, .. } => refusals.iter().any(RuntimeRefusal::may_pass),
         }
@@ -114,6 +128,9 @@ pub enum RuntimeRefusal {
     /// No process could be started for it.
     #[error("{0}")]
     NoProcess(String),
+    /// The process that loaded it ended again and again, and not because of this load as far as is known.
+    #[error("{0}")]
+    Interrupted(String),
     /// It was loaded, and did not pass its golden inputs, or could not be checked at all.
     #[error("{runtime}: {error}")]
     Golden { runtime: Runtime, error: GoldenError },
@@ -126,7 +143,10 @@ impl RuntimeRefusal {
     }
 
     fn may_pass(&self) -> bool {
-        matches!(self, Self::NoProcess(_) | Self::Golden { error: GoldenError::Unchecked(_), .. })
+        matches!(
+            self,
+            Self::NoProcess(_) | Self::Interrupted(_) | Self::Golden { error: GoldenError::Unchecked(_), .. }
+        )
     }
 
     /// Converts the result of the pipeline check. A pipeline that cannot answer is not a wrong answer, and a run that
@@ -143,6 +163,7 @@ impl RuntimeRefusal {
         match self {
             Self::Load(reason) => Self::Load(format!("{file}: {reason}")),
             Self::NoProcess(reason) => Self::NoProcess(reason),
+            Self::Interrupted(reason) => Self::Interrupted(format!("{file}: {reason}")),
             Self::Golden { runtime, error } => Self::Golden { runtime, error: error.of(file) },
         }
     }
@@ -152,6 +173,7 @@ impl From<LoadError> for RuntimeRefusal {
     fn from(error: LoadError) -> Self {
         match error {
             LoadError::NoProcess { .. } => Self::NoProcess(error.to_string()),
+            LoadError::Interrupted { .. } => Self::Interrupted(error.to_string()),
             error => Self::Load(error.to_string()),
         }
     }
@@ -181,6 +203,18 @@ pub(super) struct VersionSource<'a> {
     pub sealed: Option<&'a SealedFolder>,
     /// Set for a version that an update tries: it shares no process until the next start.
     pub on_trial: bool,
+    /// The version that it is compared with, if it is one that an update tries.
+    pub predecessor: Option<&'a Predecessor>,
+}
+
+/// The runtime and the profile of a version. A version that an update compares with it runs in the same ones, unless its
+/// model config names a runtime: they would be chosen anew otherwise, by a few runs in one moment of the machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Predecessor {
+    pub version: ModelVersion,
+    pub runtime: Runtime,
+    /// `None` for one that was never measured here.
+    pub profile: Option<Profile>,
 }
 
 /// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
@@ -280,19 +314,31 @@ fn load_isolated<'a>(
         };
 
         let mut candidates = source.config.runtime.candidates(folder.model.files.format);
-        let profile = defaults.profiles.get(&folder.digest, &runtimes);
+        let predecessor = source
+            .predecessor
+            .filter(|before| source.config.runtime == RuntimeChoice::Auto && candidates.contains(&before.runtime));
+        let profile = match predecessor {
+            Some(before) => before.profile.clone(),
+            None => defaults.profiles.get(&folder.digest, &runtimes),
+        };
         let profile = profile.filter(|known| candidates.contains(&known.choice.runtime));
         if let Some(known) = &profile {
             // The others stay: a runtime that was the best and is broken now must not be an outage.
             candidates.sort_by_key(|runtime| *runtime != known.choice.runtime);
         }
 
-        if !folder.parts.is_empty() {
+        if let Some(before) = predecessor {
+            candidates.sort_by_key(|runtime| *runtime != before.runtime);
+        } else if !folder.parts.is_empty() {
             // Such networks are quicker in it: a page took 11.3 s of CPU there, and 16.5 in ONNX Runtime. Zeros of a
             // picture's size would not tell.
             candidates.sort_by_key(|runtime| *runtime != Runtime::OpenVino);
         }
-        let measure = defaults.measure && profile.is_none() && candidates.len() > 1 && folder.parts.is_empty();
+        let measure = defaults.measure
+            && profile.is_none()
+            && predecessor.is_none()
+            && candidates.len() > 1
+            && folder.parts.is_empty();
         let has_exact = candidates.contains(&Runtime::OnnxRuntime) && Int8::here() == Int8::Saturates;
         let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
         if loaded.is_empty() && refusals.iter().any(RuntimeRefusal::is_wrong) && has_exact && !loading.exact_int8 {
@@ -327,6 +373,9 @@ fn load_isolated<'a>(
         model.passed_over = refusals.into_iter().filter(RuntimeRefusal::is_wrong).collect();
         if model.profile.is_none() && !model.is_fallback {
             model.profile = profile.filter(|known| known.choice.runtime == model.runtime());
+            if let Some(before) = predecessor.filter(|before| before.runtime == model.runtime()) {
+                keep_profile_of(before, &mut model, &runtimes, defaults);
+            }
         }
         if let Some(stand_in) = model.stand_in() {
             tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
@@ -360,6 +409,25 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
     }
     model.profile = Some(profile);
     Some(model)
+}
+
+/// Saves the profile of the version before as that of `model`, whose next loads find it.
+fn keep_profile_of(before: &Predecessor, model: &mut LoadedModel, runtimes: &Runtimes, defaults: &ModelDefaults) {
+    let scale = model.scale();
+    let own = Choice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
+    let profile = model.profile.take().unwrap_or_else(|| Profile {
+        choice: own,
+        effort: ProfileSource::Quick,
+        goal: "latency".to_owned(),
+        measured: String::new(),
+    });
+    let figures = profile.measured.split_once(FIGURES_OF).map_or(profile.measured.as_str(), |(_, figures)| figures);
+    let measured = format!("as version {}{FIGURES_OF}{figures}", before.version);
+    let profile = Profile { measured, ..profile };
+    if let Err(error) = defaults.profiles.put(&model.digest, runtimes, &profile) {
+        tracing::warn!(model = %model.name, %error, "cannot save the runtime of the version before; the next start measures");
+    }
+    model.profile = Some(profile);
 }
 
 /// Ends a model and waits until its memory is freed. A process that ends while a runtime still tears a model down

@@ -270,6 +270,7 @@ impl Repository {
                     statistics: model.statistics(version),
                     sealed: None,
                     on_trial: false,
+                    predecessor: None,
                 };
                 let is_kept = match mode {
                     LoadMode::Always => false,

@@ -11,7 +11,7 @@ use ledge_identity::sealing::{SealPurpose, SealedFolder};
 use tokio::sync::OwnedMutexGuard;
 
 use super::loaded_model::LoadedModel;
-use super::loading::{VersionError, VersionSource};
+use super::loading::{Predecessor, VersionError, VersionSource};
 use super::loads::LoadMode;
 use super::observations::Observations;
 use super::{Model, Repository, VersionState, folder};
@@ -57,7 +57,8 @@ impl Repository {
         Some(ManagedState { release, fault })
     }
 
-    /// Loads a release next to the live versions; no request sees it yet.
+    /// Loads a release next to the live versions, in the runtime and with the profile of the default one unless its model
+    /// config names a runtime; no request sees it yet.
     pub async fn load_beside(
         &self,
         name: &ModelName,
@@ -70,7 +71,8 @@ impl Repository {
             None => None,
         };
         let statistics = model.as_ref().map(|model| model.statistics(release.version)).unwrap_or_default();
-        let loaded = self.load_release(name, release, statistics, LoadMode::Always).await?;
+        let predecessor = model.as_ref().and_then(|model| Some(model.slot.pin(None)?.as_predecessor()));
+        let loaded = self.load_release(name, release, statistics, LoadMode::Always, predecessor).await?;
         tracing::info!(model = %name, version = %loaded.version, "release loaded next to the live version");
         Ok(Arc::new(loaded))
     }
@@ -89,6 +91,9 @@ impl Repository {
         self.managed_versions().insert(name.clone(), release);
         let (model, _alone) = self.lock_model(name).await;
         let before = self.go_live(&model, &loaded, observations);
+        if let Some(before) = before.as_ref().filter(|before| before.version != loaded.version) {
+            loaded.statistics.follow(&before.statistics);
+        }
         self.follow_library(&model).await;
         before
     }
@@ -120,7 +125,7 @@ impl Repository {
             loaded
         } else {
             let statistics = model.statistics(release.version);
-            let loaded = self.load_release(&model.name, &release, statistics, LoadMode::Always).await;
+            let loaded = self.load_release(&model.name, &release, statistics, LoadMode::Always, None).await;
             Arc::new(loaded.map_err(|error| error.to_string())?)
         };
         self.managed_versions().insert(model.name.clone(), release);
@@ -192,7 +197,7 @@ impl Repository {
         if !is_live {
             model.set(release.version, VersionState::Loading);
         }
-        match self.load_release(&model.name, release, model.statistics(release.version), mode).await {
+        match self.load_release(&model.name, release, model.statistics(release.version), mode, None).await {
             Ok(loaded) => {
                 if owners.is_dir() {
                     tracing::warn!(model = %model.name, version = %release.version, folder = %owners.display(),
@@ -236,6 +241,7 @@ impl Repository {
         release: &ManagedVersion,
         statistics: Arc<super::statistics::Statistics>,
         mode: LoadMode,
+        predecessor: Option<Predecessor>,
     ) -> Result<LoadedModel, VersionError> {
         let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
         let opening =
@@ -257,6 +263,7 @@ impl Repository {
             statistics,
             sealed: home.as_ref(),
             on_trial: mode == LoadMode::Always,
+            predecessor: predecessor.as_ref(),
         };
         self.load_version(source, &Principal::Local, mode).await
     }
@@ -322,6 +329,11 @@ impl Repository {
 }
 
 impl LoadedModel {
+    /// The runtime and the profile in which a version that follows is compared with it.
+    pub fn as_predecessor(&self) -> Predecessor {
+        Predecessor { version: self.version, runtime: self.runtime(), profile: self.profile.clone() }
+    }
+
     /// True when it was loaded from that release.
     pub(super) fn is_of(&self, release: &ManagedVersion) -> bool {
         self.version == release.version && self.folder == release.folder

@@ -13,6 +13,7 @@
 //! * `statistics.rs`, `statistics/` - the counts of one version since the start; `histogram.rs` has distributions,
 //!   `full_queue.rs` refusals that go on
 //! * `full_queues.rs`, `failing_calls.rs` - the findings about queues that have no room, and about calls that models fail
+//! * `wrong_values.rs` - the findings about answers that are not finite
 //! * `loaded_model.rs` - one version, loaded, warmed up and checked
 //! * `slot.rs` - the live versions of one model, and the candidate, behind one atomic pointer
 //! * `index.rs` - the index of the repository in Triton's words
@@ -23,6 +24,7 @@
 //! * `pipeline_check.rs` - a sample through the pipeline of a model before it serves
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
+//! * `pace.rs` - measures two versions in pairs of runs
 //! * `search.rs`, `search/` - the search of `ledge tune`
 //! * `version_files.rs` - whether the files of a version are those that were read before
 //! * `load_records.rs`, `load_records/` - the versions that this box has served, and loads that failed; `file.rs` is their
@@ -36,8 +38,10 @@
 //! * `check.rs` - tries every version in every runtime without serving any
 //! * `candidate.rs` - a version that an update tries: the requests that it sees
 //! * `observations.rs` - counts and times of a candidate and of the version before it
+//! * `trial_mark.rs` - a mark on the disk while a version on trial is loaded or runs first
 //! * `crashed.rs` - models that ended their processes: golden inputs are tried again, and findings name them
 //! * `agreement.rs` - comparison of two answers to one request
+//! * `comparison.rs` - comparison of the answers of two models on many inputs
 //!
 //! Invariants:
 //! * A live version is never taken away before its replacement is ready. A version that does not load disturbs no
@@ -94,6 +98,7 @@
 
 pub mod agreement;
 pub mod candidate;
+pub mod comparison;
 pub mod chain;
 mod check;
 pub mod config;
@@ -118,6 +123,7 @@ mod loads;
 pub mod managed;
 pub mod model_config;
 pub mod observations;
+pub mod pace;
 mod pipeline_check;
 mod placement;
 mod port_config;
@@ -127,8 +133,10 @@ pub mod search;
 pub mod slot;
 pub mod sources;
 pub mod statistics;
+pub mod trial_mark;
 pub mod tuning;
 mod version_files;
+mod wrong_values;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -151,7 +159,7 @@ pub use index::{IndexRow, ModelState, UnavailableReason, VersionState};
 use load_places::LoadPlaces;
 use load_records::file::LoadRecordFile;
 pub use loaded_model::{LoadedModel, ModelDefaults};
-pub use loading::{RuntimeRefusal, VersionError};
+pub use loading::{Predecessor, RuntimeRefusal, VersionError};
 pub use loads::{LoadMode, Refresh};
 pub use managed::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, ObservationSnapshot, Observations};

@@ -1,15 +1,22 @@
 //! Observations of a new version and of the previous one: counts, times, and agreement.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use ledge_base::tensor::Tensor;
+
+use super::pace::{RecentInputs, SampleInput};
+use super::trial_mark::{TrialMark, WorkUnderWay};
 
 /// The most classes that are counted; classes beyond are ignored, to bound the memory.
 const CLASSES_MAX: usize = 1 << 16;
 
 /// The longest time that is measured exactly, in microseconds: ten minutes.
 const RUN_TIME_US_MAX: u64 = 600_000_000;
+
+/// Answers with finite values from which a version counts as one that gives no others.
+pub const FINITE_ANSWERS_MIN: u64 = 20;
 
 /// Settings of the comparison.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,8 +56,14 @@ pub struct VersionCounts {
     /// Requests that it answered or failed. Those that no version could answer are left out.
     pub requests: u64,
     pub errors: u64,
-    /// The 95th percentile of the time of a run, preparation included and the queue left out: the wait of a request
-    /// depends on other requests, and a candidate gets fewer. `None` before the first.
+    /// Of the errors, the answers with values that are not finite, where the other version's are; of the previous version,
+    /// all such answers.
+    pub non_finite: u64,
+    /// Of the errors, those that ended the process of the version.
+    pub crashes: u64,
+    /// The 95th percentile of the CPU time of a run where it is known, and of its time otherwise; preparation included and
+    /// the queue left out: the wait of a request depends on other requests, and a candidate gets fewer. `None` before the
+    /// first.
     pub p95_us: Option<u64>,
 }
 
@@ -60,6 +73,8 @@ pub struct VersionCounts {
 #[derive(Debug)]
 pub struct Observations {
     config: ObservationConfig,
+    /// Set while the first run of the candidate is under way.
+    mark: Option<Arc<TrialMark>>,
     counted: Mutex<ObservationCounts>,
 }
 
@@ -71,20 +86,28 @@ struct ObservationCounts {
     disagreed: u64,
     classes: Vec<u64>,
     skipped: u64,
+    recent: RecentInputs,
 }
 
 #[derive(Debug)]
 struct RoleCounts {
     requests: u64,
     errors: u64,
+    non_finite: u64,
+    crashes: u64,
     times: Option<Histogram<u64>>,
 }
 
 impl Observations {
-    /// No observations yet.
-    pub fn new(config: ObservationConfig) -> Self {
-        let counts =
-            || RoleCounts { requests: 0, errors: 0, times: Histogram::new_with_bounds(1, RUN_TIME_US_MAX, 2).ok() };
+    /// No observations yet. `mark` is set while the first run of the candidate is under way.
+    pub fn new(config: ObservationConfig, mark: Option<Arc<TrialMark>>) -> Self {
+        let counts = || RoleCounts {
+            requests: 0,
+            errors: 0,
+            non_finite: 0,
+            crashes: 0,
+            times: Histogram::new_with_bounds(1, RUN_TIME_US_MAX, 2).ok(),
+        };
         let counted = ObservationCounts {
             candidate: counts(),
             incumbent: counts(),
@@ -92,8 +115,9 @@ impl Observations {
             disagreed: 0,
             classes: Vec::new(),
             skipped: 0,
+            recent: RecentInputs::default(),
         };
-        Self { config, counted: Mutex::new(counted) }
+        Self { config, mark, counted: Mutex::new(counted) }
     }
 
     /// The settings of the comparison.
@@ -101,8 +125,20 @@ impl Observations {
         &self.config
     }
 
+    /// Begins a run of the candidate, which ends when the result is dropped.
+    pub fn begin_run(&self) -> Option<WorkUnderWay> {
+        self.mark.as_ref()?.run()
+    }
+
+    fn end_run(&self, role: Role) {
+        if let (Role::Candidate, Some(mark)) = (role, &self.mark) {
+            mark.has_run();
+        }
+    }
+
     /// Counts an answer; `time` is `None` for one from the cache, which took no run.
     pub fn answered(&self, role: Role, time: Option<Duration>) {
+        self.end_run(role);
         let counted = &mut *self.lock();
         let counts = counted.of(role);
         counts.requests += 1;
@@ -113,10 +149,33 @@ impl Observations {
 
     /// Counts a request that the version failed.
     pub fn failed(&self, role: Role) {
+        self.end_run(role);
         let counted = &mut *self.lock();
         let counts = counted.of(role);
         counts.requests += 1;
         counts.errors += 1;
+    }
+
+    /// Counts a request whose run ended the process of the version.
+    pub fn crashed(&self, role: Role) {
+        self.failed(role);
+        self.lock().of(role).crashes += 1;
+    }
+
+    /// Counts an answer with values that are not finite: of the candidate a failure, because the other version's are
+    /// finite.
+    pub fn answered_not_finite(&self, role: Role, time: Option<Duration>) {
+        match role {
+            Role::Candidate => self.failed(role),
+            Role::Incumbent => self.answered(role, time),
+        }
+        self.lock().of(role).non_finite += 1;
+    }
+
+    /// True when the previous version answered many requests, and each with finite values.
+    pub fn incumbent_is_finite(&self) -> bool {
+        let incumbent = &self.lock().incumbent;
+        incumbent.requests - incumbent.errors >= FINITE_ANSWERS_MIN && incumbent.non_finite == 0
     }
 
     /// Counts a mirrored request on which both versions gave an answer.
@@ -141,6 +200,16 @@ impl Observations {
     /// Counts a request that should have been repeated on the other version and was not.
     pub fn skipped(&self) {
         self.lock().skipped += 1;
+    }
+
+    /// Remembers an input that a caller sent, for measurements.
+    pub fn keep_input(&self, inputs: &[Tensor]) {
+        self.lock().recent.keep(inputs);
+    }
+
+    /// The last inputs of callers.
+    pub fn recent_inputs(&self) -> Vec<SampleInput> {
+        self.lock().recent.all()
     }
 
     /// A snapshot of the observations.
@@ -177,6 +246,8 @@ impl RoleCounts {
         VersionCounts {
             requests: self.requests,
             errors: self.errors,
+            non_finite: self.non_finite,
+            crashes: self.crashes,
             p95_us: times.map(|times| times.value_at_quantile(0.95)),
         }
     }
@@ -187,7 +258,7 @@ mod tests {
     use super::*;
 
     fn observations() -> Observations {
-        Observations::new(ObservationConfig { reference_output: None, tolerance: 0.01 })
+        Observations::new(ObservationConfig { reference_output: None, tolerance: 0.01 }, None)
     }
 
     #[test]
@@ -199,10 +270,27 @@ mod tests {
         observations.answered(Role::Candidate, None);
         observations.failed(Role::Candidate);
         let ObservationSnapshot { candidate, incumbent, .. } = observations.snapshot();
-        assert_eq!(candidate, VersionCounts { requests: 2, errors: 1, p95_us: None });
+        assert_eq!(candidate, VersionCounts { requests: 2, errors: 1, ..VersionCounts::default() });
         assert_eq!((incumbent.requests, incumbent.errors), (100, 0));
         let p95 = incumbent.p95_us.unwrap();
         assert!((94_000..97_000).contains(&p95), "{p95}");
+    }
+
+    #[test]
+    fn a_crash_and_an_answer_that_is_not_finite_are_failures_of_the_candidate() {
+        let observations = observations();
+        observations.crashed(Role::Candidate);
+        observations.answered_not_finite(Role::Candidate, Some(Duration::from_millis(1)));
+        assert!(!observations.incumbent_is_finite());
+        for _ in 0..FINITE_ANSWERS_MIN {
+            observations.answered(Role::Incumbent, None);
+        }
+        assert!(observations.incumbent_is_finite());
+        observations.answered_not_finite(Role::Incumbent, None);
+        assert!(!observations.incumbent_is_finite());
+        let ObservationSnapshot { candidate, incumbent, .. } = observations.snapshot();
+        assert_eq!((candidate.requests, candidate.errors, candidate.crashes, candidate.non_finite), (2, 2, 1, 1));
+        assert_eq!((incumbent.requests, incumbent.errors, incumbent.non_finite), (FINITE_ANSWERS_MIN + 1, 0, 1));
     }
 
     #[test]

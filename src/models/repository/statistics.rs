@@ -7,11 +7,13 @@ mod full_queue;
 mod histogram;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ledge_engine::backend::ComputeTime;
 
+use super::observations::FINITE_ANSWERS_MIN;
 pub use failing_calls::{FailingCalls, FailureCounts};
 pub use full_queue::FullQueue;
 pub use histogram::{Histogram, SizeHistogram, TimeHistogram};
@@ -131,6 +133,9 @@ pub struct Counters {
     pub cache_hit: Total,
     /// Requests that the cache had no answer for; time to look it up and to insert it later.
     pub cache_miss: Total,
+    /// Requests answered with values that are not finite. They count as failed where the version before answered with
+    /// none, else as answered.
+    pub non_finite: u64,
     /// Requests refused; each is also counted as failed.
     pub refusals: Refusals,
     /// CPU time of the runs on their worker's core; a runtime's own threads are not in it.
@@ -159,6 +164,8 @@ pub struct Statistics {
     counters: Mutex<Counters>,
     pub full_queue: FullQueue,
     pub failing_calls: FailingCalls,
+    /// Set when the version before answered with finite values only.
+    must_be_finite: AtomicBool,
 }
 
 impl Statistics {
@@ -210,6 +217,26 @@ impl Statistics {
         self.lock().cache_miss.add(lookup + insert);
     }
 
+    /// Counts an answer with values that are not finite. Returns true when it counts as a failure.
+    pub fn not_finite(&self) -> bool {
+        self.lock().non_finite += 1;
+        self.must_be_finite.load(Ordering::Relaxed)
+    }
+
+    /// Answers with values that are not finite count as failures from here on, if the version `before` gave none.
+    pub fn follow(&self, before: &Self) {
+        if before.must_be_finite.load(Ordering::Relaxed) || before.lock().is_finite() {
+            self.must_be_finite.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The answers with values that are not finite, among so many answers, if the version also gives others.
+    pub fn rarely_not_finite(&self) -> Option<(u64, u64)> {
+        let (counters, must) = (self.lock(), self.must_be_finite.load(Ordering::Relaxed));
+        let (found, all) = (counters.non_finite, counters.success.count + if must { counters.non_finite } else { 0 });
+        (found > 0 && (must || found < all)).then_some((found, all))
+    }
+
     /// Counts a request that failed after `total`.
     pub fn failed(&self, total: Duration) {
         self.lock().fail.add(total);
@@ -235,6 +262,10 @@ impl Statistics {
 }
 
 impl Counters {
+    fn is_finite(&self) -> bool {
+        self.success.count >= FINITE_ANSWERS_MIN && self.non_finite == 0
+    }
+
     fn answered(&mut self, total: Duration, queue: Duration) {
         self.success.add(total);
         self.queue.add(queue);
@@ -297,6 +328,34 @@ mod tests {
         same(queue_times, queue);
         let together = compute.compute_input.time + compute.compute_infer.time + compute.compute_output.time;
         same(compute_times, Total { count: compute.compute_infer.count, time: together });
+    }
+
+    #[test]
+    fn answers_that_are_not_finite_are_failures_after_a_version_without_any() {
+        let (before, now) = (Statistics::default(), Statistics::default());
+        assert!(!now.not_finite(), "nothing is known of a version before");
+        now.follow(&before);
+        assert!(!now.not_finite(), "it has answered too little");
+        for _ in 0..FINITE_ANSWERS_MIN {
+            before.succeeded(1, 1, ms(1), ms(0), COMPUTE);
+        }
+        now.follow(&before);
+        assert!(now.not_finite());
+        // And so for the version after that.
+        let next = Statistics::default();
+        next.follow(&now);
+        assert!(next.not_finite());
+        // One that always gave such answers may go on.
+        let (always, after) = (Statistics::default(), Statistics::default());
+        for _ in 0..FINITE_ANSWERS_MIN {
+            always.not_finite();
+            always.succeeded(1, 1, ms(1), ms(0), COMPUTE);
+        }
+        assert_eq!(always.rarely_not_finite(), None);
+        always.succeeded(1, 1, ms(1), ms(0), COMPUTE);
+        assert_eq!(always.rarely_not_finite(), Some((FINITE_ANSWERS_MIN, FINITE_ANSWERS_MIN + 1)));
+        after.follow(&always);
+        assert!(!after.not_finite());
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The engine: one budget of cores for all models, a worker pinned to each, and the loading and unloading of instances.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ledge_base::sys;
+use ledge_base::telemetry::system::Memory;
 use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, Runtime};
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
@@ -486,8 +487,11 @@ impl EngineInner {
 /// again.
 fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<Instance, LoadError> {
     let mut tries = LOAD_TRIES_MAX;
+    // A process that was killed while the kernel ended none was killed by somebody, which is no fault of the model.
+    let ended_by_kernel = || Memory::processes_ended(Path::new("/"));
     loop {
         tries -= 1;
+        let before = ended_by_kernel();
         if let Some(reason) = spec.faults.unloadable().or_else(|| spec.load_terms.given_up().map(str::to_owned)) {
             return Err(LoadError::Refused { runtime: spec.runtime, reason });
         }
@@ -507,9 +511,10 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
             // A fault of another model, which is unloaded after some.
             Err(LoadError::Interrupted { is_explained: true, .. }) => tries += 1,
             Err(LoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
-            // In a process of its own nothing else interrupts it.
+            // In a process of its own nothing else uses up the memory.
             Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
-                Isolation::Own => shared.count_fault(spec, &reason, Cause::Own),
+                Isolation::Own if ended_by_kernel() != before => shared.count_fault(spec, &reason, Cause::Own),
+                Isolation::Own => {}
                 Isolation::Process => spec.faults.suspect(),
             },
             Err(error) => return Err(error),

@@ -1,10 +1,12 @@
 //! One call, from its pin to its place in the statistics.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
 use ledge_base::principal::Principal;
+use ledge_base::tensor::Tensor;
 use ledge_engine::backend::ComputeTime;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, DigestPrefix, Outcome, Taggable};
@@ -12,6 +14,9 @@ use ledge_service::audit_event::tag::Content;
 
 use crate::repository::LoadedModel;
 use crate::repository::statistics::RefusalReason;
+
+/// The largest inputs that are searched for values that are not finite, in bytes: some microseconds.
+const READ_INPUT_BYTES_MAX: usize = 64 << 10;
 
 /// One call in progress. Dropping it counts and audits it, once: as a failure unless it succeeded, so a call whose
 /// caller hung up is counted too.
@@ -24,6 +29,10 @@ pub(super) struct CountedCall<'a> {
     failure: Outcome,
     input: OnceLock<Taggable>,
     output: OnceLock<Taggable>,
+    /// Set when the caller sent values that are not finite: the answer may have some then.
+    is_input_odd: AtomicBool,
+    /// Set when its values make it a failure, though the caller has them.
+    is_wrong: AtomicBool,
 }
 
 /// Figures that an answered call adds to the statistics.
@@ -43,7 +52,19 @@ pub(super) enum CallStatistics {
 impl<'a> CountedCall<'a> {
     pub fn new(audit: &'a AuditSink, model: Arc<LoadedModel>, principal: &'a Principal, started: Instant) -> Self {
         let (input, output) = (OnceLock::new(), OnceLock::new());
-        Self { model, started, audit, principal, counted: None, failure: Outcome::Failed, input, output }
+        let (is_input_odd, is_wrong) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self {
+            model,
+            started,
+            audit,
+            principal,
+            counted: None,
+            failure: Outcome::Failed,
+            input,
+            output,
+            is_input_odd,
+            is_wrong,
+        }
     }
 
     pub fn succeed(mut self, counted: CallStatistics) {
@@ -56,14 +77,30 @@ impl<'a> CountedCall<'a> {
         self.failure = if why == RefusalReason::Deadline { Outcome::Late } else { Outcome::Refused };
     }
 
+    /// Takes note of the values that the model is run on. Large inputs, such as pictures, are not read for that.
+    pub fn takes(&self, inputs: &[Tensor]) {
+        let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>();
+        if bytes <= READ_INPUT_BYTES_MAX && inputs.iter().any(Tensor::has_non_finite) {
+            self.is_input_odd.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True when the caller sent values that are not finite.
+    pub fn is_input_odd(&self) -> bool {
+        self.is_input_odd.load(Ordering::Relaxed)
+    }
+
     /// Tags the input of the model, where each call is a record.
     pub fn given(&self, content: impl FnOnce() -> Content) {
         self.tag(&self.input, content);
     }
 
-    /// Tags the output of the model, where each call is a record.
-    pub fn answered(&self, content: impl FnOnce() -> Content) {
-        self.tag(&self.output, content);
+    /// Tags the output of the model, where each call is a record, and counts values that are not finite.
+    pub fn answered(&self, outputs: &[(String, Tensor)]) {
+        if !self.is_input_odd() && outputs.iter().any(|(_, tensor)| tensor.has_non_finite()) {
+            self.is_wrong.store(self.model.statistics.not_finite(), Ordering::Relaxed);
+        }
+        self.tag(&self.output, || Content::Tensors(outputs.to_vec()));
     }
 
     fn tag(&self, place: &OnceLock<Taggable>, content: impl FnOnce() -> Content) {
@@ -79,7 +116,7 @@ impl<'a> CountedCall<'a> {
 impl Drop for CountedCall<'_> {
     fn drop(&mut self) {
         let (statistics, total) = (&self.model.statistics, self.started.elapsed());
-        match &self.counted {
+        match self.counted.as_ref().filter(|_| !self.is_wrong.load(Ordering::Relaxed)) {
             Some(CallStatistics::Run { batch, queue, compute, missed }) => {
                 statistics.succeeded(clock::unix_millis(), *batch, total, *queue, *compute);
                 if let Some((lookup, insert)) = missed {

@@ -400,6 +400,7 @@ impl Serving {
         let (inputs, used) =
             self.with_features(model, request.inputs, request.features, &terms, (started, &request.account)).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
+        call.takes(&fitted.inputs);
         call.given(|| Content::Tensors(fitted.named(model)));
 
         let names = names(model, &fitted.outputs);
@@ -416,7 +417,7 @@ impl Serving {
 
         let (mut response, counted) = answer.into_response(model, names);
         response.features = used;
-        call.answered(|| Content::Tensors(response.outputs.clone()));
+        call.answered(&response.outputs);
         if let Some(raw) = raw {
             raw.clone_from(&response.outputs);
         }
@@ -476,7 +477,7 @@ impl Serving {
         };
         let (mut response, counted) = answer.into_response(model, result_names(model, pipeline));
         response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
-        call.answered(|| Content::Tensors(response.outputs.clone()));
+        call.answered(&response.outputs);
         let result = match form {
             ResultForm::Tensors => None,
             ResultForm::Json => Some(write_result(pipeline, &response, &account).await),

@@ -211,6 +211,9 @@ pub struct Timings {
     pub compute: Duration,
     /// Making results of the outputs. Zero where they are the results.
     pub postprocess: Duration,
+    /// The CPU time of the run on its thread, with preparation and results; zero where it is not known, as when it was
+    /// shared with other calls.
+    pub cpu: Duration,
     /// The parts of a chain: the time on the clock in which each of its models worked, with making its inputs and reading its
     /// outputs.
     pub stages: Vec<(&'static str, Duration)>,

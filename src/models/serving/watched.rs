@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
-use ledge_engine::pipeline::detection::{self, Detection};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{content_pipeline, names, result_names, run, run_content};
 use super::call::CountedCall;
 use super::request::{
-    CacheOutcome, ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest,
+    CacheOutcome, ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, Timings,
 };
 use super::{ContentResponse, Serving, ServingError, finish, inputs};
 use crate::repository::LoadedModel;
-use crate::repository::agreement::{self, ComparedOutput};
+use crate::repository::agreement;
 use crate::repository::candidate::{OtherVersion, WatchedCall};
-use crate::repository::observations::{Observations, Role};
+use crate::repository::observations::{ObservationConfig, Observations, Role};
+use crate::repository::trial_mark::WorkUnderWay;
 use crate::scheduling::instance::{InferError, LateRun};
 use crate::scheduling::terms::{Priority, Terms};
 
@@ -61,13 +61,14 @@ impl Serving {
         request: InferRequest,
     ) -> Result<InferResponse, ServingError> {
         let again = watched.other.is_some().then(|| RepeatedRequest::of(&request));
+        let _run = begin_run(&watched);
         let mut outputs = Vec::new();
         let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
             Ok(_permit) => self.infer_pinned(&call, request, Some(&mut outputs)).await,
             Err(refused) => Err(refused.into()),
         };
         let seen = answered.as_mut().map(|(response, _)| (outputs, run_time(response)));
-        self.observe(&call.model, watched, again, seen);
+        self.observe(&call, watched, again, seen);
         finish(call, answered)
     }
 
@@ -79,6 +80,7 @@ impl Serving {
         request: ContentRequest,
     ) -> Result<ContentResponse, ServingError> {
         let again = watched.other.is_some().then(|| RepeatedRequest::Content(request.clone()));
+        let _run = begin_run(&watched);
         let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
             Ok(_permit) => self.infer_content_pinned(&call, request).await,
             Err(refused) => Err(refused.into()),
@@ -86,31 +88,40 @@ impl Serving {
         let seen = answered
             .as_mut()
             .map(|(ContentResponse { response, .. }, _)| (response.outputs.clone(), run_time(response)));
-        self.observe(&call.model, watched, again, seen);
+        self.observe(&call, watched, again, seen);
         finish(call, answered)
     }
 
     /// Counts the result of a request on `model`, and repeats it on the other version where the update needs that.
     fn observe(
         &self,
-        model: &Arc<LoadedModel>,
+        call: &CountedCall<'_>,
         watched: WatchedCall,
         again: Option<RepeatedRequest>,
         seen: Result<(NamedOutputs, Option<Duration>), &mut ServingError>,
     ) {
         let WatchedCall { observations, role, other } = watched;
-        let other = other.zip(again);
+        let (model, other) = (&call.model, other.zip(again));
         match (seen, other) {
-            (Ok((outputs, time)), other) => {
-                observations.answered(role, time);
-                match (role, other) {
-                    (Role::Candidate, _) => count_classes(&observations, model, &outputs),
-                    (Role::Incumbent, Some((other, again))) => {
+            (Ok((outputs, time)), other) => match (role, other) {
+                (Role::Candidate, other) => {
+                    count_classes(&observations, model, &outputs);
+                    match other {
+                        _ if !has_non_finite(&outputs) => observations.answered(role, time),
+                        Some((other, again)) => self.repeat_not_finite(other, again, observations, time),
+                        None if !call.is_input_odd() && observations.incumbent_is_finite() => {
+                            observations.answered_not_finite(role, time);
+                        }
+                        None => observations.answered(role, time),
+                    }
+                }
+                (Role::Incumbent, other) => {
+                    count_incumbent(&observations, &outputs, time);
+                    if let Some((other, again)) = other {
                         self.mirror(model, other, again, outputs, observations);
                     }
-                    (Role::Incumbent, None) => {}
                 }
-            }
+            },
             (Err(error), other) => match failure_cause(error) {
                 FailureCause::Unrelated => {}
                 FailureCause::Late => {
@@ -123,7 +134,7 @@ impl Serving {
                 // Without another version to ask, a failure counts against the model only when the model had accepted
                 // the request.
                 FailureCause::Unclear if (role == Role::Incumbent || other.is_none()) && !is_of_model(error) => {}
-                FailureCause::Unclear => self.count_failure(role, other, observations),
+                FailureCause::Unclear => self.count_failure(role, other, observations, is_crash(error)),
             },
         }
     }
@@ -135,10 +146,11 @@ impl Serving {
         role: Role,
         other: Option<(OtherVersion, RepeatedRequest)>,
         observations: Arc<Observations>,
+        is_crash: bool,
     ) {
         match (role, other) {
-            (Role::Candidate, Some((other, again))) => self.repeat_on_incumbent(other, again, observations),
-            _ => observations.failed(role),
+            (Role::Candidate, Some((other, again))) => self.repeat_on_incumbent(other, again, observations, is_crash),
+            _ => count_failed(&observations, role, is_crash),
         }
     }
 
@@ -171,7 +183,7 @@ impl Serving {
             if time <= timeout {
                 observations.answered(role, Some(time));
             } else {
-                serving.count_failure(role, other, observations);
+                serving.count_failure(role, other, observations, false);
             }
         });
     }
@@ -197,57 +209,82 @@ impl Serving {
 
         // An unload must not wait for this.
         let live = Arc::downgrade(live);
-        self.repeat(other, place, asked, Priority::Batch, move |answer| match answer {
-            Ok(response) => {
-                observations.answered(Role::Candidate, run_time(&response));
-                count_classes(&observations, &candidate, &response.outputs);
-                let Some(live) = live.upgrade() else { return };
-                let config = observations.config();
-                let reference = config.reference_output.as_deref();
-                let one = |name: &String, tensor| output(&live, reference, name, tensor);
-                let pairs = outputs.iter().enumerate().map(|(place, (name, tensor))| {
-                    // A result of a pipeline may have another name in another version.
-                    let same = |(at, (other, _)): &(usize, &(String, Tensor))| {
-                        if in_order { *at == place } else { other == name }
-                    };
-                    let (_, (other, found)) = response.outputs.iter().enumerate().find(same)?;
-                    Some((one(name, tensor), output(&candidate, reference, other, found)))
-                });
-                let detected = detections(&live, &outputs).zip(detections(&candidate, &response.outputs));
-                let agree = if let Some((one, other)) = detected {
-                    detection::agree(&one, &other)
-                } else {
-                    let pairs: Option<Vec<_>> = pairs.collect();
-                    pairs.is_some_and(|pairs| agreement::agree(&pairs, config.tolerance))
-                };
-                observations.compared(agree);
+        let run = observations.begin_run();
+        self.repeat(other, place, asked, Priority::Batch, observations.clone(), move |answer| {
+            match answer {
+                Ok(response) => {
+                    let is_fault = has_non_finite(&response.outputs) && !has_non_finite(&outputs);
+                    if is_fault {
+                        observations.answered_not_finite(Role::Candidate, run_time(&response));
+                    } else {
+                        observations.answered(Role::Candidate, run_time(&response));
+                    }
+                    count_classes(&observations, &candidate, &response.outputs);
+                    if let Some(live) = live.upgrade() {
+                        let pair = [(&*live, &*outputs), (&*candidate, &*response.outputs)];
+                        let ObservationConfig { reference_output, tolerance } = observations.config();
+                        let agree = agreement::answers_agree(pair, reference_output.as_deref(), in_order, *tolerance);
+                        observations.compared(agree);
+                    }
+                }
+                // Background work comes last: that it had no turn says nothing about the candidate.
+                Err(
+                    ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::NoRoom(_),
+                ) => {
+                    observations.skipped();
+                }
+                Err(error) => {
+                    tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
+                    count_failed(&observations, Role::Candidate, is_crash(&error));
+                }
             }
-            // Background work comes last: that it had no turn says nothing about the candidate.
-            Err(ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::NoRoom(_)) => {
-                observations.skipped();
-            }
-            Err(error) => {
-                tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
-                observations.failed(Role::Candidate);
-            }
+            drop(run);
         });
     }
 
     /// Repeats on the incumbent a request that the candidate has failed: the failure counts when the incumbent has an
     /// answer.
-    fn repeat_on_incumbent(&self, other: OtherVersion, asked: RepeatedRequest, observations: Arc<Observations>) {
+    fn repeat_on_incumbent(
+        &self,
+        other: OtherVersion,
+        asked: RepeatedRequest,
+        observations: Arc<Observations>,
+        is_crash: bool,
+    ) {
         let Ok(place) = other.places.clone().try_acquire_owned() else {
             // A candidate that is at fault fails again when there is a place.
             observations.skipped();
             return;
         };
         // It takes the turn of the failed request. As background work it could wait for long.
-        self.repeat(other, place, asked, Priority::Interactive, move |answer| {
+        self.repeat(other, place, asked, Priority::Interactive, observations.clone(), move |answer| {
             match answer.as_ref().map_err(failure_cause) {
-                Ok(_) => observations.failed(Role::Candidate),
+                Ok(_) => count_failed(&observations, Role::Candidate, is_crash),
                 Err(FailureCause::Unclear) => {}
                 Err(FailureCause::Late | FailureCause::Unrelated) => observations.skipped(),
             }
+        });
+    }
+
+    /// Repeats on the incumbent a request that the candidate has answered with values that are not finite: a failure when
+    /// the incumbent has others.
+    fn repeat_not_finite(
+        &self,
+        other: OtherVersion,
+        asked: RepeatedRequest,
+        observations: Arc<Observations>,
+        time: Option<Duration>,
+    ) {
+        let Ok(place) = other.places.clone().try_acquire_owned() else {
+            observations.skipped();
+            return;
+        };
+        self.repeat(other, place, asked, Priority::Interactive, observations.clone(), move |answer| match answer {
+            Ok(response) if !has_non_finite(&response.outputs) => {
+                observations.answered_not_finite(Role::Candidate, time);
+            }
+            Ok(_) => observations.answered(Role::Candidate, time),
+            Err(_) => observations.skipped(),
         });
     }
 
@@ -259,12 +296,13 @@ impl Serving {
         place: OwnedSemaphorePermit,
         asked: RepeatedRequest,
         priority: Priority,
+        observations: Arc<Observations>,
         then: impl FnOnce(Result<InferResponse, ServingError>) + Send + 'static,
     ) {
         let (serving, OtherVersion { model, stop, .. }) = (self.clone(), other);
         self.mirrors.spawn(async move {
             tokio::select! {
-                answer = serving.run_repeated(&model, asked, priority) => then(answer),
+                answer = serving.run_repeated(&model, asked, priority, &observations) => then(answer),
                 () = stop.cancelled() => {}
             }
             drop(place);
@@ -277,6 +315,7 @@ impl Serving {
         model: &LoadedModel,
         asked: RepeatedRequest,
         priority: Priority,
+        observations: &Observations,
     ) -> Result<InferResponse, ServingError> {
         let started = Instant::now();
         let deadline = started + model.timeout.min(REPEATED_REQUEST_TIMEOUT);
@@ -287,6 +326,7 @@ impl Serving {
                 let (inputs, _) = self.with_features(model, inputs, features, &terms, (started, &account)).await?;
                 let fitted = inputs::fit(model, inputs, outputs.as_deref())?;
                 let names = names(model, &fitted.outputs);
+                observations.keep_input(&fitted.inputs);
                 (run(model, fitted, terms, started).await?, names)
             }
             RepeatedRequest::Content(request) => {
@@ -322,6 +362,35 @@ impl RepeatedRequest {
     }
 }
 
+fn has_non_finite(outputs: &[(String, Tensor)]) -> bool {
+    outputs.iter().any(|(_, tensor)| tensor.has_non_finite())
+}
+
+fn count_incumbent(observations: &Observations, outputs: &[(String, Tensor)], time: Option<Duration>) {
+    if has_non_finite(outputs) {
+        observations.answered_not_finite(Role::Incumbent, time);
+    } else {
+        observations.answered(Role::Incumbent, time);
+    }
+}
+
+fn count_failed(observations: &Observations, role: Role, is_crash: bool) {
+    if is_crash {
+        observations.crashed(role);
+    } else {
+        observations.failed(role);
+    }
+}
+
+fn is_crash(error: &ServingError) -> bool {
+    matches!(error, ServingError::Crashed { .. })
+}
+
+/// Begins a run that is marked where it is the candidate's first.
+fn begin_run(watched: &WatchedCall) -> Option<WorkUnderWay> {
+    (watched.role == Role::Candidate).then(|| watched.observations.begin_run()).flatten()
+}
+
 /// Returns the version whose limits a call passes. With two versions at work the limits of the live one count for both,
 /// and are not doubled.
 fn limiting_model<'a>(call: &'a CountedCall<'_>, watched: &'a WatchedCall) -> &'a LoadedModel {
@@ -331,11 +400,14 @@ fn limiting_model<'a>(call: &'a CountedCall<'_>, watched: &'a WatchedCall) -> &'
     }
 }
 
-/// The time of the run; `None` for a cached answer.
+/// The CPU time of the run where it is known, and its time otherwise; `None` for a cached answer.
 fn run_time(response: &InferResponse) -> Option<Duration> {
     match response.cache {
         Some(CacheOutcome::Hit | CacheOutcome::Joined) => None,
-        Some(CacheOutcome::Miss) | None => Some(response.timings.decode + response.timings.compute),
+        Some(CacheOutcome::Miss) | None => {
+            let Timings { decode, compute, cpu, .. } = response.timings;
+            Some(if cpu.is_zero() { decode + compute } else { cpu })
+        }
     }
 }
 
@@ -361,31 +433,11 @@ fn is_of_model(error: &ServingError) -> bool {
     matches!(error, ServingError::ModelFailed { .. } | ServingError::Unavailable { .. } | ServingError::Crashed { .. })
 }
 
-/// The objects in the results of a photograph, for a model that detects some.
-fn detections(model: &LoadedModel, results: &[(String, Tensor)]) -> Option<Vec<Detection>> {
-    let pipeline = model.pipeline.as_ref()?;
-    let named = |name: &&str| results.iter().find(|(result, _)| result == name).map(|(_, tensor)| tensor);
-    let results: Option<Vec<_>> = pipeline.results()?.iter().map(named).collect();
-    pipeline.detections(&results?)
-}
-
-/// An output in the form in which it is compared.
-fn output<'a>(model: &'a LoadedModel, reference: Option<&str>, name: &str, tensor: &'a Tensor) -> ComparedOutput<'a> {
-    let rows = model.batch_limit.and_then(|_| tensor.shape().first().copied()).unwrap_or(1);
-    let labels = model.labels.get(name).map(AsRef::as_ref);
-    let of_pipeline = || {
-        let scores = model.pipeline.as_ref().and_then(|pipeline| pipeline.scores());
-        scores.and_then(|output| model.signature.outputs.get(output)).is_some_and(|port| port.name == name)
-    };
-    let is_scores = labels.is_some() || reference == Some(name) || of_pipeline();
-    ComparedOutput { tensor, rows, is_scores, labels: labels.unwrap_or_default() }
-}
-
 /// Counts the classes that come first in the reference output, if it is among `outputs`.
 fn count_classes(observations: &Observations, model: &LoadedModel, outputs: &[(String, Tensor)]) {
     let Some(reference) = observations.config().reference_output.as_deref() else { return };
     if let Some((name, tensor)) = outputs.iter().find(|(name, _)| name == reference)
-        && let Some(best) = output(model, Some(reference), name, tensor).best()
+        && let Some(best) = agreement::output(model, Some(reference), name, tensor).best()
     {
         observations.classes(best.into_iter().flatten());
     }

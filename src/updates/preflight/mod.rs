@@ -19,6 +19,7 @@ use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
 use ledge_identity::sealing::Sealer;
 use ledge_isolation::ChildSettings;
+use ledge_models::repository::Predecessor;
 use serde::{Deserialize, Serialize};
 
 use super::package::{DeclaredPort, Package};
@@ -54,13 +55,15 @@ pub struct PreflightSettings {
     pub timeout: Duration,
     /// Decrypts files.
     pub sealer: Sealer,
+    /// The version that a model on trial follows: it runs as that one does.
+    pub predecessor: Option<Predecessor>,
 }
 
 impl PreflightSettings {
     /// Makes settings for these runtimes, and models that must answer within `timeout`.
     pub fn new(runtimes: Runtimes, children: ChildSettings, timeout: Duration) -> Self {
         let children = ChildSettings { is_trial: true, ..children };
-        Self { runtimes, children, threads: 1, measure: true, timeout, sealer: Sealer::none() }
+        Self { runtimes, children, threads: 1, measure: true, timeout, sealer: Sealer::none(), predecessor: None }
     }
 
     fn facts(&self) -> HostCapabilities {
@@ -226,7 +229,8 @@ pub async fn run_runtime(
     let unknown = || Reason::new(Cause::Load, format!("Ledge does not know a runtime {name}"));
     let runtime = runtime_named(name).ok_or_else(unknown)?;
     // The other runtime is missing here, so no model falls back to it. No caller waits, and nothing is compared.
-    let settings = PreflightSettings { measure: false, timeout: Duration::from_hours(1), ..settings.clone() };
+    let settings =
+        PreflightSettings { measure: false, timeout: Duration::from_hours(1), predecessor: None, ..settings.clone() };
     let trial = Trial::new(&settings, Runtimes::new(folder.to_owned()), TrialLimits::of(package, &facts));
     trial.run_runtime(runtime, models).await
 }

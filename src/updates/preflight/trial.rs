@@ -13,7 +13,9 @@ use ledge_engine::cores::Topology;
 use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
 use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd, Work};
 use ledge_models::repository::profile::Profiles;
-use ledge_models::repository::{LoadedModel, ModelDefaults, Repository, Sources, VersionError, golden_score, tuning};
+use ledge_models::repository::{
+    LoadedModel, ModelDefaults, Predecessor, Repository, Sources, VersionError, golden_score, tuning,
+};
 use ledge_models::scheduling::engine::Engine;
 use ledge_service::audit_event::AuditSink;
 use rustix::process::Signal;
@@ -49,6 +51,9 @@ pub(super) struct Trial {
     runtimes: Runtimes,
     sealer: Sealer,
     limits: TrialLimits,
+    predecessor: Option<Predecessor>,
+    /// The processes that the kernel had ended for want of memory before, on the whole machine.
+    ended_by_kernel: Option<u64>,
     /// The step that it is in, such as "loading it": a crash is reported with it.
     step: Mutex<String>,
 }
@@ -56,7 +61,7 @@ pub(super) struct Trial {
 impl Trial {
     /// A trial in these runtimes. Nothing is loaded, and no process started.
     pub fn new(settings: &PreflightSettings, runtimes: Runtimes, limits: TrialLimits) -> Self {
-        let PreflightSettings { children, threads, measure, timeout, sealer, .. } = settings.clone();
+        let PreflightSettings { children, threads, measure, timeout, sealer, predecessor, .. } = settings.clone();
         let defaults = ModelDefaults {
             max_queue_size: 16,
             timeout,
@@ -74,7 +79,16 @@ impl Trial {
         let children = ChildSettings { memory_bytes: Some(most), ..children };
         let engine = Engine::new(runtimes.clone(), Topology::read().budget(threads), None, children);
         let repository = Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, AuditSink::to_nowhere());
-        Self { repository, runtimes, sealer, limits, step: Mutex::new("starting".to_owned()) }
+        let ended_by_kernel = Memory::processes_ended(Path::new("/"));
+        Self {
+            repository,
+            runtimes,
+            sealer,
+            limits,
+            predecessor,
+            ended_by_kernel,
+            step: Mutex::new("starting".to_owned()),
+        }
     }
 
     /// Tries the model of one version: from the folder of its model config, golden inputs and labels, and from that of its
@@ -183,7 +197,9 @@ impl Trial {
         files: &Opened,
         golden_min: Option<f64>,
     ) -> Result<Arc<LoadedModel>, VersionError> {
-        self.repository.load_from(name, version, (&files.folder, &files.files), golden_min, files.sealed.as_ref()).await
+        let (folders, sealed, before) =
+            ((&*files.folder, &*files.files), files.sealed.as_ref(), self.predecessor.as_ref());
+        self.repository.load_from(name, version, folders, golden_min, sealed, before).await
     }
 
     /// Does `work`, and ends the processes when they take too much memory or time.
@@ -223,10 +239,16 @@ impl Trial {
             }
             // Somebody froze it, which says nothing about the release.
             Some(TrialEnd::Ended(Ended { blamed: Some(Work::None), reason, .. })) => {
-                Err(PreflightError::Interrupted(Reason::new(Cause::Load, reason)))
+                Err(PreflightError::Postponed(Reason::new(Cause::Load, reason)))
             }
-            Some(TrialEnd::Ended(Ended { signal: Some(signal), .. })) if signal == Signal::KILL.as_raw() => {
-                Err(out_of_memory(&self.step()))
+            Some(TrialEnd::Ended(Ended { signal: Some(signal), reason, .. })) if signal == Signal::KILL.as_raw() => {
+                match (self.ended_by_kernel, Memory::processes_ended(Path::new("/"))) {
+                    // Somebody killed it.
+                    (Some(before), Some(now)) if before == now => {
+                        Err(PreflightError::Postponed(Reason::new(Cause::Load, reason)))
+                    }
+                    _ => Err(out_of_memory(&self.step())),
+                }
             }
             Some(TrialEnd::Ended(Ended { reason, .. })) => {
                 Err(Reason::new(Cause::Crash, format!("{reason} while {}", self.step())).into())

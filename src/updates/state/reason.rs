@@ -34,7 +34,7 @@ pub enum Cause {
     Deadline,
     /// The stage saw too few requests.
     Quiet,
-    /// The daemon restarted too often during the trial.
+    /// The daemon ended again and again while the release was loaded or ran first.
     Restarts,
     /// It failed too often for passing reasons.
     Attempts,

@@ -141,7 +141,7 @@ fn what_fails_anywhere_is_rolled_back_with_its_reason_and_not_tried_again() {
         assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
         assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)));
         // The manifest still lists it, every five minutes and after every start.
-        let state = after(state, [want("r2", 2), Event::Started, want("r2", 2)]);
+        let state = after(state, [want("r2", 2), start(true), want("r2", 2)]);
         assert_eq!(stage(&state), None, "{reached}");
         assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)), "the report stays");
         // Another rollout may try the same version again, and the same rollout another version.
@@ -204,39 +204,55 @@ fn a_changed_gate_reaches_a_trial_under_way() {
     assert_eq!((stage(&state), state.trial.unwrap().plan), (Some(Stage::Shadow), changed));
 }
 
+/// A start of the daemon, after work of the trial or not.
+fn start(under_way: bool) -> Event {
+    Event::Started { under_way }
+}
+
 #[test]
 fn a_box_that_does_not_come_up_falls_back_by_itself() {
     for reached in [Stage::Verified, Stage::Staged, Stage::Shadow, Stage::Canary, Stage::Active] {
         let mut state = at(reached);
-        for start in 1..=STARTS_MAX {
-            state = after(state, [Event::Started]);
-            assert!(state.trial.is_some(), "{reached}: start {start}");
+        for number in 1..=STARTS_MAX {
+            state = after(state, [start(true)]);
+            assert!(state.trial.is_some(), "{reached}: start {number}");
         }
-        state = after(state, [Event::Started]);
+        state = after(state, [start(true)]);
         assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
         assert_eq!(rolled_back(&state).unwrap().1, Cause::Restarts);
     }
 }
 
 #[test]
+fn starts_that_found_nothing_of_it_under_way_never_end_a_trial() {
+    for reached in STAGES {
+        // A start that did find something is forgiven with the next that did not.
+        let state = (0..100).fold(at(reached), |state, number| after(state, [start(number % 4 != 3)]));
+        assert!(state.trial.is_some(), "{reached}: {:?}", state.outcome);
+        let state = after(state, [start(false)]);
+        assert_eq!(state.trial.unwrap().starts_left, STARTS_MAX, "{reached}");
+    }
+}
+
+#[test]
 fn a_start_while_files_are_fetched_counts_for_nothing() {
-    let state = after(at(Stage::Downloading), std::iter::repeat_n(Event::Started, 100));
+    let state = after(at(Stage::Downloading), std::iter::repeat_n(start(true), 100));
     assert_eq!(state, at(Stage::Downloading));
 }
 
 #[test]
 fn a_start_while_it_waits_for_its_window_counts_for_nothing() {
     let waiting = after(at(Stage::Staged), [wish(plan("r2", 2), Allow::Prepare)]);
-    assert_eq!(after(waiting.clone(), std::iter::repeat_n(Event::Started, 100)), waiting);
+    assert_eq!(after(waiting.clone(), std::iter::repeat_n(start(false), 100)), waiting);
 }
 
 #[test]
 fn a_start_takes_what_was_loaded_beside_back_to_staged_and_leaves_a_soak() {
     for reached in [Stage::Shadow, Stage::Canary] {
-        let state = after(at(reached), [Event::Waited { seconds: 100 }, Event::Started]);
+        let state = after(at(reached), [Event::Waited { seconds: 100 }, start(false)]);
         assert_eq!((stage(&state), state.trial.unwrap().in_stage_s), (Some(Stage::Staged), 0));
     }
-    let state = after(at(Stage::Active), [Event::Waited { seconds: 100 }, Event::Started]);
+    let state = after(at(Stage::Active), [Event::Waited { seconds: 100 }, start(false)]);
     assert_eq!((stage(&state), live(&state), state.trial.unwrap().in_stage_s), (Some(Stage::Active), Some(2), 100));
 }
 
@@ -247,7 +263,7 @@ fn a_box_that_is_switched_off_every_night_passes_a_soak_of_weeks_and_one_that_fa
     let starts = |every_s: u64| {
         (0..20).fold(soaking.clone(), |state, _| {
             let ticks = std::iter::repeat_n(Event::Waited { seconds: 60 }, usize::try_from(every_s / 60).unwrap());
-            after(after(state, ticks), [Event::Started])
+            after(after(state, ticks), [start(true)])
         })
     };
     assert_eq!(stage(&starts(14 * 3_600)), Some(Stage::Active));
@@ -354,7 +370,7 @@ fn a_release_is_loaded_with_the_share_of_golden_inputs_that_it_was_taken_with() 
 
 #[test]
 fn the_byte_budget_holds_over_all_attempts() {
-    let state = after(at(Stage::Downloading), [Event::Fetched { bytes: 600 }, interrupted(), Event::Started]);
+    let state = after(at(Stage::Downloading), [Event::Fetched { bytes: 600 }, interrupted(), start(true)]);
     let state = after(state, [Event::Fetched { bytes: 400 }]);
     assert_eq!((stage(&state), state.trial.as_ref().unwrap().fetched_bytes), (Some(Stage::Downloading), 1_000));
     let state = after(state, [Event::Fetched { bytes: 1 }]);

@@ -22,7 +22,7 @@ pub struct Trial {
     pub stage: Stage,
     /// Seconds in this stage during which it could move.
     pub in_stage_s: u64,
-    /// Starts of the daemon before it falls back.
+    /// Further starts of the daemon that may find its work under way before it falls back.
     pub starts_left: u32,
     pub failures: u32,
     /// Bytes fetched so far.

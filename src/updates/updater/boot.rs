@@ -7,10 +7,11 @@ use ledge_base::clock;
 use ledge_base::names::ModelName;
 use ledge_identity::sealing::Sealer;
 use ledge_models::repository::ManagedVersion;
+use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
 
 use crate::persisted::{LiveRelease, Persisted, PersistedError, read_live_releases};
-use crate::state::{Event, Installed, SubjectState};
-use crate::store::{BlobStore, StoreError, release_folder};
+use crate::state::{Event, Installed, Stage, SubjectState};
+use crate::store::{BlobStore, StoreError, mark_path, release_folder};
 use crate::subject::{Kind, Subject};
 
 /// The update store and its state, as found at the start.
@@ -23,6 +24,8 @@ pub struct Prepared {
     pub managed: BTreeMap<ModelName, ManagedVersion>,
     /// The states before this start was counted.
     pub before: BTreeMap<Subject, SubjectState>,
+    /// The releases on trial that this start loads, until it has.
+    pub loads: BTreeMap<Subject, WorkUnderWay>,
 }
 
 /// Reasons why updates cannot continue.
@@ -61,7 +64,8 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
 
     let before = persisted.subjects.clone();
     for (subject, state) in &mut persisted.subjects {
-        let mut after = state.clone().after(Event::Started, subject.kind);
+        let under_way = TrialMark::is_set(&mark_path(folder, subject));
+        let mut after = state.clone().after(Event::Started { under_way }, subject.kind);
         while let Some(lost) = damaged(&store, subject, &after, progress) {
             tracing::error!(
                 %subject, version = %lost.version,
@@ -80,6 +84,8 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
         tracing::error!(%error, "the state of updates cannot be written");
     }
 
+    // After the state is on the disk, which has counted the marks of the last process.
+    let loads = persisted.subjects.iter().filter_map(|(subject, state)| mark_load(folder, subject, state)).collect();
     let live = |(subject, state): (&Subject, &SubjectState)| {
         let release = state.live().filter(|_| subject.kind == Kind::Model)?;
         let golden_min = state.golden_min(release);
@@ -87,7 +93,19 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
         Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
     };
     let managed = persisted.subjects.iter().filter_map(live).collect();
-    Ok(Prepared { store, persisted, managed, before })
+    Ok(Prepared { store, persisted, managed, before, loads })
+}
+
+/// Marks the load of a release on trial that this start makes, and removes any other mark.
+fn mark_load(folder: &Path, subject: &Subject, state: &SubjectState) -> Option<(Subject, WorkUnderWay)> {
+    let path = mark_path(folder, subject);
+    if state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Active) {
+        return Some((subject.clone(), TrialMark::open(&path).load()));
+    }
+    if TrialMark::is_set(&path) {
+        TrialMark::open(&path).clear();
+    }
+    None
 }
 
 /// Returns the live release if its files on disk are not the signed ones.

@@ -3,26 +3,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ledge_base::names::ModelName;
-use ledge_models::repository::{LoadedModel, Repository, VersionError, tuning};
+use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
+use ledge_models::repository::{LoadedModel, Repository, VersionError};
 
-use super::Updater;
 use super::volatile::JobOutcome;
+use super::{Updater, paces};
 use crate::gates;
 use crate::plan::Gate;
 use crate::preflight::{self, ConfigurationPreflight, PreflightError, PreflightSettings};
 use crate::state::{Cause, Reason, SubjectState};
 use crate::subject::{Kind, Subject};
-
-/// Rounds in which versions are timed against each other, and the length of each.
-const TIMING_ROUNDS: u32 = 3;
-const TIMING_ROUND: Duration = Duration::from_millis(200);
-
-/// Further rounds while the new version seems too slow: a refusal is for good, and a busy machine is no reason.
-const EXTRA_TIMING_ROUNDS: u32 = 12;
 
 /// Runs the preflight of a release in a process of its own.
 pub(super) fn run_preflight(
@@ -32,10 +25,16 @@ pub(super) fn run_preflight(
 ) -> Option<BoxFuture<'static, JobOutcome>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
-    let settings =
-        PreflightSettings { runtimes: updater.parts.repository.runtimes(), ..updater.parts.preflight.clone() };
+    let repository = &updater.parts.repository;
+    let live = (subject.kind == Kind::Model).then(|| repository.pin(&subject.name, None).ok()).flatten();
+    let settings = PreflightSettings {
+        runtimes: repository.runtimes(),
+        predecessor: live.map(|live| live.as_predecessor()),
+        ..updater.parts.preflight.clone()
+    };
     let models = updater.live_models_in(&subject.name);
 
+    // Not marked: its process has limits, and the kernel ends it long before the daemon.
     let gate = on_trial.plan.gate;
     let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {
@@ -52,6 +51,11 @@ pub(super) fn run_preflight(
 
         tried.map_or_else(stopped, |()| JobOutcome::Passed)
     }))
+}
+
+/// Marks that a release works. The mark waits for the disk.
+async fn marked(mark: Arc<TrialMark>) -> Option<WorkUnderWay> {
+    tokio::task::spawn_blocking(move || mark.load()).await.ok()
 }
 
 fn stopped(error: PreflightError) -> JobOutcome {
@@ -75,20 +79,29 @@ pub(super) fn load_candidate(
         Kind::Configuration => return Some(Box::pin(async { JobOutcome::Passed })),
         Kind::Runtime => {
             let folder = updater.store.release_folder(subject, &on_trial.release);
-            return Some(Box::pin(move_models(updater.parts.repository.clone(), subject.name.clone(), folder)));
+            let (repository, name, mark) =
+                (updater.parts.repository.clone(), subject.name.clone(), updater.mark(subject));
+            return Some(Box::pin(async move {
+                let _work = marked(mark).await;
+                move_models(repository, name, folder).await
+            }));
         }
     }
 
     let managed = updater.managed(subject, &on_trial.release, state);
     let (repository, name, gate) = (updater.parts.repository.clone(), subject.name.clone(), on_trial.plan.gate);
+    let mark = updater.mark(subject);
     Some(Box::pin(async move {
+        let work = marked(mark).await;
         let loaded = match repository.load_beside(&name, &managed).await {
             Ok(loaded) => loaded,
             Err(error) => return load_failed(&error),
         };
 
+        // Its golden inputs have run.
+        drop(work);
         let Ok(incumbent) = repository.pin(&name, None) else { return JobOutcome::Loaded(loaded) };
-        match compare(&loaded, &incumbent, &gate).await {
+        match compare(&repository, &loaded, &incumbent, &gate).await {
             Ok(()) => JobOutcome::Loaded(loaded),
             Err(error) => {
                 repository.end(loaded).await;
@@ -112,69 +125,44 @@ async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf
 fn load_failed(error: &VersionError) -> JobOutcome {
     if error.is_wrong() {
         JobOutcome::Failed(Reason::new(Cause::Golden, error.to_string()))
+    } else if error.is_interrupted() {
+        // Somebody killed its process, which is no attempt of the release.
+        JobOutcome::Deferred { reason: Reason::new(Cause::Load, error.to_string()), after: None, wasted: 0 }
     } else {
         JobOutcome::Interrupted(Reason::new(Cause::Load, error.to_string()))
     }
 }
 
-/// Compares latency and memory of the new version with those of the live one, alternately, so that a busy moment of the
-/// machine slows both. By the median: on a machine with more work than cores some runs wait for a core, and only the
-/// 95th percentile shows it.
-async fn compare(new: &Arc<LoadedModel>, live: &Arc<LoadedModel>, gate: &Gate) -> Result<(), PreflightError> {
-    gates::judge_memory(gate, new.instance_usage().bytes_each, live.instance_usage().bytes_each)?;
-    let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
-    if [new, live].into_iter().any(|model| tuning::sample(model).is_none()) {
-        tracing::debug!(model = %new.name, version = %new.version, "not timed: the inputs of the model are too large");
+/// Compares memory and pace of the new version with those of the live one. Memory is compared within one runtime: of two
+/// runtimes, one takes several times as much for the same model.
+async fn compare(
+    repository: &Repository,
+    new: &Arc<LoadedModel>,
+    live: &Arc<LoadedModel>,
+    gate: &Gate,
+) -> Result<(), PreflightError> {
+    if new.runtime() == live.runtime() {
+        compare_memory(repository, new, live, gate).await?;
+    }
+    paces::compare(new, live, gate).await
+}
+
+async fn compare_memory(
+    repository: &Repository,
+    new: &LoadedModel,
+    live: &LoadedModel,
+    gate: &Gate,
+) -> Result<(), PreflightError> {
+    let [new_bytes, live_bytes] = [new, live].map(|model| model.instance_usage().bytes_each);
+    if gates::judge_memory(gate, new_bytes, live_bytes).is_ok() {
         return Ok(());
     }
-    let (mut best, mut judged) = ([Duration::MAX; 2], Ok(()));
-    for round in 1..=TIMING_ROUNDS + EXTRA_TIMING_ROUNDS {
-        let median = async |model| Ok(tuning::closed_loop(model, 1, TIMING_ROUND).await?.percentile(0.5));
-        let Some(timed) = both_timed(median(new).await, median(live).await)? else {
-            tracing::debug!(
-                model = %new.name, version = %new.version,
-                "not timed: the live version fails on inputs of zeros"
-            );
-            return Ok(());
-        };
-        best = [best[0].min(timed[0]), best[1].min(timed[1])];
-        let [new_us, live_us] = best.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-        judged = gates::judge_latency(limit, "half of the timed runs", new_us, live_us);
-        if round >= TIMING_ROUNDS && judged.is_ok() {
-            break;
-        }
-    }
-    Ok(judged?)
-}
-
-/// Returns the times of both versions in one round; `None` for a model that refuses zeros, which cannot be timed
-/// without requests. A version that fails what the live one answers is not too slow, but it cannot go on untimed
-/// either.
-fn both_timed(
-    new: Result<Duration, String>,
-    live: Result<Duration, String>,
-) -> Result<Option<[Duration; 2]>, PreflightError> {
-    match (new, live) {
-        (Ok(new), Ok(live)) => Ok(Some([new, live])),
-        (_, Err(_)) => Ok(None),
-        (Err(error), Ok(_)) => {
-            let detail = format!("the new version failed while it was timed, and the live version did not: {error}");
-            Err(PreflightError::Interrupted(Reason::new(Cause::Latency, detail)))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_version_that_fails_what_the_live_one_answers_does_not_pass_untimed() {
-        let (time, error) = (Duration::from_millis(3), || Err("zeros are refused".to_owned()));
-        assert_eq!(both_timed(Ok(time), Ok(2 * time)), Ok(Some([time, 2 * time])));
-        assert_eq!(both_timed(error(), error()), Ok(None));
-        assert_eq!(both_timed(Ok(time), error()), Ok(None));
-        let Err(PreflightError::Interrupted(reason)) = both_timed(error(), Ok(time)) else { panic!("it passes") };
-        assert!(reason.cause == Cause::Latency && reason.detail.ends_with("did not: zeros are refused"), "{reason}");
-    }
+    // The live version may share its process with others, whose memory it uses too. The new one does not.
+    let copy = repository.load_copy(live).await.map_err(|error| {
+        let detail = format!("the live version cannot be loaded again, to compare its memory: {error}");
+        PreflightError::Postponed(Reason::new(Cause::Memory, detail))
+    })?;
+    let copy_bytes = copy.instance_usage().bytes_each;
+    repository.end(copy).await;
+    Ok(gates::judge_memory(gate, new_bytes, live_bytes.max(copy_bytes))?)
 }

@@ -9,6 +9,7 @@ mod boot;
 mod download_job;
 mod load_jobs;
 mod orders;
+mod paces;
 mod pauses;
 mod publish;
 mod serving;
@@ -20,9 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::abortable;
+use futures_util::future::{BoxFuture, abortable};
 use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName};
+use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
 use ledge_models::repository::{LoadedModel, Repository};
 use ledge_service::audit_event::AuditSink;
 use ledge_service::shutdown::Shutdown;
@@ -30,6 +32,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::download::DownloadLimits;
+use super::gates::Pace;
 use super::handle::{QueuedOrder, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
@@ -39,10 +42,14 @@ use super::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
 use super::store::BlobStore;
 use super::subject::{Kind, Subject};
 pub use boot::{BootError, Prepared, prepare, read_managed};
+use paces::PaceVerdict;
 use volatile::{JobOutcome, Verdict, Volatile};
 
 /// Interval at which stages are judged.
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The time after the start of the updater for which settings on trial count as being loaded.
+const SETTINGS_LOAD_TIME: Duration = Duration::from_mins(1);
 
 /// Interval at which counts without other changes are written: a crash loses at most this much of them.
 const COUNTS_WRITE_INTERVAL: Duration = Duration::from_mins(1);
@@ -80,12 +87,15 @@ pub struct Updater {
     unwritten: bool,
     /// Set when a step was not taken because the state could not be written.
     missed: bool,
+    /// The releases on trial that this start loaded.
+    loads: BTreeMap<Subject, WorkUnderWay>,
+    started: Instant,
 }
 
 impl Updater {
     /// Continues from the states found at the start.
     pub fn new(prepared: Prepared, parts: Parts) -> Self {
-        let Prepared { store, persisted, before, .. } = prepared;
+        let Prepared { store, persisted, before, loads, .. } = prepared;
         let volatile = |(subject, old): (&Subject, &SubjectState)| {
             // Settings and libraries were read before this start was counted.
             let taken_up = if subject.kind == Kind::Model { persisted.subjects.get(subject)? } else { old };
@@ -106,6 +116,8 @@ impl Updater {
             written: Instant::now(),
             unwritten: false,
             missed: false,
+            loads,
+            started: Instant::now(),
         }
     }
 
@@ -118,6 +130,8 @@ impl Updater {
             self.reconcile(&subject).await;
         }
 
+        // Models and libraries on trial are loaded. Settings show what they do only while the daemon serves.
+        self.loads.retain(|subject, _| subject.kind == Kind::Configuration);
         // The last process may have been cut off before it did so.
         self.collect_garbage();
         let mut ticks = tokio::time::interval(JUDGE_INTERVAL);
@@ -191,6 +205,9 @@ impl Updater {
     }
 
     async fn tick(&mut self, passed: Duration) {
+        if self.started.elapsed() >= SETTINGS_LOAD_TIME {
+            self.loads.clear();
+        }
         for subject in self.known() {
             let state = self.state(&subject);
             if state.live() != self.volatile(&subject).serving.as_ref() {
@@ -219,6 +236,7 @@ impl Updater {
             match verdict {
                 Verdict::Pass if self.volatile(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
                 Verdict::Wait | Verdict::Pass => {}
+                Verdict::Measure => self.measure_pace(&subject, &state),
                 Verdict::Fail(reason) => _ = self.advance(&subject, Event::Failed(reason)).await,
             }
             // A pause between two attempts may be over.
@@ -257,6 +275,13 @@ impl Updater {
                 }
             }
             JobOutcome::Passed => _ = self.advance(subject, Event::Passed).await,
+            JobOutcome::Paced(pace) => {
+                let measured = self.volatile(subject).paces.measured(pace, Instant::now());
+                tracing::debug!(%subject, ?measured, "the pace of a version on trial was measured");
+                if let PaceVerdict::TooSlow(reason) = measured {
+                    self.advance(subject, Event::Failed(reason)).await;
+                }
+            }
             JobOutcome::Failed(reason) => _ = self.advance(subject, Event::Failed(reason)).await,
             JobOutcome::Interrupted(reason) => {
                 self.volatile(subject).pause_after_attempt(&reason);
@@ -326,6 +351,10 @@ impl Updater {
         let duty = state.duty();
         self.volatile(subject).abort_outdated_job(&state);
         let was_on_trial = self.volatile(subject).drop_stale(&state);
+        if subject.kind == Kind::Model && matches!(duty, Duty::Mirror | Duty::Share | Duty::Soak) {
+            // Before requests are counted, the first of which is marked.
+            self.mark(subject);
+        }
         self.switch(subject, &state).await;
         if subject.kind == Kind::Model {
             if was_on_trial {
@@ -367,7 +396,35 @@ impl Updater {
             Duty::Soak | Duty::Mirror | Duty::Share | Duty::Rest => return,
         };
 
-        let Some(job) = job else { return };
+        if let Some(job) = job {
+            self.start_job(subject, duty, job);
+        }
+    }
+
+    /// Measures the pace of a version that sees requests, unless that is under way or not due.
+    fn measure_pace(&mut self, subject: &Subject, state: &SubjectState) {
+        let duty = state.duty();
+        if !self.volatile(subject).may_start(duty) || !self.volatile(subject).paces.are_due() {
+            return;
+        }
+        let Some((trial, limit)) = state.trial.as_ref().and_then(|trial| Some((trial, trial.plan.gate.p95_ratio_max?)))
+        else {
+            return;
+        };
+        let recent = self.volatile(subject).observations(state).map(|seen| seen.recent_inputs()).unwrap_or_default();
+        let volatile = self.volatile(subject);
+        let (loaded, previous) = (volatile.loaded.clone(), volatile.previous.clone());
+        let live = self.parts.repository.pin(&subject.name, None).ok();
+        let (new, before) = if trial.stage == Stage::Active { (live, previous) } else { (loaded, live) };
+        if let Some((new, before)) = new.zip(before) {
+            self.start_job(subject, duty, paces::measure(new, before, limit, recent));
+        } else {
+            // Without both there is nothing to compare, as after a start during the soak.
+            self.volatile(subject).paces.measured(Pace::WithinLimit, Instant::now());
+        }
+    }
+
+    fn start_job(&mut self, subject: &Subject, duty: Duty, job: BoxFuture<'static, JobOutcome>) {
         let number = self.next_job;
         self.next_job += 1;
         let turn = self.slots.of(duty);
@@ -395,6 +452,13 @@ impl Updater {
                 ending.with(done);
             }
         });
+    }
+
+    /// Returns the mark of a subject's loads and first runs.
+    fn mark(&mut self, subject: &Subject) -> Arc<TrialMark> {
+        let path = self.store.mark_path(subject);
+        let of_start = self.loads.get(subject).map(WorkUnderWay::mark);
+        self.volatile(subject).mark(|| of_start.unwrap_or_else(|| TrialMark::open(&path)))
     }
 
     fn write_counts(&mut self) {

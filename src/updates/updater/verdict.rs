@@ -16,19 +16,35 @@ pub(super) fn judge(kind: Kind, state: &SubjectState, volatile: &mut Volatile) -
         Stage::Downloading | Stage::Verified | Stage::Staged => return Verdict::Wait,
     };
     let (requests, observed) = volatile.seen(trial);
-    let (gate, reference) = (&trial.plan.gate, trial.package.as_ref().and_then(|package| package.reference.as_ref()));
+    let (gate, package) = (&trial.plan.gate, trial.package.as_deref());
+    let reference = package.and_then(|package| package.reference.as_ref());
+    // What was signed is of one earlier release.
+    let expected = package.and_then(|package| package.agreement.as_ref());
+    let incumbent = state.committed.as_ref().map(|committed| committed.version);
+    let expected = expected.filter(|expected| incumbent == Some(expected.version));
     let judged = if trial.stage == Stage::Active {
         gates::judge_soak(gate, &observed, reference)
     } else {
         gates::judge(gate, &observed, reference)
     };
+    let judged = judged.and_then(|()| expected.map_or(Ok(()), |expected| gates::judge_expected(expected, &observed)));
     // At every interval, so that a clearly bad version ends at once.
     if let Err(reason) = judged {
         return Verdict::Fail(reason);
     }
+    if gates::is_suspect(gate, &observed) && !volatile.paces.are_trusted() {
+        return Verdict::Measure;
+    }
     // Settings and libraries answer no requests.
     let min_requests = if kind == Kind::Model { step.min_requests } else { 0 };
-    stage_is_over(&StagePlan { min_requests, ..*step }, trial.stage, trial.in_stage_s, requests)
+    let over = stage_is_over(&StagePlan { min_requests, ..*step }, trial.stage, trial.in_stage_s, requests);
+    let needed = expected.filter(|_| trial.stage == Stage::Shadow).map_or(0, gates::answers_needed);
+    let compared = observed.agreed.saturating_add(observed.disagreed);
+    match over {
+        // Rare wrong answers do not show yet.
+        Verdict::Pass if compared < needed && trial.in_stage_s < step.max_s.max(step.min_s) => Verdict::Wait,
+        over => over,
+    }
 }
 
 /// Judges whether a stage has lasted long enough and seen enough requests. Pure.
@@ -58,6 +74,7 @@ mod tests {
             Verdict::Wait => "wait",
             Verdict::Pass => "pass",
             Verdict::Fail(_) => "fail",
+            Verdict::Measure => "measure",
         }
     }
 

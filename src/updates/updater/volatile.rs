@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::AbortHandle;
 use ledge_base::backoff::{Backoff, random};
 use ledge_base::names::{DeviceName, ModelVersion};
+use ledge_models::repository::trial_mark::TrialMark;
 use ledge_models::repository::{
     Candidate, CandidateShare, LoadedModel, ObservationConfig, ObservationSnapshot, Observations,
 };
 
+use super::paces::Paces;
+use crate::gates::Pace;
 use crate::package::Package;
 use crate::state::{Duty, Installed, Reason, Stage, SubjectState, Trial};
 
@@ -33,6 +36,8 @@ pub(super) enum JobOutcome {
     /// It is loaded next to the live version.
     Loaded(Arc<LoadedModel>),
     Passed,
+    /// The pace of a version that sees requests was measured.
+    Paced(Pace),
     /// It failed, and would fail again.
     Failed(Reason),
     /// It failed, and may succeed the next time. The attempt counts.
@@ -52,6 +57,8 @@ pub(super) enum Verdict {
     Wait,
     Pass,
     Fail(Reason),
+    /// It seems to be slow: its pace is to be measured.
+    Measure,
 }
 
 /// A job under way.
@@ -92,6 +99,10 @@ pub(super) struct Volatile {
     /// The trial that all this belongs to.
     of: Option<(DeviceName, ModelVersion)>,
     observations: Option<Arc<Observations>>,
+    /// The paces that were measured while it sees requests.
+    pub paces: Paces,
+    /// The mark of the loads and the first run of any trial.
+    mark: Option<Arc<TrialMark>>,
     /// The current stage, and the requests that the new version had seen before it.
     since: Option<(Stage, u64)>,
     /// The candidate that the repository last got: its stage, and the bits of its share.
@@ -175,6 +186,10 @@ impl Volatile {
         self.loaded = None;
         self.is_watched = false;
         self.observations = None;
+        self.paces = Paces::default();
+        if let Some(mark) = &self.mark {
+            mark.forget_runs();
+        }
         self.since = None;
         self.shown = None;
         self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
@@ -236,6 +251,11 @@ impl Volatile {
         self.pause.as_ref().map(|pause| &pause.reason)
     }
 
+    /// Returns the mark of the trial; `open` gives it the first time.
+    pub fn mark(&mut self, open: impl FnOnce() -> Arc<TrialMark>) -> Arc<TrialMark> {
+        self.mark.get_or_insert_with(open).clone()
+    }
+
     /// Returns the counts of the requests that the trial sees; made when first needed.
     fn watch(&mut self, trial: &Trial) -> Arc<Observations> {
         let package = trial.package.as_ref();
@@ -243,7 +263,7 @@ impl Volatile {
             reference_output: package.and_then(|package| Some(package.reference.as_ref()?.output.clone())),
             tolerance: package.and_then(|package| package.tolerance).unwrap_or(0.01),
         };
-        self.observations.get_or_insert_with(|| Arc::new(Observations::new(config()))).clone()
+        self.observations.get_or_insert_with(|| Arc::new(Observations::new(config(), self.mark.clone()))).clone()
     }
 
     /// Returns the counts of the state's trial, if it has one.

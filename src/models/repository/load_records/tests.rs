@@ -138,3 +138,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_failure_of_the_box_is_forgotten_with_the_process() {
+    let mut records = LoadRecords::default();
+    records.record_served(&name(), version(), served("d", 1000));
+    records.record_failure(&name(), version(), failed("a", "disk"), 0);
+    assert!(records.failure(&name(), version(), "a").is_some());
+    let next = LoadRecords::parse(&records.encode().unwrap()).unwrap();
+    assert!(next.failures().next().is_none() && next.served(&name(), version()).is_some());
+    // A new version that only failed leaves nothing.
+    let mut records = LoadRecords::default();
+    records.record_failure(&name(), version(), failed("a", "disk"), 0);
+    assert_eq!(LoadRecords::parse(&records.encode().unwrap()).unwrap(), LoadRecords::default());
+    records.record_failure(&name(), version(), failed("a", "no memory"), 0);
+    assert_eq!(LoadRecords::parse(&records.encode().unwrap()).unwrap(), records);
+}

@@ -27,7 +27,7 @@ fn a_fault_of_a_server_counts_no_attempt_and_a_download_ends_14_days_after_the_f
     let mut state = after(well, [hindered("wrong bytes", START_MS)]);
     for _ in 0..14 {
         // Other faults and restarts in between change nothing.
-        state = after(state, [Event::Waited { seconds: 86_400 }, hindered("status 503", START_MS), Event::Started]);
+        state = after(state, [Event::Waited { seconds: 86_400 }, hindered("status 503", START_MS), start(true)]);
         assert_eq!(stage(&state), Some(Stage::Downloading));
     }
     let state = after(state, [Event::Waited { seconds: 1 }]);

@@ -39,7 +39,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => (0_u64..8_000).prop_map(|seconds| Event::Waited { seconds }),
         2 => (0_u64..8_000, 0_u64..700).prop_map(|(now_ms, bytes)| wasted("503", now_ms, bytes)),
         1 => (0_u64..8_000).prop_map(|now_ms| Event::Retry { now_ms }),
-        2 => Just(Event::Started),
+        2 => any::<bool>().prop_map(start),
         1 => Just(Event::Pin),
         1 => Just(Event::Unpin),
         1 => Just(Event::RollBack),
@@ -101,7 +101,7 @@ proptest! {
             }
             match (&before.trial, &state.trial) {
                 (Some(old), Some(new)) if old.is_of(&new.plan) => {
-                    let back = event == Event::Started && new.stage == Stage::Staged;
+                    let back = matches!(event, Event::Started { .. }) && new.stage == Stage::Staged;
                     prop_assert!(new.stage >= old.stage || back, "{event:?}: {} -> {}", old.stage, new.stage);
                     prop_assert!(!old.held || new.stage <= old.stage, "{event:?} moved what is held");
                     prop_assert!(new.fetched_bytes >= old.fetched_bytes);

@@ -25,7 +25,7 @@ fn superseded_in(reached: Stage) -> SubjectState {
 #[test]
 fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_revoked() {
     for reached in STAGES {
-        let state = after(superseded_in(reached), [heard(list(2, &[3])), Event::Started, heard(list(2, &[3]))]);
+        let state = after(superseded_in(reached), [heard(list(2, &[3])), start(true), heard(list(2, &[3]))]);
         assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
         assert_eq!(rolled_back(&state), Some((Stage::Active, Cause::Revoked)));
         // A new rollout of the same version is a new decision of the platform.
