@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -94,15 +94,23 @@ impl ProcessFiles {
         figures_of(&text_of(&self.stat)?)
     }
 
-    /// Memory in bytes of a process with so much resident memory.
-    fn memory_bytes(&self, resident: u64, now: Instant) -> u64 {
+    fn walked(&self) -> MutexGuard<'_, Option<Walk>> {
         // Nothing panics under this lock.
-        let mut walked = self.walked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_current = |walk: &Walk| {
+        self.walked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True when the last walk still tells the shared part of so much resident memory.
+    fn is_walked(&self, resident: u64, now: Instant) -> bool {
+        self.walked().is_some_and(|walk| {
             let is_like = walk.resident.abs_diff(resident) <= walk.resident / WALK_CHANGE_PARTS;
             is_like && now.saturating_duration_since(walk.at) < WALK_INTERVAL
-        };
-        let walk = walked.filter(is_current).unwrap_or_else(|| {
+        })
+    }
+
+    /// Memory in bytes of a process with so much resident memory; after another walk, or by the last one.
+    fn memory_bytes(&self, resident: u64, now: Instant, walks: bool) -> u64 {
+        let mut walked = self.walked();
+        let walk = walked.filter(|_| !walks).unwrap_or_else(|| {
             let proportional = text_of(&self.memory).and_then(|text| memory_of(&text));
             Walk { at: now, resident, shared: resident.saturating_sub(proportional.unwrap_or(resident)) }
         });
@@ -211,9 +219,8 @@ fn sum(own: &ProcessFiles, entries: &[Arc<Entry>], now: Option<Instant>) -> Opti
     // Parents come first. A child that ends meanwhile is missing once, because its parent was read before; it is never
     // counted twice.
     let ProcessFigures { waited, threads, resident, .. } = own.figures()?;
-    let memory = |files: &ProcessFiles, resident| now.map_or(0, |now| files.memory_bytes(resident, now));
-    let memory_bytes = memory(own, resident);
-    let mut whole = ServiceUsage { memory_bytes, cpu: process::cpu_time() + waited, processes: 1, threads };
+    let mut residents = vec![(own, resident)];
+    let mut whole = ServiceUsage { memory_bytes: 0, cpu: process::cpu_time() + waited, processes: 1, threads };
     for Entry { pid, files } in entries.iter().map(|entry| &**entry) {
         let Some(files) = files else {
             if process::is_alive(*pid) {
@@ -225,15 +232,28 @@ fn sum(own: &ProcessFiles, entries: &[Arc<Entry>], now: Option<Instant>) -> Opti
         // The clock of the process is finer than ticks.
         let own = sys::process_cpu_time(*pid).unwrap_or(figures.own);
         whole.cpu += own + figures.waited;
-        whole.memory_bytes += memory(files, figures.resident);
+        residents.push((files, figures.resident));
         whole.processes += 1;
         whole.threads += figures.threads;
+    }
+
+    if let Some(now) = now {
+        whole.memory_bytes = memory_of_all(&residents, now);
     }
 
     // A counter that falls would look like a restart.
     let now = u64::try_from(whole.cpu.as_nanos()).unwrap_or(u64::MAX);
     whole.cpu = Duration::from_nanos(TOLD.fetch_max(now, Ordering::Relaxed).max(now));
     Some(whole)
+}
+
+/// The memory of processes, each with its resident memory. What one shares changes with the others, so all are walked through
+/// when one has changed, or when there are more or fewer of them.
+fn memory_of_all(residents: &[(&ProcessFiles, u64)], now: Instant) -> u64 {
+    static WALKED: AtomicUsize = AtomicUsize::new(0);
+    let is_same_number = WALKED.swap(residents.len(), Ordering::Relaxed) == residents.len();
+    let walks = !is_same_number || !residents.iter().all(|(files, resident)| files.is_walked(*resident, now));
+    residents.iter().map(|(files, resident)| files.memory_bytes(*resident, now, walks)).sum()
 }
 
 #[cfg(test)]
@@ -287,7 +307,7 @@ mod tests {
         };
         let (files, start) = (write(60 << 10), Instant::now());
         let mib = |files: &ProcessFiles, resident: u64, seconds| {
-            files.memory_bytes(resident << 20, start + Duration::from_secs(seconds)) >> 20
+            memory_of_all(&[(files, resident << 20)], start + Duration::from_secs(seconds)) >> 20
         };
         assert_eq!(mib(&files, 100, 0), 60);
         // The file is the same; only a walk reads it.

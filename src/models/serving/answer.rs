@@ -139,8 +139,7 @@ fn into_answer(
         InferError::Outputs(error) => ServingError::failed(model, error.to_string()),
     })?;
     let compute = run.time;
-    let timings =
-        Timings { decode: prepare, queue, compute: compute.total(), postprocess, cpu: run.cpu, stages };
+    let timings = Timings { decode: prepare, queue, compute: compute.total(), postprocess, cpu: run.cpu, stages };
     let counted = CallStatistics::Run { batch, queue, compute, missed: None };
     Ok(ModelAnswer { outputs: run.outputs, timings, cache: None, counted })
 }
