@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::client::packet::Qos;
 use crate::config::MqttConfig;
 
 /// Bindings of a TOML text, whose tables are `[[bindings]]`.

@@ -47,6 +47,7 @@ fn oversized(message: &Message, total: usize) -> Incoming {
         packet_id: PacketId::new(7),
         duplicate: false,
         oversized: Some(total),
+        subscription_ids: Vec::new(),
     })
 }
 
