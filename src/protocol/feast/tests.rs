@@ -260,7 +260,7 @@ proptest! {
     ) {
         let body = json!({"push_source_name": "p", "df": frame}).to_string();
         let call = decode_push(body.as_bytes()).unwrap();
-        prop_assert_eq!(call.push.columns, frame.into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(call.columns, frame.into_iter().collect::<Vec<_>>());
     }
 }
 
