@@ -17,7 +17,8 @@ impl TestSpawner {
         let serving = std::thread::spawn(move || server::serve(&other, &signals).unwrap());
         let program = rustix::fs::open(Path::new(program), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         // There is no process to wait for.
-        let shared = Arc::new(Shared::new(socket, rustix::process::getpid(), program, None));
+        let counted = CountedProcess::with_files(std::process::id(), None);
+        let shared = Arc::new(Shared::new(socket, rustix::process::getpid(), program, None, counted));
         let reader = shared.clone();
         std::thread::spawn(move || reader.read());
         let spawner = Spawner { handle: Arc::new(Handle { shared }) };
