@@ -225,7 +225,7 @@ impl Device {
             live: Vec::new(),
             machine: MachineUsage { cores: Vec::new(), temperatures: BTreeMap::new() },
             memory: None,
-            process: None,
+            service: None,
             updates: Some(updates),
             audit: AuditSnapshot { status: AuditStatus::default(), checkpoint: None },
         };
