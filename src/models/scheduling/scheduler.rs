@@ -537,6 +537,19 @@ impl SchedulerState {
         of_a_core.or_else(|| Tier::ALL.into_iter().find_map(|tier| self.spare_if_held_up(tier)))
     }
 
+    /// Returns a sleeping worker that could take a job now, other than `worker`, which found none: the tier of a model may
+    /// have changed since its job was queued.
+    pub fn other_to_wake(&mut self, worker: usize, now: Instant) -> Option<usize> {
+        if !self.models.values().any(ModelEntry::has_work) {
+            return None;
+        }
+        (0..self.workers.len()).find(|&other| {
+            let Some((tier, core)) = self.place(other) else { return false };
+            let is_asleep = other != worker && self.workers.get(other) == Some(&Worker::Idle);
+            is_asleep && self.best(tier, core, now).0.is_some_and(|(id, _)| self.reserve(id, other).is_some())
+        })
+    }
+
     /// Takes the inputs that must be dropped outside of the lock.
     pub fn take_dropped(&mut self) -> Vec<JobInputs> {
         std::mem::take(&mut self.dropped)

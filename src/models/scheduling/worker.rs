@@ -42,6 +42,8 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
         state.mark_awake(index);
         match state.next(index, Instant::now()) {
             NextAction::Sleep(until) => {
+                let wake = state.other_to_wake(index, Instant::now());
+                shared.wake(wake);
                 let dropped = state.take_dropped();
                 if dropped.is_empty() {
                     state = shared.sleep(index, state, until);

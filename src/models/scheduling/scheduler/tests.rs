@@ -181,6 +181,24 @@ fn a_core_runs_a_short_interactive_job_beside_a_job_of_the_background() {
 }
 
 #[test]
+fn a_job_that_waits_while_its_model_changes_its_tier_is_not_forgotten() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    machine.state.model(model).unwrap().average_cpu = None;
+    assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(BACK));
+    let first = machine.wake(BACK, MS).unwrap();
+    assert_eq!(machine.offer(model, Priority::Interactive, MS), None, "its only instance runs");
+    machine.state.record_cpu(model, MS);
+    machine.done(BACK, first, MS);
+    assert!(machine.wake(BACK, 2 * MS).is_none());
+    let now = machine.start + 2 * MS;
+    assert_eq!(machine.state.other_to_wake(BACK, now), Some(0));
+    let second = machine.wake(0, 2 * MS).unwrap();
+    assert_eq!(machine.state.other_to_wake(0, now), None);
+    machine.done(0, second, MS);
+}
+
+#[test]
 fn a_model_changes_its_tier_with_the_average_of_its_runs() {
     let mut machine = Machine::new(1);
     let model = machine.model(1, 1, 1);
