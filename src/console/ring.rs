@@ -30,10 +30,11 @@ impl Ring {
         self.interval
     }
 
-    /// The rows that were complete after `after_ms`, in milliseconds since the Unix epoch, as if each took an interval.
+    /// The rows since `after_ms`, in milliseconds since the Unix epoch, as if each took an interval. It is the end of an
+    /// earlier answer, cut to seconds, and intervals are a little longer or shorter: so it is rounded to an interval.
     pub fn after(&self, after_ms: u64) -> Self {
         let interval_ms = self.interval.as_millis().max(1);
-        let newer = u128::from(self.end_ms.saturating_sub(after_ms)).div_ceil(interval_ms);
+        let newer = (u128::from(self.end_ms.saturating_sub(after_ms)) + interval_ms / 2) / interval_ms;
         let older = self.rows.len().saturating_sub(usize::try_from(newer).unwrap_or(usize::MAX));
         Self { rows: self.rows.iter().skip(older).copied().collect(), ..*self }
     }
@@ -140,6 +141,8 @@ mod tests {
             (0, json!([1.0, 2.0, 3.0])),
             (end, json!([2.0, 3.0])),
             (end + 5010, json!([3.0])),
+            (end + 5000, json!([3.0])),
+            (end + 9000, json!([])),
             (end + 9990, json!([])),
             (end + 60_000, json!([])),
         ] {

@@ -263,7 +263,9 @@ fn wall_times(drawn: Option<Duration>, steps: &[StepTimes]) -> FinishedRun {
         }
     }
     let mut sum = ComputeTime::default();
-    steps.iter().for_each(|step| sum += step.run);
+    for step in &steps {
+        sum += step.run;
+    }
     let result = RunResult { outputs: Vec::new(), time: shortened(sum, run), cpu: Duration::ZERO };
     FinishedRun {
         run: result,

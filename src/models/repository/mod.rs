@@ -423,7 +423,7 @@ impl Repository {
         while self.is_loading(name, version) {
             let was_served = self.model(name).is_some_and(|model| !model.latches().is_empty());
             tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
+                next = changes.changed() => if next.is_err() { return },
                 () = tokio::time::sleep_until(give_up), if !was_served => return,
             }
         }

@@ -325,7 +325,7 @@ impl SchedulerState {
         if !can_run {
             return None;
         }
-        let Some(entry) = self.models.get(&id) else { return None };
+        let entry = self.models.get(&id)?;
         let tier = entry.tier(priority);
         // The core that ran it last may still have the weights in its cache.
         let warm = entry.idle.last().map(|instance| instance.last_core).filter(|core| entry.cores.contains(core));

@@ -81,12 +81,11 @@ pub(super) fn content_pipeline(model: &LoadedModel, input: Input) -> Result<&Arc
     let pipeline = model.pipeline.as_ref();
     pipeline.filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| {
         let (name, unwanted) = (&model.name, input.plural());
-        let reason = match pipeline {
-            Some(pipeline) => format!("model '{name}' takes no {unwanted}: send {}", pipeline.kind().input.accepted()),
-            None => {
-                let sections = input.sections();
-                format!("model '{name}' takes no {unwanted}: its model.toml has no {sections}. Send tensors")
-            }
+        let reason = if let Some(pipeline) = pipeline {
+            format!("model '{name}' takes no {unwanted}: send {}", pipeline.kind().input.accepted())
+        } else {
+            let sections = input.sections();
+            format!("model '{name}' takes no {unwanted}: its model.toml has no {sections}. Send tensors")
         };
         InvalidRequest::Content { reason }
     })

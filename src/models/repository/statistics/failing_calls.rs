@@ -54,12 +54,11 @@ impl FailingCalls {
             return;
         }
         let mut span = self.lock();
-        match span.as_mut().filter(|span| !span.is_over(now)) {
-            Some(span) => span.count(now, |counts| counts.answered += 1),
-            None => {
-                *span = None;
-                self.is_counting.store(false, Ordering::Relaxed);
-            }
+        if let Some(span) = span.as_mut().filter(|span| !span.is_over(now)) {
+            span.count(now, |counts| counts.answered += 1);
+        } else {
+            *span = None;
+            self.is_counting.store(false, Ordering::Relaxed);
         }
     }
 
