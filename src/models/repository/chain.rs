@@ -263,7 +263,7 @@ fn wall_times(drawn: Option<Duration>, steps: &[StepTimes]) -> FinishedRun {
         }
     }
     let mut sum = ComputeTime::default();
-    for step in &steps {
+    for step in steps {
         sum += step.run;
     }
     let result = RunResult { outputs: Vec::new(), time: shortened(sum, run), cpu: Duration::ZERO };
