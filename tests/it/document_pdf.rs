@@ -241,9 +241,16 @@ fn a_hostile_file_is_an_error_within_its_deadline_and_the_next_one_is_read() {
     assert_eq!(document["fields"]["total"]["value"]["amount"], "119.00");
 }
 
+/// The process that draws pages, as the daemon starts it.
+fn pages() -> std::process::Command {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ledge"));
+    command.arg("pages");
+    command
+}
+
 #[test]
 fn the_verb_that_draws_pages_refuses_what_is_no_order_and_ends_with_its_input() {
-    let output = TestRoot::new().command(&["pages"]).stdin(std::process::Stdio::null()).output().unwrap();
+    let output = pages().stdin(std::process::Stdio::null()).output().unwrap();
     assert!(!output.status.success());
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(complaint.contains("is started by the daemon"), "{complaint}");
@@ -251,9 +258,7 @@ fn the_verb_that_draws_pages_refuses_what_is_no_order_and_ends_with_its_input() 
 
 #[test]
 fn the_process_that_draws_pages_is_sealed_before_it_gets_the_document() {
-    let root = TestRoot::new();
-    let mut command = root.command(&["pages"]);
-    let mut process = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut process = pages().stdin(std::process::Stdio::piped()).spawn().unwrap();
     let limits = json!({"pages_max": 1, "lines_max": 1, "pixels_max": 1, "memory_bytes": 1 << 30, "cpu_seconds": 30,
         "page_cpu_seconds": 5});
     let order = json!({"bytes": 1, "text_layer": "auto", "limits": limits});
