@@ -501,7 +501,7 @@ mod tests {
                     found
                 })
         }
-        (0..).find(|most| fits(filters, *most, &mut Vec::new())).unwrap()
+        (0..=filters.len()).find(|most| fits(filters, *most, &mut Vec::new())).unwrap()
     }
 
     proptest! {

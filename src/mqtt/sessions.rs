@@ -122,8 +122,11 @@ impl Plans {
 #[derive(Debug, Clone)]
 pub struct SessionEnd {
     shutdown: Shutdown,
-    plan: Option<(Arc<Plan>, watch::Receiver<Option<Arc<Plan>>>)>,
+    plan: Option<(Arc<Plan>, CurrentPlan)>,
 }
+
+/// The plan that is in force now; `None` before the first.
+type CurrentPlan = watch::Receiver<Option<Arc<Plan>>>;
 
 impl SessionEnd {
     /// The end of the daemon.
@@ -133,8 +136,7 @@ impl SessionEnd {
 
     /// Returns `true` if the session is to end.
     pub fn is_requested(&self) -> bool {
-        let is_replaced =
-            |(plan, now): &(Arc<Plan>, watch::Receiver<Option<Arc<Plan>>>)| now.borrow().as_ref() != Some(plan);
+        let is_replaced = |(plan, now): &(Arc<Plan>, CurrentPlan)| now.borrow().as_ref() != Some(plan);
         self.shutdown.is_requested() || self.plan.as_ref().is_some_and(is_replaced)
     }
 

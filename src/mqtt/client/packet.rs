@@ -203,6 +203,7 @@ pub struct ReceivedMessage {
 
 /// The broker's answer to a connection (section 3.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the properties of the packet")]
 pub struct ConnAck {
     /// The broker still has the session. Never set with a refusal.
     pub session_present: bool,
