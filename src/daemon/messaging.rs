@@ -77,7 +77,7 @@ impl Messaging {
         let (listed, stop) = (models_listed.clone(), shutdown.clone());
         shutdown.spawn_essential("mqtt", async move {
             tokio::select! {
-                () = listed.wait() => gateway.run(stop).await,
+                () = listed.wait() => Box::pin(gateway.run(stop)).await,
                 () = stop.requested() => Ok(()),
             }
         });

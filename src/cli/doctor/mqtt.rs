@@ -21,11 +21,12 @@ pub fn check(config: &Config) -> Option<Check> {
             let granted = findings.iter().filter(|finding| finding.step == CheckStep::Subscription).count();
             let trip = findings.iter().find(|finding| finding.step == CheckStep::RoundTrip);
             let trip = trip.map_or("unknown", |finding| &finding.detail);
-            let mut detail = format!("connected to {broker}; subscriptions granted: {granted}; round trip: {trip}");
-            if untested > 0 {
-                detail += &format!("; not tested: {untested} (see `ledge mqtt check`)");
-            }
-            Check::ok(name, detail)
+            let more = match untested {
+                0 => String::new(),
+                count => format!("; not tested: {count} (see `ledge mqtt check`)"),
+            };
+            let granted = format!("connected to {broker}; subscriptions granted: {granted}");
+            Check::ok(name, format!("{granted}; round trip: {trip}{more}"))
         }
         Ok(findings) => {
             let line = |finding: &Finding| format!("{}: {}", finding.step.as_str(), finding.detail);

@@ -129,7 +129,7 @@ mod tests {
         assert!(same.contains("is an input and the file of --out"), "{same}");
         let empty = at("empty");
         std::fs::create_dir(&empty).unwrap();
-        let refusal = || Inputs::find(&[empty.clone()], None).unwrap_err().to_string();
+        let refusal = || Inputs::find(std::slice::from_ref(&empty), None).unwrap_err().to_string();
         assert!(refusal().ends_with("empty contains no photograph, document or .json file"), "{}", refusal());
         durable::replace(&at("empty/wines.csv"), b"x").unwrap();
         assert!(refusal().ends_with(".json file, only 1 .csv"), "{}", refusal());
