@@ -154,7 +154,8 @@ impl LoadRecords {
         if stored.format > FORMAT_VERSION {
             return Err(ParseError::Later(stored.format));
         }
-        let versions = stored.versions.into_iter().map(|entry| ((entry.model, entry.version), entry.record));
+        let versions = stored.versions.into_iter().filter(|entry| entry.record != VersionRecord::default());
+        let versions = versions.map(|entry| ((entry.model, entry.version), entry.record));
         Ok(Self { versions: versions.collect() })
     }
 
