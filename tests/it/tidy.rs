@@ -127,19 +127,19 @@ fn maps_name_only_files_that_exist() {
     let is_map = |file: &&String| file.starts_with("src/") && file.ends_with("lib.rs");
     let crates = files.iter().filter(is_map).map(|file| (file.clone(), comment(&read(file))));
 
-    let (mut named, mut missing) = (0, Vec::new());
+    let (mut count, mut missing) = (0, Vec::new());
     for (map, text) in documents.into_iter().chain(crates) {
         let is_path = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_/.".contains(&byte));
         let names = text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs") && is_path(name));
         for name in names {
-            named += 1;
+            count += 1;
             if !exists(name) {
                 missing.push(format!("{map} names {name}"));
             }
         }
     }
     assert_eq!(missing, [""; 0]);
-    assert!(named > 500, "{named}");
+    assert!(count > 500, "{count}");
 }
 
 #[test]
