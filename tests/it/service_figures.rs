@@ -105,12 +105,14 @@ fn document(client: &mut Client) -> u16 {
     client.post("/v2/models/document_reader/infer", &[("content-type", "application/pdf")], &pdf).status
 }
 
+/// One call of a load, which returns its status.
+type Call = fn(&mut Client) -> u16;
+
 #[test]
 fn cores_and_memory_are_those_of_all_processes_under_three_loads() {
     let daemon = TestRoot::new().models(&["add_sub", "coco_detector", "document_reader"]).start();
     let client = &mut daemon.client();
-    let loads: [(&str, fn(&mut Client) -> u16); 3] =
-        [("tensors", tensors), ("photographs", photograph), ("documents", document)];
+    let loads: [(&str, Call); 3] = [("tensors", tensors), ("photographs", photograph), ("documents", document)];
     for (name, call) in loads {
         assert_eq!(call(client), 200, "{name}");
         let (before, shown_before) = (cpu_seconds(&daemon), metric(client, "ledge_service_cpu_seconds_total"));

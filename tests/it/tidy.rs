@@ -129,8 +129,9 @@ fn maps_name_only_files_that_exist() {
 
     let (mut count, mut missing) = (0, Vec::new());
     for (map, text) in documents.into_iter().chain(crates) {
+        let is_rust = |name: &str| Path::new(name).extension().is_some_and(|extension| extension == "rs");
         let is_path = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_/.".contains(&byte));
-        let names = text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs") && is_path(name));
+        let names = text.split('`').skip(1).step_by(2).filter(|name| is_rust(name) && is_path(name));
         for name in names {
             count += 1;
             if !exists(name) {

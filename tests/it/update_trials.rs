@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aws_lc_rs::digest::{SHA256, digest};
 use ledge::updates::package::{ExpectedAgreement, Package};
 use ledge::updates::persisted::Persisted;
 use ledge::updates::plan::{Allow, Gate, Plan, StagePlan, Wish};
+use ledge::updates::sha256::sha256_hex;
 use ledge::updates::state::{Event, Installed, Stage, SubjectState};
 use ledge::updates::store::BlobStore;
 use ledge::updates::subject::{FileName, Kind, Subject};
@@ -106,7 +106,7 @@ fn install(store: &Path, model: &str, runtime: Option<&str>, release: &Installed
         if let Some(runtime) = runtime.filter(|_| path.ends_with("model.toml")) {
             content.splice(0..0, format!("runtime = \"{runtime}\"\n").into_bytes());
         }
-        let sha256: String = digest(&SHA256, &content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = sha256_hex(&content);
         write(&store.join("blobs").join(&sha256), &content);
         files.push((path.file_name().unwrap().to_str().unwrap().parse().unwrap(), sha256));
     }
@@ -115,7 +115,7 @@ fn install(store: &Path, model: &str, runtime: Option<&str>, release: &Installed
 
 /// A row of four numbers from 0 to 1, of which the fourth has no effect on a good model.
 fn row(random: &mut Random) -> Value {
-    let data: Vec<f64> = (0..4).map(|_| random.below(1_000_000) as f64 / 1e6).collect();
+    let data: Vec<f64> = (0..4).map(|_| f64::from(random.below(1_000_000)) / 1e6).collect();
     json!({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": data}]})
 }
 
@@ -315,7 +315,7 @@ impl Drop for ChangingLoad {
 #[test]
 #[ignore = "some minutes for each kind: TRIALS=10 cargo nextest run --run-ignored all good_versions_stay --no-capture"]
 fn under_changing_load_good_versions_stay_and_bad_ones_go() {
-    let trials: usize = std::env::var("TRIALS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let trials: u32 = std::env::var("TRIALS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     let agreed = |trial: Trial, agreed| Trial { agreed: Some(agreed), ..trial };
     let kinds: [(&str, Trial, &[&str]); 7] = [
         ("the same", Trial::of("release_work", "release_work_again"), &["committed"]),
@@ -338,7 +338,7 @@ fn under_changing_load_good_versions_stay_and_bad_ones_go() {
             }
             *ends.entry(found).or_default() += 1;
         }
-        println!("{kind}: {ends:?} in {:.0} s each", begun.elapsed().as_secs_f64() / trials as f64);
+        println!("{kind}: {ends:?} in {:?} each", begun.elapsed() / trials);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
