@@ -5,9 +5,9 @@
 
 use crate::filter::{Argument, Is, Rules, Size};
 
-/// The one niceness that a thread of the process may give itself. It then gets a tenth of the CPU time of the other threads,
+/// The one niceness that a thread of the process may give itself. It then gets a third of the CPU time of the other threads,
 /// where they want the same core, and they do not wait for it.
-pub const BACKGROUND_NICENESS: i32 = 10;
+pub const BACKGROUND_NICENESS: i32 = 5;
 
 /// Allowed with any arguments, besides the calls that open files.
 const ALWAYS: &[i64] = &[
@@ -425,7 +425,7 @@ mod tests {
         assert!(allows(false, libc::SYS_sched_setaffinity, &[0, 8, 1]));
         assert!(!allows(false, libc::SYS_sched_setaffinity, &[1, 8, 1]));
         assert!(allows(false, libc::SYS_setpriority, &[0, 0, bits(BACKGROUND_NICENESS)]));
-        for other in [[0, 1, 10], [1, 0, 10], [0, 0, 0], [0, 0, 9], [0, 0, bits(-20)]] {
+        for other in [[0, 1, 5], [1, 0, 5], [0, 0, 0], [0, 0, 4], [0, 0, bits(-20)]] {
             assert!(!allows(false, libc::SYS_setpriority, &other), "{other:?}");
         }
 

@@ -102,7 +102,8 @@ fn a_camera_is_online_failing_frozen_or_away_wherever_somebody_looks() {
     let pages: Arc<[u8]> = b"<html>log in first</html>".as_slice().into();
     let still = sensor.pictures[0].clone();
     let broken = cut_off(&still);
-    let troubles: [(&str, Option<Arc<[u8]>>, &str, &str); 4] = [
+    type Trouble = (&'static str, Option<Arc<[u8]>>, &'static str, &'static str);
+    let troubles: [Trouble; 4] = [
         ("failing", Some(broken), "cut off", "fail its picture cannot be used: "),
         ("failing", Some(pages), "expected a JPEG, PNG or WebP image", "fail its picture cannot be used: "),
         ("frozen", Some(still), "have the same bytes", "fail it is frozen: all its pictures since "),

@@ -117,7 +117,9 @@ fn two_hundred_models_are_one_call_of_a_limited_key_and_can_be_searched() {
     // The failed calls of others are none, so the order by name stays.
     browser.run("const one = document.querySelectorAll('.finder select')[1]; one.value = 'Most failed calls'; one.dispatchEvent(new Event('change'))");
     assert_eq!(browser.value(first), json!("add_sub"));
-    assert_eq!(browser.complaints(), [""; 0]);
+    // Without its key the page was refused, and asked for one.
+    let others: Vec<_> = browser.complaints().into_iter().filter(|line| !line.contains("/access - ")).collect();
+    assert_eq!(others, [""; 0]);
 }
 
 #[test]
