@@ -70,6 +70,9 @@ fn doctor(daemon: &TestDaemon) -> String {
     found[0].replace('"', "")
 }
 
+/// A state, the answer of the camera, and the words of its reason and of the finding.
+type Trouble = (&'static str, Option<Arc<[u8]>>, &'static str, &'static str);
+
 #[test]
 fn a_camera_is_online_failing_frozen_or_away_wherever_somebody_looks() {
     let (server, hook) = (CameraServer::start(Login::None), HookServer::start());
@@ -102,7 +105,6 @@ fn a_camera_is_online_failing_frozen_or_away_wherever_somebody_looks() {
     let pages: Arc<[u8]> = b"<html>log in first</html>".as_slice().into();
     let still = sensor.pictures[0].clone();
     let broken = cut_off(&still);
-    type Trouble = (&'static str, Option<Arc<[u8]>>, &'static str, &'static str);
     let troubles: [Trouble; 4] = [
         ("failing", Some(broken), "cut off", "fail its picture cannot be used: "),
         ("failing", Some(pages), "expected a JPEG, PNG or WebP image", "fail its picture cannot be used: "),
