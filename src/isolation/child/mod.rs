@@ -83,9 +83,11 @@ pub fn run() -> Result<(), ChildError> {
     let cores: Vec<usize> = setup.lanes.iter().map(|place| place.core).collect();
     for (index, (lane, place)) in lanes.into_iter().zip(setup.lanes.clone()).enumerate() {
         let (models, running, cores) = (models.clone(), running.clone(), cores.clone());
+        // A trial has a lower priority already.
+        let gives_way = place.is_background && !setup.is_trial;
         let serve = move || {
             let _prepared = crash::prepare();
-            if place.is_background {
+            if gives_way {
                 let _ = setpriority_process(None, BACKGROUND_NICENESS);
             }
             jobs::serve(&lane, index, place.core, &cores, &models, &running);
