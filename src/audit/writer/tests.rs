@@ -151,10 +151,12 @@ fn a_log_that_the_platform_knows_otherwise_is_an_alarm_and_another_begins() {
     assert!(status.origin.ends_with("/2") && status.alarm.unwrap().contains("ledge.audit/box-1/1"));
 
     // The next start knows of it, until the log that is the evidence was taken away.
+    drop(forked.writer);
     let mut again = Bench::over(forked.folder);
     again.turn();
     assert_eq!(again.state.status().alarm.unwrap(), "the platform has another history of ledge.audit/box-1/1");
     std::fs::remove_dir_all(log_folder(&again.audit(), 1)).unwrap();
+    drop(again.writer);
     let mut over = Bench::over(again.folder);
     over.turn();
     assert_eq!(over.state.status().alarm, None);
