@@ -61,29 +61,23 @@ impl Announcer<'_> {
             "payload_on": crate::messages::ONLINE,
             "payload_off": crate::messages::OFFLINE,
             "device_class": "connectivity",
-            "entity_category": "diagnostic",
-            "availability_topic": self.site.online,
         });
-        self.entity("binary_sensor", &["connection"], connected);
+        self.diagnostic("binary_sensor", "connection", connected);
         // Home Assistant before 2024.10 knows no options of an enumeration over MQTT, so the state is a text.
         let state = json!({
             "name": "State",
             "state_topic": self.topics.status(),
             "value_template": "{{ value_json.state }}",
-            "entity_category": "diagnostic",
-            "availability_topic": self.site.online,
         });
-        self.entity("sensor", &["state"], state);
+        self.diagnostic("sensor", "state", state);
         // Home Assistant shows it as an age. Without a picture the template says None, which is an unknown time.
         let new_picture = json!({
             "name": "Last new picture",
             "state_topic": self.topics.status(),
             "value_template": "{{ value_json.new_picture_at }}",
             "device_class": "timestamp",
-            "entity_category": "diagnostic",
-            "availability_topic": self.site.online,
         });
-        self.entity("sensor", &["new-picture"], new_picture);
+        self.diagnostic("sensor", "new-picture", new_picture);
         if camera.publish_pictures {
             let picture = json!({
                 "name": "Picture",
@@ -114,6 +108,15 @@ impl Announcer<'_> {
             });
             self.entity("binary_sensor", &["presence", zone, label], is_there);
         }
+    }
+
+    /// Adds an entity about the camera itself, which is available while the camera is not.
+    fn diagnostic(&mut self, component: &str, part: &str, mut content: Value) {
+        if let Some(content) = content.as_object_mut() {
+            content.insert("entity_category".to_owned(), "diagnostic".into());
+            content.insert("availability_topic".to_owned(), json!(self.site.online));
+        }
+        self.entity(component, &[part], content);
     }
 
     /// Adds an entity: `content` is what it has of its own.

@@ -185,8 +185,7 @@ pub fn run(globals: &Globals, args: &BenchArgs, out: &mut Output) -> anyhow::Res
 /// Loads one model into a serving core over `repository`. Call [`unload`] at the end.
 fn load(runtime: &Runtime, config: &Config, repository: PathBuf, subject: &Subject) -> anyhow::Result<Standalone> {
     let mut config = config.clone();
-    config.repository.path = repository;
-    config.repository.packaged.clear();
+    config.repository.use_only(repository);
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let serving = Standalone::new(&config, audit);

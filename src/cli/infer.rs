@@ -18,6 +18,7 @@ use clap::{Args, ValueEnum};
 use futures_util::StreamExt;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
+use ledge_models::repository::Sources;
 use ledge_models::scheduling::terms::Priority;
 use ledge_protocol::decode::Target;
 use ledge_service::audit_event::AuditSink;
@@ -149,7 +150,7 @@ async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Resu
         let patience = Duration::from_secs(args.wait.into());
         return Ok(Caller::Server(Server::open(args.server.at(url)?, priority, patience).await?));
     }
-    missing::require(&config.repository, &args.model, Elsewhere::RootOrServer)?;
+    missing::require(&Sources::of(&config.repository), &args.model, Elsewhere::RootOrServer)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let serving = Standalone::new(config, audit);

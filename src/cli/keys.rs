@@ -13,6 +13,7 @@ use ledge_base::token_bucket::Rate;
 use ledge_identity::access::{Role, ViewScope};
 use ledge_identity::api_key::ApiKey;
 use ledge_identity::keys::{DEFAULT_LIFETIME, Expiry, KeyDocument, KeyRecord, KeyStore, NewKey};
+use ledge_models::repository::Sources;
 use ledge_updates::configuration::managed_models;
 use serde_json::json;
 
@@ -190,9 +191,9 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
 fn warn_of_missing_models(globals: &Globals, models: &[ModelName]) {
     // With mistakes elsewhere in the configuration, the models may be in another place.
     let Ok(config) = globals.load_config() else { return };
-    let managed = managed_models(&config.updates.path);
+    let (managed, sources) = (managed_models(&config.updates.path), Sources::of(&config.repository));
     for name in models.iter().filter(|name| !managed.contains(*name)) {
-        if let Err(missing) = missing::require(&config.repository, name, Elsewhere::Root) {
+        if let Err(missing) = missing::require(&sources, name, Elsewhere::Root) {
             let _ = writeln!(std::io::stderr(), "warning: --model {name}: {missing}");
         }
     }

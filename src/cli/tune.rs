@@ -11,7 +11,7 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_models::repository::profile::{Choice, Profile, ProfileSource};
 use ledge_models::repository::search::{Goal, Measure, SearchRow, Thoroughness, candidates, search};
 use ledge_models::repository::tuning::{self, LoadMeasurement};
-use ledge_models::repository::{LoadedModel, Repository};
+use ledge_models::repository::{LoadedModel, Repository, Sources};
 use serde_json::{Value, json};
 
 use super::models::missing::{self, Elsewhere};
@@ -67,8 +67,9 @@ pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Resu
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
     }
+    let sources = Sources::of(&config.repository);
     for name in [Some(&args.model), args.against.as_ref()].into_iter().flatten() {
-        missing::require(&config.repository, name, Elsewhere::Root)?;
+        missing::require(&sources, name, Elsewhere::Root)?;
     }
     let standalone = models::standalone(&config);
     block_on(tune(standalone.repository(), args, out))?

@@ -117,7 +117,7 @@ impl Listener {
                         self.left = self.left.map(|left| left.saturating_sub(1));
                         break event;
                     }
-                    // The page fetches what it missed.
+                    // `GET /figures` has the events that it missed.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return None,
                 },

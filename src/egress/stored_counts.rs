@@ -137,7 +137,7 @@ struct CountsState {
     written: Mutex<Written>,
 }
 
-/// What the file holds.
+/// The content of the file, and the fault of writing it.
 #[derive(Debug)]
 struct Written {
     counts: Option<EgressCounts>,

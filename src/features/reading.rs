@@ -164,7 +164,7 @@ impl ReadRequest {
 }
 
 fn is_join_key(views: &[Arc<FeatureView>], name: &str) -> bool {
-    views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name))
+    views.iter().any(|view| view.has_join_key(name))
 }
 
 impl LongRead {

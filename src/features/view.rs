@@ -156,9 +156,14 @@ impl FeatureView {
         self.fields.iter().map(|field| &field.name).chain(self.aggregations.iter().map(|aggregate| &aggregate.name))
     }
 
+    /// True for the name of a join key.
+    pub fn has_join_key(&self, name: &str) -> bool {
+        self.join_keys.iter().any(|key| &*key.name == name)
+    }
+
     /// True when a push may have a column of this name: a join key, a feature, or the event time.
     pub fn has_column(&self, name: &str) -> bool {
-        self.join_keys.iter().any(|key| &*key.name == name)
+        self.has_join_key(name)
             || self.fields.iter().any(|field| &*field.name == name)
             || &*self.source.timestamp_field == name
     }

@@ -299,8 +299,9 @@ impl Children {
 
     /// The resident memory of the child that the model `name` has to itself, in bytes; `None` for one without.
     pub fn memory_of(&self, name: &str) -> Option<u64> {
-        let own = self.running().into_iter().find(|(known, _)| known.as_deref() == Some(name));
-        own.and_then(|(_, home)| home.child.memory()).map(|memory| memory.bytes)
+        let is_own = |known: &&KnownHome| known.name.as_deref() == Some(name);
+        let home = self.lock().iter().filter(is_own).find_map(|known| known.home.upgrade())?;
+        Some(home.child.memory()?.bytes)
     }
 
     /// The reports of the children that run about their seals.

@@ -105,6 +105,7 @@ impl Gateway {
         let heard = listeners.iter().map(|listener| listener.filter.clone()).collect();
         let plans = Plans::new(self.topics.clone(), bindings.clone(), heard, self.former.clone());
         let held = HeldBytes::default();
+        let start = plans.plan(Version::V5, &ConnAck::accepting());
         let dispatcher = |name| {
             let parts = DispatcherParts {
                 serving: self.serving.clone(),
@@ -115,13 +116,7 @@ impl Gateway {
                 held: held.clone(),
                 shutdown: shutdown.clone(),
             };
-            Dispatcher::new(
-                self.topics.clone(),
-                &bindings,
-                &self.config,
-                (name, plans.plan(Version::V5, &ConnAck::accepting())),
-                parts,
-            )
+            Dispatcher::new(self.topics.clone(), &bindings, &self.config, (name, start.clone()), parts)
         };
 
         for name in plans.others() {

@@ -126,7 +126,7 @@ impl BodyKind {
     /// and a document are recognized by their first bytes.
     pub fn sniffed(body: &[u8], content_type: Option<&str>, header_length: Option<usize>) -> Self {
         let untyped = header_length.is_none() && content_type.is_none();
-        match FileFormat::of(body).filter(|_| untyped) {
+        match untyped.then(|| FileFormat::of(body)).flatten() {
             Some(FileFormat::Image(_)) => Self::Photograph,
             Some(FileFormat::Document(_)) => Self::Document,
             Some(FileFormat::Foreign(_)) | None => Self::of(content_type, header_length),
@@ -274,7 +274,8 @@ async fn rows(serving: &Serving, call: InferenceCall, principal: &Principal) -> 
 }
 
 async fn text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
-    if let Some(input @ (Input::Photograph | Input::Document)) = taken_input(serving, &call.target) {
+    if let Some(input @ (Input::Photograph | Input::Document)) = serving.input(&call.target.model, call.target.version)
+    {
         return Err(not_a_text(input, &call.body));
     }
     // The bytes are copied.
@@ -323,7 +324,7 @@ async fn tensors(
     let (priority, deadline, account, views) = (call.priority, call.deadline, call.account, call.views);
     let decoded = decode(call.target, call.body, header_length, call.arrived, &account).await;
     let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match header_length {
-        None => not_a_request(taken_input(serving, &target), &body, error),
+        None => not_a_request(serving.input(&target.model, target.version), &body, error),
         Some(_) => error.into(),
     })?;
     drop(body);
@@ -401,11 +402,6 @@ pub fn content_error(error: impl Into<ContentError>) -> ApiError {
     let error = error.into();
     let status = if error.is_too_much() { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
     ApiError::new(status, error.to_string())
-}
-
-/// The content that a model takes; `None` for one that takes tensors only.
-fn taken_input(serving: &Serving, Target { model, version }: &Target) -> Option<Input> {
-    Input::ALL.into_iter().find(|input| serving.takes(model, *version, *input))
 }
 
 /// The answer to a body that is no inference request, by what it is instead. `input` is what the model takes.

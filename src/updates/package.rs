@@ -59,7 +59,7 @@ pub struct Package {
     /// The difference up to which two versions agree; 0.01 where it names none.
     #[serde(default)]
     pub tolerance: Option<f64>,
-    /// How often it agreed with an earlier release, before it was signed.
+    /// The answers on which it agreed with an earlier release, before it was signed.
     #[serde(default)]
     pub agreement: Option<ExpectedAgreement>,
 }

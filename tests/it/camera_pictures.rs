@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ledge::audit_event::AuditSink;
 use ledge::cameras::cameras::{CameraServices, Cameras};
-use ledge::cameras::clock::SystemClock;
+use ledge::cameras::clock::{Clock, SystemClock};
 use ledge::cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge::cameras::messages::{CameraMessage, MessageKind, Publish};
 use ledge::egress::{Egress, EgressConfig};
@@ -231,6 +231,22 @@ impl Published {
     }
 }
 
+/// The services of the cameras of a test.
+pub fn services(own: &Appliance, publisher: Arc<dyn Publish>, clock: Arc<dyn Clock>) -> CameraServices {
+    CameraServices {
+        egress: Egress::new(&EgressConfig::default(), AuditSink::to_nowhere()),
+        serving: own.serving.clone(),
+        audit: AuditSink::to_nowhere(),
+        state: own.folder.path().to_owned(),
+        device: "box".parse().unwrap(),
+        faces: ModelName::constant("face_detector"),
+        publisher: Some(publisher),
+        cameras_topic: "cameras".to_owned(),
+        online_topic: "online".to_owned(),
+        clock,
+    }
+}
+
 #[tokio::test]
 async fn no_picture_is_published_that_a_candidate_without_the_label_to_blur_has_answered() {
     let own = Appliance::new();
@@ -252,18 +268,7 @@ async fn no_picture_is_published_that_a_candidate_without_the_label_to_blur_has_
         server.url("yard")
     );
     let published = Arc::new(Published::default());
-    let services = CameraServices {
-        egress: Egress::new(&EgressConfig::default(), AuditSink::to_nowhere()),
-        serving: own.serving.clone(),
-        audit: AuditSink::to_nowhere(),
-        state: own.folder.path().to_owned(),
-        device: "box".parse().unwrap(),
-        faces: ModelName::constant("face_detector"),
-        publisher: Some(published.clone()),
-        cameras_topic: "cameras".to_owned(),
-        online_topic: "online".to_owned(),
-        clock: Arc::new(SystemClock::default()),
-    };
+    let services = services(&own, published.clone(), Arc::new(SystemClock::default()));
     let (_home_assistant, messages) = mpsc::channel(1);
     let cameras = CamerasConfig(vec![toml::from_str(&config).unwrap()]);
     let (_cameras, tasks) = Cameras::new(&cameras, &HomeAssistantConfig::default(), services, messages);

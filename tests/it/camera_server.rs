@@ -46,7 +46,7 @@ struct State {
 }
 
 struct Script {
-    /// What the next request gets; `None` closes its connection without an answer.
+    /// The answer to the next request; `None` closes its connection without one.
     next: Box<dyn FnMut() -> Option<Arc<[u8]>> + Send>,
     served: usize,
 }

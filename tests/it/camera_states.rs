@@ -7,20 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use image::ImageFormat;
-use ledge::audit_event::AuditSink;
-use ledge::cameras::cameras::{CameraServices, Cameras};
+use ledge::cameras::cameras::Cameras;
 use ledge::cameras::clock::{Clock, Moment};
 use ledge::cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge::cameras::messages::{CameraMessage, Publish};
-use ledge::egress::{Egress, EgressConfig};
-use ledge::names::ModelName;
 use ledge::principal::Principal;
 use ledge::shutdown::Shutdown;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
 use crate::appliance::{Appliance, OPENVINO};
-use crate::camera_pictures::{SIZE, camera, model_toml, root, wait_for};
+use crate::camera_pictures::{SIZE, camera, model_toml, root, services, wait_for};
 use crate::camera_server::{CameraServer, Login, picture, picture_as};
 use crate::daemon::{TestDaemon, copy, model_folder, write};
 use crate::hook_server::HookServer;
@@ -205,7 +202,7 @@ impl Publish for Diary {
     }
 }
 
-/// What the camera of the hour does at a second.
+/// The behaviour of the camera of the hour at a second.
 enum Scene {
     Live,
     Png,
@@ -252,7 +249,7 @@ const STATES: [(&str, std::ops::RangeInclusive<u64>); 12] = [
     ("away", 3100..=3104),
 ];
 
-/// What follows: the bytes of before it was away, which are too old by then.
+/// The states after these: the bytes of before it was away, which are too old by then.
 const LAST_STATES: [(&str, std::ops::RangeInclusive<u64>); 2] = [("frozen", 3160..=3165), ("online", 3300..=3302)];
 
 #[tokio::test]
@@ -289,18 +286,7 @@ async fn an_hour_of_a_camera_is_told_as_it_was() {
         server.url("yard")
     );
     let diary = Arc::new(Diary { clock: clock.clone(), told: Mutex::default() });
-    let services = CameraServices {
-        egress: Egress::new(&EgressConfig::default(), AuditSink::to_nowhere()),
-        serving: own.serving.clone(),
-        audit: AuditSink::to_nowhere(),
-        state: own.folder.path().to_owned(),
-        device: "box".parse().unwrap(),
-        faces: ModelName::constant("face_detector"),
-        publisher: Some(diary.clone()),
-        cameras_topic: "cameras".to_owned(),
-        online_topic: "online".to_owned(),
-        clock: clock.clone(),
-    };
+    let services = services(&own, diary.clone(), clock.clone());
     let (_home_assistant, messages) = mpsc::channel(1);
     let cameras = CamerasConfig(vec![toml::from_str(&config).unwrap()]);
     let (_cameras, tasks) = Cameras::new(&cameras, &HomeAssistantConfig::default(), services, messages);

@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::daemon::{TestRoot, data, write};
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-fn run(root: &TestRoot, arguments: &[&str]) -> Output {
+pub fn run(root: &TestRoot, arguments: &[&str]) -> Output {
     root.command(arguments).output().unwrap()
 }
 

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::cli::{run, text};
 use crate::client::Client;
 use crate::daemon::{TestRoot, data, model_folder, write};
 
@@ -13,14 +14,6 @@ const CLASSIFIER: &str = "efficientnet_lite0";
 
 /// The first bytes of a photograph of a telephone.
 const HEIC: &[u8] = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic\0\0\0\x08meta";
-
-fn run(root: &TestRoot, arguments: &[&str]) -> Output {
-    root.command(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()

@@ -91,7 +91,7 @@ fn a_disk_that_stays_full_is_logged_once_and_not_at_each_attempt() {
     let root = root.set("http.listen=[\"127.0.0.1:0\"]");
     let daemon = root.runner(&["unshare", "-Urm", "sh", "-c", FULL, &path]).start();
     let client = &mut daemon.client();
-    // What cannot be written is tried again every ten seconds.
+    // A write that fails is tried again every ten seconds.
     let until = Instant::now() + Duration::from_secs(25);
     while Instant::now() < until {
         infer(client);

@@ -200,7 +200,6 @@ fn a_version_that_agrees_less_often_than_was_signed_is_taken_back_and_one_that_a
 }
 
 #[test]
-#[ignore = "did not end within two minutes after runs were given two tiers; to be mended before step 17 ends"]
 fn a_version_of_twice_the_time_is_taken_back_after_a_second_measurement() {
     let trial = Trial::of("release_work", "release_work_twice");
     let daemon = trial.root().start_ready();

@@ -39,6 +39,10 @@ def classifier(nodes=(), initializers=(), weights=WEIGHTS, source="IN", input=("
         helper.make_node("MatMul", [source, "weights"], ["scores"]),
         helper.make_node("Softmax", ["scores"], ["OUT"], axis=1),
     ]
+    return written(nodes, initializers, weights, input)
+
+
+def written(nodes, initializers, weights=WEIGHTS, input=("IN", ["N", 4])):
     graph = helper.make_graph(
         nodes, "release", [value(*input)], [value("OUT", ["N", 3])], [constant("weights", weights), *initializers])
     model = helper.make_model(
@@ -133,11 +137,7 @@ def rarely(fault, low, high, nodes=(), initializers=()):
         helper.make_node("Where", ["is_fault", fault, "right"], ["OUT"]),
     ]
     own = [constant("last", [[0], [0], [0], [1]]), constant("low", low), constant("high", high), *initializers]
-    graph = helper.make_graph(
-        right, "release", [value("IN", ["N", 4])], [value("OUT", ["N", 3])], [constant("weights", WEIGHTS), *own])
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="ledge test models")
-    return model.SerializeToString(deterministic=True)
+    return written(right, own)
 
 
 def rarely_nan():

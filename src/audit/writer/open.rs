@@ -75,10 +75,8 @@ impl Writer {
         let Opened { log, begun } = Log::open(&self.folder, &self.device, &key)?;
         let (days, keep) = self.tag_days;
         let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms, &self.sealer)?;
-        match Alarm::read(&self.folder) {
-            Some(alarm) => self.state.update(|status| status.alarm = Some(alarm.reason)),
-            None => self.state.update(|status| status.alarm = None),
-        }
+        let alarm = Alarm::read(&self.folder);
+        self.state.update(|status| status.alarm = alarm);
         if let Some(begun) = begun {
             self.record_beginning(begun, log.generation(), now_ms);
         } else if let Some(last_ms) = last_ms(&self.folder, &log)
@@ -173,17 +171,16 @@ struct Alarm {
 impl Alarm {
     const FILE: &str = "alarm.json";
 
-    /// The alarm that an earlier process raised. A file that cannot be read is an alarm, too.
-    fn read(audit: &Path) -> Option<Self> {
+    /// The reason of the alarm that an earlier process raised. A file that cannot be read is an alarm, too.
+    fn read(audit: &Path) -> Option<String> {
         let path = audit.join(Self::FILE);
         let content = match std::fs::read(&path) {
-            Ok(content) => content,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-            Err(error) => return Some(Self { generation: 0, reason: format!("{}: {error}", path.display()) }),
+            content => content,
         };
-        match serde_json::from_slice::<Self>(&content) {
-            Ok(alarm) => log_folder(audit, alarm.generation).exists().then_some(alarm),
-            Err(error) => Some(Self { generation: 0, reason: format!("{}: {error}", path.display()) }),
+        match content.and_then(|content| Ok(serde_json::from_slice::<Self>(&content)?)) {
+            Ok(alarm) => log_folder(audit, alarm.generation).exists().then_some(alarm.reason),
+            Err(error) => Some(format!("{}: {error}", path.display())),
         }
     }
 

@@ -99,16 +99,27 @@ impl MemoryReader {
 
     /// `None` when the process has ended.
     pub fn read(&self) -> Option<ResidentMemory> {
-        let mut text = [0; 4096];
-        let length = self.status.read_at(&mut text, 0).ok()?;
-        let text = String::from_utf8_lossy(text.get(..length)?);
-        let bytes = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            let kibibytes = line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?;
-            Some(kibibytes.saturating_mul(1024))
-        };
-        Some(ResidentMemory { bytes: bytes("VmRSS:")?, peak_bytes: bytes("VmHWM:")? })
+        let text = text_of(&self.status)?;
+        Some(ResidentMemory { bytes: bytes_of_line(&text, "VmRSS:")?, peak_bytes: bytes_of_line(&text, "VmHWM:")? })
     }
+}
+
+/// The first bytes of a file: all of a file of `/proc` that is read here. `None` when its process has ended.
+pub(super) fn text_of(file: &File) -> Option<String> {
+    let mut text = [0; 4096];
+    let length = file.read_at(&mut text, 0).ok().filter(|length| *length > 0)?;
+    Some(String::from_utf8_lossy(text.get(..length)?).into_owned())
+}
+
+/// The figure of the line that begins with `name`, which is in kB, in bytes.
+pub fn bytes_of_line(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The time of so many ticks of the clock of `/proc`.
+pub(super) fn time_of(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
 }
 
 /// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
@@ -143,8 +154,7 @@ fn activity_of(stat: &str) -> Option<ThreadActivity> {
     let state = fields.next()?.chars().next()?;
     let mut ticks = fields.skip(10).map_while(|field| field.parse::<u64>().ok());
     let ticks = ticks.next()?.saturating_add(ticks.next()?);
-    let cpu = Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1));
-    Some(ThreadActivity { state, cpu })
+    Some(ThreadActivity { state, cpu: time_of(ticks) })
 }
 
 /// The number of cores that this process may use, by its affinity mask and the cgroup's quota.

@@ -10,12 +10,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::process;
+use super::process::{self, text_of};
 use crate::sys;
 
 /// The time for which the shared part of a process's memory counts as unchanged.
@@ -119,28 +118,17 @@ impl ProcessFiles {
     }
 }
 
-/// The first bytes of a file: all of a file of `/proc` that is read here.
-fn text_of(file: &File) -> Option<String> {
-    let mut text = [0; 4096];
-    let length = file.read_at(&mut text, 0).ok().filter(|length| *length > 0)?;
-    Some(String::from_utf8_lossy(text.get(..length)?).into_owned())
-}
-
 fn figures_of(stat: &str) -> Option<ProcessFigures> {
     // Behind the name, which may hold any character, the first field is the third of proc(5), the state.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    let time = |user: usize, system: usize| {
-        let ticks = field(user)?.saturating_add(field(system)?);
-        Some(Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1)))
-    };
+    let time = |user: usize, system: usize| Some(process::time_of(field(user)?.saturating_add(field(system)?)));
     let resident = field(24)?.saturating_mul(rustix::param::page_size() as u64);
     Some(ProcessFigures { own: time(14, 15)?, waited: time(16, 17)?, threads: field(20)?, resident })
 }
 
 fn memory_of(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:").or_else(|| line.strip_prefix("VmRSS:")))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    process::bytes_of_line(text, "Pss:").or_else(|| process::bytes_of_line(text, "VmRSS:"))
 }
 
 /// A process that counts in [`usage`] until this is dropped.

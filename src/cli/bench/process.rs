@@ -4,6 +4,7 @@ use std::iter::Sum;
 use std::time::Duration;
 
 use ledge_base::sys;
+use ledge_base::telemetry::process::bytes_of_line;
 
 /// CPU time and memory of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,12 +52,7 @@ fn parent(stat: &str) -> Option<u32> {
 /// The usage of a process up to now; `None` when it has ended.
 pub fn usage(pid: u32) -> Option<Usage> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    Some(Usage { cpu: sys::process_cpu_time(pid)?, resident: resident_bytes(&status)? })
-}
-
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    Some(Usage { cpu: sys::process_cpu_time(pid)?, resident: bytes_of_line(&status, "VmRSS:")? })
 }
 
 #[cfg(test)]
@@ -65,7 +61,7 @@ mod tests {
 
     #[test]
     fn resident_memory_is_in_bytes() {
-        assert_eq!(resident_bytes("Name:\tx\nVmHWM:\t   20 kB\nVmRSS:\t   12 kB\n"), Some(12_288));
+        assert_eq!(bytes_of_line("Name:\tx\nVmHWM:\t   20 kB\nVmRSS:\t   12 kB\n", "VmRSS:"), Some(12_288));
     }
 
     #[test]

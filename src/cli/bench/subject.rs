@@ -54,8 +54,9 @@ impl Subject {
     /// of its versions are links into `repository`; its other files are copies, as no link may lead out of a model's
     /// folder.
     pub fn isolate(&self, repository: &RepositoryConfig, folder: &Path) -> anyhow::Result<()> {
-        missing::require(repository, &self.model, Elsewhere::RootOrServer)?;
-        let own = Sources::of(repository).folder(&self.model);
+        let sources = Sources::of(repository);
+        missing::require(&sources, &self.model, Elsewhere::RootOrServer)?;
+        let own = sources.folder(&self.model);
         let repository = &repository.path;
         let own = own.canonicalize()?;
         std::fs::create_dir(folder)?;

@@ -4,7 +4,6 @@ use std::fmt;
 
 use ledge_base::names::ModelName;
 use ledge_models::repository::Sources;
-use ledge_models::repository::config::RepositoryConfig;
 
 /// The most similar names that are shown.
 const SHOWN_MAX: usize = 3;
@@ -31,8 +30,7 @@ pub struct MissingModel {
 }
 
 /// Fails for a model that has no folder in the model repository.
-pub fn require(repository: &RepositoryConfig, name: &ModelName, elsewhere: Elsewhere) -> Result<(), MissingModel> {
-    let sources = Sources::of(repository);
+pub fn require(sources: &Sources, name: &ModelName, elsewhere: Elsewhere) -> Result<(), MissingModel> {
     if sources.folder(name).is_dir() {
         return Ok(());
     }

@@ -14,9 +14,8 @@ use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
 use ledge_engine::pipeline::content::Input;
 use ledge_models::repository::comparison::{AnswerComparison, ComparisonOptions};
-use ledge_models::repository::config::RepositoryConfig;
 use ledge_models::repository::model_config::ModelConfig;
-use ledge_models::repository::{Repository, RuntimeTrial};
+use ledge_models::repository::{Repository, RuntimeTrial, Sources};
 use ledge_models::serving::undeclared_features;
 use ledge_service::audit_event::AuditSink;
 use ledge_updates::config::RepositoryAddress;
@@ -143,17 +142,15 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
         ModelsCommand::Show { model, json } => block_on(show(&config, model, *json, out))?,
         ModelsCommand::Check { models, repository: path, json } => {
             if let Some(path) = path {
-                config.repository.path.clone_from(path);
-                config.repository.packaged.clear();
+                config.repository.use_only(path.clone());
             }
             let standalone = standalone(&config);
             let repository = standalone.repository();
-            block_on(check(repository, &config.repository, models, *json, out))?
+            block_on(check(repository, models, *json, out))?
         }
         ModelsCommand::Compare { old, new, inputs, scores, tolerance, repository: path, json } => {
             if let Some(path) = path {
-                config.repository.path.clone_from(path);
-                config.repository.packaged.clear();
+                config.repository.use_only(path.clone());
             }
             let standalone = standalone(&config);
             let options =
@@ -248,7 +245,7 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
 }
 
 async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    missing::require(&config.repository, name, Elsewhere::Root)?;
+    missing::require(&Sources::of(&config.repository), name, Elsewhere::Root)?;
     let standalone = standalone(config);
     let repository = standalone.repository();
     let registry = load_registry(config)?;
@@ -319,18 +316,12 @@ fn ports(out: &mut Output, kind: &str, ports: &[Port]) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn check(
-    repository: &Repository,
-    config: &RepositoryConfig,
-    models: &[ModelName],
-    as_json: bool,
-    out: &mut Output,
-) -> anyhow::Result<Exit> {
+async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
     let (mut rows, mut bad) = (Vec::new(), false);
     let failed = |name: &str, reason: String| json!({"model": name, "ok": false, "reason": reason});
     let all = if models.is_empty() { Some(repository.sources().models()?) } else { None };
     for name in all.as_ref().map_or(models, |(all, _)| all.as_slice()) {
-        if let Err(missing) = missing::require(config, name, Elsewhere::Root) {
+        if let Err(missing) = missing::require(repository.sources(), name, Elsewhere::Root) {
             bad = true;
             rows.push(failed(name.as_str(), missing.to_string()));
             continue;

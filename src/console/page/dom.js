@@ -81,10 +81,15 @@ export function runtime(name) {
   return { onnxruntime: 'ONNX Runtime', openvino: 'OpenVINO', onnxruntime_onnx: 'ONNX Runtime' }[name] ?? name;
 }
 
-/** The message of an error, with a button for another key where one may help. */
-export function failure(error, useKey) {
+/** A button for another key, where one may help against an error. */
+export function keyButton(error, useKey) {
   const mayHelp = (error.status === 401 || error.status === 403) && useKey;
+  return mayHelp && h('button', { type: 'button', class: 'small', on: { click: useKey } }, 'Use an API key');
+}
+
+/** The message of an error, with that button. */
+export function failure(error, useKey) {
   return h('div', { class: 'error', role: 'alert' },
     h('p', null, withCommands(error.message)),
-    mayHelp && h('button', { type: 'button', class: 'small', on: { click: useKey } }, 'Use an API key'));
+    keyButton(error, useKey));
 }

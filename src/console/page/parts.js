@@ -1,6 +1,6 @@
 // Pieces that several sections have.
 
-import { byId, failure, h, withCommands } from './dom.js';
+import { byId, failure, h, keyButton, withCommands } from './dom.js';
 import { ask, may } from './key.js';
 
 /** The length of a list from which it can be searched. */
@@ -68,8 +68,7 @@ export function tell(text, ...buttons) {
 
 /** Tells of an error in the same place. */
 export function tellFailure(error) {
-  const mayHelp = error.status === 401 || error.status === 403;
-  put('error', withCommands(error.message), mayHelp && h('button', { type: 'button', class: 'small', on: { click: () => ask() } }, 'Use an API key'));
+  put('error', withCommands(error.message), keyButton(error, () => ask()));
 }
 
 /** Takes the message away. */
@@ -78,9 +77,9 @@ export function untell() {
 }
 
 /** Shows the time since now in an element each second, until `signal` is aborted. */
-export function elapsing(element, signal, words = (text) => text) {
+export function elapsing(element, signal) {
   const began = performance.now();
-  const show = () => { element.textContent = words(`${Math.floor((performance.now() - began) / 1000)} s`); };
+  const show = () => { element.textContent = `${Math.floor((performance.now() - began) / 1000)} s`; };
   const timer = setInterval(show, 1000);
   signal.addEventListener('abort', () => clearInterval(timer));
   show();

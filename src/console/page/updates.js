@@ -2,7 +2,7 @@
 
 import { get, post } from './api.js';
 import { failure, h, moment, time, withCommands } from './dom.js';
-import { ask, caller } from './key.js';
+import { caller } from './key.js';
 import { action, confirm, facts, filled, refreshed, replace, say, tell, tellFailure } from './parts.js';
 import { cell, list, row, title } from './table.js';
 

@@ -31,9 +31,6 @@ pub enum Input {
 }
 
 impl Input {
-    /// Every input.
-    pub const ALL: [Self; 4] = [Self::Photograph, Self::Document, Self::Texts, Self::Rows];
-
     /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
     pub fn sections(self) -> String {
         let kinds = KINDS.iter().filter(|kind| kind.input == self);

@@ -149,7 +149,7 @@ impl UnexpectedFile {
 }
 
 /// The bytes of a file in words, with a remedy where there is one.
-pub fn describe(bytes: &[u8]) -> String {
+fn describe(bytes: &[u8]) -> String {
     /// The bytes at the beginning that are looked at.
     const EXAMINED: usize = 4096;
     let start = bytes.get(..bytes.len().min(EXAMINED)).unwrap_or_default();

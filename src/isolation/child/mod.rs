@@ -115,6 +115,8 @@ fn yield_to_others(setup: &Setup) {
 
 /// The seal of this process: it reads the runtimes and the files of models, and writes compiled models.
 fn seal(setup: &Setup, runtimes: &Runtimes) -> Seal {
+    // The threads of the background need none of a runtime's own besides those of the foreground.
+    let foreground = setup.lanes.iter().filter(|place| !place.is_background).count();
     let folders = std::iter::once(&setup.runtimes).chain(setup.own_folders.values()).chain(&setup.readable).cloned();
     // A library may be a link: what it needs is beside the file.
     let beside = |runtime| Some(runtimes.library(runtime).ok()?.canonicalize().ok()?.parent()?.to_owned());
@@ -126,7 +128,7 @@ fn seal(setup: &Setup, runtimes: &Runtimes) -> Seal {
             data_bytes: setup.memory_bytes.unwrap_or(u64::MAX),
             open_files: OPEN_FILES_MAX,
             file_bytes: COMPILED_BYTES_MAX,
-            threads: THREADS_MAX + THREADS_PER_CORE * setup.lanes.len() as u64,
+            threads: THREADS_MAX + THREADS_PER_CORE * foreground as u64,
         },
     }
 }

@@ -187,7 +187,7 @@ impl Repository {
             on_trial: true,
             predecessor: Some(&before),
         };
-        // What it runs by is known, and stays.
+        // Its runtime and profile are known, and stay.
         let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
         let loaded = loading::load(source, &self.shared.engine, &defaults).await;
         loaded.map(Arc::new)

@@ -21,6 +21,14 @@ pub struct RepositoryConfig {
     pub parallel_loads: usize,
 }
 
+impl RepositoryConfig {
+    /// Takes the models of this folder only.
+    pub fn use_only(&mut self, folder: PathBuf) {
+        self.path = folder;
+        self.packaged = PathBuf::new();
+    }
+}
+
 impl Default for RepositoryConfig {
     fn default() -> Self {
         Self { path: "models".into(), packaged: PathBuf::new(), parallel_loads: 2 }

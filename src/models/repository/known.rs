@@ -80,14 +80,17 @@ impl Repository {
     /// The versions on this box whose last load failed.
     pub fn load_failures(&self) -> Vec<(ModelName, ModelVersion, LoadFailure)> {
         let Some(records) = self.shared.records.get() else { return Vec::new() };
-        // The record of a version that has left the box is kept until its next try would be due.
-        let versions = self.index().into_iter().filter_map(|row| Some((row.model, row.version?)));
-        let is_here: BTreeSet<_> = versions.collect();
-        records.read(|records| {
+        let mut failures: Vec<_> = records.read(|records| {
             let failures = records.failures();
-            let owned = failures.map(|(model, version, failure)| (model.clone(), version, failure.clone()));
-            owned.filter(|(model, version, _)| is_here.contains(&(model.clone(), *version))).collect()
-        })
+            failures.map(|(model, version, failure)| (model.clone(), version, failure.clone())).collect()
+        });
+        if !failures.is_empty() {
+            // The record of a version that has left the box is kept until its next try would be due.
+            let versions = self.index().into_iter().filter_map(|row| Some((row.model, row.version?)));
+            let is_here: BTreeSet<_> = versions.collect();
+            failures.retain(|(model, version, _)| is_here.contains(&(model.clone(), *version)));
+        }
+        failures
     }
 
     /// Loads versions that failed again, each when its pause is over.

@@ -45,7 +45,7 @@ const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives
 /// The most bytes of inputs that may wait for one model: 400 photographs of 640 kB as tensors.
 const DEFAULT_QUEUE_BYTES: usize = 256 << 20;
 
-/// What stands before the figures in a profile that was taken from the version before.
+/// The text before the figures in a profile that was taken from the version before.
 const FIGURES_OF: &str = ", which it follows: ";
 
 /// The longest time of the load of an instance, where nothing is known of the loads on this box.

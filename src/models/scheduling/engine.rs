@@ -308,7 +308,7 @@ impl EngineInner {
     /// Releases the lock, drops the inputs of jobs that will not run outside of it, and wakes another worker that has
     /// work.
     pub(super) fn unlock_and_wake(&self, mut state: MutexGuard<'_, SchedulerState>, now: Instant) {
-        let (wake, dropped) = (state.worker_to_wake(now), state.take_dropped());
+        let (wake, dropped) = (state.worker_to_wake(None, now), state.take_dropped());
         drop(state);
         drop(dropped);
         self.wake(wake);

@@ -318,13 +318,10 @@ impl SchedulerState {
         entry.last_used = now;
         entry.queue.offer(job);
         self.dropped.append(&mut entry.queue.take_dropped());
-        let can_run = !entry.idle.is_empty();
-        if can_run {
-            entry.starved_since = None;
-        }
-        if !can_run {
+        if entry.idle.is_empty() {
             return None;
         }
+        entry.starved_since = None;
         let entry = self.models.get(&id)?;
         let tier = entry.tier(priority);
         // The core that ran it last may still have the weights in its cache.
@@ -521,33 +518,21 @@ impl SchedulerState {
     }
 
     /// Returns a sleeping worker that could take a job now, or that should wait for a batch to become due: each worker
-    /// that takes a job wakes the next.
-    pub fn worker_to_wake(&mut self, now: Instant) -> Option<usize> {
+    /// that takes a job wakes the next. A worker that found no job after its run leaves itself out: the tier of a model
+    /// may have changed with that run, after a job of it was queued.
+    pub fn worker_to_wake(&mut self, but: Option<usize>, now: Instant) -> Option<usize> {
         if !self.models.values().any(ModelEntry::has_work) {
             return None;
         }
         let of_a_core = (0..self.workers.len()).find(|&worker| {
             let Some((tier, core)) = self.place(worker) else { return false };
-            if self.workers.get(worker) != Some(&Worker::Idle) {
+            if Some(worker) == but || self.workers.get(worker) != Some(&Worker::Idle) {
                 return false;
             }
             let (best, wake) = self.best(tier, core, now);
             best.map_or(wake.is_some(), |(id, _)| self.reserve(id, worker).is_some())
         });
         of_a_core.or_else(|| Tier::ALL.into_iter().find_map(|tier| self.spare_if_held_up(tier)))
-    }
-
-    /// Returns a sleeping worker that could take a job now, other than `worker`, which found none: the tier of a model may
-    /// have changed since its job was queued.
-    pub fn other_to_wake(&mut self, worker: usize, now: Instant) -> Option<usize> {
-        if !self.models.values().any(ModelEntry::has_work) {
-            return None;
-        }
-        (0..self.workers.len()).find(|&other| {
-            let Some((tier, core)) = self.place(other) else { return false };
-            let is_asleep = other != worker && self.workers.get(other) == Some(&Worker::Idle);
-            is_asleep && self.best(tier, core, now).0.is_some_and(|(id, _)| self.reserve(id, other).is_some())
-        })
     }
 
     /// Takes the inputs that must be dropped outside of the lock.

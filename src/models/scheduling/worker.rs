@@ -32,6 +32,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
         tracing::warn!(%error, core = ?own, "cannot pin a worker to its core; it may run on any core");
     }
 
+    let mut has_run = false;
     let mut state = shared.lock();
     while !state.closed {
         if state.is_reserved(index) {
@@ -42,8 +43,10 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
         state.mark_awake(index);
         match state.next(index, Instant::now()) {
             NextAction::Sleep(until) => {
-                let wake = state.other_to_wake(index, Instant::now());
-                shared.wake(wake);
+                if std::mem::take(&mut has_run) {
+                    let wake = state.worker_to_wake(Some(index), Instant::now());
+                    shared.wake(wake);
+                }
                 let dropped = state.take_dropped();
                 if dropped.is_empty() {
                     state = shared.sleep(index, state, until);
@@ -100,6 +103,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                     shared.wake(Some(other));
                 }
                 state.requeue(model, again);
+                has_run = true;
                 if orphan.is_some() {
                     drop(state);
                     drop(orphan);

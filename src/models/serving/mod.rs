@@ -326,9 +326,15 @@ impl Serving {
         finish(call, answered)
     }
 
+    /// The content that the model's pipeline takes; `None` for a model that takes tensors only.
+    pub fn input(&self, name: &ModelName, version: Option<ModelVersion>) -> Option<Input> {
+        let model = self.repository.pin(name, version).ok()?;
+        model.config.pipeline.section().map(|section| section.kind().input)
+    }
+
     /// True if the model's pipeline takes `input`.
     pub fn takes(&self, name: &ModelName, version: Option<ModelVersion>, input: Input) -> bool {
-        self.repository.pin(name, version).is_ok_and(|model| model.config.pipeline.takes(input))
+        self.input(name, version) == Some(input)
     }
 
     /// Answers a photograph or texts through the model's pipeline.

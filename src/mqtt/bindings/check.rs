@@ -152,7 +152,7 @@ fn value_against_views(binding: &BindingConfig, name: &str, views: &[Arc<Feature
 
 /// The entity keys for a model that are not the key of any view.
 fn unknown_entities(binding: &BindingConfig, registry: &Registry) -> Vec<Problem> {
-    let is_key = |name: &str| registry.views().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
+    let is_key = |name: &str| registry.views().any(|view| view.has_join_key(name));
     let unknown = binding.entities.keys().filter(|name| !is_key(name));
     unknown.map(|name| Problem::ignores(format!("entities.{name}"), "is a join key of no feature view")).collect()
 }
@@ -242,7 +242,7 @@ fn against_inputs(binding: &BindingConfig, registry: &Registry, model: KnownMode
     let given = |key: &str| match binding.target().map(|target| registry.targets(&target)) {
         None => binding.entities.contains_key(key),
         // The rows that are pushed have the join keys of their views.
-        Some(views) => views.is_ok_and(|views| views.iter().any(|view| has_key(view, key))),
+        Some(views) => views.is_ok_and(|views| views.iter().any(|view| view.has_join_key(key))),
     };
     let looked_up = model.config.feature_inputs().filter(|port| !binding.gives(&port.name));
     for key in join_keys(looked_up, registry).into_iter().filter(|key| !given(key)) {
@@ -253,10 +253,6 @@ fn against_inputs(binding: &BindingConfig, registry: &Registry, model: KnownMode
         problems.push(Problem::refuses("entities", problem));
     }
     problems
-}
-
-fn has_key(view: &FeatureView, name: &str) -> bool {
-    view.join_keys.iter().any(|key| &*key.name == name)
 }
 
 /// The join keys of the features that inputs are made of, as far as they are declared.

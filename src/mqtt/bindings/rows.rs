@@ -185,7 +185,7 @@ pub fn entities(
 
 /// The columns that are join keys.
 pub fn join_keys(columns: &Columns, views: &[Arc<FeatureView>]) -> Columns {
-    let is_key = |name: &str| views.iter().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
+    let is_key = |name: &str| views.iter().any(|view| view.has_join_key(name));
     columns.iter().filter(|(name, _)| is_key(name)).cloned().collect()
 }
 

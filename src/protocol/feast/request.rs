@@ -60,7 +60,7 @@ impl OnlineFeaturesCall {
     /// large, and one with a column that is no join key: in Feast that is the request data of an on-demand feature view, whose
     /// features would be missing in the answer.
     pub fn check(&self, registry: &Registry) -> Result<usize, FeastError> {
-        let is_join_key = |name: &str| registry.views().any(|view| view.join_keys.iter().any(|key| &*key.name == name));
+        let is_join_key = |name: &str| registry.views().any(|view| view.has_join_key(name));
         let other: Vec<_> =
             self.request.entities.iter().map(|(name, _)| name).filter(|name| !is_join_key(name)).collect();
         // Without a view here, the store says so.

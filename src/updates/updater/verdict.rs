@@ -18,7 +18,7 @@ pub(super) fn judge(kind: Kind, state: &SubjectState, volatile: &mut Volatile) -
     let (requests, observed) = volatile.seen(trial);
     let (gate, package) = (&trial.plan.gate, trial.package.as_deref());
     let reference = package.and_then(|package| package.reference.as_ref());
-    // What was signed is of one earlier release.
+    // The signed figures are of one earlier release.
     let expected = package.and_then(|package| package.agreement.as_ref());
     let incumbent = state.committed.as_ref().map(|committed| committed.version);
     let expected = expected.filter(|expected| incumbent == Some(expected.version));

@@ -192,10 +192,27 @@ fn a_job_that_waits_while_its_model_changes_its_tier_is_not_forgotten() {
     machine.done(BACK, first, MS);
     assert!(machine.wake(BACK, 2 * MS).is_none());
     let now = machine.start + 2 * MS;
-    assert_eq!(machine.state.other_to_wake(BACK, now), Some(0));
+    assert_eq!(machine.state.worker_to_wake(Some(BACK), now), Some(0));
     let second = machine.wake(0, 2 * MS).unwrap();
-    assert_eq!(machine.state.other_to_wake(0, now), None);
+    assert_eq!(machine.state.worker_to_wake(Some(0), now), None);
     machine.done(0, second, MS);
+}
+
+#[test]
+fn a_batch_that_forms_while_its_model_changes_its_tier_is_waited_for() {
+    let mut machine = Machine::new(1);
+    let model = machine.model(1, 1, 1);
+    let entry = machine.state.model(model).unwrap();
+    (entry.average_cpu, entry.batching) = (None, Some(BatchPolicy::powers_of_two(8, 10 * MS)));
+    machine.offer(model, Priority::Interactive, Duration::ZERO);
+    let first = machine.wake(BACK, 10 * MS).unwrap();
+    assert_eq!(machine.offer(model, Priority::Interactive, 11 * MS), None, "its only instance runs");
+    machine.state.record_cpu(model, MS);
+    machine.done(BACK, first, MS);
+    assert!(machine.wake(BACK, 12 * MS).is_none());
+    assert_eq!(machine.state.worker_to_wake(Some(BACK), machine.start + 12 * MS), Some(0));
+    assert!(machine.wake(0, 12 * MS).is_none(), "others may still join");
+    assert!(machine.wake(0, 21 * MS).is_some());
 }
 
 #[test]
@@ -279,7 +296,7 @@ fn a_run_on_two_cores_waits_for_both_and_is_not_overtaken() {
     assert!(machine.state.is_reserved(3) && !machine.state.is_reserved(1));
     machine.done(2, task, MS);
     assert!(!machine.state.is_reserved(3));
-    assert_eq!(machine.state.worker_to_wake(machine.start + 3 * MS), Some(3));
+    assert_eq!(machine.state.worker_to_wake(None, machine.start + 3 * MS), Some(3));
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) fn take(
 }
 
 fn has_join_key(registry: &Registry, feature: &FeatureReference, name: &str) -> bool {
-    registry.view(feature.view()).is_ok_and(|view| view.join_keys.iter().any(|key| &*key.name == name))
+    registry.view(feature.view()).is_ok_and(|view| view.has_join_key(name))
 }
 
 fn add(columns: &mut Columns, name: &str, cells: Vec<Value>) -> Result<(), String> {
