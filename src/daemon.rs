@@ -43,10 +43,11 @@ mod updates;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use ledge_audit::part::AuditPart;
 use ledge_audit::status::AuditState;
@@ -373,7 +374,7 @@ impl App {
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
         let (config, repository) = (&self.config, self.serving.repository());
         let findings = findings::source(config, repository, cameras, messages, routers, &self.seal);
-        parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), messages, publisher)));
+        parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Part>));
         for (name, section) in self.config.sections() {
@@ -597,20 +598,29 @@ async fn run_model_repository(
 ) -> anyhow::Result<()> {
     let ModelLatches { listed, loaded } = latches;
     let (mut listed, mut loaded) = (Some(listed), Some(loaded));
-    let mut loading = FuturesUnordered::new();
+    // True once the first reading has settled.
+    let has_started = AtomicBool::new(false);
+    let mut loading = FuturesUnordered::<BoxFuture<'_, ()>>::new();
     loop {
+        let is_reload = has_started.load(Ordering::Relaxed);
         match serving.repository().begin_refresh(&Principal::Local) {
             Ok(Refresh { loads, settled }) => {
                 drop(listed.take());
-                loading.push(async {
+                loading.push(Box::pin(async {
                     loads.await;
                     serving.warn_of_undeclared_features(None);
                     bindings::warn_of_misfits(&config.mqtt.bindings, serving);
-                });
-                tokio::select! {
-                    () = beside(&mut loading, settled) => {}
-                    () = shutdown.requested() => return Ok(()),
-                }
+                }));
+                let (loaded, has_started) = (loaded.take(), &has_started);
+                loading.push(Box::pin(async move {
+                    settled.await;
+                    if loaded.is_some() {
+                        has_started.store(true, Ordering::Relaxed);
+                    }
+                    if is_reload {
+                        notify::ready();
+                    }
+                }));
             }
             // At a start this ends the daemon. Later the loaded models stay.
             Err(error) if loaded.is_some() => {
@@ -620,10 +630,10 @@ async fn run_model_repository(
             }
             Err(error) => {
                 tracing::error!(%error, "the model repository cannot be read; the loaded models stay");
+                if is_reload {
+                    notify::ready();
+                }
             }
-        }
-        if loaded.take().is_none() {
-            notify::ready();
         }
 
         tokio::select! {
@@ -633,7 +643,9 @@ async fn run_model_repository(
             () = shutdown.requested() => return Ok(()),
         }
 
-        notify::reloading();
+        if has_started.load(Ordering::Relaxed) {
+            notify::reloading();
+        }
         // Feature views first: models may need new ones.
         let (store, config) = (serving.features().clone(), config.features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;

@@ -136,13 +136,13 @@ pub fn return_large_blocks() {
     }
 }
 
-/// Gives memory that was freed back to the kernel: glibc keeps it for later, also after work that needed much for a
-/// moment. It takes milliseconds.
-pub fn give_back_free_memory() {
+/// Limits the heaps of the allocator, each of which keeps free memory of its own. By default there are eight for each core, and
+/// threads that come and go leave memory in all of them. To be called before any thread is started.
+pub fn limit_heaps(most: usize) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: malloc_trim(3) takes a number, and locks the arenas itself.
+    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
     unsafe {
-        libc::malloc_trim(0);
+        libc::mallopt(libc::M_ARENA_MAX, i32::try_from(most).unwrap_or(i32::MAX));
     }
 }
 

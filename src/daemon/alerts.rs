@@ -6,7 +6,6 @@ use bytes::Bytes;
 use ledge_alerts::part::{AlertServices, Alerts};
 use ledge_alerts::receiver::Publish;
 use ledge_base::names::AlertName;
-use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_egress::Content;
 use ledge_mqtt::publisher::{Publication, Publisher};
 use ledge_mqtt::topics::DeviceTopics;
@@ -20,7 +19,6 @@ use crate::config::Config;
 #[derive(Debug)]
 struct ToBroker {
     publisher: Publisher,
-    messages: MessageStatistics,
     /// The address of the broker.
     broker: String,
     /// The topic of all alerts of this box.
@@ -41,24 +39,17 @@ impl Publish for ToBroker {
         let Ok(topic) = self.topic(alert).parse() else { return false };
         let (content, content_type) = (Content::Alert, Some("application/json"));
         let publication = Publication { topic, payload, retain: false, content, content_type };
-        self.messages.snapshot().connected && self.publisher.publish(publication)
+        self.publisher.is_connected() && self.publisher.publish(publication)
     }
 }
 
-/// The alerts of this box. `messages` is `None` without a broker.
-pub fn alerts(
-    config: &Config,
-    environment: &Environment,
-    findings: FindingsSource,
-    messages: Option<&MessageStatistics>,
-    publisher: &Publisher,
-) -> Alerts {
+/// The alerts of this box.
+pub fn alerts(config: &Config, environment: &Environment, findings: FindingsSource, publisher: &Publisher) -> Alerts {
     let Environment { state, device, egress, .. } = environment;
     let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
-    let publisher = messages.map(|messages| {
-        let (publisher, messages, topic) = (publisher.clone(), messages.clone(), topics.alerts().as_str().to_owned());
-        let broker = config.mqtt.broker.as_ref().map(ToString::to_string).unwrap_or_default();
-        Arc::new(ToBroker { publisher, messages, broker, topic }) as Arc<dyn Publish>
+    let publisher = config.mqtt.broker.as_ref().map(|broker| {
+        let (publisher, topic) = (publisher.clone(), topics.alerts().as_str().to_owned());
+        Arc::new(ToBroker { publisher, broker: broker.to_string(), topic }) as Arc<dyn Publish>
     });
     Alerts::new(&config.alert, AlertServices { device: device.id.clone(), egress, state, findings, publisher })
 }

@@ -137,7 +137,7 @@ impl LookedAt {
     fn models(&self) -> Vec<Check> {
         let rows = self.repository.index();
         if rows.is_empty() {
-            let detail = format!("none in {}", self.repository.path().display());
+            let detail = format!("none in {}", self.repository.sources().describe());
             return vec![Check::warn("models", detail, "put models there, or set repository.path")];
         }
         let stands_in =

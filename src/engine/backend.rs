@@ -343,6 +343,10 @@ pub trait Backend: Send {
     /// Does the repair now, before the next run.
     fn repair(&mut self) {}
 
+    /// Releases memory that runs have left for later ones, such as that of the largest so far. It takes as long as a small run,
+    /// or as a compilation from the cache. `smallest` are inputs of the smallest shapes, in the signature's order.
+    fn release_memory(&mut self, _smallest: &[Tensor]) {}
+
     /// Runs the model with a pipeline around it, where both are in another process; `None` for a model in this one.
     fn run_work(&mut self, _pipeline: &dyn Pipeline, _work: Work<'_>, _place: RunPlace) -> Option<FinishedWork> {
         None

@@ -209,6 +209,26 @@ impl Backend for OnnxRuntimeBackend {
     }
 
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
+        let options = self.options.clone();
+        self.run_with(&options.0, inputs, outputs)
+    }
+
+    /// Runs with the option to shrink the arena at the end of the run: there is no other way to shrink it. With fixed shapes the
+    /// next run would need the same memory.
+    fn release_memory(&mut self, smallest: &[Tensor]) {
+        let varies = self.signature.inputs.iter().any(|port| port.shape.contains(&-1));
+        if varies
+            && let Ok(mut options) = RunOptions::new()
+            && options.set("memory.enable_memory_arena_shrinkage", "cpu:0").is_ok()
+        {
+            // A failure changes nothing.
+            let _ = self.run_with(&options, smallest, &[]);
+        }
+    }
+}
+
+impl OnnxRuntimeBackend {
+    fn run_with(&mut self, options: &RunOptions, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
         let start = Instant::now();
         for &(divisor, dividend) in &self.divisors {
             let (Some(numbers), Some(port)) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else {
@@ -246,7 +266,7 @@ impl Backend for OnnxRuntimeBackend {
             .collect::<Result<Vec<SessionInputValue<'_>>, _>>()?;
 
         let staged = Instant::now();
-        let ran = self.session.run_with_options(views.as_slice(), &self.options.0);
+        let ran = self.session.run_with_options(views.as_slice(), options);
         let answers = ran.map_err(|error| RunError::Runtime {
             runtime: Runtime::OnnxRuntime,
             reason: super::one_line(error.message()),

@@ -165,7 +165,7 @@ impl Drop for Layer {
                 thread::park_timeout(Duration::from_millis(1));
             }
             let _ = catch_unwind(AssertUnwindSafe(|| drop(last)));
-            sys::give_back_free_memory();
+            sys::return_free_memory();
         };
         if let Err(error) = thread::Builder::new().name("features-close".into()).spawn(close) {
             tracing::warn!(%error, "cannot start the thread that closes an index of the feature store");

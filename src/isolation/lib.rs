@@ -16,7 +16,8 @@
 //! * `lane.rs`, `lane/` - jobs and answers, through the shared memory of one core; the folder has tests
 //! * `shared_memory.rs` - that memory
 //! * `child/` - the child, from inside: `mod.rs` its threads and orders, `reading.rs` model files, `models.rs` what it
-//!   loaded, `jobs.rs` the thread of a core, `running.rs` the runs that can be cancelled, `crash.rs` the note of who crashed, `faults.rs` faults for tests
+//!   loaded, `jobs.rs` the thread of a core, `running.rs` the runs that can be cancelled, `idle_memory.rs` the release of
+//!   memory after runs, `crash.rs` the note of who crashed, `faults.rs` faults for tests
 //!
 //! # One run
 //!

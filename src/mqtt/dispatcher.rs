@@ -251,7 +251,7 @@ impl Dispatcher {
 
     /// Returns `true` once the broker has answered each subscription of this connection.
     pub fn is_subscribed(&self) -> bool {
-        self.subscriptions.is_answered()
+        self.session.is_subscribed()
     }
 
     /// Returns `true` if another packet may be read. Messages that wait for models leave half of the memory to others.

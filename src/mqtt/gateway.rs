@@ -173,6 +173,7 @@ impl SessionTask {
                     statistics.connected(&client_id);
                     let ended = self.exchange(connection, dispatcher, end).await;
                     statistics.disconnected(&client_id);
+                    self.gateway.publisher.disconnected();
                     self.plans.note_subscribed(self.name, false);
                     dispatcher.disconnected();
                     ended.map_err(ConnectError::from)
@@ -250,7 +251,7 @@ impl SessionTask {
             dispatcher.publish(presence(self.gateway.topics.online(), ONLINE), Content::Presence);
         }
         self.report(dispatcher);
-        self.gateway.publisher.send_again();
+        self.gateway.publisher.connected();
 
         let mut resubscribe = Instant::now() + resubscribe_interval;
         let mut phase = Phase::Open;

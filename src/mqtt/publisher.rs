@@ -5,7 +5,7 @@
 //! a bounded queue, from which the oldest are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -55,6 +55,7 @@ struct PublisherState {
     pending: Mutex<Pending>,
     woken: Notify,
     dropped: AtomicU64,
+    is_connected: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -93,8 +94,19 @@ impl Publisher {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
+    /// Returns `true` while the session that publishes has a connection.
+    pub fn is_connected(&self) -> bool {
+        self.0.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// The connection has ended.
+    pub fn disconnected(&self) {
+        self.0.is_connected.store(false, Ordering::Relaxed);
+    }
+
     /// Makes all retained messages due again, on a new connection.
-    pub fn send_again(&self) {
+    pub fn connected(&self) {
+        self.0.is_connected.store(true, Ordering::Relaxed);
         let mut pending = self.0.lock();
         let Pending { retained, due, .. } = &mut *pending;
         for (topic, (_, is_due)) in retained {
@@ -226,8 +238,8 @@ mod tests {
         publisher.publish(publication("e", "event", false));
         assert_eq!(drain(&publisher), texts(&[("a", "2"), ("b", "1"), ("e", "event")]));
         assert_eq!(drain(&publisher), []);
-        publisher.send_again();
-        publisher.send_again();
+        publisher.connected();
+        publisher.connected();
         assert_eq!(drain(&publisher), texts(&[("a", "2"), ("b", "1")]));
     }
 
@@ -237,7 +249,7 @@ mod tests {
         publisher.publish(publication("a", "1", true));
         publisher.publish(publication("a", "", true));
         assert_eq!(drain(&publisher), texts(&[("a", "")]));
-        publisher.send_again();
+        publisher.connected();
         assert_eq!(drain(&publisher), []);
     }
 
@@ -284,7 +296,7 @@ mod tests {
             for (topic, length, what) in steps {
                 match what {
                     0 => drop(publisher.next()),
-                    1 => publisher.send_again(),
+                    1 => publisher.connected(),
                     _ => drop(publisher.publish(publication(&topic.to_string(), vec![b'x'; length], what == 2))),
                 }
                 let pending = publisher.0.lock();

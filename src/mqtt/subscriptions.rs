@@ -16,14 +16,12 @@ pub struct Subscriptions {
     of_others: Vec<TopicFilter>,
     /// Indices of those that were refused on this connection.
     refused: Vec<usize>,
-    /// The number of those that the broker has not answered on this connection.
-    open: usize,
 }
 
 impl Subscriptions {
     pub fn new(plan: &Plan, session: SessionName) -> Self {
         let wanted = plan.of(session).cloned().collect();
-        Self { wanted, of_others: plan.of_others(session), refused: Vec::new(), open: 0 }
+        Self { wanted, of_others: plan.of_others(session), refused: Vec::new() }
     }
 
     /// The filters of shared subscriptions.
@@ -35,7 +33,7 @@ impl Subscriptions {
     pub fn ask(&mut self, session: &mut Session, knows_shared: bool) {
         self.refused.clear();
         let wanted = self.wanted.iter().filter(|subscription| knows_shared || !subscription.filter.is_shared());
-        self.open = send(session, wanted);
+        send(session, wanted);
     }
 
     /// Ends the subscriptions of other sessions in this one, before those subscribe: each message would come twice.
@@ -48,7 +46,7 @@ impl Subscriptions {
     /// Sends the refused ones again: the broker's access list may have changed.
     pub fn ask_again(&mut self, session: &mut Session) {
         let refused = std::mem::take(&mut self.refused);
-        self.open += send(session, refused.into_iter().filter_map(|index| self.wanted.get(index)));
+        send(session, refused.into_iter().filter_map(|index| self.wanted.get(index)));
     }
 
     /// Returns `true` if the broker has refused one on this connection.
@@ -56,14 +54,8 @@ impl Subscriptions {
         !self.refused.is_empty()
     }
 
-    /// Returns `true` once the broker has answered each one on this connection.
-    pub fn is_answered(&self) -> bool {
-        self.open == 0
-    }
-
     /// Notes the broker's answer. Returns the number of the subscription when it was refused.
     pub fn note(&mut self, filter: &TopicFilter, reason: Reason) -> Option<usize> {
-        self.open = self.open.saturating_sub(1);
         let index = self.wanted.iter().position(|subscription| subscription.filter == *filter)?;
         if !reason.is_failure() {
             return None;
@@ -81,14 +73,10 @@ pub fn packets<'s>(subscriptions: impl Iterator<Item = &'s Subscription>) -> Vec
     together.chain(alone.into_iter().map(|one| vec![one])).collect()
 }
 
-/// Returns the number of filters.
-fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subscription>) -> usize {
-    let packets = packets(subscriptions);
-    let count = packets.iter().map(Vec::len).sum();
-    for packet in packets {
+fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subscription>) {
+    for packet in packets(subscriptions) {
         session.subscribe(packet);
     }
-    count
 }
 
 #[cfg(test)]
@@ -155,13 +143,12 @@ mod tests {
         asked(&mut session);
         assert_eq!(subscriptions.note(&"cameras/0".parse().unwrap(), Reason::NOT_AUTHORIZED), Some(2));
         assert_eq!(subscriptions.note(&"cameras/1".parse().unwrap(), Reason(1)), None);
-        assert!(subscriptions.lacks_one() && !subscriptions.is_answered());
+        assert!(subscriptions.lacks_one());
         for own in ["ledge/v1/box/infer/#", "$share/shop/ledge/v1/shop/infer/#"] {
             subscriptions.note(&own.parse().unwrap(), Reason(1));
         }
-        assert!(subscriptions.is_answered());
         subscriptions.ask_again(&mut session);
         assert_eq!(asked(&mut session), [["cameras/0"]]);
-        assert!(!subscriptions.lacks_one() && !subscriptions.is_answered());
+        assert!(!subscriptions.lacks_one());
     }
 }

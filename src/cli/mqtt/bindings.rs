@@ -51,7 +51,7 @@ fn problem(binding: &Binding, repository: &Repository) -> Option<String> {
     let model = config.model.as_ref()?;
     let on_disk = match repository.names_on_disk() {
         Ok(names) if !names.contains(model) => {
-            return Some(format!("there is no model {model} in {}", repository.path().display()));
+            return Some(format!("there is no model {model} in {}", repository.sources().describe()));
         }
         Ok(_) => repository.on_disk(model),
         Err(error) => Err(error),

@@ -224,7 +224,7 @@ impl Upkeep {
         self.engine.snapshot_asked.store(false, Relaxed);
         self.update_snapshot_figures();
         self.update_index_size();
-        sys::give_back_free_memory();
+        sys::return_free_memory();
         Ok(())
     }
 

@@ -216,7 +216,7 @@ impl Upkeep {
                 self.encrypt_plain_values();
                 self.update_index_size();
                 self.hold_reserve();
-                sys::give_back_free_memory();
+                sys::return_free_memory();
                 Ok(())
             }
             Err(reason) => {

@@ -12,7 +12,7 @@ use ledge_engine::pipeline::work::{
 };
 
 use super::crash::{self, Work};
-use super::models::{Model, Models};
+use super::models::Models;
 use super::running::Running;
 use crate::lane::{Lane, LaneError, Place, Writer};
 use crate::wire::{AnswerHead, JobHead, ModelId, RunHead, TensorHead};
@@ -93,13 +93,13 @@ impl Job<'_> {
         is_wide: bool,
         run: impl FnOnce(&mut dyn Backend, RunPlace) -> FinishedWork,
     ) -> Result<usize, LaneError> {
-        let Some(Model { backend, canceller }) = self.models.get(model) else { return self.refuse(used, "the model") };
-        let mut backend = backend.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(model) = self.models.get(model) else { return self.refuse(used, "the model") };
+        let mut backend = model.backend.lock().unwrap_or_else(PoisonError::into_inner);
         // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow every
         // core. The threads settle on the cores that the daemon reserved.
         let is_wide = is_wide && self.core.is_some() && cores::pin(self.all).is_ok();
         let place = RunPlace { core: self.index, is_wide, deadline: Instant::now(), patience: None };
-        self.running.begin(self.index, self.number, canceller);
+        self.running.begin(self.index, self.number, model.canceller.clone());
         let FinishedWork { mut result, times } = run(&mut **backend, place);
         self.running.end(self.index);
         if result.is_err() && crash::others_hold_memory() {
@@ -112,6 +112,7 @@ impl Job<'_> {
         }
         let is_sound = backend.is_sound();
         drop(backend);
+        self.models.ran(&model);
         self.reply(used, result, is_sound, times)
     }
 

@@ -4,6 +4,7 @@
 pub mod crash;
 #[cfg(feature = "fault-injection")]
 pub mod faults;
+mod idle_memory;
 mod jobs;
 mod models;
 mod reading;
@@ -62,6 +63,7 @@ pub fn run() -> Result<(), ChildError> {
     // Read from the kernel once: a sealed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
     yield_to_others(&setup);
+    sys::limit_heaps(setup.lanes.len().max(2));
     let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
     let seal = seal(&setup, &runtimes);
     #[cfg(feature = "fault-injection")]
@@ -96,6 +98,15 @@ pub fn run() -> Result<(), ChildError> {
         let thread = std::thread::Builder::new().name(format!("infer-{tier}-{}", place.core));
         thread.spawn(serve).map_err(ChildError::Thread)?;
     }
+    let own = models.clone();
+    let releases = move || {
+        let _end = EndOnPanic;
+        let _prepared = crash::prepare();
+        // Nobody waits for it.
+        let _ = setpriority_process(None, BACKGROUND_NICENESS);
+        own.release_idle_memory()
+    };
+    std::thread::Builder::new().name("memory".to_owned()).spawn(releases).map_err(ChildError::Thread)?;
     if let Some(report) = crash::report() {
         let thread = std::thread::Builder::new().name("heartbeat".to_owned());
         thread.spawn(|| heartbeat::answer(report)).map_err(ChildError::Thread)?;

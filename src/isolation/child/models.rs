@@ -3,16 +3,19 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use ledge_base::memory_budget::{Account, MemoryBudget};
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::process;
-use ledge_engine::Runtimes;
 use ledge_engine::backend::{Backend, CancelRun, LoadError, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::panic_message;
+use ledge_engine::warm_up::WarmUp;
+use ledge_engine::{Runtimes, cores};
 
+use super::idle_memory::IdleMemory;
 use crate::wire::{LoadOrder, LoadedFacts, ModelId, PipelineId};
 
 /// The models of this process.
@@ -22,6 +25,7 @@ pub struct Models {
     pipelines: Mutex<HashMap<PipelineId, Arc<dyn Pipeline>>>,
     /// Pays for what is made of the content of calls.
     content: MemoryBudget,
+    idle_memory: IdleMemory,
 }
 
 /// One model; clones share it.
@@ -30,13 +34,40 @@ pub struct Model {
     pub backend: Arc<Mutex<Box<dyn Backend>>>,
     /// Cancels its run, where its runtime can.
     pub canceller: Option<Arc<dyn CancelRun>>,
+    /// The cores that its runtime's own threads inherit from the thread that loads it.
+    cores: Arc<[usize]>,
+    /// The end of its last run, until the memory that runs have left is released.
+    last_run: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Model {
+    fn last_run(&self) -> MutexGuard<'_, Option<Instant>> {
+        // Nothing panics under this lock.
+        self.last_run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release_memory(&self) {
+        let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.last_run() = None;
+        let smallest = WarmUp { signature: backend.signature().clone(), sizes: Vec::new() };
+        if let Some((_, inputs)) = smallest.runs().next() {
+            let _ = cores::pin(&self.cores);
+            backend.release_memory(&inputs);
+        }
+    }
 }
 
 impl Models {
     /// No models yet. What is made of the content of calls takes at most `content_bytes` of memory.
     pub fn new(runtimes: Runtimes, content_bytes: usize) -> Self {
         let content = MemoryBudget::new(content_bytes);
-        Self { runtimes, loaded: Mutex::default(), pipelines: Mutex::default(), content }
+        Self {
+            runtimes,
+            loaded: Mutex::default(),
+            pipelines: Mutex::default(),
+            content,
+            idle_memory: IdleMemory::default(),
+        }
     }
 
     /// Pays for what is made of the content of one call.
@@ -78,6 +109,32 @@ impl Models {
         self.lock().get(&model).cloned()
     }
 
+    /// Notes the end of a run.
+    pub fn ran(&self, model: &Model) {
+        *model.last_run() = Some(Instant::now());
+        self.idle_memory.ran();
+    }
+
+    /// Releases the memory that runs have left, for ever.
+    pub fn release_idle_memory(&self) -> ! {
+        self.idle_memory.release(self)
+    }
+
+    /// Releases what runs have left in models that have not run since then. Returns `true` if that are all.
+    pub(super) fn release_memory(&self, idle_since: Instant) -> bool {
+        let models: Vec<Model> = self.lock().values().cloned().collect();
+        let mut are_all = true;
+        for model in models {
+            let last_run = *model.last_run();
+            match last_run {
+                Some(end) if end <= idle_since => model.release_memory(),
+                Some(_) => are_all = false,
+                None => {}
+            }
+        }
+        are_all
+    }
+
     /// Removes a model; it is torn down when its run has ended.
     pub fn remove(&self, model: ModelId) {
         let removed = self.lock().remove(&model);
@@ -101,7 +158,10 @@ impl Models {
         let signature = backend.signature().clone();
         let bytes = process::resident_bytes().saturating_sub(before);
         let canceller = backend.canceller();
-        self.lock().insert(order.model, Model { backend: Arc::new(Mutex::new(backend)), canceller });
+        let (backend, cores) = (Arc::new(Mutex::new(backend)), order.cores.as_slice().into());
+        let model = Model { backend, canceller, cores, last_run: Arc::default() };
+        self.ran(&model);
+        self.lock().insert(order.model, model);
         Ok(LoadedFacts { signature, bytes })
     }
 }

@@ -197,6 +197,11 @@ impl Session {
         self.control.push_back(Outgoing::Subscribe { packet_id, subscriptions });
     }
 
+    /// Returns `true` if the broker has answered each SUBSCRIBE of this connection.
+    pub fn is_subscribed(&self) -> bool {
+        self.subscribing.is_empty()
+    }
+
     pub fn unsubscribe(&mut self, filters: Vec<TopicFilter>) {
         let Some(packet_id) = self.new_packet_id() else { return };
         self.unsubscribing.push(packet_id);

@@ -21,7 +21,7 @@ use crate::pipeline::reading::line::Line;
 use crate::pipeline::reading::line_image::{self, LINE_HEIGHT, LineImage};
 use crate::pipeline::reading::line_turn;
 use crate::pipeline::reading::page_turn::{self, Turn};
-use crate::pipeline::reading::recognition::{self, Batch, BatchRules};
+use crate::pipeline::reading::recognition::{self, Batch, BatchRules, COLUMNS_PER_SCORE, WIDTH_STEP};
 
 /// The least score at which a page is turned.
 const PAGE_TURN_SCORE_MIN: f32 = 0.5;
@@ -187,7 +187,7 @@ impl Reader {
     /// The memory of the scores that a model gives for lines that are read, in bytes: one for each character that it
     /// knows, at each of the places on a line.
     pub fn bytes_of_scores(&self, lines: &[FoundLine]) -> usize {
-        lines.len() * widest(lines).div_ceil(COLUMNS_PER_SCORE) * self.alphabet.count() * size_of::<f32>()
+        lines.len() * widest(lines) / COLUMNS_PER_SCORE * self.alphabet.count() * size_of::<f32>()
     }
 
     /// The tensor that tells which of some lines stand upside down. `account` pays for their pictures.
@@ -248,11 +248,8 @@ impl Reader {
     }
 }
 
-/// The pixels of a line in a place of the scores of its model.
-const COLUMNS_PER_SCORE: usize = 8;
-
 fn widest(lines: &[FoundLine]) -> usize {
-    lines.iter().map(|line| line.width()).max().unwrap_or(0).next_multiple_of(COLUMNS_PER_SCORE)
+    lines.iter().map(|line| line.width()).max().unwrap_or(0).next_multiple_of(WIDTH_STEP)
 }
 
 /// The bytes of a line of this width in a tensor of floats.
@@ -381,7 +378,7 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
     for group in Reader::groups(&lines) {
         let of_group: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
         let Ok((tensor, filled)) = Reader::read_input(&page, &of_group, &account) else { continue };
-        assert!(tensor.shape().last().is_some_and(|width| *width <= LINE_WIDTH_MAX.next_multiple_of(8)));
+        assert!(tensor.shape().last().is_some_and(|width| *width <= LINE_WIDTH_MAX.next_multiple_of(WIDTH_STEP)));
         let scores = output(vec![of_group.len(), side(5) + 1, 5]);
         let readings = scores.ok().and_then(|scores| reader.readings(&[scores], &filled).ok());
         read.extend(of_group.into_iter().zip(readings.unwrap_or_default()));

@@ -1,0 +1,61 @@
+//! Releases the memory that runs have left in the runtimes: both keep that of their largest run, hundreds of megabytes after one
+//! page of a document.
+//!
+//! A thread sleeps until a model has run. Then it looks for models without a run for some seconds, while the process has more
+//! memory than after the last release. An idle process is not woken.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ledge_base::sys;
+use ledge_base::telemetry::process;
+
+use super::models::Models;
+use crate::lane;
+
+/// The time without a run after which a model releases memory, and the interval in which models are looked at.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// The growth of the resident memory that is worth a release, in bytes.
+const GROWTH_MIN: u64 = 16 << 20;
+
+const ASLEEP: u32 = 0;
+const AWAKE: u32 = 1;
+
+/// The state of the thread that releases memory.
+#[derive(Debug, Default)]
+pub struct IdleMemory(AtomicU32);
+
+impl IdleMemory {
+    /// A model has run.
+    pub fn ran(&self) {
+        if self.0.load(Ordering::Relaxed) == ASLEEP && self.0.swap(AWAKE, Ordering::AcqRel) == ASLEEP {
+            lane::wake(&self.0);
+        }
+    }
+
+    /// Releases memory for ever.
+    pub fn release(&self, models: &Models) -> ! {
+        let mut least = 0;
+        loop {
+            while self.0.load(Ordering::Acquire) == ASLEEP {
+                lane::sleep(&self.0, ASLEEP, None);
+            }
+            std::thread::sleep(IDLE);
+            // A run from here on wakes the thread again.
+            self.0.store(ASLEEP, Ordering::Release);
+            if process::resident_bytes() < least + GROWTH_MIN {
+                continue;
+            }
+            let idle_since = Instant::now().checked_sub(IDLE);
+            let are_released = idle_since.is_some_and(|since| models.release_memory(since));
+            sys::return_free_memory();
+            if are_released {
+                least = process::resident_bytes();
+            } else {
+                // One has run meanwhile, or runs now.
+                self.0.store(AWAKE, Ordering::Release);
+            }
+        }
+    }
+}
