@@ -375,8 +375,8 @@ pub(crate) fn wrong(
     bits.sort_unstable();
     let most = bits.last().copied().unwrap_or_default();
     let needed = match (effect, bits.as_slice()) {
-        // One number that is much larger is told apart by its size.
-        (Effect::Compares, [.., second, largest]) if *largest <= OPENVINO_BITS => *second,
+        // One number that is much larger is told apart by its size. In other formats it may be a constant that is not read.
+        (Effect::Compares, [.., second, largest]) if format == Format::Onnx && *largest <= OPENVINO_BITS => *second,
         (Effect::Computes | Effect::Casts, _) if row.is_some() && made.datatype != Some(DataType::Bool) => {
             most.max(made.bits())
         }
