@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pipeline::kind::Pipeline;
 use crate::pipeline::work::{FinishedWork, Work, WorkTimes};
+use crate::values::ALL_BITS;
 
 /// A runtime that can run models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,6 +119,8 @@ pub struct Dangers {
     pub divisors: Vec<Divisor>,
     /// The inputs that may not be empty.
     pub filled: Vec<String>,
+    /// The runtimes that compute the model right only for integers of callers up to so many bits, without the sign.
+    pub bits: Vec<(Runtime, u32)>,
     /// Set for a model with subgraphs, whose shapes do not follow from its own.
     pub has_control_flow: bool,
 }
@@ -128,6 +131,13 @@ pub struct Divisor {
     pub input: String,
     /// The input that is divided, if it is one.
     pub dividend: Option<String>,
+}
+
+impl Dangers {
+    /// The most bits of callers' integers that `runtime` computes right, without the sign.
+    pub fn bits_of(&self, runtime: Runtime) -> u32 {
+        self.bits.iter().filter(|(limited, _)| *limited == runtime).map(|(_, bits)| *bits).min().unwrap_or(ALL_BITS)
+    }
 }
 
 impl ModelFiles {

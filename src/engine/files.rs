@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{ClassMap, Dangers, Format, PortNames};
+use crate::backend::{ClassMap, Dangers, Format, PortNames, Runtime};
 use crate::pipeline::quantization::Quantization;
 use crate::{ir, onnx, tflite};
 
@@ -127,10 +127,14 @@ impl FileFacts {
         }
         self.check_names()?;
 
-        let Dangers { refused, rows, widths, divisors, filled, has_control_flow: _ } = dangers;
+        let Dangers { refused, rows, widths, divisors, filled, bits, has_control_flow: _ } = dangers;
         at_most("reasons against runtimes", refused.len(), DANGERS_MAX)?;
         for numbers in [rows.len(), widths.len(), divisors.len(), filled.len()] {
             at_most("inputs that choose, fill or divide", numbers, DANGERS_MAX)?;
+        }
+        at_most("limits of integers", bits.len(), Runtime::ALL.len())?;
+        if bits.iter().any(|(_, bits)| *bits == 0) {
+            return Err("has a limit of integers without bits".to_owned());
         }
         if refused.iter().any(|(_, reason)| reason.len() > REASON_BYTES_MAX) {
             return Err(format!("has a reason against a runtime of over {REASON_BYTES_MAX} bytes"));
@@ -167,7 +171,7 @@ impl FileFacts {
         let paths = self.external.iter().map(|file| file.path.as_os_str().len());
         let maps = self.class_maps.iter().flat_map(|map| map.classes.iter().chain([&map.output, &map.scores]));
         let metadata = self.metadata.iter().flat_map(|(key, value)| [key, value]);
-        let Dangers { refused, rows, widths, divisors, filled, has_control_flow: _ } = &self.dangers;
+        let Dangers { refused, rows, widths, divisors, filled, bits: _, has_control_flow: _ } = &self.dangers;
         let dangers = refused.iter().map(|(_, reason)| reason).chain(rows.iter().chain(widths).map(|(name, _)| name));
         let divisors = divisors.iter().flat_map(|divisor| std::iter::once(&divisor.input).chain(&divisor.dividend));
         let texts = ports.chain(maps).chain(metadata).chain(dangers).chain(divisors).chain(filled);
@@ -207,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::{Divisor, Runtime};
+    use crate::backend::Divisor;
 
     fn onnx(change: impl FnOnce(&mut FileFacts)) -> Result<(), String> {
         let port_names = PortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] };
@@ -258,6 +262,7 @@ mod tests {
         refused("without rows", |facts| facts.dangers.widths = vec![("x".into(), 0)]);
         let reason = (Runtime::OpenVino, "y".repeat(5000));
         refused("a reason", |facts| facts.dangers.refused = vec![reason]);
+        refused("without bits", |facts| facts.dangers.bits = vec![(Runtime::OpenVino, 0)]);
         let large = "y".repeat(9 << 20);
         refused("bytes of names and texts", |facts| facts.metadata = [("k".to_owned(), large)].into());
         let map = |output: &str, classes| ClassMap { output: output.into(), scores: "s".into(), classes };

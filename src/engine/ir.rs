@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use ledge_base::tensor::DataType;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use crate::backend::{Dangers, Format, Runtime};
-use crate::operators::{self, Operation};
+use crate::operators::{self, Found, Operation};
 
 /// The most elements and attributes of a file. The largest language models have a hundred thousand layers.
 const NODES_MAX: u32 = 20_000_000;
@@ -19,24 +20,26 @@ const BODIES: [&str; 3] = ["body", "then_body", "else_body"];
 /// The harm that callers could do to OpenVINO with the numbers that they send. A file that cannot be read is for no
 /// runtime.
 pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
-    let mut found = Dangers::default();
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let text = String::from_utf8_lossy(bytes);
     let document = match Document::parse_with_options(&text, options) {
         Ok(document) => document,
         Err(error) => {
-            found.has_control_flow = true;
+            let mut found = Dangers { has_control_flow: true, ..Dangers::default() };
             operators::refuse(&mut found, Runtime::OpenVino, format!("its XML cannot be checked: {error}"));
             return found;
         }
     };
-    graph(document.root_element(), 0, &mut found);
-    found
+    operators::within_limits(|found| graph(document.root_element(), 0, found))
 }
 
-fn graph(net: Node<'_, '_>, depth: usize, found: &mut Dangers) {
+fn graph(net: Node<'_, '_>, depth: usize, found: &mut Found) {
     if depth > DEPTH_MAX {
-        operators::refuse(found, Runtime::OpenVino, "its graphs are nested too deep to be checked".to_owned());
+        operators::refuse(
+            &mut found.dangers,
+            Runtime::OpenVino,
+            "its graphs are nested too deep to be checked".to_owned(),
+        );
         return;
     }
     // Each port that an edge comes from, or that a layer has, is a value.
@@ -57,20 +60,16 @@ fn graph(net: Node<'_, '_>, depth: usize, found: &mut Dangers) {
         let (id, kind) = (text("id"), text("type"));
         let mut inner = layer.children().filter(|child| BODIES.contains(&child.tag_name().name())).peekable();
         let has_body = inner.peek().is_some();
-        found.has_control_flow |= has_body || ["If", "Loop", "TensorIterator"].contains(&kind);
+        found.dangers.has_control_flow |= has_body || ["If", "Loop", "TensorIterator"].contains(&kind);
         for body in inner {
             graph(body, depth + 1, found);
         }
         let port = |port: &Node<'_, '_>| port.attribute("id").unwrap_or_default().to_owned();
-        let is_integer = |port: &Node<'_, '_>| {
-            let named = |name: &str| port.attribute(name).is_some_and(|kind| ["I32", "I64"].contains(&kind));
-            named("precision")
-        };
         let inputs = of(layer, "input").flat_map(|input| of(input, "port"));
         let inputs = inputs.map(|input| sources.get(&(id, port(&input).as_str())).copied()).collect();
         let outputs = of(layer, "output").flat_map(|output| of(output, "port"));
         let outputs =
-            outputs.map(|output| (number((id, output.attribute("id").unwrap_or_default())), is_integer(&output)));
+            outputs.map(|output| (number((id, output.attribute("id").unwrap_or_default())), datatype(&output)));
         operations.push(Operation {
             kind,
             name: text("name"),
@@ -82,6 +81,25 @@ fn graph(net: Node<'_, '_>, depth: usize, found: &mut Dangers) {
         });
     }
     operators::follow(Format::OpenVinoIr, &operations, found);
+}
+
+/// The datatype of a port.
+fn datatype(port: &Node<'_, '_>) -> Option<DataType> {
+    Some(match port.attribute("precision")? {
+        "BOOL" => DataType::Bool,
+        "U8" => DataType::Uint8,
+        "U16" => DataType::Uint16,
+        "U32" => DataType::Uint32,
+        "U64" => DataType::Uint64,
+        "I8" => DataType::Int8,
+        "I16" => DataType::Int16,
+        "I32" => DataType::Int32,
+        "I64" => DataType::Int64,
+        "FP16" => DataType::Fp16,
+        "FP32" => DataType::Fp32,
+        "FP64" => DataType::Fp64,
+        _ => return None,
+    })
 }
 
 /// The children of that name.

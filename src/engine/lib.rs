@@ -12,6 +12,7 @@
 //!   finds operators that crash a runtime or corrupt its memory for some inputs, and `domains.rs` those that it lacks;
 //!   `class_maps.rs` makes tensors of outputs that are maps
 //! * `operators.rs` - the table of what callers' numbers do to the runtimes (`operators.tsv`), by operator
+//! * `values.rs` - the numbers that a runtime computes right, by operator and datatype (`values.tsv`), and the bounds of values
 //! * `ir.rs` - follows callers' numbers through the graph of an OpenVINO IR
 //! * `tflite.rs` - the same of a TensorFlow Lite file, and the scales of its quantized inputs and outputs
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
@@ -40,6 +41,7 @@ mod openvino;
 mod operators;
 pub mod pipeline;
 pub mod tflite;
+mod values;
 pub mod warm_up;
 
 use std::collections::BTreeMap;

@@ -97,7 +97,7 @@ struct GraphProto {
     #[prost(message, repeated, tag = "12")]
     output: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "13")]
-    value_info: Vec<ValueTypeProto>,
+    value_info: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "15")]
     sparse_initializer: Vec<SparseTensorProto>,
 }
@@ -128,6 +128,8 @@ struct AttributeProto {
     t: Option<TensorProto>,
     #[prost(message, optional, tag = "6")]
     g: Option<GraphProto>,
+    #[prost(int64, repeated, tag = "8")]
+    ints: Vec<i64>,
     #[prost(message, repeated, tag = "10")]
     tensors: Vec<TensorProto>,
     #[prost(message, repeated, tag = "11")]
@@ -160,13 +162,6 @@ struct StringStringEntryProto {
 struct ValueInfoProto {
     #[prost(string, tag = "1")]
     name: String,
-    #[prost(message, optional, tag = "2")]
-    r#type: Option<TypeProto>,
-}
-
-/// A value within a graph, whose name is not needed.
-#[derive(Clone, PartialEq, Message)]
-struct ValueTypeProto {
     #[prost(message, optional, tag = "2")]
     r#type: Option<TypeProto>,
 }

@@ -21,6 +21,7 @@ use super::backend::{
 };
 use super::foreign;
 use super::onnx::class_maps;
+use super::values::check_bits;
 
 /// The loaded library of the runtime. A process has one.
 #[derive(Debug, Clone)]
@@ -81,7 +82,8 @@ impl OnnxRuntime {
             LoadError::Refused { runtime: Runtime::OnnxRuntime, reason }
         })?;
         let options = Arc::new(Options(options));
-        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors, filled, options }))
+        let bits = files.dangers.bits_of(Runtime::OnnxRuntime);
+        Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors, filled, bits, options }))
     }
 
     fn session(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Session, String> {
@@ -152,6 +154,8 @@ struct OnnxRuntimeBackend {
     divisors: Vec<(usize, Option<usize>)>,
     /// For each input, true if it may not be empty: an operator reads its first number without a look at its length.
     filled: Vec<bool>,
+    /// The most bits of integers of callers that the model computes right.
+    bits: u32,
     options: Arc<Options>,
 }
 
@@ -244,6 +248,11 @@ impl OnnxRuntimeBackend {
         {
             let reason = "is empty, and an operator reads its first number".to_owned();
             return Err(RunError::Input { name: port.name.clone(), reason });
+        }
+
+        for (port, tensor) in self.signature.inputs.iter().zip(inputs) {
+            check_bits(tensor, self.bits, "ONNX Runtime")
+                .map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
         }
 
         let values = self

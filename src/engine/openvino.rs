@@ -17,6 +17,7 @@ use super::backend::{
     RunPlace, RunResult, Runtime, Signature,
 };
 use super::foreign::{self, OpenVinoCanceller};
+use super::values::{OPENVINO_BITS, check_bits, first_outside};
 
 /// The loaded library of the runtime. A process has one.
 #[derive(Debug, Clone)]
@@ -76,8 +77,9 @@ impl OpenVino {
         let rows =
             |port: &Port| files.dangers.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min();
         let rows = signature.inputs.iter().map(rows).collect();
+        let bits = files.dangers.bits_of(Runtime::OpenVino);
         let canceller = Arc::default();
-        Ok(Box::new(OpenVinoBackend { source, runner: Some(runner), is_sound: true, signature, rows, canceller }))
+        Ok(Box::new(OpenVinoBackend { source, runner: Some(runner), is_sound: true, signature, rows, bits, canceller }))
     }
 }
 
@@ -308,6 +310,8 @@ struct OpenVinoBackend {
     signature: Signature,
     /// For each input, the number of rows that it indexes, if that is known.
     rows: Vec<Option<i64>>,
+    /// The most bits of integers of callers that the model computes right.
+    bits: u32,
     canceller: Arc<OpenVinoCanceller>,
 }
 
@@ -382,7 +386,7 @@ impl Backend for OpenVinoBackend {
         let Runner { request, staged, .. } = &mut *runner;
         let ports = self.signature.inputs.iter().zip(&self.rows);
         for (index, ((tensor, (port, rows)), staged)) in inputs.iter().zip(ports).zip(staged).enumerate() {
-            let checked = check_numbers(tensor, *rows);
+            let checked = check_numbers(tensor, *rows, self.bits);
             checked
                 .and_then(|()| stage_input(request, index, tensor, staged))
                 .map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
@@ -439,34 +443,18 @@ fn stage_input(
 }
 
 /// Refuses numbers for which OpenVINO gives a wrong answer instead of an error: its CPU plug-in keeps only 32 bits of
-/// integers, and uses a row of zeros for an index outside a table of `rows`.
-fn check_numbers(tensor: &Tensor, rows: Option<i64>) -> Result<(), String> {
-    let refused: Option<(usize, i128)> = match tensor.datatype() {
-        DataType::Int64 => first_misfit(&tensor.elements::<i64>().unwrap_or_default(), rows),
-        DataType::Uint64 => first_misfit(&tensor.elements::<u64>().unwrap_or_default(), rows),
-        DataType::Uint32 => first_misfit(&tensor.elements::<u32>().unwrap_or_default(), rows),
-        DataType::Int32 if rows.is_some() => first_misfit(&tensor.elements::<i32>().unwrap_or_default(), rows),
-        _ => None,
-    };
-    match (refused, rows) {
-        (None, _) => Ok(()),
-        (Some((position, value)), Some(rows)) => {
-            Err(format!("has the index {value} at position {position}, but the table has {rows} rows"))
-        }
-        (Some((position, value)), None) => Err(format!(
-            "has the number {value} at position {position}, and OpenVINO keeps only 32 bits of it: set \
-             runtime = \"onnxruntime\" in model.toml to keep all"
-        )),
+/// integers, computes some operators right only up to fewer `bits`, and uses a row of zeros for an index outside a table of
+/// `rows`.
+fn check_numbers(tensor: &Tensor, rows: Option<i64>, bits: u32) -> Result<(), String> {
+    if let Some(rows) = rows {
+        // A negative index counts from the end.
+        let outside = first_outside(tensor, -i128::from(rows), i128::from(rows) - 1);
+        let reason =
+            |(position, index)| format!("has the index {index} at position {position}, but the table has {rows} rows");
+        return outside.map_or(Ok(()), |outside| Err(reason(outside)));
     }
-}
-
-/// The first number that does not fit, with its position.
-fn first_misfit<T: Copy + Into<i128>>(numbers: &[T], rows: Option<i64>) -> Option<(usize, i128)> {
-    // A negative index counts from the end.
-    let (least, most) =
-        rows.map_or((i32::MIN.into(), i32::MAX.into()), |rows| (-i128::from(rows), i128::from(rows) - 1));
-    let range = least..=most;
-    numbers.iter().map(|&number| number.into()).enumerate().find(|(_, number)| !range.contains(number))
+    let keeps_all = tensor.datatype() == DataType::Int32;
+    check_bits(tensor, if keeps_all { bits } else { bits.min(OPENVINO_BITS) }, "OpenVINO")
 }
 
 fn extract(request: &InferRequest, index: usize) -> Result<Tensor, String> {
@@ -488,6 +476,7 @@ fn extract(request: &InferRequest, index: usize) -> Result<Tensor, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::values::ALL_BITS;
     use super::*;
 
     #[test]
@@ -517,17 +506,20 @@ mod tests {
     #[test]
     fn numbers_that_openvino_would_answer_wrong_are_refused() {
         let int64 = |values: &[i64]| Tensor::from_vec(vec![values.len()], values.to_vec()).unwrap();
-        let reason = |values: &[i64], rows| check_numbers(&int64(values), rows).err().unwrap_or_default();
-        assert_eq!(reason(&[i32::MIN.into(), -1, i32::MAX.into()], None), "");
+        let reason = |values: &[i64], rows| check_numbers(&int64(values), rows, ALL_BITS).err().unwrap_or_default();
+        assert_eq!(reason(&[-i64::from(i32::MAX), -1, i32::MAX.into()], None), "");
         assert!(reason(&[1, i64::from(i32::MAX) + 1], None).contains("2147483648 at position 1"));
         assert!(reason(&[i64::MIN], None).contains("-9223372036854775808"));
         let uint64 = Tensor::from_vec(vec![2], vec![7, u64::MAX]).unwrap();
-        assert!(check_numbers(&uint64, None).unwrap_err().contains("18446744073709551615"));
+        assert!(check_numbers(&uint64, None, ALL_BITS).unwrap_err().contains("18446744073709551615"));
 
         assert_eq!(reason(&[0, 29, -30], Some(30)), "");
         assert_eq!(reason(&[0, 30], Some(30)), "has the index 30 at position 1, but the table has 30 rows");
         assert!(reason(&[-31], Some(30)).contains("-31 at position 0"));
         let int32 = Tensor::from_vec(vec![1], vec![30_i32]).unwrap();
-        assert!(check_numbers(&int32, Some(30)).is_err() && check_numbers(&int32, None).is_ok());
+        assert!(check_numbers(&int32, Some(30), ALL_BITS).is_err() && check_numbers(&int32, None, ALL_BITS).is_ok());
+        assert!(
+            check_numbers(&int32, None, 5).is_ok() && check_numbers(&int32, None, 4).unwrap_err().contains("up to 15")
+        );
     }
 }

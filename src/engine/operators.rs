@@ -6,8 +6,11 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use ledge_base::tensor::DataType;
+
 use crate::backend::{Dangers, Format, Runtime};
 use crate::files::shortened;
+use crate::values::{self, Numbers};
 
 /// One line for each operand of an operator in a runtime and a format.
 static MEASURED: &str = include_str!("operators.tsv");
@@ -190,8 +193,8 @@ pub(crate) struct Operation<'a> {
     pub name: &'a str,
     /// The values that it takes, by their numbers.
     pub inputs: Vec<Option<usize>>,
-    /// The values that it makes, each with true for signed integers of 32 or 64 bits.
-    pub outputs: Vec<(usize, bool)>,
+    /// The values that it makes, each with its datatype. One that is quantized is a float, which has none here.
+    pub outputs: Vec<(usize, Option<DataType>)>,
     /// Set for an operator whose outputs are the caller's, such as an input of the model.
     pub is_caller: bool,
     /// Set for a constant.
@@ -201,15 +204,43 @@ pub(crate) struct Operation<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Value {
     from_caller: bool,
-    is_integer: bool,
+    numbers: Numbers,
     /// The first value with the same shape.
     shaped_as: usize,
     /// The shape that these numbers are indices into, by the first value with it.
     indices_into: Option<usize>,
 }
 
+/// What is found in the graphs of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub dangers: Dangers,
+    /// The first numbers that OpenVINO computes wrong if the integers of callers have up to `bits`.
+    pub wrong: Option<String>,
+    pub bits: u32,
+}
+
+/// The harm that callers can do by what `follow` finds, with the most bits that their integers may have for the right numbers.
+/// OpenVINO is the only runtime of the format.
+pub(crate) fn within_limits(mut follow: impl FnMut(&mut Found)) -> Dangers {
+    let mut followed = |bits| {
+        let mut found = Found { bits, ..Found::default() };
+        follow(&mut found);
+        found
+    };
+    let mut dangers = followed(values::ALL_BITS).dangers;
+    if dangers.refused.is_empty() {
+        match values::limit(|bits| followed(bits).wrong) {
+            Ok(values::ALL_BITS) => {}
+            Ok(bits) => dangers.bits.push((Runtime::OpenVino, bits)),
+            Err(reason) => refuse(&mut dangers, Runtime::OpenVino, reason),
+        }
+    }
+    dangers
+}
+
 /// Follows the values that callers choose through a graph of `format`, whose operators are in any order.
-pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut Dangers) {
+pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut Found) {
     let mut makers = HashMap::new();
     let mut takers = HashMap::<usize, Vec<usize>>::new();
     for (number, operation) in operations.iter().enumerate() {
@@ -232,17 +263,17 @@ pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut D
     while let Some(operation) = ready.pop().and_then(|number| operations.get(number)) {
         done += 1;
         // An input that nobody makes is one of a graph around this one.
-        let around =
-            |value: &usize| Value { from_caller: true, is_integer: true, shaped_as: *value, ..Value::default() };
+        let numbers = Numbers::of_caller(Some(DataType::Int64), Runtime::OpenVino, found.bits);
+        let around = |value: &usize| Value { from_caller: true, numbers, shaped_as: *value, indices_into: None };
         let known = |value: &Option<usize>| {
             value
                 .as_ref()
                 .map_or_else(Value::default, |value| values.get(value).copied().unwrap_or_else(|| around(value)))
         };
         let inputs: Vec<Value> = operation.inputs.iter().map(known).collect();
-        check(format, operation, &inputs, found);
-        for &(value, is_integer) in &operation.outputs {
-            values.insert(value, output(operation, value, is_integer, &inputs));
+        check(format, operation, &inputs, &mut found.dangers);
+        for (position, &(value, datatype)) in operation.outputs.iter().enumerate() {
+            values.insert(value, output((format, operation), (position, value), datatype, &inputs, found));
             for taker in takers.remove(&value).unwrap_or_default() {
                 if let Some(left) = missing.get_mut(taker) {
                     *left -= 1;
@@ -254,7 +285,7 @@ pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut D
         }
     }
     if done < operations.len() {
-        refuse(found, Runtime::OpenVino, "its operators depend on one another in a circle".to_owned());
+        refuse(&mut found.dangers, Runtime::OpenVino, "its operators depend on one another in a circle".to_owned());
     }
 }
 
@@ -265,7 +296,7 @@ fn check(format: Format, operation: &Operation<'_>, inputs: &[Value], found: &mu
     let first = inputs.first().map(|first| first.shaped_as);
     let operand = |value: &Value| Operand {
         from_caller: value.from_caller,
-        is_integer: value.is_integer,
+        is_integer: value.numbers.is_signed(),
         is_within: value.indices_into.is_some() && value.indices_into == first,
     };
     let operands: Vec<Operand> = inputs.iter().map(operand).collect();
@@ -274,12 +305,32 @@ fn check(format: Format, operation: &Operation<'_>, inputs: &[Value], found: &mu
     }
 }
 
-fn output(operation: &Operation<'_>, value: usize, is_integer: bool, inputs: &[Value]) -> Value {
+/// The output of an operation at `position`, whose numbers are compared with those that OpenVINO computes right.
+fn output(
+    (format, operation): (Format, &Operation<'_>),
+    (position, value): (usize, usize),
+    datatype: Option<DataType>,
+    inputs: &[Value],
+    found: &mut Found,
+) -> Value {
     let kind = operation.kind;
     let first = inputs.first().copied().unwrap_or_default();
     let from_caller = operation.is_caller
         || !operation.is_constant && !OF_SHAPES.contains(&kind) && inputs.iter().any(|value| value.from_caller);
-    let made = Value { from_caller, is_integer, shaped_as: value, indices_into: None };
+    let numbers = if operation.is_caller {
+        Numbers::of_caller(datatype, Runtime::OpenVino, found.bits)
+    } else if operation.is_constant {
+        Numbers::of_constants(datatype)
+    } else {
+        let known: Vec<Numbers> = inputs.iter().map(|value| value.numbers).collect();
+        let made = values::made((kind, position), &known, datatype);
+        if position == 0 && from_caller && found.wrong.is_none() {
+            found.wrong = values::wrong((format, Runtime::OpenVino), (kind, operation.name), &known, made);
+        }
+        made.fitted(from_caller)
+    };
+    let is_integer = numbers.is_signed();
+    let made = Value { from_caller, numbers, shaped_as: value, indices_into: None };
     if KEEPING.contains(&kind) {
         Value { shaped_as: first.shaped_as, indices_into: first.indices_into, ..made }
     } else if RESHAPING.contains(&kind) {
@@ -331,14 +382,14 @@ mod tests {
         let operation = |kind, inputs: &[usize], output: usize| Operation {
             kind,
             inputs: inputs.iter().map(|value| Some(*value)).collect(),
-            outputs: vec![(output, true)],
+            outputs: vec![(output, Some(DataType::Int64))],
             is_caller: kind == "Parameter",
             ..Operation::default()
         };
         let refused = |operations: &[Operation<'_>]| {
-            let mut found = Dangers::default();
+            let mut found = Found::default();
             follow(Format::OpenVinoIr, operations, &mut found);
-            found.refused.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>()
+            found.dangers.refused.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>()
         };
         let of = |operations: [Operation<'static>; 3]| refused(&operations);
         assert!(

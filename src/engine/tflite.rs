@@ -7,8 +7,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ledge_base::tensor::DataType;
+
 use crate::backend::{Dangers, Format, Runtime};
-use crate::operators::{self, Operation};
+use crate::operators::{self, Found, Operation};
 use crate::pipeline::quantization::Quantization;
 
 /// The most inputs, and the most outputs, that are read.
@@ -21,9 +23,6 @@ const NAME_MAX: usize = 1024;
 const GRAPHS_MAX: usize = 64;
 const OPERATORS_MAX: usize = 1 << 17;
 const OPERANDS_MAX: usize = 1 << 12;
-
-/// The signed integers of 32 and 64 bits among the types of tensors.
-const INTEGERS: [u8; 2] = [2, 4];
 
 /// The names of `BuiltinOperator`, by their numbers.
 const NAMES: [&str; 162] = [
@@ -202,15 +201,16 @@ pub fn quantization(bytes: &[u8]) -> HashMap<String, Quantization> {
 
 /// The harm that callers could do to OpenVINO with the numbers that they send.
 pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
-    // Graphs within the graph are small, and such models too.
-    let mut found = Dangers { has_control_flow: true, ..Dangers::default() };
-    if follow(bytes, &mut found).is_none() {
-        operators::refuse(&mut found, Runtime::OpenVino, "its graph cannot be checked".to_owned());
-    }
-    found
+    operators::within_limits(|found| {
+        // Graphs within the graph are small, and such models too.
+        found.dangers.has_control_flow = true;
+        if follow(bytes, found).is_none() {
+            operators::refuse(&mut found.dangers, Runtime::OpenVino, "its graph cannot be checked".to_owned());
+        }
+    })
 }
 
-fn follow(bytes: &[u8], found: &mut Dangers) -> Option<()> {
+fn follow(bytes: &[u8], found: &mut Found) -> Option<()> {
     let model = Table { bytes, at: follow_offset(bytes, 0)? };
     let graphs = model.vector(2)?.1;
     if graphs > GRAPHS_MAX {
@@ -223,7 +223,7 @@ fn follow(bytes: &[u8], found: &mut Dangers) -> Option<()> {
             outputs: graph
                 .indices(1)?
                 .into_iter()
-                .map(|value| value.map(|value| (value, graph.is_integer(value))))
+                .map(|value| value.map(|value| (value, graph.datatype(value))))
                 .collect::<Option<_>>()?,
             is_caller: true,
             ..Operation::default()
@@ -244,7 +244,7 @@ fn follow(bytes: &[u8], found: &mut Dangers) -> Option<()> {
             .flat_map(|operation| operation.inputs.iter().flatten())
             .filter(|value| !made.contains(value));
         let others: HashSet<usize> = others.copied().collect();
-        let outputs = others.into_iter().map(|value| (value, graph.is_integer(value))).collect();
+        let outputs = others.into_iter().map(|value| (value, graph.datatype(value))).collect();
         operations.push(Operation { outputs, is_constant: true, ..Operation::default() });
         operators::follow(Format::TfLite, &operations, found);
     }
@@ -257,7 +257,7 @@ fn operation<'a>(model: &Table<'a>, graph: &Table<'a>, node: &Table<'a>) -> Opti
     let short = code.field(0).map_or(Some(0), |at| bytes_at(code.bytes, at).map(i8::from_le_bytes))?;
     let long = code.field(3).map_or(Some(0), |at| bytes_at(code.bytes, at).map(i32::from_le_bytes))?;
     let kind = NAMES.get(usize::try_from(long.max(short.into())).ok()?).copied().unwrap_or("of a newer version");
-    let outputs = node.indices(2)?.into_iter().flatten().map(|value| (value, graph.is_integer(value))).collect();
+    let outputs = node.indices(2)?.into_iter().flatten().map(|value| (value, graph.datatype(value))).collect();
     let is_caller = ["IF", "WHILE", "READ_VARIABLE", "CALL"].contains(&kind);
     Some(Operation { kind, name: "", inputs: node.indices(1)?, outputs, is_caller, is_constant: false })
 }
@@ -331,10 +331,29 @@ impl Table<'_> {
             .collect()
     }
 
-    /// Of a graph: true for a tensor of signed integers of 32 or 64 bits.
-    fn is_integer(&self, tensor: usize) -> bool {
-        let kind = self.table_of(0, tensor).and_then(|tensor| tensor.bytes.get(tensor.field(1)?).copied());
-        kind.is_some_and(|kind| INTEGERS.contains(&kind))
+    /// Of a graph: the datatype of a tensor. One whose integers stand for floats has none.
+    fn datatype(&self, tensor: usize) -> Option<DataType> {
+        let tensor = self.table_of(0, tensor)?;
+        let scales = tensor.table(4).and_then(|parameters| parameters.vector(2));
+        let kind = tensor.field(1).and_then(|at| tensor.bytes.get(at).copied()).unwrap_or_default();
+        if scales.is_some_and(|(_, count)| count > 0) {
+            return None;
+        }
+        Some(match kind {
+            0 => DataType::Fp32,
+            1 => DataType::Fp16,
+            2 => DataType::Int32,
+            3 => DataType::Uint8,
+            4 => DataType::Int64,
+            6 => DataType::Bool,
+            7 => DataType::Int16,
+            9 => DataType::Int8,
+            10 => DataType::Fp64,
+            12 => DataType::Uint64,
+            15 => DataType::Uint32,
+            16 => DataType::Uint16,
+            _ => return None,
+        })
     }
 
     /// The table at an index of a vector.

@@ -78,6 +78,7 @@ mod private_files;
 mod quantized;
 mod read_only_disk;
 mod right_answers;
+mod right_numbers;
 mod runtimes;
 mod sealed_models;
 mod service_figures;

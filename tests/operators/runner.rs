@@ -30,7 +30,8 @@ fn main() {
             let (format, _) = format_of(&PathBuf::from(file));
             let facts =
                 std::fs::read(file).map_err(|error| error.to_string()).and_then(|bytes| files::read(format, &bytes));
-            println!("{}", json!({"refused": facts.map(|facts| facts.dangers.refused)}));
+            let answer = facts.map(|facts| (facts.dangers.refused, facts.dangers.bits));
+            println!("{}", json!({"refused": answer}));
             continue;
         }
         let answer = match order.get("file").and_then(Value::as_str) {

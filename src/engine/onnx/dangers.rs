@@ -2,20 +2,24 @@
 //! memory, or give an answer instead of an error. Each was found by running it with such numbers in ONNX Runtime 1.31
 //! and OpenVINO 2026.4.
 //!
-//! The graph is followed from its inputs, to know which values come from callers and which are integers. A value of
-//! unknown type is taken for a float: a division of floats is safe, and every model has some.
+//! The graph is followed from its inputs, to know which values come from callers, which are integers, and how large they can
+//! be. A value of unknown type is taken for a float: a division of floats is safe, and every model has some.
 
 use std::collections::{HashMap, HashSet};
 
+use ledge_base::tensor::DataType;
+
 use super::domains::without_alias;
-use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use super::tensor::{TensorProto, bound};
+use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto};
 use crate::backend::{Dangers, Divisor, Format, Runtime};
 use crate::files::shortened;
 use crate::operators::{self, Operand};
+use crate::values::{self, Numbers};
 
-/// ONNX's numbers of the signed datatypes whose smallest value cannot be negated on the CPU.
-const INT32: i32 = 6;
-const INT64: i32 = 7;
+/// Inputs whose integers are small by their nature, whatever their callers send: texts as tokens.
+const SMALL_INPUTS: [&str; 6] =
+    ["input_ids", "attention_mask", "token_type_ids", "position_ids", "decoder_input_ids", "decoder_attention_mask"];
 
 /// The most nodes of functions that are followed. A node counts at each call of its function, and functions call each
 /// other.
@@ -31,8 +35,7 @@ const DEPTH_MAX: usize = 40;
 struct Value<'a> {
     /// Set if its numbers come from a caller, not only its shape.
     from_caller: bool,
-    /// Set for signed integers of 32 or 64 bits.
-    is_integer: bool,
+    numbers: Numbers,
     /// The input with the same numbers.
     input: Option<&'a str>,
     /// The same, if no cast is in between.
@@ -46,9 +49,50 @@ struct Value<'a> {
 }
 
 impl Value<'_> {
-    fn of_type(datatype: i32) -> Self {
-        Self { is_integer: matches!(datatype, INT32 | INT64), ..Self::default() }
+    fn of(datatype: Option<DataType>) -> Self {
+        Self { numbers: Numbers::of(datatype), ..Self::default() }
     }
+
+    fn of_constant(tensor: &TensorProto) -> Self {
+        let any = Numbers::of(datatype(tensor.data_type));
+        let numbers = match tensor.bounds {
+            Some(bounds) if bounds.low.is_finite() && bounds.high.is_finite() => {
+                Numbers { is_single: any.is_single || bounds.is_single, ..any.within(bounds.low, bounds.high) }
+            }
+            _ => any,
+        };
+        Self { numbers, ..Self::default() }
+    }
+
+    /// Set for signed integers of 32 or 64 bits, whose smallest value cannot be negated on the CPU.
+    fn is_integer(&self) -> bool {
+        self.numbers.is_signed()
+    }
+}
+
+/// The datatype with ONNX's number.
+fn datatype(number: i32) -> Option<DataType> {
+    Some(match number {
+        1 => DataType::Fp32,
+        2 => DataType::Uint8,
+        3 => DataType::Int8,
+        4 => DataType::Uint16,
+        5 => DataType::Int16,
+        6 => DataType::Int32,
+        7 => DataType::Int64,
+        8 => DataType::Bytes,
+        9 => DataType::Bool,
+        10 => DataType::Fp16,
+        11 => DataType::Fp64,
+        12 => DataType::Uint32,
+        13 => DataType::Uint64,
+        16 => DataType::Bf16,
+        _ => return None,
+    })
+}
+
+fn datatype_of(kind: Option<&TypeProto>) -> Option<DataType> {
+    datatype(kind?.tensor_type.as_ref()?.elem_type)
 }
 
 /// The values that a graph can use, by name: its own last, after those of the graphs around it.
@@ -67,20 +111,65 @@ impl<'a> Scopes<'a> {
     }
 }
 
-/// Follows the values of a model.
+/// Follows the values of a model: once for the harm that callers can do, and for each runtime until it is known how large
+/// their integers may be.
 pub(super) fn find(model: &ModelProto) -> Dangers {
+    let mut found = follow(model, None, &[]).found;
+    let rows = found.rows.clone();
+    for runtime in Runtime::ALL {
+        if found.refused.iter().any(|(refused, _)| *refused == runtime) {
+            continue;
+        }
+        let wrong = |bits| follow(model, Some((runtime, bits)), &rows).wrong;
+        let limit = match runtime {
+            // What no limit of the inputs cures would keep the model from all runtimes.
+            Runtime::OnnxRuntime => Ok(values::limit(wrong).unwrap_or(values::ALL_BITS)),
+            // Where numbers are large by their nature, the other runtime answers more calls.
+            Runtime::OpenVino => wrong(values::ALL_BITS).map_or(Ok(values::ALL_BITS), |reason| {
+                let is_small = has_small_inputs(model, &rows) && wrong(values::FP32_BITS).is_none();
+                if is_small { Ok(values::FP32_BITS) } else { Err(reason) }
+            }),
+        };
+        match limit {
+            Ok(values::ALL_BITS) => {}
+            Ok(bits) => found.bits.push((runtime, bits)),
+            Err(reason) => operators::refuse(&mut found, runtime, reason),
+        }
+    }
+    found
+}
+
+/// True when all large integers of callers are small by their nature.
+fn has_small_inputs(model: &ModelProto, rows: &[(String, i64)]) -> bool {
+    let inputs = model.graph.iter().flat_map(|graph| &graph.input);
+    let mut large = inputs.filter(|input| Numbers::of(datatype_of(input.r#type.as_ref())).is_signed());
+    large.all(|input| SMALL_INPUTS.contains(&input.name.as_str()) || rows.iter().any(|(name, _)| *name == input.name))
+}
+
+/// Follows the values of a model, to compare them with the numbers that a runtime computes right if the integers of callers have
+/// at most so many bits, and those that index rows of a table are within them.
+fn follow<'a>(model: &'a ModelProto, compared: Option<(Runtime, u32)>, rows: &'a [(String, i64)]) -> GraphWalk<'a> {
     let mut functions = HashMap::new();
     for function in &model.functions {
         functions.entry((without_alias(&function.domain), function.name.as_str())).or_insert(function);
     }
     let found = Dangers::default();
-    let mut walk = GraphWalk { functions, nodes_left: FUNCTION_NODES_MAX, call_depth: 0, depth: 0, found };
+    let mut walk = GraphWalk {
+        functions,
+        nodes_left: FUNCTION_NODES_MAX,
+        call_depth: 0,
+        depth: 0,
+        found,
+        compared,
+        rows,
+        wrong: None,
+    };
     if let Some(graph) = &model.graph {
         walk.graph(graph, &mut Scopes::default());
         let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
         walk.found.widths.retain(|(name, _)| inputs.contains(name.as_str()));
     }
-    walk.found
+    walk
 }
 
 struct GraphWalk<'a> {
@@ -93,6 +182,12 @@ struct GraphWalk<'a> {
     /// The same, with the graphs.
     depth: usize,
     found: Dangers,
+    /// The runtime whose numbers are compared, with the bits of the integers of callers.
+    compared: Option<(Runtime, u32)>,
+    /// The inputs that index rows of a table.
+    rows: &'a [(String, i64)],
+    /// The first numbers that the runtime computes wrong.
+    wrong: Option<String>,
 }
 
 impl<'a> GraphWalk<'a> {
@@ -106,23 +201,36 @@ impl<'a> GraphWalk<'a> {
         let is_main = known.0.is_empty();
         known.0.push(HashMap::new());
         for input in &graph.input {
-            let tensor = input.r#type.as_ref().and_then(|kind| kind.tensor_type.as_ref());
-            let value = Value::of_type(tensor.map_or(0, |tensor| tensor.elem_type));
             let name = is_main.then_some(input.name.as_str());
-            known.insert(&input.name, Value { from_caller: true, input: name, uncast: name, ..value });
+            let numbers = self.of_caller(name, datatype_of(input.r#type.as_ref()));
+            let value = Value { from_caller: true, numbers, input: name, uncast: name, ..Value::default() };
+            known.insert(&input.name, value);
         }
         // Initializers come after inputs, because one may be the default of an input.
         for weight in &graph.initializer {
-            known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_type(weight.data_type) });
+            known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_constant(weight) });
         }
-        self.nodes(&graph.node, known);
+        let stated = graph
+            .value_info
+            .iter()
+            .filter_map(|value| Some((value.name.as_str(), datatype_of(value.r#type.as_ref())?)));
+        self.nodes(&graph.node, known, &stated.collect());
         let outputs = graph.output.iter().map(|output| known.get(&output.name)).collect();
         known.0.pop();
         self.depth -= 1;
         outputs
     }
 
-    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Scopes<'a>) {
+    /// The numbers of an input of callers, or of a graph within another.
+    fn of_caller(&self, input: Option<&str>, datatype: Option<DataType>) -> Numbers {
+        let Some((runtime, bits)) = self.compared else { return Numbers::of(datatype) };
+        let numbers = Numbers::of_caller(datatype, runtime, bits);
+        let rows = self.rows.iter().filter(|(name, _)| runtime == Runtime::OpenVino && Some(name.as_str()) == input);
+        rows.fold(numbers, |numbers, (_, rows)| numbers.within(-bound((*rows).into()), bound((*rows).into()) - 1.0))
+    }
+
+    /// Follows `nodes`; `stated` are the datatypes of values that the file names.
+    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Scopes<'a>, stated: &HashMap<&'a str, DataType>) {
         for node in nodes {
             let value = |name: &'a String| {
                 let known = known.get(name);
@@ -153,18 +261,55 @@ impl<'a> GraphWalk<'a> {
             }
 
             let from_caller = inputs.iter().any(|value| value.from_caller);
+            let numbers: Vec<Numbers> = inputs.iter().map(|value| value.numbers).collect();
+            let operator = operator(node);
             for (position, name) in node.output.iter().enumerate() {
                 let value = if inner.is_empty() {
-                    output(node, position, from_caller, input)
+                    let mut value = output(node, position, from_caller, input);
+                    let datatype = value.numbers.datatype.or_else(|| stated.get(name.as_str()).copied());
+                    if node.input.is_empty() || node.op_type == "ConstantOfShape" {
+                        value.numbers.datatype = datatype;
+                    } else {
+                        let made = values::made((&operator, position), &numbers, datatype);
+                        if position == 0 && from_caller {
+                            self.compare((&operator, node), &numbers, made);
+                        }
+                        value.numbers = made.fitted(from_caller);
+                        // FP32 holds no larger integers without gaps: they are no exact numbers of a caller.
+                        if value.is_integer()
+                            && numbers.first().is_some_and(|first| !first.is_integer())
+                            && self.is_for(Runtime::OnnxRuntime)
+                        {
+                            value.numbers = value.numbers.within(-i32::MAX, i32::MAX);
+                        }
+                    }
+                    value
                 } else {
                     // A subgraph may use values that are not among the node's inputs. In a loop its outputs come after
                     // a condition, so one integer among them makes all count as integers.
-                    let is_integer = inner.iter().flatten().any(|value| value.is_integer);
-                    Value { from_caller: true, is_integer, ..Value::default() }
+                    let of = |value: &Value<'_>| value.is_integer().then_some(value.numbers.datatype)?;
+                    let datatype = inner.iter().flatten().find_map(of);
+                    Value { from_caller: true, numbers: self.of_caller(None, datatype), ..Value::default() }
                 };
                 known.insert(name, value);
             }
         }
+    }
+
+    fn is_for(&self, runtime: Runtime) -> bool {
+        self.compared.is_some_and(|(compared, _)| compared == runtime)
+    }
+
+    /// Compares the numbers of `node` with those that the runtime computes right.
+    fn compare(&mut self, (operator, node): (&str, &NodeProto), inputs: &[Numbers], made: Numbers) {
+        let (Some((runtime, _)), None) = (self.compared, &self.wrong) else { return };
+        // It is taken away before a runtime gets the model.
+        if node.op_type == "ZipMap" {
+            return;
+        }
+        let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
+        let name = name.map_or("", String::as_str);
+        self.wrong = values::wrong((Format::Onnx, runtime), (operator, name), inputs, made);
     }
 
     /// Follows the body of a function, called with these values. Returns its outputs.
@@ -179,7 +324,7 @@ impl<'a> GraphWalk<'a> {
         self.depth += 1;
         let names = function.input.iter().map(String::as_str);
         let mut known = Scopes(vec![names.zip(inputs.iter().copied()).collect()]);
-        self.nodes(&function.node, &mut known);
+        self.nodes(&function.node, &mut known, &HashMap::new());
         self.call_depth -= 1;
         self.depth -= 1;
         function.output.iter().map(|name| known.get(name)).collect()
@@ -190,7 +335,7 @@ impl<'a> GraphWalk<'a> {
         let first = inputs.first().and_then(|first| first.shaped_as);
         let operand = |value: &Value<'_>| Operand {
             from_caller: value.from_caller,
-            is_integer: value.is_integer,
+            is_integer: value.is_integer(),
             is_within: value.indices_into.is_some() && value.indices_into == first,
         };
         let operands: Vec<Operand> = inputs.iter().map(operand).collect();
@@ -199,8 +344,8 @@ impl<'a> GraphWalk<'a> {
         if domain.is_empty() && ["Div", "Mod"].contains(&node.op_type.as_str()) {
             return;
         }
-        let (whole, kind) = (format!("{domain}.{}", node.op_type), node.op_type.as_str());
-        let operator = if domain.is_empty() { kind } else { &whole };
+        let whole = operator(node);
+        let operator = whole.strip_suffix(FMOD).unwrap_or(&whole);
         let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
         let is_table = rows(node, |index| inputs.get(index).copied().unwrap_or_default()).is_some();
         for runtime in Runtime::ALL {
@@ -229,46 +374,81 @@ impl<'a> GraphWalk<'a> {
     }
 
     fn refuse(&mut self, runtime: Runtime, reason: String) {
-        if !self.found.refused.iter().any(|(refused, _)| *refused == runtime) {
-            self.found.refused.push((runtime, reason));
-        }
+        operators::refuse(&mut self.found, runtime, reason);
     }
 }
 
-/// The output of `node` at `position`. `from_caller` is set if one of its inputs comes from a caller.
+/// Follows `Mod` in the table of values, if it divides as C's `fmod`.
+const FMOD: &str = " fmod";
+
+/// The name of an operator in the tables.
+fn operator(node: &NodeProto) -> String {
+    let domain = without_alias(&node.domain);
+    let is_fmod = || node.op_type == "Mod" && attribute(node, "fmod").is_some_and(|attribute| attribute.i == 1);
+    match domain {
+        "" if is_fmod() => format!("{}{FMOD}", node.op_type),
+        "" => node.op_type.clone(),
+        _ => format!("{domain}.{}", node.op_type),
+    }
+}
+
+/// The output of `node` at `position`, of any numbers. `from_caller` is set if one of its inputs comes from a caller.
 fn output<'a>(node: &NodeProto, position: usize, from_caller: bool, input: impl Fn(usize) -> Value<'a>) -> Value<'a> {
     let first = input(0);
     let shaped_as = shaped_as(node, &input);
-    let same = Value { from_caller, is_integer: first.is_integer, shaped_as, ..Value::default() };
+    let of = |datatype| Value { from_caller, shaped_as, ..Value::of(datatype) };
+    let number = |name: &str| attribute(node, name).and_then(|attribute| datatype(i32::try_from(attribute.i).ok()?));
+    let same = of(first.numbers.datatype);
     match (node.op_type.as_str(), position) {
         // Follows from the shape alone.
-        ("Shape" | "Size", _) => Value::of_type(INT64),
+        ("Shape" | "Size", _) => Value::of(Some(DataType::Int64)),
         ("NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => {
-            Value { from_caller, indices_into: first.shaped_as, ..Value::of_type(INT64) }
+            Value { from_caller, indices_into: first.shaped_as, ..Value::of(Some(DataType::Int64)) }
         }
-        ("Constant" | "ConstantOfShape", _) => {
-            let tensor = attribute(node, "value").and_then(|attribute| attribute.t.as_ref());
-            Value::of_type(tensor.map_or(0, |tensor| tensor.data_type))
-        }
+        ("NonMaxSuppression", _) | ("Unique" | "MaxPool", 1..) => of(Some(DataType::Int64)),
+        ("Constant" | "ConstantOfShape", _) => constant(node),
         ("Cast", _) => {
-            let to = attribute(node, "to").map_or(0, |attribute| i32::try_from(attribute.i).unwrap_or(0));
-            let made = Value::of_type(to);
+            let made = of(number("to"));
             let Value { input, indices_into, dims, .. } = first;
-            Value { from_caller, input: input.filter(|_| made.is_integer), shaped_as, indices_into, dims, ..made }
+            Value { input: input.filter(|_| made.is_integer()), indices_into, dims, ..made }
         }
         ("Identity", _) => Value { from_caller, shaped_as, ..first },
         ("Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose", _) => {
             Value { input: first.input, uncast: first.uncast, indices_into: first.indices_into, ..same }
         }
-        ("QuantizeLinear" | "DequantizeLinear", _) => Value { is_integer: false, dims: first.dims, ..same },
-        ("CastLike" | "Where", _) => Value { is_integer: input(1).is_integer, ..same },
-        ("OneHot", _) => Value { is_integer: input(2).is_integer, ..same },
+        ("QuantizeLinear", _) => Value { dims: first.dims, ..of(input(2).numbers.datatype.or(Some(DataType::Uint8))) },
+        ("DequantizeLinear", _) => Value { dims: first.dims, ..of(Some(DataType::Fp32)) },
+        ("DynamicQuantizeLinear", 0 | 2) => of(Some(DataType::Uint8)),
+        ("DynamicQuantizeLinear" | "RandomUniform" | "RandomNormal" | "Multinomial", _) => of(number("dtype")),
+        ("MatMulInteger" | "ConvInteger", _) => of(Some(DataType::Int32)),
+        ("CastLike" | "Where", _) => of(input(1).numbers.datatype),
+        ("OneHot", _) => of(input(2).numbers.datatype),
         (
             "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Not" | "And" | "Or" | "Xor" | "IsNaN"
             | "IsInf",
             _,
-        ) => Value { is_integer: false, ..same },
-        _ => same,
+        )
+        | ("Dropout", 1) => of(Some(DataType::Bool)),
+        // Operators of other domains make what they like.
+        _ if is_standard(node) => same,
+        _ => of(first.numbers.datatype.filter(|_| first.is_integer())),
+    }
+}
+
+/// The value of a node without inputs, or that has a shape for input.
+fn constant<'a>(node: &NodeProto) -> Value<'a> {
+    let tensor = attribute(node, "value").and_then(|attribute| attribute.t.as_ref());
+    let number = attribute(node, "value_int").map(|attribute| std::slice::from_ref(&attribute.i));
+    let numbers = attribute(node, "value_ints").map(|attribute| attribute.ints.as_slice()).or(number);
+    match (tensor, numbers) {
+        (Some(tensor), _) => Value::of_constant(tensor),
+        (None, Some(numbers)) => {
+            let bounds = numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| {
+                (low.min(bound(number.into())), high.max(bound(number.into())))
+            });
+            Value { numbers: Numbers::of(Some(DataType::Int64)).within(bounds.0, bounds.1), ..Value::default() }
+        }
+        (None, None) => Value::default(),
     }
 }
 
@@ -327,7 +507,7 @@ fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> bool {
         "Mod" => attribute(node, "fmod").is_none_or(|attribute| attribute.i != 1),
         _ => false,
     };
-    is_division && is_standard(node) && (input(0).is_integer || input(1).is_integer)
+    is_division && is_standard(node) && (input(0).is_integer() || input(1).is_integer())
 }
 
 /// The input that `node` divides integers by.
@@ -387,10 +567,13 @@ fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::tensor::Bounds;
     use super::super::{TensorProto, TensorTypeProto, TypeProto, ValueInfoProto};
     use super::*;
 
     const FLOAT: i32 = 1;
+    const INT32: i32 = 6;
+    const INT64: i32 = 7;
 
     fn node(op: &str, inputs: &[&str], output: &str, attributes: Vec<AttributeProto>) -> NodeProto {
         NodeProto {
@@ -406,17 +589,27 @@ mod tests {
         AttributeProto { name: name.into(), i, ..AttributeProto::default() }
     }
 
+    fn tensor(elem_type: i32) -> ValueInfoProto {
+        let tensor_type = Some(TensorTypeProto { elem_type, shape: None });
+        ValueInfoProto { name: String::new(), r#type: Some(TypeProto { tensor_type }) }
+    }
+
     fn graph(nodes: Vec<NodeProto>) -> GraphProto {
-        let input = |(name, elem_type): (&str, i32)| ValueInfoProto {
+        let input = |(name, elem_type): (&str, i32)| ValueInfoProto { name: name.into(), ..tensor(elem_type) };
+        let constant = |(name, low): (&str, f64)| TensorProto {
             name: name.into(),
-            r#type: Some(TypeProto { tensor_type: Some(TensorTypeProto { elem_type, shape: None }) }),
+            data_type: if name == "tiny" { FLOAT } else { INT64 },
+            bounds: Some(Bounds { low, high: low, is_single: true }),
+            ..TensorProto::default()
         };
         GraphProto {
             node: nodes,
             input: [("x", FLOAT), ("i", INT64), ("j", INT32)].map(input).into(),
             initializer: [("c", vec![30, 8]), ("one", vec![])]
-                .map(|(name, dims)| TensorProto { name: name.into(), data_type: INT64, dims, ..TensorProto::default() })
-                .into(),
+                .map(|(name, dims)| TensorProto { dims, ..constant((name, 1.0)) })
+                .into_iter()
+                .chain([("small", 1.0), ("tiny", 9.0)].map(constant))
+                .collect(),
             ..GraphProto::default()
         }
     }
@@ -535,13 +728,84 @@ mod tests {
         assert_eq!(endangered(vec![shape, node("Div", &["c", "s"], "y", vec![])]), [], "by a length");
         assert_eq!(endangered(vec![node("Div", &["i", "c"], "y", vec![])]), [Runtime::OpenVino], "by a constant");
         assert_eq!(endangered(vec![node("Div", &["x", "x"], "y", vec![])]), [], "of floats");
-        assert_eq!(endangered(vec![node("Mod", &["i", "i"], "y", vec![number("fmod", 1)])]), [], "C's fmod");
+        let fmod = node("Mod", &["small", "i"], "y", vec![number("fmod", 1)]);
+        assert_eq!(endangered(vec![fmod]), [Runtime::OpenVino], "C's fmod, which ends no process");
         let cast = node("Cast", &["i"], "f", vec![number("to", FLOAT.into())]);
         assert_eq!(
             endangered(vec![cast, node("Div", &["x", "f"], "y", vec![])]),
             [],
             "of floats made of whole numbers"
         );
+    }
+
+    #[test]
+    fn integers_that_openvino_computes_wrong_are_for_onnx_runtime() {
+        let openvino = [Runtime::OpenVino];
+        for op in ["Equal", "Add", "Mul"] {
+            assert_eq!(endangered(vec![node(op, &["i", "i"], "y", vec![])]), openvino, "{op} of any integers");
+        }
+        assert_eq!(endangered(vec![node("Relu", &["i"], "y", vec![])]), openvino);
+        let double = |to: i64| node("Cast", &["x"], "d", vec![number("to", to)]);
+        let product = |of: &str| node("Mul", &[of, of], "y", vec![]);
+        assert_eq!(endangered(vec![double(11), product("d")]), openvino, "FP64");
+        assert_eq!(endangered(vec![double(FLOAT.into()), product("d")]), []);
+        assert_eq!(endangered(vec![double(INT64.into()), product("d")]), openvino, "integers made of floats");
+    }
+
+    #[test]
+    fn graphs_of_the_field_keep_openvino() {
+        let to = |number_of: i32| vec![number("to", number_of.into())];
+        let compared = node("Equal", &["i", "small"], "m", vec![]);
+        let mask = [
+            node("Unsqueeze", &["i", "small"], "u", vec![]),
+            node("Cast", &["u"], "f", to(FLOAT)),
+            node("Sub", &["x", "f"], "y", vec![]),
+        ];
+        let lengths = [
+            node("Shape", &["x"], "s", vec![]),
+            node("Gather", &["s", "small"], "n", vec![]),
+            node("Mul", &["n", "n"], "p", vec![]),
+            node("Equal", &["p", "c"], "e", vec![]),
+            node("Concat", &["p", "n"], "t", vec![]),
+            node("Reshape", &["x", "t"], "y", vec![]),
+        ];
+        let places = [
+            node("ArgMax", &["x"], "a", vec![]),
+            node("Add", &["a", "small"], "b", vec![]),
+            node("Cast", &["b"], "y", to(FLOAT)),
+        ];
+        let counts = [
+            compared.clone(),
+            node("Cast", &["m"], "n", to(INT64)),
+            node("ReduceSum", &["n"], "s", vec![]),
+            node("Less", &["s", "small"], "y", vec![]),
+        ];
+        let clipped = [
+            node("Clip", &["x", "tiny", "tiny"], "v", vec![]),
+            node("Cast", &["v"], "n", to(INT64)),
+            node("Sub", &["n", "small"], "y", vec![]),
+        ];
+        for nodes in [vec![compared], mask.into(), lengths.into(), places.into(), counts.into(), clipped.into()] {
+            assert_eq!(endangered(nodes.clone()), [], "{nodes:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_small_by_their_nature_and_each_call_is_checked() {
+        let bits = |name: &str| {
+            let mut graph = graph(vec![node("Add", &[name, name], "y", vec![])]);
+            graph.input.truncate(1);
+            graph.input.push(ValueInfoProto { name: name.into(), ..tensor(INT64) });
+            find(&ModelProto { graph: Some(graph), ..ModelProto::default() }).bits
+        };
+        assert_eq!(bits("attention_mask"), [(Runtime::OpenVino, values::FP32_BITS)]);
+        assert_eq!(bits("amount"), []);
+        let table = |nodes| find(&ModelProto { graph: Some(graph(nodes)), ..ModelProto::default() });
+        let rows = vec![node("Gather", &["c", "i"], "y", vec![]), node("Mul", &["i", "i"], "z", vec![])];
+        let found = table(rows);
+        assert_eq!((found.refused, found.bits), (vec![], vec![]), "a table of 30 rows");
+        let larger = table(vec![node("Max", &["i", "i"], "y", vec![])]);
+        assert_eq!(larger.bits, [(Runtime::OnnxRuntime, 31)], "it compares halves of 64 bits");
     }
 
     #[test]

@@ -242,9 +242,7 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message as _;
 
-    use super::super::{
-        DimProto, NodeProto, StringStringEntryProto, TensorTypeProto, ValueInfoProto, ValueTypeProto, summarize,
-    };
+    use super::super::{DimProto, NodeProto, StringStringEntryProto, TensorTypeProto, ValueInfoProto, summarize};
     use super::*;
 
     fn reason(graph: GraphProto) -> Option<String> {
@@ -329,7 +327,10 @@ mod tests {
             let [a, b, c] = [
                 GraphProto { input: vec![port.clone()], ..GraphProto::default() },
                 GraphProto { output: vec![port], ..GraphProto::default() },
-                GraphProto { value_info: vec![ValueTypeProto { r#type }], ..GraphProto::default() },
+                GraphProto {
+                    value_info: vec![ValueInfoProto { name: String::new(), r#type }],
+                    ..GraphProto::default()
+                },
             ]
             .map(reason);
             assert!(a == b && a.is_some() == c.is_some(), "{a:?} {b:?} {c:?}");

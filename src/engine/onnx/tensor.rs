@@ -1,4 +1,5 @@
-//! A tensor of an ONNX file without its numbers: they are counted, and neither copied nor read.
+//! A tensor of an ONNX file without its numbers: they are counted and not copied, and of integers of 32 and 64 bits and of few
+//! floats the least and the greatest are kept.
 
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{self, DecodeContext, WireType};
@@ -20,6 +21,17 @@ const UINT64_DATA: u32 = 11;
 const EXTERNAL_DATA: u32 = 13;
 const DATA_LOCATION: u32 = 14;
 
+// ONNX's numbers of datatypes.
+const FLOAT: i32 = 1;
+const INT32: i32 = 6;
+const INT64: i32 = 7;
+const DOUBLE: i32 = 11;
+const UINT32: i32 = 12;
+const UINT64: i32 = 13;
+
+/// The most bytes of floats that are looked at. Weights have more, and no operator of integers gets them.
+const FLOAT_BYTES_MAX: usize = 4096;
+
 /// The value of `data_location` for data in another file.
 const EXTERNAL: i32 = 1;
 
@@ -37,6 +49,25 @@ pub(super) struct Numbers {
     pub strings: u64,
 }
 
+/// The bounds of the numbers of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Bounds {
+    pub low: f64,
+    pub high: f64,
+    /// Set if each is a number of FP32.
+    pub is_single: bool,
+}
+
+impl Bounds {
+    fn add(bounds: &mut Option<Self>, number: f64) {
+        #[expect(clippy::cast_possible_truncation, reason = "FP32 may not have it")]
+        let is_single = f64::from(number as f32).to_bits() == number.to_bits();
+        let known = bounds.get_or_insert(Self { low: number, high: number, is_single });
+        let (low, high) = (known.low.min(number), known.high.max(number));
+        *known = Self { low, high, is_single: known.is_single && is_single };
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TensorProto {
     pub dims: Vec<i64>,
@@ -45,6 +76,8 @@ pub(super) struct TensorProto {
     pub external_data: Vec<StringStringEntryProto>,
     pub data_location: i32,
     pub numbers: Numbers,
+    /// `None` if they are not known.
+    pub bounds: Option<Bounds>,
 }
 
 impl TensorProto {
@@ -65,38 +98,71 @@ fn length(tag: u32, buf: &mut impl Buf, ctx: DecodeContext) -> Result<usize, Dec
     }
 }
 
-/// The bytes among the next `length` that end a number of variable length.
-fn count_varints(mut length: usize, buf: &mut impl Buf) -> u64 {
-    let mut count = 0;
-    while length > 0 {
-        let chunk = buf.chunk();
-        let chunk = chunk.get(..length.min(chunk.len())).unwrap_or_default();
-        if chunk.is_empty() {
-            break;
-        }
-        count += chunk.iter().filter(|byte| **byte < 0x80).count() as u64;
-        let read = chunk.len();
-        length -= read;
-        buf.advance(read);
+/// The numbers of a repeated field, which may be packed. `read` takes one of them from the buffer.
+fn count<B: Buf>(
+    (tag, wire_type, unpacked): (u32, WireType, WireType),
+    buf: &mut B,
+    bounds: &mut Option<Bounds>,
+    read: impl Fn(&mut B) -> Result<f64, DecodeError>,
+) -> Result<u64, DecodeError> {
+    if wire_type == unpacked {
+        Bounds::add(bounds, read(buf)?);
+        return Ok(1);
     }
-    count
+    if wire_type != WireType::LengthDelimited {
+        return encoding::skip_field(wire_type, tag, buf, DecodeContext::default()).map(|()| 1);
+    }
+    let length = length(tag, buf, DecodeContext::default())?;
+    let end = buf.remaining() - length;
+    let mut count = 0;
+    while buf.remaining() > end {
+        Bounds::add(bounds, read(buf)?);
+        count += 1;
+    }
+    // The last number may be longer than its field.
+    if buf.remaining() < end { cut_off(tag).map(|()| count) } else { Ok(count) }
 }
 
-/// The numbers of a repeated field: one, or with a length so many as fit, of `size` bytes each; 0 is a variable size.
-fn count(
-    size: usize,
-    tag: u32,
-    wire_type: WireType,
-    buf: &mut impl Buf,
-    ctx: DecodeContext,
-) -> Result<u64, DecodeError> {
-    if wire_type != WireType::LengthDelimited {
-        return encoding::skip_field(wire_type, tag, buf, ctx).map(|()| 1);
+/// The error of a field that is cut off.
+fn cut_off(tag: u32) -> Result<(), DecodeError> {
+    encoding::skip_field(WireType::SixtyFourBit, tag, &mut &[][..], DecodeContext::default())
+}
+
+fn float(buf: &mut impl Buf) -> Result<f64, DecodeError> {
+    if buf.remaining() < 4 { cut_off(FLOAT_DATA).map(|()| 0.0) } else { Ok(buf.get_f32_le().into()) }
+}
+
+fn double(buf: &mut impl Buf) -> Result<f64, DecodeError> {
+    if buf.remaining() < 8 { cut_off(DOUBLE_DATA).map(|()| 0.0) } else { Ok(buf.get_f64_le()) }
+}
+
+fn signed(buf: &mut impl Buf) -> Result<f64, DecodeError> {
+    Ok(bound(encoding::decode_varint(buf)?.cast_signed().into()))
+}
+
+fn unsigned(buf: &mut impl Buf) -> Result<f64, DecodeError> {
+    Ok(bound(encoding::decode_varint(buf)?.into()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a bound beyond 53 bits need not be exact")]
+pub(super) fn bound(number: i128) -> f64 {
+    number as f64
+}
+
+/// Takes one number from the buffer, which has it.
+type Read<B> = fn(&mut B) -> f64;
+
+/// The size of one number of raw data, and the function that reads it, of the datatypes whose bounds are kept.
+fn element<B: Buf>(data_type: i32, length: usize) -> Option<(usize, Read<B>)> {
+    match data_type {
+        FLOAT if length <= FLOAT_BYTES_MAX => Some((4, |buf| buf.get_f32_le().into())),
+        DOUBLE if length <= FLOAT_BYTES_MAX => Some((8, |buf| buf.get_f64_le())),
+        INT32 => Some((4, |buf| buf.get_i32_le().into())),
+        UINT32 => Some((4, |buf| buf.get_u32_le().into())),
+        INT64 => Some((8, |buf| bound(buf.get_i64_le().into()))),
+        UINT64 => Some((8, |buf| bound(buf.get_u64_le().into()))),
+        _ => None,
     }
-    let length = length(tag, buf, ctx)?;
-    let Some(count) = length.checked_div(size) else { return Ok(count_varints(length, buf)) };
-    buf.advance(length);
-    Ok(count as u64)
 }
 
 impl Message for TensorProto {
@@ -108,6 +174,8 @@ impl Message for TensorProto {
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         let Numbers { raw, floats, doubles, int32s, int64s, uint64s, strings } = &mut self.numbers;
+        let bounds = &mut self.bounds;
+        let field = |unpacked| (tag, wire_type, unpacked);
         match tag {
             DIMS => encoding::int64::merge_repeated(wire_type, &mut self.dims, buf, ctx)?,
             DATA_TYPE => encoding::int32::merge(wire_type, &mut self.data_type, buf, ctx)?,
@@ -116,15 +184,20 @@ impl Message for TensorProto {
             DATA_LOCATION => encoding::int32::merge(wire_type, &mut self.data_location, buf, ctx)?,
             RAW_DATA if wire_type == WireType::LengthDelimited => {
                 let length = length(tag, buf, ctx)?;
-                buf.advance(length);
+                let end = buf.remaining() - length;
+                *bounds = None;
+                if let Some((size, read)) = element(self.data_type, length) {
+                    (0..length / size).for_each(|_| Bounds::add(bounds, read(buf)));
+                }
+                buf.advance(buf.remaining() - end);
                 // The last one counts.
                 *raw = length as u64;
             }
-            FLOAT_DATA => *floats += count(4, tag, wire_type, buf, ctx)?,
-            DOUBLE_DATA => *doubles += count(8, tag, wire_type, buf, ctx)?,
-            INT32_DATA => *int32s += count(0, tag, wire_type, buf, ctx)?,
-            INT64_DATA => *int64s += count(0, tag, wire_type, buf, ctx)?,
-            UINT64_DATA => *uint64s += count(0, tag, wire_type, buf, ctx)?,
+            FLOAT_DATA => *floats += count(field(WireType::ThirtyTwoBit), buf, bounds, float)?,
+            DOUBLE_DATA => *doubles += count(field(WireType::SixtyFourBit), buf, bounds, double)?,
+            INT32_DATA => *int32s += count(field(WireType::Varint), buf, bounds, signed)?,
+            INT64_DATA => *int64s += count(field(WireType::Varint), buf, bounds, signed)?,
+            UINT64_DATA => *uint64s += count(field(WireType::Varint), buf, bounds, unsigned)?,
             STRING_DATA => {
                 encoding::skip_field(wire_type, tag, buf, ctx)?;
                 *strings += 1;
@@ -179,6 +252,8 @@ mod tests {
     struct Whole {
         #[prost(int64, repeated, tag = "1")]
         dims: Vec<i64>,
+        #[prost(int32, tag = "2")]
+        data_type: i32,
         #[prost(float, repeated, tag = "4")]
         floats: Vec<f32>,
         #[prost(int32, repeated, tag = "5")]
@@ -210,13 +285,29 @@ mod tests {
                 uint64s: uint64s.len() as u64,
                 strings: strings.len() as u64,
             };
-            let whole = Whole { dims: dims.clone(), floats, int32s, strings, int64s, raw, doubles, uint64s };
+            let whole = Whole { data_type: 0, dims: dims.clone(), floats, int32s, strings, int64s, raw, doubles, uint64s };
             let bytes = whole.encode_to_vec();
             let tensor = TensorProto::decode(&bytes[..]).unwrap();
             prop_assert_eq!((&tensor.dims, tensor.numbers), (&dims, numbers));
             // One byte less is an error for both, or for none.
             let cut = &bytes[..cut.index(bytes.len() + 1)];
             prop_assert_eq!(TensorProto::decode(cut).is_ok(), Whole::decode(cut).is_ok());
+        }
+
+        #[test]
+        fn bounds_are_those_of_the_numbers(numbers in prop::collection::vec(any::<i64>(), 1..20)) {
+            let typed = Whole { int64s: numbers.clone(), ..Whole::default() }.encode_to_vec();
+            let raw = Whole {
+                data_type: INT64,
+                raw: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+                ..Whole::default()
+            };
+            for bytes in [typed, raw.encode_to_vec()] {
+                let bounds = TensorProto::decode(&bytes[..]).unwrap().bounds.unwrap();
+                let ends = [numbers.iter().min().unwrap(), numbers.iter().max().unwrap()];
+                let ends = ends.map(|number| bound((*number).into()).to_bits());
+                prop_assert_eq!([bounds.low, bounds.high].map(f64::to_bits), ends);
+            }
         }
 
         #[test]
