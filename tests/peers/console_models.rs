@@ -92,14 +92,14 @@ fn two_hundred_models_are_one_call_of_a_limited_key_and_can_be_searched() {
     let calls = "performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname)";
     let calls = browser.value(&format!("{calls}.filter((path) => /^\\/(models|v2)/.test(path) && path !== '/models')"));
     assert_eq!(calls, json!([]));
-    let cells = |name: &str| {
+    let row_texts = |name: &str| {
         let row = format!(
             "[...document.querySelectorAll('#models tbody tr')].find((row) => row.querySelector('.name').innerText === '{name}')"
         );
         browser.value(&format!("[...({row}).querySelectorAll('td')].slice(0, 7).map((cell) => cell.innerText)"))
     };
     for model in READY {
-        assert_eq!(cells(model), json!(["1", "ready", "ONNX Runtime", "0", "0", "–", "shared"]), "{model}");
+        assert_eq!(row_texts(model), json!(["1", "ready", "ONNX Runtime", "0", "0", "–", "shared"]), "{model}");
     }
 
     let shown = || browser.text(".finder [role=status]");

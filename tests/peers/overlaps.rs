@@ -219,7 +219,7 @@ fn each_row_counts_once(protocol: &str, expected_clients: &[&str]) {
     let asked = broker
         .log()
         .lines()
-        .filter(|line| line.contains("\t") && line.contains("(QoS"))
+        .filter(|line| line.contains('\t') && line.contains("(QoS"))
         .map(str::to_owned)
         .collect::<Vec<_>>();
     for line in &asked {
