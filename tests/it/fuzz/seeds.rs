@@ -130,9 +130,9 @@ pub fn child_message() -> Vec<Vec<u8>> {
         // The times of the run by phase, and of the job.
         &[0, 5, 0, 6, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 9],
     ];
-    // The facts of a model file: external data, names, and six kinds of harm, or the scale of an input.
-    let facts = [&b"\x00\x03\x07\x00\x01\x01w\x09\x01\x01\x01x\x01\x01y"[..], &[0; 9]];
-    let scale = [&[0, 3, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, b'q'][..], &0.5_f32.to_le_bytes(), &[2, 0]];
+    // The facts of a model file: external data, names, and seven kinds of harm, or the scale of an input.
+    let facts = [&b"\x00\x03\x07\x00\x01\x01w\x09\x01\x01\x01x\x01\x01y"[..], &[0; 10]];
+    let scale = [&[0, 3, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 1, b'q'][..], &0.5_f32.to_le_bytes(), &[2, 0]];
     let refused = [2, 3].map(|kind| [&[0, kind, 7, 1, 3], &b"bad"[..]].concat());
     let [bound, file] = refused;
     let opened = b"\x00\x04\x07\x00\x061.23.0".to_vec();
