@@ -22,6 +22,14 @@ const GROWTH_MIN: u64 = 16 << 20;
 const ASLEEP: u32 = 0;
 const AWAKE: u32 = 1;
 
+/// The models that have released memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Released {
+    pub any: bool,
+    /// None has run since its last release.
+    pub all: bool,
+}
+
 /// The state of the thread that releases memory.
 #[derive(Debug, Default)]
 pub struct IdleMemory(AtomicU32);
@@ -36,7 +44,8 @@ impl IdleMemory {
 
     /// Releases memory for ever.
     pub fn release(&self, models: &Models) -> ! {
-        let mut least = 0;
+        // The resident memory after the last release of all models, and after the last return of free memory.
+        let (mut least, mut returned) = (0, 0);
         loop {
             while self.0.load(Ordering::Acquire) == ASLEEP {
                 lane::sleep(&self.0, ASLEEP, None);
@@ -48,10 +57,13 @@ impl IdleMemory {
                 continue;
             }
             let idle_since = Instant::now().checked_sub(IDLE);
-            let are_released = idle_since.is_some_and(|since| models.release_memory(since));
-            sys::return_free_memory();
-            if are_released {
-                least = process::resident_bytes();
+            let released = idle_since.map_or_else(Released::default, |since| models.release_memory(since));
+            if released.any || process::resident_bytes() > returned + GROWTH_MIN {
+                sys::return_free_memory();
+                returned = process::resident_bytes();
+            }
+            if released.all {
+                least = returned;
             } else {
                 // One has run meanwhile, or runs now.
                 self.0.store(AWAKE, Ordering::Release);

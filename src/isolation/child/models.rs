@@ -15,7 +15,7 @@ use ledge_engine::pipeline::work::panic_message;
 use ledge_engine::warm_up::WarmUp;
 use ledge_engine::{Runtimes, cores};
 
-use super::idle_memory::IdleMemory;
+use super::idle_memory::{IdleMemory, Released};
 use crate::wire::{LoadOrder, LoadedFacts, ModelId, PipelineId};
 
 /// The models of this process.
@@ -120,19 +120,22 @@ impl Models {
         self.idle_memory.release(self)
     }
 
-    /// Releases what runs have left in models that have not run since then. Returns `true` if that are all.
-    pub(super) fn release_memory(&self, idle_since: Instant) -> bool {
+    /// Releases what runs have left in models that have not run since then.
+    pub(super) fn release_memory(&self, idle_since: Instant) -> Released {
         let models: Vec<Model> = self.lock().values().cloned().collect();
-        let mut are_all = true;
+        let mut released = Released { any: false, all: true };
         for model in models {
             let last_run = *model.last_run();
             match last_run {
-                Some(end) if end <= idle_since => model.release_memory(),
-                Some(_) => are_all = false,
+                Some(end) if end <= idle_since => {
+                    model.release_memory();
+                    released.any = true;
+                }
+                Some(_) => released.all = false,
                 None => {}
             }
         }
-        are_all
+        released
     }
 
     /// Removes a model; it is torn down when its run has ended.
