@@ -93,8 +93,8 @@ class Packaged(ledge.Ledge):
         return ready >= set(PACKAGED)
 
 
-def rows_of(daemon, calls):
-    """[(row, MiB)] of two starts, documents one at a time, and the time after them; and the samples of the memory."""
+def rows_of(daemon, calls, samples):
+    """[(row, figure)] of two starts, documents one at a time, and the time after them. SAMPLES gets those of the memory."""
     for start in ("first start", "warm start"):
         daemon.stop()
         daemon.start()
@@ -120,7 +120,7 @@ def rows_of(daemon, calls):
         yield "most while reading, MiB", max(whole for _, whole, _ in sampler.samples)
         time.sleep(AFTER_S)
         yield f"{AFTER_S} s after, MiB", sampler.samples[-1][1]
-        yield "samples", sampler.samples
+        samples[:] = sampler.samples
 
 
 def svg(samples):
@@ -150,11 +150,8 @@ def main():
         ledge.BINARY = binary
         daemon = Packaged(name)
         try:
-            for row, value in rows_of(daemon, calls):
-                if row == "samples":
-                    samples = value
-                else:
-                    table.setdefault(row, []).append(value)
+            for row, value in rows_of(daemon, calls, samples):
+                table.setdefault(row, []).append(value)
         finally:
             daemon.stop()
     print(f"| {options.documents} documents | " + " | ".join(name for name, _ in builds) + " |")

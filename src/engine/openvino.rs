@@ -68,12 +68,14 @@ impl OpenVino {
             other => other.clone(),
         };
         let weights = files.weights.as_deref().map_or(Ok(""), utf8)?.to_owned();
-        let mut source = ModelSource { core, file: utf8(&files.model)?.to_owned(), weights, cache };
+        let file = utf8(&files.model)?.to_owned();
+        let mut source = ModelSource { core, file, weights, cache, is_dynamic: false };
         let model = source.read().map_err(|error| refused(&error))?;
         let signature = signature(&model, files)?;
         let runner = source.compile(&model).map_err(|error| refused(&error))?;
         // A failed run changes a compiled model only through variable shapes.
-        let source = (model.is_dynamic() || files.dangers.has_control_flow).then_some(source);
+        source.is_dynamic = model.is_dynamic();
+        let source = (source.is_dynamic || files.dangers.has_control_flow).then_some(source);
         let rows =
             |port: &Port| files.dangers.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min();
         let rows = signature.inputs.iter().map(rows).collect();
@@ -230,6 +232,8 @@ struct ModelSource {
     /// Empty for a format with weights in the file.
     weights: String,
     cache: CompiledCache,
+    /// Set if a shape in the model varies.
+    is_dynamic: bool,
 }
 
 /// The longest wait of a load for another load of the same model, before it compiles without the cache.
@@ -299,8 +303,8 @@ impl Runner {
 const RUN_TIMEOUT_MS: i64 = 24 * 60 * 60 * 1000;
 
 struct OpenVinoBackend {
-    /// The source to compile again after a failed run, and to release memory; `None` for fixed shapes, where a new request is
-    /// enough and memory does not grow.
+    /// The source to compile again after a failed run, and to release memory; `None` if a new request is enough, and memory does
+    /// not grow.
     source: Option<ModelSource>,
     /// `None` only with a source, when the compilation of it has failed.
     runner: Option<Runner>,
@@ -363,7 +367,7 @@ impl Backend for OpenVinoBackend {
     /// Compiles the model again if its shapes vary. The compiled model keeps the memory of its largest run, and the C interface
     /// has no function to release it.
     fn release_memory(&mut self, _: &[Tensor]) {
-        if self.source.is_some() {
+        if self.source.as_ref().is_some_and(|source| source.is_dynamic) {
             self.is_sound = false;
             self.repair();
         }

@@ -228,10 +228,9 @@ pub(crate) fn within_limits(mut follow: impl FnMut(&mut Found)) -> Dangers {
         follow(&mut found);
         found
     };
-    let mut dangers = followed(values::ALL_BITS).dangers;
-    if dangers.refused.is_empty() {
+    let Found { mut dangers, wrong, .. } = followed(values::ALL_BITS);
+    if dangers.refused.is_empty() && wrong.is_some() {
         match values::limit(|bits| followed(bits).wrong) {
-            Ok(values::ALL_BITS) => {}
             Ok(bits) => dangers.bits.push((Runtime::OpenVino, bits)),
             Err(reason) => refuse(&mut dangers, Runtime::OpenVino, reason),
         }

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use ledge_base::tensor::DataType;
 
 use super::domains::without_alias;
-use super::tensor::{TensorProto, bound};
+use super::tensor::{Bounds, TensorProto, bound};
 use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto};
 use crate::backend::{Dangers, Divisor, Format, Runtime};
 use crate::files::shortened;
@@ -53,9 +53,13 @@ impl Value<'_> {
         Self { numbers: Numbers::of(datatype), ..Self::default() }
     }
 
-    fn of_constant(tensor: &TensorProto) -> Self {
-        let any = Numbers::of(datatype(tensor.data_type));
-        let numbers = match tensor.bounds {
+    fn of_weight(tensor: &TensorProto) -> Self {
+        Self::of_constant(datatype(tensor.data_type), tensor.bounds)
+    }
+
+    fn of_constant(datatype: Option<DataType>, bounds: Option<Bounds>) -> Self {
+        let any = Numbers::of(datatype);
+        let numbers = match bounds {
             Some(bounds) if bounds.low.is_finite() && bounds.high.is_finite() => {
                 Numbers { is_single: any.is_single || bounds.is_single, ..any.within(bounds.low, bounds.high) }
             }
@@ -208,7 +212,7 @@ impl<'a> GraphWalk<'a> {
         }
         // Initializers come after inputs, because one may be the default of an input.
         for weight in &graph.initializer {
-            known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_constant(weight) });
+            known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_weight(weight) });
         }
         let stated = graph
             .value_info
@@ -441,13 +445,8 @@ fn constant<'a>(node: &NodeProto) -> Value<'a> {
     let number = attribute(node, "value_int").map(|attribute| std::slice::from_ref(&attribute.i));
     let numbers = attribute(node, "value_ints").map(|attribute| attribute.ints.as_slice()).or(number);
     match (tensor, numbers) {
-        (Some(tensor), _) => Value::of_constant(tensor),
-        (None, Some(numbers)) => {
-            let bounds = numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| {
-                (low.min(bound(number.into())), high.max(bound(number.into())))
-            });
-            Value { numbers: Numbers::of(Some(DataType::Int64)).within(bounds.0, bounds.1), ..Value::default() }
-        }
+        (Some(tensor), _) => Value::of_weight(tensor),
+        (None, Some(numbers)) => Value::of_constant(Some(DataType::Int64), Bounds::of(numbers)),
         (None, None) => Value::default(),
     }
 }
@@ -567,7 +566,6 @@ fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::tensor::Bounds;
     use super::super::{TensorProto, TensorTypeProto, TypeProto, ValueInfoProto};
     use super::*;
 

@@ -59,6 +59,15 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
+    /// The bounds of some integers; `None` if there are none.
+    pub fn of(numbers: &[i64]) -> Option<Self> {
+        let mut bounds = None;
+        for number in numbers {
+            Self::add(&mut bounds, bound((*number).into()));
+        }
+        bounds
+    }
+
     fn add(bounds: &mut Option<Self>, number: f64) {
         #[expect(clippy::cast_possible_truncation, reason = "FP32 may not have it")]
         let is_single = f64::from(number as f32).to_bits() == number.to_bits();

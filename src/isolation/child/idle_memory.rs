@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use ledge_base::sys;
 use ledge_base::telemetry::process;
 
-use super::models::Models;
 use crate::lane;
 
 /// The time without a run after which a model releases memory, and the interval in which models are looked at.
@@ -42,8 +41,8 @@ impl IdleMemory {
         }
     }
 
-    /// Releases memory for ever.
-    pub fn release(&self, models: &Models) -> ! {
+    /// Releases memory for ever, by calls of `release_since` for models that have not run since a time.
+    pub fn release(&self, release_since: impl Fn(Instant) -> Released) -> ! {
         // The resident memory after the last release of all models, and after the last return of free memory.
         let (mut least, mut returned) = (0, 0);
         loop {
@@ -57,7 +56,7 @@ impl IdleMemory {
                 continue;
             }
             let idle_since = Instant::now().checked_sub(IDLE);
-            let released = idle_since.map_or_else(Released::default, |since| models.release_memory(since));
+            let released = idle_since.map_or_else(Released::default, &release_since);
             if released.any || process::resident_bytes() > returned + GROWTH_MIN {
                 sys::return_free_memory();
                 returned = process::resident_bytes();

@@ -117,11 +117,11 @@ impl Models {
 
     /// Releases the memory that runs have left, for ever.
     pub fn release_idle_memory(&self) -> ! {
-        self.idle_memory.release(self)
+        self.idle_memory.release(|idle_since| self.release_memory(idle_since))
     }
 
     /// Releases what runs have left in models that have not run since then.
-    pub(super) fn release_memory(&self, idle_since: Instant) -> Released {
+    fn release_memory(&self, idle_since: Instant) -> Released {
         let models: Vec<Model> = self.lock().values().cloned().collect();
         let mut released = Released { any: false, all: true };
         for model in models {
