@@ -1,5 +1,9 @@
 //! Golden inputs: a model that answers them wrong does not serve, and its replacement is reported.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -67,6 +71,36 @@ fn a_float_original_stands_in_for_a_model_that_answers_wrong_and_everything_says
     assert!(!tuned.status.success(), "{tuned:?}");
     let fell_back = audited(daemon, "model_fell_back");
     assert_eq!(fell_back, json!({"action": "model_fell_back", "model": "m", "version": 1, "to": "float"}));
+}
+
+#[test]
+fn a_start_runs_the_first_golden_input_alone_while_nothing_has_changed() {
+    let root = TestRoot::new()
+        .model_as("identity_fp32", "m")
+        .file("m/model.toml", "[[golden]]\nfile = \"first.json\"\n[[golden]]\nfile = \"second.json\"\n")
+        .file("m/first.json", GOLDEN)
+        .file("m/second.json", GOLDEN);
+    let root = root.start_ready().kill();
+
+    // Of the same size and time, so that only a run tells that it is wrong now.
+    let path = root.model("m").join("second.json");
+    let second = OpenOptions::new().write(true).open(&path).unwrap();
+    let modified = second.metadata().unwrap().modified().unwrap();
+    second.write_all_at(GOLDEN.replace("3, 4]}]}", "3, 5]}]}").as_bytes(), 0).unwrap();
+    second.set_modified(modified).unwrap();
+    let daemon = root.start_ready();
+    assert_eq!(answer(&mut daemon.client()), json!([5.0, 6.0, 7.0, 8.0]));
+    // Whoever requests a load gets all checks.
+    let refused = daemon.client().post("/v2/repository/models/m/load", &[], b"");
+    let reason = String::from_utf8(refused.body).unwrap();
+    assert!(refused.status == 400 && reason.contains("golden input second.json"), "{} {reason}", refused.status);
+
+    let root = daemon.kill();
+    second.set_modified(modified + Duration::from_secs(1)).unwrap();
+    let daemon = root.start();
+    let (state, reason) = daemon.client().state("m");
+    assert_eq!(state, "UNAVAILABLE");
+    assert!(reason.contains("golden input second.json"), "{reason}");
 }
 
 #[test]

@@ -14,9 +14,6 @@ use crate::fault_rounds::wait_until;
 /// The most by which a figure may be off.
 const TOLERANCE: f64 = 0.05;
 
-/// The same for memory. The shared part is looked up again only when memory changes by more than a little; measured was up to 7 %.
-const MEMORY_TOLERANCE: f64 = 0.1;
-
 /// The CPU time of the processes that is measured at least, in seconds: ticks and the time between two readings count little
 /// in it.
 const CPU_SECONDS_MIN: f64 = 3.0;
@@ -81,7 +78,7 @@ fn assert_memory(daemon: &TestDaemon, source: &str, figure: impl FnOnce() -> f64
     let figure = figure();
     let after = memory(daemon);
     let (least, most) = (before.0.min(after.0), before.1.max(after.1));
-    let range = least * (1.0 - MEMORY_TOLERANCE)..=most * (1.0 + MEMORY_TOLERANCE);
+    let range = least * (1.0 - TOLERANCE)..=most * (1.0 + TOLERANCE);
     assert!(range.contains(&figure), "{source} has {figure}, /proc {least} to {most}");
 }
 

@@ -2,9 +2,10 @@
 //! both releases and the state of a trial when the daemon starts, so that no platform is needed.
 
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ledge::updates::package::{ExpectedAgreement, Package};
@@ -17,7 +18,7 @@ use ledge::updates::subject::{FileName, Kind, Subject};
 use serde_json::{Value, json};
 
 use crate::daemon::{TestDaemon, TestRoot, model_folder, send_signal, write};
-use crate::fault_rounds::runtime_processes;
+use crate::fault_rounds::{runtime_processes, wait_until};
 use crate::feature_faults::seed::Random;
 
 const MODEL: &str = "shapes";
@@ -159,7 +160,11 @@ fn outcome(daemon: &TestDaemon) -> (String, String) {
 }
 
 fn tried(trial: &Trial) -> (String, String) {
-    let daemon = trial.root().start_ready();
+    tried_on(trial.root())
+}
+
+fn tried_on(root: TestRoot) -> (String, String) {
+    let daemon = root.start_ready();
     let (outcome, other) = called(&daemon, 2, || outcome(&daemon));
     assert!(other.is_empty(), "callers got {other:?}: {outcome:?}");
     outcome
@@ -310,18 +315,66 @@ impl Drop for ChangingLoad {
     }
 }
 
+/// A limit of CPU time that changes every second: half a core, one, or two. For root, with a cgroup of CPU time.
+struct ChangingQuota {
+    folder: PathBuf,
+    is_over: Arc<AtomicBool>,
+    changes: Option<JoinHandle<()>>,
+}
+
+impl ChangingQuota {
+    fn start() -> Self {
+        let all = Path::new("/sys/fs/cgroup");
+        let is_second =
+            std::fs::read_to_string(all.join("cgroup.controllers")).is_ok_and(|names| names.contains("cpu"));
+        let folder = if is_second { all.to_owned() } else { all.join("cpu") };
+        let folder = folder.join(format!("ledge-trials-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap_or_else(|error| panic!("run it as root: {}: {error}", folder.display()));
+        let limit = folder.join(if is_second { "cpu.max" } else { "cpu.cfs_quota_us" });
+        let is_over = Arc::<AtomicBool>::default();
+        let over = is_over.clone();
+        let changes = std::thread::spawn(move || {
+            let mut random = Random::new("quota");
+            while !over.load(Ordering::Relaxed) {
+                std::fs::write(&limit, ["50000", "100000", "200000"][random.below(3_usize)]).unwrap();
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        Self { folder, is_over, changes: Some(changes) }
+    }
+
+    fn on(&self, root: TestRoot) -> TestRoot {
+        let script = format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", self.folder.display());
+        root.runner(&["sh", "-c", &script])
+    }
+}
+
+impl Drop for ChangingQuota {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let ended = self.changes.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || ended.is_some_and(|ended| ended.is_ok()), "the quota cannot be changed");
+        // It can be removed when the last process has ended.
+        wait_until("the cgroup is empty", Duration::from_mins(1), || std::fs::remove_dir(&self.folder).is_ok());
+    }
+}
+
 /// Good and bad versions under a load that changes all the time. `TRIALS=N` tries N of each kind; `--no-capture` shows the
 /// counts.
 #[test]
-#[ignore = "some minutes for each kind: TRIALS=10 cargo nextest run --run-ignored all good_versions_stay --no-capture"]
+#[ignore = "minutes for each kind, as root: TRIALS=10 cargo nextest run --run-ignored all good_versions_stay --no-capture"]
 fn under_changing_load_good_versions_stay_and_bad_ones_go() {
     let trials: u32 = std::env::var("TRIALS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     let agreed = |trial: Trial, agreed| Trial { agreed: Some(agreed), ..trial };
-    let kinds: [(&str, Trial, &[&str]); 7] = [
+    let in_onnx_runtime = |trial: Trial| Trial { old_runtime: Some("onnxruntime"), ..trial };
+    let kinds: [(&str, Trial, &[&str]); 10] = [
         ("the same", Trial::of("release_work", "release_work_again"), &["committed"]),
+        ("the same under a changing quota", Trial::of("release_work", "release_work_again"), &["committed"]),
         ("tiny, the same", Trial::of("release_good", "release_better"), &["committed"]),
         ("retrained", agreed(Trial::of("release_good", "release_retrained"), 60), &["committed"]),
         ("2x slower", Trial::of("release_work", "release_work_twice"), &["latency"]),
+        ("2x memory", Trial::of("release_memory_some", "release_memory_twice"), &["memory"]),
+        ("crash 2 %", in_onnx_runtime(Trial::of("release_good", "release_rare_crash")), &["crash"]),
         ("NaN 20 %", Trial::of("release_good", "release_nan"), &["errors"]),
         ("negated 20 %", agreed(Trial::of("release_good", "release_negated"), 995), &["agreement"]),
         ("wrong 10 %", agreed(Trial::of("release_good", "release_wrong"), 995), &["agreement"]),
@@ -332,7 +385,9 @@ fn under_changing_load_good_versions_stay_and_bad_ones_go() {
         let begun = Instant::now();
         for number in 0..trials {
             let _load = ChangingLoad::start();
-            let (found, detail) = tried(trial);
+            let quota = kind.ends_with("under a changing quota").then(ChangingQuota::start);
+            let root = trial.root();
+            let (found, detail) = tried_on(quota.iter().fold(root, |root, quota| quota.on(root)));
             if !expected.contains(&found.as_str()) {
                 wrong.push(format!("{kind} {number}: {found}: {detail}"));
             }

@@ -54,16 +54,37 @@ def crash():
     """Divides the least 64-bit integer by -1, whose result no such integer holds: x86 traps, and ONNX Runtime 1.31.1
     dies of SIGFPE. The numbers are made of the input's size, so that nothing is folded away, and not of its values: where
     those divide, the model is refused before it runs."""
-    nodes = [
+    return classifier([*crash_nodes(), helper.make_node("Add", ["IN", "large"], ["spoilt"])], CRASH_NUMBERS, source="spoilt")
+
+
+CRASH_NUMBERS = [constant("least", -2**63, np.int64), constant("minus_one", -1, np.int64)]
+
+
+def crash_nodes():
+    """A number, `large`, that no process lives to see."""
+    return [
         helper.make_node("Size", ["IN"], ["whole"]),
         helper.make_node("Sub", ["whole", "whole"], ["nothing"]),
         helper.make_node("Add", ["nothing", "least"], ["dividend"]),
         helper.make_node("Add", ["nothing", "minus_one"], ["divisor"]),
         helper.make_node("Div", ["dividend", "divisor"], ["quotient"]),
         helper.make_node("Cast", ["quotient"], ["large"], to=FLOAT),
-        helper.make_node("Add", ["IN", "large"], ["spoilt"]),
     ]
-    return classifier(nodes, [constant("least", -2**63, np.int64), constant("minus_one", -1, np.int64)], source="spoilt")
+
+
+def rarely_crash():
+    """As `crash`, for one uniform row in fifty and no golden input."""
+    def branch(name, nodes, output):
+        return helper.make_graph(nodes, name, [], [value(output, ["N", 3])])
+    spoilt = branch("crash", [*crash_nodes(), helper.make_node("Add", ["right", "large"], ["spoilt"])], "spoilt")
+    kept = branch("answer", [helper.make_node("Identity", ["right"], ["kept"])], "kept")
+    nodes = [
+        helper.make_node("Cast", ["is_fault"], ["fault_of_row"], to=FLOAT),
+        helper.make_node("ReduceMax", ["fault_of_row"], ["most_faulty"], keepdims=0),
+        helper.make_node("Cast", ["most_faulty"], ["is_any"], to=TensorProto.BOOL),
+        helper.make_node("If", ["is_any"], ["answer"], then_branch=spoilt, else_branch=kept),
+    ]
+    return rarely("answer", 0.2, 0.22, nodes, CRASH_NUMBERS)
 
 
 def memory(elements=1 << 28):
@@ -184,12 +205,15 @@ def releases():
         "better": classifier(weights=WEIGHTS * np.float32(1.25)),
         "crash": crash(),
         "memory": memory(),
+        "memory_some": memory(1 << 25),
+        "memory_twice": memory(1 << 26),
         "huge": memory(1 << 32),
         "slow": slow(20),
         "endless": slow(1 << 40),
         "work": slow(4),
         "work_again": slow(4),
         "work_twice": slow(8),
+        "rare_crash": rarely_crash(),
         "nan": rarely_nan(),
         "negated": rarely_negated(),
         "wrong": rarely_wrong(),

@@ -419,6 +419,8 @@ class InChromium(Shown):
     def go(self, fragment="", base=None):
         self.browser.go("about:blank")  # else another fragment would only move within the page
         self.browser.go(f"{base or (self.shown / 'index.html').as_uri()}{fragment}")
+        # The page is loaded before it has drawn what it shows.
+        self.browser.wait_for("[...document.querySelectorAll('[id^=view-]')].some((view) => !view.hidden && view.innerText.trim())")
 
     def serve(self):
         server = http.server.ThreadingHTTPServer(

@@ -21,7 +21,7 @@ use crate::sys;
 const WALK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The part of its resident memory by which a process may change within that time.
-const WALK_CHANGE_PARTS: u64 = 32;
+const WALK_CHANGE_PARTS: u64 = 64;
 
 /// The resources that this process and its counted processes use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -299,8 +299,8 @@ mod tests {
         };
         assert_eq!(mib(&files, 100, 0), 60);
         // The file is the same; only a walk reads it.
-        assert_eq!((mib(&files, 102, 59), mib(&files, 98, 59)), (62, 58));
-        assert_eq!((mib(&files, 102, 60), mib(&files, 200, 61)), (60, 60));
+        assert_eq!((mib(&files, 101, 59), mib(&files, 99, 59)), (61, 59));
+        assert_eq!((mib(&files, 101, 60), mib(&files, 200, 61)), (60, 60));
         let without = ProcessFiles { memory: files.stat.try_clone().unwrap(), ..write(1) };
         assert_eq!(mib(&without, 100, 0), 100, "without the file all of it counts");
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
+use ledge_engine::backend::Runtime;
 use ledge_isolation::Isolation;
 use ledge_service::audit_event::AuditEvent;
 
@@ -15,7 +16,7 @@ use super::folder::{VersionFile, VersionFolder};
 use super::load_limit::{self, WALL_FACTOR};
 use super::load_places::LoadClass;
 use super::load_records::file::LoadRecordFile;
-use super::load_records::{FailedLoad, LoadFailure, ServedVersion};
+use super::load_records::{CheckedVersion, FailedLoad, LoadFailure, ServedVersion};
 use super::loaded_model::LoadedModel;
 use super::loading::{self, VersionError, VersionSource};
 use super::reader::ModelReader;
@@ -35,6 +36,8 @@ pub(super) struct Known {
     class: LoadClass,
     /// The digest of the files that this box has served.
     digest: Option<String>,
+    /// The runtime in which all its checks passed, where no file of the model has changed since.
+    checked_in: Option<Runtime>,
     /// `None` where loads are not recorded.
     recorded: Option<Recorded>,
 }
@@ -57,7 +60,7 @@ impl Known {
 
     /// Where loads are not recorded each counts as one of a served version.
     fn unrecorded() -> Self {
-        Self { class: LoadClass::Served { took: Duration::ZERO }, digest: None, recorded: None }
+        Self { class: LoadClass::Served { took: Duration::ZERO }, digest: None, checked_in: None, recorded: None }
     }
 }
 
@@ -201,8 +204,12 @@ impl Repository {
                 _ => LoadClass::New,
             };
             let pause = failure.filter(|_| !is_due);
+            // Whoever requests a load wants all of its checks.
+            let checked = served.as_ref().and_then(|served| served.checked.as_ref());
+            let checked = checked.filter(|checked| !mode.is_explicit() && checked.content == content);
+            let checked_in = checked.map(|checked| checked.runtime);
             let digest = served.map(|served| served.digest);
-            Known { class, digest, recorded: Some(Recorded { conditions, content, pause }) }
+            Known { class, digest, checked_in, recorded: Some(Recorded { conditions, content, pause }) }
         });
         known.await.unwrap_or_else(Known::unrecorded)
     }
@@ -261,12 +268,13 @@ impl Repository {
     }
 
     async fn record_served(&self, model: &LoadedModel, known: &Known, usual: Duration) {
-        let Some(Recorded { conditions, .. }) = &known.recorded else { return };
+        let Some(Recorded { conditions, content, .. }) = &known.recorded else { return };
         let served = ServedVersion {
             conditions: conditions.clone(),
             digest: model.digest.clone(),
             files: model.files.clone(),
             took_ms: u64::try_from(usual.as_millis()).unwrap_or(u64::MAX),
+            checked: model.checked_in().map(|runtime| CheckedVersion { content: content.clone(), runtime }),
         };
         let (name, version) = (model.name.clone(), model.version);
         self.with_records(move |records| records.record_served(&name, version, served)).await;
@@ -317,7 +325,7 @@ impl Repository {
         if known.digest.as_ref().is_some_and(|digest| *digest != read.digest) {
             return None;
         }
-        let loaded = self.load_where_it_runs(source, &read, known).await;
+        let loaded = self.load_where_it_runs(source, &read, known, known.checked_in).await;
         let took = started.elapsed();
         Some(loaded.map(|model| Loaded { model, took, usual: took }))
     }
@@ -336,14 +344,15 @@ impl Repository {
         };
         let read = loading::read(source.files, source.config, reader).await?;
         let reading = started.elapsed();
+        let mut checked_in = None;
         if let Some(first) = &first {
             let limit = self.limit(&source, &read, known);
             let terms = Arc::new(LoadTerms::new(limit.saturating_mul(WALL_FACTOR)));
             let load = loading::try_first(source.clone(), &read, first, defaults, &terms);
-            within(first, limit, &terms, load).await?;
+            checked_in = within(first, limit, &terms, load).await?;
         }
         let begun = Instant::now();
-        let model = self.load_where_it_runs(source, &read, known).await?;
+        let model = self.load_where_it_runs(source, &read, known, checked_in).await?;
         Ok(Loaded { model, took: started.elapsed(), usual: reading + begun.elapsed() })
     }
 
@@ -352,10 +361,11 @@ impl Repository {
         source: VersionSource<'_>,
         read: &VersionFolder,
         known: &Known,
+        checked_in: Option<Runtime>,
     ) -> Result<LoadedModel, VersionError> {
         let limit = self.limit(&source, read, known).saturating_mul(WALL_FACTOR);
         let terms = Arc::new(LoadTerms::new(limit));
-        loading::load_read(source, read, &self.shared.engine, &self.shared.defaults, &terms).await
+        loading::load_read(source, read, &self.shared.engine, &self.shared.defaults, &terms, checked_in).await
     }
 
     /// The limit of the load of a version.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use ledge_base::clock;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::retry::{FailureStreak, RetryPauses};
+use ledge_engine::backend::Runtime;
 use serde::{Deserialize, Serialize};
 
 use super::folder::VersionFile;
@@ -34,7 +35,6 @@ const REASON_CHARS_MAX: usize = 2000;
 
 /// A version that this box has served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ServedVersion {
     /// Stands for its `model.toml`, the libraries and the CPU.
     pub conditions: String,
@@ -43,6 +43,17 @@ pub struct ServedVersion {
     pub files: Vec<VersionFile>,
     /// The time of its load, in milliseconds.
     pub took_ms: u64,
+    /// `None` where its own file answered golden inputs wrong, and another stands in for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<CheckedVersion>,
+}
+
+/// The last load of a version that passed all its checks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckedVersion {
+    /// Stands for the files of the model, golden inputs among them, its `model.toml`, the libraries and the CPU.
+    pub content: String,
+    pub runtime: Runtime,
 }
 
 impl ServedVersion {

@@ -208,7 +208,12 @@ impl LoadedModel {
         (!wrong.is_empty()).then(|| format!("{} in {}{how} stands in: {wrong}", self.file, self.runtime()))
     }
 
-    /// The same for a record of the audit log.
+    /// The runtime in which the version's own file passed all its checks; `None` where another stands in for that.
+    pub(super) fn checked_in(&self) -> Option<Runtime> {
+        self.passed_over.is_empty().then(|| self.runtime())
+    }
+
+    /// The same as [`Self::stand_in`] for a record of the audit log.
     pub(super) fn fell_back_to(&self) -> Option<Fallback> {
         let to = if self.is_fallback { Fallback::Float } else { Fallback::Runtime };
         (!self.passed_over.is_empty()).then_some(to)

@@ -226,7 +226,7 @@ pub(super) async fn load(
     defaults: &ModelDefaults,
 ) -> Result<LoadedModel, VersionError> {
     let folder = read(source.files, source.config, reader(&source, engine, defaults)).await?;
-    load_read(source, &folder, engine, defaults, &Arc::new(LoadTerms::new(LOAD_TIME_MAX))).await
+    load_read(source, &folder, engine, defaults, &Arc::new(LoadTerms::new(LOAD_TIME_MAX)), None).await
 }
 
 /// Where a version is to run. The box's setting is a floor, which the model's own file may only raise: anybody who may upload
@@ -255,32 +255,36 @@ pub(super) async fn read(
     Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
 }
 
-/// As [`load`], with its files already read, where it is to run.
+/// As [`load`], with its files already read, where it is to run. `checked_in` is the runtime in which all its golden inputs
+/// were answered right on this box, with these very files, `model.toml` and libraries: there the first is run alone.
 pub(super) fn load_read<'a>(
     source: VersionSource<'a>,
     folder: &'a VersionFolder,
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
     terms: &'a Arc<LoadTerms>,
+    checked_in: Option<Runtime>,
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
     if let Some(finding) = source.config.isolation.and_then(IsolationSetting::finding) {
         tracing::warn!(model = %source.name, version = %source.version, "isolation in model.toml: {finding}");
     }
     let wanted = isolation(source.config, defaults, source.on_trial);
-    load_isolated(source, folder, engine, defaults, (wanted, terms))
+    load_isolated(source, folder, engine, defaults, (wanted, terms), checked_in)
 }
 
-/// Loads and checks a version for the first time, in a process of its own in an engine of its own, and unloads it.
+/// Loads and checks a version for the first time, in a process of its own in an engine of its own, and unloads it. Returns
+/// the runtime that passed all checks, see [`LoadedModel::checked_in`].
 pub(super) async fn try_first(
     source: VersionSource<'_>,
     folder: &VersionFolder,
     engine: &Engine,
     defaults: &ModelDefaults,
     terms: &Arc<LoadTerms>,
-) -> Result<(), VersionError> {
-    let loaded = load_isolated(source, folder, engine, defaults, (Isolation::Own, terms)).await?;
+) -> Result<Option<Runtime>, VersionError> {
+    let loaded = load_isolated(source, folder, engine, defaults, (Isolation::Own, terms), None).await?;
+    let checked_in = loaded.checked_in();
     end(loaded).await;
-    Ok(())
+    Ok(checked_in)
 }
 
 fn load_isolated<'a>(
@@ -289,6 +293,7 @@ fn load_isolated<'a>(
     engine: &'a Engine,
     defaults: &'a ModelDefaults,
     (isolation, terms): (Isolation, &'a Arc<LoadTerms>),
+    checked_in: Option<Runtime>,
 ) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
     // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
@@ -302,6 +307,7 @@ fn load_isolated<'a>(
             model: &folder.model,
             parts: &folder.parts,
             is_fallback: false,
+            checked_in,
             // Golden answers of the float model detect wrong sums, so the fast instructions are tried first.
             exact_int8: !source.config.golden.iter().any(|golden| golden.max_relative_error.is_some()),
             digest: &folder.digest,
@@ -456,6 +462,8 @@ struct Loading<'a> {
     /// The models of a chain, the first of which is `model`.
     parts: &'a [(&'static str, ReadModel)],
     is_fallback: bool,
+    /// See [`load_read`].
+    checked_in: Option<Runtime>,
     /// See [`LoadOptions::exact_int8`].
     exact_int8: bool,
     /// Of all files of the version.
@@ -620,13 +628,7 @@ impl Loading<'_> {
                 if model.parts.is_empty() {
                     warm_up(&model, choice).await;
                 }
-                match pipeline_check::check(&model).await {
-                    Ok(()) => {
-                        let checked = golden::check(&model, self.source.folder, self.source.golden_min).await;
-                        checked.map_err(|error| RuntimeRefusal::Golden { runtime, error })
-                    }
-                    Err(error) => Err(RuntimeRefusal::of_pipeline_check(runtime, error)),
-                }
+                self.check(&model).await
             }
             Err(reason) => Err(RuntimeRefusal::Load(reason)),
         };
@@ -637,6 +639,19 @@ impl Loading<'_> {
                 Err(refusal)
             }
         }
+    }
+
+    /// Checks that the pipeline of `model` can answer, and its golden inputs: the first alone, where all were right on this
+    /// box and nothing has changed since.
+    async fn check(&self, model: &LoadedModel) -> Result<(), RuntimeRefusal> {
+        let (source, runtime) = (self.source, model.runtime());
+        let is_checked = !self.is_fallback && self.checked_in == Some(runtime);
+        if is_checked && golden::is_first_right(model, source.folder).await {
+            return Ok(());
+        }
+        pipeline_check::check(model).await.map_err(|error| RuntimeRefusal::of_pipeline_check(runtime, error))?;
+        let checked = golden::check(model, source.folder, source.golden_min).await;
+        checked.map_err(|error| RuntimeRefusal::Golden { runtime, error })
     }
 }
 

@@ -516,7 +516,7 @@ pub fn update_states() -> Vec<Vec<u8>> {
 /// Records of a version that was served, and of one whose load failed.
 pub fn load_records() -> Vec<Vec<u8>> {
     all(&[
-        br#"{"format":1,"versions":[{"model":"m","version":1,"served":{"conditions":"c","digest":"ab","files":[{"path":"model.onnx","hashed_as":"model","is_model":true,"bytes":7,"mark":{"device":1,"inode":2,"modified_s":3,"modified_ns":4}}],"took_ms":12}},{"model":"n","version":2,"failure":{"content":"d","reason":"it died","timeouts":1,"streak":{"failures":2,"first_ms":5,"last_ms":6}}}]}"#,
+        br#"{"format":1,"versions":[{"model":"m","version":1,"served":{"conditions":"c","digest":"ab","files":[{"path":"model.onnx","hashed_as":"model","is_model":true,"bytes":7,"mark":{"device":1,"inode":2,"modified_s":3,"modified_ns":4}}],"took_ms":12,"checked":{"content":"c d","runtime":"openvino"}}},{"model":"n","version":2,"failure":{"content":"d","reason":"it died","timeouts":1,"streak":{"failures":2,"first_ms":5,"last_ms":6}}}]}"#,
     ])
 }
 

@@ -13,7 +13,7 @@ fn version() -> ModelVersion {
 }
 
 fn served(digest: &str, took_ms: u64) -> ServedVersion {
-    ServedVersion { conditions: "c".into(), digest: digest.into(), files: Vec::new(), took_ms }
+    ServedVersion { conditions: "c".into(), digest: digest.into(), files: Vec::new(), took_ms, checked: None }
 }
 
 fn failed(content: &str, reason: &str) -> FailedLoad {
