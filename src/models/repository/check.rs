@@ -11,6 +11,7 @@ use ledge_identity::sealing::SealedFolder;
 use ledge_isolation::Isolation;
 use ledge_part::check::Check;
 
+use super::Repository;
 use super::folder::{self, FolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
 use super::loading::{self, Predecessor, VersionError, VersionSource};
@@ -18,7 +19,6 @@ use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeCh
 use super::profile::{Choice, Profiles};
 use super::reader::ModelReader;
 use super::sources::Sources;
-use super::{Repository, statistics::Statistics};
 use crate::scheduling::batcher::BatchPolicy;
 
 /// Result of trying one version in one runtime.
@@ -102,24 +102,9 @@ impl Repository {
             ..config
         };
 
-        let statistics = Arc::<Statistics>::default();
         let files = path.join(version.to_string());
-        let source = VersionSource {
-            name,
-            version,
-            folder: &path,
-            files: &files,
-            config: &config,
-            config_text: "",
-            golden_min: None,
-            statistics,
-            sealed: None,
-            on_trial: false,
-            predecessor: None,
-        };
-
-        let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
-        let loaded = loading::load(source, &self.shared.engine, &defaults).await;
+        let source = VersionSource::new(name, version, (&path, &files), (&config, ""));
+        let loaded = self.load_unprofiled(source).await;
         let model = loaded.map_err(|error| error.to_string())?;
         match model.stand_in() {
             None => Ok(Arc::new(model)),
@@ -145,17 +130,10 @@ impl Repository {
     ) -> Result<Arc<LoadedModel>, VersionError> {
         let (config, config_text) = folder::model_config(folder)?;
         let source = VersionSource {
-            name,
-            version,
-            folder,
-            files,
-            config: &config,
-            config_text: &config_text,
             golden_min,
-            statistics: Arc::default(),
             sealed,
-            on_trial: false,
             predecessor,
+            ..VersionSource::new(name, version, (folder, files), (&config, &config_text))
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
         loaded.map(Arc::new)
@@ -175,22 +153,20 @@ impl Repository {
             None => (&*golden.folder, &*live.folder),
         };
         let source = VersionSource {
-            name: &live.name,
-            version: live.version,
-            folder,
-            files,
-            config: &live.config,
-            config_text: &live.config_text,
             golden_min: golden.min,
-            statistics: Arc::default(),
             sealed: golden.sealed.as_ref(),
             on_trial: true,
             predecessor: Some(&before),
+            ..VersionSource::new(&live.name, live.version, (folder, files), (&live.config, &live.config_text))
         };
         // Its runtime and profile are known, and stay.
+        self.load_unprofiled(source).await.map(Arc::new)
+    }
+
+    /// Loads a version without the profiles of this box, and makes none.
+    pub(super) async fn load_unprofiled(&self, source: VersionSource<'_>) -> Result<LoadedModel, VersionError> {
         let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
-        let loaded = loading::load(source, &self.shared.engine, &defaults).await;
-        loaded.map(Arc::new)
+        loading::load(source, &self.shared.engine, &defaults).await
     }
 
     /// Ends a model that was loaded next to the live versions, and waits until its memory is freed.
@@ -241,21 +217,7 @@ impl Repository {
             let format = read.model.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
-                let statistics = Arc::<Statistics>::default();
-                let source = VersionSource {
-                    name,
-                    version,
-                    folder: &path,
-                    files: &files,
-                    config: &pinned,
-                    config_text: "",
-                    golden_min: None,
-                    statistics,
-                    sealed: None,
-                    on_trial: false,
-                    predecessor: None,
-                };
-
+                let source = VersionSource::new(name, version, (&path, &files), (&pinned, ""));
                 let started = Instant::now();
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::Tensor;
 
-use super::loaded_model::{LoadedModel, ModelDefaults};
-use super::loading::{self, Predecessor, VersionError, VersionSource};
+use super::loaded_model::LoadedModel;
+use super::loading::{Predecessor, VersionError, VersionSource};
 use super::pace::{SampleInput, run_sample};
-use super::profile::Profiles;
 use super::{FolderError, Repository, agreement, folder, golden};
 
 /// The proposed tolerance, in medians of the differences: 99 of 100 normally distributed ones are within it, and it does not
@@ -107,21 +106,13 @@ impl Repository {
         let version = versions.last().copied().ok_or_else(|| ComparisonError::NoVersion { model: name.clone() })?;
         let files = path.join(version.to_string());
         let source = VersionSource {
-            name,
-            version,
-            folder: &path,
-            files: &files,
-            config: &config,
-            config_text: &config_text,
-            golden_min: None,
-            statistics: Arc::default(),
-            sealed: None,
-            on_trial: false,
             predecessor,
+            ..VersionSource::new(name, version, (&path, &files), (&config, &config_text))
         };
-        let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
-        let loaded = loading::load(source, &self.shared.engine, &defaults).await;
-        loaded.map(Arc::new).map_err(|error| ComparisonError::Load { model: name.clone(), error })
+        self.load_unprofiled(source)
+            .await
+            .map(Arc::new)
+            .map_err(|error| ComparisonError::Load { model: name.clone(), error })
     }
 }
 
@@ -177,17 +168,9 @@ async fn compare_on(
 
 async fn outputs_of(model: &LoadedModel, sample: &SampleInput) -> Result<Vec<(String, Tensor)>, String> {
     let outputs = run_sample(model, sample).await.map_err(|error| error.to_string())?.run.outputs;
-    let of_pipeline = match (sample, &model.pipeline) {
-        (SampleInput::Content(_), Some(pipeline)) => Some(pipeline),
-        _ => None,
-    };
-    let port = |&place: &usize| model.signature.outputs.get(place).map(|port| port.name.clone()).unwrap_or_default();
-    let names: Vec<String> = match of_pipeline {
-        Some(pipeline) => match pipeline.results() {
-            Some(results) => results.iter().map(ToString::to_string).collect(),
-            None => pipeline.outputs().iter().map(port).collect(),
-        },
-        None => model.signature.outputs.iter().map(|port| port.name.clone()).collect(),
+    let names = match (sample, &model.pipeline) {
+        (SampleInput::Content(_), Some(pipeline)) => model.result_names(pipeline.as_ref()),
+        _ => model.signature.outputs.iter().map(|port| port.name.clone()).collect(),
     };
     Ok(names.into_iter().zip(outputs).collect())
 }

@@ -180,6 +180,19 @@ impl LoadedModel {
         }))
     }
 
+    /// The names of these outputs of the model.
+    pub fn output_names(&self, outputs: &[usize]) -> Vec<String> {
+        outputs.iter().filter_map(|&index| Some(self.signature.outputs.get(index)?.name.clone())).collect()
+    }
+
+    /// The names of the results of a pipeline of the model.
+    pub fn result_names(&self, pipeline: &dyn Pipeline) -> Vec<String> {
+        match pipeline.results() {
+            Some(results) => results.iter().map(ToString::to_string).collect(),
+            None => self.output_names(pipeline.outputs()),
+        }
+    }
+
     /// Checks that the label file of an output has a line for each of its classes.
     pub(super) fn check_labels(&self, output: &str, classes: usize) -> Result<(), String> {
         let Some(labels) = self.labels.get(output) else { return Ok(()) };

@@ -207,6 +207,30 @@ pub(super) struct VersionSource<'a> {
     pub predecessor: Option<&'a Predecessor>,
 }
 
+impl<'a> VersionSource<'a> {
+    /// A version in plain files, with the folder of its model and its own, that no update tries.
+    pub fn new(
+        name: &'a ModelName,
+        version: ModelVersion,
+        (folder, files): (&'a Path, &'a Path),
+        (config, config_text): (&'a ModelConfig, &'a str),
+    ) -> Self {
+        Self {
+            name,
+            version,
+            folder,
+            files,
+            config,
+            config_text,
+            golden_min: None,
+            statistics: Arc::default(),
+            sealed: None,
+            on_trial: false,
+            predecessor: None,
+        }
+    }
+}
+
 /// The runtime and the profile of a version. A version that an update compares with it runs in the same ones, unless its
 /// model config names a runtime: they would be chosen anew otherwise, by a few runs in one moment of the machine.
 #[derive(Debug, Clone, PartialEq)]

@@ -260,17 +260,8 @@ impl Repository {
             for (&version, files) in selected.iter().zip(&folders) {
                 let old = before.iter().find(|old| old.version == version);
                 let source = VersionSource {
-                    name: &model.name,
-                    version,
-                    folder: &path,
-                    files,
-                    config: &config,
-                    config_text: &config_text,
-                    golden_min: None,
                     statistics: model.statistics(version),
-                    sealed: None,
-                    on_trial: false,
-                    predecessor: None,
+                    ..VersionSource::new(&model.name, version, (&path, files), (&config, &config_text))
                 };
                 let is_kept = match mode {
                     LoadMode::Always => false,

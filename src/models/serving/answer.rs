@@ -52,19 +52,6 @@ impl ModelAnswer {
     }
 }
 
-/// The names of the outputs asked for.
-pub(super) fn names(model: &LoadedModel, outputs: &[usize]) -> Vec<String> {
-    outputs.iter().filter_map(|&index| Some(model.signature.outputs.get(index)?.name.clone())).collect()
-}
-
-/// The names of the results of a pipeline.
-pub(super) fn result_names(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Vec<String> {
-    match pipeline.results() {
-        Some(results) => results.iter().map(ToString::to_string).collect(),
-        None => names(model, pipeline.outputs()),
-    }
-}
-
 /// Runs the model without the cache.
 pub(super) async fn run(
     model: &LoadedModel,

@@ -70,9 +70,7 @@ use crate::scheduling::faults::Blamed;
 use crate::scheduling::instance::LateRun;
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{
-    LookupTimes, cached_or_computed, content_pipeline, deadline_error, names, result_names, run, run_content,
-};
+use answer::{LookupTimes, cached_or_computed, content_pipeline, deadline_error, run, run_content};
 use cache::{Budget, Key, KeyMaker, ResponseCache};
 use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
@@ -409,7 +407,7 @@ impl Serving {
         call.takes(&fitted.inputs);
         call.given(|| Content::Tensors(fitted.named(model)));
 
-        let names = names(model, &fitted.outputs);
+        let names = model.output_names(&fitted.outputs);
         let answer = match self.cache(model) {
             None => run(model, fitted, terms, started).await?,
             // Boxed: a call without a cache does not reserve space for this future.
@@ -481,7 +479,7 @@ impl Serving {
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
-        let (mut response, counted) = answer.into_response(model, result_names(model, pipeline));
+        let (mut response, counted) = answer.into_response(model, model.result_names(pipeline.as_ref()));
         response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
         call.answered(&response.outputs);
         let result = match form {

@@ -14,7 +14,7 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::answer::{content_pipeline, names, result_names, run, run_content};
+use super::answer::{content_pipeline, run, run_content};
 use super::call::CountedCall;
 use super::request::{
     CacheOutcome, ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, Timings,
@@ -325,7 +325,7 @@ impl Serving {
                 let account = self.memory.account(Principal::Local);
                 let (inputs, _) = self.with_features(model, inputs, features, &terms, (started, &account)).await?;
                 let fitted = inputs::fit(model, inputs, outputs.as_deref())?;
-                let names = names(model, &fitted.outputs);
+                let names = model.output_names(&fitted.outputs);
                 observations.keep_input(&fitted.inputs);
                 (run(model, fitted, terms, started).await?, names)
             }
@@ -333,7 +333,7 @@ impl Serving {
                 let pipeline = content_pipeline(model, request.content.input())?;
                 let request = self.with_feature_cells(model, pipeline, request, &terms.principal).await?;
                 let answer = run_content(model, pipeline, request, self.limits, terms, started).await?;
-                (answer, result_names(model, pipeline))
+                (answer, model.result_names(pipeline.as_ref()))
             }
         };
         Ok(answer.into_response(model, names).0)
