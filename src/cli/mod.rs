@@ -21,6 +21,7 @@ pub mod models;
 pub mod mqtt;
 mod output;
 mod owner;
+mod progress;
 pub mod serve;
 mod server;
 mod stop_signals;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_models::repository::profile::{Choice, Profile, ProfileSource};
 use ledge_models::repository::search::{Goal, Measure, SearchRow, Thoroughness, candidates, search};
@@ -15,7 +15,7 @@ use ledge_models::repository::{LoadedModel, Repository, Sources};
 use serde_json::{Value, json};
 
 use super::models::missing::{self, Elsewhere};
-use super::{Exit, Globals, Output, block_on, models};
+use super::{Exit, Globals, Output, block_on, models, progress};
 
 /// The arguments of `ledge tune`.
 #[derive(Debug, Args)]
@@ -181,10 +181,7 @@ impl TunedVersion {
         }
 
         let choices = candidates(goal, &self.runtimes, cores, limit);
-        let bar = ProgressBar::new(0).with_style(
-            ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} {elapsed}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress::bar(Some(0), "{msg} {bar:30} {pos}/{len} {elapsed}");
         let title = self.name.to_string();
         let mut measure = LoadedMeasure { repository, subject: self, goal, loaded: Vec::new(), bar, title };
         let rows = search(&mut measure, goal, &choices, how).await;

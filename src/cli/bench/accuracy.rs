@@ -1,11 +1,10 @@
 //! Measures accuracy: runs the model on every file of a folder, and compares the answers with its label, or with those
 //! of another model, version or runtime.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use indicatif::ProgressBar;
 use ledge_base::tensor::{Tensor, to_f64};
 use ledge_models::serving::request::InferResponse;
 use ledge_protocol::decode::Target;
@@ -19,7 +18,7 @@ use super::in_process::ask;
 use super::inputs::{self, Payload};
 use super::labels::{Labels, class};
 use super::subject::Subject;
-use crate::cli::{Exit, Output, infer};
+use crate::cli::{Exit, Output, infer, progress};
 use crate::config::Config;
 use crate::daemon::Standalone;
 use crate::scratch::ScratchFolder;
@@ -117,8 +116,7 @@ fn compare(
             images.display()
         );
     }
-    let bar =
-        if std::io::stderr().is_terminal() { ProgressBar::new(files.len() as u64) } else { ProgressBar::hidden() };
+    let bar = progress::bar(Some(files.len() as u64), "{bar:30} {pos}/{len} {elapsed}");
 
     let mut comparison = Comparison::default();
     for (file, label) in files.iter().zip(&labelled) {

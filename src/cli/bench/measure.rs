@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use ledge_egress::RawConnection;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,7 +19,7 @@ use super::mqtt::Broker;
 use super::report::{self, Report, Round, Series};
 use super::targets::{self, Endpoints, Targets};
 use super::{BenchArgs, url};
-use crate::cli::{Exit, Globals, Output};
+use crate::cli::{Exit, Globals, Output, progress};
 use crate::config::Config;
 use crate::scratch::ScratchFolder;
 
@@ -150,7 +150,7 @@ fn rounds(args: &BenchArgs, targets: &[Box<dyn Target + '_>], stop: &AtomicBool)
     let arrivals = if args.constant { Arrivals::Constant } else { Arrivals::Poisson };
     let plan = DrivePlan { duration: args.duration, arrivals, callers: usize::from(args.connections), seed: 0 };
     let warmup = DrivePlan { duration: args.warmup, ..plan };
-    let bar = progress(loads.len() * targets.len() * usize::from(args.rounds));
+    let bar = steps_bar(loads.len() * targets.len() * usize::from(args.rounds));
     let mut series: Vec<Series> = Vec::new();
     for load in &loads {
         series.extend(targets.iter().map(|target| Series { load: *load, target: target.name(), rounds: Vec::new() }));
@@ -186,13 +186,8 @@ fn measure_round(target: &dyn Target, load: Load, plan: &DrivePlan, stop: &Atomi
     Ok(Round { recording, cpu, memory: after.map(|usage| usage.resident) })
 }
 
-fn progress(steps: usize) -> ProgressBar {
-    use std::io::IsTerminal as _;
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left");
-    let bar = ProgressBar::new(steps as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+fn steps_bar(steps: usize) -> ProgressBar {
+    let bar = progress::bar(Some(steps as u64), "{bar:30} {pos}/{len} {msg}, {eta} left");
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
 }

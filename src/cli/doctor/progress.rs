@@ -1,20 +1,17 @@
 //! The step that `ledge doctor` is at, on a terminal: to load every model takes a while.
 
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
+
+use crate::cli::progress;
 
 /// A line on standard error, which is removed at the end. Without a terminal, nothing is written.
 pub struct Progress(ProgressBar);
 
 impl Progress {
     pub fn new() -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self(ProgressBar::hidden());
-        }
-        let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
-        let bar = ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        let bar = progress::bar(None, "{spinner} {wide_msg} {elapsed}");
         bar.enable_steady_tick(Duration::from_millis(200));
         Self(bar)
     }

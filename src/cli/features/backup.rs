@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use futures_util::stream;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use ledge_base::secret::SecretFile;
 use ledge_features::backup_cipher::{BackupIdentity, BackupRecipient};
 use ledge_features::backup_form::is_encrypted;
@@ -18,7 +18,7 @@ use serde_json::{Value as Json, json};
 
 use super::daemon::{DaemonClient, checked};
 use super::new_file::NewFile;
-use crate::cli::Output;
+use crate::cli::{Output, progress};
 
 /// The size of the pieces in which a file is read and sent, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -29,8 +29,7 @@ pub fn bytes_bar(total: Option<u64>) -> ProgressBar {
         Some(_) => "{bar:30} {bytes}/{total_bytes} {elapsed}",
         None => "{spinner} {bytes} {elapsed}",
     };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    total.map_or_else(ProgressBar::new_spinner, ProgressBar::new).with_style(style)
+    progress::bar(total, template)
 }
 
 /// Downloads the body at `path` into a file, and returns its length.

@@ -7,13 +7,12 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use indicatif::{ProgressBar, ProgressStyle};
 use ledge_features::value::Value;
 use serde_json::{Map, Value as Json, json};
 
 use super::daemon::{DaemonClient, message};
 use super::table::{self, Columns, FileRow, FileRows, Format, cell_error};
-use crate::cli::Output;
+use crate::cli::{Output, progress};
 
 /// The number of rows in one request.
 const BATCH_ROWS: usize = 1000;
@@ -36,8 +35,7 @@ pub async fn run(
     // Aggregations refuse events that are too late, so their rows are pushed in the order of the file.
     let in_flight = if view.aggregations.is_empty() { REQUESTS_IN_FLIGHT } else { 1 };
 
-    let style = ProgressStyle::with_template("{spinner} {pos} rows {elapsed}");
-    let bar = ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = progress::bar(None, "{spinner} {pos} rows {elapsed}");
     let idle: Mutex<Vec<DaemonClient>> = Mutex::new((0..in_flight).map(|_| daemon.another()).collect());
 
     let (columns, keys, view_name) = (&columns, view.join_keys.len(), view.name.as_str());

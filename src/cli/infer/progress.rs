@@ -4,7 +4,9 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar};
+
+use crate::cli::progress;
 
 /// The time between two lines where there is no terminal, and between two notes about a server that keeps the run
 /// waiting.
@@ -30,9 +32,10 @@ impl Progress {
     /// The progress of a run over so many files; one file has none.
     pub fn new(files: usize) -> Self {
         let has_terminal = std::io::stderr().is_terminal();
-        let bar = if files > 1 && has_terminal { ProgressBar::new(files as u64) } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} files, {per_sec}, {eta} left{msg}");
-        let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let bar = match files {
+            ..=1 => ProgressBar::hidden(),
+            _ => progress::bar(Some(files as u64), "{bar:30} {pos}/{len} files, {per_sec}, {eta} left{msg}"),
+        };
         if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(500));
         }

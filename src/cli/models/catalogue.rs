@@ -1,10 +1,10 @@
 //! `ledge models catalogue | add | remove`: signed models that the owner of the box adds.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 
 use anyhow::{Context as _, bail};
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::HumanBytes;
 use ledge_base::names::ModelName;
 use ledge_egress::Egress;
 use ledge_service::audit_event::AuditSink;
@@ -14,7 +14,7 @@ use ledge_updates::download::DownloadLimits;
 use serde_json::json;
 
 use crate::cli::owner::restart_as_owner_of;
-use crate::cli::{Exit, Output, block_on};
+use crate::cli::{Exit, Output, block_on, progress};
 use crate::config::Config;
 
 /// Parses the address of a catalogue, or the path of its folder.
@@ -89,7 +89,8 @@ pub fn add(
     let added = block_on(async {
         let models = catalogue.models().await?;
         let model = catalogue::find(&models, name)?;
-        let bar = progress_bar(model);
+        let template = "{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        let bar = progress::bar(Some(model.bytes()), template).with_message(model.name.to_string());
         let advance = |bytes| {
             bar.inc(bytes);
             ControlFlow::Continue(())
@@ -131,17 +132,6 @@ fn open(config: &Config, from: Option<&RepositoryAddress>) -> anyhow::Result<Cat
     let egress = Egress::new(&config.egress, AuditSink::to_nowhere());
     let limits = DownloadLimits::new(&config.updates);
     Ok(Catalogue::open(&config.catalogue, address, &egress, limits)?)
-}
-
-/// Makes the bar of a download on a terminal; elsewhere nothing is shown.
-fn progress_bar(model: &CatalogueModel) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
-    ProgressBar::new(model.bytes())
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        .with_message(model.name.to_string())
 }
 
 #[cfg(test)]
