@@ -12,7 +12,7 @@ use crate::serving::{FeatureInputError, ServingError};
 
 impl From<PinError> for ApiError {
     fn from(error: PinError) -> Self {
-        Self::with_code(of_pin(&error), error.to_string())
+        ServingError::from(error).into()
     }
 }
 
@@ -99,6 +99,7 @@ pub fn of_features(error: &FeatureError) -> u16 {
 fn of_pin(error: &PinError) -> u16 {
     match error {
         PinError::UnknownModel { .. } | PinError::UnknownVersion { .. } | PinError::NoVersion { .. } => 404,
+        PinError::Loading { .. } => 503,
     }
 }
 

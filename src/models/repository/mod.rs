@@ -179,12 +179,15 @@ pub enum PinError {
     /// The model is there, but no version of it is loaded.
     #[error("Request for unknown model: '{model}' has no available versions: {reason}")]
     NoVersion { model: ModelName, reason: String },
+    /// Its first load goes on.
+    #[error("model '{model}' is being loaded")]
+    Loading { model: ModelName },
 }
 
 impl PinError {
     /// True when the model, and the version if one was requested, is at least known.
     pub fn is_known(&self) -> bool {
-        matches!(self, Self::NoVersion { .. })
+        matches!(self, Self::NoVersion { .. } | Self::Loading { .. })
     }
 }
 
@@ -284,7 +287,7 @@ impl Model {
             version.map_or_else(|| states.versions.last_key_value().map(|(_, s)| s), |v| states.versions.get(&v));
         let reason = match state {
             Some(VersionState::Unavailable(reason)) => reason.to_string(),
-            Some(VersionState::Loading) => "loading".to_owned(),
+            Some(VersionState::Loading) => return PinError::Loading { model },
             _ => states.fault.clone().unwrap_or_else(|| "not loaded".to_owned()),
         };
         PinError::NoVersion { model, reason }

@@ -138,8 +138,10 @@ impl ServingError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(refused) => Some(refused.retry_after()),
-            // A queue of small models drains in much less, and a model is loaded again by then.
-            Self::Overloaded { .. } | Self::Crashed { .. } => Some(Duration::from_secs(1)),
+            // A queue of small models drains in much less, and most models are loaded by then.
+            Self::Overloaded { .. } | Self::Crashed { .. } | Self::Pin(PinError::Loading { .. }) => {
+                Some(Duration::from_secs(1))
+            }
             Self::Features(error) => error.retry_after(),
             Self::Blamed { reason, .. } => reason.retry_after(),
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),

@@ -61,7 +61,10 @@ fn an_upgrade_loses_no_request_and_nothing_that_the_box_remembers_and_a_purge_le
     machine.shell("mkdir /var/lib/ledge && mount -t tmpfs tmpfs /var/lib/ledge");
     install(&machine, &old);
     assert_eq!(machine.property("ActiveState"), "active");
-    assert!(machine.shell(&format!("{CLASSIFY} {PHOTOGRAPH}")).contains("\"espresso\""));
+    // A box that has served nothing before is ready with the first of its models.
+    machine.until("the photograph is recognised", |machine| {
+        machine.shell(&format!("{CLASSIFY} {PHOTOGRAPH}")).contains("\"espresso\"")
+    });
     machine
         .shell(&format!("cat > /etc/ledge/feature_views.d/shop.toml <<'TOML'\n{VIEW}\nTOML\nsystemctl reload ledge"));
     machine.shell("printf '[shutdown]\\ngrace_ms = 20000\\n' >> /etc/ledge/ledge.toml; systemctl restart ledge");
