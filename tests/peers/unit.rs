@@ -182,35 +182,3 @@ fn a_connection_from_an_address_that_the_unit_does_not_allow_is_dropped() {
     machine.until("it listens", |machine| machine.try_shell(asked_here).status.success());
     assert_eq!(ask(&machine), Some(0));
 }
-
-#[test]
-fn the_models_of_the_package_answer_with_one_gigabyte_and_one_core() {
-    let models: Vec<_> =
-        include_str!("../../packaging/models.list").lines().filter(|line| !line.starts_with('#')).collect();
-    let mut machine = VirtualMachine::boot(Hardware { memory_mib: 1024, cores: 1, ..Hardware::default() });
-    machine.models(&models);
-    machine.shell("chown -R ledge: /var/lib/ledge && systemctl start ledge");
-    let ready = format!("{} models ready", models.len());
-    machine.until("all are ready", |machine| machine.property("StatusText") == ready);
-    let started = machine.property("MainPID");
-    println!("after the start: {} MiB", group(&machine, "memory.current") >> 20);
-    let inputs = [
-        ("document_reader", "receipt.png", "image/png"),
-        ("document_reader", "receipt-on-its-side.png", "image/png"),
-        ("efficientnet_lite0", "coffee.png", "image/png"),
-        ("coco_detector", "cows.jpg", "image/jpeg"),
-        ("face_detector", "astronaut.jpg", "image/jpeg"),
-    ];
-    for _ in 0..5 {
-        for (model, file, kind) in inputs {
-            let status = machine.shell(&format!(
-                "curl -sS -o /tmp/answer -w '%{{http_code}}' -H 'content-type: {kind}' \
-                 --data-binary @/var/lib/ledge/models/{model}/golden/{file} 127.0.0.1:8000/v2/models/{model}/infer",
-            ));
-            assert_eq!(status, "200", "{model}: {}", machine.ask(&["cat", "/tmp/answer"]));
-        }
-    }
-    println!("at most: {} MiB", group(&machine, "memory.peak") >> 20);
-    assert_eq!(machine.shell("grep '^oom_kill ' /proc/vmstat").trim(), "oom_kill 0");
-    assert_eq!((machine.property("MainPID"), machine.property("NRestarts")), (started, "0".to_owned()));
-}
