@@ -6,7 +6,8 @@
 The memory is the proportional set size of all processes of the daemon, every 200 ms; the row "models" has that of the processes of
 models alone. Starts are measured twice: the first start measures runtimes and compiles, the second one is warm. Without documents of
 your own (--folder) it reads the golden receipts of the model and the invoice of the tests by turns; `tests/peers/clients/receipts.py`
-draws others. Needs `make setup-test`, and the right to read other processes of the same user (root for sealed ones).
+draws others. With --limit the daemon may use only so much memory, as on a small box, of whose memory the system has taken its part; the
+rows say what that cost. Needs `make setup-test`, and the right to read other processes of the same user (root for sealed ones, and for --limit).
 """
 import argparse
 import contextlib
@@ -68,6 +69,30 @@ class Sampler:
         self.thread.join()
 
 
+class MemoryLimit:
+    """A control group, of version 1 or 2, with this many MiB of memory, the cache of files among them."""
+
+    def __init__(self, mib):
+        every = Path("/sys/fs/cgroup")
+        controllers = every / "cgroup.controllers"
+        self.is_second = controllers.exists() and "memory" in controllers.read_text()
+        self.folder = (every if self.is_second else every / "memory") / f"ledge-memory-{os.getpid()}"
+        self.folder.mkdir()
+        self.file("memory.max", "memory.limit_in_bytes").write_text(str(mib << 20))
+
+    def file(self, second, first):
+        return self.folder / (second if self.is_second else first)
+
+    def rows(self):
+        """What the limit cost: the most memory, and processes that the kernel ended."""
+        yield "most in the control group, MiB", int(self.file("memory.peak", "memory.max_usage_in_bytes").read_text()) / 2**20
+        events = dict(line.split() for line in self.file("memory.events", "memory.oom_control").read_text().splitlines())
+        yield "processes ended for want of memory", int(events["oom_kill"])
+
+    def remove(self):
+        self.folder.rmdir()
+
+
 class Packaged(ledge.Ledge):
     """A daemon with the models of the packages, which notes when all but the reader of documents were ready."""
 
@@ -78,7 +103,17 @@ class Packaged(ledge.Ledge):
         for left in ("cache", "state"):
             shutil.rmtree(self.folder / left, ignore_errors=True)
 
-    def start(self, timeout=120):
+    cores = limit = None
+
+    def command(self):
+        arguments, environment = super().command()
+        if self.cores:
+            arguments = ["taskset", "-c", self.cores, *arguments]
+        if self.limit:
+            arguments = ["sh", "-c", f'echo $$ >{self.limit.folder}/cgroup.procs && exec "$0" "$@"', *arguments]
+        return arguments, environment
+
+    def start(self, timeout=600):
         self.others_after, self.began = None, time.perf_counter()
         return super().start(timeout)
 
@@ -120,6 +155,7 @@ def rows_of(daemon, calls, samples):
         yield "most while reading, MiB", max(whole for _, whole, _ in sampler.samples)
         time.sleep(AFTER_S)
         yield f"{AFTER_S} s after, MiB", sampler.samples[-1][1]
+        yield from daemon.limit.rows() if daemon.limit else ()
         samples[:] = sampler.samples
 
 
@@ -139,6 +175,8 @@ def main():
     parser.add_argument("--documents", type=int, default=40, help="documents to read, one at a time [40]")
     parser.add_argument("--folder", type=Path, help="a folder with documents [those of the tests]")
     parser.add_argument("--plot", type=Path, help="an SVG file for the memory of the last build over time")
+    parser.add_argument("--cores", help="the cores that the daemon may use, as for taskset")
+    parser.add_argument("--limit", type=int, metavar="MIB", help="the memory that it may use")
     options = parser.parse_args()
     builds = [(name, Path(file).resolve()) for name, _, file in (each.partition("=") for each in options.builds)]
     found = sorted(options.folder.iterdir()) if options.folder else [*GOLDEN.iterdir(), stage.CHECKOUT / "tests/data/documents/invoice.pdf"]
@@ -149,11 +187,14 @@ def main():
     for name, binary in builds:
         ledge.BINARY = binary
         daemon = Packaged(name)
+        daemon.cores, daemon.limit = options.cores, MemoryLimit(options.limit) if options.limit else None
         try:
             for row, value in rows_of(daemon, calls, samples):
                 table.setdefault(row, []).append(value)
         finally:
             daemon.stop()
+            if daemon.limit:
+                daemon.limit.remove()
     print(f"| {options.documents} documents | " + " | ".join(name for name, _ in builds) + " |")
     print("| --- |" + " ---: |" * len(builds))
     for row, values in table.items():
