@@ -90,6 +90,8 @@ class MemoryLimit:
         yield "processes ended for want of memory", int(events["oom_kill"])
 
     def remove(self):
+        while (self.folder / "cgroup.procs").read_text():
+            time.sleep(0.1)  # they are ended
         self.folder.rmdir()
 
 
