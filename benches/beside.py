@@ -43,19 +43,9 @@ def works():
     }
 
 
-class OnCores(ledge.Ledge):
-    """A daemon that may use only some cores; None is all."""
-
-    cores = None
-
-    def command(self):
-        arguments, environment = super().command()
-        return (["taskset", "-c", self.cores] if self.cores else []) + arguments, environment
-
-
 def build(name, binary, cores):
     ledge.BINARY = binary
-    daemon = OnCores(f"beside-{name}", settings=["log.level=error"])
+    daemon = ledge.Ledge(f"beside-{name}", settings=["log.level=error"])
     daemon.cores = cores
     for model in ("wine_mlp", "document_reader", "coco_detector"):
         source = ledge.HOME / "models" / model

@@ -98,6 +98,8 @@ class MemoryLimit:
 class Packaged(ledge.Ledge):
     """A daemon with the models of the packages, which notes when all but the reader of documents were ready."""
 
+    limit = None
+
     def __init__(self, name):
         super().__init__(f"memory-{name}", ["log.level=error"])
         for model in PACKAGED:
@@ -105,12 +107,8 @@ class Packaged(ledge.Ledge):
         for left in ("cache", "state"):
             shutil.rmtree(self.folder / left, ignore_errors=True)
 
-    cores = limit = None
-
     def command(self):
         arguments, environment = super().command()
-        if self.cores:
-            arguments = ["taskset", "-c", self.cores, *arguments]
         if self.limit:
             arguments = ["sh", "-c", f'echo $$ >{self.limit.folder}/cgroup.procs && exec "$0" "$@"', *arguments]
         return arguments, environment

@@ -17,6 +17,7 @@ class Ledge(Server):
     """`ledge serve` over a root of its own under .ledge/bench."""
 
     name = "Ledge"
+    cores = None  # those that it may use, as for taskset; None is all
 
     def __init__(self, folder, settings=()):
         super().__init__(WORK / folder)
@@ -41,7 +42,8 @@ class Ledge(Server):
         settings = [f"http.listen=127.0.0.1:{self.port}", f"runtimes.dir={HOME / 'runtimes'}", "log.format=text",
                     "log.level=warn", 'access.loopback=["viewer","infer","feature-writer","operator"]', *self.settings]
         options = [part for setting in settings for part in ("--set", setting)]
-        return [self.binary, "serve", "--root", self.folder, *options], {}
+        pinned = ["taskset", "-c", self.cores] if self.cores else []
+        return [*pinned, self.binary, "serve", "--root", self.folder, *options], {}
 
     def ready(self):
         """Ready with every model: the first start of a box does not wait for new ones."""

@@ -38,13 +38,23 @@ struct Trial {
     agreed: Option<u64>,
     shadow: StagePlan,
     soak: StagePlan,
+    /// The daemon's limit of CPU time changes all the time.
+    quota_changes: bool,
 }
 
 impl Trial {
     /// With default gates, and stages of some hundred requests.
     fn of(old: &'static str, new: &'static str) -> Self {
         let stage = StagePlan { share: 1.0, min_s: 0, min_requests: 300, max_s: 120, ..StagePlan::SHADOW };
-        Self { old, new, old_runtime: None, agreed: None, shadow: stage, soak: StagePlan { min_s: 3, ..stage } }
+        Self {
+            old,
+            new,
+            old_runtime: None,
+            agreed: None,
+            shadow: stage,
+            soak: StagePlan { min_s: 3, ..stage },
+            quota_changes: false,
+        }
     }
 
     fn plan(&self, version: u64) -> Plan {
@@ -162,10 +172,8 @@ fn outcome(daemon: &TestDaemon) -> (String, String) {
 }
 
 fn tried(trial: &Trial) -> (String, String) {
-    tried_on(trial.root())
-}
-
-fn tried_on(root: TestRoot) -> (String, String) {
+    let quota = trial.quota_changes.then(ChangingQuota::start);
+    let root = quota.iter().fold(trial.root(), |root, quota| quota.on(root));
     let daemon = root.start_ready();
     let (outcome, other) = called(&daemon, 2, || outcome(&daemon));
     assert!(other.is_empty(), "callers got {other:?}: {outcome:?}");
@@ -370,10 +378,11 @@ impl Drop for ChangingQuota {
 fn under_changing_load_good_versions_stay_and_bad_ones_go() {
     let trials: u32 = std::env::var("TRIALS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     let agreed = |trial: Trial, agreed| Trial { agreed: Some(agreed), ..trial };
+    let under_quota = |trial: Trial| Trial { quota_changes: true, ..trial };
     let in_onnx_runtime = |trial: Trial| Trial { old_runtime: Some("onnxruntime"), ..trial };
     let kinds: [(&str, Trial, &[&str]); 10] = [
         ("the same", Trial::of("release_work", "release_work_again"), &["committed"]),
-        ("the same under a changing quota", Trial::of("release_work", "release_work_again"), &["committed"]),
+        ("the same, quota", under_quota(Trial::of("release_work", "release_work_again")), &["committed"]),
         ("tiny, the same", Trial::of("release_good", "release_better"), &["committed"]),
         ("retrained", agreed(Trial::of("release_good", "release_retrained"), 60), &["committed"]),
         ("2x slower", Trial::of("release_work", "release_work_twice"), &["latency"]),
@@ -389,9 +398,7 @@ fn under_changing_load_good_versions_stay_and_bad_ones_go() {
         let begun = Instant::now();
         for number in 0..trials {
             let _load = ChangingLoad::start();
-            let quota = kind.ends_with("under a changing quota").then(ChangingQuota::start);
-            let root = trial.root();
-            let (found, detail) = tried_on(quota.iter().fold(root, |root, quota| quota.on(root)));
+            let (found, detail) = tried(trial);
             if !expected.contains(&found.as_str()) {
                 wrong.push(format!("{kind} {number}: {found}: {detail}"));
             }

@@ -279,8 +279,8 @@ pub(super) async fn read(
     Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
 }
 
-/// As [`load`], with its files already read, where it is to run. `checked_in` is the runtime in which all its golden inputs
-/// were answered right on this box, with these very files, `model.toml` and libraries: there the first is run alone.
+/// As [`load`], with its files already read, where it is to run. `checked_in` is the runtime in which it passed all its
+/// checks on this box, with these very files, `model.toml` and libraries: there the first golden input is run alone.
 pub(super) fn load_read<'a>(
     source: VersionSource<'a>,
     folder: &'a VersionFolder,
@@ -665,8 +665,8 @@ impl Loading<'_> {
         }
     }
 
-    /// Checks that the pipeline of `model` can answer, and its golden inputs: the first alone, where all were right on this
-    /// box and nothing has changed since.
+    /// Checks that the pipeline of `model` can answer, and its golden inputs: the first alone, where it passed all checks
+    /// on this box and nothing has changed since.
     async fn check(&self, model: &LoadedModel) -> Result<(), RuntimeRefusal> {
         let (source, runtime) = (self.source, model.runtime());
         let is_checked = !self.is_fallback && self.checked_in == Some(runtime);

@@ -83,8 +83,8 @@
 //!    missing one by type: only after a wrong one steps 4 to 6 are repeated, in ONNX Runtime with exact instructions
 //!    for int8 where the CPU's own are not, and then with the version's float original, `model.float.*`, if it has one.
 //!    Its file counts in the digest, so it shares the model's profile, but no profile is used for it or made from it.
-//!    The refused runtimes and files are listed in `LoadedModel::passed_over`. Where all golden inputs were right at the
-//!    last load and no file of the model has changed since, the first alone is run, and the rest only if it is wrong;
+//!    The refused runtimes and files are listed in `LoadedModel::passed_over`. Where the version passed all this before and
+//!    no file of the model has changed since, the first golden input is run alone, and the rest only if it is wrong;
 //! 7. without a profile and with two runtimes to choose from, steps 4 to 6 are done in both, and the median of up to 30
 //!    runs in turns, one request each, decides. The runtime is saved as a profile; only `ledge tune` measures threads,
 //!    instances and batches. The other copy is torn down before the load goes on;
