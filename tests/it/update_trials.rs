@@ -386,7 +386,7 @@ fn under_changing_load_good_versions_stay_and_bad_ones_go() {
         ("tiny, the same", Trial::of("release_good", "release_better"), &["committed"]),
         ("retrained", agreed(Trial::of("release_good", "release_retrained"), 60), &["committed"]),
         ("2x slower", Trial::of("release_work", "release_work_twice"), &["latency"]),
-        ("2x memory", Trial::of("release_memory_some", "release_memory_twice"), &["memory"]),
+        ("2x memory", Trial::of("release_holds_some", "release_holds_twice"), &["memory"]),
         ("crash 2 %", in_onnx_runtime(Trial::of("release_good", "release_rare_crash")), &["crash"]),
         ("NaN 20 %", Trial::of("release_good", "release_nan"), &["errors"]),
         ("negated 20 %", agreed(Trial::of("release_good", "release_negated"), 995), &["agreement"]),
