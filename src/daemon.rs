@@ -397,6 +397,8 @@ impl App {
 
         listeners.announce();
         shutdown.spawn(counts.run(shutdown.clone()));
+        let memory = serving.memory().clone();
+        std::thread::Builder::new().name("memory".to_owned()).spawn(move || memory.return_released())?;
         let models_loaded = readiness.latch();
         let models_listed = Arc::<Readiness>::default();
         let model_latches = ModelLatches { listed: models_listed.latch(), loaded: models_loaded };
@@ -530,7 +532,7 @@ fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
         starter: seal.starter(),
         folder,
         memory_folder,
-        content_bytes: config.http.max_memory_bytes,
+        content_bytes: config.http.counted_memory_bytes(),
         // As the daemon itself, which has limited its memory by now.
         memory_bytes: rustix::process::getrlimit(rustix::process::Resource::Data).current,
         is_yielding: false,
@@ -575,7 +577,7 @@ fn serving(
         cache_bytes: config.response_cache.max_bytes,
         quota: config.quota.limits(),
         batch_windows: config.serving.batch_windows.clone(),
-        memory_bytes: config.http.max_memory_bytes,
+        memory_bytes: config.http.counted_memory_bytes(),
     };
     Serving::new(repository, features, audit, &limits)
 }

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 sys.dont_write_bytecode = True
 from failure import Failure  # noqa: E402
+from stage import packaged_models  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # The libraries inside OpenVINO's wheel, which does not say their versions.
@@ -23,8 +24,7 @@ def main(file):
     bom = json.loads(file.read_text())
     for wheel, source in sources["runtimes"].items():
         bom["components"].append(of_package("pypi", "library", wheel, source["wheels"][platform.machine()]["sha256"], rows))
-    lines = (CHECKOUT / "packaging" / "models.list").read_text().splitlines()
-    for name in (line.strip() for line in lines if line.strip() and not line.startswith("#")):
+    for name in packaged_models(CHECKOUT):
         model = sources["models"][name]
         for registry, packages in (("pypi", model["wheels"]), ("npm", model.get("npm", {}))):
             bom["components"] += [of_package(registry, "data", package, sha256, rows) for package, sha256 in packages.items()]

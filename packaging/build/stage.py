@@ -12,6 +12,12 @@ from licenses import copyright_file
 DOC = "usr/share/doc/ledge"
 
 
+def packaged_models(checkout):
+    """The names of the models in the full package, from models.list."""
+    lines = (checkout / "packaging" / "models.list").read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
 class Stage:
     def __init__(self, checkout, binary, version, metadata):
         self.checkout, self.binary, self.version, self.metadata = checkout, binary, version, metadata
@@ -79,8 +85,7 @@ class Stage:
         copy(completions / "fish/ledge.fish", self.base / "usr/share/fish/vendor_completions.d/ledge.fish")
 
     def models(self):
-        lines = (self.checkout / "packaging" / "models.list").read_text().splitlines()
-        names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        names = packaged_models(self.checkout)
         for name in names:
             if not (self.ledge / "models" / name).is_dir():
                 raise Failure(f"packaging/models.list names {name}, and .ledge/models has no such folder: `make setup` makes it, coco_detector with npm")

@@ -50,7 +50,7 @@ impl Standalone {
             folder: folder.unwrap_or_default(),
             // Encrypted models are opened by the daemon alone.
             memory_folder: None,
-            content_bytes: config.http.max_memory_bytes,
+            content_bytes: config.http.counted_memory_bytes(),
             memory_bytes: Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
             is_yielding: false,
             is_trial: false,

@@ -89,6 +89,12 @@ impl HttpConfig {
         Duration::from_millis(self.header_timeout_ms)
     }
 
+    /// The bytes of [`Self::max_memory_bytes`] that calls may hold. An eighth is left for what nobody counts: freed memory
+    /// that the allocator has not returned yet, buffers of connections, and the runs in the processes of models.
+    pub fn counted_memory_bytes(&self) -> usize {
+        (self.max_memory_bytes - self.max_memory_bytes / 8).max(self.max_body_bytes)
+    }
+
     /// Every listener.
     pub(super) fn endpoints(&self) -> Vec<Endpoint> {
         let listen = self.listen.iter().map(|address| (address.clone(), None));

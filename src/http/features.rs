@@ -16,7 +16,7 @@ use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::Access;
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{self, ReceivedBody};
-use ledge_part::counted_body::{self, FreeMemoryOnDrop};
+use ledge_part::counted_body;
 use ledge_part::reply::{json, json_bytes};
 use ledge_part::route::PathParts;
 use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
@@ -118,12 +118,12 @@ async fn long_answer(
     let pieces = answer.into_pieces();
     let Some(encoding) = body::accepted_encoding(headers) else {
         let body = Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, Infallible>)));
-        return Ok(counted_body::keep_until_sent(json_bytes(body), (hold, FreeMemoryOnDrop)));
+        return Ok(counted_body::keep_until_sent(json_bytes(body), hold));
     };
     let compressed = body::compress_pieces(encoding, pieces, &account).await;
     let compressed =
         compressed.map_err(|error| FeastError::new(500, format!("the answer cannot be compressed: {error}")))?;
-    Ok(counted_body::keep_until_sent(compressed, FreeMemoryOnDrop))
+    Ok(compressed)
 }
 
 /// `POST /push`.

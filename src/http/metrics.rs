@@ -47,7 +47,7 @@ fn encode(encoder: &mut DescriptorEncoder<'_>, app: &App, access: &Access) -> st
     single(
         encoder,
         "http_body_memory_bytes",
-        "Bodies of requests and answers that are held now; http.max_memory_bytes is their limit",
+        "Bodies of requests and answers that are held now; seven eighths of http.max_memory_bytes are their limit",
         &ConstGauge::new(gauge_value(app.context().memory().used())),
     )?;
     app.parts().iter().try_for_each(|part| part.metrics(encoder, access))

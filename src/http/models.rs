@@ -28,6 +28,7 @@ use ledge_protocol::metadata::{
     ModelState, ModelStatistics, OutputConfig, QueuePolicy, Ready, StatisticsReply, TimeoutAction, UnloadRequest,
     VersionPolicy,
 };
+use ledge_protocol::row_answers::csv_cell;
 
 use super::App;
 use super::reply::not_ready;
@@ -89,7 +90,7 @@ fn properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
     }
     let columns = model.config.pipeline.section().map(PipelineSection::columns).unwrap_or_default();
     if !columns.is_empty() {
-        properties.insert("columns".into(), columns.into_iter().map(csv_cell).collect::<Vec<_>>().join(","));
+        properties.insert("columns".into(), columns.iter().copied().map(csv_cell).collect::<Vec<_>>().join(","));
     }
     let scale = model.scale();
     properties.insert("threads".into(), scale.threads.to_string());
@@ -98,12 +99,6 @@ fn properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
         properties.insert("profile".into(), profile.to_string());
     }
     properties
-}
-
-/// A cell of CSV (RFC 4180).
-fn csv_cell(text: &str) -> String {
-    let is_plain = !text.contains([',', '"', '\n', '\r']);
-    if is_plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
 }
 
 /// The name of a runtime in the metadata of Triton and OpenVINO Model Server.

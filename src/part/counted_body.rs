@@ -1,15 +1,13 @@
 //! Bodies of answers, counted as memory until the caller has read them.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
-use ledge_base::sys;
 
 /// Marks an answer whose bytes are counted already.
 #[derive(Debug, Clone, Copy)]
@@ -39,31 +37,6 @@ pub fn count(answer: Response, account: &Account) -> Response {
 /// Keeps `hold` until the answer is sent, or its connection is closed.
 pub fn keep_until_sent<H: Send + Sync + 'static>(answer: Response, hold: H) -> Response {
     answer.map(|body| Body::new(GuardedBody { body, hold: Arc::new(hold) }))
-}
-
-/// Returns memory to the system when the large answer that holds this is dropped. The allocator would keep the memory,
-/// and such an answer is scattered over all of it.
-pub struct FreeMemoryOnDrop;
-
-/// The time of the next return of memory, or of the last one.
-static NEXT_RETURN: Mutex<Option<Instant>> = Mutex::new(None);
-/// The time between two returns of memory. Each walks the whole heap, so one serves all answers of a second.
-const MEMORY_RETURN_INTERVAL: Duration = Duration::from_secs(1);
-
-impl Drop for FreeMemoryOnDrop {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let mut last = NEXT_RETURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        if last.is_none_or(|at| now >= at) {
-            let at = now + MEMORY_RETURN_INTERVAL;
-            *last = Some(at);
-            runtime.spawn(async move {
-                tokio::time::sleep_until(at.into()).await;
-                let _ = tokio::task::spawn_blocking(sys::return_free_memory).await;
-            });
-        }
-    }
 }
 
 /// The body of an answer, with a hold. A connection takes its frames long before it has sent them, so each frame keeps

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Write;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -127,14 +126,16 @@ fn write_line<'a>(lines: &mut Vec<u8>, cells: impl Iterator<Item = Cow<'a, str>>
         if index > 0 {
             lines.push(b',');
         }
-        if cell.is_empty() || cell.contains(['"', ',', '\n', '\r']) {
-            // A vector takes everything.
-            let _ = write!(lines, "\"{}\"", cell.replace('"', "\"\""));
-        } else {
-            lines.extend_from_slice(cell.as_bytes());
-        }
+        lines.extend_from_slice(csv_cell(&cell).as_bytes());
     }
     lines.push(b'\n');
+}
+
+/// A cell of CSV (RFC 4180, section 2), in quotes where it must be. An empty one has quotes too: a line of it alone would be
+/// no row.
+pub fn csv_cell(text: &str) -> Cow<'_, str> {
+    let is_plain = !text.is_empty() && !text.contains(['"', ',', '\n', '\r']);
+    if is_plain { text.into() } else { format!("\"{}\"", text.replace('"', "\"\"")).into() }
 }
 
 #[cfg(test)]

@@ -218,6 +218,27 @@ fn no_package_has_a_feature_for_tests() {
     }
 }
 
+/// Without the crates: `make sbom` lists them with a tool that `make test` does not need.
+#[test]
+fn each_runtime_and_packaged_model_is_a_component_with_its_licence() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("ledge.cdx.json");
+    crate::daemon::write(&list, br#"{"components": []}"#);
+    let mut command = std::process::Command::new("python3");
+    let output = command.arg(root.join("packaging/build/shipped.py")).arg(&list).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let list: serde_json::Value = serde_json::from_slice(&std::fs::read(&list).unwrap()).unwrap();
+    let components = list["components"].as_array().unwrap();
+    let of_kind = |kind: &str| components.iter().filter(|component| component["type"] == kind).collect::<Vec<_>>();
+    let models = std::fs::read_to_string(root.join("packaging/models.list")).unwrap();
+    let packaged = models.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).count();
+    assert_eq!((of_kind("library").len(), of_kind("machine-learning-model").len()), (2, packaged));
+    for part in [of_kind("library"), of_kind("data")].concat() {
+        assert!(part["licenses"][0]["license"]["id"].is_string(), "{part}");
+    }
+}
+
 #[test]
 fn what_only_one_file_may_name_is_named_by_no_other() {
     let strays: Vec<_> = sources().iter().flat_map(|(file, text)| strays(file, text)).collect();

@@ -81,7 +81,7 @@ fn wait_until_served(target: &Target, way: Way, body: &str) {
 
 #[test]
 fn bodies_share_one_memory_and_who_finds_no_room_is_told_when_to_come_again() {
-    let target = Target::start(&["http.max_body_bytes=1000000", "http.max_memory_bytes=2000000"]);
+    let target = Target::start(&["http.max_body_bytes=1000000", "http.max_memory_bytes=2280000"]);
     // As a tensor it takes twice as much, and as many bytes are set aside for what is made of that.
     let large = tensor(120_000);
     for way in WAYS {
@@ -120,7 +120,7 @@ fn bodies_share_one_memory_and_who_finds_no_room_is_told_when_to_come_again() {
 
 #[test]
 fn answers_that_nobody_reads_count_until_they_are_cut_off() {
-    let settings = ["http.max_body_bytes=8100000", "http.max_memory_bytes=52000000", "http.write_timeout_ms=5000"];
+    let settings = ["http.max_body_bytes=8100000", "http.max_memory_bytes=59400000", "http.write_timeout_ms=5000"];
     let target = Target::start(&settings);
     let body = tensor(ELEMENTS);
     let mut unread = target.connect(Way::Tcp);
@@ -148,7 +148,7 @@ fn answers_that_nobody_reads_count_until_they_are_cut_off() {
 
 #[test]
 fn a_caller_has_no_more_than_half_of_the_memory_while_another_has_some() {
-    let target = Target::start(&["http.max_body_bytes=2000000", "http.max_memory_bytes=12000000"]);
+    let target = Target::start(&["http.max_body_bytes=2000000", "http.max_memory_bytes=13700000"]);
     let mut other = target.connect(Way::Unix);
     other.write_all(head("content-length: 1000000\r\n").as_bytes()).unwrap();
     other.write_all(&vec![b' '; 100_000]).unwrap();
