@@ -143,6 +143,7 @@ impl Sums {
 
     fn remove(&mut self, owner: &Principal, bytes: usize) {
         self.used -= bytes;
+        self.released = self.released.saturating_add(bytes);
         if let Some(own) = self.of.get_mut(owner) {
             *own -= bytes;
             if *own == 0 {
@@ -242,7 +243,6 @@ impl Hold {
         if let Some(memory) = self.account.memory.as_ref().filter(|_| by > 0) {
             let mut sums = memory.sums();
             sums.remove(&self.account.owner, by);
-            sums.released = sums.released.saturating_add(by);
             if sums.released >= RETURN_STEP_BYTES {
                 memory.released.notify_one();
             }

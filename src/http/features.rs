@@ -121,9 +121,7 @@ async fn long_answer(
         return Ok(counted_body::keep_until_sent(json_bytes(body), hold));
     };
     let compressed = body::compress_pieces(encoding, pieces, &account).await;
-    let compressed =
-        compressed.map_err(|error| FeastError::new(500, format!("the answer cannot be compressed: {error}")))?;
-    Ok(compressed)
+    Ok(compressed.map_err(|error| FeastError::new(500, format!("the answer cannot be compressed: {error}")))?)
 }
 
 /// `POST /push`.

@@ -90,7 +90,7 @@ fn properties(app: &App, model: &LoadedModel) -> BTreeMap<String, String> {
     }
     let columns = model.config.pipeline.section().map(PipelineSection::columns).unwrap_or_default();
     if !columns.is_empty() {
-        properties.insert("columns".into(), columns.iter().copied().map(csv_cell).collect::<Vec<_>>().join(","));
+        properties.insert("columns".into(), columns.into_iter().map(csv_cell).collect::<Vec<_>>().join(","));
     }
     let scale = model.scale();
     properties.insert("threads".into(), scale.threads.to_string());
