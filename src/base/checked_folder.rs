@@ -80,6 +80,12 @@ impl CheckedFolder {
         self.found.iter().map(|entry| entry.name.as_str())
     }
 
+    /// Removes the files: they are of no use.
+    pub fn clear(self) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(MANIFEST_FILE))?;
+        self.found.iter().try_for_each(|entry| std::fs::remove_file(self.path.join(&entry.name)))
+    }
+
     /// Lists the current files as complete. The list survives a power cut.
     pub fn keep(self) -> io::Result<()> {
         let now = entries(&self.path)?;
@@ -174,6 +180,8 @@ mod tests {
         written(&path.join("b.blob"), b"for two threads");
         folder.keep().unwrap();
         assert_eq!(take(&path).found.len(), 2);
+        take(&path).clear().unwrap();
+        assert_eq!(entries(&path).unwrap(), []);
     }
 
     #[test]

@@ -344,6 +344,11 @@ pub trait Backend: Send {
     /// The inputs and outputs of the model.
     fn signature(&self) -> &Signature;
 
+    /// True if its load looked for a compiled form in [`CompiledCache`] and found none that it could use.
+    fn missed_cache(&self) -> bool {
+        false
+    }
+
     /// Tells whether the next run begins at once. After a failed run it may begin with a repair, which can take as long
     /// as a load.
     fn is_sound(&self) -> bool {

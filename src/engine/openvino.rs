@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use ledge_base::checked_folder::CheckedFolder;
 use ledge_base::tensor::{DataType, Tensor};
 use openvino::{
-    CompiledModel, Core, DeviceType, ElementType, InferRequest, InferenceError, Model, Node, RwPropertyKey, Shape,
+    CompiledModel, Core, DeviceType, ElementType, InferRequest, InferenceError, Model, Node, PropertyKey,
+    RwPropertyKey, Shape,
 };
 
 use super::backend::{
@@ -73,6 +74,7 @@ impl OpenVino {
         let model = source.read().map_err(|error| refused(&error))?;
         let signature = signature(&model, files)?;
         let runner = source.compile(&model).map_err(|error| refused(&error))?;
+        let missed_cache = !matches!(source.cache, CompiledCache::None) && !runner.is_from_cache();
         // A failed run changes a compiled model only through variable shapes.
         source.is_dynamic = model.is_dynamic();
         let source = (source.is_dynamic || files.dangers.has_control_flow).then_some(source);
@@ -81,7 +83,16 @@ impl OpenVino {
         let rows = signature.inputs.iter().map(rows).collect();
         let bits = files.dangers.bits_of(Runtime::OpenVino);
         let canceller = Arc::default();
-        Ok(Box::new(OpenVinoBackend { source, runner: Some(runner), is_sound: true, signature, rows, bits, canceller }))
+        Ok(Box::new(OpenVinoBackend {
+            source,
+            runner: Some(runner),
+            missed_cache,
+            is_sound: true,
+            signature,
+            rows,
+            bits,
+            canceller,
+        }))
     }
 }
 
@@ -285,6 +296,11 @@ impl Runner {
         Ok(Self { compiled, request, staged })
     }
 
+    fn is_from_cache(&self) -> bool {
+        let property = self.compiled.get_property(&PropertyKey::Other("LOADED_FROM_CACHE".into()));
+        property.is_ok_and(|answer| answer == "YES")
+    }
+
     /// Runs the model on the staged inputs.
     ///
     /// Does not use `infer`: with one thread, OpenVINO 2026.4.1 ignores an exception of the run there and reports
@@ -308,6 +324,7 @@ struct OpenVinoBackend {
     source: Option<ModelSource>,
     /// `None` only with a source, when the compilation of it has failed.
     runner: Option<Runner>,
+    missed_cache: bool,
     /// False from the start of a run until it succeeds. After a failure OpenVINO takes some shapes of that run for
     /// those of the previous run: the same mistake then gets an answer, and a valid call fails or gets a wrong one.
     is_sound: bool,
@@ -353,6 +370,10 @@ impl Backend for OpenVinoBackend {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn missed_cache(&self) -> bool {
+        self.missed_cache
     }
 
     fn is_sound(&self) -> bool {

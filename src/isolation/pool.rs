@@ -280,7 +280,7 @@ impl Children {
             warm_up: order.warm_up.cloned(),
         };
         let facts = home.child.load(load, order.load_limit)?;
-        if let Err(error) = stage.keep_compiled() {
+        if let Err(error) = stage.keep_compiled(facts.missed_cache) {
             tracing::warn!(model = order.name, %error, "the compiled model cannot be kept; the next start compiles it again");
         }
         let bytes = facts.bytes;

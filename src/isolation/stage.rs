@@ -42,8 +42,8 @@ pub struct Stage {
     folders: StageFolders,
     /// The user of the child, where that is not the one of this process.
     user: Option<User>,
-    /// The folder that keeps the compiled model between starts, if it has none yet.
-    to_keep: Option<PathBuf>,
+    /// The folder that keeps the compiled model between starts, and whether it has one.
+    cache: Option<(PathBuf, bool)>,
 }
 
 impl Stage {
@@ -56,7 +56,7 @@ impl Stage {
         user: Option<User>,
     ) -> io::Result<(Self, ModelFiles, CompiledCache)> {
         create(&folders.files, user)?;
-        let mut stage = Self { folders, user, to_keep: None };
+        let mut stage = Self { folders, user, cache: None };
         let home = files.model.parent().unwrap_or(Path::new("."));
         let own = |path: &Path| path.file_name().map(PathBuf::from);
         let named = [own(&files.model), files.weights.as_deref().and_then(own)];
@@ -92,9 +92,10 @@ impl Stage {
                 return Ok(CompiledCache::None);
             }
         };
-        if kept.files().next().is_none() {
+        let has_one = kept.files().next().is_some();
+        self.cache = Some((cache.to_owned(), has_one));
+        if !has_one {
             create(&self.folders.written, self.user)?;
-            self.to_keep = Some(cache.to_owned());
             return Ok(CompiledCache::Own(self.folders.written.clone()));
         }
         let own = self.folders.files.join(COMPILED);
@@ -105,11 +106,16 @@ impl Stage {
         Ok(CompiledCache::Own(own))
     }
 
-    /// Keeps the compiled model that the runtime has left, for the next start.
-    pub fn keep_compiled(&mut self) -> io::Result<()> {
-        let Some(cache) = self.to_keep.take() else { return Ok(()) };
+    /// Keeps the compiled model that the runtime has left, for the next load. One that the runtime could not use, as after a
+    /// change of the CPU, is removed: the next load leaves another one.
+    pub fn keep_compiled(&mut self, missed_cache: bool) -> io::Result<()> {
+        let Some((cache, had_one)) = self.cache.take().filter(|_| missed_cache) else { return Ok(()) };
         let own = &self.folders.written;
         let kept = CheckedFolder::take(&cache, CACHE_LOCK_TIMEOUT)?;
+        if had_one {
+            // Unless another instance has done it.
+            return if kept.files().next().is_some() { kept.clear() } else { Ok(()) };
+        }
         // Another instance was quicker.
         if kept.files().next().is_some() {
             return Ok(());
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compiled_model_is_kept_once_and_found_by_the_next() {
+    fn a_compiled_model_is_kept_once_and_found_by_the_next_until_it_is_of_no_use() {
         let root = tempfile::tempdir().unwrap();
         let (files, cache) = (files(&root.path().join("home")), root.path().join("cache"));
         let stage = |name: &str| {
@@ -236,12 +242,15 @@ mod tests {
         let (mut first, own) = stage("first");
         assert_eq!(fs::read_dir(&own).unwrap().count(), 0);
         durable::replace(&own.join("1.blob"), b"compiled").unwrap();
-        first.keep_compiled().unwrap();
+        first.keep_compiled(true).unwrap();
         let (mut second, own) = stage("second");
         assert_eq!(fs::read(own.join("1.blob")).unwrap(), b"compiled");
         assert!(own.starts_with(root.path().join("second")), "where it may only read");
-        second.keep_compiled().unwrap();
-        let (_third, own) = stage("third");
+        second.keep_compiled(false).unwrap();
+        let (mut third, own) = stage("third");
         assert_eq!(fs::read_dir(own).unwrap().count(), 1);
+        third.keep_compiled(true).unwrap();
+        let (_fourth, own) = stage("fourth");
+        assert_eq!(fs::read_dir(own).unwrap().count(), 0, "what could not be used is gone");
     }
 }

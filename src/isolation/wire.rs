@@ -114,6 +114,8 @@ pub struct LoadedFacts {
     pub signature: Signature,
     /// The memory that the load took, in bytes.
     pub bytes: u64,
+    /// See [`Backend::missed_cache`](ledge_engine::backend::Backend::missed_cache).
+    pub missed_cache: bool,
 }
 
 /// The head of a job.

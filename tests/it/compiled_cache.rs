@@ -93,6 +93,21 @@ fn a_start_survives_a_damaged_cache() {
 }
 
 #[test]
+fn each_part_of_a_chain_is_kept() {
+    let root = TestRoot::new().models(&["document_reader"]);
+    let config = std::fs::read_to_string(root.model("document_reader").join("model.toml")).unwrap();
+    let config = config.replace("runtime = \"auto\"", "runtime = \"openvino\"");
+    let daemon = root.file("document_reader/model.toml", config).start();
+    let mut found = Vec::new();
+    blobs(&daemon.root.folder.path().join("cache"), &mut found);
+    let folders: Vec<_> = found.iter().map(|path| path.parent().unwrap().to_string_lossy()).collect();
+    for part in ["find", "page_turn", "line_turn", "read"] {
+        let of_part = folders.iter().filter(|folder| folder.contains(&format!("-{part}.onnx-1"))).count();
+        assert_eq!(of_part, 1, "{part} of {folders:?}");
+    }
+}
+
+#[test]
 fn a_start_survives_a_kill_while_a_model_is_compiled() {
     let mut root = copies("tflite_blazeface");
     for _ in 0..3 {

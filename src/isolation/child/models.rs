@@ -160,11 +160,11 @@ impl Models {
         }
         let signature = backend.signature().clone();
         let bytes = process::resident_bytes().saturating_sub(before);
-        let canceller = backend.canceller();
+        let (canceller, missed_cache) = (backend.canceller(), backend.missed_cache());
         let (backend, cores) = (Arc::new(Mutex::new(backend)), order.cores.as_slice().into());
         let model = Model { backend, canceller, cores, last_run: Arc::default() };
         self.ran(&model);
         self.lock().insert(order.model, model);
-        Ok(LoadedFacts { signature, bytes })
+        Ok(LoadedFacts { signature, bytes, missed_cache })
     }
 }

@@ -1,7 +1,8 @@
 //! The engine: one budget of cores for all models, a worker pinned to each, and the loading and unloading of instances.
 
+use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -547,9 +548,14 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
     if shared.is_in_process() {
         return super::in_process::load(spec, &files);
     }
-    let library = || spec.runtimes.library(Runtime::OpenVino).ok()?.file_name().map(PathBuf::from);
+    // One for each compiled form: of a part of a chain, and for a number of threads.
+    let form = || {
+        let library = spec.runtimes.library(Runtime::OpenVino).ok()?;
+        let [library, file] = [library.file_name()?, files.model.file_name()?].map(OsStr::to_string_lossy);
+        Some(format!("{library}-{file}-{}", spec.options.threads))
+    };
     let cache = match &spec.options.cache {
-        CompiledCache::Shared(folder) => library().map(|name| folder.join(name)),
+        CompiledCache::Shared(folder) => form().map(|name| folder.join(name)),
         CompiledCache::None | CompiledCache::Own(_) => None,
     };
     let order = ModelOrder {
