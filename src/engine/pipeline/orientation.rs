@@ -97,10 +97,11 @@ fn read_tag(exif: &[u8]) -> Option<u16> {
     let directory = usize::try_from(u32_at(4)?).ok()?;
     let entries = directory.checked_add(2)?;
     for index in 0..usize::from(u16_at(directory)?) {
-        // An entry has 12 bytes: tag, type, count, value.
+        // An entry has 12 bytes: tag, type, count, value. The crate `image` takes no part of one.
         let entry = entries.checked_add(index * 12)?;
+        let (value, _rest) = (u16_at(entry + 8)?, u16_at(entry + 10)?);
         if (u16_at(entry)?, u16_at(entry + 2)?, u32_at(entry + 4)?) == (TAG, SHORT, 1) {
-            return u16_at(entry + 8);
+            return Some(value);
         }
     }
     None
@@ -146,6 +147,8 @@ mod tests {
         }
         assert_eq!(read_tag(b"II*\0\x08\0\0\0\0\0"), None, "no entry");
         assert_eq!(read_tag(b"MM*\0"), None, "another byte order than it says");
+        let whole = exif(false, 2);
+        assert_eq!([20, 21, 22].map(|cut| read_tag(&whole[..cut])), [None, None, Some(2)], "a part of an entry");
     }
 
     proptest! {
