@@ -80,10 +80,12 @@ impl CheckedFolder {
         self.found.iter().map(|entry| entry.name.as_str())
     }
 
-    /// Removes the files: they are of no use.
-    pub fn clear(self) -> io::Result<()> {
-        std::fs::remove_file(self.path.join(MANIFEST_FILE))?;
-        self.found.iter().try_for_each(|entry| std::fs::remove_file(self.path.join(&entry.name)))
+    /// Lists no file as complete, so that the next [`Self::take`] removes them all.
+    pub fn forget(self) -> io::Result<()> {
+        match std::fs::remove_file(self.path.join(MANIFEST_FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Lists the current files as complete. The list survives a power cut.
@@ -180,8 +182,10 @@ mod tests {
         written(&path.join("b.blob"), b"for two threads");
         folder.keep().unwrap();
         assert_eq!(take(&path).found.len(), 2);
-        take(&path).clear().unwrap();
+        take(&path).forget().unwrap();
+        assert_eq!(take(&path).found, []);
         assert_eq!(entries(&path).unwrap(), []);
+        take(&path).forget().unwrap();
     }
 
     #[test]

@@ -344,7 +344,7 @@ pub trait Backend: Send {
     /// The inputs and outputs of the model.
     fn signature(&self) -> &Signature;
 
-    /// True if its load looked for a compiled form in [`CompiledCache`] and found none that it could use.
+    /// True if it was compiled last, and not taken from [`CompiledCache`].
     fn missed_cache(&self) -> bool {
         false
     }

@@ -74,7 +74,6 @@ impl OpenVino {
         let model = source.read().map_err(|error| refused(&error))?;
         let signature = signature(&model, files)?;
         let runner = source.compile(&model).map_err(|error| refused(&error))?;
-        let missed_cache = !matches!(source.cache, CompiledCache::None) && !runner.is_from_cache();
         // A failed run changes a compiled model only through variable shapes.
         source.is_dynamic = model.is_dynamic();
         let source = (source.is_dynamic || files.dangers.has_control_flow).then_some(source);
@@ -83,16 +82,7 @@ impl OpenVino {
         let rows = signature.inputs.iter().map(rows).collect();
         let bits = files.dangers.bits_of(Runtime::OpenVino);
         let canceller = Arc::default();
-        Ok(Box::new(OpenVinoBackend {
-            source,
-            runner: Some(runner),
-            missed_cache,
-            is_sound: true,
-            signature,
-            rows,
-            bits,
-            canceller,
-        }))
+        Ok(Box::new(OpenVinoBackend { source, runner: Some(runner), is_sound: true, signature, rows, bits, canceller }))
     }
 }
 
@@ -324,7 +314,6 @@ struct OpenVinoBackend {
     source: Option<ModelSource>,
     /// `None` only with a source, when the compilation of it has failed.
     runner: Option<Runner>,
-    missed_cache: bool,
     /// False from the start of a run until it succeeds. After a failure OpenVINO takes some shapes of that run for
     /// those of the previous run: the same mistake then gets an answer, and a valid call fails or gets a wrong one.
     is_sound: bool,
@@ -373,7 +362,7 @@ impl Backend for OpenVinoBackend {
     }
 
     fn missed_cache(&self) -> bool {
-        self.missed_cache
+        self.runner.as_ref().is_some_and(|runner| !runner.is_from_cache())
     }
 
     fn is_sound(&self) -> bool {

@@ -113,8 +113,7 @@ impl Stage {
         let own = &self.folders.written;
         let kept = CheckedFolder::take(&cache, CACHE_LOCK_TIMEOUT)?;
         if had_one {
-            // Unless another instance has done it.
-            return if kept.files().next().is_some() { kept.clear() } else { Ok(()) };
+            return kept.forget();
         }
         // Another instance was quicker.
         if kept.files().next().is_some() {

@@ -99,9 +99,9 @@ fn read_tag(exif: &[u8]) -> Option<u16> {
     for index in 0..usize::from(u16_at(directory)?) {
         // An entry has 12 bytes: tag, type, count, value. The crate `image` takes no part of one.
         let entry = entries.checked_add(index * 12)?;
-        let (value, _rest) = (u16_at(entry + 8)?, u16_at(entry + 10)?);
+        exif.get(entry..)?.first_chunk::<12>()?;
         if (u16_at(entry)?, u16_at(entry + 2)?, u32_at(entry + 4)?) == (TAG, SHORT, 1) {
-            return Some(value);
+            return u16_at(entry + 8);
         }
     }
     None

@@ -155,12 +155,14 @@ impl Models {
         let _ = self.runtimes.version(order.runtime);
         let before = process::resident_bytes();
         let mut backend = self.runtimes.load(order.runtime, &order.files, &order.options)?;
+        // Asked before the warm-up, whose repair takes from the cache what was left there now.
+        let missed_cache = backend.missed_cache();
         if let Some(warm_up) = &order.warm_up {
             warm_up.run(&mut *backend);
         }
         let signature = backend.signature().clone();
         let bytes = process::resident_bytes().saturating_sub(before);
-        let (canceller, missed_cache) = (backend.canceller(), backend.missed_cache());
+        let canceller = backend.canceller();
         let (backend, cores) = (Arc::new(Mutex::new(backend)), order.cores.as_slice().into());
         let model = Model { backend, canceller, cores, last_run: Arc::default() };
         self.ran(&model);

@@ -555,8 +555,8 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backe
         Some(format!("{library}-{file}-{}", spec.options.threads))
     };
     let cache = match &spec.options.cache {
-        CompiledCache::Shared(folder) => form().map(|name| folder.join(name)),
-        CompiledCache::None | CompiledCache::Own(_) => None,
+        CompiledCache::Shared(folder) if spec.runtime == Runtime::OpenVino => form().map(|name| folder.join(name)),
+        _ => None,
     };
     let order = ModelOrder {
         name: &spec.own_process,
