@@ -472,6 +472,8 @@ pub struct LoadOptions {
     pub cache: CompiledCache,
     /// Makes the runtime use slower instructions, if it can, on a CPU whose int8 instructions would give wrong sums.
     pub exact_int8: bool,
+    /// True for a model of a chain, whose inputs hardly ever have a shape that came before: little is kept for each shape.
+    pub is_part: bool,
 }
 
 /// The folder in which OpenVINO finds and leaves compiled models.

@@ -88,7 +88,7 @@ fn load(runtimes: &Runtimes, file: &str, order: &Value) -> Result<Box<dyn Backen
         dangers,
         class_maps: facts.class_maps,
     };
-    let options = LoadOptions { threads: 1, cache: CompiledCache::None, exact_int8: false };
+    let options = LoadOptions { threads: 1, cache: CompiledCache::None, exact_int8: false, is_part: false };
     runtimes.load(runtime, &files, &options).map_err(|error| error.to_string())
 }
 

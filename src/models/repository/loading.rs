@@ -565,6 +565,7 @@ impl Loading<'_> {
                     .filter(|_| self.source.sealed.is_none())
                     .map_or(CompiledCache::None, |folder| CompiledCache::Shared(folder.join(self.digest))),
                 exact_int8: self.exact_int8,
+                is_part: !self.parts.is_empty(),
             },
             scale,
             limits: QueueLimits {

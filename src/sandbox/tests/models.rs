@@ -115,7 +115,8 @@ pub fn run(folders: &[PathBuf], threads: usize, runtimes: &Path, cache: &Path, m
     for files in folders.iter().flat_map(|folder| models_in(folder)) {
         for runtime in Runtime::ALL {
             let cache = cache.join(files.model.display().to_string().replace('/', "_"));
-            let options = LoadOptions { threads, cache: CompiledCache::Shared(cache), exact_int8: false };
+            let options =
+                LoadOptions { threads, cache: CompiledCache::Shared(cache), exact_int8: false, is_part: false };
             let name = format!("{} {runtime}", files.model.display());
             tell(match runtimes.load(runtime, &files, &options) {
                 Ok(backend) => format!("{name} {}", answer(backend)),
