@@ -603,6 +603,7 @@ async fn run_model_repository(
     // True once the first reading has settled.
     let has_started = AtomicBool::new(false);
     let mut loading = FuturesUnordered::<BoxFuture<'_, ()>>::new();
+    loading.push(Box::pin(keep_cache_small(serving.repository())));
     loop {
         let is_reload = has_started.load(Ordering::Relaxed);
         match serving.repository().begin_refresh(&Principal::Local) {
@@ -651,6 +652,17 @@ async fn run_model_repository(
         // Feature views first: models may need new ones.
         let (store, config) = (serving.features().clone(), config.features.clone());
         let _ = tokio::task::spawn_blocking(move || reload_views(&store, &config)).await;
+    }
+}
+
+/// Removes unused compiled models ten minutes after the start, when those in use are loaded, and then each day.
+async fn keep_cache_small(repository: &Repository) {
+    let mut days =
+        tokio::time::interval_at(tokio::time::Instant::now() + Duration::from_mins(10), Duration::from_hours(24));
+    loop {
+        days.tick().await;
+        let repository = repository.clone();
+        let _ = tokio::task::spawn_blocking(move || repository.remove_unused_compiled()).await;
     }
 }
 

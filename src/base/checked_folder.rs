@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::durable;
+use crate::{clock, durable};
 
 /// The file that the user of the folder has locked.
 const LOCK_FILE: &str = ".lock";
@@ -58,6 +58,8 @@ impl CheckedFolder {
             }
         }
 
+        // On a file system that cannot be written nothing is removed either.
+        let _ = lock.set_modified(now());
         let listed = std::fs::read_to_string(path.join(MANIFEST_FILE)).unwrap_or_default();
         let mut found = entries(path)?;
         if manifest(path, &found).ok() != Some(listed) {
@@ -127,6 +129,40 @@ pub fn close_to_others(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Removes each folder in `folder` in which no [`CheckedFolder`] was taken and no file changed for this time, if `may_go` says so
+/// of its name. Returns their number.
+pub fn remove_unused(folder: &Path, unused_for: Duration, may_go: impl Fn(&str) -> bool) -> io::Result<usize> {
+    let now = now();
+    let mut removed = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && may_go(&entry.file_name().to_string_lossy())
+            // A time to come is that of a clock which was wrong.
+            && now.duration_since(last_change(&entry.path())?).is_ok_and(|unused| unused > unused_for)
+        {
+            std::fs::remove_dir_all(entry.path())?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(clock::unix_millis())
+}
+
+/// The last time that something in this folder changed.
+fn last_change(folder: &Path) -> io::Result<SystemTime> {
+    let mut last = folder.symlink_metadata()?.modified()?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_folder = entry.file_type()?.is_dir();
+        last = last.max(if is_folder { last_change(&entry.path())? } else { entry.metadata()?.modified()? });
+    }
+    Ok(last)
+}
+
 /// The files in a folder without lock and manifest, by name.
 fn entries(folder: &Path) -> io::Result<Vec<FileEntry>> {
     let mut entries = Vec::new();
@@ -186,6 +222,29 @@ mod tests {
         assert_eq!(take(&path).found, []);
         assert_eq!(entries(&path).unwrap(), []);
         take(&path).forget().unwrap();
+    }
+
+    #[test]
+    fn only_what_is_unused_and_not_needed_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let day = Duration::from_hours(24);
+        for name in ["unused", "taken", "needed"] {
+            let path = root.path().join(name).join("inner");
+            take(&path).keep().unwrap();
+            for old in [path.join(LOCK_FILE), path.join(MANIFEST_FILE), path.clone(), path.parent().unwrap().to_owned()]
+            {
+                if old.exists() {
+                    File::open(old).unwrap().set_modified(now() - 2 * day).unwrap();
+                }
+            }
+        }
+        written(&root.path().join("file"), b"no folder");
+        take(&root.path().join("taken/inner"));
+
+        assert_eq!(remove_unused(root.path(), 3 * day, |name| name != "needed").unwrap(), 0);
+        assert_eq!(remove_unused(root.path(), day, |name| name != "needed").unwrap(), 1);
+        let left = ["unused", "taken", "needed", "file"].map(|name| root.path().join(name).exists());
+        assert_eq!(left, [false, true, true, true]);
     }
 
     #[test]

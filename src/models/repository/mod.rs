@@ -33,6 +33,7 @@
 //! * `load_places.rs` - places for loads of served, new and failed versions
 //! * `known.rs` - loads a version by what is known about it, and remembers the outcome
 //! * `loads.rs` - loads and unloads models of the owner's folder
+//! * `compiled.rs` - removes the compiled models of versions that are not used any more
 //! * `libraries.rs` - moves every model to another library of its runtime
 //! * `managed.rs` - models whose live version updates decide
 //! * `check.rs` - tries every version in every runtime without serving any
@@ -102,6 +103,7 @@ pub mod candidate;
 pub mod comparison;
 pub mod chain;
 mod check;
+mod compiled;
 pub mod config;
 mod crashed;
 pub mod feature_config;
