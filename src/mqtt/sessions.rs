@@ -177,7 +177,6 @@ impl SessionTask {
                     () = features.opened() => self.serve(&mut dispatcher, &end).await,
                     () = end.requested() => {}
                 }
-                self.plans.note_subscribed(self.name, false);
                 self.gateway.statistics.forget_session(&self.client_id());
             } else if self.plans.may_be_left(self.name) {
                 self.discard(plan.rules.version, &end).await;

@@ -184,7 +184,7 @@ fn compared(comparison: &AnswerComparison, as_json: bool, out: &mut Output) -> a
             writeln!(out, "  they differ on {}", disagreements.join(", "))?;
         }
         if let Some(reason) = unanswered_reason {
-            writeln!(out, "  {unanswered} inputs have no answer, the first one for this reason: {reason}")?;
+            writeln!(out, "  no answer to compare: {unanswered}, the first for this reason: {reason}")?;
         }
     }
     Ok(if agreed == compared { Exit::Success } else { Exit::Failure })
