@@ -191,12 +191,17 @@ impl Serving<'_> {
         run(command.args(["--header", "Content-Type: image/png", "--data-binary", &body]))
     }
 
+    /// The process that `unshare` has started; `None` after its end.
+    fn daemon(&self) -> Option<u32> {
+        let parent = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+        children.trim().parse().ok()
+    }
+
     /// Asks it to end, as systemd does, and waits until it has.
     #[track_caller]
     pub fn stop(mut self) {
-        let parent = self.child.id();
-        let child = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-        send_signal(child.trim().parse().unwrap(), "TERM");
+        send_signal(self.daemon().unwrap(), "TERM");
         let ended = self.child.wait().unwrap();
         assert!(ended.success(), "{ended}: {}", self.log());
     }
@@ -204,6 +209,10 @@ impl Serving<'_> {
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
+        // It has another user than `unshare`, with which it would end otherwise.
+        if let Some(daemon) = self.daemon() {
+            send_signal(daemon, "KILL");
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
