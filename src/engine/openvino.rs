@@ -130,7 +130,7 @@ const PREPARED_NODES: &str = "CPU_RUNTIME_CACHE_CAPACITY";
 /// grew by 6 MiB with each. A run with a new shape takes up to a fifth longer.
 const PREPARED_NODES_MAX: &str = "300";
 
-/// Nodes that repeat within a run. With 300 the four models of `document_reader` take 70 to 140 MiB more over sixty receipts. With 50
+/// The same for a model of a chain: enough for nodes that repeat within a run. With 300 the four models of `document_reader` take 70 to 140 MiB more over sixty receipts. With 50
 /// everywhere, sentences of all lengths would take 11 % more CPU time.
 const PREPARED_NODES_OF_PART_MAX: &str = "50";
 
