@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot};
+use crate::fault_rounds::wait_until;
 
 /// `rows` rows of 16 numbers that no other caller sends.
 pub fn add_sub_request(rows: usize, value: usize) -> Value {
@@ -123,6 +125,11 @@ fn batch_work_waits_for_interactive_work() {
 fn each_core_has_one_pinned_worker_however_many_models_there_are() {
     let names = ["add_sub", "dynamic_sum", "fixed_shape", "identity_fp32", "log_nan"];
     let daemon = TestRoot::new().models(&names).start();
+    // One process has all models: that of first loads, which has its own threads here, has ended.
+    let is_watch = |(name, _): &(String, String)| name == "runtime-watch";
+    wait_until("the models are loaded", Duration::from_mins(1), || {
+        threads(&daemon).into_iter().filter(is_watch).count() == 1
+    });
     let threads = threads(&daemon);
     let workers: Vec<_> = threads.iter().filter(|(name, _)| name.starts_with("infer-core-")).collect();
     let cores: BTreeSet<&str> = workers.iter().map(|(_, cores)| cores.as_str()).collect();
