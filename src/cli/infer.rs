@@ -3,7 +3,7 @@
 mod batch;
 mod calls;
 mod csv;
-mod files;
+pub(super) mod files;
 mod lines;
 mod progress;
 mod report;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_models::repository::Sources;
@@ -30,6 +30,7 @@ use super::{Exit, Globals, Output, block_on, output};
 use crate::config::Config;
 use crate::daemon::Standalone;
 use batch::Batch;
+pub(super) use calls::FileAnswer;
 use calls::{Caller, Server};
 use files::Inputs;
 use progress::{Progress, note};
@@ -137,6 +138,30 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
 #[cfg(feature = "bench")]
 pub(super) fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Inputs::find(&[folder.to_owned()], None)?.into_paths()
+}
+
+/// Runs a loaded model on files, passes each answer on in the order of the files, and unloads the model.
+pub(super) async fn answer_files(
+    serving: Standalone,
+    target: &Target,
+    inputs: &[files::Input],
+    mut take: impl FnMut(&Path, FileAnswer),
+) -> anyhow::Result<()> {
+    let in_flight = CALLS_PER_CORE * serving.repository().engine().cores().len();
+    let (progress, stop) = (Progress::new(inputs.len()), Stop::default());
+    let caller = Caller::Here(Box::new(serving));
+    let batch = Batch::new(&caller, target, in_flight, &progress, &stop);
+    let answers = batch.answers(inputs).try_for_each(|answered| {
+        progress.advance(answered.answer.is_ok());
+        take(answered.path, answered.answer);
+        std::future::ready(Ok(()))
+    });
+    let ended = answers.await;
+    progress.finish();
+    if let Caller::Here(serving) = &caller {
+        serving.repository().unload_all(&Principal::Local).await;
+    }
+    ended
 }
 
 /// The server of `--url`, or a serving core with one loaded model.

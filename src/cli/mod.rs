@@ -67,6 +67,7 @@ Examples:
   ledge top                                     show the activity of a running server
   ledge bench efficientnet_lite0                measure the speed, in process and over HTTP
   ledge models list                             list the models and their versions
+  ledge models evaluate my_model photos/        measure the accuracy on photographs whose classes are known
   ledge features list                           list the feature views with their row counts
   ledge mqtt try cameras/door coffee.png        show what a message would cause
   ledge mqtt check                              check that the broker grants what Ledge needs
@@ -129,7 +130,7 @@ pub enum Command {
     /// only this model, and stops it at the end. With --images it counts right answers instead, or compares two models,
     /// versions or runtimes.
     Bench(Box<bench::BenchArgs>),
-    /// List, show and check the models of the repository.
+    /// List, show, check, compare and evaluate the models of the repository.
     Models(models::ModelsArgs),
     /// Use the feature store of a running server: read and push features, back it up, restore, export, import.
     Features(features::FeaturesArgs),

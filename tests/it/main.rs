@@ -4,6 +4,7 @@
 mod access;
 mod access_matrix;
 mod access_table;
+mod accuracy;
 mod appliance;
 mod alerts;
 mod audit;

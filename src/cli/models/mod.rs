@@ -1,7 +1,9 @@
-//! `ledge models list | show | check | compare`: the model repository on disk, without a daemon. `catalogue.rs` has the verbs of the
-//! catalogue.
+//! `ledge models list | show | check | compare | evaluate`: the model repository on disk, without a daemon. `catalogue.rs` has the
+//! verbs of the catalogue.
 
 mod catalogue;
+mod evaluate;
+mod labels;
 pub mod missing;
 
 use std::collections::BTreeSet;
@@ -24,6 +26,7 @@ use serde_json::{Value, json};
 use super::{Exit, Globals, Output, block_on, load_registry};
 use crate::config::Config;
 use crate::daemon::Standalone;
+use evaluate::EvaluateArgs;
 use missing::Elsewhere;
 
 /// The arguments of `ledge models`.
@@ -87,6 +90,11 @@ pub enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Measure the accuracy of a model: run it on files whose classes are known, and count the right answers.
+    ///
+    /// top-1 is the share of the files whose label comes first, top-5 that of those whose label is among the first five of
+    /// the answer. Exit code 1 when a file has no answer.
+    Evaluate(EvaluateArgs),
     /// List the models of the catalogue: the job, size, licence, source and measured accuracy of each.
     Catalogue {
         #[command(flatten)]
@@ -130,6 +138,7 @@ Examples:
   ledge models check my_model
   ledge models check --repository ./my_models    before they are copied to the box
   ledge models compare my_model my_retrained_model --inputs ./inputs
+  ledge models evaluate my_model photographs/    a subfolder for each class
   ledge models catalogue                         models that can be added
   ledge models add all_minilm_l6_v2
   ledge models add all_minilm_l6_v2 --from /media/usb";
@@ -157,6 +166,12 @@ pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Re
                 ComparisonOptions { inputs: inputs.as_deref(), scores: scores.as_deref(), tolerance: *tolerance };
             let compare = standalone.repository().compare(old, new, options);
             compared(&block_on(compare)??, *json, out)
+        }
+        ModelsCommand::Evaluate(args) => {
+            if let Some(path) = &args.repository {
+                config.repository.use_only(path.clone());
+            }
+            block_on(evaluate::run(&config, args, out))?
         }
         ModelsCommand::Catalogue { from, json } => catalogue::list(&config, from.address.as_ref(), *json, out),
         ModelsCommand::Add { model, from } => catalogue::add(&config, model, from.address.as_ref(), out),
