@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -25,11 +25,14 @@ setup-test: ## the same, and what the tests need: small models, a client library
 	@$(PYTHON) models/setup --test
 	@$(PYTHON) benches/peers/fetch.py cargo
 
-build: ## compile the release binary, target/release/ledge (FEATURES=full: with Parquet files, encrypted backups and ledge bench)
+build: ## compile the release binary, target/release/ledge (FEATURES=full: with Parquet files and encrypted backups)
 	cargo build --release --locked $(if $(FEATURES),--features $(FEATURES))
 
 build-dist: ## compile the binary as packages have it, target/dist/ledge: optimized across crates, in twice the time
 	cargo build --profile dist --features full --locked
+
+build-bench: build-dist ## compile ledge-bench, which measures, beside it: target/dist/ledge-bench
+	cargo build --profile dist --package ledge-bench --locked
 
 run: setup build ## set up, build, start Ledge on port 8000 and ask it what is on a photograph
 	@PYTHON=$(PYTHON) models/demo.sh
@@ -119,7 +122,7 @@ sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bri
 release-check: sbom ## what a release must pass besides the tests: licences, sources, and known flaws of what is linked in
 	@packaging/release-check
 
-bench: setup-test build-dist ## print the budget table, and fail when a budget is missed: Ledge beside the runtime in-process (a quarter of an hour beside its builds; BENCH=--quick, BENCH=--long)
+bench: setup-test build-bench ## print the budget table, and fail when a budget is missed: Ledge beside the runtime in-process (a quarter of an hour beside its builds; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess
 	$(PYTHON) benches/budget $(BENCH)
 
@@ -128,7 +131,7 @@ bench-fleet: ## simulate 10,000 boxes through rollouts of days, in minutes; figu
 	$(PYTHON) packaging/platform/setup
 	.ledge/platform/bin/python3 benches/fleet/simulate.py --plot target/fleet.svg --json target/fleet.json
 
-bench-peers: setup-test build-dist ## fetch Triton, MLServer, mosec and Feast, and run them interleaved with Ledge (BENCH as above)
+bench-peers: setup-test build-bench ## fetch Triton, MLServer, mosec and Feast, and run them interleaved with Ledge (BENCH as above)
 	$(PYTHON) benches/peers/fetch.py
 	$(PYTHON) benches/budget --peers $(BENCH)
 

@@ -2,7 +2,7 @@
 
 `open_reference` is the one place that decides what measures it: Python's bindings of the same two runtimes, of the very
 versions that the daemon loads. `serving_core` is the step between it and a served call: Ledge's own queue and threads
-without HTTP, as `ledge bench --in-process` measures it.
+without HTTP, as `ledge-bench --in-process` measures it.
 """
 import json
 import subprocess
@@ -12,7 +12,7 @@ from peers import fetch
 
 from .figures import percentile
 from .lanes import Lane, Round
-from .ledge import CHECKOUT, HOME, has_verb
+from .ledge import CHECKOUT, bench_tool, run_bench
 
 
 class Worker:
@@ -87,26 +87,23 @@ class DecodeLane(Lane):
 
 
 class ServingCoreLane(Lane):
-    """A lane whose rounds are each a run of `ledge bench --in-process`; it takes its own CPU time, loading excluded."""
+    """A lane whose rounds are each a run of `ledge-bench --in-process`; it takes its own CPU time, loading excluded."""
 
     def __init__(self, name, daemon, model):
         super().__init__(name)
-        self.command = [daemon.binary, "bench", model, "--in-process", "--concurrency", "1", "--rounds", "1", "--warmup", "300ms",
-                        "--json", "--root", daemon.folder, "--set", f"runtimes.dir={HOME / 'runtimes'}"]
+        self.daemon, self.model = daemon, model
 
     def measure(self, seconds):
-        command = [*map(str, self.command), "--duration", f"{int(seconds * 1000)}ms"]
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if result.returncode:
-            raise RuntimeError(f"ledge bench ended with {result.returncode}: {result.stderr.strip()[-300:]}")
-        figures = json.loads(result.stdout)["results"][0]["figures"]
+        report = run_bench(self.daemon, self.model, "--in-process", "--concurrency", "1", "--rounds", "1", "--warmup", "300ms",
+                           "--duration", f"{int(seconds * 1000)}ms")
+        figures = report["results"][0]["figures"]
         latency = figures["latency_ms"]
         return Round(figures["answered"], figures["cpu_ms_per_request"] * 1e3, latency["p50"] * 1e3, latency["p99"] * 1e3, {})
 
 
 def serving_core(daemon, model):
-    """[the lane], or nothing from a binary without that verb."""
-    return [ServingCoreLane("the serving core without HTTP", daemon, model)] if has_verb("bench", daemon.binary) else []
+    """[the lane], or nothing for a binary without `ledge-bench` beside it."""
+    return [ServingCoreLane("the serving core without HTTP", daemon, model)] if bench_tool(daemon.binary) else []
 
 
 def check_versions():

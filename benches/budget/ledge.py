@@ -62,10 +62,19 @@ class Ledge(Server):
         return "not in the repository"
 
 
-def has_verb(verb, binary):
-    """True if the command line has this verb."""
-    result = subprocess.run([binary, verb, "--help"], stdin=subprocess.DEVNULL, capture_output=True)
-    return result.returncode == 0
+def bench_tool(binary):
+    """The program `ledge-bench` of the same build as a binary, or None."""
+    tool = Path(binary).with_name("ledge-bench")
+    return tool if tool.is_file() else None
+
+
+def run_bench(daemon, model, *options):
+    """The report of `ledge-bench` on a model of the daemon's folder."""
+    command = [bench_tool(daemon.binary), model, "--root", daemon.folder, "--set", f"runtimes.dir={HOME / 'runtimes'}", "--json", *options]
+    result = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"ledge-bench ended with {result.returncode}: {result.stderr.strip()[-300:]}")
+    return json.loads(result.stdout)
 
 
 def pipeline_config(runtime, instances=1):

@@ -134,12 +134,6 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
     })?
 }
 
-/// The paths of the files in a folder, at any depth, in order.
-#[cfg(feature = "bench")]
-pub(super) fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    Inputs::find(&[folder.to_owned()], None)?.into_paths()
-}
-
 /// Runs a loaded model on files, passes each answer on in the order of the files, and unloads the model.
 pub(super) async fn answer_files(
     serving: Standalone,

@@ -4,11 +4,6 @@
 
 pub mod assets;
 pub mod audit;
-#[cfg(feature = "bench")]
-pub mod bench;
-#[cfg(not(feature = "bench"))]
-#[path = "bench_unavailable.rs"]
-pub mod bench;
 pub mod checks;
 pub mod config;
 pub mod doctor;
@@ -34,8 +29,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use ledge_base::names;
 pub use ledge_base::toml_check::BadConfiguration;
+use ledge_base::{names, sys};
 use ledge_features::registry::Registry;
 use ledge_identity::sealing::MasterKeyError;
 use ledge_service::off_thread::block_on;
@@ -65,7 +60,6 @@ Examples:
   ledge serve --set http.listen=127.0.0.1:9000  use another address, for this start only
   ledge infer efficientnet_lite0 coffee.png     run a model on a file, without a server
   ledge top                                     show the activity of a running server
-  ledge bench efficientnet_lite0                measure the speed, in process and over HTTP
   ledge models list                             list the models and their versions
   ledge models evaluate my_model photos/        measure the accuracy on photographs whose classes are known
   ledge features list                           list the feature views with their row counts
@@ -123,13 +117,6 @@ pub enum Command {
     ///
     /// Latencies are estimated from the server's histograms, as in Prometheus.
     Top(top::TopArgs),
-    /// Measure how fast a model answers, in process and over HTTP, or how accurate it is.
-    ///
-    /// Calls the model in this process and over HTTP in turns, in one run, under the loads given, and reports
-    /// latencies, answers per second, CPU time and memory. Without --url it starts its own server on a free port, with
-    /// only this model, and stops it at the end. With --images it counts right answers instead, or compares two models,
-    /// versions or runtimes.
-    Bench(Box<bench::BenchArgs>),
     /// List, show, check, compare and evaluate the models of the repository.
     Models(models::ModelsArgs),
     /// Use the feature store of a running server: read and push features, back it up, restore, export, import.
@@ -167,6 +154,17 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
 }
 
+/// Prepares this process, which must have only one thread yet.
+pub fn prepare_process() {
+    sys::switch_runtime_telemetry_off();
+    sys::share_memory_arenas();
+    sys::keep_files_private();
+    sys::close_other_files_on_exec();
+    // Before Linux 6.4 the kernel tells this only by a file, which a process that has closed its memory to others cannot open.
+    // Read once, rustix keeps it; read too late, it panics.
+    let _ = rustix::param::page_size();
+}
+
 /// Runs the command line of this process.
 pub fn run(out: &mut Output) -> anyhow::Result<Exit> {
     ledge_isolation::spawner::end_with_spawner()?;
@@ -184,7 +182,6 @@ impl Cli {
             Command::Serve(args) => serve::run(globals, &args, out),
             Command::Infer(args) => infer::run(globals, &args, out),
             Command::Top(args) => top::run(globals, &args, out),
-            Command::Bench(args) => bench::run(globals, &args, out),
             Command::Models(args) => models::run(globals, &args, out),
             Command::Features(args) => features::run(globals, &args, out),
             Command::Mqtt(args) => mqtt::run(globals, &args, out),

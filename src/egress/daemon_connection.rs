@@ -23,7 +23,7 @@ use super::channel::ByteStream;
 use super::tls::{TlsClient, TlsError, TlsSettings};
 
 /// Limit for connecting to a daemon, the TLS handshake included.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A machine that sends no sign of life for this long has gone, however long an answer may take. Before a server at its
 /// limit of connections reads a request, it may take this long, too.
@@ -49,15 +49,13 @@ pub enum DaemonError {
     Tls { url: String, error: TlsError },
     #[error("the API key is not sent to {url}, because this connection is not encrypted: use https://")]
     Exposed { url: String },
-    #[error("{url} cannot be measured: expected http://HOST:PORT or unix:PATH, on the machine that the server runs on")]
-    Measured { url: String },
     #[error("the connection to the daemon failed during the request: {0}")]
     Exchange(#[from] hyper::Error),
 }
 
 /// The socket of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+enum Target {
     Tcp { authority: String },
     Tls { at: HostPort, authority: String },
     Unix { path: PathBuf },
@@ -133,7 +131,7 @@ pub struct DaemonAnswer {
 
 impl DaemonError {
     /// The error for a failed connection to `url`.
-    pub(super) fn connecting(url: &str, error: std::io::Error) -> Self {
+    fn connecting(url: &str, error: std::io::Error) -> Self {
         let url = url.to_owned();
         if error.kind() == std::io::ErrorKind::PermissionDenied {
             Self::Forbidden { url }
@@ -143,7 +141,7 @@ impl DaemonError {
     }
 }
 
-pub(super) fn target(url: &str) -> Result<Target, DaemonError> {
+fn target(url: &str) -> Result<Target, DaemonError> {
     let wrong = || DaemonError::Address { url: url.to_owned() };
     if let Some(path) = url.strip_prefix("unix:") {
         return Ok(Target::Unix { path: path.trim_start_matches("//").into() });

@@ -18,7 +18,6 @@
 //! * `stored_counts.rs` - the same since the installation, in one file
 //! * `ip_filter.rs` - the allow-list as addresses, for systemd's filter
 //! * `daemon_connection.rs` - connections from the command line to a daemon, by Unix socket, HTTPS or HTTP
-//! * `raw.rs` - a blocking connection from the command line to a daemon, for measurements
 //! * `tests.rs`, `tests/` - tests against servers on loopback
 //!
 //! Invariants:
@@ -43,7 +42,6 @@ mod stored_counts;
 mod link;
 mod message_stream;
 mod policy;
-mod raw;
 mod tls;
 mod tls_files;
 mod tunnel;
@@ -74,7 +72,6 @@ pub use http::{SNAPSHOT_HEADERS, Snapshot, SnapshotClient};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
-pub use raw::RawConnection;
 pub use stored_counts::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};
 use tls::TlsClient;
 pub use tls::{CERTIFICATE_FILE_BYTES_MAX, CertificateTime, certificates, identity_error, private_key};

@@ -26,7 +26,7 @@ pub enum Content {
     /// The versions that this box runs, and its condition.
     #[serde(rename = "reports")]
     Report,
-    /// Inference calls to a box elsewhere, as `ledge bench` makes them. The daemon answers calls and makes none.
+    /// Inference calls to a box elsewhere, as `ledge-bench` makes them. Ledge answers calls and makes none.
     #[serde(rename = "calls")]
     Call,
     /// Requests for files of the update repository and for pictures of cameras: their names, the login of a camera, and

@@ -37,7 +37,9 @@ pub fn what(content: Content) -> &'static str {
         }
         Content::Presence => "the state of this box and of each camera, online or offline",
         Content::Report => "the software, models and health of this box, for the platform",
-        Content::Call => "inference calls to another box; only `ledge bench` sends them, the server never does",
+        Content::Call => {
+            "inference calls to another box: Ledge sends none, only `ledge-bench` does, a tool of its developers"
+        }
         Content::Request => {
             "requests for files of the update repository and for pictures of cameras, without data about this box"
         }
@@ -97,7 +99,7 @@ pub fn messages(content: Content) -> Vec<Message> {
         Content::Presence => vec![constant("presence", &[("*", "the word online or offline, nothing else")])],
         Content::Report => vec![typed("the reported document (JSON)", report::schema())],
         Content::Call => vec![constant(
-            "a call of `ledge bench`",
+            "a call of `ledge-bench`",
             &[("*", "an image or tensors named on the command line, or random numbers of the model's shape")],
         )],
         Content::Request => {

@@ -13,14 +13,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::client::Client;
+use crate::{CHECKOUT, PROGRAM};
 
 /// Starting, loading and stopping stay far below this, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// The folder that `make setup` fills; `LEDGE_TEST_ROOT` names another.
 pub fn setup_root() -> PathBuf {
-    let root = std::env::var_os("LEDGE_TEST_ROOT")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".ledge"), PathBuf::from);
+    let root = std::env::var_os("LEDGE_TEST_ROOT").map_or_else(|| Path::new(CHECKOUT).join(".ledge"), PathBuf::from);
     for needed in ["runtimes", "models", "test-models"] {
         assert!(
             root.join(needed).is_dir(),
@@ -43,7 +43,7 @@ pub fn model_folder(name: &str) -> PathBuf {
 
 /// A file of `tests/data`.
 pub fn data(path: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path);
+    let path = Path::new(CHECKOUT).join("tests/data").join(path);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -128,7 +128,7 @@ impl TestRoot {
 
     /// A command of the binary on this root.
     pub fn command(&self, verb: &[&str]) -> Command {
-        let binary = OsString::from(env!("CARGO_BIN_EXE_ledge"));
+        let binary = OsString::from(PROGRAM);
         let words: Vec<_> = self.runner.iter().chain([&binary]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(verb).arg("--root").arg(self.folder.path());

@@ -14,7 +14,6 @@ mod audit_log;
 mod audit_quota;
 mod audit_surfaces;
 mod batch_infer;
-mod bench;
 mod blame;
 mod cache;
 #[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
@@ -102,3 +101,7 @@ mod trial;
 mod updates_api;
 mod uploads;
 mod vision;
+
+/// The program that the tests start, and the folder of the sources.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ledge");
+const CHECKOUT: &str = env!("CARGO_MANIFEST_DIR");

@@ -91,7 +91,7 @@ fn a_model_that_is_missing_is_named_with_the_folder_and_similar_names() {
     let server = ", and --url URL asks a running server";
     for (command, elsewhere) in [
         (&["infer", "add-sup", photo][..], server),
-        (&["bench", "add-sup"], server),
+        (&["models", "evaluate", "add-sup", "."], ""),
         (&["models", "show", "add-sup"], ""),
         (&["tune", "add-sup", "--dry-run"], ""),
     ] {

@@ -133,14 +133,16 @@ fn verbs(root: &TestRoot) -> Vec<Vec<String>> {
     let rows: PathBuf = root.folder.path().join("rows.json");
     let input = json!({"name": "features", "datatype": "FP32", "shape": [1, 13], "data": vec![1.0; 13]});
     write(&rows, json!({"inputs": [input]}).to_string().as_bytes());
+    write(&root.folder.path().join("classes/0/rows.json"), &std::fs::read(&rows).unwrap());
     let rows = rows.to_str().unwrap();
+    let classes = root.folder.path().join("classes").display().to_string();
     let all: [&[&str]; 7] = [
         &["infer", "wine_mlp", rows],
         &["models", "check"],
         &["models", "show", "wine_mlp"],
         &["tune", "wine_mlp", "--dry-run", "--slice", "20", "--rounds", "1"],
         &["doctor"],
-        &["bench", "wine_mlp", "--in-process", "--duration", "20ms", "--warmup", "0", "--rounds", "1"],
+        &["models", "evaluate", "wine_mlp", &classes],
         &["mqtt", "try", "ledge/v1/box/infer/wine_mlp", rows],
     ];
     all.iter().map(|verb| verb.iter().map(|word| (*word).to_owned()).collect()).collect()

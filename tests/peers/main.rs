@@ -19,7 +19,6 @@ mod audit_live;
 mod audit_log;
 mod audit_sync;
 mod audit_verifiers;
-mod bench;
 mod bindings;
 mod boxes;
 mod broker;
@@ -104,3 +103,7 @@ mod update_settings;
 mod updates;
 mod virtual_machine;
 mod vision_page;
+
+/// The program that the tests start, and the folder of the sources.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ledge");
+const CHECKOUT: &str = env!("CARGO_MANIFEST_DIR");

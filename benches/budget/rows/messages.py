@@ -1,11 +1,8 @@
-"""The same calls over HTTP and over a broker, and the broker's own echo, in turns in one run of `ledge bench`."""
-import json
-import subprocess
-
-from .. import stage
+"""The same calls over HTTP and over a broker, and the broker's own echo, in turns in one run of `ledge-bench`."""
+from .. import ledge, stage
 from ..broker import Mosquitto, installed
 from ..figures import NOT_MEASURED, Row, Spread, digits
-from ..ledge import HOME, ONE_THREAD, WORK, Ledge, pipeline_config
+from ..ledge import ONE_THREAD, WORK, Ledge, pipeline_config, run_bench
 
 CPU_RATIO_MAX = 1.5  # the daemon's CPU time over MQTT QoS 0 divided by that over HTTP
 IN_FLIGHT = (1, 32)
@@ -18,9 +15,10 @@ def mqtt(_, options):
     stage.photo()
     photo = WORK / "photo_640x480.jpg"
     workloads = (("tiny model, JSON", "wine_mlp", ["--json-tensors"]), ("JPEG 640x480, int8 network", "network", ["--input", photo]))
-    if not installed():
+    lacking = "install mosquitto" if not installed() else None if ledge.bench_tool(ledge.BINARY) else "compile ledge-bench: make build-bench"
+    if lacking:
         for what, _, _ in workloads:
-            yield Row(f"{what}, over MQTT", verdict=f"{NOT_MEASURED}: install mosquitto")
+            yield Row(f"{what}, over MQTT", verdict=f"{NOT_MEASURED}: {lacking}")
         return
     with Mosquitto() as broker:
         daemon = Ledge("mqtt", settings=[f"mqtt.broker=mqtt://127.0.0.1:{broker.port}", "device.id=bench",
@@ -71,11 +69,7 @@ def spread(found):
 
 def bench(daemon, broker, model, request, options):
     """The report of one interleaved run. CPU time is only the daemon's, without client and broker."""
-    command = [daemon.binary, "bench", model, "--root", daemon.folder, "--set", f"runtimes.dir={HOME / 'runtimes'}",
-               "--url", f"http://127.0.0.1:{daemon.port}", "--url", f"mqtt://127.0.0.1:{broker.port}", "--device", "bench",
-               "--qos", "0,1", "--echo", "--http", "--pid", daemon.pid, "--concurrency", ",".join(map(str, IN_FLIGHT)),
-               "--rounds", options.rounds, "--duration", f"{int(options.seconds * 1000)}ms", "--warmup", "300ms", "--json", *request]
-    result = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if result.returncode:
-        raise RuntimeError(f"ledge bench ended with {result.returncode}: {result.stderr.strip()[-300:]}")
-    return json.loads(result.stdout)
+    return run_bench(
+        daemon, model, "--url", f"http://127.0.0.1:{daemon.port}", "--url", f"mqtt://127.0.0.1:{broker.port}", "--device", "bench",
+        "--qos", "0,1", "--echo", "--http", "--pid", daemon.pid, "--concurrency", ",".join(map(str, IN_FLIGHT)),
+        "--rounds", options.rounds, "--duration", f"{int(options.seconds * 1000)}ms", "--warmup", "300ms", *request)

@@ -54,16 +54,6 @@ impl Inputs {
         (!self.left_out.is_empty()).then(|| words.collect::<Vec<_>>().join(", "))
     }
 
-    /// The paths of the files, every one of which must be readable.
-    #[cfg(any(test, feature = "bench"))]
-    pub fn into_paths(self) -> anyhow::Result<Vec<PathBuf>> {
-        let path = |Input { path, problem }| match problem {
-            None => Ok(path),
-            Some(problem) => bail!("{}: {problem}", path.display()),
-        };
-        self.files.into_iter().map(path).collect()
-    }
-
     fn walk(&mut self, folder: &Path, output: Option<&Path>) -> std::io::Result<()> {
         let entries = std::fs::read_dir(folder)?;
         let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
@@ -123,7 +113,8 @@ mod tests {
         assert_eq!(inputs.links, [at("below/round")]);
         assert_eq!(inputs.left_out().unwrap(), "1 without an extension, 1 .mp4, 2 .txt");
         let expected = ["a.jpg", "b.PNG", "below/c.json", "below/deeper/d.webp", "below/phone.HEIC", "z.jpg"].map(at);
-        assert_eq!(inputs.into_paths().unwrap(), expected);
+        assert!(inputs.files.iter().all(|input| input.problem.is_none()));
+        assert_eq!(inputs.files.into_iter().map(|input| input.path).collect::<Vec<_>>(), expected);
 
         let same = Inputs::find(&[at("a.jpg")], Some(&at("a.jpg"))).unwrap_err().to_string();
         assert!(same.contains("is an input and the file of --out"), "{same}");

@@ -1,14 +1,13 @@
-//! The report: the figures as a table, as JSON and as a drawing.
+//! The report: the figures as a table and as JSON.
 
 use std::io::Write;
 use std::time::Duration;
 
+use ledge::cli::Output;
 use serde_json::{Value, json};
 
 use super::figures::{Figures, Recording, Spread};
 use super::load::Load;
-use super::svg::{Line, Panel, Scale, plot};
-use crate::cli::Output;
 
 /// The results of a measurement, and its parameters.
 #[derive(Debug)]
@@ -111,40 +110,6 @@ impl Report {
             "ratios": self.ratios().iter().map(ratio).collect::<Vec<_>>(),
             "results": self.series.iter().map(result).collect::<Vec<_>>(),
         })
-    }
-
-    /// A drawing of latency against load, with a panel for each kind of load.
-    pub fn svg(&self) -> String {
-        let mut panels: Vec<Panel> = Vec::new();
-        let mut targets: Vec<&str> = Vec::new();
-        for series in &self.series {
-            if !targets.contains(&series.target) {
-                targets.push(series.target);
-            }
-            #[expect(clippy::cast_precision_loss, reason = "callers are few")]
-            let (axis, scale, x) = match series.load {
-                Load::Concurrency(callers) => ("concurrent callers", Scale::Doubling, callers as f64),
-                Load::Rate(rate) => ("requests a second", Scale::Linear, rate),
-            };
-            let index = panels.iter().position(|panel| panel.axis == axis).unwrap_or(panels.len());
-            if index == panels.len() {
-                panels.push(Panel { axis, scale, lines: Vec::new() });
-            }
-            let Some((panel, latency)) =
-                panels.get_mut(index).zip(series.figures(self.batch).and_then(|figures| figures.latency_ms))
-            else {
-                continue;
-            };
-            for (dashed, name, y) in [(false, "p50", latency.p50), (true, "p99", latency.p99)] {
-                let name = format!("{} {name}", series.target);
-                let color = targets.iter().position(|target| *target == series.target).unwrap_or_default();
-                match panel.lines.iter_mut().find(|line| line.name == name) {
-                    Some(line) => line.points.push((x, y)),
-                    None => panel.lines.push(Line { name, color, dashed, points: vec![(x, y)] }),
-                }
-            }
-        }
-        plot(&format!("{} ({}), batch {}: {}", self.model, self.runtime, self.batch, self.input), &panels)
     }
 }
 
@@ -309,18 +274,5 @@ mod tests {
         assert_eq!(pairs, ["http_by_in_process", "http_by_in_process", "mqtt_qos0_by_in_process"]);
         let median = json["ratios"][2]["mqtt_qos0_by_in_process"]["p50"]["median"].as_f64().unwrap();
         assert!((median - 4.0).abs() < 0.01, "{median}");
-    }
-
-    #[test]
-    fn the_drawing_has_a_panel_for_each_kind_of_load() {
-        let svg = report().svg();
-        let parsed = roxmltree::Document::parse(&svg).unwrap();
-        let texts: Vec<_> =
-            parsed.descendants().filter(|node| node.has_tag_name("text")).filter_map(|n| n.text()).collect();
-        for expected in
-            ["concurrent callers", "requests a second", "http p99", "m@openvino (openvino), batch 1: x <FP32> & more"]
-        {
-            assert!(texts.contains(&expected), "{expected} is not in {texts:?}");
-        }
     }
 }

@@ -1,16 +1,46 @@
-//! `ledge bench` over a broker: what it counts is what the box answered.
+//! `ledge-bench` over a broker: what it counts is what the box answered.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
+
+#[path = "../../../tests/peers/boxes.rs"]
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod boxes;
+#[path = "../../../tests/peers/broker.rs"]
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod broker;
+#[path = "../../../tests/peers/certificates.rs"]
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod certificates;
+#[path = "../../../tests/it/client.rs"]
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+mod client;
+#[path = "../../../tests/it/daemon.rs"]
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
+mod daemon;
+#[path = "../../../tests/peers/message.rs"]
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod message;
+#[path = "../../../tests/peers/mqtt.rs"]
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod mqtt;
+#[path = "../../../tests/peers/tools.rs"]
+#[expect(dead_code, reason = "shared with tests/peers, which uses the rest")]
+mod tools;
 
 use serde_json::{Value, json};
 
-use crate::boxes::start_box;
-use crate::broker::Broker;
-use crate::daemon::TestDaemon;
+use boxes::start_box;
+use broker::Broker;
+use daemon::TestDaemon;
+
+/// The program that the tests start, and the folder of all sources.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ledge-bench");
+const CHECKOUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// A fraction of a second under each load.
 const SHORT: [&str; 7] = ["--duration", "200ms", "--warmup", "0", "--rounds", "2", "--json"];
 
 fn report(daemon: &TestDaemon, arguments: &[&str]) -> Value {
-    let output = daemon.root.command(&["bench", "add_sub"]).args(arguments).args(SHORT).output().unwrap();
+    let output = daemon.root.command(&["add_sub"]).args(arguments).args(SHORT).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -53,7 +83,7 @@ fn a_box_that_is_not_there_is_said_at_once() {
     let broker = Broker::new();
     let daemon = start_box(&broker);
     let arguments = ["--url", &broker.url(), "--device", "nobody"];
-    let output = daemon.root.command(&["bench", "add_sub"]).args(arguments).output().unwrap();
+    let output = daemon.root.command(&["add_sub"]).args(arguments).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("no client receives the request"), "{error}");

@@ -1,13 +1,14 @@
 //! Measures speed: prepares the targets, measures them in turns, and passes the figures to the report.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::connection::RawConnection;
 use anyhow::{Context, bail};
-use indicatif::ProgressBar;
-use ledge_egress::RawConnection;
+use indicatif::{ProgressBar, ProgressStyle};
+use ledge::cli::{Exit, Output};
+use ledge::config::Config;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -19,18 +20,9 @@ use super::mqtt::Broker;
 use super::report::{self, Report, Round, Series};
 use super::targets::{self, Endpoints, Targets};
 use super::{BenchArgs, url};
-use crate::cli::{Exit, Globals, Output, progress};
-use crate::config::Config;
-use crate::scratch::ScratchFolder;
 
 /// Measures the targets that the arguments name.
-pub fn run(
-    runtime: &Runtime,
-    globals: &Globals,
-    config: &Config,
-    args: &BenchArgs,
-    out: &mut Output,
-) -> anyhow::Result<Exit> {
+pub fn run(runtime: &Runtime, config: &Config, args: &BenchArgs, out: &mut Output) -> anyhow::Result<Exit> {
     if !args.url.is_empty() && args.subject.runtime.is_some() {
         bail!("the runtime of a running server cannot be chosen here: leave out @RUNTIME or --url");
     }
@@ -44,7 +36,7 @@ pub fn run(
 
     let broker = address.map(|address| Broker::new(config, address)).transpose()?;
     let stop = stop_on_signals(runtime)?;
-    let scratch = ScratchFolder::new()?;
+    let scratch = tempfile::Builder::new().prefix("ledge-").tempdir()?;
     let repository = scratch.path().join("models");
     let daemon = if args.in_process || !args.url.is_empty() {
         None
@@ -52,7 +44,7 @@ pub fn run(
         args.subject.isolate(&config.repository, &repository)?;
         let own = &config.runtimes.cache;
         let cache = if own.is_dir() { own.clone() } else { scratch.path().join("cache") };
-        Some(ChildDaemon::start(globals, &repository, &scratch.path().join("state"), &cache)?)
+        Some(ChildDaemon::start(&args.globals, &repository, &scratch.path().join("state"), &cache)?)
     };
 
     let in_process = !args.http && broker.is_none();
@@ -88,16 +80,8 @@ pub fn run(
         super::unload(runtime, serving);
     }
     let report = measured?;
-    if let Some(path) = &args.svg {
-        write(path, &report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     report::write(&report, args.json, out)?;
     Ok(if report.series.iter().all(Series::has_answers) { Exit::Success } else { Exit::Failure })
-}
-
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
-    std::fs::File::create(path)?.write_all(text.as_bytes())
 }
 
 /// A flag that the first Ctrl-C or SIGTERM sets. The second one ends the process at once.
@@ -187,7 +171,9 @@ fn measure_round(target: &dyn Target, load: Load, plan: &DrivePlan, stop: &Atomi
 }
 
 fn steps_bar(steps: usize) -> ProgressBar {
-    let bar = progress::bar(Some(steps as u64), "{bar:30} {pos}/{len} {msg}, {eta} left");
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left");
+    // Without a terminal nothing is drawn.
+    let bar = ProgressBar::new(steps as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
+use ledge::config::Config;
 use ledge_base::names::DeviceName;
 use ledge_egress::{Content, Destination, Egress};
 use ledge_mqtt::answer;
@@ -31,7 +32,6 @@ use super::figures::Outcome;
 use super::process::{Usage, usage_with_children};
 use super::random::Random;
 use super::request::Body;
-use crate::config::Config;
 
 /// The longest time without an answer. After that the message counts as lost, which QoS 0 allows.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);

@@ -7,10 +7,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ledge::cli::Globals;
 use ledge_audit::config::AuditConfig;
 use serde_json::Value;
-
-use crate::cli::Globals;
 
 /// The longest silence of the daemon's log while it loads one model or stops. After that it counts as hanging.
 const LOG_TIMEOUT: Duration = Duration::from_mins(5);
@@ -25,7 +24,7 @@ pub struct ChildDaemon {
 }
 
 impl ChildDaemon {
-    /// Starts `ledge serve` with the settings of this command line on the given repository, state folder and cache, and
+    /// Starts this program as `ledge serve`, with the settings of this command line on the given repository, state folder and cache, and
     /// waits until it is ready.
     pub fn start(globals: &Globals, repository: &Path, state: &Path, cache: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);

@@ -4,8 +4,8 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use super::connection::RawConnection;
 use anyhow::{Context, bail};
-use ledge_egress::RawConnection;
 use serde_json::Value;
 
 use super::drive::{Caller, Target};

@@ -8,7 +8,7 @@ use ledge_mqtt::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reas
 use ledge_mqtt::client::session::{Event, NextPacket, Outbound, Session};
 use ledge_mqtt::topics::{TopicFilter, TopicName};
 
-use crate::cli::bench::random::Random;
+use crate::random::Random;
 
 /// The reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,13 +6,12 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
+use ledge::cli::models::missing::{self, Elsewhere};
 use ledge_base::durable;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
 use ledge_models::repository::Sources;
 use ledge_models::repository::config::RepositoryConfig;
-
-use crate::cli::models::missing::{self, Elsewhere};
 
 /// A model; one of its versions, or the served one; in one runtime, or the one of its config.
 #[derive(Debug, Clone, PartialEq, Eq)]

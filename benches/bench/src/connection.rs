@@ -5,7 +5,9 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::daemon_connection::{CONNECT_TIMEOUT, DaemonError, Target, target};
+use anyhow::Context;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a daemon over TCP or a Unix socket.
 #[derive(Debug)]
@@ -22,21 +24,24 @@ enum RawStream {
 
 impl RawConnection {
     /// Connects to `http://HOST:PORT` or `unix:PATH`. A read fails after `read_timeout` without bytes.
-    pub fn open(url: &str, read_timeout: Duration) -> Result<Self, DaemonError> {
-        let refused = |error| DaemonError::connecting(url, error);
-        match target(url)? {
-            Target::Tcp { authority } => {
-                let stream = connect(&authority).map_err(refused)?;
-                stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(read_timeout))).map_err(refused)?;
-                Ok(Self { stream: RawStream::Tcp(stream), host: authority })
-            }
-            Target::Tls { .. } => Err(DaemonError::Measured { url: url.to_owned() }),
-            Target::Unix { path } => {
-                let stream = UnixStream::connect(path).map_err(refused)?;
-                stream.set_read_timeout(Some(read_timeout)).map_err(refused)?;
-                Ok(Self { stream: RawStream::Unix(stream), host: "localhost".to_owned() })
-            }
+    pub fn open(url: &str, read_timeout: Duration) -> anyhow::Result<Self> {
+        Self::connect(url, read_timeout).with_context(|| format!("no daemon answers at {url}"))
+    }
+
+    fn connect(url: &str, read_timeout: Duration) -> io::Result<Self> {
+        if let Some(path) = url.strip_prefix("unix:") {
+            let stream = UnixStream::connect(path.trim_start_matches("//"))?;
+            stream.set_read_timeout(Some(read_timeout))?;
+            return Ok(Self { stream: RawStream::Unix(stream), host: "localhost".to_owned() });
         }
+
+        let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let host = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+        let stream = connect(&host)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(read_timeout))?;
+        Ok(Self { stream: RawStream::Tcp(stream), host })
     }
 
     /// The value of the header `Host`.

@@ -1,14 +1,17 @@
-//! `ledge bench`: measures the speed of a model in this process, over HTTP and over MQTT in turns; or its accuracy.
+//! `ledge-bench`: measures the speed of a model in this process, over HTTP and over MQTT in turns. A tool of development:
+//! no package has it.
+//!
+//! The server that it starts for a measurement, and the processes of models, are this program again: it holds all of Ledge.
+#![forbid(unsafe_code)]
+#![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
-mod accuracy;
-mod agreement;
 mod child;
+mod connection;
 mod drive;
 mod figures;
 mod http;
 mod in_process;
 mod inputs;
-mod labels;
 mod load;
 mod measure;
 mod mqtt;
@@ -17,14 +20,18 @@ mod random;
 mod report;
 mod request;
 mod subject;
-mod svg;
 mod targets;
 mod url;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::Parser;
+use ledge::cli::{self, Exit, Globals, InternalCli, Output};
+use ledge::config::Config;
+use ledge::daemon::Standalone;
+use ledge::sys;
 use ledge_base::names::DeviceName;
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::process::usable_cores;
@@ -33,17 +40,21 @@ use ledge_mqtt::client::packet::Qos;
 use ledge_service::audit_event::AuditSink;
 use tokio::runtime::Runtime;
 
-use super::{Exit, Globals, Output};
-use crate::config::Config;
-use crate::daemon::Standalone;
 use inputs::InputShape;
 use load::Load;
 use subject::Subject;
 use url::Url;
 
-/// The arguments of `ledge bench`.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[global_allocator]
+static ALLOCATOR: sys::SpareAllocator = sys::SpareAllocator;
+
+/// Measures how fast a model of Ledge answers, in process and over HTTP or MQTT.
+///
+/// Calls the model in this process and over HTTP in turns, in one run, under the loads given, and reports latencies, answers
+/// per second, CPU time and memory. Without --url it starts its own server on a free port, with only this model, and stops it
+/// at the end.
+#[derive(Debug, Parser)]
+#[command(name = "ledge-bench", version, after_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct BenchArgs {
     /// The model: the name of its folder in the repository. Optionally with a version and a runtime.
@@ -117,33 +128,29 @@ pub struct BenchArgs {
     /// Send tensors as JSON instead of binary.
     #[arg(long, help_heading = "Requests")]
     pub json_tensors: bool,
-    /// Measure accuracy instead of speed: run the model on every file of this folder, and count the right answers. A
-    /// subfolder for each class gives the label of its photographs.
-    #[arg(long, value_name = "DIR", help_heading = "Accuracy")]
-    pub images: Option<PathBuf>,
-    /// The labels of the files: lines of FILE,LABEL.
-    #[arg(long, value_name = "FILE", help_heading = "Accuracy", requires = "images")]
-    pub labels: Option<PathBuf>,
-    /// Compare the answers with those of another model, version or runtime.
-    #[arg(long, value_name = "MODEL[:VERSION][@RUNTIME]", help_heading = "Accuracy", requires = "images")]
-    pub against: Option<Subject>,
     /// Write JSON instead of a table.
     #[arg(long, help_heading = "Output")]
     pub json: bool,
-    /// Draw latency against load into this SVG file.
-    #[arg(long, value_name = "FILE", help_heading = "Output", conflicts_with = "images")]
-    pub svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub globals: Globals,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  ledge bench efficientnet_lite0                             here and over HTTP, one to four callers
-  ledge bench efficientnet_lite0 --photo cat.jpg --rate 20,40,60 --svg latency.svg
-  ledge bench efficientnet_lite0 --url http://127.0.0.1:8000 --http --unique
-  ledge bench efficientnet_lite0 --url mqtt://127.0.0.1 --device box --photo cat.jpg --concurrency 1,8
-  ledge bench wine_mlp --url http://127.0.0.1:8000 --url mqtt://127.0.0.1 --device box --qos 0,1 --echo
-  ledge bench efficientnet_lite0 --images photos/ --labels labels.csv
-  ledge bench efficientnet_lite0@onnxruntime --images photos/ --against efficientnet_lite0@openvino";
+  ledge-bench efficientnet_lite0                             here and over HTTP, one to four callers
+  ledge-bench efficientnet_lite0 --photo cat.jpg --rate 20,40,60
+  ledge-bench efficientnet_lite0 --url http://127.0.0.1:8000 --http --unique
+  ledge-bench efficientnet_lite0 --url mqtt://127.0.0.1 --device box --photo cat.jpg --concurrency 1,8
+  ledge-bench wine_mlp --url http://127.0.0.1:8000 --url mqtt://127.0.0.1 --device box --qos 0,1 --echo";
+
+fn main() -> ExitCode {
+    cli::prepare_process();
+    let out = &mut Output::stdout();
+    let is_ledge =
+        std::env::args_os().nth(1).is_some_and(|verb| verb == "serve") || InternalCli::of_process().is_some();
+    let exit = if is_ledge { cli::run(out) } else { run(&BenchArgs::parse(), out) };
+    exit.unwrap_or_else(|error| Exit::of(&error)).into()
+}
 
 impl BenchArgs {
     /// The loads of the arguments, or the default ones.
@@ -164,9 +171,9 @@ fn parse_qos(text: &str) -> Result<Qos, String> {
     }
 }
 
-/// Runs the verb. It fails when a target answered nothing.
-pub fn run(globals: &Globals, args: &BenchArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let config = globals.load_config()?;
+/// Measures. It fails when a target answered nothing.
+fn run(args: &BenchArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let config = args.globals.load_config()?;
     // One thread, besides those of the callers. It drives the timers of the serving core, as the daemon's one thread
     // does.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -174,10 +181,7 @@ pub fn run(globals: &Globals, args: &BenchArgs, out: &mut Output) -> anyhow::Res
         .worker_threads(1)
         .max_blocking_threads(usable_cores() + 4)
         .build()?;
-    let ended = match &args.images {
-        Some(images) => accuracy::run(&runtime, &config, args, images, out),
-        None => measure::run(&runtime, globals, &config, args, out),
-    };
+    let ended = measure::run(&runtime, &config, args, out);
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }

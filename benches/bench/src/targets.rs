@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::connection::RawConnection;
 use anyhow::{Context, bail};
 use ledge_base::tensor::DataType;
-use ledge_egress::RawConnection;
 use ledge_engine::backend::Port;
 use ledge_models::serving::Serving;
 use ledge_protocol::decode;
