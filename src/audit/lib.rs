@@ -67,6 +67,7 @@
 pub mod config;
 mod doctor;
 pub mod files;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod http;
 pub mod key;

@@ -105,6 +105,7 @@ impl Login {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_login(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data).into_owned();
     let Ok(mut login) = Login::read(&[text]) else { return false };

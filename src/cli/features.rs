@@ -23,6 +23,7 @@ use super::{Exit, Globals, Output, block_on};
 use daemon::DaemonClient;
 use table::Format;
 
+#[cfg(any(test, feature = "fuzzing"))]
 pub use table::{fuzz_csv, fuzz_json_lines};
 
 /// The arguments of `ledge features`.

@@ -28,7 +28,12 @@ mod text_layer;
 mod tiff;
 
 pub use order::{DocumentLimits, Mistake, TextLine};
-pub use pages::{DocumentError, Page, PageContent, Pages, fuzz_page_messages};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use pages::fuzz_page_messages;
+pub use pages::{DocumentError, Page, PageContent, Pages};
+#[cfg(any(test, feature = "fuzzing"))]
 pub use pdf::fuzz_pdf;
+#[cfg(any(test, feature = "fuzzing"))]
 pub use text_layer::fuzz_text_layer;
+#[cfg(any(test, feature = "fuzzing"))]
 pub use tiff::fuzz_tiff;

@@ -269,6 +269,7 @@ async fn read_message(
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_page_messages(data: &[u8]) -> bool {
     let said = data.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Message>(line).ok());
     let mut is_said = false;

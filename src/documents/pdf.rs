@@ -228,6 +228,7 @@ impl<'a> Device<'a> for Survey {
 
 /// Opens a PDF, and looks at what is on its pages without drawing them; true when it has one. The folder `fuzz/` and
 /// `tests/it/fuzz.rs` feed it. It bounds nothing: the process does, in which it runs.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_pdf(data: &[u8]) -> bool {
     let Ok(document) = Document::open(data.to_vec(), DocumentLimits::new(3, 1000)) else { return false };
     let settings = InterpreterSettings::default();

@@ -178,6 +178,7 @@ fn plain_text(text: &str) -> String {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_text_layer(data: &[u8]) -> bool {
     let number = |bytes: &[u8]| bytes.iter().fold(0.0, |sum, byte| sum * 16.0 + f64::from(*byte) - 100.0);
     let glyphs: Vec<_> = data

@@ -218,6 +218,7 @@ impl Samples {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_tiff(data: &[u8]) -> bool {
     let limits = DocumentLimits { pixels_max: 10_000, ..DocumentLimits::new(3, 1000) };
     let Ok(document) = Document::open(data.to_vec(), limits) else { return false };

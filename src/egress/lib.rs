@@ -72,11 +72,14 @@ pub use http::{SNAPSHOT_HEADERS, Snapshot, SnapshotClient};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
 pub use policy::{Allowed, Content, EgressConfig, Grant};
-pub use stored_counts::{CountsError, CountsKeeper, DestinationCounts, EgressCounts, fuzz_egress_counts};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use stored_counts::fuzz_egress_counts;
+pub use stored_counts::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
 use tls::TlsClient;
 pub use tls::{CERTIFICATE_FILE_BYTES_MAX, CertificateTime, certificates, identity_error, private_key};
 pub use tls::{Fingerprint, InvalidFingerprint, Pin, TlsError, TlsSettings};
 pub use tls_files::TlsFiles;
+#[cfg(any(test, feature = "fuzzing"))]
 pub use tunnel::fuzz_proxy_answer;
 pub use web_address::{InvalidWebAddress, WebAddress};
 

@@ -220,6 +220,7 @@ impl CountsKeeper {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_egress_counts(data: &[u8]) -> bool {
     let Ok(counts) = EgressCounts::parse(data) else { return false };
     let written = serde_json::to_vec_pretty(&counts).unwrap_or_default();

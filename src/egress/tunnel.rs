@@ -1,6 +1,5 @@
 //! HTTP CONNECT: a tunnel through a proxy (RFC 9110, section 9.3.6).
 
-use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::EgressError;
@@ -61,7 +60,10 @@ fn reason(status: u16) -> String {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_proxy_answer(data: &[u8]) -> bool {
+    use futures_util::FutureExt as _;
+
     let [proxy, to] =
         ["proxy:3128", "box:443"].map(|text| text.parse().unwrap_or_else(|_| unreachable!("{text} is valid")));
     let mut answer = data;

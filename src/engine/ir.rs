@@ -111,6 +111,7 @@ fn of<'a, 'input: 'a>(node: Node<'a, 'input>, name: &'static str) -> impl Iterat
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_ir(data: &[u8]) -> bool {
     let found = dangers(data);
     assert!(found.refused.len() <= 1 && found.refused.iter().all(|(runtime, _)| *runtime == Runtime::OpenVino));

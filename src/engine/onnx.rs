@@ -244,6 +244,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_onnx(data: &[u8]) -> bool {
     let Ok(summary) = summarize(data) else { return false };
     for ExternalFile { path, .. } in &summary.external_data {

@@ -387,6 +387,7 @@ fn follow_offset(bytes: &[u8], at: usize) -> Option<usize> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_tflite(data: &[u8]) -> bool {
     let found = quantization(data);
     assert!(found.len() <= 2 * PORTS_MAX);

@@ -8,6 +8,7 @@
 mod chain;
 mod damage;
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod replay;
 mod scan;

@@ -187,6 +187,7 @@ mod doctor;
 mod engine;
 pub mod entity_keys;
 pub mod journal;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod http;
 mod incoming;

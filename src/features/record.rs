@@ -372,6 +372,7 @@ fn checksum(key: &IndexKey, content: &[u8]) -> u32 {
 
 /// Feeds arbitrary bytes to the readers of rows and records, for a fuzzer: reading ends with a result, and content that
 /// was read is the same after it was written and read again. True when the bytes are a row or a record.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
     let key = IndexKey::try_from([0; IndexKey::LENGTH].as_slice());
     let Ok(key) = key else { return false };

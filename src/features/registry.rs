@@ -226,6 +226,7 @@ impl Registry {
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let mut read = SourceFiles::default();

@@ -15,6 +15,7 @@
 
 mod file;
 mod form;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod read;
 mod scan;

@@ -56,6 +56,7 @@
 mod bucket;
 mod distinct;
 mod encoding;
+#[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
 mod limits;
 #[cfg(test)]
@@ -63,6 +64,7 @@ mod tests;
 
 #[cfg(test)]
 pub use fuzz::{every_function, view};
+#[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::{fuzz_window, window_seeds};
 pub use limits::{state_limit_problem, value_problem};
 

@@ -87,6 +87,7 @@ mod connection_limiter;
 mod csv;
 mod doctor;
 mod features;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod guard;
 mod handover;

@@ -21,7 +21,9 @@ use super::access::{Access, Role, ViewScope};
 use super::api_key::{ApiKey, ApiKeyId};
 pub use document::{KeyDocument, KeyState};
 pub use expiry::{DEFAULT_LIFETIME, Expiry};
-pub use file::{FORM, Stamp, fuzz_keys, read};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use file::fuzz_keys;
+pub use file::{FORM, Stamp, read};
 pub use recorded::RecordedKeys;
 
 /// The file in the state folder.

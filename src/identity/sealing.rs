@@ -8,6 +8,7 @@
 //! encrypted bytes then encrypts them again ([`Rekey`]). Until then both keys decrypt.
 
 mod folder;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod stream;
 

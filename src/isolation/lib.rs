@@ -72,4 +72,6 @@ pub use remote::RemoteBackend;
 pub use setting::{Isolation, IsolationFinding, IsolationSetting};
 pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
 pub use starter::{Starter, User};
-pub use wire::{LanePlace, fuzz_child_message};
+pub use wire::LanePlace;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use wire::fuzz_child_message;

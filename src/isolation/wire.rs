@@ -2,7 +2,7 @@
 //! through lanes.
 
 use std::collections::BTreeMap;
-use std::path::{Component, PathBuf};
+use std::path::PathBuf;
 
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_engine::backend::{ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Runtime, Signature};
@@ -12,11 +12,9 @@ use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::{WorkError, WorkHead, WorkTimes};
 use ledge_engine::warm_up::WarmUp;
 use ledge_sandbox::SealReport;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::lane::{LaneError, Place, Writer};
-use crate::process::RESULT_BYTES_MAX;
 
 /// A model in a child, by a number that the daemon gave it.
 pub type ModelId = u64;
@@ -180,8 +178,9 @@ pub struct RunHead {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_child_message(data: &[u8]) -> bool {
-    fn message<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    fn message<T: Serialize + serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         let message = postcard::from_bytes::<T>(bytes).ok()?;
         let written = postcard::to_allocvec(&message).unwrap_or_default();
         let again = postcard::from_bytes::<T>(&written).map(|again| postcard::to_allocvec(&again).unwrap_or_default());
@@ -207,7 +206,10 @@ pub fn fuzz_child_message(data: &[u8]) -> bool {
 }
 
 /// Panics for facts that the daemon must not use.
+#[cfg(any(test, feature = "fuzzing"))]
 fn assert_sound(facts: &FileFacts) {
+    use std::path::Component;
+
     for path in facts.external.iter().map(|file| &file.path) {
         assert!(
             path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)),
@@ -216,7 +218,7 @@ fn assert_sound(facts: &FileFacts) {
         );
     }
     assert!(facts.quantization.values().all(|quantization| quantization.is_valid()));
-    assert!(postcard::to_allocvec(facts).is_ok_and(|bytes| bytes.len() < RESULT_BYTES_MAX));
+    assert!(postcard::to_allocvec(facts).is_ok_and(|bytes| bytes.len() < crate::process::RESULT_BYTES_MAX));
 }
 
 impl RunHead {

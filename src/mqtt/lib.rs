@@ -101,6 +101,7 @@ pub mod connect;
 pub mod dispatcher;
 pub mod dry_run;
 pub mod field_path;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod gateway;
 pub mod held_bytes;

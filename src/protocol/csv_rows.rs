@@ -202,6 +202,7 @@ fn write_text(json: &mut Vec<u8>, text: &str) {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_csv_rows(data: &[u8]) -> bool {
     let read = |size: usize| {
         let (mut rows, mut parts) = (CsvRows::default(), Vec::new());

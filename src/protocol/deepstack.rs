@@ -9,7 +9,9 @@ mod form;
 use ledge_engine::pipeline::detection::{Detection, DetectionBox};
 use serde::Serialize;
 
-pub use form::{FormError, VisionForm, api_key_at_start, fuzz_form};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use form::fuzz_form;
+pub use form::{FormError, VisionForm, api_key_at_start};
 
 /// A result in DeepStack's form: whole pixels, best first.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -41,6 +41,7 @@ pub mod deepstack;
 pub mod encode;
 pub mod error;
 pub mod feast;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod metadata;
 pub mod openai;

@@ -281,6 +281,7 @@ impl<'a> OpenAiErrorBody<'a> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_embeddings(data: &[u8]) -> bool {
     match EmbeddingsRequest::decode(data) {
         Ok(request) => {

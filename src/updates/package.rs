@@ -16,8 +16,6 @@
 //! All files of a release are in one folder: for a model these are `model.toml`, labels and golden inputs besides the
 //! model's own files.
 
-use std::collections::BTreeSet;
-
 use ledge_base::names::ModelVersion;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -156,10 +154,11 @@ impl Package {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_release_description(data: &[u8]) -> bool {
     let Ok(custom) = serde_json::from_slice::<Value>(data) else { return false };
     let Ok(package) = Package::from_custom(Some(&custom)) else { return false };
-    let names: BTreeSet<_> = package.files.iter().collect();
+    let names: std::collections::BTreeSet<_> = package.files.iter().collect();
     assert!(package.schema == SCHEMA && package.files.len() <= MAX_FILES && names.len() == package.files.len());
     assert!(names.iter().all(|name| !name.as_str().contains('/') && !name.as_str().starts_with('.')));
     let written = serde_json::json!({ "ledge": package });

@@ -210,6 +210,7 @@ fn checksum(number: u64, subjects: &str) -> String {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_update_states(data: &[u8]) -> bool {
     let below = String::from_utf8(data.to_vec()).ok().and_then(|text| encode(7, text).ok());
     let other =

@@ -13,6 +13,8 @@ mod targets;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::tidy::sources;
+
 pub use mutation::mutate;
 
 /// The outcome for inputs that are made from the seeds, which are all accepted.
@@ -194,28 +196,37 @@ fn every_target_has_a_binary_and_seeds() {
 #[test]
 fn every_fuzz_function_of_the_library_is_a_target() {
     let table = std::fs::read_to_string(repository().join("fuzz/targets.rs")).unwrap();
-    let mut functions = Vec::new();
-    find_functions(&repository().join("src"), &mut functions);
+    let mut functions: Vec<_> = sources().iter().flat_map(|(_, text)| fuzz_functions(text)).collect();
     assert!(functions.len() >= 30, "{functions:?}");
     functions.retain(|name| !table.contains(&format!("::{name}")) && !table.contains(&format!(" {name})")));
     assert_eq!(functions, [""; 0], "add them to fuzz/targets.rs");
 }
 
-/// The public functions that are made for fuzzers: `fuzz…`, but for those that others of them call.
-fn find_functions(folder: &Path, functions: &mut Vec<String>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            find_functions(&path, functions);
-            continue;
+/// A daemon needs none of them, and an assertion of one must never run in it.
+#[test]
+fn no_build_without_the_feature_has_a_fuzz_function() {
+    const CONDITION: &str = r#"#[cfg(any(test, feature = "fuzzing"))]"#;
+    let mut count = 0;
+    for (file, text) in sources() {
+        // A file of this name is a module, whose declaration has the condition.
+        let is_module = Path::new(&file).ends_with("fuzz.rs");
+        for (before, line) in text.lines().zip(text.lines().skip(1)) {
+            let item = line.trim_start();
+            let item = item.split_once(' ').filter(|(word, _)| word.starts_with("pub")).map_or(item, |(_, item)| item);
+            let is_function = item.starts_with("fn fuzz") && !is_module;
+            if is_function || item.starts_with("mod fuzz") {
+                count += 1;
+                assert_eq!(before.trim(), CONDITION, "before {line:?} in src/{file}");
+            }
         }
-        if path.extension().is_none_or(|extension| extension != "rs") {
-            continue;
-        }
-        let text = std::fs::read_to_string(&path).unwrap();
-        let names = text.lines().filter_map(|line| line.strip_prefix("pub fn fuzz")?.split_once('('));
-        functions.extend(names.map(|(rest, _)| format!("fuzz{rest}")));
     }
+    assert!(count >= 40, "{count}");
+}
+
+/// The public functions that are made for fuzzers: `fuzz…`, but for those that others of them call.
+fn fuzz_functions(text: &str) -> Vec<String> {
+    let names = text.lines().filter_map(|line| line.strip_prefix("pub fn fuzz")?.split_once('('));
+    names.map(|(rest, _)| format!("fuzz{rest}")).collect()
 }
 
 fn repository() -> &'static Path {

@@ -1,6 +1,9 @@
 //! Whole-daemon tests: the real binary, real runtimes, real models, a real socket.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
+#[cfg(not(feature = "fuzzing"))]
+compile_error!("these tests need the functions of fuzzers and other features: add --all-features, as `make test` does");
+
 mod access;
 mod access_matrix;
 mod access_table;

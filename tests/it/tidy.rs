@@ -85,7 +85,8 @@ fn rust_files(folder: &str) -> Vec<String> {
     found.into_iter().map(|path| path.strip_prefix(&root).unwrap().display().to_string()).collect()
 }
 
-fn sources() -> Vec<(String, String)> {
+/// The Rust files below `src/`, by their paths from there, with their texts.
+pub fn sources() -> Vec<(String, String)> {
     rust_files("src").into_iter().map(|file| (file.clone(), read(&format!("src/{file}")))).collect()
 }
 
@@ -204,7 +205,7 @@ fn no_package_has_a_feature_for_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest: toml::Table = std::fs::read_to_string(root.join("Cargo.toml")).unwrap().parse().unwrap();
     let features = manifest["features"].as_table().unwrap();
-    let of_tests = ["fault-injection", "in-process"];
+    let of_tests = ["fault-injection", "fuzzing", "in-process"];
     assert!(of_tests.iter().all(|feature| features.contains_key(*feature)));
     let mut brought: Vec<_> = ["default", "full"].iter().filter_map(|name| features.get(*name)).collect();
     brought.extend(manifest["dependencies"].as_table().unwrap().values());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Cursor, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -228,6 +228,7 @@ pub fn cell_error(line: u64, columns: &Columns, at: usize, reason: &str) -> anyh
 }
 
 /// A column of each type of value.
+#[cfg(any(test, feature = "fuzzing"))]
 fn every_column() -> Columns {
     let kinds = ScalarType::ALL.into_iter().flat_map(|kind| [ValueType::Scalar(kind), ValueType::Array(kind)]);
     Columns { values: kinds.map(|kind| (kind.to_string(), kind)).collect(), time: "event_timestamp".to_owned() }
@@ -238,9 +239,10 @@ fn every_column() -> Columns {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_csv(data: &[u8]) -> bool {
     let columns = every_column();
-    let reader = read_csv(Cursor::new(data.to_vec()), &columns);
+    let reader = read_csv(std::io::Cursor::new(data.to_vec()), &columns);
     reader.is_ok_and(|reader| check_rows(reader, &columns))
 }
 
@@ -248,12 +250,14 @@ pub fn fuzz_csv(data: &[u8]) -> bool {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_json_lines(data: &[u8]) -> bool {
     let columns = every_column();
-    check_rows(read_jsonl(Cursor::new(data.to_vec()), &columns), &columns)
+    check_rows(read_jsonl(std::io::Cursor::new(data.to_vec()), &columns), &columns)
 }
 
 /// True if there are rows, and all are accepted.
+#[cfg(any(test, feature = "fuzzing"))]
 fn check_rows(reader: FileRows, columns: &Columns) -> bool {
     let Ok(rows) = reader.rows.collect::<anyhow::Result<Vec<FileRow>>>() else { return false };
     assert!(rows.is_sorted_by(|one, next| one.line < next.line), "lines are numbered from the first on");

@@ -237,6 +237,7 @@ pub fn memory_of(bytes: &[u8], limits: DecodeLimits, resized: ResizedSize<'_>) -
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_image(data: &[u8]) -> bool {
     let limits = DecodeLimits { max_pixels: 1 << 20 };
     let Ok(Rgb8Image { width, height, pixels }) = decode(data, limits) else { return false };
@@ -250,6 +251,7 @@ pub fn fuzz_image(data: &[u8]) -> bool {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_scaled_jpeg(data: &[u8]) -> bool {
     let limits = DecodeLimits { max_pixels: 1 << 20 };
     let scaled = [2, 4, 8].map(|denominator| {

@@ -36,6 +36,7 @@ pub fn picture_size(bytes: &[u8]) -> Result<(u32, u32), ImageError> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_picture_size(data: &[u8]) -> bool {
     let Ok((width, height)) = picture_size(data) else { return false };
     assert!(width > 0 && height > 0, "{width}x{height}");

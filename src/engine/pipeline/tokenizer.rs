@@ -77,6 +77,7 @@ fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_tokenizer(data: &[u8]) -> bool {
     const MAX_TOKENS: usize = 8;
     let Ok(tokenizer) = Tokenizer::read(data, MAX_TOKENS) else { return false };

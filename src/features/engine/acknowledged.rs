@@ -262,6 +262,7 @@ fn open(path: &Path, file: &OnceLock<File>, mark: &Mark) -> io::Result<()> {
 }
 
 /// Reads a mark for the fuzzers; true when it is valid. Only the exact bytes that are written of a mark are accepted.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
     let Ok(mark) = Mark::decode(data) else { return false };
     assert_eq!(mark.encode(), data);

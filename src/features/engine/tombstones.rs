@@ -211,6 +211,7 @@ impl Tombstones {
 }
 
 /// Reads the list for the fuzzers; true when it is valid. It is the same after it was written and read again.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
     let Ok(list) = TombstoneList::decode(data) else { return false };
     let written = list.encode().unwrap_or_default();

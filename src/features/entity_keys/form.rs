@@ -174,6 +174,7 @@ pub fn decode_frames(bytes: &[u8]) -> (Vec<&[u8]>, bool) {
 ///
 /// # Panics
 /// When that does not hold, which is a bug.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> usize {
     let mut read = 0;
     if let Some((shard, content)) = data.split_first()

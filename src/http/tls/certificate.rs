@@ -122,6 +122,7 @@ pub(super) fn next_update_ms(der: &[u8]) -> Option<u64> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_certificate(data: &[u8]) -> bool {
     let facts = CertificateFacts::read(&CertificateDer::from(data));
     if let Ok(CertificateFacts { names, fingerprint, .. }) = &facts {

@@ -24,7 +24,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::config::HttpConfig;
-pub use certificate::{CertificateFacts, UnreadableCertificate, fuzz_certificate};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use certificate::fuzz_certificate;
+pub use certificate::{CertificateFacts, UnreadableCertificate};
 pub use files::ServerTlsError;
 use files::{ClientTrust, ServerTlsFiles, TlsMaterial};
 pub use handshake::HandshakeCounts;

@@ -99,6 +99,7 @@ pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
 /// # Panics
 ///
 /// When writing and reading the store again changes it.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_keys(data: &[u8]) -> bool {
     let Ok(keys) = parse(data) else { return false };
     let written = write(&keys).unwrap_or_default();

@@ -445,6 +445,7 @@ pub(super) fn is_beside(file: &str) -> bool {
 /// # Panics
 ///
 /// When that does not hold, which is a bug.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let Ok(config) = ModelConfig::parse("model.toml", text) else { return false };

@@ -157,6 +157,7 @@ impl Profiles {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_profile(data: &[u8]) -> bool {
     let Ok(profile) = Profile::parse(data) else { return false };
     let written = profile.encode().unwrap_or_default();

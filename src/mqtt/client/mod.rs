@@ -7,6 +7,7 @@
 pub mod codec;
 pub mod connection;
 pub mod framing;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod packet;
 pub mod session;

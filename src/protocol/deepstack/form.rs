@@ -126,6 +126,7 @@ fn once<T>(place: &mut Option<T>, name: &'static str, value: T) -> Result<(), Fo
 ///
 /// # Panics
 /// When a start of the form has another key than the whole form.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_form(data: &[u8]) -> bool {
     const CONTENT_TYPE: Option<&str> = Some("multipart/form-data; boundary=X");
     let whole = Bytes::copy_from_slice(data);

@@ -35,6 +35,7 @@ pub use api::ROUTES;
 use config::CatalogueConfig;
 use folder::Origin;
 pub use folder::{Presence, remove};
+#[cfg(any(test, feature = "fuzzing"))]
 pub use upload::fuzz_upload;
 
 /// The most files of a model.
@@ -326,6 +327,7 @@ impl Description {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_catalogue(data: &[u8]) -> bool {
     let Ok(listed) = serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(data) else { return false };
     let target = |(path, custom)| {

@@ -1,7 +1,7 @@
 //! Uploads: the folder of a model, in the body of a call, as a tar archive (POSIX.1-2024, pax).
 
 use std::cell::Cell;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Read};
 use std::path::Path;
 
 use ledge_base::durable;
@@ -167,10 +167,11 @@ impl<R: Read> Read for Whole<R> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_upload(data: &[u8]) -> bool {
     const BYTES_MAX: u64 = 1 << 20;
     let (mut files, mut total) = (0, 0);
-    let read = each_file(Cursor::new(data), BYTES_MAX, |file| {
+    let read = each_file(io::Cursor::new(data), BYTES_MAX, |file| {
         assert!(file.path.split('/').all(|part| !part.is_empty() && !part.starts_with('.')), "{:?}", file.path);
         let copied = io::copy(file.content, &mut io::sink()).map_err(UploadError::Archive)?;
         assert_eq!(copied, file.bytes);

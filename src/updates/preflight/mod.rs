@@ -28,6 +28,7 @@ use super::state::{Cause, Reason};
 pub use requirements::HostCapabilities;
 pub use trial::LiveModel;
 use trial::Trial;
+#[cfg(any(test, feature = "fuzzing"))]
 pub use watch::fuzz_preflight_report;
 
 /// Timeout of a preflight whose package names none, in seconds.

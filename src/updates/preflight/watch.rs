@@ -186,6 +186,7 @@ fn quoted(complaint: &str) -> String {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_preflight_report(data: &[u8]) -> bool {
     let words = limited_process::complaint(data);
     assert!(!words.contains(char::is_control), "{words:?}");

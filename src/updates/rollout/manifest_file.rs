@@ -8,7 +8,6 @@ use ledge_base::names::DeviceName;
 use serde::{Deserialize, Serialize};
 
 use super::check::{self, Accepted};
-use crate::sha256::sha256_hex;
 
 /// Name of the file in the update store.
 const FILE_NAME: &str = "rollout.json";
@@ -88,11 +87,12 @@ impl ManifestFile {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8], repository: &str, fleet: &DeviceName) -> bool {
     let kept = ManifestFile::new(Path::new(""), repository);
     let Ok(accepted) = kept.parse(data, fleet) else { return false };
     assert_eq!(accepted.manifest.fleet, *fleet);
-    assert_eq!(sha256_hex(accepted.text.as_bytes()), accepted.sha256);
+    assert_eq!(crate::sha256::sha256_hex(accepted.text.as_bytes()), accepted.sha256);
     let written = kept.encode(&accepted).unwrap_or_default();
     assert!(kept.parse(&written, fleet).is_ok_and(|again| again == accepted), "{}", written.escape_ascii());
     let other = ManifestFile::new(Path::new(""), "https://elsewhere/");
@@ -103,6 +103,7 @@ pub(super) fn fuzz(data: &[u8], repository: &str, fleet: &DeviceName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sha256::sha256_hex;
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]

@@ -22,6 +22,7 @@
 
 pub mod check;
 pub mod decide;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod manifest;
 pub mod manifest_file;

@@ -5,6 +5,7 @@
 
 mod engine;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod plain;
 mod roles;

@@ -269,6 +269,7 @@ fn refused(reason: &str) -> AnswerError {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_step_result(data: &[u8]) -> bool {
     const LIMITS: DecodeLimits = DecodeLimits { max_pixels: 1 << 16 };
     let form = SourceForm::File { limits: LIMITS };

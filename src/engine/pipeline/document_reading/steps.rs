@@ -4,7 +4,6 @@
 use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::TextLayer;
 use super::document::{Page, PageSize, Source};
@@ -326,6 +325,7 @@ fn unexpected(part: &str, shape: &[usize]) -> AnswerError {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_steps(data: &[u8]) -> bool {
     let Some((head, rest)) = data.split_at_checked(6) else { return false };
     let value = |byte: &u8| match byte {
@@ -384,10 +384,10 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
         read.extend(of_group.into_iter().zip(readings.unwrap_or_default()));
     }
     let answer = serde_json::to_value(reader.page(1, page.shape(), read)).unwrap_or_default();
-    let sides = ["width", "height"].map(|side| answer.get(side).and_then(Value::as_f64).unwrap_or(0.0));
+    let sides = ["width", "height"].map(|side| answer.get(side).and_then(serde_json::Value::as_f64).unwrap_or(0.0));
     let corners = answer
         .get("lines")
-        .and_then(Value::as_array)
+        .and_then(serde_json::Value::as_array)
         .into_iter()
         .flatten()
         .filter_map(|line| line.get("box")?.as_array())

@@ -296,6 +296,7 @@ impl Visitor<'_> for CellVisitor {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_rows(data: &[u8]) -> bool {
     let columns = ColumnNames::new(["a", "b"].map(str::to_owned), ExtraColumns::Ignore);
     let Ok(text) = RowsText::new(data.to_vec().into()) else { return false };

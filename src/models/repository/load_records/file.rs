@@ -147,6 +147,7 @@ fn read(path: &Path) -> io::Result<LoadRecords> {
 ///
 /// # Panics
 /// When an invariant does not hold.
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_load_records(data: &[u8]) -> bool {
     let Ok(records) = LoadRecords::parse(data) else { return false };
     let written = records.encode().unwrap_or_default();
