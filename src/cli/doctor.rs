@@ -15,7 +15,7 @@ use ledge_models::runtimes::seal;
 use serde_json::Value;
 
 use super::checks::{Check, Status, text};
-use super::top::own_daemon;
+use super::server::own_daemon;
 use super::{BadConfiguration, Exit, Globals, Output, block_on};
 use crate::config::Config;
 use crate::daemon::{formats, own_seal};

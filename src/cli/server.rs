@@ -1,12 +1,15 @@
 //! The options for a connection to the server of `--url`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
 use ledge_base::secret::SecretFile;
 use ledge_egress::DaemonAddress;
+use ledge_http::config::ListenAddress;
 use ledge_identity::api_key::ApiKey;
+
+use super::Globals;
 
 /// The credentials of a connection: the authorities of the server, and the API key of this caller.
 #[derive(Debug, Clone, Default, Args)]
@@ -23,6 +26,14 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
+    /// The server at `url`, or else the daemon of this configuration, with these credentials.
+    pub fn find(&self, globals: &Globals, url: Option<&str>) -> anyhow::Result<DaemonAddress> {
+        match url {
+            Some(url) => self.at(url),
+            None => self.at(&own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?),
+        }
+    }
+
     /// The server at `url`, with these credentials.
     pub fn at(&self, url: &str) -> anyhow::Result<DaemonAddress> {
         let mut address = DaemonAddress::from(url);
@@ -36,5 +47,47 @@ impl ServerArgs {
             address = address.with_key(&key.reveal());
         }
         Ok(address)
+    }
+}
+
+/// The address of the daemon with this configuration: its Unix socket if this user may open it, as the socket
+/// identifies the user. Otherwise the first address with a fixed port.
+pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
+    let is_open = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    let url = |address: &ListenAddress| match address {
+        // Port 0 means any free port, which only the daemon knows.
+        ListenAddress::Tcp(address) if address.port() == 0 => None,
+        ListenAddress::Tcp(address) if address.ip().is_unspecified() => {
+            let loopback = if address.is_ipv4() { "127.0.0.1" } else { "[::1]" };
+            Some(format!("http://{loopback}:{}", address.port()))
+        }
+        ListenAddress::Tcp(address) => Some(format!("http://{address}")),
+        // A certificate is rarely valid for a loopback address.
+        ListenAddress::Tls(_) => None,
+        ListenAddress::Unix(_) => Some(address.to_string()),
+    };
+    let socket = listen.iter().find(|address| matches!(address, ListenAddress::Unix(path) if is_open(path)));
+    let url = socket.into_iter().chain(listen).find_map(url);
+    url.context("http.listen has no Unix socket and no http:// address with a fixed port")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_daemon_is_behind_its_socket_or_at_the_first_address_with_a_fixed_port() {
+        let url = |listen: &[&str]| {
+            let listen: Vec<_> = listen.iter().map(|text| text.parse().unwrap()).collect();
+            own_daemon(&listen).ok()
+        };
+        assert_eq!(url(&["127.0.0.1:8000", "unix:a.sock"]).as_deref(), Some("http://127.0.0.1:8000"));
+        assert_eq!(url(&["127.0.0.1:0", "unix:a.sock"]).as_deref(), Some("unix:a.sock"));
+        let folder = tempfile::tempdir().unwrap();
+        let socket = format!("unix:{}", folder.path().display());
+        assert_eq!(url(&["127.0.0.1:8000", &socket]).as_deref(), Some(&*socket));
+        assert_eq!(url(&["0.0.0.0:80"]).as_deref(), Some("http://127.0.0.1:80"));
+        assert_eq!(url(&["[::]:80"]).as_deref(), Some("http://[::1]:80"));
+        assert_eq!(url(&["127.0.0.1:0"]), None);
     }
 }

@@ -1,30 +1,22 @@
 //! `ledge top`: shows the activity of a running daemon, refreshed at an interval.
 
-mod exposition;
-mod render;
-mod snapshot;
-mod terminal;
-mod view;
+mod figures;
 
-use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ledge_base::clock;
+use indicatif::{FormattedDuration, HumanBytes};
 use ledge_egress::{DaemonAddress, DaemonConnection};
-use ledge_http::config::ListenAddress;
-use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::termios;
+use serde_json::{Value, json};
 
 use super::features::daemon::message;
 use super::server::ServerArgs;
 use super::stop_signals::StopSignals;
 use super::{Exit, Globals, Output, block_on};
-use render::{History, TerminalSize};
-use snapshot::Snapshot;
-use view::View;
+use figures::Scrape;
 
 /// The arguments of `ledge top`.
 #[derive(Debug, Args)]
@@ -49,7 +41,7 @@ pub struct TopArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  ledge top                                   the server of this box; q or Ctrl-C ends
+  ledge top                                   the server of this box; Ctrl-C ends
   ledge top --url https://box:8443 --key-file ~/box.key --interval 5
   ledge top --once --json | jq '.models[] | {model, p99_seconds}'";
 
@@ -63,212 +55,272 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the verb.
 pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let url = match &args.url {
-        Some(url) => url.clone(),
-        None => own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?,
-    };
-    let daemon = ScrapedDaemon { address: args.server.at(&url)?, url, connection: None };
+    let address = args.server.find(globals, args.url.as_deref())?;
+    let live = !args.once && !args.json && io::stdout().is_terminal();
     block_on(async {
-        if args.once || !(args.json || std::io::stdout().is_terminal()) {
-            once(daemon, args, out).await
-        } else if args.json {
-            each_interval(daemon, args, out).await
-        } else {
-            live(daemon, args, out).await
+        if !live {
+            return watch(&address, args, live, out).await;
+        }
+        let mut stop = StopSignals::new()?;
+        tokio::select! {
+            result = watch(&address, args, live, out) => result,
+            // No mode of the terminal was changed. The next prompt gets a line of its own.
+            () = stop.requested() => Ok(writeln!(out).map(|()| Exit::Success)?),
         }
     })?
 }
 
-/// The address of the daemon with this configuration: its Unix socket if this user may open it, as the socket
-/// identifies the user. Otherwise the first address with a fixed port.
-pub(super) fn own_daemon(listen: &[ListenAddress]) -> anyhow::Result<String> {
-    let is_open = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
-    let url = |address: &ListenAddress| match address {
-        // Port 0 means any free port, which only the daemon knows.
-        ListenAddress::Tcp(address) if address.port() == 0 => None,
-        ListenAddress::Tcp(address) if address.ip().is_unspecified() => {
-            let loopback = if address.is_ipv4() { "127.0.0.1" } else { "[::1]" };
-            Some(format!("http://{loopback}:{}", address.port()))
+/// Writes a view for each interval; `live` is over the one before, on a terminal.
+async fn watch(address: &DaemonAddress, args: &TopArgs, live: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let once = args.once || !(args.json || live);
+    if live {
+        // What is on the screen scrolls up, and is kept.
+        write!(out, "{}", "\n".repeat(terminal_size().1))?;
+    }
+    let mut older: Option<Scrape> = None;
+    loop {
+        let newer = match scrape(address).await {
+            Err(error) if once => return Err(error),
+            newer => newer,
+        };
+        let shown = match &newer {
+            // The first view on a terminal is of the state alone.
+            Ok(newer) => older.as_ref().or(live.then_some(newer)).map(|older| Ok(newer.since(older))),
+            Err(error) => Some(Err(format!("{error:#}"))),
+        };
+        match shown {
+            None => {}
+            Some(Ok(view)) if args.json => writeln!(out, "{view}")?,
+            Some(Err(error)) if args.json => writeln!(out, "{}", json!({ "error": error }))?,
+            Some(shown) => {
+                let (width, height) = terminal_size();
+                let lines = match shown {
+                    Ok(view) => lines(&view, &address.url, width),
+                    Err(error) => vec![error, "Trying again; Ctrl-C ends.".to_owned()],
+                };
+                let lines = fit(lines, width, if live { height - 1 } else { usize::MAX });
+                write!(out, "{}", if live { frame(&lines) } else { lines.join("\n") + "\n" })?;
+            }
         }
-        ListenAddress::Tcp(address) => Some(format!("http://{address}")),
-        // A certificate is rarely valid for a loopback address.
-        ListenAddress::Tls(_) => None,
-        ListenAddress::Unix(_) => Some(address.to_string()),
-    };
-    let socket = listen.iter().find(|address| matches!(address, ListenAddress::Unix(path) if is_open(path)));
-    let url = socket.into_iter().chain(listen).find_map(url);
-    url.context("http.listen has no Unix socket and no http:// address with a fixed port")
+        out.flush()?;
+        if once && older.is_some() {
+            return Ok(Exit::Success);
+        }
+        older = newer.ok();
+        tokio::time::sleep(args.interval).await;
+    }
 }
 
 /// The longest time of a scrape.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A daemon to scrape. The connection is reused until an error.
-struct ScrapedDaemon {
-    url: String,
-    address: DaemonAddress,
-    connection: Option<DaemonConnection>,
+async fn scrape(address: &DaemonAddress) -> anyhow::Result<Scrape> {
+    let url = &address.url;
+    let answer = tokio::time::timeout(SCRAPE_TIMEOUT, async {
+        // A new connection each time: one that was kept would have to be given up with the daemon.
+        DaemonConnection::open(address).await?.get("/metrics").await
+    });
+    let late = || format!("{url} did not answer within {} s", SCRAPE_TIMEOUT.as_secs());
+    let answer = answer.await.with_context(late)??;
+    if answer.status != 200 {
+        bail!("{url} refuses the metrics: {}", message(answer.status, &answer.body));
+    }
+    Scrape::parse(std::str::from_utf8(&answer.body).context("the metrics are not UTF-8 text")?, Instant::now())
 }
 
-impl ScrapedDaemon {
-    async fn scrape(&mut self) -> anyhow::Result<Snapshot> {
-        let scraped = tokio::time::timeout(SCRAPE_TIMEOUT, self.try_scrape()).await;
-        let scraped =
-            scraped.unwrap_or_else(|_| bail!("{} did not answer within {} s", self.url, SCRAPE_TIMEOUT.as_secs()));
-        if scraped.is_err() {
-            self.connection = None;
-        }
-        scraped
-    }
-
-    async fn try_scrape(&mut self) -> anyhow::Result<Snapshot> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(DaemonConnection::open(&self.address).await?),
-        };
-        let answer = connection.get("/metrics").await?;
-        if answer.status != 200 {
-            bail!("{} refuses the metrics: {}", self.url, message(answer.status, &answer.body));
-        }
-        let text = std::str::from_utf8(&answer.body).context("the metrics are not UTF-8 text")?;
-        Ok(Snapshot::parse(text, Instant::now())?)
+/// The columns and rows of the terminal. A pipe has room for all columns.
+fn terminal_size() -> (usize, usize) {
+    match termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+        Ok(_) => (80, 24),
+        Err(_) => (120, 24),
     }
 }
 
-fn between(older: &Snapshot, newer: &Snapshot) -> View {
-    #[expect(clippy::cast_precision_loss, reason = "exact for 285,000 years of milliseconds")]
-    let now = clock::unix_millis() as f64 / 1e3;
-    View::between(older, newer, now)
+/// The lines over those of the last interval. Each clears the rest of its row, and the last one the rows below.
+fn frame(lines: &[String]) -> String {
+    format!("\x1b[H{}\x1b[K\n\x1b[J", lines.join("\x1b[K\n"))
 }
 
-async fn once(mut daemon: ScrapedDaemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let older = daemon.scrape().await?;
-    tokio::time::sleep(args.interval).await;
-    let view = between(&older, &daemon.scrape().await?);
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(&view)?)?;
-    } else {
-        let terminal = std::io::stdout().is_terminal();
-        let size = TerminalSize { width: if terminal { terminal::size().width } else { 120 }, height: usize::MAX };
-        for line in render::lines(&view, &daemon.url, &History::new(), size) {
-            writeln!(out, "{}", line.text.trim_end())?;
-        }
+/// Lines without control characters, of which none is wider or lower than the terminal.
+fn fit(mut lines: Vec<String>, width: usize, height: usize) -> Vec<String> {
+    let hidden = (lines.len() + 1).saturating_sub(height);
+    if let Some(last) = lines.get_mut(..height).filter(|_| hidden > 1).and_then(|seen| seen.last_mut()) {
+        *last = format!("and {hidden} more: the terminal is too low");
     }
-    Ok(Exit::Success)
+    lines.truncate(height);
+    lines.iter().map(|line| line.chars().filter(|c| !c.is_control()).take(width).collect()).collect()
 }
 
-/// Writes JSON until the reader closes the output.
-async fn each_interval(mut daemon: ScrapedDaemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut older = None;
-    loop {
-        let scraped = daemon.scrape().await;
-        match (&scraped, &older) {
-            (Ok(newer), Some(older)) => writeln!(out, "{}", serde_json::to_string(&between(older, newer))?)?,
-            (Ok(_), None) => {}
-            (Err(error), _) => writeln!(out, "{}", json!({"error": format!("{error:#}")}))?,
-        }
-        out.flush()?;
-        older = scraped.ok();
-        tokio::time::sleep(args.interval).await;
+/// A view as lines.
+fn lines(view: &Value, url: &str, width: usize) -> Vec<String> {
+    let (process, list) = (&view["process"], |key: &str| view[key].as_array().map_or(&[][..], Vec::as_slice));
+    let loads: Vec<f64> = list("cores").iter().filter_map(|core| core["load_ratio"].as_f64()).collect();
+    let of_all: f64 = list("models").iter().filter_map(|model| model["requests_per_second"].as_f64()).sum();
+    let uptime = |seconds| FormattedDuration(Duration::try_from_secs_f64(seconds).unwrap_or_default()).to_string();
+    let mut lines = vec![
+        format!(
+            "ledge {}  up {}  {url}  over {:.1} s",
+            view["version"].as_str().unwrap_or("of an unknown version"),
+            text(view, "uptime_seconds", uptime),
+            view["interval_seconds"].as_f64().unwrap_or(0.0)
+        ),
+        format!(
+            "service  CPU {}  memory {}  threads {}  requests {}/s",
+            text(process, "cpu_cores", percent),
+            process["memory_bytes"].as_u64().map_or("-".to_owned(), |bytes| HumanBytes(bytes).to_string()),
+            text(process, "threads", number),
+            number(of_all)
+        ),
+        format!(
+            "cores  {:.1} of {} busy: {}",
+            loads.iter().sum::<f64>(),
+            loads.len(),
+            loads.iter().map(|load| percent(*load)).collect::<Vec<_>>().join("  ")
+        ),
+    ];
+    let sensors = view["temperatures_celsius"].as_object().into_iter().flatten();
+    let sensors: Vec<_> =
+        sensors.map(|(sensor, celsius)| format!("{sensor} {:.0} °C", celsius.as_f64().unwrap_or(0.0))).collect();
+    if !sensors.is_empty() {
+        lines.push(format!("temperature  {}", sensors.join("  ")));
     }
+    lines.push(String::new());
+    lines.extend(table(list("models"), width));
+    lines
 }
 
-/// Draws on the terminal until a signal or the key q.
-async fn live(mut daemon: ScrapedDaemon, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let mut stop = StopSignals::new()?;
-    let mut resized = signal(SignalKind::window_change())?;
-    let mut keys = terminal::keys();
-    let mut screen = terminal::Screen::enter(out)?;
-    let mut display =
-        Display { url: daemon.url.clone(), older: None, connection: Connection::Opening, history: History::new() };
-    loop {
-        screen.draw(&display.lines())?;
-        // The next scrape starts one interval after the last answer, not after the last key.
-        let pause = if matches!(display.connection, Connection::Opening) { Duration::ZERO } else { args.interval };
-        let mut next = std::pin::pin!(async {
-            tokio::time::sleep(pause).await;
-            daemon.scrape().await
-        });
-        let scraped = loop {
-            tokio::select! {
-                scraped = &mut next => break scraped,
-                _ = resized.recv() => screen.draw(&display.lines())?,
-                Some(key) = keys.recv() => if matches!(key, b'q' | b'Q') { return Ok(Exit::Success) },
-                () = stop.requested() => return Ok(Exit::Success),
-            }
-        };
-        display.update(scraped);
-    }
+/// A column of the table: its name, its width, its figure, and the form of the figure.
+type Column = (&'static str, usize, &'static str, fn(f64) -> String);
+
+/// The columns; a narrow terminal shows only the first ones.
+const COLUMNS: &[Column] = &[
+    ("REQ/S", 8, "requests_per_second", number),
+    ("P50", 9, "p50_seconds", time),
+    ("P99", 9, "p99_seconds", time),
+    ("WAITING", 8, "queue_depth", number),
+    ("QUEUE P99", 10, "queue_p99_seconds", time),
+    ("ELEM/S", 8, "elements_per_second", number),
+    ("FAIL/S", 7, "failures_per_second", number),
+    ("CPU", 7, "cpu_cores", percent),
+    ("REFUSED/S", 10, "refusals_per_second", number),
+    ("BATCH", 6, "mean_batch", number),
+    ("CACHED", 7, "cache_hit_ratio", percent),
+    ("INST", 5, "instances", number),
+];
+
+/// The width that columns leave for names, in characters.
+const NAME_WIDTH: usize = 20;
+
+fn table(models: &[Value], width: usize) -> Vec<String> {
+    let mut free = width.saturating_sub(NAME_WIDTH);
+    let fits = |(_, cell, ..): &&Column| free.checked_sub(*cell).inspect(|left| free = *left).is_some();
+    let columns: Vec<&Column> = COLUMNS.iter().take_while(fits).collect();
+    let name = |model: &Value| [&model["model"], &model["version"]].map(|part| part.as_str().unwrap_or("?")).join(" ");
+    let longest = models.iter().map(|model| name(model).chars().count()).max().unwrap_or(0).max("MODEL".len());
+    let width = longest.min(NAME_WIDTH + free);
+    let row = |name: &str, cell: &dyn Fn(&Column) -> String| {
+        let cells = columns.iter().map(|column| format!("{:>width$}", cell(column), width = column.1));
+        format!("{name:<width$.width$}{}", cells.collect::<String>())
+    };
+    let rows = models.iter().map(|model| match (model["runtime"].is_null(), model["ready"] == false) {
+        (true, _) => format!("{}  not loaded", name(model)),
+        (false, true) => format!("{}  not ready", name(model)),
+        (false, false) => row(&name(model), &|(.., figure, form)| text(model, figure, *form)),
+    });
+    let heading = row("MODEL", &|(title, ..)| (*title).to_owned());
+    let none = models.is_empty().then(|| "no models".to_owned());
+    [heading].into_iter().chain(rows).chain(none).collect()
 }
 
-/// The content of the terminal.
-struct Display {
-    url: String,
-    older: Option<Snapshot>,
-    connection: Connection,
-    history: History,
+/// A figure of a view; a minus where it is not known.
+fn text(of: &Value, figure: &str, form: fn(f64) -> String) -> String {
+    of[figure].as_f64().map_or("-".to_owned(), form)
 }
 
-/// The state of the connection to the daemon.
-enum Connection {
-    Opening,
-    Running(Box<View>),
-    Lost(String),
+fn number(figure: f64) -> String {
+    let digits = if figure.fract() == 0.0 || figure >= 100.0 { 0 } else { 1 + usize::from(figure < 1.0) };
+    format!("{figure:.digits$}")
 }
 
-/// The number of intervals in the sparkline of the header.
-const HISTORY_INTERVALS: usize = 40;
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
 
-impl Display {
-    fn update(&mut self, scraped: anyhow::Result<Snapshot>) {
-        match scraped {
-            Ok(newer) => {
-                // The first view compares the snapshot with itself: it shows the current state, without rates.
-                let view = between(self.older.as_ref().unwrap_or(&newer), &newer);
-                if self.older.is_some() {
-                    self.history.push_back(view.requests_per_second());
-                    while self.history.len() > HISTORY_INTERVALS {
-                        self.history.pop_front();
-                    }
-                }
-                self.connection = Connection::Running(Box::new(view));
-                self.older = Some(newer);
-            }
-            Err(error) => {
-                self.connection = Connection::Lost(format!("{error:#}"));
-                self.older = None;
-            }
-        }
-    }
-
-    fn lines(&self) -> Vec<render::Line> {
-        let size = terminal::size();
-        match &self.connection {
-            Connection::Opening => render::lost(&self.url, "connecting", size),
-            Connection::Running(view) => render::lines(view, &self.url, &self.history, size),
-            Connection::Lost(reason) => render::lost(&self.url, reason, size),
-        }
+fn time(seconds: f64) -> String {
+    match seconds {
+        ..1e-3 => format!("{:.0} us", seconds * 1e6),
+        ..1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{seconds:.1} s"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
+    fn model(name: &str) -> Value {
+        json!({
+            "model": name, "version": "3", "ready": true, "runtime": "onnxruntime", "instances": 2,
+            "requests_per_second": 120.0, "failures_per_second": 0.25, "refusals_per_second": 0.0,
+            "elements_per_second": 480.0, "p50_seconds": 0.000_25, "p99_seconds": 0.0421, "queue_p99_seconds": 1.5,
+            "mean_batch": 3.97, "cache_hit_ratio": null, "queue_depth": 5, "cpu_cores": 1.42,
+        })
+    }
+
+    fn view(models: &[Value]) -> Value {
+        let core = |core| json!({"core": core, "load_ratio": 0.5, "frequency_hertz": 2.6e9});
+        json!({
+            "version": "1.2.3", "uptime_seconds": 90_061.5, "interval_seconds": 1.0, "models": models,
+            "process": {"cpu_cores": 1.5, "memory_bytes": 125_829_120, "threads": 14},
+            "cores": [core(0), core(1)], "temperatures_celsius": {"coretemp Package id 0": 54.4},
+        })
+    }
+
     #[test]
-    fn the_own_daemon_is_behind_its_socket_or_at_the_first_address_with_a_fixed_port() {
-        let url = |listen: &[&str]| {
-            let listen: Vec<_> = listen.iter().map(|text| text.parse().unwrap()).collect();
-            own_daemon(&listen).ok()
-        };
-        assert_eq!(url(&["127.0.0.1:8000", "unix:a.sock"]).as_deref(), Some("http://127.0.0.1:8000"));
-        assert_eq!(url(&["127.0.0.1:0", "unix:a.sock"]).as_deref(), Some("unix:a.sock"));
-        let folder = tempfile::tempdir().unwrap();
-        let socket = format!("unix:{}", folder.path().display());
-        assert_eq!(url(&["127.0.0.1:8000", &socket]).as_deref(), Some(&*socket));
-        assert_eq!(url(&["0.0.0.0:80"]).as_deref(), Some("http://127.0.0.1:80"));
-        assert_eq!(url(&["[::]:80"]).as_deref(), Some("http://[::1]:80"));
-        assert_eq!(url(&["127.0.0.1:0"]), None);
+    fn a_wide_terminal_shows_everything() {
+        let expected = "\
+ledge 1.2.3  up 1d 01:01:01  unix:ledge.sock  over 1.0 s
+service  CPU 150 %  memory 120.00 MiB  threads 14  requests 360/s
+cores  1.0 of 2 busy: 50 %  50 %
+temperature  coretemp Package id 0 54 °C
+
+MODEL      REQ/S      P50      P99 WAITING QUEUE P99  ELEM/S FAIL/S    CPU REFUSED/S BATCH CACHED INST
+broken 3  not loaded
+resnet 3     120   250 us  42.1 ms       5     1.5 s     480   0.25  142 %         0   4.0      -    2
+stuck 3  not ready";
+        let [mut broken, mut stuck] = ["broken", "stuck"].map(model);
+        (broken["runtime"], stuck["ready"]) = (Value::Null, json!(false));
+        let view = view(&[broken, model("resnet"), stuck]);
+        assert_eq!(lines(&view, "unix:ledge.sock", 120).join("\n"), expected);
+    }
+
+    #[test]
+    fn a_narrow_terminal_keeps_the_figures_that_matter_most() {
+        let lines = lines(&view(&[model("efficientnet_lite0")]), "unix:ledge.sock", 60);
+        let [.., heading, row] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!(heading.split_whitespace().collect::<Vec<_>>(), ["MODEL", "REQ/S", "P50", "P99", "WAITING"]);
+        assert!(row.starts_with("efficientnet_lite0 3 ") && row.ends_with("42.1 ms       5"), "{row}");
+    }
+
+    #[test]
+    fn a_low_terminal_says_what_it_hides() {
+        let lines = lines(&view(&vec![model("m"); 30]), "", 120);
+        let fitting = fit(lines, 120, 10);
+        assert_eq!((fitting.len(), &*fitting[9]), (10, "and 27 more: the terminal is too low"));
+    }
+
+    #[test]
+    fn a_frame_clears_what_was_behind_its_lines_and_below_and_changes_no_mode() {
+        assert_eq!(frame(&["ledge".to_owned(), "a model".to_owned()]), "\x1b[Hledge\x1b[K\na model\x1b[K\n\x1b[J");
+    }
+
+    #[test]
+    fn figures_have_the_digits_that_are_worth_it() {
+        assert_eq!([0.0, 0.05, 7.125, 99.0, 1234.5].map(number), ["0", "0.05", "7.1", "99", "1234"]);
+        assert_eq!([25e-6, 0.0031, 0.25, 2.5].map(time), ["25 us", "3.1 ms", "250.0 ms", "2.5 s"]);
     }
 
     #[test]
@@ -276,6 +328,21 @@ mod tests {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for wrong in ["0", "-1", "NaN", "inf", "1e9", "soon"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_wider_or_higher_than_the_terminal(
+            width in 0_usize..200, height in 0_usize..60, name in ".{0,40}", reason in ".{0,200}", count in 0_usize..40,
+        ) {
+            for lines in [lines(&view(&vec![model(&name); count]), "http://box:8000", width), vec![reason; 2]] {
+                let fitting = fit(lines, width, height);
+                prop_assert!(fitting.len() <= height);
+                for line in fitting {
+                    prop_assert!(line.chars().count() <= width && !line.contains(char::is_control), "{line:?}");
+                }
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
-"""Watches `ledge top` on a pseudo-terminal: what it draws, that it stays when the daemon goes, that it cleans up.
+"""Watches `ledge top` on a pseudo-terminal: what it draws, that it outlives its daemon, that it changes no mode.
 
-Arguments: how it is ended (q, ctrl-c or term), the daemon's process (0 leaves it alone), and the command.
+Arguments: the signal that ends it (INT as Ctrl-C, or TERM), and the command. Says `shown`, and then `gone` when the
+daemon was killed; a line on standard input tells that it was started again.
 """
 
 import fcntl
 import os
 import pty
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -15,46 +15,49 @@ import termios
 import time
 
 LIMIT = 60  # Seconds; a wait that is longer has found a hang.
-LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
+COLUMNS, ROWS = 100, 24
 
-ending, daemon, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+ending, command = sys.argv[1], sys.argv[2:]
 master, slave = pty.openpty()
-fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 before = termios.tcgetattr(slave)
 top = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
 drawn = b""
+seen = 0
 
 
 def wait_for(text):
-    """Reads until text is drawn, and forgets what came before it."""
-    global drawn
+    """Reads until text is drawn behind what was waited for before."""
+    global drawn, seen
     end = time.monotonic() + LIMIT
-    while text not in drawn:
+    while text not in drawn[seen:]:
         ready, _, _ = select.select([master], [], [], max(0, end - time.monotonic()))
-        assert ready, f"no {text} in {drawn}"
+        assert ready, f"no {text} in {drawn[seen:]}"
         drawn += os.read(master, 65536)
-    drawn = drawn[drawn.index(text) + len(text):]
+    seen = drawn.index(text, seen) + len(text)
 
 
-wait_for(b"\x1b[?1049h")
 # The first view is of no time, the second of an interval.
 for _ in range(2):
     wait_for(b"MODEL")
     wait_for(b"add_sub 1")
-assert not termios.tcgetattr(slave)[3] & (termios.ECHO | termios.ICANON), "keys are shown"
-if daemon:
-    os.kill(daemon, signal.SIGKILL)
-    wait_for(b"Trying again")
-    assert top.poll() is None
-if ending == "q":
-    os.write(master, b"q")
-elif ending == "ctrl-c":
+    wait_for(b"\x1b[J")
+print("shown", flush=True)
+wait_for(b"Trying again")
+print("gone", flush=True)
+sys.stdin.readline()
+wait_for(b"add_sub 1")
+assert top.poll() is None
+assert termios.tcgetattr(slave) == before, "the terminal has other modes"
+if ending == "INT":
     os.write(master, b"\x03")
 else:
     top.terminate()
-wait_for(LEAVE)
 status = top.wait(LIMIT)
 assert status == 0, status
 assert termios.tcgetattr(slave) == before, "the terminal's modes were not given back"
+assert b"\x1b[?" not in drawn, "it switches a mode of the terminal"
+rows = [row.split(b"\x1b[H")[-1] for frame in drawn.split(b"\x1b[J") for row in frame.split(b"\x1b[K\r\n")]
+assert all(len(row.decode(errors="replace")) <= COLUMNS for row in rows), rows
 print("ok")

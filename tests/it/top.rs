@@ -1,7 +1,8 @@
 //! `ledge top` over a real daemon.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
@@ -75,20 +76,29 @@ fn top_without_a_daemon_says_so() {
 }
 
 #[test]
-fn top_gives_the_terminal_back_however_it_ends() {
-    let daemon = TestRoot::new().models(&["add_sub"]).start();
+fn top_leaves_the_terminal_as_it_is_and_outlives_its_daemon() {
+    let mut daemon = TestRoot::new().models(&["add_sub"]).start();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/top_terminal.py");
-    let url = format!("http://{}", daemon.address);
-    // The last one takes the daemon with it.
-    for (ending, killed) in [("ctrl-c", 0), ("term", 0), ("q", daemon.pid())] {
-        let output = Command::new("python3")
-            .arg(&script)
-            .args([ending, &killed.to_string(), env!("CARGO_BIN_EXE_ledge"), "top", "--url", &url])
-            .args(["--interval", "0.1"])
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .output()
-            .unwrap();
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && out.trim() == "ok", "{ending}: {out}{err}");
+    for ending in ["INT", "TERM"] {
+        let top = daemon.root.command(&["top", "--interval", "0.1"]);
+        let mut terminal = Command::new("python3");
+        terminal.arg(&script).arg(ending).arg(top.get_program()).args(top.get_args());
+        for (name, value) in top.get_envs() {
+            match value {
+                Some(value) => terminal.env(name, value),
+                None => terminal.env_remove(name),
+            };
+        }
+        terminal.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut terminal = terminal.spawn().unwrap();
+        let (mut orders, said) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
+        let mut said = BufReader::new(said).lines().map_while(Result::ok);
+        assert_eq!(said.next().as_deref(), Some("shown"), "{ending}");
+        let root = daemon.kill();
+        assert_eq!(said.next().as_deref(), Some("gone"), "{ending}");
+        daemon = root.start();
+        writeln!(orders, "started").unwrap();
+        assert_eq!(said.next().as_deref(), Some("ok"), "{ending}");
+        assert!(terminal.wait().unwrap().success());
     }
 }

@@ -13,7 +13,6 @@ use serde_json::{Value as Json, json};
 
 use crate::cli::Globals;
 use crate::cli::server::ServerArgs;
-use crate::cli::top::own_daemon;
 
 /// The most requests for one call while the daemon answers 429 or 503.
 const BUSY_ATTEMPTS_MAX: u32 = 30;
@@ -69,11 +68,7 @@ impl ViewDeclaration {
 impl DaemonClient {
     /// A client of the daemon at `url`, or else of the one with this configuration.
     pub fn new(globals: &Globals, url: Option<&str>, server: &ServerArgs) -> anyhow::Result<Self> {
-        let url = match url {
-            Some(url) => url.to_owned(),
-            None => own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?,
-        };
-        Ok(Self { address: server.at(&url)?, connection: None })
+        Ok(Self { address: server.find(globals, url)?, connection: None })
     }
 
     /// A client with another connection to the same daemon.
