@@ -1,13 +1,13 @@
 //! The configuration: a section for each part, defined by that part.
 //!
-//! [`Config::load`] reads it from all its sources and reports every mistake at once; a [`Config`] is valid.
+//! [`Config::load`] reads it from all its sources and reports the mistakes of all; a [`Config`] is valid.
 
 mod alerts;
 mod cameras;
 mod sources;
 
 use std::cell::LazyCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -179,7 +179,7 @@ impl Default for ControlConfig {
 }
 
 impl Config {
-    /// Reads the configuration, or reports every mistake in all its sources at once.
+    /// Reads the configuration, or reports the mistakes in all its sources.
     pub fn load(sources: &Sources) -> Result<Self, Vec<Mistake>> {
         sources.load().map(|loaded| loaded.config)
     }
@@ -238,13 +238,11 @@ impl Config {
                 && !self.camera.iter().any(|known| known.name == *camera && known.url.is_none())
             {
                 let problem = format!("{camera} is no [[camera]] without a url");
-                let problem = Problem::new(format!("mqtt.bindings[{index}].camera"), problem);
-                problems.push(problem.depending_on(["camera"]));
+                problems.push(Problem::new(format!("mqtt.bindings[{index}].camera"), problem));
             }
             if binding.shared && group.is_none() {
                 let problem = "is for the boxes of a group: set device.group";
-                let problem = Problem::new(format!("mqtt.bindings[{index}].shared"), problem);
-                problems.push(problem.depending_on(["device.group"]));
+                problems.push(Problem::new(format!("mqtt.bindings[{index}].shared"), problem));
             }
         }
         problems
@@ -261,8 +259,7 @@ impl Config {
             for (index, binding) in self.mqtt.bindings.iter().enumerate() {
                 findings.problems.extend(bindings::against_views(binding, registry).into_iter().map(|problem| {
                     let reason = format!("{}; feature views are declared in {}", problem.reason, views.display());
-                    let key = format!("mqtt.bindings[{index}].{}", problem.key);
-                    Problem::new(key, reason).depending_on(["features.views"])
+                    Problem::new(format!("mqtt.bindings[{index}].{}", problem.key), reason)
                 }));
             }
         }
@@ -277,10 +274,7 @@ impl Config {
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
             let Some(name) = &binding.model else { continue };
             let key = |key: &str| format!("mqtt.bindings[{index}].{key}");
-            let note = |note: String| {
-                let others = ["repository.path".to_owned(), "repository.packaged".to_owned(), key("version")];
-                Problem::new(key("model"), note).depending_on(others)
-            };
+            let note = |note: String| Problem::new(key("model"), note);
             if managed.contains(name) {
                 // Its files may be encrypted. The daemon checks once the model is loaded.
                 continue;
@@ -314,10 +308,7 @@ impl Config {
             }
             let model = KnownModel { name, config: &found.config, inputs: inputs.as_deref() };
             let problems = bindings::against_model(binding, &registry, model).into_iter();
-            findings.problems.extend(problems.map(|problem| {
-                let others = ["model", "version", "feature_view", "push_source"].map(key);
-                Problem::new(key(&problem.key), problem.reason).depending_on(others)
-            }));
+            findings.problems.extend(problems.map(|problem| Problem::new(key(&problem.key), problem.reason)));
         }
         findings
     }
@@ -333,8 +324,7 @@ impl Config {
                 PushTarget::Source(_) => "push_source",
             };
             let problem = "needs the permission to push over MQTT: add feature-writer to access.mqtt.roles";
-            let problem = Problem::new(format!("mqtt.bindings[{index}].{key}"), problem);
-            Some(problem.depending_on(["access.mqtt.roles"]))
+            Some(Problem::new(format!("mqtt.bindings[{index}].{key}"), problem))
         };
         self.mqtt.bindings.iter().enumerate().filter_map(refused).collect()
     }
@@ -344,8 +334,7 @@ impl Config {
         let asks = self.http.tls.client_certificates != ClientCertificates::None;
         let problem = "has no effect, because the server does not ask for client certificates: set \
                        http.tls.client_certificates to \"optional\" or \"required\"";
-        (!asks && !self.access.certificates.is_empty())
-            .then(|| Problem::new("access.certificates", problem).depending_on(["http.tls.client_certificates"]))
+        (!asks && !self.access.certificates.is_empty()).then(|| Problem::new("access.certificates", problem))
     }
 
     /// The reason why no caller could get in from the network, although this box listens there.
@@ -354,13 +343,18 @@ impl Config {
         self.http.is_exposed().then(|| self.access.lets_nobody_in(&keys)).flatten()
     }
 
-    /// The mistakes in values that are well-formed.
-    fn problems(&self) -> Vec<Problem> {
+    /// The mistakes in values that are well-formed. The sections `unread` have only their defaults: they are not
+    /// checked, and no section is compared with another.
+    fn problems(&self, unread: &BTreeSet<String>) -> Vec<Problem> {
         let of_section = |(name, section): (&'static str, &dyn Section)| {
             let problems = section.problems().into_iter();
             problems.map(move |problem| problem.within(name))
         };
-        let mut problems: Vec<_> = self.sections().into_iter().flat_map(of_section).collect();
+        let read = self.sections().into_iter().filter(|(name, _)| !unread.contains(*name));
+        let mut problems: Vec<_> = read.flat_map(of_section).collect();
+        if !unread.is_empty() {
+            return problems;
+        }
         let destinations = self.destinations();
         problems.extend(destinations.iter().flat_map(|destination| destination.problems(&self.egress)));
         problems.extend(self.certificate_problem());

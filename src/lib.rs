@@ -12,7 +12,7 @@ mod scratch;
 pub mod egress_report;
 /// The findings about this box that `ledge doctor` and the daemon share.
 pub mod findings;
-/// The configuration: a value that needs no further check, or every mistake at once.
+/// The configuration: a value that needs no further check, or the mistakes of all sources.
 pub mod config;
 
 pub use ledge_alerts as alerts;

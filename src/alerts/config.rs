@@ -195,11 +195,9 @@ impl AlertConfig {
 
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: &str, others: &[&str]| {
-            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
-        };
+        let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         if self.url.is_none() && !self.mqtt {
-            wrong("name", "tells nobody: set `url`, or mqtt = true", &["url", "mqtt"]);
+            wrong("name", "tells nobody: set `url`, or mqtt = true");
         }
         for (key, is_set) in [
             ("token_file", self.token_file.is_some()),
@@ -208,23 +206,23 @@ impl AlertConfig {
             ("proxy", self.proxy.is_some()),
         ] {
             if is_set && self.url.is_none() {
-                wrong(key, "is for an alert with a url", &["url"]);
+                wrong(key, "is for an alert with a url");
             }
         }
         let Some(url) = &self.url else { return problems };
         if self.token_header.is_some() && self.token_file.is_none() {
-            wrong("token_header", "has no secret: set token_file", &["token_file"]);
+            wrong("token_header", "has no secret: set token_file");
         }
         for (key, is_set) in [("ca_file", self.ca_file.is_some()), ("pinned_sha256", self.pinned_sha256.is_some())] {
             if is_set && !url.tls {
-                wrong(key, "is for a url at https://", &["url"]);
+                wrong(key, "is for a url at https://");
             }
         }
         if self.ca_file.is_some() && self.pinned_sha256.is_some() {
-            wrong("ca_file", "and pinned_sha256 are both set: set one of them", &["pinned_sha256"]);
+            wrong("ca_file", "and pinned_sha256 are both set: set one of them");
         }
         if self.token_file.is_some() && !url.tls && !url.at.host.is_loopback() {
-            wrong("token_file", "would be sent in plain text: use a url at https://", &["url"]);
+            wrong("token_file", "would be sent in plain text: use a url at https://");
         }
         problems
     }
@@ -252,8 +250,6 @@ impl AlertConfig {
             is_encrypted: url.tls,
             // Receivers in a shop's own network often have no certificate. A secret is not sent to them.
             plaintext_problem: None,
-            address_keys: Vec::new(),
-            encryption_key: None,
         })
     }
 }

@@ -130,20 +130,17 @@ pub enum SyncAddress {
     },
 }
 
-/// The error for a text that is not such an address.
+/// The error for a text that is not such an address. It does not repeat the text, which may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected https://HOST[:PORT]/PATH or s3://BUCKET[/PREFIX], got {text:?}")]
-pub struct InvalidSyncAddress {
-    text: String,
-}
+#[error("expected https://HOST[:PORT]/PATH, without an '@' and a '?', or s3://BUCKET[/PREFIX]")]
+pub struct InvalidSyncAddress;
 
 impl FromStr for SyncAddress {
     type Err = InvalidSyncAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || InvalidSyncAddress { text: text.to_owned() };
         let Some(place) = text.strip_prefix("s3://") else {
-            return text.parse().map(Self::Web).map_err(|_| wrong());
+            return text.parse().map(Self::Web).map_err(|_| InvalidSyncAddress);
         };
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         let is_bucket = (3..=63).contains(&bucket.len())
@@ -151,7 +148,7 @@ impl FromStr for SyncAddress {
         let prefix = prefix.trim_matches('/');
         let is_prefix = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
         if !is_bucket || !is_prefix {
-            return Err(wrong());
+            return Err(InvalidSyncAddress);
         }
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         Ok(Self::Bucket { bucket: bucket.to_owned(), prefix })
@@ -186,9 +183,7 @@ impl SyncConfig {
         let (at, is_encrypted) = self.server().filter(|_| self.has_region())?;
         let key = if self.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
         let proxy = self.proxy.clone().map(|at| ConfiguredProxy { key: "sync.proxy".into(), at });
-        let address_keys = ["sync.url", "sync.region", "sync.endpoint"].map(str::to_owned).to_vec();
-        let to = destination(key.into(), at, is_encrypted, proxy, "use https://");
-        Some(ConfiguredDestination { address_keys, ..to })
+        Some(destination(key.into(), at, is_encrypted, proxy, "use https://"))
     }
 
     /// Tells whether the region is well-formed, if one is needed.
@@ -201,29 +196,27 @@ impl SyncConfig {
     /// Mistakes, with keys relative to `[audit]`.
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut add = |key: &str, problem: &str, others: &[&str]| {
-            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
-        };
+        let mut add = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         let (id, secret) = (&self.access_key_id_file, &self.secret_access_key_file);
         if id.is_some() != secret.is_some() {
             let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
-            add("sync.secret_access_key_file", problem, &["sync.access_key_id_file"]);
+            add("sync.secret_access_key_file", problem);
         }
 
         if let Some(SyncAddress::Bucket { .. }) = &self.url {
             if id.is_none() && secret.is_none() {
                 let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
-                add("sync.url", problem, &["sync.access_key_id_file", "sync.secret_access_key_file"]);
+                add("sync.url", problem);
             }
             if !self.has_region() {
-                add("sync.region", "is the region of the bucket, such as \"us-east-1\"", &[]);
+                add("sync.region", "is the region of the bucket, such as \"us-east-1\"");
             }
         } else if let Some(key) = match (&self.endpoint, id) {
             (Some(_), _) => Some("sync.endpoint"),
             (None, Some(_)) => Some("sync.access_key_id_file"),
             (None, None) => None,
         } {
-            add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out", &["sync.url"]);
+            add(key, "is for a bucket: set audit.sync.url to s3://BUCKET/PREFIX, or leave it out");
         }
         problems
     }
@@ -270,15 +263,7 @@ pub(super) fn destination(
 ) -> ConfiguredDestination {
     let plaintext_problem =
         format!("is not encrypted, and so anybody on the way could read and change the log: {advice}");
-    ConfiguredDestination {
-        key,
-        at,
-        proxy,
-        is_encrypted,
-        plaintext_problem: Some(plaintext_problem),
-        address_keys: Vec::new(),
-        encryption_key: None,
-    }
+    ConfiguredDestination { key, at, proxy, is_encrypted, plaintext_problem: Some(plaintext_problem) }
 }
 
 impl Section for AuditConfig {

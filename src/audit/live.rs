@@ -81,11 +81,6 @@ pub trait LiveCopy {
     /// The instruction that ends the message about an address that is not encrypted, such as "use https://".
     fn encryption_advice(&self) -> &'static str;
 
-    /// The key that encrypts the connection, if it is not the one of the address.
-    fn encryption_key(&self) -> Option<&'static str> {
-        None
-    }
-
     fn tls(&self) -> &TlsFiles;
 
     /// The purpose of its connections.
@@ -197,9 +192,7 @@ impl From<HttpError> for SendError {
 pub(super) fn destination(copy: &dyn LiveCopy) -> Option<ConfiguredDestination> {
     let Address { at, is_encrypted, .. } = copy.address()?;
     let key = format!("{}.{}", copy.name(), copy.address_key());
-    let encryption_key = copy.encryption_key().map(|key| format!("{}.{key}", copy.name()));
-    let to = super::config::destination(key, at, is_encrypted, None, copy.encryption_advice());
-    Some(ConfiguredDestination { encryption_key, ..to })
+    Some(super::config::destination(key, at, is_encrypted, None, copy.encryption_advice()))
 }
 
 /// Starts the live copies that are switched on. They get the records from now on.

@@ -16,9 +16,8 @@
 //! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
 //! * `secret.rs` - places of secrets: a file, or a credential of systemd
 //! * `config_path.rs` - paths of the configuration, relative to its root
-//! * `toml_check.rs`, `toml_check/` - TOML read into a type, with every mistake and its place; `document.rs` keeps
-//!   the places
-//! * `serde_messages.rs` - messages of serde without the names of Rust's types
+//! * `toml_check.rs`, `toml_check/` - TOML read into a type, with mistakes and their places; `reader.rs` deserializes
+//! * `serde_messages.rs` - messages of `serde_json` without the names of Rust's types
 //! * `sys.rs` - system calls that no safe crate wraps
 //! * `telemetry/` - the log and the figures of the machine:
 //!   * `logging.rs`, `journal.rs` - the log, to standard error or with searchable fields to systemd's journal

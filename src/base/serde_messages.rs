@@ -1,21 +1,10 @@
 //! Messages of serde in the terms of JSON and TOML. serde names Rust's types, which the author of a request or a
-//! configuration need not know.
+//! configuration need not know. `serde_json` gives only the finished message, so that one is rewritten.
 
 /// Rewrites a message about JSON.
 pub fn in_json(message: &str) -> String {
-    plain(message, "object")
-}
-
-/// Rewrites a message about TOML.
-pub fn in_toml(message: &str) -> String {
-    plain(message, "table")
-}
-
-/// Rewrites a message; `map` is the format's word for a map.
-fn plain(message: &str, map: &str) -> String {
     let (said, place) = position(message);
-    let said = mismatch(said, map).or_else(|| about_a_key(said)).or_else(|| syntax(said)).unwrap_or(said.to_owned());
-    said + place
+    mismatch(said).or_else(|| about_a_key(said)).or_else(|| syntax(said)).unwrap_or(said.to_owned()) + place
 }
 
 /// Splits a message from the ` at line 1 column 5` after it.
@@ -29,37 +18,32 @@ fn position(message: &str) -> (&str, &str) {
 }
 
 /// Rewrites `invalid type: A, expected B` and similar messages as `expected B, got A`.
-fn mismatch(said: &str, map: &str) -> Option<String> {
+fn mismatch(said: &str) -> Option<String> {
     let rest =
         ["invalid type: ", "invalid value: ", "invalid length "].iter().find_map(|start| said.strip_prefix(start));
     // A quoted value may contain ", expected " too; the expectation itself does not, so split at the last one.
     let (got, wanted) = rest?.rsplit_once(", expected ")?;
-    let got = if said.starts_with("invalid length ") { format!("{got} entries") } else { value(got, map) };
-    Some(format!("expected {}, got {got}", kind(wanted, map)))
+    let got = if said.starts_with("invalid length ") { format!("{got} entries") } else { value(got) };
+    Some(format!("expected {}, got {got}", expected(wanted, "object")))
 }
 
 /// Rewrites serde's term for the actual value.
-fn value(got: &str, map: &str) -> String {
+fn value(got: &str) -> String {
     let quoted = ["integer `", "floating point `", "boolean `"].iter().find_map(|start| got.strip_prefix(start));
     if let Some(value) = quoted.and_then(|value| value.strip_suffix('`')) {
         return value.to_owned();
     }
     match got {
         _ if got.starts_with("string ") => got.replacen("string ", "", 1),
-        "map" => with_article(map),
+        "map" => "an object".to_owned(),
         "sequence" => "an array".to_owned(),
         "unit value" => "null".to_owned(),
         _ => got.to_owned(),
     }
 }
 
-fn with_article(word: &str) -> String {
-    let article = if word.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    format!("{article} {word}")
-}
-
-/// Rewrites serde's term for the expected type.
-fn kind(wanted: &str, map: &str) -> String {
+/// Rewrites serde's term for the expected type; `map` is the format's word for a map.
+pub(crate) fn expected(wanted: &str, map: &str) -> String {
     let from_0_to = |most: u64| format!("a whole number from 0 to {most}");
     let signed = |most: i64| format!("a whole number from {} to {most}", -most - 1);
     match wanted {
@@ -75,9 +59,11 @@ fn kind(wanted: &str, map: &str) -> String {
         "a boolean" => "true or false".to_owned(),
         "a borrowed string" => "a string".to_owned(),
         "a sequence" | "sequence" => "an array".to_owned(),
-        "a map" | "map" => with_article(map),
         "unit" => "null".to_owned(),
-        _ if wanted.starts_with("struct ") => with_article(map),
+        _ if wanted.starts_with("struct ") || ["a map", "map"].contains(&wanted) => {
+            let article = if map.starts_with('o') { "an" } else { "a" };
+            format!("{article} {map}")
+        }
         _ => match wanted.strip_prefix("a tuple of size ").or_else(|| wanted.strip_prefix("an array of length ")) {
             Some(count) => format!("an array of {count} entries"),
             None => wanted.to_owned(),
@@ -103,7 +89,6 @@ fn syntax(said: &str) -> Option<String> {
         "expected ident" => "expected true, false or null",
         "trailing characters" => "there is more text after the value",
         "recursion limit exceeded" => "nested too deep",
-        "wanted string or table" => "expected a string or a table",
         _ if said.starts_with("data did not match any variant of untagged enum ") => {
             "it has none of the accepted forms"
         }
@@ -172,8 +157,6 @@ mod tests {
         ] {
             assert_eq!(json::<Row>(text), message, "{text}");
         }
-        let toml = toml::from_str::<Row>("count = { a = 1 }").unwrap_err();
-        assert_eq!(in_toml(toml.message()), "expected a whole number from 0 to 255, got a table");
     }
 
     proptest! {

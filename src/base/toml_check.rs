@@ -1,36 +1,36 @@
-//! Reads TOML into a type and reports every mistake in it at once, each with its place.
+//! Reads TOML into a type, and reports unknown keys and wrong values with their lines and keys.
 //!
-//! serde stops at the first error. The entry that an error points to is noted and replaced by a stand-in, or left out,
-//! and the rest is read again until it fits. A stand-in keeps the surroundings of a mistake: a table with a wrong key
-//! stays, and its other keys are checked. The work is bounded: at most [`MAX_MISTAKES`] mistakes, fewer for a large
-//! text.
+//! serde stops at the first wrong value, so that is left out and the rest is read again. A table or array that is wrong
+//! without it is left out too, as it may be wrong only for that. An unknown key stops nothing.
+//!
+//! A section is a key of the document's top level with everything below it.
 
-mod deserializer;
-mod document;
-mod problem;
+mod reader;
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
 use serde::Serializer;
 use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
-use toml::de::DeValue;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
-use crate::serde_messages::in_toml;
-use deserializer::ReadError;
-pub use document::EntryPlace;
-use document::{Document, Path, PathStep};
-pub use problem::{Misread, Problem};
+use reader::{Entry, Notes};
 
 /// The most mistakes of one text that are reported.
-pub const MAX_MISTAKES: usize = 50;
+const MAX_MISTAKES: usize = 50;
 
-/// The most entries that are read, summed over all readings.
+/// The most entries that are read one by one, summed over all readings. After that, whole sections are left out.
 const ENTRY_READS_MAX: usize = 1_000_000;
 
-/// The longest message and key shown, in characters: a mistake may quote its value, which may be the whole file.
+/// The deepest nesting accepted, in levels. TOML's parser limits brackets and dotted keys to 80 each, but not dotted
+/// keys within brackets: 13 kB make 6,000 levels, and a recursive walk runs out of stack.
+const MAX_DEPTH: usize = 64;
+
+/// The longest message and key shown, in characters: a key may be the whole file.
 const SHOWN_CHARS_MAX: usize = 330;
 
 /// One mistake in a TOML text.
@@ -68,204 +68,203 @@ impl fmt::Display for Mistake {
     }
 }
 
+/// A problem with a value that is well-formed by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key, as in `bindings[0].publish`.
+    pub key: String,
+    /// The fault, and what to do about it.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem with the value of `key`.
+    pub fn new(key: impl Into<String>, message: impl fmt::Display) -> Self {
+        Self { key: key.into(), message: message.to_string() }
+    }
+
+    /// The same with the key of the table that contains it. A key that begins with an index is within an array.
+    #[must_use]
+    pub fn within(self, table: &str) -> Self {
+        Self { key: within(table, &self.key), ..self }
+    }
+}
+
+/// The place of one entry in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryPlace {
+    /// The line of its value, from 1.
+    pub line: usize,
+    /// True for a table that is not an element of an array: a section has no value of its own.
+    pub is_section: bool,
+}
+
 /// The result of [`check`].
 #[derive(Debug)]
 pub struct Checked<T> {
-    /// The value, with defaults and stand-ins in the place of mistakes; `None` when no value could be read. After a
-    /// mistake it serves only to find others.
+    /// The value without the wrong values; `None` when the text is no TOML, or a required section is wrong or missing.
     pub value: Option<T>,
-    /// The same as a table: the entries without a mistake, and stand-ins.
-    pub accepted: toml::Table,
-    /// The place of each entry of the text, by its key among the accepted ones.
+    /// The sections without a wrong value.
+    pub table: toml::Table,
+    /// The sections with a wrong value.
+    pub unread: BTreeSet<String>,
+    /// The place of each entry that was read, by its key.
     pub places: BTreeMap<String, EntryPlace>,
     /// The mistakes, in the order of the text.
     pub mistakes: Vec<Mistake>,
-    /// The keys of the mistakes.
-    pub misread: Misread,
 }
 
 impl<T> Checked<T> {
-    /// Turns a problem with a key of the value into a mistake with its place in the text; `None` if it may follow from
-    /// one that is reported already.
-    pub fn problem(&self, source: &str, problem: &Problem) -> Option<Mistake> {
-        let in_text = |key: &str| match nearest(&self.places, key, 0) {
-            Some((EntryPlace { line, key, .. }, below)) => (Some(*line), format!("{key}{below}")),
-            None => (None, key.to_owned()),
-        };
-        if self.misread.explains(problem, |key| in_text(key).1) {
-            return None;
-        }
-        let (line, key) = in_text(&problem.key);
-        Some(Mistake { line, ..Mistake::new(source, key, &problem.message) })
+    /// Adds the problems of the value, unless one was wrong: they may only follow from that.
+    pub fn check_value(&mut self, source: &str, problems: impl Fn(&T) -> Vec<Problem>) {
+        let problems = self.value.as_ref().filter(|_| self.unread.is_empty()).map(problems);
+        self.mistakes.extend(problems.into_iter().flatten().map(|Problem { key, message }| {
+            let line = nearest(&self.places, &key, 0).map(|place| place.line);
+            Mistake { line, ..Mistake::new(source, key, message) }
+        }));
+    }
+
+    /// The value, or every mistake.
+    pub fn into_result(self) -> Result<T, Vec<Mistake>> {
+        self.value.filter(|_| self.mistakes.is_empty()).ok_or(self.mistakes)
     }
 }
 
 /// The key of an entry of a table or array: `camera` and `[0].url` make `camera[0].url`.
 pub fn within(table: &str, key: &str) -> String {
-    let dot = if key.starts_with('[') { "" } else { "." };
+    let dot = if table.is_empty() || key.starts_with('[') { "" } else { "." };
     format!("{table}{dot}{key}")
 }
 
-/// Looks up a key, or else the nearest table or array that contains it: returns the entry and the rest of the key. The
-/// part that is looked up has at least `from` bytes.
-pub fn nearest<'p, 'k, P>(known: &'p BTreeMap<String, P>, key: &'k str, from: usize) -> Option<(&'p P, &'k str)> {
+/// The section of a key.
+pub fn section(key: &str) -> &str {
+    key.split(['.', '[']).next().unwrap_or_default()
+}
+
+fn is_within(key: &str, table: &str) -> bool {
+    table.is_empty() || key.strip_prefix(table).is_some_and(|rest| rest.starts_with(['.', '[']))
+}
+
+/// Looks up a key, or else the nearest table or array that contains it. The part that is looked up has at least `from`
+/// bytes.
+pub fn nearest<'p, P>(known: &'p BTreeMap<String, P>, key: &str, from: usize) -> Option<&'p P> {
     let above = |end: &usize| key.get(..*end)?.rfind(['.', '[']).filter(|end| *end >= from);
-    let mut own_and_above = std::iter::successors(Some(key.len()), above);
-    own_and_above.find_map(|end| Some((known.get(key.get(..end)?)?, key.get(end..)?)))
+    std::iter::successors(Some(key.len()), above).find_map(|end| known.get(key.get(..end)?))
 }
 
-/// Reads `text` into a `T`, or reports every mistake in it.
+/// Reads `text` into a `T`, or reports the mistakes in it.
 pub fn parse<T: DeserializeOwned>(source: &str, text: &str) -> Result<T, Vec<Mistake>> {
-    let checked = check(source, text);
-    match checked.value {
-        Some(value) if checked.mistakes.is_empty() => Ok(value),
-        _ => Err(checked.mistakes),
-    }
+    check(source, text).into_result()
 }
 
-/// Reads `text` into a `T` as far as possible, and collects every mistake in it.
+/// Reads `text` into a `T` as far as possible, and collects the mistakes.
 pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> Checked<T> {
-    let (document, errors) = Document::parse(text);
-    let mistakes = errors.into_iter().map(|error| {
-        let (line, column) = error.position.unzip();
-        (error.position, Mistake { line, column, ..Mistake::new(source, "", error.message) })
-    });
-    let Some(original) = document else {
-        return Checked {
-            value: None,
-            accepted: toml::Table::new(),
-            places: BTreeMap::new(),
-            mistakes: mistakes.map(|(_, mistake)| mistake).collect(),
-            misread: Misread::default(),
-        };
+    let line_starts: Vec<usize> = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    let line = |at: usize| line_starts.partition_point(|start| *start <= at).max(1);
+    let mut checked = Checked {
+        value: None,
+        table: toml::Table::new(),
+        unread: BTreeSet::new(),
+        places: BTreeMap::new(),
+        mistakes: vec![],
     };
 
-    let mut search = Search::new(source, original);
-    search.found.extend(mistakes);
-    let value = search.run();
-
-    let Search { original, document, misread, mut found, .. } = search;
-    // Mistakes without a position come last.
-    found.sort_by_key(|(position, _)| position.unwrap_or((usize::MAX, 0)));
-    Checked {
-        value,
-        accepted: document.plain(),
-        places: document.places(&original),
-        mistakes: found.into_iter().map(|(_, mistake)| mistake).collect(),
-        misread: Misread { keys: misread.iter().map(|path| document::key(path)).collect() },
-    }
-}
-
-/// The beginning of every stand-in that is a text.
-const STAND_IN: &str = "ledge-stand-in-";
-
-/// The search for every mistake in a document.
-struct Search<'t> {
-    source: &'t str,
-    original: Document<'t>,
-    /// The same with stand-ins, and without entries that no stand-in fits.
-    document: Document<'t>,
-    /// The number of readings that are left.
-    reads_left: usize,
-    /// The paths of mistakes in the original.
-    misread: Vec<Path>,
-    /// The paths that were left out.
-    removed: Vec<Path>,
-    /// The mistakes, each with its line and column.
-    found: Vec<(Option<(usize, usize)>, Mistake)>,
-}
-
-impl<'t> Search<'t> {
-    fn new(source: &'t str, original: Document<'t>) -> Self {
-        let reads_left = (ENTRY_READS_MAX / original.entries().max(1)).clamp(1, MAX_MISTAKES * 16);
-        let document = original.clone();
-        Self { source, original, document, reads_left, misread: vec![], removed: vec![], found: vec![] }
-    }
-
-    /// Reads the document until nothing in it is wrong.
-    fn run<T: DeserializeOwned>(&mut self) -> Option<T> {
-        while self.found.len() <= MAX_MISTAKES
-            && let Some(read) = self.read::<T>()
-        {
-            match read {
-                Ok(value) => return Some(value),
-                Err(_) if self.found.len() == MAX_MISTAKES => break,
-                Err(error) if !self.repair::<T>(&error) => return None,
-                Err(_) => {}
-            }
+    let root = match parse_table(text) {
+        Ok(table) => DeValue::Table(table),
+        Err(SyntaxError { at, message }) => {
+            let start = line_starts.get(line(at) - 1).copied().unwrap_or_default();
+            let column = text.get(start..at).map_or(1, |before| before.chars().count() + 1);
+            let mistake = Mistake::new(source, "", message);
+            checked.mistakes.push(Mistake { line: Some(line(at)), column: Some(column), ..mistake });
+            return checked;
         }
+    };
+
+    let notes = RefCell::new(Notes::default());
+    checked.value = loop {
+        let error = match T::deserialize(Entry::root(&root, &notes)) {
+            Ok(value) => break Some(value),
+            Err(error) => error,
+        };
+        let mut notes = notes.borrow_mut();
+        if !notes.left_out.iter().any(|key| is_within(key, &error.key)) {
+            notes.mistake(error.at.unwrap_or(usize::MAX), error.key.clone(), error.message);
+        }
+        let section = section(&error.key).to_owned();
+        let reads = notes.left_out.len();
+        let is_too_much = reads > MAX_MISTAKES || reads * notes.places.len() > ENTRY_READS_MAX;
+        if !notes.left_out.insert(if is_too_much { section.clone() } else { error.key }) {
+            break None;
+        }
+        checked.unread.insert(section);
+    };
+
+    let Notes { places, mistakes, .. } = notes.into_inner();
+    let in_text = |at: usize| (at < text.len()).then(|| line(at));
+    let found = mistakes
+        .into_iter()
+        .map(|((at, key), message)| Mistake { line: in_text(at), ..Mistake::new(source, key, message) });
+    checked.mistakes.extend(found);
+    if checked.mistakes.len() > MAX_MISTAKES {
+        checked.mistakes.truncate(MAX_MISTAKES);
         let more = "has more mistakes than are reported at once: correct these first";
-        self.found.push((None, Mistake::new(self.source, "", more)));
-        None
+        checked.mistakes.push(Mistake::new(source, "", more));
     }
-
-    fn read<T: DeserializeOwned>(&mut self) -> Option<Result<T, ReadError>> {
-        self.reads_left = self.reads_left.checked_sub(1)?;
-        Some(self.document.deserialize())
-    }
-
-    /// Notes a mistake and replaces the entry by a stand-in, or leaves it out; false when the rest cannot be read.
-    fn repair<T: DeserializeOwned>(&mut self, error: &ReadError) -> bool {
-        let span = error.span().filter(|span| !span.is_empty());
-        // The path in the original: removing an element of an array moves the elements after it.
-        let place = span.as_ref().map(|span| self.original.locate(span)).unwrap_or_default();
-        let here = span.as_ref().map(|span| self.document.locate(span)).unwrap_or_default();
-        let missing = missing_field(error.message()).map(|field| PathStep::Key(field.to_owned()));
-        let wrong = [place.as_slice(), missing.as_slice()].concat();
-
-        let is_first = !self.misread.contains(&wrong);
-        // A table or array may be wrong only because an entry was removed from it.
-        let is_hollow = missing.is_none()
-            && self.removed.iter().any(|path| path.len() == place.len() + 1 && path.starts_with(&place));
-        if is_first && !is_hollow {
-            let position = span.as_ref().map(|span| self.original.position(span.start));
-            let line = position.map(|(line, _)| line);
-            let mistake =
-                Mistake { line, ..Mistake::new(self.source, document::key(&place), in_toml(error.message())) };
-            self.found.push((position, mistake));
-        }
-        if is_first {
-            self.misread.push(wrong);
-            let is_unknown = error.message().starts_with("unknown field ");
-            let target = [here.as_slice(), missing.as_slice()].concat();
-            if !is_hollow && !is_unknown && self.stand_in::<T>(&target) {
-                return true;
-            }
-        }
-        self.removed.push(place);
-        self.document.remove(&here)
-    }
-
-    /// Puts a value at `path` that fits there, whatever it means, so that its surroundings are checked too.
-    fn stand_in<T: DeserializeOwned>(&mut self, path: &[PathStep]) -> bool {
-        let before = self.document.clone();
-        let number = self.misread.len();
-        for value in stand_ins(number) {
-            if !self.document.put(path, value) {
-                break;
-            }
-            match self.read::<T>() {
-                Some(Err(error)) if error.span().is_some_and(|span| self.document.is_stand_in(&span)) => {}
-                Some(_) => return true,
-                None => break,
-            }
-        }
-        self.document = before;
-        false
-    }
+    let place = |(key, (at, is_section))| (key, EntryPlace { line: line(at), is_section });
+    checked.places = places.into_iter().map(place).collect();
+    checked.table = text.parse().unwrap_or_default();
+    checked.table.retain(|section, _| !checked.unread.contains(section));
+    checked
 }
 
-/// Values of which nearly every key accepts one. Each text is unique.
-fn stand_ins<'t>(number: usize) -> impl Iterator<Item = DeValue<'t>> {
-    let name = format!("{STAND_IN}{number}");
-    let texts = [name.clone(), format!("{name}:1"), format!("unix:{name}"), format!("$.{name}")];
-    let texts = texts.into_iter().map(|text| DeValue::String(text.into()));
-    let others = ["1", "false", "[]", "[1, 1]", "{}"].into_iter().filter_map(|text| DeValue::parse(text).ok());
-    texts.chain(others.map(toml::Spanned::into_inner))
+struct SyntaxError {
+    /// The byte that it is at.
+    at: usize,
+    message: String,
 }
 
-fn missing_field(message: &str) -> Option<&str> {
-    message.strip_prefix("missing field `")?.strip_suffix('`')
+/// Parses `text`, or reports the first error: the text after it may mean anything.
+fn parse_table(text: &str) -> Result<DeTable<'_>, SyntaxError> {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let root = root.into_inner();
+    let error = match (errors.first(), too_deep(&root)) {
+        (Some(error), _) => {
+            SyntaxError { at: error.span().map_or(0, |span| span.start), message: error.message().to_owned() }
+        }
+        (None, Some(at)) => SyntaxError { at, message: format!("nested more than {MAX_DEPTH} levels deep") },
+        (None, None) => return Ok(root),
+    };
+    drop_iteratively(root);
+    Err(error)
+}
+
+/// The offset of the first table or array nested too deep.
+fn too_deep(table: &DeTable<'_>) -> Option<usize> {
+    let mut level: Vec<_> = table.values().collect();
+    for _ in 0..MAX_DEPTH {
+        level = level
+            .into_iter()
+            .flat_map(|value| match value.get_ref() {
+                DeValue::Table(table) => table.values().collect(),
+                DeValue::Array(array) => array.iter().collect(),
+                _ => Vec::new(),
+            })
+            .collect();
+    }
+    let mut containers = level.into_iter().filter(|value| value.get_ref().is_table() || value.get_ref().is_array());
+    Some(containers.next()?.span().start)
+}
+
+/// Drops `table` without recursion.
+fn drop_iteratively(table: DeTable<'_>) {
+    let mut left = vec![DeValue::Table(table)];
+    while let Some(value) = left.pop() {
+        match value {
+            DeValue::Table(table) => left.extend(table.into_iter().map(|(_, value)| value.into_inner())),
+            DeValue::Array(array) => left.extend(array.into_iter().map(Spanned::into_inner)),
+            _ => {}
+        }
+    }
 }
 
 /// Makes text from outside safe and short enough for a terminal.
@@ -359,7 +358,7 @@ pub fn empty_if_none<T: fmt::Display, S: Serializer>(value: &Option<T>, serializ
     }
 }
 
-/// Every mistake in a configuration, as one error.
+/// The mistakes in a configuration, as one error.
 #[derive(Debug)]
 pub struct BadConfiguration(pub Vec<Mistake>);
 

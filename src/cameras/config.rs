@@ -230,9 +230,7 @@ impl CameraConfig {
 
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: &str, others: &[&str]| {
-            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
-        };
+        let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         let has_tls = self.url.as_ref().is_some_and(|url| url.tls);
         for (key, is_set) in [
             ("ca_file", self.ca_file.is_some()),
@@ -240,7 +238,7 @@ impl CameraConfig {
             ("pinned_sha256", self.pinned_sha256.is_some()),
         ] {
             if is_set && !has_tls {
-                wrong(key, "is for a camera at https://", &["url"]);
+                wrong(key, "is for a camera at https://");
             }
         }
         if [self.ca_file.is_some(), self.pinned_file.is_some(), self.pinned_sha256.is_some()]
@@ -252,41 +250,36 @@ impl CameraConfig {
             wrong(
                 "ca_file",
                 "and a pinned certificate are both set: set one of ca_file, pinned_file and pinned_sha256",
-                &["pinned_file", "pinned_sha256"],
             );
         }
         if self.user.is_empty() != self.password_file.is_none() {
-            wrong("user", "and password_file go together: set both, or neither", &["password_file"]);
+            wrong("user", "and password_file go together: set both, or neither");
         }
         if self.user.contains(char::is_control) || self.user.contains(':') {
-            wrong("user", "has a colon or a control character, which no login over HTTP can have", &[]);
+            wrong("user", "has a colon or a control character, which no login over HTTP can have");
         }
         if self.url.is_none() && !self.user.is_empty() {
-            wrong("user", "is for a camera with a url", &["url"]);
+            wrong("user", "is for a camera with a url");
         }
         if Mask::new(&self.mask).hides_everything() {
-            wrong("mask", "hides the whole picture", &[]);
+            wrong("mask", "hides the whole picture");
         }
 
         if self.zones.len() > ZONES_MAX {
-            wrong("zones", &format!("are more than {ZONES_MAX}"), &[]);
+            wrong("zones", &format!("are more than {ZONES_MAX}"));
         }
         let mut names = BTreeSet::from([WHOLE_PICTURE]);
         for (index, zone) in self.zones.iter().enumerate() {
             let name = zone.name.as_str();
             if name == WHOLE_PICTURE {
-                wrong(
-                    &format!("zones[{index}].name"),
-                    &format!("{name:?} is the whole picture: use another name"),
-                    &[],
-                );
+                wrong(&format!("zones[{index}].name"), &format!("{name:?} is the whole picture: use another name"));
             } else if !names.insert(name) {
-                wrong(&format!("zones[{index}].name"), &format!("{name} is the name of two zones"), &[]);
+                wrong(&format!("zones[{index}].name"), &format!("{name} is the name of two zones"));
             }
             for (number, label) in zone.labels.iter().enumerate() {
                 if !self.labels.is_empty() && !self.labels.contains(label) {
                     let key = format!("zones[{index}].labels[{number}]");
-                    wrong(&key, &format!("{label:?} is not among the labels of the camera"), &["labels"]);
+                    wrong(&key, &format!("{label:?} is not among the labels of the camera"));
                 }
             }
         }
@@ -294,18 +287,14 @@ impl CameraConfig {
         let lists = self.zones.iter().enumerate().map(|(index, zone)| (format!("zones[{index}].labels"), &zone.labels));
         for (key, labels) in lists.chain([("labels".to_owned(), &self.labels), ("blur".to_owned(), &self.blur)]) {
             if labels.len() > LABELS_MAX {
-                wrong(&key, &format!("has more than {LABELS_MAX} labels"), &[]);
+                wrong(&key, &format!("has more than {LABELS_MAX} labels"));
             }
             for (index, label) in labels.iter().enumerate() {
                 let key = format!("{key}[{index}]");
                 if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.contains(char::is_control) {
-                    wrong(
-                        &key,
-                        &format!("is empty, longer than {LABEL_BYTES_MAX} bytes or has a control character"),
-                        &[],
-                    );
+                    wrong(&key, &format!("is empty, longer than {LABEL_BYTES_MAX} bytes or has a control character"));
                 } else if labels.iter().take(index).any(|earlier| earlier == label) {
-                    wrong(&key, &format!("{label:?} is named twice"), &[]);
+                    wrong(&key, &format!("{label:?} is named twice"));
                 }
             }
         }
@@ -321,8 +310,6 @@ impl CameraConfig {
             is_encrypted: url.tls,
             // Most cameras have no encryption. `ledge doctor` reports a password in plain text.
             plaintext_problem: None,
-            address_keys: Vec::new(),
-            encryption_key: None,
         })
     }
 }

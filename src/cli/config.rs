@@ -24,7 +24,7 @@ pub struct ConfigArgs {
 /// The verbs below `ledge config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print "ok", or list every mistake with its file and line, and exit with 78. Nothing is started.
+    /// Print "ok", or list the mistakes with file and line, and exit with 78. Nothing is started.
     ///
     /// A valid setting without effect, such as a user in access.users who does not exist or a model that is not there
     /// yet, is a warning on standard error. The check includes the feature views, which are each *.toml in the folder

@@ -61,7 +61,7 @@ fn checks(globals: &Globals, progress: &Progress) -> Vec<Check> {
     let mut checks = Vec::new();
     let config = match globals.sources().load() {
         Ok(loaded) => {
-            let detail = match loaded.origins.len() {
+            let detail = match loaded.origins().len() {
                 0 => "all settings have their defaults".to_owned(),
                 count => format!("{count} set, all others have their defaults"),
             };

@@ -212,7 +212,7 @@ impl Globals {
         }
     }
 
-    /// The configuration and the source of each setting; every mistake in it is a [`BadConfiguration`].
+    /// The configuration and the source of each setting, or its mistakes as a [`BadConfiguration`].
     pub fn load(&self) -> anyhow::Result<LoadedConfig> {
         Ok(self.sources().load().map_err(BadConfiguration)?)
     }
@@ -222,13 +222,13 @@ impl Globals {
         Ok(self.sources().load_section(section).map_err(BadConfiguration)?)
     }
 
-    /// The configuration; every mistake in it is a [`BadConfiguration`].
+    /// The configuration, or its mistakes as a [`BadConfiguration`].
     pub fn load_config(&self) -> anyhow::Result<Config> {
         Ok(self.load()?.config)
     }
 }
 
-/// The feature views that a configuration declares; every mistake in them is a [`BadConfiguration`].
+/// The feature views that a configuration declares, or their mistakes as a [`BadConfiguration`].
 fn load_registry(config: &Config) -> Result<Registry, BadConfiguration> {
     Registry::load(&config.features.views, &config.features.path).map_err(BadConfiguration)
 }

@@ -16,21 +16,21 @@ impl Config {
             let key = format!("alert[{index}].mqtt");
             if self.mqtt.broker.is_none() {
                 let problem = "needs a broker, which gets the messages: set mqtt.broker";
-                problems.push(Problem::new(key, problem).depending_on(["mqtt.broker"]));
+                problems.push(Problem::new(key, problem));
                 continue;
             }
-            problems.extend(brokers.iter().filter_map(|at| self.alert_refusal(&key, at, "mqtt.broker")));
+            problems.extend(brokers.iter().filter_map(|at| self.alert_refusal(&key, at)));
         }
         for (index, alert) in self.alert.iter().enumerate() {
             let key = format!("alert[{index}].url");
             let hops = alert.url.iter().map(|url| &url.at).chain(&alert.proxy);
-            problems.extend(hops.filter_map(|at| self.alert_refusal(&key, at, "egress.allow")));
+            problems.extend(hops.filter_map(|at| self.alert_refusal(&key, at)));
         }
         problems
     }
 
     /// The mistake of a destination that may get data, but no alerts. One that may get nothing is reported elsewhere.
-    fn alert_refusal(&self, key: &str, at: &HostPort, other: &str) -> Option<Problem> {
+    fn alert_refusal(&self, key: &str, at: &HostPort) -> Option<Problem> {
         let grant = self.egress.grant(at).ok()?;
         if grant.permits(Content::Alert) {
             return None;
@@ -39,6 +39,6 @@ impl Config {
             "has no effect, because the entry of {at} in egress.allow does not let alerts out: add \"{}\" to its `send`",
             Content::Alert
         );
-        Some(Problem::new(key, problem).depending_on([other, "egress.allow"]))
+        Some(Problem::new(key, problem))
     }
 }

@@ -13,8 +13,7 @@ impl Config {
         let mut problems = Vec::new();
         if self.mqtt.broker.is_none() {
             let needs_broker = |key: String, what: &str| {
-                let problem = format!("needs a broker, which gets {what}: set mqtt.broker");
-                Problem::new(key, problem).depending_on(["mqtt.broker"])
+                Problem::new(key, format!("needs a broker, which gets {what}: set mqtt.broker"))
             };
             problems.extend(self.picture_keys().map(|key| needs_broker(key, "the pictures")));
             if self.home_assistant.enable {
@@ -34,7 +33,7 @@ impl Config {
                  `send`, or set publish_pictures = false",
                 Content::Picture
             );
-            let denied = |key: String| Problem::new(key, &problem).depending_on(["mqtt.broker", "egress.allow"]);
+            let denied = |key: String| Problem::new(key, &problem);
             problems.extend(self.picture_keys().map(denied));
         }
         problems

@@ -1,17 +1,16 @@
 //! The sources of the configuration: defaults, then signed settings, then the file, then the environment, then the
 //! command line.
 //!
-//! Each source is checked by itself, so that its mistakes carry its name. Then its valid values replace those of the
-//! sources before, key by key.
+//! Each source is checked by itself, so that its mistakes carry its name. Then the values of its sections replace those
+//! of the sources before, key by key. The sections of a source with a wrong value are left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use ledge_base::toml_check::{self, Checked, EntryPlace, Misread, Mistake, Problem};
-use ledge_features::config::FeaturesConfig;
+use ledge_base::toml_check::{self, Checked, EntryPlace, Mistake, Problem};
 use ledge_features::registry::Registry;
 use ledge_http::LISTENERS_VARIABLE;
 use ledge_isolation::SPAWNER_VARIABLE;
@@ -52,13 +51,11 @@ pub struct Sources {
     pub set: Vec<String>,
 }
 
-/// A valid configuration, with the origin of each value.
+/// A configuration, with the origin of each value.
 #[derive(Debug, Clone)]
 pub struct LoadedConfig {
     /// The configuration. Its paths no longer depend on the root.
     pub config: Config,
-    /// The origin of each key that was set.
-    pub origins: BTreeMap<String, Origin>,
     positions: Positions,
     /// The mistakes for which the signed settings of this box are ignored; empty when they are in effect.
     pub rejected_signed: Vec<Mistake>,
@@ -80,32 +77,35 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The position of an entry of the configuration in its source.
-#[derive(Debug, Clone)]
-struct Position {
-    origin: Origin,
-    /// The key as the source has it: its indices count array elements that were left out for a mistake.
-    key: String,
-    is_section: bool,
-}
+/// The origin of each entry that was set, by its key, and whether it is a section.
+type Positions = BTreeMap<String, (Origin, bool)>;
 
-/// The position of each entry that was set, by its key.
-type Positions = BTreeMap<String, Position>;
-
-/// The mistakes for which there is no valid configuration.
-#[derive(Debug)]
-struct InvalidConfig {
+/// The result of reading every source.
+struct Reading {
+    /// The configuration, without the values that have a mistake; `None` where a source could not be read to its end.
+    /// It is valid if there is no mistake.
+    loaded: Option<LoadedConfig>,
     mistakes: Vec<Mistake>,
-    /// The configuration without the wrong values; `None` where a source could not be read to its end.
-    partial: Option<Box<PartialConfig>>,
+    /// The sections with a value that could not be read.
+    unread: BTreeSet<String>,
 }
 
-/// A configuration with mistakes. It is used only to find more mistakes, and for commands that need one valid section.
-#[derive(Debug)]
-struct PartialConfig {
-    config: Config,
-    positions: Positions,
-    misread: Misread,
+impl Reading {
+    fn valid(self) -> Result<LoadedConfig, Vec<Mistake>> {
+        self.loaded.filter(|_| self.mistakes.is_empty()).ok_or(self.mistakes)
+    }
+
+    /// The configuration, if `section` has no mistake.
+    fn with_section(&self, section: &str) -> Option<&Config> {
+        let is_wrong = self.mistakes.iter().any(|mistake| toml_check::section(&mistake.key) == section);
+        let loaded = self.loaded.as_ref().filter(|_| !is_wrong);
+        loaded.map(|loaded| &loaded.config)
+    }
+
+    /// The feature views of the configuration's folder, or the mistakes in them; `None` where the folder is not known.
+    fn views(&self) -> Option<Result<Registry, Vec<Mistake>>> {
+        self.with_section("features").map(|config| Registry::load(&config.features.views, &config.features.path))
+    }
 }
 
 /// The result of checking a configuration without running anything.
@@ -117,81 +117,76 @@ pub struct CheckResult {
 }
 
 impl Sources {
-    /// Reads and merges every source, or reports every mistake in all of them. Signed settings with a mistake are
+    /// Reads and merges every source, or reports the mistakes in all of them. Signed settings with a mistake are
     /// ignored as a whole and reported in [`LoadedConfig::rejected_signed`]: no release prevents a box from starting.
     pub fn load(&self) -> Result<LoadedConfig, Vec<Mistake>> {
-        self.load_sources().map_err(|invalid| invalid.mistakes)
+        self.read().valid()
     }
 
     /// The configuration for a command that needs only `section`. Mistakes in other sections prevent the daemon from
     /// starting, and must not prevent such a command.
     pub fn load_section(&self, section: &str) -> Result<Config, Vec<Mistake>> {
-        match self.load_sources() {
-            Ok(loaded) => Ok(loaded.config),
-            Err(InvalidConfig { partial: Some(partial), .. }) if !partial.misread.holds(section) => Ok(partial.config),
-            Err(InvalidConfig { mistakes, .. }) => Err(mistakes),
-        }
+        let reading = self.read();
+        reading.with_section(section).cloned().ok_or(reading.mistakes)
     }
 
-    /// The configuration and the feature views of its folder, or every mistake in both.
+    /// The configuration and the feature views of its folder, or the mistakes in both.
     pub fn load_with_views(&self) -> Result<(LoadedConfig, Registry), Vec<Mistake>> {
-        let registry = |features: &FeaturesConfig| Registry::load(&features.views, &features.path);
-        match self.load_sources() {
-            Ok(loaded) => registry(&loaded.config.features).map(|registry| (loaded, registry)),
-            Err(InvalidConfig { mut mistakes, partial }) => {
-                let partial = partial.filter(|partial| !partial.misread.holds("features"));
-                let of_views = partial.and_then(|partial| registry(&partial.config.features).err());
-                mistakes.extend(of_views.into_iter().flatten());
-                Err(mistakes)
-            }
+        let reading = self.read();
+        match (reading.views(), reading.valid()) {
+            (Some(Ok(registry)), Ok(loaded)) => Ok((loaded, registry)),
+            (views, read) => Err([read.err(), views.and_then(Result::err)].into_iter().flatten().flatten().collect()),
         }
     }
 
-    /// Every mistake in the configuration, in the feature views, and in bindings compared with the models on the disk.
+    /// The mistakes in the configuration, in the feature views, and in bindings compared with the models on the disk.
     pub fn check(&self) -> CheckResult {
-        let mut result = CheckResult::default();
-        result.mistakes.extend(self.load_with_views().err().into_iter().flatten());
-        let (config, positions, misread) = match self.load_sources() {
-            Ok(loaded) => {
-                result.warnings.extend(loaded.warnings());
-                result.mistakes.extend(loaded.lets_nobody_in());
-                let LoadedConfig { config, positions, rejected_signed, .. } = loaded;
-                result.mistakes.extend(rejected_signed);
-                (config, positions, Misread::default())
-            }
-            Err(InvalidConfig { partial: Some(partial), .. }) => (partial.config, partial.positions, partial.misread),
-            Err(InvalidConfig { partial: None, .. }) => return result,
-        };
-
-        let BindingFindings { problems, notes } = config.binding_findings();
-        for (findings, list) in [(problems, &mut result.mistakes), (notes, &mut result.warnings)] {
-            list.extend(findings.iter().filter_map(|problem| mistake(&positions, &misread, problem)));
+        let reading = self.read();
+        let is_valid = reading.mistakes.is_empty();
+        let of_views = reading.views().and_then(Result::err).into_iter().flatten();
+        let mut result = CheckResult { mistakes: reading.mistakes, warnings: Vec::new() };
+        result.mistakes.extend(of_views);
+        let Some(loaded) = reading.loaded.filter(|_| reading.unread.is_empty()) else { return result };
+        if is_valid {
+            result.warnings.extend(loaded.warnings());
+            result.mistakes.extend(loaded.lets_nobody_in());
         }
+
+        let BindingFindings { problems, notes } = loaded.config.binding_findings();
+        for (findings, list) in [(problems, &mut result.mistakes), (notes, &mut result.warnings)] {
+            list.extend(findings.iter().map(|problem| located(&loaded.positions, problem)));
+        }
+        result.mistakes.extend(loaded.rejected_signed);
         result
     }
 
-    fn load_sources(&self) -> Result<LoadedConfig, InvalidConfig> {
-        let own = self.merge(&[])?;
-        let signed = configuration::active(&own.config.updates.path);
+    fn read(&self) -> Reading {
+        let own = self.merge(&[]);
+        let Some(loaded) = own.loaded.as_ref().filter(|_| own.mistakes.is_empty()) else { return own };
+        let signed = configuration::active(&loaded.config.updates.path);
         if signed.is_empty() {
-            return Ok(own);
+            return own;
         }
-        Ok(self.merge(&signed).unwrap_or_else(|invalid| LoadedConfig { rejected_signed: invalid.mistakes, ..own }))
+        let loaded = match self.merge(&signed).valid() {
+            Ok(with_signed) => with_signed,
+            Err(rejected_signed) => LoadedConfig { rejected_signed, ..loaded.clone() },
+        };
+        Reading { loaded: Some(loaded), ..own }
     }
 
     /// Reports the mistakes of a release of signed settings on this box: together with the other live signed settings,
     /// under the sources of the box itself.
     pub fn try_signed(&self, release: &Path) -> Result<(), Vec<Mistake>> {
-        let own = self.merge(&[]).map_err(|invalid| invalid.mistakes)?;
+        let own = self.merge(&[]).valid()?;
         let mut signed = configuration::active(&own.config.updates.path);
         // Replaces the live version of the same name: `.../NAME/VERSION/settings.toml`.
         signed.retain(|file| file.parent().and_then(Path::parent) != release.parent());
         signed.push(release.join(configuration::SETTINGS_FILE));
-        self.merge(&signed).map(drop).map_err(|invalid| invalid.mistakes)
+        self.merge(&signed).valid().map(drop)
     }
 
     /// Merges the defaults, these files of signed settings, and every source of the box, each over those before.
-    fn merge(&self, signed: &[PathBuf]) -> Result<LoadedConfig, InvalidConfig> {
+    fn merge(&self, signed: &[PathBuf]) -> Reading {
         let (root, defaults) = self.layout();
         let mut merged = Merged::new(&defaults);
         if let Some(root) = &self.root
@@ -254,14 +249,13 @@ fn read_signed(path: &Path, merged: &mut Merged) {
     match read_text(path) {
         Ok(text) => {
             let mut checked = toml_check::check::<Config>(&source, &text);
-            let values = checked.places.iter().filter(|(_, place)| !place.is_section);
-            let forbidden = values.filter(|(key, _)| !configuration::is_settable(key));
-            let mistake = |(_, place): (&String, &EntryPlace)| {
+            let values =
+                checked.places.iter().filter(|(key, place)| !place.is_section && !configuration::is_settable(key));
+            let forbidden = values.map(|(key, place)| {
                 let problem = "can be set only by the owner of the box, not by a release";
-                Mistake { line: Some(place.line), ..Mistake::new(&source, &place.key, problem) }
-            };
-            let mistakes: Vec<Mistake> = forbidden.map(mistake).collect();
-            checked.mistakes.extend(mistakes);
+                Mistake { line: Some(place.line), ..Mistake::new(&source, key, problem) }
+            });
+            checked.mistakes.extend(forbidden);
             merged.add(checked, |line| Origin { source: source.clone(), line });
         }
         Err(error) => merged.add_unreadable(source, &error),
@@ -314,7 +308,8 @@ fn read_set(text: &str, merged: &mut Merged) {
         }
         _ => {
             let expected = "expected SECTION.KEY=VALUE, for example log.level=debug";
-            merged.mistakes.push(Mistake::new(format!("--set {text}"), "", expected));
+            let key = text.split('=').next().unwrap_or_default();
+            merged.mistakes.push(Mistake::new(format!("--set {key}"), "", expected));
         }
     }
 }
@@ -348,7 +343,7 @@ struct Merged {
     table: toml::Table,
     positions: Positions,
     mistakes: Vec<Mistake>,
-    misread: Misread,
+    unread: BTreeSet<String>,
     /// Set while every source was read to its end.
     is_whole: bool,
 }
@@ -358,23 +353,23 @@ impl Merged {
         // A Config is always a table; tests check that its types serialize. Here and in `finish` it goes through text:
         // reading and writing it as a `toml::Value` would compile every section once more.
         let table = toml::to_string(defaults).unwrap_or_default().parse().unwrap_or_default();
-        Self { table, positions: Positions::new(), mistakes: Vec::new(), misread: Misread::default(), is_whole: true }
+        Self { table, positions: Positions::new(), mistakes: Vec::new(), unread: BTreeSet::new(), is_whole: true }
     }
 
     fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> Origin) {
-        overlay(&mut self.table, checked.accepted);
+        overlay(&mut self.table, checked.table);
         // An array replaces the previous one as a whole.
         let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.places.contains_key(array));
         self.positions.retain(|key, _| !replaced(key));
-        for (key, EntryPlace { line, key: in_text, is_section }) in checked.places {
-            let position = Position { origin: origin(Some(line)), key: in_text, is_section };
+        for (key, EntryPlace { line, is_section }) in checked.places {
+            let origin = origin(Some(line));
             // The position of a section is the line in a file; setting a single key of it does not change that.
-            if !is_section || position.origin.line.is_some() || !self.positions.contains_key(&key) {
-                self.positions.insert(key, position);
+            if !is_section || origin.line.is_some() || !self.positions.contains_key(&key) {
+                self.positions.insert(key, (origin, is_section));
             }
         }
         self.is_whole &= checked.value.is_some();
-        self.misread.extend(checked.misread);
+        self.unread.extend(checked.unread);
         self.mistakes.extend(checked.mistakes);
     }
 
@@ -383,53 +378,30 @@ impl Merged {
         self.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}")));
     }
 
-    fn finish(mut self, root: &Path) -> Result<LoadedConfig, InvalidConfig> {
-        let mut config: Config = match toml_check::parse("the configuration as a whole", &self.table.to_string()) {
-            Ok(config) => config,
-            Err(mistakes) => {
-                self.mistakes.extend(mistakes.into_iter().map(|mistake| Mistake { line: None, ..mistake }));
-                return Err(InvalidConfig { mistakes: self.mistakes, partial: None });
-            }
-        };
-        config.resolve(root);
-
+    fn finish(self, root: &Path) -> Reading {
+        let Self { table, positions, mut mistakes, unread, is_whole } = self;
+        let whole = toml_check::check::<Config>("the configuration as a whole", &table.to_string());
+        // Unknown keys of the sources are in it again.
+        if mistakes.is_empty() {
+            mistakes = whole.mistakes.into_iter().map(|mistake| Mistake { line: None, ..mistake }).collect();
+        }
         // Where a source was not read to its end, a problem may exist only for that.
-        let problems = if self.is_whole { config.problems() } else { Vec::new() };
-        self.mistakes.extend(problems.iter().filter_map(|problem| mistake(&self.positions, &self.misread, problem)));
-        if !self.mistakes.is_empty() {
-            let (positions, misread) = (self.positions, self.misread);
-            let partial = self.is_whole.then(|| Box::new(PartialConfig { config, positions, misread }));
-            return Err(InvalidConfig { mistakes: self.mistakes, partial });
-        }
-
-        let values = self.positions.iter().filter(|(_, position)| !position.is_section);
-        let origins = values.map(|(key, position)| (key.clone(), position.origin.clone())).collect();
-        Ok(LoadedConfig { config, origins, positions: self.positions, rejected_signed: Vec::new() })
+        let loaded = whole.value.filter(|_| is_whole).map(|mut config| {
+            config.resolve(root);
+            mistakes.extend(config.problems(&unread).iter().map(|problem| located(&positions, problem)));
+            LoadedConfig { config, positions, rejected_signed: Vec::new() }
+        });
+        Reading { loaded, mistakes, unread }
     }
 }
 
-/// A problem with a key as a mistake at the position where it was set. A key that is not set is reported at its array
-/// element, where it has one; any other unset key has its default.
-fn located(positions: &Positions, key: &str, problem: &str) -> Mistake {
-    match position(positions, key) {
-        Some((Position { origin: Origin { source, line }, key, .. }, below)) => {
-            Mistake { line: *line, ..Mistake::new(source, format!("{key}{below}"), problem) }
-        }
-        None => Mistake::new("default", key, problem),
+/// A problem as a mistake where its key was set. A key that is not set is reported at its array element, where it has
+/// one; any other unset key has its default.
+fn located(positions: &Positions, Problem { key, message }: &Problem) -> Mistake {
+    match toml_check::nearest(positions, key, key.find('[').unwrap_or(key.len())) {
+        Some((Origin { source, line }, _)) => Mistake { line: *line, ..Mistake::new(source, key, message) },
+        None => Mistake::new("default", key, message),
     }
-}
-
-fn position<'p, 'k>(positions: &'p Positions, key: &'k str) -> Option<(&'p Position, &'k str)> {
-    toml_check::nearest(positions, key, key.find('[').unwrap_or(key.len()))
-}
-
-/// A problem as a mistake, unless it may follow from one in `misread`.
-fn mistake(positions: &Positions, misread: &Misread, problem: &Problem) -> Option<Mistake> {
-    let in_source = |key: &str| match position(positions, key) {
-        Some((position, below)) => format!("{}{below}", position.key),
-        None => key.to_owned(),
-    };
-    (!misread.explains(problem, in_source)).then(|| located(positions, &problem.key, &problem.message))
 }
 
 fn overlay(below: &mut toml::Table, above: toml::Table) {
@@ -447,7 +419,7 @@ impl LoadedConfig {
     /// Reports that the daemon does not start because no caller could get in. This is no mistake of the configuration
     /// itself, so that the commands that correct it can still read it.
     pub fn lets_nobody_in(&self) -> Option<Mistake> {
-        Some(located(&self.positions, "http.listen", &self.config.lets_nobody_in()?))
+        Some(located(&self.positions, &Problem::new("http.listen", self.config.lets_nobody_in()?)))
     }
 
     /// Settings that have no effect here, or not the one that they name. Everything else works.
@@ -455,12 +427,18 @@ impl LoadedConfig {
         let of_access = self.config.access.warnings().into_iter().map(|problem| problem.within("access"));
         let of_runtimes = self.config.runtimes.warnings().into_iter().map(|problem| problem.within("runtimes"));
         let warnings = of_access.chain(of_runtimes).chain(self.config.camera_warnings());
-        warnings.map(|problem| located(&self.positions, &problem.key, &problem.message)).collect()
+        warnings.map(|problem| located(&self.positions, &problem)).collect()
+    }
+
+    /// The origin of each key that was set.
+    pub fn origins(&self) -> BTreeMap<&str, &Origin> {
+        let values = self.positions.iter().filter(|(_, (_, is_section))| !is_section);
+        values.map(|(key, (origin, _))| (key.as_str(), origin)).collect()
     }
 
     /// The configuration as TOML, with a comment on the origin of each value that is not a default.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        let plain = toml::to_string(&self.config)?;
+        let (plain, origins) = (toml::to_string(&self.config)?, self.origins());
         let mut section = String::new();
         let mut elements: BTreeMap<&str, usize> = BTreeMap::new();
         let mut text = String::new();
@@ -482,7 +460,7 @@ impl LoadedConfig {
             } else {
                 String::new()
             };
-            if let Some(origin) = self.origins.get(&key) {
+            if let Some(origin) = origins.get(key.as_str()) {
                 text.extend(["  # from ", &origin.to_string()]);
             }
             text.push('\n');

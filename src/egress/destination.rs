@@ -19,10 +19,6 @@ pub struct ConfiguredDestination {
     pub is_encrypted: bool,
     /// The mistake to report when the connection is not encrypted and leaves this machine. `None`: it is allowed.
     pub plaintext_problem: Option<String>,
-    /// The other keys that the address follows from.
-    pub address_keys: Vec<String>,
-    /// The key that permits or encrypts the connection, if it is another one.
-    pub encryption_key: Option<String>,
 }
 
 /// A proxy that connects to a destination (HTTP CONNECT).
@@ -38,8 +34,7 @@ impl ConfiguredDestination {
     #[must_use]
     pub fn in_section(mut self, section: &str) -> Self {
         let proxy = self.proxy.as_mut().map(|proxy| &mut proxy.key);
-        let others = self.address_keys.iter_mut().chain(&mut self.encryption_key);
-        for key in std::iter::once(&mut self.key).chain(proxy).chain(others) {
+        for key in std::iter::once(&mut self.key).chain(proxy) {
             *key = within(section, key);
         }
         self
@@ -53,17 +48,9 @@ impl ConfiguredDestination {
 
     /// Mistakes of the configuration.
     pub fn problems(&self, egress: &EgressConfig) -> Vec<Problem> {
-        let plaintext = self.plaintext_refusal().map(|problem| {
-            let others = self.address_keys.iter().chain(&self.encryption_key);
-            Problem::new(&self.key, problem).depending_on(others)
-        });
-        // The message names the regions of the residency.
-        let residency = (!egress.residency.is_empty()).then_some("egress.residency");
-        let policy = || std::iter::once("egress.allow").chain(residency);
-        let denied = |key: &str, at: &HostPort| {
-            egress.grant(at).err().map(|problem| Problem::new(key, problem).depending_on(policy()))
-        };
-        let here = denied(&self.key, &self.at).map(|problem| problem.depending_on(&self.address_keys));
+        let plaintext = self.plaintext_refusal().map(|problem| Problem::new(&self.key, problem));
+        let denied = |key: &str, at: &HostPort| egress.grant(at).err().map(|problem| Problem::new(key, problem));
+        let here = denied(&self.key, &self.at);
         let proxy = self.proxy.as_ref().and_then(|proxy| denied(&proxy.key, &proxy.at));
         plaintext.into_iter().chain(here).chain(proxy).collect()
     }
@@ -89,8 +76,6 @@ mod tests {
             proxy: proxy.map(|at| ConfiguredProxy { key: "proxy".into(), at: at.parse().unwrap() }),
             is_encrypted: false,
             plaintext_problem: Some("is not encrypted".into()),
-            address_keys: Vec::new(),
-            encryption_key: None,
         }
     }
 

@@ -149,7 +149,7 @@ impl EgressConfig {
             } else {
                 continue;
             };
-            problems.push(Problem::new(format!("allow[{index}].region"), problem).depending_on(["residency"]));
+            problems.push(Problem::new(format!("allow[{index}].region"), problem));
         }
         problems
     }
@@ -297,7 +297,7 @@ mod tests {
             toml_check::parse::<EgressConfig>("f", text).unwrap_err().iter().map(ToString::to_string).collect();
         let expected = [
             "f:1: residency[1]: region \"a b\" has a character outside A-Z a-z 0-9 . _ -",
-            "f:3: allow[0].host: expected \"HOST:PORT\" with a name, an IPv4 address or an IPv6 address in brackets, got \"broker\"",
+            "f:3: allow[0].host: expected \"HOST:PORT\" with a name, an IPv4 address or an IPv6 address in brackets, and without an '@'",
             "f:4: allow[0].region: region \"\" is empty",
             "f:5: allow[1]: `region` is missing",
             "f:8: allow[2].hosts: unknown field `hosts`, expected one of `host`, `region`, `send`",

@@ -17,30 +17,28 @@ pub struct WebAddress {
     pub path: String,
 }
 
-/// A text that is not an address.
+/// A text that is not an address. It does not repeat the text, which may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected https://HOST[:PORT]/PATH, got {text:?}")]
-pub struct InvalidWebAddress {
-    text: String,
-}
+#[error("expected https://HOST[:PORT]/PATH, without an '@' and a '?'")]
+pub struct InvalidWebAddress;
 
 impl FromStr for WebAddress {
     type Err = InvalidWebAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || InvalidWebAddress { text: text.to_owned() };
-        let uri: http::Uri = text.parse().map_err(|_| wrong())?;
+        let uri: http::Uri = text.parse().map_err(|_| InvalidWebAddress)?;
         let tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            _ => return Err(wrong()),
+            _ => return Err(InvalidWebAddress),
         };
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
+        let authority =
+            uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or(InvalidWebAddress)?;
         let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let at = HostPort::new(host, port).map_err(|_| wrong())?;
+        let at = HostPort::new(host, port).map_err(|_| InvalidWebAddress)?;
         if uri.query().is_some() {
-            return Err(wrong());
+            return Err(InvalidWebAddress);
         }
         Ok(Self { tls, at, path: uri.path().to_owned() })
     }

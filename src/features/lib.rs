@@ -6,7 +6,7 @@
 //! Files, in reading order:
 //! * `view.rs` - entities, feature views and feature services, valid by construction
 //! * `value.rs`, `value/` - values of Feast's types; `json.rs` and `text.rs` convert them
-//! * `registry.rs` - `feature_views.d/*.toml`, with every mistake at once
+//! * `registry.rs` - `feature_views.d/*.toml`, with the mistakes of all files
 //! * `registry/` - `file.rs` reads, `declared.rs` and `view_check.rs` check, `duration.rs` parses lengths of time
 //! * `catalog.rs` - the number of each view and field
 //! * `catalog/` - `translation.rs` converts the numbers of one store to those of another, by names

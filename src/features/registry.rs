@@ -60,7 +60,7 @@ impl RegisteredView {
 
 impl Registry {
     /// Reads every `*.toml` of `views`, where a missing folder declares nothing, and the catalog of the store in
-    /// `store`; or reports every mistake in all of them. Nothing is written.
+    /// `store`; or reports the mistakes in all of them. Nothing is written.
     pub fn load(views: &Path, store: &Path) -> Result<Self, Vec<Mistake>> {
         let read = SourceFiles::read(views);
         let (catalog, whole, lost) = match Catalog::read(store) {

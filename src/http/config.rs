@@ -326,7 +326,7 @@ impl Section for HttpConfig {
                  multiple of http.max_body_bytes",
                 self.max_body_bytes
             );
-            problems.push(Problem::new("max_memory_bytes", reason).depending_on(["max_body_bytes"]));
+            problems.push(Problem::new("max_memory_bytes", reason));
         }
         problems.extend(local_plain::problems(&self.local_plain, &self.listen));
         problems.extend(self.tls.problems(self.serves_tls()));

@@ -108,7 +108,7 @@ pub fn problems(listeners: &[LocalPlain], others: &[ListenAddress]) -> Vec<Probl
         let earlier = listeners.iter().take(index).map(LocalPlain::address);
         if others.iter().cloned().chain(earlier).any(|other| other.conflicts_with(&plain.address())) {
             let reason = format!("{} is named twice", plain.listen);
-            problems.push(Problem::new(key("listen"), reason).depending_on(["listen"]));
+            problems.push(Problem::new(key("listen"), reason));
         }
     }
     problems

@@ -214,35 +214,29 @@ impl Section for MqttConfig {
 
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: String, others: &[&str]| {
-            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
-        };
+        let mut wrong = |key: &str, problem: String| problems.push(Problem::new(key, problem));
         if let Some(broker) = &self.broker {
             for (key, file) in self.tls.keys() {
                 if !broker.tls && file.is_some() {
-                    wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"), &["broker"]);
+                    wrong(key, format!("is for TLS, and {broker} has none: use mqtts://"));
                 }
             }
         }
 
         for (key, text) in [("user", &self.user), ("client_id", self.client_id.as_ref().unwrap_or(&String::new()))] {
             if text.len() > TEXT_MAX_BYTES || text.contains(char::is_control) {
-                wrong(key, format!("is longer than {TEXT_MAX_BYTES} bytes or has a control character"), &[]);
+                wrong(key, format!("is longer than {TEXT_MAX_BYTES} bytes or has a control character"));
             }
         }
         if self.password_file.is_some() && self.user.is_empty() {
-            wrong("password_file", "is a password without a user: set mqtt.user".into(), &["user"]);
+            wrong("password_file", "is a password without a user: set mqtt.user".into());
         }
 
         match (&self.tls.certificate_file, &self.tls.key_file) {
             (Some(_), None) => {
-                wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into(), &["tls.key_file"]);
+                wrong("tls.certificate_file", "needs its key: set mqtt.tls.key_file".into());
             }
-            (None, Some(_)) => wrong(
-                "tls.key_file",
-                "needs its certificate: set mqtt.tls.certificate_file".into(),
-                &["tls.certificate_file"],
-            ),
+            (None, Some(_)) => wrong("tls.key_file", "needs its certificate: set mqtt.tls.certificate_file".into()),
             _ => {}
         }
 
@@ -252,7 +246,6 @@ impl Section for MqttConfig {
             wrong(
                 "max_memory_bytes",
                 format!("must be {PAYLOAD_OVERHEAD_BYTES} more than mqtt.max_payload_bytes, which is {largest}"),
-                &["max_payload_bytes"],
             );
         }
 
@@ -274,8 +267,6 @@ impl Section for MqttConfig {
                 proxy: None,
                 is_encrypted: broker.tls,
                 plaintext_problem: (!self.allow_plaintext).then_some(plaintext_problem),
-                address_keys: Vec::new(),
-                encryption_key: Some("allow_plaintext".into()),
             }
         };
         self.broker.iter().map(destination).collect()

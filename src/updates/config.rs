@@ -69,22 +69,23 @@ pub enum RepositoryAddress {
     Folder(PathBuf),
 }
 
-/// The error of a text that is not an address of a repository.
+/// The error of a text that is not an address of a repository. It does not repeat the text, which may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected https://HOST[:PORT]/PATH or file:///FOLDER, got {text:?}")]
-pub struct InvalidRepositoryAddress {
-    text: String,
-}
+#[error("expected https://HOST[:PORT]/PATH, without an '@' and a '?', or file:///FOLDER")]
+pub struct InvalidRepositoryAddress;
 
 impl FromStr for RepositoryAddress {
     type Err = InvalidRepositoryAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || InvalidRepositoryAddress { text: text.to_owned() };
         if let Some(folder) = text.strip_prefix("file://") {
-            return if folder.starts_with('/') { Ok(Self::Folder(folder.into())) } else { Err(wrong()) };
+            return if folder.starts_with('/') {
+                Ok(Self::Folder(folder.into()))
+            } else {
+                Err(InvalidRepositoryAddress)
+            };
         }
-        let WebAddress { tls, at, path } = text.parse().map_err(|_| wrong())?;
+        let WebAddress { tls, at, path } = text.parse().map_err(|_| InvalidRepositoryAddress)?;
         let base = format!("{}/", path.trim_end_matches('/'));
         Ok(Self::Http { tls, at, base })
     }
@@ -133,8 +134,6 @@ impl RepositoryAddress {
             proxy: proxy.map(|at| ConfiguredProxy { key: "proxy".into(), at: at.clone() }),
             is_encrypted: *tls,
             plaintext_problem: Some(problem),
-            address_keys: Vec::new(),
-            encryption_key: None,
         })
     }
 }

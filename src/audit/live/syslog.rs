@@ -58,10 +58,6 @@ impl LiveCopy for SyslogConfig {
         "set audit.syslog.encrypted"
     }
 
-    fn encryption_key(&self) -> Option<&'static str> {
-        Some("encrypted")
-    }
-
     fn tls(&self) -> &TlsFiles {
         &self.tls
     }

@@ -137,14 +137,12 @@ impl PipelineSection for ImageClassification {
 
     fn mistakes(&self) -> Vec<Problem> {
         let mut mistakes = Vec::new();
-        let mut mistake = |key, message: String, others: &[&str]| {
-            mistakes.push(Problem::new(key, message).depending_on(others.iter().copied()));
-        };
+        let mut mistake = |key, message: String| mistakes.push(Problem::new(key, message));
 
         let [height, width] = self.crop;
         for (name, side) in [("height", height), ("width", width)] {
             if !(1..=CROP_SIDE_MAX).contains(&side) {
-                mistake("crop", format!("{name} is {side}, expected 1 to {CROP_SIDE_MAX}"), &[]);
+                mistake("crop", format!("{name} is {side}, expected 1 to {CROP_SIDE_MAX}"));
             }
         }
         if let Some(side) = self.resize_shorter_side
@@ -154,14 +152,14 @@ impl PipelineSection for ImageClassification {
             // crop.
             let longer = height.max(width);
             let message = format!("is {side}, expected {longer} (the longer side of crop) to {CROP_SIDE_MAX}");
-            mistake("resize_shorter_side", message, &["crop"]);
+            mistake("resize_shorter_side", message);
         }
 
         for (key, message) in self.preparation().mistakes() {
-            mistake(key, message, &[]);
+            mistake(key, message);
         }
         if !(1..=TOP_K_MAX).contains(&self.top_k) {
-            mistake("top_k", format!("is {}, expected 1 to {TOP_K_MAX}", self.top_k), &[]);
+            mistake("top_k", format!("is {}, expected 1 to {TOP_K_MAX}", self.top_k));
         }
         mistakes
     }

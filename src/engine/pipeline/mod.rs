@@ -123,8 +123,7 @@ fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn PipelineSection>) -> Vec<
         let name = section.kind().name;
         if let Some(first) = first {
             let message = format!("[pipeline.{first}] is set as well: a model has one pipeline");
-            let other = format!("pipeline.{first}");
-            mistakes.push(Problem::new(format!("pipeline.{name}"), message).depending_on([other]));
+            mistakes.push(Problem::new(format!("pipeline.{name}"), message));
         }
         first = first.or(Some(name));
 

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use ledge_base::names::FeatureName;
-use ledge_base::toml_check::Mistake;
+use ledge_base::toml_check::{Mistake, within};
 
 use super::file::{EntityToml, ServiceToml, SourceFile, SourceFiles};
 use crate::value::ScalarType;
@@ -25,8 +25,7 @@ pub struct TomlPlace<'s> {
 impl TomlPlace<'_> {
     /// A key of the table at this place.
     pub fn at(&self, key: &str) -> Self {
-        let key = if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) };
-        Self { source: self.source, key }
+        Self { source: self.source, key: within(&self.key, key) }
     }
 
     /// An element of an array of the table at this place.
@@ -36,22 +35,11 @@ impl TomlPlace<'_> {
 
     /// A mistake at this place.
     pub fn mistake(&self, message: impl Display) -> Mistake {
-        let (line, key) = self.source.place(&self.key);
-        Mistake { line, ..Mistake::new(&self.source.path, key, message) }
-    }
-
-    /// True when a mistake was found there already.
-    pub fn is_misread(&self) -> bool {
-        self.source.is_misread(&self.key)
-    }
-
-    /// True when the value is a placeholder, because it could not be read.
-    pub fn is_placeholder(&self) -> bool {
-        self.source.is_placeholder(&self.key)
+        Mistake { line: self.source.line(&self.key), ..Mistake::new(&self.source.path, &self.key, message) }
     }
 
     fn line(&self) -> String {
-        match self.source.place(&self.key).0 {
+        match self.source.line(&self.key) {
             Some(line) => format!("{}:{line}", self.source.path),
             None => self.source.path.clone(),
         }
@@ -64,8 +52,6 @@ pub struct DeclaredEntity {
     /// The column of its key.
     pub join_key: Arc<str>,
     pub value_type: ScalarType,
-    /// Set when its join key is a placeholder.
-    pub is_placeholder: bool,
 }
 
 /// The checked declarations of all files.
@@ -77,17 +63,18 @@ pub struct Declared<'s> {
     pub services: Vec<FeatureService>,
     pub mistakes: Vec<Mistake>,
     pub(super) entities: HashMap<Arc<str>, DeclaredEntity>,
-    /// True when names may be missing because they could not be read.
-    pub(super) lost_names: bool,
     names: HashMap<(&'static str, Arc<str>), String>,
     key_types: HashMap<Arc<str>, (ScalarType, String)>,
     timestamps: HashMap<Arc<str>, (Arc<str>, String)>,
 }
 
 impl<'s> Declared<'s> {
-    /// Checks the files that were read.
+    /// Checks the files, if all of them could be read.
     pub fn check(read: &'s SourceFiles) -> Self {
-        let mut declared = Self { lost_names: read.lost_names, ..Self::default() };
+        let mut declared = Self::default();
+        if read.is_incomplete {
+            return declared;
+        }
         let all = || read.files.iter().map(|source| (source, TomlPlace { source, key: String::new() }));
         for (source, root) in all() {
             for (at, entity) in source.file.entity.iter().enumerate() {
@@ -113,16 +100,13 @@ impl<'s> Declared<'s> {
         declared
     }
 
-    /// Records a mistake, unless it is about a placeholder for an unreadable value.
     pub(super) fn report(&mut self, place: &TomlPlace<'_>, message: impl Display) {
-        if !place.is_placeholder() {
-            self.mistakes.push(place.mistake(message));
-        }
+        self.mistakes.push(place.mistake(message));
     }
 
     /// The value of a key that must be there.
     pub(super) fn required<T: Clone>(&mut self, place: &TomlPlace<'_>, key: &str, value: Option<&T>) -> Option<T> {
-        if value.is_none() && !place.at(key).is_misread() {
+        if value.is_none() {
             self.report(place, format!("needs the key {key}"));
         }
         value.cloned()
@@ -158,9 +142,7 @@ impl<'s> Declared<'s> {
                 format!("{value_type} cannot be a join key, because two floats are seldom equal: use String or Int64"),
             );
         }
-        let is_placeholder = ["name", "join_key"].iter().any(|key| place.at(key).is_placeholder());
         match self.key_types.get(&join_key) {
-            _ if is_placeholder || type_place.is_placeholder() => {}
             Some((other, first)) if *other != value_type => {
                 let message = format!(
                     "join key '{join_key}' is {value_type} here and {other} in {first}: use one type, or two names"
@@ -170,7 +152,7 @@ impl<'s> Declared<'s> {
             Some(_) => {}
             None => drop(self.key_types.insert(join_key.clone(), (value_type, place.line()))),
         }
-        self.entities.entry(name).or_insert(DeclaredEntity { join_key, value_type, is_placeholder });
+        self.entities.entry(name).or_insert(DeclaredEntity { join_key, value_type });
     }
 
     /// Checks that all views of a push source have the same event time column: a push has only one.
@@ -190,7 +172,7 @@ impl<'s> Declared<'s> {
     fn service(&mut self, service: &ServiceToml, place: &TomlPlace<'_>) {
         let before = self.mistakes.len();
         let name = self.name("a feature service", place, service.name.as_ref());
-        if service.features.is_empty() && !place.at("features").is_misread() {
+        if service.features.is_empty() {
             self.report(place, "needs the key features: a list of \"VIEW:FEATURE\" or \"VIEW\"");
         }
 
@@ -198,16 +180,13 @@ impl<'s> Declared<'s> {
         let (mut features, mut seen, mut mistakes) = (Vec::new(), HashSet::new(), Vec::new());
         for (at, reference) in service.features.iter().enumerate() {
             let place = place.element("features", at);
-            if place.is_placeholder() {
-                continue;
-            }
             let (view_name, feature) = match reference.split_once(':') {
                 Some((view, feature)) => (view, Some(feature)),
                 None => (reference.as_str(), None),
             };
             let Some(view) = views.get(view_name) else {
                 // A view with mistakes of its own exists, and is not reported as unknown.
-                if !self.lost_names && !self.names.contains_key(&("a feature view", view_name.into())) {
+                if !self.names.contains_key(&("a feature view", view_name.into())) {
                     mistakes.push(place.mistake(format!("there is no feature view '{view_name}'")));
                 }
                 continue;

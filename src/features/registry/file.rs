@@ -1,5 +1,5 @@
-//! The files of `feature_views.d` as they are written. [`super::declared`] checks the values; here every key is
-//! optional, so that one mistake does not hide others around it.
+//! The files of `feature_views.d` as they are written. [`super::declared`] checks the values. Keys that are needed are
+//! optional here, so that all of those that are missing are reported.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ledge_base::names::FeatureName;
-use ledge_base::toml_check::{self, EntryPlace, Misread, Mistake, from_text};
+use ledge_base::toml_check::{self, EntryPlace, Mistake, from_text};
 use serde::{Deserialize, Deserializer};
 
 use super::duration::DurationText;
@@ -156,29 +156,14 @@ fn given<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(deserializer:
 #[derive(Debug)]
 pub struct SourceFile {
     pub path: String,
-    /// The content, without the parts that have mistakes.
     pub file: File,
     places: BTreeMap<String, EntryPlace>,
-    misread: Misread,
 }
 
 impl SourceFile {
-    /// The line of a key, or of the table that should have it, and the key as it is in the text.
-    pub fn place(&self, key: &str) -> (Option<usize>, String) {
-        match toml_check::nearest(&self.places, key, 0) {
-            Some((EntryPlace { line, key, .. }, below)) => (Some(*line), format!("{key}{below}")),
-            None => (None, key.to_owned()),
-        }
-    }
-
-    /// True when a mistake was found in a key already: then it is not missing.
-    pub fn is_misread(&self, key: &str) -> bool {
-        self.misread.holds(&self.place(key).1)
-    }
-
-    /// True when the value of a key is a placeholder, because it could not be read.
-    pub fn is_placeholder(&self, key: &str) -> bool {
-        self.misread.covers(&self.place(key).1)
+    /// The line of a key, or of the table that should have it.
+    pub fn line(&self, key: &str) -> Option<usize> {
+        toml_check::nearest(&self.places, key, 0).map(|place| place.line)
     }
 }
 
@@ -187,10 +172,10 @@ impl SourceFile {
 pub struct SourceFiles {
     /// The files that are TOML, by name.
     pub files: Vec<SourceFile>,
-    /// The parts that are no TOML, or not of the type of their key.
+    /// The files that are no TOML, unknown keys, and values not of the type of their key.
     pub mistakes: Vec<Mistake>,
-    /// True when names may be missing because of such a mistake.
-    pub lost_names: bool,
+    /// Set when a file or a part of one could not be read. What the others refer to may be there.
+    pub is_incomplete: bool,
 }
 
 impl SourceFiles {
@@ -214,22 +199,16 @@ impl SourceFiles {
     }
 
     fn fail(&mut self, path: &Path, error: &io::Error) {
-        self.lost_names = true;
+        self.is_incomplete = true;
         self.mistakes.push(Mistake::new(path.display().to_string(), "", format!("cannot be read: {error}")));
     }
 
     /// Adds the text of one file.
     pub fn add(&mut self, path: String, text: &str) {
         let checked = toml_check::check::<File>(&path, text);
-        let lost = |mistake: &Mistake| {
-            let key = &mistake.key;
-            !key.contains('.') || key.ends_with("name") || key.ends_with(']')
-        };
-        self.lost_names |= checked.value.is_none() || checked.mistakes.iter().any(lost);
+        self.is_incomplete |= checked.value.is_none() || !checked.unread.is_empty();
         self.mistakes.extend(checked.mistakes);
-        if let Some(file) = checked.value {
-            self.files.push(SourceFile { path, file, places: checked.places, misread: checked.misread });
-        }
+        self.files.extend(checked.value.map(|file| SourceFile { path, file, places: checked.places }));
     }
 }
 

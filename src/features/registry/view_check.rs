@@ -48,8 +48,8 @@ impl<'s> Declared<'s> {
         let join_keys = self.join_keys(view, &place, &mut columns);
         let source = self.source(view, &place, name.as_ref(), &mut columns);
         let (fields, field_places) = self.schema(view, &place, &mut columns);
-        // A column that could not be read is not reported as unknown.
-        let whole = fields.len() == view.schema.len() && !place.at("schema").is_misread();
+        // A column without a name is not reported as unknown.
+        let whole = fields.len() == view.schema.len();
 
         let lateness = view.lateness.unwrap_or_default().0;
         let [_, longest] = WINDOW_RANGE;
@@ -78,7 +78,7 @@ impl<'s> Declared<'s> {
             );
         }
 
-        let flawless = |declared: &Self| declared.mistakes.len() == before && !place.is_misread();
+        let flawless = |declared: &Self| declared.mistakes.len() == before;
         let (Some(name), Some(source), true) = (name, source, flawless(self)) else { return };
         let view = FeatureView {
             id: ViewId(0),
@@ -100,21 +100,17 @@ impl<'s> Declared<'s> {
     }
 
     fn join_keys(&mut self, view: &ViewToml, place: &TomlPlace<'_>, columns: &mut ColumnNames) -> Vec<JoinKey> {
-        if view.entities.is_empty() && !place.at("entities").is_misread() {
+        if view.entities.is_empty() {
             self.report(place, "needs the key entities: the entities that its rows describe");
         }
         let mut join_keys = Vec::with_capacity(view.entities.len());
         for (at, name) in view.entities.iter().enumerate() {
             let place = place.element("entities", at);
             let Some(entity) = self.entities.get(name.as_str()).cloned() else {
-                if !self.lost_names {
-                    self.report(&place, format!("there is no entity '{name}': declare it with [[entity]]"));
-                }
+                self.report(&place, format!("there is no entity '{name}': declare it with [[entity]]"));
                 continue;
             };
-            if let Some(problem) = columns.take(&entity.join_key, "a join key")
-                && !entity.is_placeholder
-            {
+            if let Some(problem) = columns.take(&entity.join_key, "a join key") {
                 self.report(&place, problem);
             }
             join_keys.push(JoinKey { name: entity.join_key, value_type: entity.value_type });
@@ -133,16 +129,13 @@ impl<'s> Declared<'s> {
         let named = view.source.name.as_ref().map(|name| name.as_str().into());
         let timestamp_field: Arc<str> =
             view.source.timestamp_field.as_ref().map_or("event_timestamp", |name| name.as_str()).into();
-        let is_named_by_placeholder = named.is_none() && place.at("name").is_placeholder();
         let place = place.at("source");
         if let Some(problem) = columns.take(&timestamp_field, "the event time") {
             self.report(&place.at("timestamp_field"), problem);
         }
         let source = PushSource { name: named.or_else(|| view_name.cloned())?, timestamp_field };
         let key = if view.source.timestamp_field.is_some() { "timestamp_field" } else { "name" };
-        if !is_named_by_placeholder && !["name", "timestamp_field"].iter().any(|key| place.at(key).is_placeholder()) {
-            self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
-        }
+        self.timestamp(&source.name, &source.timestamp_field, &place.at(key));
         Some(source)
     }
 
@@ -152,7 +145,7 @@ impl<'s> Declared<'s> {
         place: &TomlPlace<'s>,
         columns: &mut ColumnNames,
     ) -> (Vec<Field>, Vec<TomlPlace<'s>>) {
-        if view.schema.is_empty() && !place.at("schema").is_misread() {
+        if view.schema.is_empty() {
             self.report(place, "needs the key schema: the columns that are pushed, such as [{ name = \"temperature\", dtype = \"Float32\" }]");
         }
         let (mut fields, mut places) = (Vec::with_capacity(view.schema.len()), Vec::with_capacity(view.schema.len()));

@@ -63,27 +63,20 @@ impl HttpTlsConfig {
     /// `served` is set when an address is served with TLS.
     pub(crate) fn problems(&self, served: bool) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: &str, others: &[&str]| {
-            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
-        };
+        let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         match (&self.certificate_file, &self.key_file) {
-            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file", &["tls.key_file"]),
+            (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file"),
             (None, Some(_)) => {
-                wrong(
-                    "tls.key_file",
-                    "needs its certificate: set http.tls.certificate_file",
-                    &["tls.certificate_file"],
-                );
+                wrong("tls.key_file", "needs its certificate: set http.tls.certificate_file");
             }
             (Some(_), Some(_)) if self.self_signed => {
                 let problem = "and http.tls.certificate_file are both set: remove one of them";
-                wrong("tls.self_signed", problem, &["tls.certificate_file"]);
+                wrong("tls.self_signed", problem);
             }
             (None, None) if served && !self.self_signed => wrong(
                 "tls.certificate_file",
                 "is not set, and http.listen has an https:// address: set it and http.tls.key_file, or for first tests \
                  http.tls.self_signed = true",
-                &["listen", "tls.key_file", "tls.self_signed"],
             ),
             _ => {}
         }
@@ -94,19 +87,17 @@ impl HttpTlsConfig {
                 "tls.client_ca_file",
                 "is not set, and http.tls.client_certificates is: set it to the file of the authorities of client \
                  certificates",
-                &["tls.client_certificates"],
             );
         }
         if !asks && self.client_ca_file.is_some() {
             wrong(
                 "tls.client_certificates",
                 "is \"none\", so http.tls.client_ca_file has no effect: set it to \"optional\" or \"required\"",
-                &["tls.client_ca_file"],
             );
         }
         if self.client_crl_file.is_some() && self.client_ca_file.is_none() {
             let problem = "has no effect without authorities: set http.tls.client_ca_file";
-            wrong("tls.client_crl_file", problem, &["tls.client_ca_file"]);
+            wrong("tls.client_crl_file", problem);
         }
         problems
     }

@@ -61,7 +61,7 @@ impl Golden {
         let detections = self.detections.iter().flatten().filter_map(ExpectedDetection::mistake);
         problems.extend(detections.map(|message| Problem::new("golden.detections", message)));
         if self.outputs.is_some() && !has_pipeline {
-            problems.push(Problem::new("golden.outputs", belongs).depending_on(["pipeline"]));
+            problems.push(Problem::new("golden.outputs", belongs));
         }
         problems
     }

@@ -212,25 +212,19 @@ pub struct QueueConfig {
 }
 
 impl ModelConfig {
-    /// Reads the text of a `model.toml`, and reports every mistake at once.
+    /// Reads the text of a `model.toml`, or reports its mistakes.
     pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
         let mut checked = toml_check::check::<Self>(source, text);
-        let problems = checked.value.as_ref().map(Self::mistakes).unwrap_or_default();
-        let problems = problems.iter().filter_map(|problem| checked.problem(source, problem));
-        let problems: Vec<_> = problems.collect();
-        checked.mistakes.extend(problems);
-        match checked.value {
-            Some(config) if checked.mistakes.is_empty() => Ok(config),
-            _ => Err(checked.mistakes),
-        }
+        checked.check_value(source, Self::mistakes);
+        checked.into_result()
     }
 
     /// Mistakes that types cannot express.
     fn mistakes(&self) -> Vec<Problem> {
         let mut mistakes = Vec::new();
-        let mut check = |holds: bool, key: &str, message: &str, others: &[&str]| {
+        let mut check = |holds: bool, key: &str, message: &str| {
             if !holds {
-                mistakes.push(Problem::new(key, message).depending_on(others.iter().copied()));
+                mistakes.push(Problem::new(key, message));
             }
         };
 
@@ -242,80 +236,69 @@ impl ModelConfig {
             ("instance_group.threads", group.threads, 1024),
         ] {
             let message = if most == 64 { "expected 1 to 64" } else { "expected 1 to 1024" };
-            check(value.is_none_or(|value| (1..=most).contains(&value)), key, message, &[]);
+            check(value.is_none_or(|value| (1..=most).contains(&value)), key, message);
         }
         check(
             group.count.is_none() || (group.min.is_none() && group.max.is_none()),
             "instance_group.count",
             "count sets both min and max: give count, or min and max",
-            &["instance_group.min", "instance_group.max"],
         );
         check(
             group.min.zip(group.max).is_none_or(|(min, max)| min <= max),
             "instance_group.min",
             "expected at most max",
-            &["instance_group.max"],
         );
 
         let within_a_year = group.keep_alive_s.is_none_or(|seconds| seconds <= 31_536_000);
-        check(within_a_year, "instance_group.keep_alive_s", "expected at most 31536000 (a year)", &[]);
+        check(within_a_year, "instance_group.keep_alive_s", "expected at most 31536000 (a year)");
         let within_an_hour = group.target_queue_ms.is_none_or(|ms| ms <= 3_600_000);
-        check(within_an_hour, "instance_group.target_queue_ms", "expected at most 3600000 (an hour)", &[]);
+        check(within_an_hour, "instance_group.target_queue_ms", "expected at most 3600000 (an hour)");
 
         if let Some(batching) = &self.dynamic_batching {
             let most = self.max_batch_size.unwrap_or(DEFAULT_MAX_BATCH_SIZE);
-            check(
-                most > 0,
-                "dynamic_batching",
-                "max_batch_size is 0, so requests cannot be batched",
-                &["max_batch_size"],
-            );
+            check(most > 0, "dynamic_batching", "max_batch_size is 0, so requests cannot be batched");
             check(
                 batching.preferred_batch_sizes.iter().all(|size| (1..=most.max(1)).contains(size)),
                 "dynamic_batching.preferred_batch_sizes",
                 "expected sizes from 1 to max_batch_size",
-                &["max_batch_size"],
             );
             check(
                 batching.max_queue_delay_us <= 60_000_000,
                 "dynamic_batching.max_queue_delay_us",
                 "expected at most 60000000 (a minute)",
-                &[],
             );
         }
 
-        check(self.queue.max_size != Some(0), "queue.max_size", "expected at least 1", &[]);
-        check(self.queue.max_bytes != Some(0), "queue.max_bytes", "expected at least 1", &[]);
-        check(self.queue.default_timeout_ms != Some(0), "queue.default_timeout_ms", "expected at least 1", &[]);
+        check(self.queue.max_size != Some(0), "queue.max_size", "expected at least 1");
+        check(self.queue.max_bytes != Some(0), "queue.max_bytes", "expected at least 1");
+        check(self.queue.default_timeout_ms != Some(0), "queue.default_timeout_ms", "expected at least 1");
 
-        check(self.version_policy != VersionPolicy::Latest(0), "version_policy.latest", "expected at least 1", &[]);
+        check(self.version_policy != VersionPolicy::Latest(0), "version_policy.latest", "expected at least 1");
         check(
             self.version_policy != VersionPolicy::Specific(vec![]),
             "version_policy.specific",
             "expected at least one version",
-            &[],
         );
 
         let inputs = self.input.iter().enumerate().map(|(index, port)| (format!("input[{index}]"), true, port));
         let outputs = self.output.iter().enumerate().map(|(index, port)| (format!("output[{index}]"), false, port));
         for (place, is_input, port) in inputs.chain(outputs) {
             let is_shape = port.shape.iter().flatten().all(|&dim| dim >= -1);
-            check(is_shape, &format!("{place}.shape"), "expected dimensions of -1 (variable) or more", &[]);
+            check(is_shape, &format!("{place}.shape"), "expected dimensions of -1 (variable) or more");
             let labels = format!("{place}.labels");
-            check(port.labels.as_deref().is_none_or(is_beside), &labels, "expected a file next to model.toml", &[]);
-            check(!is_input || port.labels.is_none(), &labels, "only an output has labels", &[]);
+            check(port.labels.as_deref().is_none_or(is_beside), &labels, "expected a file next to model.toml");
+            check(!is_input || port.labels.is_none(), &labels, "only an output has labels");
             check(
                 is_input || port.features.is_empty(),
                 &format!("{place}.features"),
                 "only an input is made of features",
-                &[],
             );
             let is_valid = port.quantization.is_none_or(Quantization::is_valid);
-            check(is_valid, &format!("{place}.quantization.scale"), "expected a number above 0", &[]);
+            check(is_valid, &format!("{place}.quantization.scale"), "expected a number above 0");
         }
 
         let is_of_use = self.features.is_empty() || self.has_features();
-        check(is_of_use, "features", "no input has features: name them in [[input]]", &["input"]);
+        check(is_of_use, "features", "no input has features: name them in [[input]]");
         let has_pipeline = self.pipeline.section().is_some();
         for (index, golden) in self.golden.iter().enumerate() {
             let place = format!("golden[{index}]");
@@ -332,9 +315,9 @@ impl ModelConfig {
     /// The mistakes in what a chain and its fields have.
     fn chain_mistakes(&self) -> Vec<Problem> {
         let mut mistakes = Vec::new();
-        let mut check = |holds: bool, key: &str, message: &str, other: &str| {
+        let mut check = |holds: bool, key: &str, message: &str| {
             if !holds {
-                mistakes.push(Problem::new(key, message).depending_on([other]));
+                mistakes.push(Problem::new(key, message));
             }
         };
         let has_parts = !self.parts().is_empty();
@@ -342,22 +325,20 @@ impl ModelConfig {
             self.kind != ModelKind::Chain || has_parts,
             "kind",
             "a chain needs a pipeline that runs several models: [pipeline.document_reading]",
-            "pipeline",
         );
         check(
             self.kind != ModelKind::Model || !has_parts,
             "pipeline.document_reading",
             "it runs several models: set kind = \"chain\" at the top",
-            "kind",
         );
         let reads = self.pipeline.takes(Input::Document);
-        check(self.field.is_empty() || reads, "field", "only a model that reads documents finds fields", "pipeline");
+        check(self.field.is_empty() || reads, "field", "only a model that reads documents finds fields");
         let names: Vec<_> = self.field.iter().map(|field| &field.name).collect();
         for (index, field) in self.field.iter().enumerate() {
             let place = format!("field[{index}].name");
-            check(!field.name.is_empty(), &place, "expected a name", "field");
+            check(!field.name.is_empty(), &place, "expected a name");
             let before = names.get(..index).unwrap_or_default();
-            check(!before.contains(&&field.name), &place, "another field has this name", "field");
+            check(!before.contains(&&field.name), &place, "another field has this name");
         }
         mistakes
     }

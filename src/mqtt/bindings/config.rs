@@ -193,17 +193,17 @@ impl BindingConfig {
     /// The mistakes in its parts for the feature store and for a model.
     fn problems_of_parts(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |holds: bool, key, problem: &str, others: &[&str]| {
+        let mut wrong = |holds: bool, key, problem: &str| {
             if !holds {
-                problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
+                problems.push(Problem::new(key, problem));
             }
         };
         let (pushes, asks) = (self.target().is_some(), self.model.is_some());
         let nothing = "is bound to nothing: set model and publish, or feature_view or push_source";
-        wrong(pushes || asks, "topic", nothing, &["model", "publish", "feature_view", "push_source"]);
+        wrong(pushes || asks, "topic", nothing);
         let one = self.feature_view.is_none() || self.push_source.is_none();
-        wrong(one, "push_source", "and feature_view are both set: rows go to one of them", &["feature_view"]);
-        wrong(!asks || self.publish.is_some(), "model", "has no topic for its answers: set publish", &["publish"]);
+        wrong(one, "push_source", "and feature_view are both set: rows go to one of them");
+        wrong(!asks || self.publish.is_some(), "model", "has no topic for its answers: set publish");
 
         for (key, is_set) in [
             ("publish", self.publish.is_some()),
@@ -218,31 +218,27 @@ impl BindingConfig {
             ("select", self.select.is_some()),
             ("inputs", !self.inputs.is_empty()),
         ] {
-            wrong(asks || !is_set, key, "is for a model: set model", &["model"]);
+            wrong(asks || !is_set, key, "is for a model: set model");
         }
 
         let is_for_push = "is for a push: set feature_view or push_source";
-        let targets = ["feature_view", "push_source"];
-        wrong(pushes || self.event_timestamp.is_none(), "event_timestamp", is_for_push, &targets);
-        wrong(pushes || self.features.is_empty(), "features", is_for_push, &targets);
-        wrong(pushes || self.timezone.is_none(), "timezone", is_for_push, &targets);
+        wrong(pushes || self.event_timestamp.is_none(), "event_timestamp", is_for_push);
+        wrong(pushes || self.features.is_empty(), "features", is_for_push);
+        wrong(pushes || self.timezone.is_none(), "timezone", is_for_push);
         wrong(
             self.event_timestamp.is_some() || self.event_timestamp_missing.is_default(),
             "event_timestamp_missing",
             "is for messages without the field of event_timestamp: set that too",
-            &["event_timestamp"],
         );
         wrong(
             pushes || self.entities.is_empty() || self.photograph.is_none(),
             "entities",
             "and photograph are both set: a model takes one of them",
-            &["photograph"],
         );
         wrong(
             pushes || self.entities.is_empty() || self.text.is_none(),
             "entities",
             "and text are both set: a model takes one of them",
-            &["text"],
         );
 
         let entities = self.entities.iter().map(|(name, source)| ("entities", name.clone(), source));
@@ -253,10 +249,10 @@ impl BindingConfig {
             let highest = template.highest_capture();
             if highest > count {
                 let problem = format!("{name} names {{{highest}}}, and {} has {count} wildcards", self.topic);
-                problems.push(Problem::new(key, problem).depending_on(["topic"]));
+                problems.push(Problem::new(key, problem));
             } else if template.names_model() && !asks {
                 let problem = format!("{name} names {{model}}, and no model is set");
-                problems.push(Problem::new(key, problem).depending_on(["model"]));
+                problems.push(Problem::new(key, problem));
             }
         }
         for (source, condition) in self.when.iter() {
@@ -284,7 +280,7 @@ impl BindingConfig {
         ] {
             if is_set {
                 let problem = format!("and {key} are both set: a message that is one value has no fields");
-                problems.push(Problem::new("value", problem).depending_on([key]));
+                problems.push(Problem::new("value", problem));
             }
         }
         if name.is_empty() {
@@ -293,7 +289,7 @@ impl BindingConfig {
         if let Some((key, path)) = self.entities.iter().find(|(_, source)| matches!(source, KeySource::Field(_))) {
             let problem =
                 format!("{key} is at {path}, and a message that is one value has no fields: take it from the topic");
-            problems.push(Problem::new("entities", problem).depending_on(["value"]));
+            problems.push(Problem::new("entities", problem));
         }
         problems
     }
@@ -301,42 +297,40 @@ impl BindingConfig {
     /// The mistakes in this binding.
     fn own_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |key, problem: String, others: &[&str]| {
-            problems.push(Problem::new(key, problem).depending_on(others.iter().copied()));
-        };
+        let mut wrong = |key, problem: String| problems.push(Problem::new(key, problem));
         if self.name.as_ref().is_some_and(|name| name.is_empty() || name.contains(char::is_control)) {
-            wrong("name", "is empty or has a control character".into(), &[]);
+            wrong("name", "is empty or has a control character".into());
         }
         if self.topic.is_shared() {
             let own = self.topic.unshared();
-            wrong("topic", format!("contains a group: set topic = \"{own}\", shared = true and device.group"), &[]);
+            wrong("topic", format!("contains a group: set topic = \"{own}\", shared = true and device.group"));
         } else if let Some(ledge) = ledge_topics(&self.topic) {
-            wrong("topic", format!("takes topics of Ledge itself, {ledge}: name the topics of your devices"), &[]);
+            wrong("topic", format!("takes topics of Ledge itself, {ledge}: name the topics of your devices"));
         }
 
         let count = self.topic.capture_count();
         if let Some(publish) = &self.publish {
             let highest = publish.highest_capture();
             if highest > count {
-                wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic), &["topic"]);
+                wrong("publish", format!("names {{{highest}}}, and {} has {count} wildcards", self.topic));
             } else if let Some(ledge) = overlapping(&publish.as_filter(&self.topic), &RESERVED_SUBTOPICS) {
                 let problem = format!("may be {ledge}, a topic that is reserved for Ledge itself: choose another");
-                wrong("publish", problem, &["topic"]);
+                wrong("publish", problem);
             }
         }
 
         if self.photograph.is_some() && !self.inputs.is_empty() {
-            wrong("photograph", "and inputs are both set: a model takes one of them".into(), &["inputs"]);
+            wrong("photograph", "and inputs are both set: a model takes one of them".into());
         }
         if self.text.is_some() && !self.inputs.is_empty() {
-            wrong("text", "and inputs are both set: a model takes one of them".into(), &["inputs"]);
+            wrong("text", "and inputs are both set: a model takes one of them".into());
         }
         if self.text.is_some() && self.photograph.is_some() {
-            wrong("text", "and photograph are both set: a model takes one of them".into(), &["photograph"]);
+            wrong("text", "and photograph are both set: a model takes one of them".into());
         }
         if let Some((name, _)) = self.inputs.iter().find(|(_, paths)| paths.is_empty()) {
             let problem = format!("has no paths for {name:?}: name at least one, as in [\"$.payload.temp\"]");
-            wrong("inputs", problem, &[]);
+            wrong("inputs", problem);
         }
         problems.extend(self.problems_of_parts());
         problems
@@ -376,16 +370,13 @@ pub fn problems(bindings: &[BindingConfig]) -> Vec<Problem> {
             problems.push(Problem::new(key, problem).within(&table));
         }
 
-        // Another binding is named in the messages by its name, or else by its topic.
-        let keys_of = |other: usize| ["name", "topic"].map(|key| format!("bindings[{other}].{key}"));
         let made = binding.publish.as_ref().map(|publish| (publish, publish.as_filter(&binding.topic)));
         if let Some((publish, made)) = made
-            && let Some((at, taker)) = bindings.iter().enumerate().find(|(_, other)| made.overlaps(&other.topic))
+            && let Some(taker) = bindings.iter().find(|other| made.overlaps(&other.topic))
         {
             let taker = taker.name();
             let problem = format!("{publish} may be a topic that the binding {taker:?} takes: answers would loop");
-            let problem = Problem::new("publish", problem).depending_on(["topic"]).within(&table);
-            problems.push(problem.depending_on(keys_of(at)));
+            problems.push(Problem::new("publish", problem).within(&table));
         }
     }
     problems

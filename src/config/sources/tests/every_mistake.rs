@@ -109,39 +109,27 @@ fn places(mistakes: &[Mistake]) -> BTreeSet<(Option<usize>, String)> {
     mistakes.iter().map(|mistake| (mistake.line, mistake.key.clone())).collect()
 }
 
-/// A value of the right type that is a mistake, and the keys that make it one.
-struct WrongValue {
-    key: &'static str,
-    value: Value,
-    because: &'static [&'static str],
-}
+/// Values of the right type that are mistakes of their section.
+const WRONG_VALUES: [(&str, &str); 5] = [
+    ("http.listen[0]", "0.0.0.0:80"),
+    ("access.mqtt.roles[0]", "viewer"),
+    ("egress.allow[2].region", "mars"),
+    ("mqtt.bindings[0].name", ""),
+    ("mqtt.bindings[1].publish", "rooms/{9}"),
+];
 
-fn wrong_values() -> Vec<WrongValue> {
-    let wrong = |key, value: &str, because| WrongValue { key, value: Value::String(value.to_owned()), because };
-    vec![
-        wrong("http.listen[0]", "0.0.0.0:80", &[]),
-        wrong("device.group", "box-7", &["device.id"]),
-        wrong("access.mqtt.roles[0]", "viewer", &[]),
-        wrong("egress.allow[2].region", "mars", &["egress.residency"]),
-        wrong("mqtt.bindings[0].name", "", &[]),
-        wrong("mqtt.bindings[1].publish", "rooms/{9}", &["mqtt.bindings[1].topic"]),
-        wrong(
-            "mqtt.bindings[2].features.pick",
-            "$.v.pick",
-            &[
-                "mqtt.bindings[2].feature_view",
-                "features.views",
-                "mqtt.bindings[2].features.rms",
-                "mqtt.bindings[2].features.peak",
-            ],
-        ),
-        wrong(
-            "mqtt.bindings[2].entities.machine",
-            "{1}",
-            &["mqtt.bindings[2].feature_view", "features.views", "mqtt.bindings[2].entities.machine_id"],
-        ),
-    ]
-}
+/// Tables that know all their keys.
+const TABLES: [&str; 9] = [
+    "http",
+    "http.tls",
+    "access.users[0]",
+    "egress.allow[1]",
+    "audit.syslog",
+    "mqtt",
+    "mqtt.bindings[1]",
+    "camera[0]",
+    "log",
+];
 
 #[test]
 fn the_settings_of_these_tests_have_no_mistake() {
@@ -165,48 +153,53 @@ fn a_value_of_the_wrong_type_is_one_mistake_whatever_hangs_on_it() {
 }
 
 #[test]
-fn no_mistake_of_a_value_hides_one_of_a_type_or_the_other_way_round() {
-    for WrongValue { key, value, .. } in wrong_values() {
-        let mut table = settings();
-        set(&mut table, key, value);
-        spoil(&mut table, "log.level");
-        spoil(&mut table, "mqtt.bindings[0].qos");
-        let written = write(&table, &[0]);
-        let lines = [key, "log.level", "mqtt.bindings[0].qos"];
-        let expected: BTreeSet<_> = lines.map(|key| (written.lines.get(key).copied(), key.to_owned())).into();
-        let found = mistakes_in(&written.text);
-        let found: BTreeSet<_> = places(&found).into_iter().filter(|(_, key)| lines.contains(&key.as_str())).collect();
-        assert_eq!(found, expected, "{key}");
-    }
+fn a_section_is_compared_with_others_once_all_can_be_read() {
+    let mut table = settings();
+    set(&mut table, "device.group", Value::String("box-7".into()));
+    set(&mut table, "mqtt.bindings[2].features.pick", Value::String("$.v.pick".into()));
+    let keys =
+        |table: &Table| places(&mistakes_in(&table.to_string())).into_iter().map(|(_, key)| key).collect::<Vec<_>>();
+    assert_eq!(keys(&table), ["device.group", "mqtt.bindings[2].features.pick"]);
+    spoil(&mut table, "log.level");
+    assert_eq!(keys(&table), ["log.level"]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn every_mistake_is_reported_with_its_line_whatever_the_layout(
+    fn unknown_keys_wrong_values_and_problems_are_reported_with_their_lines_whatever_the_layout(
         choices in choices(),
-        spoilt in proptest::collection::vec(any::<prop::sample::Index>(), 0..20),
-        wrong in proptest::collection::vec(any::<prop::sample::Index>(), 0..5),
+        wrong in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
+        spoilt in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
+        unknown in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
         let mut table = settings();
-        let (mut expected, mut kept) = (BTreeSet::new(), BTreeSet::new());
-        for index in &wrong {
-            let WrongValue { key, value, because } = &wrong_values()[index.index(wrong_values().len())];
-            set(&mut table, key, value.clone());
-            expected.insert((*key).to_owned());
-            kept.extend(because.iter().map(ToString::to_string));
-        }
         let all = leaves(&table);
+        let mut expected = BTreeSet::new();
+        for index in &wrong {
+            let (key, value) = WRONG_VALUES[index.index(WRONG_VALUES.len())];
+            set(&mut table, key, Value::String(value.to_owned()));
+            expected.insert(key.to_owned());
+        }
+        let sections: BTreeSet<_> = expected.iter().map(|key| toml_check::section(key).to_owned()).collect();
         for index in &spoilt {
             let key = &all[index.index(all.len())];
             let is_in = |one: &str, other: &str| {
                 one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
             };
-            if !expected.iter().chain(&kept).any(|other| is_in(key, other) || is_in(other, key)) {
+            // The problems of a section are reported once it has no wrong value.
+            if !sections.contains(toml_check::section(key))
+                && !expected.iter().any(|other| is_in(key, other) || is_in(other, key))
+            {
                 spoil(&mut table, key);
                 expected.insert(key.clone());
             }
+        }
+        for index in &unknown {
+            let key = format!("{}.colour", TABLES[index.index(TABLES.len())]);
+            set(&mut table, &key, Value::Integer(1));
+            expected.insert(key);
         }
         let written = write(&table, &choices);
         let found = mistakes_in(&written.text);

@@ -6,27 +6,39 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn no_mistake_hides_another_and_each_has_its_line() {
-    let text = "runtime = 7\nmax_batch_size = \"x\"\ninstance_group = {\n  count = 0,\n  threads = \"many\" }\n\
-                [[golden]]\nfile = \"good.json\"\n[[golden]]\nmin_score = 2\n[pipeline.image_classification]\n\
-                crop = [224]\ntop_k = 0\n[[output]]\nname = 3\nshape = [\n  1,\n  -2 ]\nlabels = \"../x\"\n";
-    let mut mistakes = ModelConfig::parse("model.toml", text).unwrap_err();
-    mistakes.sort_by_key(|mistake| mistake.line);
-    let found: Vec<_> = mistakes.iter().map(|mistake| (mistake.line.unwrap(), mistake.key.as_str())).collect();
-    let expected = [
-        (1, "runtime"),
-        (2, "max_batch_size"),
-        (4, "instance_group.count"),
-        (5, "instance_group.threads"),
-        (8, "golden[1]"),
-        (9, "golden[1].min_score"),
-        (11, "pipeline.image_classification.crop"),
-        (12, "pipeline.image_classification.top_k"),
-        (14, "output[0].name"),
-        (15, "output[0].shape"),
-        (18, "output[0].labels"),
-    ];
-    assert_eq!(found, expected, "{mistakes:#?}");
+fn unknown_keys_come_with_problems_or_with_wrong_values() {
+    let found = |text: &str| {
+        let mistakes = ModelConfig::parse("model.toml", text).unwrap_err();
+        mistakes.iter().map(|mistake| (mistake.line.unwrap(), mistake.key.clone())).collect::<BTreeSet<_>>()
+    };
+    let keys =
+        |keys: &[(usize, &str)]| keys.iter().map(|(line, key)| (*line, (*key).to_owned())).collect::<BTreeSet<_>>();
+    let problems = "runtimes = 7\ninstance_group = {\n  count = 0 }\n[[golden]]\nfile = \"good.json\"\n[[golden]]\n\
+                    min_score = 2\nfile = \"a\"\n[[output]]\nname = \"x\"\nshape = [\n  1,\n  -2 ]\nlabels = \"../x\"\n";
+    assert_eq!(
+        found(problems),
+        keys(&[
+            (1, "runtimes"),
+            (3, "instance_group.count"),
+            (7, "golden[1].min_score"),
+            (11, "output[0].shape"),
+            (14, "output[0].labels"),
+        ])
+    );
+    let wrong = "runtime = 7\nmax_batch_size = \"x\"\ninstance_group = {\n  cuont = 0,\n  threads = \"many\",\n  min = \"a\" }\n\
+                 queue.max_size = 0\n[pipeline.image_classification]\ncrop = [224]\ntop = 0\n";
+    assert_eq!(
+        found(wrong),
+        keys(&[
+            (1, "runtime"),
+            (2, "max_batch_size"),
+            (4, "instance_group.cuont"),
+            (5, "instance_group.threads"),
+            (6, "instance_group.min"),
+            (9, "pipeline.image_classification.crop"),
+            (10, "pipeline.image_classification.top"),
+        ])
+    );
 }
 
 /// A model config that has every key.
@@ -42,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_mistake_is_reported_with_its_line_whatever_the_layout(
+    fn every_wrong_value_is_reported_with_its_line_whatever_the_layout(
         choices in layouts::choices(),
         spoilt in proptest::collection::vec(any::<prop::sample::Index>(), 1..12),
     ) {
