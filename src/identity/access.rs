@@ -101,7 +101,7 @@ impl Role {
         }
     }
 
-    /// The permissions in words: the table of the README, whose code is between backticks.
+    /// The permissions in words, for the console and docs/access.md. Code is between backticks.
     pub fn may(self) -> &'static str {
         match self {
             Self::Viewer => {

@@ -1,4 +1,5 @@
-//! Every route for every role, scope and way in, and without any role: exactly the calls of the README's table succeed.
+//! Every route for every role, scope and way in, and without any role: exactly the calls of `docs/access.tsv`
+//! succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +10,7 @@ use ledge::part::route::{Route, RouteRule};
 use ledge::{alerts, audit, cameras, console, features, http, updates};
 use serde_json::{Value, json};
 
-use crate::access_table::{About, CALLS, Call, Duty, Table};
+use crate::access_table::{CALLS, Call, Table};
 use crate::client::{Client, Response};
 use crate::daemon::TestRoot;
 use crate::features::VIEWS;
@@ -100,23 +101,24 @@ impl Asker {
         self.client.request(call.method, &path, &headers, body.as_bytes())
     }
 
-    /// The status that the README wants.
+    /// The status that the table wants.
     fn expected(&self, table: &Table, call: &Call, model: &str) -> u16 {
-        let is_public = call.duties == [Duty::Anybody];
-        let is_out_of_scope = match (self.model, call.about) {
-            (None, _) | (_, About::Other) => false,
-            (Some(own), About::Model) => own != model,
-            (Some(_), About::Values | About::Box) => true,
-        };
-        if is_public || (table.lets(&self.roles, call) && !is_out_of_scope) { call.status } else { self.refused }
+        let row = table.row(call.method, call.route);
+        let is_out_of_scope = self.model.is_some_and(|own| match row.scope {
+            "model" | "subject" => own != model,
+            "values" | "box" => true,
+            _ => false,
+        });
+        let is_answered = table.lets(&self.roles, call) && (row.is_public || !is_out_of_scope);
+        if is_answered { call.status } else { self.refused }
     }
 }
 
-/// Sends every call, and gives what differs from the README, and how many were sent.
+/// Sends every call, and gives what differs from the table, and how many were sent.
 fn differences(table: &Table, asker: &mut Asker) -> (Vec<String>, usize) {
     let (mut found, mut sent) = (Vec::new(), 0);
     for call in CALLS {
-        let models = if call.about == About::Model { &MODELS[..] } else { &MODELS[..1] };
+        let models = if call.path.contains("{model}") { &MODELS[..] } else { &MODELS[..1] };
         // A slash at the end is the same route. Behind a wildcard it is a part of what that stands for.
         let ends = if call.route.contains("{*") { &[""][..] } else { &["", "/"] };
         for (model, end) in models.iter().flat_map(|model| ends.iter().map(move |end| (model, end))) {
@@ -136,7 +138,8 @@ fn differences(table: &Table, asker: &mut Asker) -> (Vec<String>, usize) {
     (found, sent)
 }
 
-/// The rule of every route: a part with routes adds its table here, and its expectations to `access_table.rs`.
+/// The rule of every route: a part with routes adds its table here, its rows to `docs/access.tsv`, and its requests to
+/// `access_table.rs`.
 pub fn routes() -> Vec<RouteRule> {
     fn rules<S>(table: &[Route<S>]) -> impl Iterator<Item = RouteRule> {
         table.iter().map(|route| route.rule)
@@ -149,7 +152,7 @@ pub fn routes() -> Vec<RouteRule> {
 }
 
 #[test]
-fn what_gets_through_is_what_the_readme_says() {
+fn what_gets_through_is_what_the_table_says() {
     let table = Table::read();
     let mut root = root().set("access.loopback=[]").set("access.socket=[]").set("http.socket_mode=\"0666\"");
     let users = Role::ALL.map(|role| format!("{{user=\"{}\", roles=[\"{role}\"]}}", user(role)));
@@ -204,30 +207,35 @@ fn who_presents_nothing_has_the_roles_of_its_way_in() {
     open_folder(&root);
     let daemon = root.start();
     let socket = daemon.root.folder.path().join("ledge.sock");
-    let mut clients = vec![("loopback", daemon.client())];
+    let mut clients = vec![("access.loopback", daemon.client())];
     if is_root() {
-        clients.push(("the socket", client_of_user(&socket, STRANGER)));
+        clients.push(("access.socket", client_of_user(&socket, STRANGER)));
     }
     for (name, client) in clients {
-        let roles = table.unpresented.clone();
+        let roles = table.defaults[name].clone();
         let mut asker = Asker { name: name.into(), client, key: None, roles, model: None, refused: 401 };
         assert_eq!(differences(&table, &mut asker).0, [""; 0]);
     }
 }
 
 #[test]
-fn every_route_is_in_the_readme_the_description_and_this_test() {
+fn every_route_is_in_the_table_the_description_and_this_test() {
     let table = Table::read();
     let calls: BTreeSet<_> = CALLS.iter().map(|call| (call.method.to_owned(), call.route.to_owned())).collect();
+    let listed = table.rows.iter().map(|((method, path), _)| ((*method).to_owned(), (*path).to_owned()));
+    assert_eq!(calls, listed.collect(), "each row of docs/access.tsv needs a request in tests/it/access_table.rs");
     for rule in routes() {
         assert_eq!(rule.mistake(), None, "{} {}", rule.method, rule.path);
+        let row = table.row(rule.method, rule.path);
+        let scope = format!("{:?}", rule.scope).to_lowercase();
+        assert_eq!((rule.is_public(), scope.as_str()), (row.is_public, row.scope), "{} {}", rule.method, rule.path);
+        assert_eq!(rule.roles().collect::<BTreeSet<_>>(), row.roles, "{} {}", rule.method, rule.path);
     }
     let routes: BTreeSet<_> = routes().iter().map(|rule| (rule.method.to_owned(), rule.path.to_owned())).collect();
-    assert_eq!(calls, routes, "a new route needs an expectation in tests/it/access_table.rs");
-    let public = CALLS.iter().filter(|call| table.lets(&[], call)).map(|call| call.route);
-    assert_eq!(public.collect::<BTreeSet<_>>(), table.public.iter().map(String::as_str).collect());
+    assert_eq!(calls, routes, "each row of docs/access.tsv is a route");
     let AccessConfig { loopback, socket, mqtt, .. } = AccessConfig::default();
-    assert_eq!([&loopback, &socket, &mqtt.roles], [&table.unpresented, &table.unpresented, &table.mqtt]);
+    let defaults = [("access.loopback", loopback), ("access.mqtt", mqtt.roles), ("access.socket", socket)];
+    assert_eq!(table.defaults, defaults.into());
     let daemon = TestRoot::closed().start();
     let described = daemon.client().get("/openapi.json").json();
     let mut needs = BTreeMap::new();
@@ -239,7 +247,7 @@ fn every_route_is_in_the_readme_the_description_and_this_test() {
         }
     }
     assert_eq!(needs.keys().cloned().collect::<BTreeSet<_>>(), routes);
-    // The OpenAPI description and the README agree on the roles that a call needs.
+    // The OpenAPI description and the table agree on the roles that a call needs.
     for call in CALLS {
         let need = &needs[&(call.method.to_owned(), call.route.to_owned())];
         for role in Role::ALL {
@@ -251,11 +259,19 @@ fn every_route_is_in_the_readme_the_description_and_this_test() {
 }
 
 #[test]
+fn the_tables_of_the_page_about_access_are_those_of_the_data_file() {
+    let printed = Table::read().printed();
+    let page = include_str!("../../docs/access.md");
+    assert!(page.contains(&printed), "replace the tables below \"Roles\" in docs/access.md by these:\n\n{printed}");
+}
+
+#[test]
 fn no_other_method_or_spelling_is_a_way_around() {
+    let table = Table::read();
     let root = root().set("access.loopback=[]");
     let daemon = root.start();
     let mut client = daemon.client();
-    for call in CALLS.iter().filter(|call| call.duties != [Duty::Anybody]) {
+    for call in CALLS.iter().filter(|call| !table.lets(&[], call)) {
         let path = call.path.replace("{model}", MODELS[0]).replace("{version}", "1");
         let mut status = |method: &str, path: &str| client.request(method, path, &[], b"").status;
         if call.method == "GET" {
@@ -334,6 +350,7 @@ fn what_is_refused_is_neither_read_nor_done() {
 
 #[test]
 fn a_web_page_may_not_what_this_machine_may() {
+    let table = Table::read();
     let root = root().set("access.loopback=[\"admin\"]").set("http.allowed_hosts=[\"box.example\"]");
     let viewer = format!("x-api-key: {}", key(&root, &["viewer", "--role", "viewer"]));
     let daemon = root.start();
@@ -354,7 +371,7 @@ fn a_web_page_may_not_what_this_machine_may() {
     for head in heads {
         for call in CALLS.iter().filter(|call| call.method == "GET" && call.status == 200) {
             let path = call.path.replace("{model}", MODELS[0]).replace("{version}", "1");
-            let expected = if call.duties == [Duty::Anybody] { 200 } else { 401 };
+            let expected = if table.lets(&[], call) { 200 } else { 401 };
             assert_eq!(status(daemon.client(), &path, head), expected, "{path} {head}");
         }
         // A page has no key and reaches no Unix socket.

@@ -1,94 +1,17 @@
-//! The README's section "Who may do what", read as the expectation of tests, and every route by what that section calls
-//! it.
+//! `docs/access.tsv`: each route and who may use it, as reviewed by people. It is the expectation of the tests of access,
+//! and the tables of docs/access.md are printed from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use ledge::identity::access::Role;
 use serde_json::{Value, json};
-
-/// The duty that a route serves, in the README's words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Duty {
-    /// The signs of life, the description and the files of the console: for everybody.
-    Anybody,
-    Models,
-    Statistics,
-    Metrics,
-    Declared,
-    States,
-    Figures,
-    Cameras,
-    Egress,
-    Ask,
-    Read,
-    Push,
-    Load,
-    Add,
-    Catalogue,
-    Upload,
-    Orders,
-    Maintain,
-    Alerts,
-    Log,
-    Backup,
-    Trust,
-    Pictures,
-    Keys,
-}
-
-use Duty::{
-    Add, Alerts, Anybody, Ask, Backup, Cameras, Catalogue, Declared, Egress, Figures, Keys, Load, Log, Maintain,
-    Metrics, Models, Orders, Pictures, Push, Read, States, Statistics, Trust, Upload,
-};
-
-/// The README's words and what they stand for. A table with other words fails: then they are to be understood here.
-const WORDS: &[(&str, &[Duty])] = &[
-    ("see models, their index, configuration and statistics", &[Models, Statistics]),
-    ("`/metrics`", &[Metrics]),
-    ("what is declared of features", &[Declared]),
-    ("the state of features, updates, alerts and the audit log", &[States]),
-    ("the figures and findings of the console", &[Figures]),
-    ("what cameras count", &[Cameras]),
-    ("what left the box", &[Egress]),
-    ("ask models", &[Ask]),
-    ("see those models", &[Models]),
-    ("read features", &[Read]),
-    ("push features", &[Push]),
-    ("read them", &[Read]),
-    ("see what is declared", &[Declared]),
-    ("load and unload models", &[Load]),
-    ("add models of the catalogue", &[Add]),
-    ("the catalogue", &[Catalogue]),
-    ("upload and remove models", &[Upload]),
-    ("check for, pin, roll back and cancel updates", &[Orders]),
-    ("compact and snapshot the feature store", &[Maintain]),
-    ("try alerts", &[Alerts]),
-    ("read the audit log", &[Log]),
-    ("back up, restore and erase features", &[Backup]),
-    ("reset what is trusted", &[Trust]),
-    ("see the pictures of cameras", &[Pictures]),
-    ("see, create and revoke API keys", &[Keys]),
-];
-
-/// The calls that a caller for one model is refused, by docs/access.md, "Keys for single models and feature views".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum About {
-    /// The model in the path.
-    Model,
-    /// Values of feature views, of which such a caller has none.
-    Values,
-    Box,
-    Other,
-}
 
 /// A route, and a request that it answers to a caller with permission.
 pub struct Call {
     pub method: &'static str,
     /// As in the router's table.
     pub route: &'static str,
-    /// One of them is enough.
-    pub duties: &'static [Duty],
-    pub about: About,
     /// The status for a caller with permission.
     pub status: u16,
     /// The path of the request, where the model is `{model}`.
@@ -96,27 +19,15 @@ pub struct Call {
     pub body: fn() -> Value,
 }
 
-const fn get(route: &'static str, duties: &'static [Duty]) -> Call {
-    Call { method: "GET", route, duties, about: About::Other, status: 200, path: route, body: || Value::Null }
+const fn get(route: &'static str) -> Call {
+    Call { method: "GET", route, status: 200, path: route, body: || Value::Null }
 }
 
-const fn post(route: &'static str, duties: &'static [Duty], body: fn() -> Value) -> Call {
-    Call { method: "POST", body, ..get(route, duties) }
+const fn post(route: &'static str, body: fn() -> Value) -> Call {
+    Call { method: "POST", body, ..get(route) }
 }
 
 impl Call {
-    const fn model(self) -> Self {
-        Self { about: About::Model, ..self }
-    }
-
-    const fn values(self) -> Self {
-        Self { about: About::Values, ..self }
-    }
-
-    const fn whole_box(self) -> Self {
-        Self { about: About::Box, ..self }
-    }
-
     const fn status(self, status: u16) -> Self {
         Self { status, ..self }
     }
@@ -152,183 +63,194 @@ fn read() -> Value {
     json!({"features": ["driver_stats:trips"], "entities": {"driver_id": [1, 2]}})
 }
 
-/// Every route. The one that unloads comes before the one that loads.
+/// A request for each route. The one that unloads comes before the one that loads.
 pub const CALLS: &[Call] = &[
-    get("/v2/health/live", &[Anybody]),
-    get("/v2/health/ready", &[Anybody]),
-    get("/health", &[Anybody]),
-    get("/v1/status/ping", &[Anybody]),
+    get("/v2/health/live"),
+    get("/v2/health/ready"),
+    get("/health"),
+    get("/v1/status/ping"),
     // No form.
-    post("/v1/vision/detection", &[Ask], nothing).status(400),
-    post("/v1/vision/face", &[Ask], nothing).status(400),
-    post("/v1/vision/scene", &[Ask], nothing).status(400),
-    post("/v1/vision/custom/list", &[Models], nothing),
-    post("/v1/vision/custom/{model}", &[Ask], nothing).status(400).model(),
+    post("/v1/vision/detection", nothing).status(400),
+    post("/v1/vision/face", nothing).status(400),
+    post("/v1/vision/scene", nothing).status(400),
+    post("/v1/vision/custom/list", nothing),
+    post("/v1/vision/custom/{model}", nothing).status(400),
     // No body.
-    post("/v1/embeddings", &[Ask], nothing).status(400),
-    get("/v1/models", &[Models]),
+    post("/v1/embeddings", nothing).status(400),
+    get("/v1/models"),
     // The model is there, and embeds no texts.
-    get("/v1/models/{model}", &[Models]).status(404).model(),
-    get("/openapi.json", &[Anybody]),
-    get("/v2", &[Models]),
-    get("/v2/models/stats", &[Statistics]),
-    get("/v2/models/{model}", &[Models]).model(),
-    get("/v2/models/{model}/ready", &[Models]).model(),
-    get("/v2/models/{model}/config", &[Models]).model(),
-    get("/v2/models/{model}/stats", &[Statistics]).model(),
-    post("/v2/models/{model}/infer", &[Ask], ask).model(),
-    get("/v2/models/{model}/versions/{version}", &[Models]).model(),
-    get("/v2/models/{model}/versions/{version}/ready", &[Models]).model(),
-    get("/v2/models/{model}/versions/{version}/config", &[Models]).model(),
-    get("/v2/models/{model}/versions/{version}/stats", &[Statistics]).model(),
-    post("/v2/models/{model}/versions/{version}/infer", &[Ask], ask).model(),
-    post("/v2/repository/index", &[Statistics], nothing),
-    post("/v2/repository/models/{model}/unload", &[Load], nothing).model(),
-    post("/v2/repository/models/{model}/load", &[Load], nothing).model(),
-    post("/get-online-features", &[Read], read).values(),
-    post("/push", &[Push], push).values(),
-    post("/write-to-online-store", &[Push], write).values(),
-    post("/materialize", &[Push], nothing).status(501),
-    post("/materialize-incremental", &[Push], nothing).status(501),
-    get("/feature-views", &[Declared]),
-    get("/feature-views/{feature_view}", &[Declared]).path("/feature-views/driver_stats"),
-    get("/feature-services", &[Declared]),
-    get("/feature-services/{feature_service}", &[Declared]).path("/feature-services/driver_activity"),
-    get("/entities", &[Declared]),
-    get("/features/status", &[States]),
-    get("/features/backup", &[Backup]).whole_box(),
+    get("/v1/models/{model}").status(404),
+    get("/openapi.json"),
+    get("/v2"),
+    get("/v2/models/stats"),
+    get("/v2/models/{model}"),
+    get("/v2/models/{model}/ready"),
+    get("/v2/models/{model}/config"),
+    get("/v2/models/{model}/stats"),
+    post("/v2/models/{model}/infer", ask),
+    get("/v2/models/{model}/versions/{version}"),
+    get("/v2/models/{model}/versions/{version}/ready"),
+    get("/v2/models/{model}/versions/{version}/config"),
+    get("/v2/models/{model}/versions/{version}/stats"),
+    post("/v2/models/{model}/versions/{version}/infer", ask),
+    post("/v2/repository/index", nothing),
+    post("/v2/repository/models/{model}/unload", nothing),
+    post("/v2/repository/models/{model}/load", nothing),
+    post("/get-online-features", read),
+    post("/push", push),
+    post("/write-to-online-store", write),
+    post("/materialize", nothing).status(501),
+    post("/materialize-incremental", nothing).status(501),
+    get("/feature-views"),
+    get("/feature-views/{feature_view}").path("/feature-views/driver_stats"),
+    get("/feature-services"),
+    get("/feature-services/{feature_service}").path("/feature-services/driver_activity"),
+    get("/entities"),
+    get("/features/status"),
+    get("/features/backup"),
     // A body that is no backup is refused.
-    post("/features/restore", &[Backup], nothing).whole_box().status(422),
+    post("/features/restore", nothing).status(422),
     // Erasing an unknown driver succeeds.
-    post("/features/erase", &[Backup], || json!({"entity": {"driver_id": 404}})).whole_box(),
-    post("/features/snapshot", &[Maintain], nothing).whole_box(),
-    post("/features/compact", &[Maintain], nothing).whole_box(),
+    post("/features/erase", || json!({"entity": {"driver_id": 404}})),
+    post("/features/snapshot", nothing),
+    post("/features/compact", nothing),
     // No platform manages the box.
-    get("/updates", &[States]).status(409),
-    post("/updates/check", &[Orders], nothing).whole_box().status(409),
-    post("/updates/trust/reset", &[Trust], nothing).whole_box().status(409),
-    post("/updates/{kind}/{name}/{order}", &[Orders], nothing)
-        .model()
-        .status(409)
-        .path("/updates/models/{model}/rollback"),
-    get("/catalogue", &[Catalogue]).whole_box(),
+    get("/updates").status(409),
+    post("/updates/check", nothing).status(409),
+    post("/updates/trust/reset", nothing).status(409),
+    post("/updates/{kind}/{name}/{order}", nothing).status(409).path("/updates/models/{model}/rollback"),
+    get("/catalogue"),
     // No catalogue and no uploads are configured.
-    post("/catalogue/refresh", &[Add], nothing).whole_box().status(409),
-    post("/catalogue/models/{name}/add", &[Add], nothing).whole_box().status(409).path("/catalogue/models/x/add"),
-    post("/catalogue/models/{name}/remove", &[Upload], nothing)
-        .whole_box()
-        .status(404)
-        .path("/catalogue/models/x/remove"),
-    post("/catalogue/models/{name}/upload", &[Upload], nothing)
-        .whole_box()
-        .status(409)
-        .path("/catalogue/models/x/upload"),
-    get("/audit/status", &[States]),
-    get("/audit/logs/{generation}/checkpoint", &[Log]).whole_box().path("/audit/logs/1/checkpoint"),
+    post("/catalogue/refresh", nothing).status(409),
+    post("/catalogue/models/{name}/add", nothing).status(409).path("/catalogue/models/x/add"),
+    post("/catalogue/models/{name}/remove", nothing).status(404).path("/catalogue/models/x/remove"),
+    post("/catalogue/models/{name}/upload", nothing).status(409).path("/catalogue/models/x/upload"),
+    get("/audit/status"),
+    get("/audit/logs/{generation}/checkpoint").path("/audit/logs/1/checkpoint"),
     // A log this young has no such tile.
-    get("/audit/logs/{generation}/tile/{*path}", &[Log]).whole_box().status(404).path("/audit/logs/1/tile/entries/999"),
-    get("/", &[Anybody]),
-    get("/console/{file}", &[Anybody]).path("/console/app.js"),
-    // For every role: each has one of these.
-    get("/access", &[Statistics, Ask, Push]),
-    get("/roles", &[Statistics, Ask, Push]),
-    get("/models", &[Statistics]),
-    get("/figures", &[Figures]).whole_box(),
+    get("/audit/logs/{generation}/tile/{*path}").status(404).path("/audit/logs/1/tile/entries/999"),
+    get("/"),
+    get("/console/{file}").path("/console/app.js"),
+    get("/access"),
+    get("/roles"),
+    get("/models"),
+    get("/figures"),
     // It ends at once.
-    get("/figures/live", &[Figures]).whole_box().path("/figures/live?events=0"),
-    get("/findings", &[Figures]).whole_box(),
-    get("/keys", &[Keys]).whole_box(),
+    get("/figures/live").path("/figures/live?events=0"),
+    get("/findings"),
+    get("/keys"),
     // No name.
-    post("/keys", &[Keys], nothing).whole_box().status(400),
-    post("/keys/{key}/revoke", &[Keys], nothing).whole_box().status(404).path("/keys/nobody/revoke"),
-    get("/egress", &[Egress]).whole_box(),
-    get("/alerts", &[States]).whole_box(),
+    post("/keys", nothing).status(400),
+    post("/keys/{key}/revoke", nothing).status(404).path("/keys/nobody/revoke"),
+    get("/egress"),
+    get("/alerts"),
     // There is none of this name.
-    post("/alerts/{alert}/test", &[Alerts], nothing).whole_box().status(404).path("/alerts/shop/test"),
-    get("/metrics", &[Metrics]),
-    get("/cameras", &[Cameras]).whole_box(),
-    get("/cameras/events", &[Cameras]).whole_box(),
+    post("/alerts/{alert}/test", nothing).status(404).path("/alerts/shop/test"),
+    get("/metrics"),
+    get("/cameras"),
+    get("/cameras/events"),
     // The box has no camera.
-    get("/cameras/{camera}/picture", &[Pictures]).whole_box().status(404).path("/cameras/yard/picture"),
+    get("/cameras/{camera}/picture").status(404).path("/cameras/yard/picture"),
 ];
 
-/// The README's table of roles.
+/// Who may use a route.
+pub struct Row {
+    /// Set where it needs no role.
+    pub is_public: bool,
+    pub roles: BTreeSet<Role>,
+    /// What of it a caller for single models may use: a `Scope`, in lower case.
+    pub scope: &'static str,
+}
+
+/// The data file.
 pub struct Table {
-    roles: BTreeMap<Role, BTreeSet<Duty>>,
-    /// The words about each role.
-    pub words: BTreeMap<Role, String>,
-    /// The paths that need no role.
-    pub public: Vec<String>,
-    /// The roles of a caller without a key or certificate, over loopback and on the socket.
-    pub unpresented: Vec<Role>,
-    pub mqtt: Vec<Role>,
+    /// By method and path, in the order of the file.
+    pub rows: Vec<((&'static str, &'static str), Row)>,
+    /// The roles of callers without a credential, by the section of the configuration that has them.
+    pub defaults: BTreeMap<&'static str, Vec<Role>>,
 }
 
 impl Table {
     /// Reads it.
     pub fn read() -> Self {
-        let readme = include_str!("../../README.md");
-        let (_, section) = readme.split_once("\n## Who may do what\n").unwrap();
-        let section = section.split_once("\n## ").unwrap().0;
-        let (before, rest) = section.split_once("| Role | May |\n| --- | --- |\n").unwrap();
-        let (mut roles, mut words) = (BTreeMap::<Role, BTreeSet<Duty>>::new(), BTreeMap::new());
-        for line in rest.lines().take_while(|line| line.starts_with('|')) {
-            let [_, name, may, _] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            let duties = understood(may, roles.get(&Role::Viewer));
-            let role = name.trim().trim_matches('`').parse().unwrap();
-            assert!(roles.insert(role, duties).is_none(), "{line}");
-            words.insert(role, may.trim().to_owned());
+        let mut lines = include_str!("../../docs/access.tsv").lines().map(|line| line.split('\t').collect::<Vec<_>>());
+        let head = lines.next().unwrap();
+        let [_, _, "no key", ref named @ .., "scope"] = head[..] else { panic!("{head:?}") };
+        let named: Vec<Role> = named.iter().map(|name| name.parse().unwrap()).collect();
+        assert_eq!(named, Role::ALL, "every role has a column");
+
+        let mut table = Self { rows: Vec::new(), defaults: BTreeMap::new() };
+        for line in lines {
+            let [method, path, ref cells @ .., scope] = line[..] else { panic!("{line:?}") };
+            let may = |cell: &&str| match *cell {
+                "yes" => true,
+                "no" => false,
+                _ => panic!("{line:?}"),
+            };
+            let cells: Vec<bool> = cells.iter().map(may).collect();
+            assert_eq!(cells.len(), 1 + named.len(), "{line:?}");
+            let roles = named.iter().zip(&cells[1..]).filter(|(_, may)| **may).map(|(role, _)| *role);
+            if method == "default" {
+                table.defaults.insert(path, roles.collect());
+            } else {
+                table.rows.push(((method, path), Row { is_public: cells[0], roles: roles.collect(), scope }));
+            }
         }
-        assert_eq!(roles.len(), Role::ALL.len(), "every role is in the README's table");
-        let quoted = before.split('`').skip(1).step_by(2);
-        let public = quoted.filter(|text| text.starts_with('/')).map(str::to_owned).collect();
-        let flat = section.split_whitespace().collect::<Vec<_>>().join(" ");
-        Self {
-            roles,
-            words,
-            public,
-            unpresented: listed(&flat, "both are ", " until you say otherwise"),
-            mqtt: listed(&flat, "the roles of `[access.mqtt]` (", ")"),
-        }
+        table
     }
 
-    /// Returns `true` if a caller with these roles has this duty.
-    pub fn has(&self, roles: &[Role], duty: Duty) -> bool {
-        roles.iter().any(|role| self.roles[role].contains(&duty))
+    /// The row of a route.
+    pub fn row(&self, method: &str, path: &str) -> &Row {
+        let row = self.rows.iter().find(|(route, _)| *route == (method, path));
+        &row.unwrap_or_else(|| panic!("docs/access.tsv has no row for {method} {path}")).1
     }
 
     /// Returns `true` if a caller with these roles may make this call.
     pub fn lets(&self, roles: &[Role], call: &Call) -> bool {
-        self.public.iter().any(|path| path == call.route) || call.duties.iter().any(|duty| self.has(roles, *duty))
+        let row = self.row(call.method, call.route);
+        row.is_public || roles.iter().any(|role| row.roles.contains(role))
     }
-}
 
-/// Between two texts: `a, b and c`.
-fn listed(text: &str, from: &str, to: &str) -> Vec<Role> {
-    let (_, rest) = text.split_once(from).unwrap_or_else(|| panic!("the README has no {from:?}"));
-    let words = rest.split_once(to).unwrap().0.replace(" and ", ", ");
-    words.split(", ").map(|word| word.parse().unwrap()).collect()
-}
-
-/// The duties in a cell. Every word counts.
-fn understood(cell: &str, viewer: Option<&BTreeSet<Duty>>) -> BTreeSet<Duty> {
-    let (mut rest, mut duties) = (cell.to_owned(), BTreeSet::new());
-    let mut take = |words: &str, meant: &mut dyn Iterator<Item = Duty>| {
-        if rest.contains(words) {
-            rest = rest.replace(words, " ");
-            duties.extend(meant);
+    /// The tables of docs/access.md.
+    pub fn printed(&self) -> String {
+        let mut text = "| role | may |\n| --- | --- |\n".to_owned();
+        for role in Role::ALL {
+            let _ = writeln!(text, "| `{role}` | {} |", role.may());
         }
-    };
-    for (words, meant) in WORDS {
-        take(words, &mut meant.iter().copied());
+        text.push_str("\n| calls | roles | a key for single models |\n| --- | --- | --- |\n");
+        let mut groups: Vec<(&Row, Vec<String>)> = Vec::new();
+        for ((method, path), row) in &self.rows {
+            let call = format!("`{method} {path}`");
+            let is_same = |group: &&mut (&Row, _)| {
+                let (other, _) = group;
+                (other.is_public, &other.roles, limit(other.scope)) == (row.is_public, &row.roles, limit(row.scope))
+            };
+            match groups.iter_mut().find(is_same) {
+                Some((_, calls)) => calls.push(call),
+                None => groups.push((row, vec![call])),
+            }
+        }
+        for (row, calls) in groups {
+            let roles: Vec<_> = row.roles.iter().map(ToString::to_string).collect();
+            let roles = match roles.len() {
+                _ if row.is_public => "no key needed".to_owned(),
+                count if count == Role::ALL.len() => "every role".to_owned(),
+                _ => roles.join(", "),
+            };
+            let _ = writeln!(text, "| {} | {roles} | {} |", calls.join(", "), limit(row.scope));
+        }
+        text
     }
-    take("what a viewer may", &mut viewer.into_iter().flatten().copied());
-    take("everything", &mut CALLS.iter().flat_map(|call| call.duties).copied());
-    let mut unknown = rest.split(|c: char| c.is_whitespace() || ",;:".contains(c));
-    let unknown: Vec<_> = unknown.by_ref().filter(|word| !["", "and", "also"].contains(word)).collect();
-    assert!(
-        unknown.is_empty(),
-        "the README's table has words that this test does not understand: {unknown:?} in {cell}"
-    );
-    duties
+}
+
+/// What a caller for single models may use of a route.
+fn limit(scope: &str) -> &'static str {
+    match scope {
+        "model" | "subject" | "configured" => "for its models",
+        "listed" => "lists its models",
+        "values" => "for its feature views",
+        "other" => "yes",
+        "box" => "no",
+        _ => panic!("{scope} is no scope"),
+    }
 }
