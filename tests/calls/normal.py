@@ -35,6 +35,7 @@ RULES = [
         "a record more when a minute ends meanwhile"),
     ("GET /figures", "body", r'("columns":)\{[^}]*\}', r"\1<figures>", "the machine and the time"),
     ("/v2/models/", "body", r'"profile":("[^"]*"|\{"string_value":"[^"]*"\})', '"profile":<profile>', "measured times"),
+    ("GET /keys", "body", r'"(id|expires)":"[^"]*"', r'"\1":<of this key>', "drawn at random, and a year from now"),
     ("GET /findings", "body", r'"checks":\[.*\]', '"checks":<checks>', "the machine"),
     ("GET /egress", "body", r'("destinations":)\[[^\]]*\].*', r"\1<counts>", "the ports of this run"),
     ("GET /audit/logs/1/checkpoint", "body", r"(?s)^(ledge.audit/box/1\n).+", r"\1<checkpoint>", "as above"),
