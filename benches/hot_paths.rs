@@ -19,10 +19,11 @@ use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
 use ledge::identity::authentication::{Authenticator, Peer};
 use ledge::identity::keys::{KeyStore, NewKey};
+use ledge::names::ModelName;
 use ledge::pipeline::image::{self, DecodeLimits, Photograph};
 use ledge::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
 use ledge::principal::Principal;
-use ledge::protocol::decode::{ReplyFormat, Target, decode_request};
+use ledge::protocol::decode::{ReplyFormat, decode_request};
 use ledge::protocol::encode::encode_response;
 use ledge::scheduling::batcher::{concat, split};
 use ledge::scheduling::queue::{Job, JobInputs, Queue, QueueLimits};
@@ -48,8 +49,8 @@ fn pixels(count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-fn target() -> Target {
-    Target { model: "model".parse().unwrap(), version: None }
+fn model() -> ModelName {
+    "model".parse().unwrap()
 }
 
 /// The JSON body of one FP32 input.
@@ -83,7 +84,7 @@ fn wire(c: &mut Criterion) {
     ] {
         group.throughput(Throughput::Bytes(body.len() as u64));
         group.bench_function(name, |b| {
-            b.iter(|| decode_request(target(), black_box(body.clone()), header, Instant::now()).unwrap());
+            b.iter(|| decode_request(&model(), black_box(body.clone()), header, Instant::now()).unwrap());
         });
     }
     group.finish();
@@ -102,6 +103,7 @@ fn wire(c: &mut Criterion) {
             timings: Timings::default(),
             cache: None,
             features: Vec::new(),
+            result: None,
             memory: ledge::memory_budget::Account::unlimited().hold(),
         };
         let length = encode_response(&response, None, &format).unwrap().content_length();

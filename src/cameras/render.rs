@@ -16,7 +16,7 @@ use ledge_engine::pipeline::annotation::{
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::image::{ImageError, ImageFormat};
 use ledge_models::repository::LoadedModel;
-use ledge_models::serving::request::{ContentRequest, ResultForm};
+use ledge_models::serving::request::{InferRequest, InferResponse, Payload, ResultForm};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_service::off_thread::blocking;
 use tokio::sync::Semaphore;
@@ -97,18 +97,18 @@ impl Renderer {
         model: &ModelName,
         photograph: Bytes,
     ) -> Result<(Found, Arc<LoadedModel>), AskError> {
-        let request = ContentRequest {
-            model: model.clone(),
-            version: None,
-            content: Content::Photograph(photograph),
-            form: ResultForm::Json,
+        let request = InferRequest {
+            payload: Payload::Content(Content::Photograph(photograph), ResultForm::Json),
             deadline: Some(Instant::now() + INFERENCE_TIMEOUT),
             priority: Some(config.priority.into()),
             account: self.account(config),
         };
         let principal = principal(config);
-        let (answer, model) = self.serving.infer_sighted(request, &principal).await?;
-        let detections = answer.detections().ok_or(AskError::NoDetector(answer.kind.member))?;
+        let pinned = self.serving.pin(model, None, &principal)?;
+        let model = pinned.model.clone();
+        let answer = self.serving.infer(pinned, request, &principal).await?;
+        let kind = |answer: &InferResponse| answer.result.as_ref().map_or("", |result| result.kind.member);
+        let detections = answer.detections().ok_or_else(|| AskError::NoDetector(kind(&answer)))?;
         let unreported = answer.unreported(&model);
         Ok((Found { detections, unreported, blur_fault: None }, model))
     }

@@ -18,9 +18,9 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{Content, Input};
-use ledge_models::repository::LoadedModel;
-use ledge_models::serving::request::{ContentRequest, ResultForm};
-use ledge_models::serving::{ContentResponse, Serving, ServingError};
+use ledge_models::repository::{LoadedModel, Pinned};
+use ledge_models::serving::request::{InferRequest, InferResponse, Payload, ResultForm};
+use ledge_models::serving::{Serving, ServingError};
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::counted_body;
@@ -61,13 +61,7 @@ pub async fn infer(
     let arrived = std::time::Instant::now();
     let account = body::account(parts, app.context());
     let opened = open(app, &target, &parts.headers).map(|(model, form)| {
-        let calls = PartCalls {
-            serving: app.serving().clone(),
-            model,
-            target: target.clone(),
-            terms,
-            principal: principal.clone(),
-        };
+        let calls = PartCalls { serving: app.serving().clone(), model, terms, principal: principal.clone() };
         (form, calls)
     });
     let (form, calls) = match opened {
@@ -151,7 +145,7 @@ pub async fn infer(
 fn open(app: &App, target: &Target, headers: &HeaderMap) -> Result<(Arc<LoadedModel>, RowsForm), ApiError> {
     let Target { model: name, version } = target;
     let model = app.serving().repository().pin(name, *version)?;
-    if !model.config.pipeline.takes(Input::Rows) {
+    if model.input() != Some(Input::Rows) {
         let sections = Input::Rows.sections();
         let message = format!("model '{name}' takes no rows: its model.toml has no {sections}. Send tensors");
         return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
@@ -186,7 +180,6 @@ fn wanted_form(headers: &HeaderMap) -> Option<RowsForm> {
 struct PartCalls {
     serving: Serving,
     model: Arc<LoadedModel>,
-    target: Target,
     terms: CallHeaders,
     principal: Principal,
 }
@@ -194,7 +187,7 @@ struct PartCalls {
 impl PartCalls {
     /// Runs a part. One that is refused for lack of a place is tried again, unless it is the first: then the caller is
     /// told.
-    async fn run(self: Arc<Self>, part: RowsText, account: Account) -> Result<ContentResponse, ServingError> {
+    async fn run(self: Arc<Self>, part: RowsText, account: Account) -> Result<InferResponse, ServingError> {
         let (is_first, since) = (part.first() == 0, Instant::now());
         let _rows = loop {
             match account.take(part.json().len()) {
@@ -204,18 +197,15 @@ impl PartCalls {
             }
         };
         loop {
-            let Target { model, version } = self.target.clone();
-            let request = ContentRequest {
-                model,
-                version,
-                content: Content::Rows(part.clone()),
-                form: ResultForm::Json,
+            let request = InferRequest {
+                payload: Payload::Content(Content::Rows(part.clone()), ResultForm::Json),
                 deadline: self.terms.deadline,
                 priority: self.terms.priority,
                 account: account.clone(),
             };
-            let answered = self.serving.infer_part(self.model.clone(), request, &self.principal).await;
-            match answered {
+            // A part is a call of its own, which no update watches.
+            let pinned = Pinned::unwatched(self.model.clone());
+            match self.serving.infer(pinned, request, &self.principal).await {
                 Err(error) if !is_first && error.retry_after().is_some() && since.elapsed() < self.model.timeout => {
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
@@ -237,7 +227,7 @@ struct Table {
     rows: CsvRows,
     has_ended: bool,
     /// The parts in progress, in the order of the file.
-    running: FuturesOrdered<BoxFuture<'static, Result<ContentResponse, ServingError>>>,
+    running: FuturesOrdered<BoxFuture<'static, Result<InferResponse, ServingError>>>,
     parts_at_a_time: usize,
     answers: RowAnswers,
 }
@@ -274,8 +264,8 @@ impl Table {
     }
 
     /// The answer to a part as lines.
-    async fn lines(&mut self, answer: ContentResponse) -> Result<Vec<u8>, ApiError> {
-        let result = answer.result.unwrap_or_else(|| RawValue::NULL.to_owned());
+    async fn lines(&mut self, answer: InferResponse) -> Result<Vec<u8>, ApiError> {
+        let result = answer.result.map_or_else(|| RawValue::NULL.to_owned(), |result| result.json);
         let lines = if result.get().len() <= INLINE_RESULT_BYTES_MAX {
             self.answers.lines(&result)
         } else {

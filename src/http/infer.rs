@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::PictureFormat;
-use ledge_engine::pipeline::content::Input;
 use ledge_identity::access::Access;
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{self, ReceivedBody};
@@ -17,7 +16,7 @@ use ledge_part::counted_body;
 use ledge_part::reply::json_bytes;
 use ledge_part::route::PathParts;
 use ledge_protocol::annotated;
-use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
+use ledge_protocol::call::{self, BodyKind, ContentType, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::decode;
 
 use super::App;
@@ -61,6 +60,7 @@ pub async fn infer(
         target,
         body,
         form,
+        prefers_text: wants_text(&parts.headers),
         priority,
         deadline,
         arrived,
@@ -69,9 +69,6 @@ pub async fn infer(
         camera: call_headers::camera(&parts.headers)?,
     };
 
-    if wants_text(&parts.headers) && app.serving().takes(&call.target.model, call.target.version, Input::Document) {
-        return text(&app, call, &principal).await;
-    }
     if let Some(format) = wanted_picture(&parts.headers) {
         return annotated(&app, call, format, &principal).await;
     }
@@ -80,12 +77,22 @@ pub async fn infer(
     let mut response = json_bytes(answer.body);
     counted_body::mark_counted(&mut response, bytes);
     let headers = response.headers_mut();
-    if let Some(length) = answer.header_length {
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        headers.insert(HEADER_LENGTH, HeaderValue::from(length));
+    match answer.content_type {
+        ContentType::Json => {}
+        ContentType::Binary { header_length } => {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            headers.insert(HEADER_LENGTH, HeaderValue::from(header_length));
+        }
+        ContentType::Text => {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+            headers.insert(header::VARY, HeaderValue::from_static("accept"));
+        }
     }
     if let Some(outcome) = answer.cache {
         headers.insert(CACHE_HEADER, HeaderValue::from_static(outcome.as_str()));
+    }
+    if answer.content_type == ContentType::Text {
+        return Ok(response);
     }
     Ok(body::compress_response(&parts.headers, response, &account).await)
 }
@@ -105,21 +112,6 @@ async fn annotated(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(header::VARY, HeaderValue::from_static("accept"));
     if let Some(outcome) = picture.cache {
-        headers.insert(CACHE_HEADER, HeaderValue::from_static(outcome.as_str()));
-    }
-    Ok(response)
-}
-
-/// Answers with the text of a document.
-async fn text(app: &App, call: InferenceCall, principal: &Principal) -> Result<Response, ApiError> {
-    let answer = call::text_of_document(app.serving(), call, principal).await?;
-    let bytes = answer.body.len();
-    let mut response = Response::new(answer.body.into());
-    counted_body::mark_counted(&mut response, bytes);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert(header::VARY, HeaderValue::from_static("accept"));
-    if let Some(outcome) = answer.cache {
         headers.insert(CACHE_HEADER, HeaderValue::from_static(outcome.as_str()));
     }
     Ok(response)

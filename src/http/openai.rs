@@ -12,7 +12,7 @@ use ledge_engine::pipeline::content::{Content, Input};
 use ledge_engine::pipeline::text_embedding;
 use ledge_identity::access::Access;
 use ledge_models::repository::LoadedModel;
-use ledge_models::serving::request::{ContentRequest, InferResponse, ResultForm};
+use ledge_models::serving::request::{InferRequest, InferResponse, Payload, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
@@ -53,19 +53,20 @@ pub async fn embeddings(
     guard::check_model(&app, &parts, &principal, &access, &request.model)?;
 
     let CallHeaders { priority, deadline } = headers;
-    let call = ContentRequest {
-        model: request.model.clone(),
-        version: None,
-        content: Content::Texts(request.texts.clone()),
-        form: ResultForm::Tensors,
+    let call = InferRequest {
+        payload: Payload::Content(Content::Texts(request.texts.clone()), ResultForm::Tensors),
         deadline,
         priority,
         account: account.clone(),
     };
-    let answered = app.serving().infer_content(call, &principal).await.map_err(ApiError::from);
-    let told = answered.as_ref().map(|answer| answer.response.version);
+    let answered = match app.serving().pin(&request.model, None, &principal) {
+        Ok(pinned) => app.serving().infer(pinned, call, &principal).await,
+        Err(error) => Err(error),
+    };
+    let answered = answered.map_err(ApiError::from);
+    let told = answered.as_ref().map(|answer| answer.version);
     log_answered(&request.model, arrived, None, &principal, told);
-    let InferResponse { outputs, memory: of_outputs, .. } = answered?.response;
+    let InferResponse { outputs, memory: of_outputs, .. } = answered?;
 
     let numbers: usize = outputs.iter().map(|(_, tensor)| tensor.data().len()).sum();
     let mut memory = account.take(JSON_BYTES_PER_BYTE * numbers).map_err(ApiError::from)?;

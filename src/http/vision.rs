@@ -14,8 +14,8 @@ use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_identity::authentication::RequestPermit;
 use ledge_models::repository::PinError;
-use ledge_models::serving::request::{ContentRequest, ResultForm};
-use ledge_models::serving::{ContentResponse, ServingError};
+use ledge_models::serving::ServingError;
+use ledge_models::serving::request::{InferRequest, InferResponse, Payload, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
@@ -27,7 +27,6 @@ use ledge_protocol::deepstack::{
 };
 use ledge_service::off_thread::off_thread;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::App;
 use super::call_headers::{self, CallHeaders};
@@ -199,8 +198,7 @@ impl VisionCall {
             score: f64,
         }
         let answer = self.infer(app).await?;
-        let classes: Option<Vec<Class>> =
-            serde_json::from_str(answer.result.as_deref().unwrap_or(RawValue::NULL).get()).ok();
+        let classes: Option<Vec<Class>> = answer.result.and_then(|result| serde_json::from_str(result.json.get()).ok());
         let best = classes.into_iter().flatten().next().ok_or_else(|| {
             let message = format!("the model '{}' names no class of a photograph", self.model);
             self.not_set_up(message)
@@ -209,25 +207,28 @@ impl VisionCall {
         Ok(self.keep_permit(json(&SceneAnswer::new(&label, best.score))))
     }
 
-    async fn infer(&self, app: &App) -> Result<ContentResponse, ApiError> {
+    async fn infer(&self, app: &App) -> Result<InferResponse, ApiError> {
         let CallHeaders { priority, deadline } = self.headers;
-        let request = ContentRequest {
-            model: self.model.clone(),
-            version: None,
-            content: Content::Photograph(self.image.clone()),
-            form: ResultForm::Json,
+        let request = InferRequest {
+            payload: Payload::Content(Content::Photograph(self.image.clone()), ResultForm::Json),
             deadline,
             priority,
             account: self.account.clone(),
         };
-        let answered = app.serving().infer_sighted(request, &self.principal).await;
+        let answered = match app.serving().pin(&self.model, None, &self.principal) {
+            Ok(pinned) => {
+                let model = pinned.model.clone();
+                app.serving().infer(pinned, request, &self.principal).await.map(|answer| (answer, model))
+            }
+            Err(error) => Err(error),
+        };
         let answered = answered.map_err(|error| match error {
             ServingError::Pin(PinError::UnknownModel { model }) if !self.setting.is_empty() => {
                 self.not_set_up(format!("there is no model '{model}' in the repository"))
             }
             error => error.into(),
         });
-        let told = answered.as_ref().map(|(answer, _)| answer.response.version);
+        let told = answered.as_ref().map(|(answer, _)| answer.version);
         log_answered(&self.model, self.arrived, None, &self.principal, told);
         if let (Some(camera), Ok((answer, model))) = (&self.camera, &answered) {
             report_sighting(app.serving(), camera, self.image.clone(), (answer, model));

@@ -39,7 +39,8 @@ impl From<ServingError> for ApiError {
 pub fn of_serving(error: &ServingError) -> u16 {
     match error {
         ServingError::Pin(error) => of_pin(error),
-        ServingError::InvalidRequest(_) | ServingError::BadInput { .. } => 400,
+        ServingError::Content(error) if error.is_too_much() => 413,
+        ServingError::InvalidRequest(_) | ServingError::Content(_) | ServingError::BadInput { .. } => 400,
         ServingError::Features(error) => of_feature_input(error),
         // No later time helps an input that crashes; the request itself is well-formed.
         ServingError::Blamed { reason: Blamed::Input, .. } => 422,

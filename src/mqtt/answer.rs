@@ -6,7 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use ledge_base::names::DeviceName;
 use ledge_part::api_error::{ApiError, ErrorBody};
-use ledge_protocol::call::{CallAnswer, HEADER_LENGTH};
+use ledge_protocol::call::{CallAnswer, ContentType, HEADER_LENGTH};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::client::packet::{Message, Properties, Qos};
@@ -56,7 +56,7 @@ impl ReturnPath {
         if let Some(outcome) = answered.cache {
             user.push(("cache".to_owned(), outcome.as_str().to_owned()));
         }
-        if let Some(length) = answered.header_length {
+        if let ContentType::Binary { header_length: length } = answered.content_type {
             user.push((HEADER_LENGTH.to_owned(), length.to_string()));
             message.properties.content_type = Some("application/octet-stream".to_owned());
         }
@@ -172,8 +172,12 @@ mod tests {
     fn the_properties_that_are_told_are_those_that_are_sent() {
         let device = "box".parse().unwrap();
         let cache = Some(ledge_models::serving::request::CacheOutcome::Hit);
-        let answered =
-            CallAnswer { body: "{}..".into(), header_length: Some(2), version: 3.try_into().unwrap(), cache };
+        let answered = CallAnswer {
+            body: "{}..".into(),
+            content_type: ContentType::Binary { header_length: 2 },
+            version: 3.try_into().unwrap(),
+            cache,
+        };
         let failure = ApiError { retry_after_s: Some(3), ..ApiError::with_code(429, "no") };
         let messages = [path().answer(&device, answered), path().failure(&device, &failure, b"")];
         let mut sent = std::collections::BTreeSet::from(["correlation data".to_owned(), "content type".to_owned()]);
@@ -204,7 +208,12 @@ mod tests {
     #[test]
     fn a_binary_answer_says_where_its_json_ends() {
         let version = 3.try_into().unwrap();
-        let answered = CallAnswer { body: "{}..".into(), header_length: Some(2), version, cache: None };
+        let answered = CallAnswer {
+            body: "{}..".into(),
+            content_type: ContentType::Binary { header_length: 2 },
+            version,
+            cache: None,
+        };
         let message = path().answer(&"box".parse().unwrap(), answered);
         assert_eq!(message.properties.content_type.as_deref(), Some("application/octet-stream"));
         let user = |name| message.properties.user(name);

@@ -382,6 +382,7 @@ impl BindingMessage {
             target: Target { model: model.clone(), version: config.version },
             body,
             form,
+            prefers_text: false,
             priority: Some(config.priority),
             deadline: self.binding.timeout().and_then(|timeout| self.runs_from.checked_add(timeout)),
             arrived: self.arrived,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ledge_base::tensor::DataType;
 use ledge_engine::backend::{Port, Signature};
 use ledge_models::serving::request::Inputs;
-use ledge_protocol::{Target, decode_request};
+use ledge_protocol::decode_request;
 
 use super::bindings::{Binding, BindingConfig, Bindings, Extracted, Subject, ValueKind, When, request_of_rows};
 use super::field_path::FieldPath;
@@ -133,8 +133,8 @@ fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
         let input = Port { name: "x".into(), datatype, shape: vec![-1, -1] };
         let body = request_of_rows(rows, &Signature { inputs: vec![input], outputs: Vec::new() }, Vec::new());
         let body = body.unwrap_or_else(|error| unreachable!("{error}"));
-        let decoded = decode_request(Target { model: valid("m"), version: None }, body, None, Instant::now());
-        let Ok(Inputs::Named(inputs)) = decoded.map(|decoded| decoded.request.inputs) else { continue };
+        let decoded = decode_request(&valid("m"), body, None, Instant::now());
+        let Ok(Inputs::Named(inputs)) = decoded.map(|decoded| decoded.tensors.inputs) else { continue };
         for ((_, tensor), (_, row)) in inputs.iter().zip(rows) {
             assert_eq!((tensor.datatype(), tensor.shape()), (datatype, &[1, row.len()][..]));
         }

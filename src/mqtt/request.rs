@@ -245,7 +245,8 @@ fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) 
     // The sender, its permissions and its memory are found out later.
     let views = ViewScope::default();
     let account = Account::unlimited();
-    Ok(InferenceCall { target, body, form, priority, deadline, arrived, account, views, camera })
+    let prefers_text = false;
+    Ok(InferenceCall { target, body, form, prefers_text, priority, deadline, arrived, account, views, camera })
 }
 
 #[cfg(test)]

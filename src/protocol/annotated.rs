@@ -12,7 +12,7 @@ use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::document_reading::DocumentFormat;
 use ledge_engine::pipeline::image::ImageError;
 use ledge_models::serving::Serving;
-use ledge_models::serving::request::{CacheOutcome, ContentRequest, ResultForm};
+use ledge_models::serving::request::{CacheOutcome, InferRequest, Payload, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
@@ -67,20 +67,18 @@ async fn annotated(
         ));
     }
     check_camera(serving, call.camera.as_ref())?;
-    let content = file(serving, &call);
-    let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
-    let Target { model, version } = target;
-    let request = |model, version, content| ContentRequest {
-        model,
-        version,
-        content,
-        form: ResultForm::Json,
-        deadline,
-        priority,
+    let InferenceCall { target: Target { model, version }, body: photograph, form, account, camera, .. } = call;
+    let request = |content| InferRequest {
+        payload: Payload::Content(content, ResultForm::Json),
+        deadline: call.deadline,
+        priority: call.priority,
         account: account.clone(),
     };
 
-    let (answer, loaded) = serving.infer_sighted(request(model.clone(), version, content), principal).await?;
+    let pinned = serving.pin(&model, version, principal)?;
+    let loaded = pinned.model.clone();
+    let content = file(form, photograph.clone(), loaded.input());
+    let answer = serving.infer(pinned, request(content), principal).await?;
     let texts = answer.texts();
     let detections = answer.detections().or_else(|| texts.is_some().then(Vec::new)).ok_or_else(|| {
         not_acceptable(&format!(
@@ -94,14 +92,15 @@ async fn annotated(
     let mut found = [&*detections, &*answer.unreported(&loaded)].concat();
     drop(loaded);
     if blurs_faces(&blur.labels) {
-        let request = request(blur.faces.clone(), None, Content::Photograph(photograph.clone()));
-        let (answer, model) = serving.infer_sighted(request, principal).await?;
+        let pinned = serving.pin(&blur.faces, None, principal)?;
+        let loaded = pinned.model.clone();
+        let answer = serving.infer(pinned, request(Content::Photograph(photograph.clone())), principal).await?;
         let faces = answer.detections().ok_or_else(|| {
             let message =
                 format!("model '{}' finds no faces to blur: set vision.face to a model that does", blur.faces);
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
         })?;
-        found.extend(as_faces(faces.into_iter().chain(answer.unreported(&model))));
+        found.extend(as_faces(faces.into_iter().chain(answer.unreported(&loaded))));
     }
 
     let (limits, labels, mut hold) = (serving.decode_limits(), blur.labels.clone(), account.hold());
@@ -117,8 +116,7 @@ async fn annotated(
         AnnotationError::Photograph(ImageError::NoRoom(error)) => error.into(),
         error => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     })?;
-    let response = answer.response;
-    Ok((AnnotatedPhotograph { body, cache: response.cache }, response.version))
+    Ok((AnnotatedPhotograph { body, cache: answer.cache }, answer.version))
 }
 
 fn not_acceptable(message: &str) -> ApiError {

@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::log_limiter::LogLimiter;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_base::tensor::DataType;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
 use ledge_engine::pipeline::document_reading;
@@ -16,16 +15,13 @@ use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_identity::access::ViewScope;
 use ledge_models::repository::LoadedModel;
 use ledge_models::scheduling::terms::Priority;
-use ledge_models::serving::inputs::InvalidRequest;
-use ledge_models::serving::request::{
-    CacheOutcome, ContentRequest, InferRequest, InferResponse, Inputs, OutputRequest, ResultForm,
-};
-use ledge_models::serving::{ContentResponse, Serving, ServingError};
+use ledge_models::serving::Serving;
+use ledge_models::serving::request::{CacheOutcome, InferRequest, InferResponse, Payload, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
 use super::content::PipelineAnswer;
-use super::decode::{DecodedRequest, Target, decode_within};
+use super::decode::{ReplyFormat, Target, decode_within};
 use super::encode::encode_counted;
 use super::error::ProtocolError;
 use super::rows::are_rows;
@@ -46,6 +42,8 @@ pub struct InferenceCall {
     pub target: Target,
     pub body: Bytes,
     pub form: BodyKind,
+    /// A caller that would rather have the text of a document than JSON.
+    pub prefers_text: bool,
     /// Priority from the transport; a priority in the request wins.
     pub priority: Option<Priority>,
     /// Deadline from the transport; an earlier one in the request wins.
@@ -78,7 +76,7 @@ pub fn report_sighting(
     serving: &Serving,
     camera: &CameraName,
     photograph: Bytes,
-    (answer, model): (&ContentResponse, &LoadedModel),
+    (answer, model): (&InferResponse, &LoadedModel),
 ) {
     if let Some(sightings) = serving.sightings()
         && let Some(detections) = answer.detections()
@@ -150,32 +148,96 @@ impl BodyKind {
 pub struct CallAnswer {
     /// The protocol's answer, or the pipeline's result for a photograph.
     pub body: Bytes,
-    /// The length of the JSON at its beginning when binary data follow it.
-    pub header_length: Option<usize>,
+    pub content_type: ContentType,
     pub version: ModelVersion,
     /// Result of the response cache; `None` for a model without one.
     pub cache: Option<CacheOutcome>,
 }
 
+/// What the body of an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentType {
+    Json,
+    /// JSON of this length in bytes, and binary data after it.
+    Binary {
+        header_length: usize,
+    },
+    Text,
+}
+
+/// A call, decoded for the version that answers it.
+struct DecodedCall {
+    request: InferRequest,
+    answer: AnswerForm,
+    /// The memory of what was copied out of the body.
+    copied: Option<Hold>,
+}
+
+/// The form of an answer.
+enum AnswerForm {
+    /// The protocol's.
+    Tensors { id: Option<String>, reply: ReplyFormat },
+    /// The result of the pipeline, in JSON.
+    Result,
+    /// The text of a document.
+    Text,
+}
+
 /// Answers a call, and logs its caller, model and result.
 pub async fn answer(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
-    check_camera(serving, call.camera.as_ref())?;
     let (model, arrived, mut id) = (call.target.model.clone(), call.arrived, None);
-    let answered = match call.form {
-        BodyKind::Photograph | BodyKind::Document => {
-            let content = file(serving, &call);
-            content_answer(serving, call, content, principal).await
-        }
-        BodyKind::Text | BodyKind::Tensors { header_length: None } if has_rows(serving, &call).await => {
-            rows(serving, call, principal).await
-        }
-        BodyKind::Text if is_request(serving, &call) => tensors(serving, call, None, principal, &mut id).await,
-        BodyKind::Text => text(serving, call, principal).await,
-        BodyKind::Tensors { header_length } => tensors(serving, call, header_length, principal, &mut id).await,
-    };
-    let told = answered.as_ref().map(|answer| answer.version);
-    log_answered(&model, arrived, id.as_deref(), principal, told);
+    let answered = answer_pinned(serving, call, principal, &mut id).await;
+    log_answered(&model, arrived, id.as_deref(), principal, answered.as_ref().map(|answer| answer.version));
     answered
+}
+
+async fn answer_pinned(
+    serving: &Serving,
+    call: InferenceCall,
+    principal: &Principal,
+    told_id: &mut Option<String>,
+) -> Result<CallAnswer, ApiError> {
+    check_camera(serving, call.camera.as_ref())?;
+    let pinned = serving.pin(&call.target.model, call.target.version, principal)?;
+    let (account, sighted) = (call.account.clone(), call.camera.clone().map(|camera| (camera, call.body.clone())));
+    let sighted = sighted.map(|(camera, photograph)| (camera, photograph, pinned.model.clone()));
+    let DecodedCall { request, answer, copied: _copied } = decode(call, &pinned.model).await?;
+    if let AnswerForm::Tensors { id, .. } = &answer {
+        told_id.clone_from(id);
+    }
+    let response = serving.infer(pinned, request, principal).await?;
+    if let Some((camera, photograph, model)) = sighted {
+        report_sighting(serving, &camera, photograph, (&response, &model));
+    }
+    encode(response, answer, &account)
+}
+
+/// Decodes a call, whose body is what `model` takes.
+async fn decode(call: InferenceCall, model: &LoadedModel) -> Result<DecodedCall, ApiError> {
+    let input = model.input();
+    match call.form {
+        _ if call.prefers_text && input == Some(Input::Document) => document_for_text(call),
+        BodyKind::Photograph | BodyKind::Document => {
+            let content = file(call.form, call.body.clone(), input);
+            Ok(call.with_content(content))
+        }
+        BodyKind::Text | BodyKind::Tensors { header_length: None } if has_rows(&call, input).await => rows(call).await,
+        BodyKind::Text if call.body.trim_ascii_start().starts_with(b"{") && input != Some(Input::Texts) => {
+            tensors(call, None, input).await
+        }
+        BodyKind::Text => text(call, input),
+        BodyKind::Tensors { header_length } => tensors(call, header_length, input).await,
+    }
+}
+
+impl InferenceCall {
+    /// The call of a pipeline, answered with its result.
+    fn with_content(self, content: Content) -> DecodedCall {
+        let Self { deadline, priority, account, .. } = self;
+        let payload = Payload::Content(content, ResultForm::Json);
+        let request = InferRequest { payload, deadline, priority, account };
+        DecodedCall { request, answer: AnswerForm::Result, copied: None }
+    }
 }
 
 /// Logs the caller, model and result of a call.
@@ -213,188 +275,104 @@ fn log_permit(status: u16) -> Option<u64> {
     limiter.take(("call", status.into()), Instant::now())
 }
 
-/// True for JSON in the place of a text, for a model that takes no texts.
-fn is_request(serving: &Serving, call: &InferenceCall) -> bool {
-    let Target { model, version } = &call.target;
-    call.body.trim_ascii_start().starts_with(b"{") && !serving.takes(model, *version, Input::Texts)
+/// A file as the model takes it: a document for a model that reads documents. `input` is what the model takes.
+pub(super) fn file(form: BodyKind, body: Bytes, input: Option<Input>) -> Content {
+    if form == BodyKind::Document || input == Some(Input::Document) {
+        Content::Document(body)
+    } else {
+        Content::Photograph(body)
+    }
 }
 
-/// A file as the model takes it: a document for a model that reads documents.
-pub(super) fn file(serving: &Serving, call: &InferenceCall) -> Content {
-    let Target { model, version } = &call.target;
-    let is_document = call.form == BodyKind::Document || serving.takes(model, *version, Input::Document);
-    if is_document { Content::Document(call.body.clone()) } else { Content::Photograph(call.body.clone()) }
-}
-
-/// Answers a call to a model that reads documents with the text of the pages.
-pub async fn text_of_document(
-    serving: &Serving,
-    call: InferenceCall,
-    principal: &Principal,
-) -> Result<CallAnswer, ApiError> {
-    let (name, arrived) = (call.target.model.clone(), call.arrived);
-    let answered = read_text(serving, call, principal).await;
-    log_answered(&name, arrived, None, principal, answered.as_ref().map(|answer| answer.version));
-    answered
-}
-
-async fn read_text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+/// A call that is answered with the text of a document.
+fn document_for_text(call: InferenceCall) -> Result<DecodedCall, ApiError> {
     if !matches!(call.form, BodyKind::Photograph | BodyKind::Document) {
         let message = "only a document is answered with its text: send it with its content type, such as image/png";
         return Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, message));
     }
-    let InferenceCall { target: Target { model, version }, body, priority, deadline, account, .. } = call;
-    let (content, form, payer) = (Content::Document(body), ResultForm::Tensors, account.clone());
-    let request = ContentRequest { model, version, content, form, deadline, priority, account: payer };
-    let response = serving.infer_content(request, principal).await?.response;
-    let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
-    // A form feed and a line end between two pages.
-    let mut memory = account.take(results.iter().map(|tensor| tensor.data().len()).sum())?;
-    let text = document_reading::text(&results);
-    memory.resize(text.len())?;
-    let body = memory.keep(text.into());
-    Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })
+    let InferenceCall { body, deadline, priority, account, .. } = call;
+    let payload = Payload::Content(Content::Document(body), ResultForm::Tensors);
+    let request = InferRequest { payload, deadline, priority, account };
+    Ok(DecodedCall { request, answer: AnswerForm::Text, copied: None })
 }
 
 /// True for rows in the place of a request, for a model that takes them.
-async fn has_rows(serving: &Serving, call: &InferenceCall) -> bool {
-    let Target { model, version } = &call.target;
-    if !serving.takes(model, *version, Input::Rows) {
+async fn has_rows(call: &InferenceCall, input: Option<Input>) -> bool {
+    if input != Some(Input::Rows) {
         return false;
     }
     let body = call.body.clone();
     large_off_thread(call.body.len(), &call.account, move || are_rows(&body)).await
 }
 
-async fn rows(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
+async fn rows(call: InferenceCall) -> Result<DecodedCall, ApiError> {
     let body = call.body.clone();
     let rows = large_off_thread(call.body.len(), &call.account, move || RowsText::new(body)).await;
     let content = rows.map(Content::Rows).map_err(content_error)?;
-    content_answer(serving, call, content, principal).await
+    Ok(call.with_content(content))
 }
 
-async fn text(serving: &Serving, call: InferenceCall, principal: &Principal) -> Result<CallAnswer, ApiError> {
-    if let Some(input @ (Input::Photograph | Input::Document)) = serving.input(&call.target.model, call.target.version)
-    {
+fn text(call: InferenceCall, input: Option<Input>) -> Result<DecodedCall, ApiError> {
+    if let Some(input @ (Input::Photograph | Input::Document)) = input {
         return Err(not_a_text(input, &call.body));
     }
     // The bytes are copied.
-    let _copied = call.account.take(call.body.len())?;
-    let content = Texts::one(&call.body).map(Content::Texts).map_err(content_error)?;
-    content_answer(serving, call, content, principal).await
-}
-
-async fn content_answer(
-    serving: &Serving,
-    call: InferenceCall,
-    content: Content,
-    principal: &Principal,
-) -> Result<CallAnswer, ApiError> {
-    let InferenceCall { target, body: photograph, priority, deadline, account, camera, .. } = call;
-    let Target { model, version } = target;
-    let sighted = camera.map(|camera| (camera, photograph));
-    let (form, payer) = (ResultForm::Json, account.clone());
-    let request = ContentRequest { model, version, content, form, deadline, priority, account: payer };
-    let answer = match sighted {
-        None => serving.infer_content(request, principal).await?,
-        Some((camera, photograph)) => {
-            let (answer, model) = serving.infer_sighted(request, principal).await?;
-            report_sighting(serving, &camera, photograph, (&answer, &model));
-            answer
-        }
-    };
-    let mut memory = account.take(ANSWER_HEAD_BYTES + answer.result.as_ref().map_or(0, |result| result.get().len()))?;
-    let body = serde_json::to_vec(&PipelineAnswer::new(&answer));
-    let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
-    memory.resize(body.len())?;
-    let body = memory.keep(body.into());
-
-    let response = answer.response;
-    Ok(CallAnswer { body, header_length: None, version: response.version, cache: response.cache })
+    let copied = call.account.take(call.body.len())?;
+    let texts = Texts::one(&call.body).map_err(content_error)?;
+    Ok(DecodedCall { copied: Some(copied), ..call.with_content(Content::Texts(texts)) })
 }
 
 async fn tensors(
-    serving: &Serving,
     call: InferenceCall,
     header_length: Option<usize>,
-    principal: &Principal,
-    told_id: &mut Option<String>,
-) -> Result<CallAnswer, ApiError> {
-    let (target, body) = (call.target.clone(), call.body.clone());
-    let (priority, deadline, account, views) = (call.priority, call.deadline, call.account, call.views);
-    let decoded = decode(call.target, call.body, header_length, call.arrived, &account).await;
-    let DecodedRequest { id, mut request, reply } = decoded.map_err(|error| match header_length {
-        None => not_a_request(serving.input(&target.model, target.version), &body, error),
+    input: Option<Input>,
+) -> Result<DecodedCall, ApiError> {
+    let InferenceCall { target: Target { model, .. }, body, arrived, priority, deadline, account, views, .. } = call;
+    let (json, bytes, payer) = (header_length.unwrap_or(body.len()), body.clone(), account.clone());
+    let work = move || decode_within(&model, bytes, header_length, arrived, &payer);
+    let decoded = large_off_thread(json, &account, work).await;
+    let mut decoded = decoded.map_err(|error| match header_length {
+        None => not_a_request(input, &body, error),
         Some(_) => error.into(),
     })?;
-    drop(body);
-    told_id.clone_from(&id);
-    request.priority = request.priority.or(priority);
-    request.features.views = views;
-    request.deadline = [deadline, request.deadline].into_iter().flatten().min();
-
-    let content = texts_of(serving, &request)?.map(Content::Texts).or_else(|| document_of(serving, &request));
-    let response = match content {
-        Some(content) => infer_content(serving, request, content, principal).await?,
-        None => serving.infer(request, principal).await?,
+    decoded.tensors.features.views = views;
+    let request = InferRequest {
+        payload: Payload::Tensors(decoded.tensors),
+        deadline: [deadline, decoded.deadline].into_iter().flatten().min(),
+        priority: decoded.priority.or(priority),
+        account,
     };
+    Ok(DecodedCall { request, answer: AnswerForm::Tensors { id: decoded.id, reply: decoded.reply }, copied: None })
+}
+
+/// Writes an answer.
+fn encode(response: InferResponse, form: AnswerForm, account: &Account) -> Result<CallAnswer, ApiError> {
     let (version, cache) = (response.version, response.cache);
-    let encoded = encode_counted(response, id.as_deref(), &reply)?;
-    Ok(CallAnswer { header_length: encoded.header_length, body: encoded.into_bytes()?, version, cache })
-}
-
-/// The texts of a request for a model whose pipeline takes them, instead of its own inputs.
-fn texts_of(serving: &Serving, request: &InferRequest) -> Result<Option<Texts>, ApiError> {
-    match &request.inputs {
-        Inputs::Named(inputs) => match inputs.as_slice() {
-            [(name, tensor)]
-                if name == Texts::TENSOR
-                    && tensor.datatype() == DataType::Bytes
-                    && serving.takes(&request.model, request.version, Input::Texts) =>
-            {
-                Texts::from_tensor(tensor).map(Some).map_err(content_error)
-            }
-            _ => Ok(None),
-        },
-        Inputs::Raw(_) => Ok(None),
-    }
-}
-
-/// The document of a request for a model that reads documents: the only string of its only tensor.
-fn document_of(serving: &Serving, request: &InferRequest) -> Option<Content> {
-    let Inputs::Named(inputs) = &request.inputs else { return None };
-    let [(_, tensor)] = inputs.as_slice() else { return None };
-    if !serving.takes(&request.model, request.version, Input::Document) {
-        return None;
-    }
-    let mut strings = tensor.strings()?;
-    let (document, rest) = (strings.next()?, strings.next());
-    rest.is_none().then(|| Content::Document(tensor.data().slice_ref(document)))
-}
-
-/// Answers texts or a document with the results of the model's pipeline as tensors, those that the request names.
-async fn infer_content(
-    serving: &Serving,
-    request: InferRequest,
-    content: Content,
-    principal: &Principal,
-) -> Result<InferResponse, ApiError> {
-    let InferRequest { model, version, outputs: wanted, deadline, priority, account, .. } = request;
-    let form = ResultForm::Tensors;
-    let request = ContentRequest { model, version, content, form, deadline, priority, account };
-    let mut response = serving.infer_content(request, principal).await?.response;
-    if let Some(wanted) = wanted {
-        let find = |wanted: OutputRequest| {
-            let found =
-                response.outputs.iter().find(|(name, _)| *name == wanted.name && wanted.classification.is_none());
-            found.cloned().ok_or_else(|| {
-                let model = response.model.to_string();
-                ServingError::from(InvalidRequest::UnexpectedOutput { model, output: wanted.name })
-            })
-        };
-        response.outputs = wanted.into_iter().map(find).collect::<Result<_, _>>()?;
-    }
-    Ok(response)
+    let (body, content_type) = match form {
+        AnswerForm::Tensors { id, reply } => {
+            let encoded = encode_counted(response, id.as_deref(), &reply)?;
+            let content_type =
+                encoded.header_length.map_or(ContentType::Json, |header_length| ContentType::Binary { header_length });
+            (encoded.into_bytes()?, content_type)
+        }
+        AnswerForm::Result => {
+            let result = response.result.as_ref().map_or(0, |result| result.json.get().len());
+            let mut memory = account.take(ANSWER_HEAD_BYTES + result)?;
+            let body = serde_json::to_vec(&PipelineAnswer::new(&response));
+            let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
+            memory.resize(body.len())?;
+            (memory.keep(body.into()), ContentType::Json)
+        }
+        AnswerForm::Text => {
+            let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
+            // A form feed and a line end between two pages.
+            let mut memory = account.take(results.iter().map(|tensor| tensor.data().len()).sum())?;
+            let text = document_reading::text(&results);
+            memory.resize(text.len())?;
+            (memory.keep(text.into()), ContentType::Text)
+        }
+    };
+    Ok(CallAnswer { body, content_type, version, cache })
 }
 
 /// The refusal of texts or rows.
@@ -456,18 +434,6 @@ fn is_form_data(body: &[u8]) -> bool {
     let start = body.get(..body.len().min(512)).unwrap_or_default();
     start.starts_with(b"--")
         && start.windows(FORM_PART_HEADER.len()).any(|window| window.eq_ignore_ascii_case(FORM_PART_HEADER))
-}
-
-/// Decodes a request.
-async fn decode(
-    target: Target,
-    body: Bytes,
-    header_length: Option<usize>,
-    arrived: Instant,
-    account: &Account,
-) -> Result<DecodedRequest, ProtocolError> {
-    let (json, payer) = (header_length.unwrap_or(body.len()), account.clone());
-    large_off_thread(json, account, move || decode_within(target, body, header_length, arrived, &payer)).await
 }
 
 /// Does `work` on so many bytes of JSON, off the async thread where they are many: 1 MB takes some milliseconds.

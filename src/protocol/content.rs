@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use ledge_engine::pipeline::KINDS;
-use ledge_models::serving::ContentResponse;
-use ledge_models::serving::request::Timings;
+use ledge_models::serving::request::{InferResponse, Timings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -58,13 +57,13 @@ impl From<&Timings> for TimeMs {
 
 impl<'a> PipelineAnswer<'a> {
     /// The answer in its written form.
-    pub fn new(answer: &'a ContentResponse) -> Self {
+    pub fn new(answer: &'a InferResponse) -> Self {
         Self {
-            model_name: answer.response.model.as_str(),
-            model_version: answer.response.version.to_string(),
-            runtime: answer.response.runtime.as_str(),
-            result: answer.result.iter().map(|result| (answer.kind.member, &**result)).collect(),
-            time_ms: (&answer.response.timings).into(),
+            model_name: answer.model.as_str(),
+            model_version: answer.version.to_string(),
+            runtime: answer.runtime.as_str(),
+            result: answer.result.iter().map(|result| (result.kind.member, &*result.json)).collect(),
+            time_ms: (&answer.timings).into(),
         }
     }
 }
@@ -76,14 +75,16 @@ mod tests {
     use ledge_base::memory_budget::Account;
     use ledge_base::names::ModelVersion;
     use ledge_engine::backend::Runtime;
-    use ledge_models::serving::request::InferResponse;
+    use ledge_models::serving::request::PipelineResult;
 
     use super::*;
 
     #[test]
     fn the_result_is_written_as_it_is_between_the_runtime_and_the_times() {
         let ms = Duration::from_millis;
-        let response = InferResponse {
+        let json = RawValue::from_string(r#"[{"label":null,"score":0.1}]"#.to_owned()).unwrap();
+        let kind = KINDS.iter().find(|kind| kind.member == "labels").unwrap();
+        let answer = InferResponse {
             model: "m".parse().unwrap(),
             version: "2".parse::<ModelVersion>().unwrap(),
             runtime: Runtime::OpenVino,
@@ -91,11 +92,9 @@ mod tests {
             timings: Timings { decode: ms(7), compute: Duration::from_micros(1500), ..Timings::default() },
             cache: None,
             features: Vec::new(),
+            result: Some(PipelineResult { kind, json }),
             memory: Account::unlimited().hold(),
         };
-        let result = RawValue::from_string(r#"[{"label":null,"score":0.1}]"#.to_owned()).unwrap();
-        let kind = KINDS.iter().find(|kind| kind.member == "labels").unwrap();
-        let answer = ContentResponse { response, kind, result: Some(result) };
 
         let expected = concat!(
             r#"{"model_name":"m","model_version":"2","runtime":"openvino","labels":[{"label":null,"score":0.1}],"#,

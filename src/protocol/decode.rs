@@ -7,7 +7,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
-use ledge_models::serving::request::{FeatureRequest, InferRequest, Inputs, OutputRequest};
+use ledge_models::serving::request::{FeatureRequest, Inputs, OutputRequest, TensorPayload};
 
 use super::error::{ProtocolError, excerpt};
 use super::wire;
@@ -25,7 +25,11 @@ pub struct Target {
 pub struct DecodedRequest {
     /// The client's id, echoed when given.
     pub id: Option<String>,
-    pub request: InferRequest,
+    pub tensors: TensorPayload,
+    /// The deadline of its parameter "timeout".
+    pub deadline: Option<Instant>,
+    /// The priority of its parameters.
+    pub priority: Option<Priority>,
     /// Form in which the outputs are written.
     pub reply: ReplyFormat,
 }
@@ -65,35 +69,26 @@ pub fn parse_header_length(value: &[u8]) -> Result<usize, ProtocolError> {
 /// counts from `received`. "entities" and "features" are Ledge's own: entity keys for the inputs that are not sent, and
 /// values that replace the stored ones. An empty list of outputs asks for all of them, as in gRPC.
 pub fn decode_request(
-    target: Target,
+    model: &ModelName,
     body: Bytes,
     header_length: Option<usize>,
     received: Instant,
 ) -> Result<DecodedRequest, ProtocolError> {
-    decode_within(target, body, header_length, received, &Account::unlimited())
+    decode_within(model, body, header_length, received, &Account::unlimited())
 }
 
 /// [`decode_request`] within the memory budget: everything made from the body is counted while it exists.
 pub fn decode_within(
-    target: Target,
+    model: &ModelName,
     body: Bytes,
     header_length: Option<usize>,
     received: Instant,
     account: &Account,
 ) -> Result<DecodedRequest, ProtocolError> {
-    let Target { model, version } = target;
     if header_length == Some(0) {
-        let request = InferRequest {
-            model,
-            version,
-            inputs: Inputs::Raw(body),
-            outputs: None,
-            deadline: None,
-            priority: None,
-            features: FeatureRequest::default(),
-            account: account.clone(),
-        };
-        return Ok(DecodedRequest { id: None, request, reply: ReplyFormat::BINARY });
+        let tensors = TensorPayload { inputs: Inputs::Raw(body), outputs: None, features: FeatureRequest::default() };
+        let reply = ReplyFormat::BINARY;
+        return Ok(DecodedRequest { id: None, tensors, deadline: None, priority: None, reply });
     }
     let length = header_length.unwrap_or(body.len());
     if length > body.len() {
@@ -102,7 +97,7 @@ pub fn decode_within(
     let mut binary = body;
     let json = binary.split_to(length);
     let wire::Request { id, parameters, inputs, outputs, entities, features } =
-        wire::read(&json, binary, &model, account)?;
+        wire::read(&json, binary, model, account)?;
 
     let named = outputs.iter().filter_map(|o| Some((o.name.clone(), o.parameters.binary_data?))).collect();
     let reply = ReplyFormat { binary: parameters.binary_data_output.unwrap_or(false), named };
@@ -111,23 +106,24 @@ pub fn decode_within(
         classification: output.parameters.classification.filter(|classes| *classes > 0),
     });
     let wanted: Vec<_> = wanted.collect();
-    let request = InferRequest {
-        model,
-        version,
-        inputs: Inputs::Named(inputs),
-        outputs: (!wanted.is_empty()).then_some(wanted),
+    let features = FeatureRequest {
+        entities,
+        given: features,
+        values_wanted: parameters.feature_values.unwrap_or(false),
+        views: ViewScope::default(),
+    };
+    Ok(DecodedRequest {
+        id,
+        tensors: TensorPayload {
+            inputs: Inputs::Named(inputs),
+            outputs: (!wanted.is_empty()).then_some(wanted),
+            features,
+        },
         // A deadline beyond the range of the clock is none.
         deadline: parameters.timeout.filter(|timeout| !timeout.is_zero()).and_then(|t| received.checked_add(t)),
         priority: parameters.priority.map(Priority::from_level),
-        features: FeatureRequest {
-            entities,
-            given: features,
-            values_wanted: parameters.feature_values.unwrap_or(false),
-            views: ViewScope::default(),
-        },
-        account: account.clone(),
-    };
-    Ok(DecodedRequest { id, request, reply })
+        reply,
+    })
 }
 
 #[cfg(test)]

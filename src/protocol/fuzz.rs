@@ -10,7 +10,7 @@ use ledge_engine::backend::Runtime;
 use ledge_models::serving::request::{InferResponse, Inputs, Timings};
 use ledge_part::api_error::ErrorBody;
 
-use super::decode::{DecodedRequest, ReplyFormat, Target, decode_request};
+use super::decode::{DecodedRequest, ReplyFormat, decode_request};
 use super::encode::encode_response;
 use super::error::ProtocolError;
 use super::feast;
@@ -75,7 +75,7 @@ pub fn fuzz_binary(data: &[u8]) -> bool {
 }
 
 fn check(body: Bytes, header_length: Option<usize>) -> bool {
-    let DecodedRequest { id, request, reply, .. } = match decode(body.clone(), header_length) {
+    let DecodedRequest { id, tensors, reply, .. } = match decode(body.clone(), header_length) {
         Ok(decoded) => decoded,
         Err(error) => {
             assert_eq!(error.status(), 400, "{error:?}");
@@ -84,7 +84,7 @@ fn check(body: Bytes, header_length: Option<usize>) -> bool {
             return false;
         }
     };
-    let inputs = match request.inputs {
+    let inputs = match tensors.inputs {
         Inputs::Raw(raw) => {
             assert_eq!((raw, header_length), (body, Some(0)));
             return true;
@@ -111,7 +111,7 @@ fn check(body: Bytes, header_length: Option<usize>) -> bool {
 
 fn decode(body: Bytes, header_length: Option<usize>) -> Result<DecodedRequest, ProtocolError> {
     let model = "m".parse().unwrap_or_else(|_| unreachable!("a valid name"));
-    decode_request(Target { model, version: None }, body, header_length, Instant::now())
+    decode_request(&model, body, header_length, Instant::now())
 }
 
 pub(super) fn response(outputs: Tensors) -> InferResponse {
@@ -123,6 +123,7 @@ pub(super) fn response(outputs: Tensors) -> InferResponse {
         timings: Timings::default(),
         cache: None,
         features: Vec::new(),
+        result: None,
         memory: Account::unlimited().hold(),
     }
 }
@@ -138,7 +139,7 @@ pub(super) fn back(tensors: &Tensors, format: &ReplyFormat) -> Result<Tensors, P
     let (from, to) = (&br#""outputs":"#[..], &br#""inputs":"#[..]);
     let at = body.windows(from.len()).position(|window| window == from).unwrap_or_else(|| unreachable!("a key"));
     body.splice(at..at + from.len(), to.iter().copied());
-    match decode(body.into(), header_length.map(|length| length - 1))?.request.inputs {
+    match decode(body.into(), header_length.map(|length| length - 1))?.tensors.inputs {
         Inputs::Named(inputs) => Ok(inputs),
         Inputs::Raw(_) => unreachable!("the JSON is not empty"),
     }

@@ -8,7 +8,7 @@ use ledge_models::serving::request::Inputs;
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
-use super::decode::{ReplyFormat, Target, decode_request};
+use super::decode::{ReplyFormat, decode_request};
 use super::fuzz::back;
 
 /// Shapes of up to four dimensions, zero dimensions too.
@@ -120,9 +120,8 @@ proptest! {
         ];
         let fields: Vec<_> = order.iter().map(|&field: &usize| fields[field].as_str()).collect();
         let body = format!(r#"{{"inputs": [{{{}}}]}}"#, fields.join(", "));
-        let target = Target { model: "m".parse().unwrap(), version: None };
-        let decoded = decode_request(target, body.clone().into(), None, Instant::now());
-        match decoded.map(|decoded| decoded.request.inputs) {
+        let decoded = decode_request(&"m".parse().unwrap(), body.clone().into(), None, Instant::now());
+        match decoded.map(|decoded| decoded.tensors.inputs) {
             Ok(Inputs::Named(inputs)) => prop_assert_eq!(&inputs[0].1, &tensor, "{}", body),
             other => prop_assert!(false, "{body}: {other:?}"),
         }

@@ -17,7 +17,7 @@ use ledge::repository::{
     Repository,
 };
 use ledge::serving::ServingError;
-use ledge::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs};
+use ledge::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, Payload, TensorPayload};
 use ledge::tensor::{Tensor, to_f64};
 use tempfile::TempDir;
 
@@ -85,7 +85,18 @@ impl Appliance {
     }
 
     pub async fn infer(&self, row: &[f32]) -> Result<InferResponse, ServingError> {
-        self.serving.infer(request("IN", row, None), &Principal::User(7)).await
+        self.ask(None, request("IN", row), &Principal::User(7)).await
+    }
+
+    /// Asks this version, or the default one.
+    pub async fn ask(
+        &self,
+        number: Option<u64>,
+        request: InferRequest,
+        principal: &Principal,
+    ) -> Result<InferResponse, ServingError> {
+        let pinned = self.serving.pin(&name(), number.map(version), principal)?;
+        self.serving.infer(pinned, request, principal).await
     }
 
     pub fn live(&self) -> Arc<LoadedModel> {
@@ -120,15 +131,12 @@ pub fn observations(reference: Option<&str>) -> Arc<Observations> {
     Arc::new(Observations::new(ObservationConfig { reference_output, tolerance: 0.01 }, None))
 }
 
-pub fn request(input: &str, row: &[f32], version: Option<u64>) -> InferRequest {
+pub fn request(input: &str, row: &[f32]) -> InferRequest {
+    let inputs = Inputs::Named(vec![(input.to_owned(), Tensor::from_vec(vec![1, row.len()], row.to_vec()).unwrap())]);
     InferRequest {
-        model: name(),
-        version: version.map(self::version),
-        inputs: Inputs::Named(vec![(input.to_owned(), Tensor::from_vec(vec![1, row.len()], row.to_vec()).unwrap())]),
-        outputs: None,
+        payload: Payload::Tensors(TensorPayload { inputs, outputs: None, features: FeatureRequest::default() }),
         deadline: None,
         priority: None,
-        features: FeatureRequest::default(),
         account: Account::unlimited(),
     }
 }

@@ -7,7 +7,7 @@ use ledge::memory_budget::Account;
 use ledge::pipeline::content::Content;
 use ledge::principal::Principal;
 use ledge::repository::{Candidate, CandidateShare};
-use ledge::serving::request::{CacheOutcome, ContentRequest, InferRequest, OutputRequest, ResultForm};
+use ledge::serving::request::{CacheOutcome, InferRequest, OutputRequest, Payload, ResultForm};
 
 use crate::appliance::{Appliance, ONES, OPENVINO, name, numbers, observations, request, until, version};
 use crate::daemon::{data, model_folder, write};
@@ -31,7 +31,7 @@ async fn a_canary_has_its_share_of_the_requests_and_who_asks_for_a_number_gets_i
     assert_eq!((observed.incumbent.errors, observed.candidate.errors), (0, 0));
     assert!(observed.candidate.p95_us.is_some() && observed.incumbent.p95_us.is_some());
     for number in [1, 2] {
-        let answer = own.serving.infer(request("IN", &ONES, Some(number)), &Principal::Local).await.unwrap();
+        let answer = own.ask(Some(number), request("IN", &ONES), &Principal::Local).await.unwrap();
         assert_eq!(answer.version, version(number));
     }
     assert_eq!(observations.snapshot(), observed, "a caller who chose a version is no sample");
@@ -81,8 +81,11 @@ async fn a_shadow_of_the_same_weights_agrees() {
     for round in 1..=20 {
         // Classes for the caller, and the numbers behind them for the comparison.
         let outputs = vec![OutputRequest { name: port.clone(), classification: Some(1) }];
-        let asked = InferRequest { outputs: Some(outputs), ..request("features", &row, None) };
-        let answer = own.serving.infer(asked, &Principal::Local).await.unwrap();
+        let mut asked = request("features", &row);
+        if let Payload::Tensors(tensors) = &mut asked.payload {
+            tensors.outputs = Some(outputs);
+        }
+        let answer = own.ask(None, asked, &Principal::Local).await.unwrap();
         assert_eq!(answer.outputs[0].1.strings().unwrap().count(), 1);
         until(&observations, |seen| seen.agreed == round).await;
     }
@@ -123,7 +126,7 @@ async fn a_shadow_that_fails_is_its_own_fault_alone() {
             until(&observations, |seen| seen.candidate.errors == round).await;
         }
         // A request that the live version refuses is not mirrored.
-        own.serving.infer(request("OTHER", &ONES, None), &Principal::Local).await.unwrap_err();
+        own.ask(None, request("OTHER", &ONES), &Principal::Local).await.unwrap_err();
         let observed = observations.snapshot();
         assert_eq!((observed.candidate.requests, observed.agreed + observed.disagreed), (10, 0));
         assert_eq!((observed.incumbent.requests, observed.incumbent.errors), (10, 0));
@@ -143,7 +146,7 @@ async fn a_canary_answers_for_what_it_fails_and_not_for_what_callers_get_wrong()
             until(&observations, |seen| seen.candidate.errors == round).await;
         }
         for _ in 0..10 {
-            own.serving.infer(request("OTHER", &ONES, None), &Principal::Local).await.unwrap_err();
+            own.ask(None, request("OTHER", &ONES), &Principal::Local).await.unwrap_err();
         }
         // More that count, behind those that must not: the incumbent is asked in turn, or not at all while it has
         // enough.
@@ -179,22 +182,20 @@ async fn photographs_are_mirrored_too() {
     let release = own.release(2, "efficientnet_lite0", "");
     place(&release.folder);
     let observations = own.candidate(&release, CandidateShare::Shadow(1.0)).await;
-    let photograph = ContentRequest {
-        model: name(),
-        version: None,
-        content: Content::Photograph(data("photos/chelsea.jpg").into()),
-        form: ResultForm::Json,
+    let photograph = InferRequest {
+        payload: Payload::Content(Content::Photograph(data("photos/chelsea.jpg").into()), ResultForm::Json),
         deadline: None,
         priority: None,
         account: Account::unlimited(),
     };
-    let answer = own.serving.infer_content(photograph.clone(), &Principal::Local).await.unwrap();
-    assert_eq!(answer.response.version, version(1));
+    let answer = own.ask(None, photograph.clone(), &Principal::Local).await.unwrap();
+    assert_eq!(answer.version, version(1));
     let observed = until(&observations, |seen| seen.candidate.requests == 1).await;
     assert_eq!((observed.agreed, observed.disagreed, observed.candidate.errors), (1, 0, 0));
     own.candidate(&release, CandidateShare::Canary(1.0)).await;
-    let canary = own.serving.infer_content(photograph, &Principal::Local).await.unwrap();
-    assert_eq!((canary.response.version, canary.result.unwrap().get()), (version(2), answer.result.unwrap().get()));
+    let canary = own.ask(None, photograph, &Principal::Local).await.unwrap();
+    let [result, before] = [&canary, &answer].map(|answer| answer.result.as_ref().unwrap().json.get());
+    assert_eq!((canary.version, result), (version(2), before));
     own.end().await;
 }
 

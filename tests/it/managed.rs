@@ -196,7 +196,7 @@ async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
     let row = [1.0; 16];
     let in_a_hurry = |milliseconds| {
         let deadline = Some(Instant::now() + Duration::from_millis(milliseconds));
-        own.serving.infer(InferRequest { deadline, ..request("IN", &row, None) }, &Principal::Local)
+        own.ask(None, InferRequest { deadline, ..request("IN", &row) }, &Principal::Local)
     };
     let (mut late, mut overloaded) = (0_u64, 0_u64);
     let limit = Instant::now() + Duration::from_mins(1);

@@ -5,7 +5,9 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::Content;
 use ledge_isolation::ChildUsage;
-use ledge_models::serving::request::{ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, ResultForm};
+use ledge_models::serving::request::{
+    self, FeatureRequest, InferRequest, InferResponse, Inputs, ResultForm, TensorPayload,
+};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_models::status;
 use ledge_protocol::decode;
@@ -32,30 +34,16 @@ pub struct InProcess<'a> {
 
 /// Runs one request on a serving core.
 pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -> Result<InferResponse, ServingError> {
-    let decode::Target { model, version } = target.clone();
-    match payload {
-        Payload::Photo(photograph) => {
-            let account = Account::unlimited();
-            let (content, form) = (Content::Photograph(photograph), ResultForm::Json);
-            let request = ContentRequest { model, version, content, form, deadline: None, priority: None, account };
-            Ok(serving.infer_content(request, &Principal::Local).await?.response)
-        }
+    let payload = match payload {
+        Payload::Photo(photograph) => request::Payload::Content(Content::Photograph(photograph), ResultForm::Json),
         Payload::Tensors(tensors) => {
-            let inputs = Inputs::Named(tensors);
-            let features = FeatureRequest::default();
-            let request = InferRequest {
-                model,
-                version,
-                inputs,
-                outputs: None,
-                deadline: None,
-                priority: None,
-                features,
-                account: Account::unlimited(),
-            };
-            serving.infer(request, &Principal::Local).await
+            let (inputs, features) = (Inputs::Named(tensors), FeatureRequest::default());
+            request::Payload::Tensors(TensorPayload { inputs, outputs: None, features })
         }
-    }
+    };
+    let request = InferRequest { payload, deadline: None, priority: None, account: Account::unlimited() };
+    let pinned = serving.pin(&target.model, target.version, &Principal::Local)?;
+    serving.infer(pinned, request, &Principal::Local).await
 }
 
 impl Target for InProcess<'_> {

@@ -12,7 +12,7 @@ use ledge_engine::pipeline::content::Input;
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_engine::pipeline::image::ImageFormat;
 use ledge_models::serving::request::Inputs;
-use ledge_protocol::decode::{self, Target};
+use ledge_protocol::decode;
 
 use super::random::Random;
 
@@ -151,8 +151,7 @@ pub fn file(model: &ModelName, path: &Path) -> anyhow::Result<Payload> {
         Some(_) => return Err(UnexpectedFile::new(Input::Photograph, &content)).with_context(cannot_use),
         None => {}
     }
-    let target = Target { model: model.clone(), version: None };
-    match decode::decode_request(target, content, None, Instant::now()).with_context(cannot_use)?.request.inputs {
+    match decode::decode_request(model, content, None, Instant::now()).with_context(cannot_use)?.tensors.inputs {
         Inputs::Named(tensors) => Ok(Payload::Tensors(tensors)),
         Inputs::Raw(_) => bail!("{} is not an inference request", path.display()),
     }

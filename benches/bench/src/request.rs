@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use ledge_engine::backend::Port;
     use ledge_models::serving::request::Inputs;
-    use ledge_protocol::decode::{Target, decode_request};
+    use ledge_protocol::decode::decode_request;
 
     /// The inputs of a request as the server decodes them.
     fn decoded_inputs(request: &Request) -> Vec<(String, Tensor)> {
@@ -248,9 +248,9 @@ mod tests {
         };
         let body = Bytes::copy_from_slice(&request.bytes[end..]);
         assert_eq!(number("content-length"), Some(body.len()));
-        let target = Target { model: "m".parse().unwrap(), version: None };
-        let decoded = decode_request(target, body, number("inference-header-content-length"), Instant::now()).unwrap();
-        let Inputs::Named(inputs) = decoded.request.inputs else { panic!("named tensors") };
+        let length = number("inference-header-content-length");
+        let decoded = decode_request(&"m".parse().unwrap(), body, length, Instant::now()).unwrap();
+        let Inputs::Named(inputs) = decoded.tensors.inputs else { panic!("named tensors") };
         inputs
     }
 

@@ -84,6 +84,7 @@ async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) 
             target: target.clone(),
             form: BodyKind::sniffed(&body, content_type(&body), None),
             body: body.clone(),
+            prefers_text: false,
             priority: None,
             deadline: None,
             arrived: Instant::now(),

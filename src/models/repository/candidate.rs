@@ -75,7 +75,8 @@ pub struct OtherVersion {
 }
 
 impl Pinned {
-    pub(super) fn unwatched(model: Arc<LoadedModel>) -> Self {
+    /// A request that no update watches.
+    pub fn unwatched(model: Arc<LoadedModel>) -> Self {
         Self { model, watched: None }
     }
 

@@ -14,7 +14,7 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime, Signature};
-use ledge_engine::pipeline::content::{Content, Division};
+use ledge_engine::pipeline::content::{Content, Division, Input};
 use ledge_engine::pipeline::document_reading::part;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
@@ -183,6 +183,11 @@ impl LoadedModel {
     /// The names of these outputs of the model.
     pub fn output_names(&self, outputs: &[usize]) -> Vec<String> {
         outputs.iter().filter_map(|&index| Some(self.signature.outputs.get(index)?.name.clone())).collect()
+    }
+
+    /// The content that its pipeline takes; `None` for a model that takes tensors only.
+    pub fn input(&self) -> Option<Input> {
+        self.config.pipeline.section().map(|section| section.kind().input)
     }
 
     /// The names of the results of a pipeline of the model.

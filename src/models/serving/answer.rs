@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
-use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::content::{Content, Input};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{InputError, Pipeline};
 
@@ -14,7 +14,7 @@ use super::ServingError;
 use super::cache::{JoinOutcome, Key, ResponseCache};
 use super::call::CallStatistics;
 use super::inputs::{Fitted, InvalidRequest};
-use super::request::{CacheOutcome, ContentRequest, InferResponse, Timings};
+use super::request::{CacheOutcome, InferResponse, Timings};
 use crate::repository::LoadedModel;
 use crate::scheduling::instance::{FinishedRun, InferError};
 use crate::scheduling::terms::Terms;
@@ -39,6 +39,7 @@ impl ModelAnswer {
             timings: self.timings,
             cache: self.cache,
             features: Vec::new(),
+            result: None,
             memory: Account::unlimited().hold(),
         };
         (response, self.counted)
@@ -78,17 +79,16 @@ pub(super) fn content_pipeline(model: &LoadedModel, input: Input) -> Result<&Arc
     })
 }
 
-/// Runs the model on the content of a call, which is decoded on a core of its own.
+/// Runs the model on the content of a call, which is decoded on a core of its own. `account` counts what is decoded.
 pub(super) async fn run_content(
     model: &LoadedModel,
     pipeline: &Arc<dyn Pipeline>,
-    request: ContentRequest,
+    (content, account): (Content, Account),
     limits: DecodeLimits,
     terms: Terms,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
     // A photograph waits undecoded in the queue: it takes a few hundred kB then, not some MB.
-    let ContentRequest { content, account, .. } = request;
     let batch = content.count();
     let answer = model.run_pipeline(pipeline, content, limits, account, Vec::new(), terms).await;
     into_answer(model, answer, batch, started)

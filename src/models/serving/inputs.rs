@@ -3,8 +3,9 @@
 use ledge_base::memory_budget::UNCOUNTED_BYTES_MAX;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
 use ledge_engine::backend::Port;
+use ledge_engine::pipeline::content::{Content, Input, TextError, Texts};
 
-use super::request::{Inputs, OutputRequest};
+use super::request::{InferResponse, Inputs, OutputRequest};
 use crate::repository::LoadedModel;
 
 /// Reason why a request does not fit the model: the caller's mistake.
@@ -120,6 +121,38 @@ pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]
             .collect::<Result<_, _>>()?,
     };
     Ok(Fitted { inputs, outputs, batch })
+}
+
+/// The content that tensors hold for a model whose pipeline takes texts or a document: a tensor of strings named
+/// [`Texts::TENSOR`], or the only string of the only tensor. `None` for the inputs of the model itself.
+pub fn content_of(model: &LoadedModel, inputs: &Inputs) -> Result<Option<Content>, TextError> {
+    let Inputs::Named(named) = inputs else { return Ok(None) };
+    let [(name, tensor)] = named.as_slice() else { return Ok(None) };
+    match model.input() {
+        Some(Input::Texts) if name == Texts::TENSOR && tensor.datatype() == DataType::Bytes => {
+            Texts::from_tensor(tensor).map(|texts| Some(Content::Texts(texts)))
+        }
+        Some(Input::Document) => {
+            let mut strings = tensor.strings().into_iter().flatten();
+            let only = strings.next().filter(|_| strings.next().is_none());
+            Ok(only.map(|document| Content::Document(tensor.data().slice_ref(document))))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Leaves the outputs that a call asked for, in its order, of those that a pipeline made.
+pub fn select(response: &mut InferResponse, wanted: &[OutputRequest]) -> Result<(), InvalidRequest> {
+    let find = |wanted: &OutputRequest| {
+        let mut outputs = response.outputs.iter();
+        let found = outputs.find(|(name, _)| *name == wanted.name && wanted.classification.is_none());
+        found.cloned().ok_or_else(|| InvalidRequest::UnexpectedOutput {
+            model: response.model.to_string(),
+            output: wanted.name.clone(),
+        })
+    };
+    response.outputs = wanted.iter().map(find).collect::<Result<_, _>>()?;
+    Ok(())
 }
 
 /// Estimates the bytes of the outputs asked for. An output of unknown size is taken to be as large as the inputs.

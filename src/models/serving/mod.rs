@@ -47,22 +47,18 @@ use ledge_base::memory_budget::{Account, MemoryBudget, NoRoom};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::annotation::TextOutline;
-use ledge_engine::pipeline::content::{Input, Texts};
-use ledge_engine::pipeline::detection::Detection;
-use ledge_engine::pipeline::document_reading::{self, document};
+use ledge_engine::pipeline::classification;
+use ledge_engine::pipeline::content::{Content, ContentError, Texts};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, Kind, Pipeline};
-use ledge_engine::pipeline::{self, classification};
+use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, Outcome};
-use ledge_service::audit_event::tag::Content;
+use ledge_service::audit_event::tag;
 use ledge_service::off_thread::off_thread;
 use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
-use crate::repository::candidate::WatchedCall;
 use crate::repository::model_config::Limits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
@@ -76,7 +72,8 @@ use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
 use inputs::InvalidRequest;
 use request::{
-    ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, ResultForm, UsedFeature,
+    FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, Payload, PipelineResult, ResultForm,
+    TensorPayload, UsedFeature,
 };
 use sightings::{Sightings, SightingsSlot};
 use windows::Window;
@@ -90,6 +87,9 @@ const TREE_BYTES: usize = 10;
 /// The largest inputs of a call whose copy for the process of the model is not counted, in bytes.
 const COPIED_BYTES_UNCOUNTED: usize = 1 << 20;
 
+/// Outputs with their names.
+type NamedOutputs = Vec<(String, Tensor)>;
+
 /// The memory of one feature of one row while inputs are made of it, in bytes, besides what the store reads.
 const FEATURE_CELL_BYTES: usize = 128;
 
@@ -101,6 +101,9 @@ pub enum ServingError {
     Pin(#[from] PinError),
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
+    /// Texts in a tensor that are none, or too many.
+    #[error(transparent)]
+    Content(#[from] ContentError),
     #[error(transparent)]
     Features(#[from] FeatureInputError),
     #[error("Exceeds maximum queue size: {depth} requests wait for '{model}'")]
@@ -147,6 +150,7 @@ impl ServingError {
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
             Self::Pin(_)
             | Self::InvalidRequest(_)
+            | Self::Content(_)
             | Self::DeadlineExceeded { .. }
             | Self::BadInput { .. }
             | Self::Unavailable { .. }
@@ -163,6 +167,7 @@ impl ServingError {
             Self::DeadlineExceeded { .. } => Some(RefusalReason::Deadline),
             Self::Pin(_)
             | Self::InvalidRequest(_)
+            | Self::Content(_)
             | Self::Features(_)
             | Self::BadInput { .. }
             | Self::Unavailable { .. }
@@ -174,37 +179,6 @@ impl ServingError {
 
     fn failed(model: &LoadedModel, reason: String) -> Self {
         Self::ModelFailed { model: model.name.clone(), reason }
-    }
-}
-
-/// The answer of a pipeline.
-#[derive(Debug)]
-pub struct ContentResponse {
-    /// The model's answer; its outputs are those that the pipeline reads.
-    pub response: InferResponse,
-    /// The kind of the model's pipeline.
-    pub kind: &'static Kind,
-    /// The pipeline's result in JSON, where the caller wants it.
-    pub result: Option<Box<RawValue>>,
-}
-
-impl ContentResponse {
-    /// The objects that the model found; `None` for a model that finds none.
-    pub fn detections(&self) -> Option<Vec<Detection>> {
-        let result = self.result.as_ref().filter(|_| self.kind.member == Detection::MEMBER)?;
-        serde_json::from_str(result.get()).ok()
-    }
-
-    /// The objects that it found and does not report; see [`Pipeline::unreported`]. `model` is the version that answered.
-    pub fn unreported(&self, model: &LoadedModel) -> Vec<Detection> {
-        let results: Vec<_> = self.response.outputs.iter().map(|(_, tensor)| tensor).collect();
-        model.pipeline.as_ref().map_or_else(Vec::new, |pipeline| pipeline.unreported(&results))
-    }
-
-    /// The texts of a document of one page, to draw; `None` for a model that reads no documents.
-    pub fn texts(&self) -> Option<Vec<TextOutline>> {
-        let result = self.result.as_ref().filter(|_| self.kind.name == document_reading::KIND.name)?;
-        document::outlines(result.get())
     }
 }
 
@@ -312,102 +286,104 @@ impl Serving {
         &self.audit
     }
 
-    /// Answers an inference call.
-    pub async fn infer(&self, request: InferRequest, principal: &Principal) -> Result<InferResponse, ServingError> {
-        let (call, watched) = self.call(&request.model, request.version, principal)?;
-        if let Some(watched) = watched {
-            // Boxed: a call that no update watches does not reserve space for this future.
-            return Box::pin(self.infer_watched(call, watched, request)).await;
-        }
-        let answered = match self.admit(&call, &call.model, request.priority) {
-            Ok(_permit) => self.infer_pinned(&call, request, None).await,
-            Err(refused) => Err(refused.into()),
-        };
-        finish(call, answered)
-    }
-
-    /// The content that the model's pipeline takes; `None` for a model that takes tensors only.
-    pub fn input(&self, name: &ModelName, version: Option<ModelVersion>) -> Option<Input> {
-        let model = self.repository.pin(name, version).ok()?;
-        model.config.pipeline.section().map(|section| section.kind().input)
-    }
-
-    /// True if the model's pipeline takes `input`.
-    pub fn takes(&self, name: &ModelName, version: Option<ModelVersion>, input: Input) -> bool {
-        self.input(name, version) == Some(input)
-    }
-
-    /// Answers a photograph or texts through the model's pipeline.
-    pub async fn infer_content(
+    /// Pins the version that answers a call, before anything is made of the call's bytes: what they are depends on the
+    /// version. An update that comes meanwhile changes nothing for this call.
+    pub fn pin(
         &self,
-        request: ContentRequest,
-        principal: &Principal,
-    ) -> Result<ContentResponse, ServingError> {
-        Ok(self.infer_sighted(request, principal).await?.0)
-    }
-
-    /// Answers a part of a long content with the version that was pinned for the whole, whatever an update does
-    /// meanwhile. A part is a call of its own, which no update watches.
-    pub async fn infer_part(
-        &self,
-        model: Arc<LoadedModel>,
-        request: ContentRequest,
-        principal: &Principal,
-    ) -> Result<ContentResponse, ServingError> {
-        let call = CountedCall::new(&self.audit, model, principal, Instant::now());
-        let answered = match self.admit(&call, &call.model, request.priority) {
-            Ok(_permit) => self.infer_content_pinned(&call, request).await,
-            Err(refused) => Err(refused.into()),
-        };
-        finish(call, answered)
-    }
-
-    /// Pins the model for one call, and returns what an update observes of it.
-    fn call<'a>(
-        &'a self,
         name: &ModelName,
         version: Option<ModelVersion>,
-        principal: &'a Principal,
-    ) -> Result<(CountedCall<'a>, Option<WatchedCall>), ServingError> {
-        let started = Instant::now();
-        match self.repository.pin_call(name, version) {
-            Ok(Pinned { model, watched }) => Ok((CountedCall::new(&self.audit, model, principal, started), watched)),
-            Err(error) => {
-                // An unknown name is the caller's own text, so it is not recorded.
-                let model = (!matches!(error, PinError::UnknownModel { .. })).then(|| name.clone());
-                let key = CallKey {
-                    model,
-                    version: None,
-                    digest: None,
-                    principal: principal.clone(),
-                    outcome: Outcome::Unavailable,
-                };
-                self.audit.record_call(key, 0, None, None);
-                Err(error.into())
+        principal: &Principal,
+    ) -> Result<Pinned, ServingError> {
+        self.repository.pin_call(name, version).map_err(|error| {
+            // An unknown name is the caller's own text, so it is not recorded.
+            let model = (!matches!(error, PinError::UnknownModel { .. })).then(|| name.clone());
+            let key = CallKey {
+                model,
+                version: None,
+                digest: None,
+                principal: principal.clone(),
+                outcome: Outcome::Unavailable,
+            };
+            self.audit.record_call(key, 0, None, None);
+            error.into()
+        })
+    }
+
+    /// Answers a call with the version that it pinned.
+    pub async fn infer(
+        &self,
+        pinned: Pinned,
+        mut request: InferRequest,
+        principal: &Principal,
+    ) -> Result<InferResponse, ServingError> {
+        let Pinned { model, watched } = pinned;
+        let mut selected = None;
+        if let Payload::Tensors(tensors) = &mut request.payload
+            && let Some(content) = inputs::content_of(&model, &tensors.inputs).map_err(ContentError::from)?
+        {
+            selected = tensors.outputs.take();
+            request.payload = Payload::Content(content, ResultForm::Tensors);
+        }
+
+        let call = CountedCall::new(&self.audit, model, principal, Instant::now());
+        let mut response = if let Some(watched) = watched {
+            // Boxed: a call that no update watches does not reserve space for this future.
+            Box::pin(self.infer_watched(call, watched, request)).await?
+        } else {
+            let answered = match self.admit(&call, &call.model, request.priority) {
+                Ok(_permit) => self.infer_admitted(&call, request, None).await,
+                Err(refused) => Err(refused.into()),
+            };
+            finish(call, answered)?
+        };
+        if let Some(wanted) = selected {
+            inputs::select(&mut response, &wanted)?;
+        }
+        Ok(response)
+    }
+
+    /// Answers a call that has its place. `raw` receives the outputs of the model, before they become classes.
+    async fn infer_admitted(
+        &self,
+        call: &CountedCall<'_>,
+        request: InferRequest,
+        raw: Option<&mut NamedOutputs>,
+    ) -> Result<(InferResponse, CallStatistics), ServingError> {
+        let InferRequest { payload, deadline, priority, account } = request;
+        let terms = terms(&call.model, deadline, priority, call.started, call.principal);
+        match payload {
+            Payload::Tensors(tensors) => self.infer_tensors(call, tensors, terms, account, raw).await,
+            // Boxed: a call of tensors does not reserve space for this future.
+            Payload::Content(content, form) => {
+                let answered = Box::pin(self.infer_content(call, content, form, terms, account)).await?;
+                if let Some(raw) = raw {
+                    raw.clone_from(&answered.0.outputs);
+                }
+                Ok(answered)
             }
         }
     }
 
-    /// Answers with the model that the call pinned. `raw` receives the outputs before they become classes.
-    async fn infer_pinned(
+    async fn infer_tensors(
         &self,
         call: &CountedCall<'_>,
-        request: InferRequest,
-        raw: Option<&mut Vec<(String, Tensor)>>,
+        request: TensorPayload,
+        terms: Terms,
+        account: Account,
+        raw: Option<&mut NamedOutputs>,
     ) -> Result<(InferResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
         // Before the run: an answer for which there is no memory is not computed.
         let outputs = inputs::output_bytes(model, &request.inputs, request.outputs.as_deref());
         // Small inputs that are copied for a process are as few as there are cores.
         let copied = Some(request.inputs.bytes()).filter(|bytes| *bytes > COPIED_BYTES_UNCOUNTED).unwrap_or(0);
-        let mut memory = request.account.take(outputs + copied + request.features.bytes())?;
+        let mut memory = account.take(outputs + copied + request.features.bytes())?;
 
-        let terms = terms(model, request.deadline, request.priority, started, call.principal);
         let (inputs, used) =
-            self.with_features(model, request.inputs, request.features, &terms, (started, &request.account)).await?;
+            self.with_features(model, request.inputs, request.features, &terms, (started, &account)).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         call.takes(&fitted.inputs);
-        call.given(|| Content::Tensors(fitted.named(model)));
+        call.given(|| tag::Content::Tensors(fitted.named(model)));
 
         let names = model.output_names(&fitted.outputs);
         let answer = match self.cache(model) {
@@ -461,36 +437,39 @@ impl Serving {
         }
     }
 
-    async fn infer_content_pinned(
+    async fn infer_content(
         &self,
         call: &CountedCall<'_>,
-        request: ContentRequest,
-    ) -> Result<(ContentResponse, CallStatistics), ServingError> {
+        content: Content,
+        form: ResultForm,
+        terms: Terms,
+        account: Account,
+    ) -> Result<(InferResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
-        let pipeline = content_pipeline(model, request.content.input())?;
-        let request = self.with_feature_cells(model, pipeline, request, call.principal).await?;
-        let terms = terms(model, request.deadline, request.priority, started, call.principal);
-        let (form, account) = (request.form, request.account.clone());
-        call.given(|| tagged(&request.content));
+        let pipeline = content_pipeline(model, content.input())?;
+        let content = self.with_feature_cells(model, pipeline, content, call.principal, &account).await?;
+        call.given(|| tagged(&content));
+        let run =
+            |content, terms| run_content(model, pipeline, (content, account.clone()), self.limits, terms, started);
         let answer = match self.cache(model) {
-            None => run_content(model, pipeline, request, self.limits, terms, started).await?,
+            None => run(content, terms).await?,
             Some(cache) => {
                 let times = LookupTimes { started, since: Instant::now() };
-                let key = cache_key(call, cache.keys.of_content(&request.content).await);
-                let compute = || run_content(model, pipeline, request, self.limits, terms.clone(), started);
+                let key = cache_key(call, cache.keys.of_content(&content).await);
+                let compute = || run(content, terms.clone());
                 Box::pin(cached_or_computed(cache, key, model, &terms, times, compute)).await?
             }
         };
         let (mut response, counted) = answer.into_response(model, model.result_names(pipeline.as_ref()));
         response.memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
         call.answered(&response.outputs);
-        let result = match form {
-            ResultForm::Tensors => None,
-            ResultForm::Json => Some(write_result(pipeline, &response, &account).await),
-        };
-        let result = result.transpose().map_err(|error| ServingError::failed(model, error.to_string()))?;
-        response.memory.grow(result.as_ref().map_or(0, |result| result.get().len()))?;
-        Ok((ContentResponse { response, kind: pipeline.kind(), result }, counted))
+        if form == ResultForm::Json {
+            let json = write_result(pipeline, &response, &account).await;
+            let json = json.map_err(|error| ServingError::failed(model, error.to_string()))?;
+            response.memory.grow(json.get().len())?;
+            response.result = Some(PipelineResult { kind: pipeline.kind(), json });
+        }
+        Ok((response, counted))
     }
 
     /// Fills the columns of rows that are made of features.
@@ -498,30 +477,21 @@ impl Serving {
         &self,
         model: &LoadedModel,
         pipeline: &Arc<dyn Pipeline>,
-        mut request: ContentRequest,
+        content: Content,
         principal: &Principal,
-    ) -> Result<ContentRequest, ServingError> {
+        account: &Account,
+    ) -> Result<Content, ServingError> {
         let columns = pipeline.feature_columns();
-        if let pipeline::content::Content::Rows(rows) = &request.content
-            && !columns.is_empty()
-        {
-            // The rows as a tree.
-            let _tree = request.account.take(rows.json().len().saturating_mul(TREE_BYTES))?;
-            // Boxed: a call without features does not reserve space for this future.
-            let filled = Box::pin(feature_inputs::cells::fill(
-                &self.features,
-                model,
-                rows,
-                columns,
-                principal,
-                &request.account,
-            ))
-            .await?;
-            if let Some(filled) = filled {
-                request.content = pipeline::content::Content::Rows(filled);
-            }
+        let Content::Rows(rows) = &content else { return Ok(content) };
+        if columns.is_empty() {
+            return Ok(content);
         }
-        Ok(request)
+        // The rows as a tree.
+        let _tree = account.take(rows.json().len().saturating_mul(TREE_BYTES))?;
+        // Boxed: a call without features does not reserve space for this future.
+        let fill = feature_inputs::cells::fill(&self.features, model, rows, columns, principal, account);
+        let filled = Box::pin(fill).await?;
+        Ok(filled.map_or(content, Content::Rows))
     }
 
     /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full, or its caller
@@ -590,15 +560,11 @@ impl Serving {
 }
 
 /// The content of a call, for its tag in the audit log. Texts have the tag of their tensor.
-fn tagged(content: &pipeline::content::Content) -> Content {
+fn tagged(content: &Content) -> tag::Content {
     match content {
-        pipeline::content::Content::Photograph(file) | pipeline::content::Content::Document(file) => {
-            Content::Photograph(file.clone())
-        }
-        pipeline::content::Content::Texts(texts) => {
-            Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())])
-        }
-        pipeline::content::Content::Rows(rows) => Content::Rows(rows.json().clone()),
+        Content::Photograph(file) | Content::Document(file) => tag::Content::Photograph(file.clone()),
+        Content::Texts(texts) => tag::Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())]),
+        Content::Rows(rows) => tag::Content::Rows(rows.json().clone()),
     }
 }
 

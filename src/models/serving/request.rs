@@ -7,30 +7,49 @@ use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
+use ledge_engine::pipeline::annotation::TextOutline;
 use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::detection::Detection;
+use ledge_engine::pipeline::document_reading::{self, document};
+use ledge_engine::pipeline::kind::Kind;
 use ledge_features::online::{Columns, FieldStatus, bytes_of};
 use ledge_features::value::Value;
 use ledge_identity::access::ViewScope;
+use serde_json::value::RawValue;
 
+use crate::repository::LoadedModel;
 use crate::scheduling::terms::Priority;
 
-/// An inference call. Valid as far as it can be without the model: its tensors fill their shapes.
+/// What a call asks of a model, whatever the interface it came by. Valid as far as it can be without the model: tensors fill
+/// their shapes.
 #[derive(Debug, Clone)]
 pub struct InferRequest {
-    pub model: ModelName,
-    /// The version asked for; `None` is the model's default.
-    pub version: Option<ModelVersion>,
-    pub inputs: Inputs,
-    /// The outputs asked for, in the order of the answer; `None` is all.
-    pub outputs: Option<Vec<OutputRequest>>,
+    pub payload: Payload,
     /// Time after which the caller no longer needs the answer; `None` is the model's default.
     pub deadline: Option<Instant>,
     /// Its priority; `None` is the default.
     pub priority: Option<Priority>,
+    /// Account that decoded content and the answer are counted on.
+    pub account: Account,
+}
+
+/// What a caller sends to a model, and the form in which it wants the answer.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    /// Inputs of the model.
+    Tensors(TensorPayload),
+    /// Content for the model's pipeline.
+    Content(Content, ResultForm),
+}
+
+/// Tensors for the inputs of a model.
+#[derive(Debug, Clone)]
+pub struct TensorPayload {
+    pub inputs: Inputs,
+    /// The outputs asked for, in the order of the answer; `None` is all.
+    pub outputs: Option<Vec<OutputRequest>>,
     /// Entity keys and features for the inputs that are not among [`Self::inputs`].
     pub features: FeatureRequest,
-    /// Account that the answer is counted on.
-    pub account: Account,
 }
 
 /// Data that a caller sends for inputs that are made of features.
@@ -61,22 +80,6 @@ impl FeatureRequest {
     pub fn bytes(&self) -> usize {
         if self.is_empty() { 0 } else { bytes_of(&self.entities) + bytes_of(&self.given) }
     }
-}
-
-/// A call of the pipeline of a model.
-#[derive(Debug, Clone)]
-pub struct ContentRequest {
-    pub model: ModelName,
-    /// The version asked for; `None` is the model's default.
-    pub version: Option<ModelVersion>,
-    pub content: Content,
-    pub form: ResultForm,
-    /// Time after which the caller no longer needs the answer; `None` is the model's default.
-    pub deadline: Option<Instant>,
-    /// Its priority; `None` is the default.
-    pub priority: Option<Priority>,
-    /// Account that the content is counted on once it is decoded.
-    pub account: Account,
 }
 
 /// The form in which a caller wants the result of a pipeline.
@@ -134,8 +137,37 @@ pub struct InferResponse {
     pub cache: Option<CacheOutcome>,
     /// The feature values that the inputs were made of, if the caller asked for them.
     pub features: Vec<UsedFeature>,
+    /// What the model's pipeline made of the outputs, for a caller that wants JSON of it.
+    pub result: Option<PipelineResult>,
     /// Memory of the outputs, counted while they exist.
     pub memory: Hold,
+}
+
+/// The result of a pipeline.
+#[derive(Debug)]
+pub struct PipelineResult {
+    pub kind: &'static Kind,
+    pub json: Box<RawValue>,
+}
+
+impl InferResponse {
+    /// The objects that the model found; `None` for a model that finds none.
+    pub fn detections(&self) -> Option<Vec<Detection>> {
+        let result = self.result.as_ref().filter(|result| result.kind.member == Detection::MEMBER)?;
+        serde_json::from_str(result.json.get()).ok()
+    }
+
+    /// The objects that it found and does not report; see [`ledge_engine::pipeline::kind::Pipeline::unreported`]. `model` is the version that answered.
+    pub fn unreported(&self, model: &LoadedModel) -> Vec<Detection> {
+        let results: Vec<_> = self.outputs.iter().map(|(_, tensor)| tensor).collect();
+        model.pipeline.as_ref().map_or_else(Vec::new, |pipeline| pipeline.unreported(&results))
+    }
+
+    /// The texts of a document of one page, to draw; `None` for a model that reads no documents.
+    pub fn texts(&self) -> Option<Vec<TextOutline>> {
+        let result = self.result.as_ref().filter(|result| result.kind.name == document_reading::KIND.name)?;
+        document::outlines(result.json.get())
+    }
 }
 
 /// One feature in an answer: a cell for each batch element.

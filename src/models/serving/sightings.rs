@@ -5,11 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use ledge_base::names::CameraName;
-use ledge_base::principal::Principal;
 use ledge_engine::pipeline::detection::Detection;
 
-use super::request::ContentRequest;
-use super::{ContentResponse, Serving, ServingError, finish};
 use crate::repository::LoadedModel;
 
 /// Takes what was found on the photographs of cameras. It never waits.
@@ -27,29 +24,6 @@ pub trait Sightings: Debug + Send + Sync {
         detections: Vec<Detection>,
         unreported: Vec<Detection>,
     );
-}
-
-impl Serving {
-    /// Answers as [`Self::infer_content`], and returns the version that answered, too. Its number would not be enough to
-    /// find it afterwards: a reload replaces a version by another one with the same number.
-    pub async fn infer_sighted(
-        &self,
-        request: ContentRequest,
-        principal: &Principal,
-    ) -> Result<(ContentResponse, Arc<LoadedModel>), ServingError> {
-        let (call, watched) = self.call(&request.model, request.version, principal)?;
-        let model = call.model.clone();
-        let answer = if let Some(watched) = watched {
-            Box::pin(self.infer_content_watched(call, watched, request)).await
-        } else {
-            let answered = match self.admit(&call, &call.model, request.priority) {
-                Ok(_permit) => self.infer_content_pinned(&call, request).await,
-                Err(refused) => Err(refused.into()),
-            };
-            finish(call, answered)
-        };
-        Ok((answer?, model))
-    }
 }
 
 /// The part that takes them, once it is known.

@@ -16,10 +16,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{content_pipeline, run, run_content};
 use super::call::CountedCall;
-use super::request::{
-    CacheOutcome, ContentRequest, FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, Timings,
-};
-use super::{ContentResponse, Serving, ServingError, finish, inputs};
+use super::request::{CacheOutcome, InferRequest, InferResponse, OutputRequest, Payload, TensorPayload, Timings};
+use super::{NamedOutputs, Serving, ServingError, finish, inputs};
 use crate::repository::LoadedModel;
 use crate::repository::agreement;
 use crate::repository::candidate::{OtherVersion, WatchedCall};
@@ -30,16 +28,6 @@ use crate::scheduling::terms::{Priority, Terms};
 
 /// Time that a repeated request may wait and run.
 const REPEATED_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A request to be repeated. It shares the bytes of the first one.
-#[derive(Debug)]
-enum RepeatedRequest {
-    Tensors { inputs: Inputs, features: FeatureRequest, outputs: Option<Vec<OutputRequest>> },
-    Content(ContentRequest),
-}
-
-/// Named outputs.
-type NamedOutputs = Vec<(String, Tensor)>;
 
 /// Cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,34 +48,14 @@ impl Serving {
         watched: WatchedCall,
         request: InferRequest,
     ) -> Result<InferResponse, ServingError> {
-        let again = watched.other.is_some().then(|| RepeatedRequest::of(&request));
+        let again = watched.other.is_some().then(|| repeated(&request));
         let _run = begin_run(&watched);
         let mut outputs = Vec::new();
         let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
-            Ok(_permit) => self.infer_pinned(&call, request, Some(&mut outputs)).await,
+            Ok(_permit) => self.infer_admitted(&call, request, Some(&mut outputs)).await,
             Err(refused) => Err(refused.into()),
         };
         let seen = answered.as_mut().map(|(response, _)| (outputs, run_time(response)));
-        self.observe(&call, watched, again, seen);
-        finish(call, answered)
-    }
-
-    /// As [`Serving::infer_content`], for a call that is watched.
-    pub(super) async fn infer_content_watched(
-        &self,
-        call: CountedCall<'_>,
-        watched: WatchedCall,
-        request: ContentRequest,
-    ) -> Result<ContentResponse, ServingError> {
-        let again = watched.other.is_some().then(|| RepeatedRequest::Content(request.clone()));
-        let _run = begin_run(&watched);
-        let mut answered = match self.admit(&call, limiting_model(&call, &watched), request.priority) {
-            Ok(_permit) => self.infer_content_pinned(&call, request).await,
-            Err(refused) => Err(refused.into()),
-        };
-        let seen = answered
-            .as_mut()
-            .map(|(ContentResponse { response, .. }, _)| (response.outputs.clone(), run_time(response)));
         self.observe(&call, watched, again, seen);
         finish(call, answered)
     }
@@ -97,7 +65,7 @@ impl Serving {
         &self,
         call: &CountedCall<'_>,
         watched: WatchedCall,
-        again: Option<RepeatedRequest>,
+        again: Option<InferRequest>,
         seen: Result<(NamedOutputs, Option<Duration>), &mut ServingError>,
     ) {
         let WatchedCall { observations, role, other } = watched;
@@ -144,7 +112,7 @@ impl Serving {
     fn count_failure(
         &self,
         role: Role,
-        other: Option<(OtherVersion, RepeatedRequest)>,
+        other: Option<(OtherVersion, InferRequest)>,
         observations: Arc<Observations>,
         is_crash: bool,
     ) {
@@ -162,7 +130,7 @@ impl Serving {
         model: &Arc<LoadedModel>,
         role: Role,
         (run, waited): (LateRun, Duration),
-        other: Option<(OtherVersion, RepeatedRequest)>,
+        other: Option<(OtherVersion, InferRequest)>,
         observations: Arc<Observations>,
     ) {
         // The model itself is not held: an unload must not wait for this.
@@ -194,7 +162,7 @@ impl Serving {
         &self,
         live: &Arc<LoadedModel>,
         other: OtherVersion,
-        asked: RepeatedRequest,
+        asked: InferRequest,
         outputs: NamedOutputs,
         observations: Arc<Observations>,
     ) {
@@ -204,8 +172,8 @@ impl Serving {
         };
 
         let candidate = other.model.clone();
-        let asked = asked.with_output(&candidate, observations.config().reference_output.as_deref());
-        let in_order = matches!(asked, RepeatedRequest::Content(_));
+        let asked = with_output(asked, &candidate, observations.config().reference_output.as_deref());
+        let in_order = matches!(asked.payload, Payload::Content(..));
 
         // An unload must not wait for this.
         let live = Arc::downgrade(live);
@@ -247,7 +215,7 @@ impl Serving {
     fn repeat_on_incumbent(
         &self,
         other: OtherVersion,
-        asked: RepeatedRequest,
+        asked: InferRequest,
         observations: Arc<Observations>,
         is_crash: bool,
     ) {
@@ -271,7 +239,7 @@ impl Serving {
     fn repeat_not_finite(
         &self,
         other: OtherVersion,
-        asked: RepeatedRequest,
+        asked: InferRequest,
         observations: Arc<Observations>,
         time: Option<Duration>,
     ) {
@@ -294,7 +262,7 @@ impl Serving {
         &self,
         other: OtherVersion,
         place: OwnedSemaphorePermit,
-        asked: RepeatedRequest,
+        asked: InferRequest,
         priority: Priority,
         observations: Arc<Observations>,
         then: impl FnOnce(Result<InferResponse, ServingError>) + Send + 'static,
@@ -313,15 +281,15 @@ impl Serving {
     async fn run_repeated(
         &self,
         model: &LoadedModel,
-        asked: RepeatedRequest,
+        asked: InferRequest,
         priority: Priority,
         observations: &Observations,
     ) -> Result<InferResponse, ServingError> {
         let started = Instant::now();
         let deadline = started + model.timeout.min(REPEATED_REQUEST_TIMEOUT);
         let terms = Terms { deadline, priority, principal: Principal::Local };
-        let (answer, names) = match asked {
-            RepeatedRequest::Tensors { inputs, features, outputs } => {
+        let (answer, names) = match asked.payload {
+            Payload::Tensors(TensorPayload { inputs, features, outputs }) => {
                 let account = self.memory.account(Principal::Local);
                 let (inputs, _) = self.with_features(model, inputs, features, &terms, (started, &account)).await?;
                 let fitted = inputs::fit(model, inputs, outputs.as_deref())?;
@@ -329,10 +297,10 @@ impl Serving {
                 observations.keep_input(&fitted.inputs);
                 (run(model, fitted, terms, started).await?, names)
             }
-            RepeatedRequest::Content(request) => {
-                let pipeline = content_pipeline(model, request.content.input())?;
-                let request = self.with_feature_cells(model, pipeline, request, &terms.principal).await?;
-                let answer = run_content(model, pipeline, request, self.limits, terms, started).await?;
+            Payload::Content(content, _) => {
+                let (pipeline, account) = (content_pipeline(model, content.input())?, asked.account);
+                let content = self.with_feature_cells(model, pipeline, content, &terms.principal, &account).await?;
+                let answer = run_content(model, pipeline, (content, account), self.limits, terms, started).await?;
                 (answer, model.result_names(pipeline.as_ref()))
             }
         };
@@ -340,26 +308,26 @@ impl Serving {
     }
 }
 
-impl RepeatedRequest {
-    fn of(request: &InferRequest) -> Self {
-        let plain = |wanted: &OutputRequest| OutputRequest { name: wanted.name.clone(), classification: None };
-        Self::Tensors {
-            inputs: request.inputs.clone(),
-            features: request.features.clone(),
-            outputs: request.outputs.as_ref().map(|wanted| wanted.iter().map(plain).collect()),
+/// The request as it is repeated: with the outputs themselves in the place of classes. It shares the bytes.
+fn repeated(request: &InferRequest) -> InferRequest {
+    let mut again = request.clone();
+    if let Payload::Tensors(TensorPayload { outputs: Some(wanted), .. }) = &mut again.payload {
+        for output in wanted {
+            output.classification = None;
         }
     }
+    again
+}
 
-    /// Requests this output too, if `model` has it.
-    fn with_output(mut self, model: &LoadedModel, output: Option<&str>) -> Self {
-        if let (Self::Tensors { outputs: Some(wanted), .. }, Some(output)) = (&mut self, output)
-            && model.signature.outputs.iter().any(|port| port.name == output)
-            && !wanted.iter().any(|wanted| wanted.name == output)
-        {
-            wanted.push(OutputRequest { name: output.to_owned(), classification: None });
-        }
-        self
+/// Requests this output too, if `model` has it.
+fn with_output(mut asked: InferRequest, model: &LoadedModel, output: Option<&str>) -> InferRequest {
+    if let (Payload::Tensors(TensorPayload { outputs: Some(wanted), .. }), Some(output)) = (&mut asked.payload, output)
+        && model.signature.outputs.iter().any(|port| port.name == output)
+        && !wanted.iter().any(|wanted| wanted.name == output)
+    {
+        wanted.push(OutputRequest { name: output.to_owned(), classification: None });
     }
+    asked
 }
 
 fn has_non_finite(outputs: &[(String, Tensor)]) -> bool {
@@ -421,6 +389,7 @@ fn failure_cause(error: &ServingError) -> FailureCause {
         | ServingError::Crashed { .. }
         | ServingError::ModelFailed { .. } => FailureCause::Unclear,
         ServingError::Pin(_)
+        | ServingError::Content(_)
         | ServingError::Refused(_)
         | ServingError::Blamed { .. }
         | ServingError::Overloaded { .. }

@@ -8,7 +8,7 @@ use ledge_features::registry::Registry;
 use ledge_models::repository::model_config::ModelConfig;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::request::Inputs;
-use ledge_protocol::{ProtocolError, Target, decode_request};
+use ledge_protocol::{ProtocolError, decode_request};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -41,8 +41,7 @@ fn signature(datatype: DataType, shape: &[i64]) -> Signature {
 /// The tensor that a row becomes in a model's input.
 fn tensor(row: Vec<Value>, datatype: DataType, shape: &[i64]) -> Result<Tensor, ProtocolError> {
     let body = request_of_rows(&[("x".into(), row)], &signature(datatype, shape), Vec::new()).unwrap();
-    let target = Target { model: "m".parse().unwrap(), version: None };
-    match decode_request(target, body, None, Instant::now())?.request.inputs {
+    match decode_request(&"m".parse().unwrap(), body, None, Instant::now())?.tensors.inputs {
         Inputs::Named(mut inputs) => Ok(inputs.pop().unwrap().1),
         Inputs::Raw(_) => unreachable!("the body is JSON"),
     }

@@ -18,8 +18,7 @@ fn decode_at(
     header_length: Option<usize>,
     now: Instant,
 ) -> Result<DecodedRequest, ProtocolError> {
-    let target = Target { model: "mlp".parse().unwrap(), version: None };
-    decode_request(target, body.into(), header_length, now)
+    decode_request(&"mlp".parse().unwrap(), body.into(), header_length, now)
 }
 
 /// The message with which a JSON body is refused.
@@ -30,7 +29,7 @@ fn refusal(body: impl Into<Bytes>) -> String {
 }
 
 fn inputs(decoded: DecodedRequest) -> Vec<(String, Tensor)> {
-    match decoded.request.inputs {
+    match decoded.tensors.inputs {
         Inputs::Named(inputs) => inputs,
         Inputs::Raw(_) => panic!("raw"),
     }
@@ -59,11 +58,11 @@ fn a_request_is_read_whole() {
                   {"data":["x","\u00e9\n"],"datatype":"BYTES","shape":[2],"name":"B"}],
         "outputs":[{"name":"Y","parameters":{"classification":3}},{"name":"X"}]}"#;
     let decoded = decode(body, None).unwrap();
-    assert_eq!((decoded.id.as_deref(), decoded.request.priority), (Some("42"), Some(Priority::Batch)));
+    assert_eq!((decoded.id.as_deref(), decoded.priority), (Some("42"), Some(Priority::Batch)));
     assert_eq!(decoded.reply, ReplyFormat::JSON);
-    assert_eq!(decoded.request.deadline, None);
+    assert_eq!(decoded.deadline, None);
     let output = |name: &str, classification| OutputRequest { name: name.into(), classification };
-    assert_eq!(decoded.request.outputs, Some(vec![output("Y", Some(3)), output("X", None)]));
+    assert_eq!(decoded.tensors.outputs, Some(vec![output("Y", Some(3)), output("X", None)]));
     let expected = vec![
         ("A".to_owned(), Tensor::from_vec(vec![2, 2], vec![1.0_f32, 2.5, -0.3, 4.0]).unwrap()),
         ("B".to_owned(), Tensor::from_strings(vec![2], ["x", "é\n"]).unwrap()),
@@ -75,7 +74,7 @@ fn a_request_is_read_whole() {
 fn null_counts_as_absent_where_a_key_is_optional() {
     let body = format!(r#"{{"id":null,"parameters":null,"outputs":null,{ONE_INPUT}}}"#);
     let decoded = decode(body, None).unwrap();
-    assert_eq!((decoded.id, decoded.request.outputs), (None, None));
+    assert_eq!((decoded.id, decoded.tensors.outputs), (None, None));
     assert!(refusal(r#"{"inputs":null}"#).contains("'inputs' of the request: expected an array of inputs, got null"));
     assert!(tensor_refusal("FP32", "[1]", "null").contains("null"));
     assert!(tensor_refusal("FP32", "null", "[1]").contains("'shape' of input 'IN'"));
@@ -160,8 +159,7 @@ fn nothing_is_there_twice() {
 fn a_timeout_in_microseconds_becomes_a_deadline() {
     let now = Instant::now();
     let deadline = |timeout: &str| {
-        decode_at(format!(r#"{{"parameters":{{"timeout":{timeout}}},{ONE_INPUT}}}"#), None, now)
-            .map(|d| d.request.deadline)
+        decode_at(format!(r#"{{"parameters":{{"timeout":{timeout}}},{ONE_INPUT}}}"#), None, now).map(|d| d.deadline)
     };
     assert_eq!(deadline("1500"), Ok(Some(now + Duration::from_micros(1500))));
     assert_eq!(deadline("0"), Ok(None));

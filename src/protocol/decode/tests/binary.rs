@@ -21,7 +21,7 @@ fn an_output_may_differ_from_the_default_format() {
     let reply = decode(body, None).unwrap().reply;
     assert_eq!((reply.is_binary("X"), reply.is_binary("Y"), reply.is_binary("Z")), (false, true, true));
     let decoded = decode(format!(r#"{{{ONE_INPUT},"outputs":[]}}"#), None).unwrap();
-    assert_eq!(decoded.request.outputs, None, "as in gRPC, no output named is all of them");
+    assert_eq!(decoded.tensors.outputs, None, "as in gRPC, no output named is all of them");
 }
 
 #[test]
@@ -85,6 +85,6 @@ fn the_header_is_a_number_within_the_body() {
 #[test]
 fn a_raw_request_is_one_input_and_wants_binary_outputs() {
     let decoded = decode("raw bytes", Some(0)).unwrap();
-    assert!(matches!(&decoded.request.inputs, Inputs::Raw(raw) if *raw == "raw bytes"));
-    assert_eq!((decoded.reply, decoded.request.outputs, decoded.id), (ReplyFormat::BINARY, None, None));
+    assert!(matches!(&decoded.tensors.inputs, Inputs::Raw(raw) if *raw == "raw bytes"));
+    assert_eq!((decoded.reply, decoded.tensors.outputs, decoded.id), (ReplyFormat::BINARY, None, None));
 }
