@@ -100,10 +100,13 @@ class Packaged(ledge.Ledge):
 
     limit = None
 
-    def __init__(self, name):
+    def __init__(self, name, runtime=None):
         super().__init__(f"memory-{name}", ["log.level=error"])
         for model in PACKAGED:
             shutil.copytree(ledge.HOME / "models" / model, self.models / model)
+            config = self.models / model / "model.toml"
+            if runtime:
+                config.write_text(config.read_text().replace('runtime = "auto"', f'runtime = "{runtime}"'))
         for left in ("cache", "state"):
             shutil.rmtree(self.folder / left, ignore_errors=True)
 
@@ -162,7 +165,11 @@ def rows_of(daemon, calls, samples):
 def svg(samples):
     """A plot of the memory over time."""
     width, height, last, most = 900, 300, samples[-1][0], max(whole for _, whole, _ in samples)
-    points = " ".join(f"{x / last * width:.1f},{height - whole / most * height:.1f}" for x, whole, _ in samples)
+    columns = {}  # of three units, each with its most memory: the file stays small
+    for x, whole, _ in samples:
+        column = round(x / last * width / 3) * 3
+        columns[column] = max(columns.get(column, 0), whole)
+    points = " ".join(f"{x},{height - whole / most * height:.0f}" for x, whole in columns.items())
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-60 -20 {width + 80} {height + 50}" font-family="sans-serif" font-size="12">'
             f'<polyline fill="none" stroke="#06c" points="{points}"/><path stroke="#888" d="M0 {height}H{width}M0 0V{height}"/>'
             f'<text x="-55" y="5">{most:.0f} MiB</text><text x="-20" y="{height}">0</text>'
@@ -176,6 +183,7 @@ def main():
     parser.add_argument("--folder", type=Path, help="a folder with documents [those of the tests]")
     parser.add_argument("--plot", type=Path, help="an SVG file for the memory of the last build over time")
     parser.add_argument("--cores", help="the cores that the daemon may use, as for taskset")
+    parser.add_argument("--runtime", help="the runtime of models that have none in their model.toml; OpenVINO takes more memory")
     parser.add_argument("--limit", type=int, metavar="MIB", help="the memory that it may use")
     options = parser.parse_args()
     builds = [(name, Path(file).resolve()) for name, _, file in (each.partition("=") for each in options.builds)]
@@ -186,7 +194,7 @@ def main():
     table, samples = {}, []
     for name, binary in builds:
         ledge.BINARY = binary
-        daemon = Packaged(name)
+        daemon = Packaged(name, options.runtime)
         daemon.cores, daemon.limit = options.cores, MemoryLimit(options.limit) if options.limit else None
         try:
             for row, value in rows_of(daemon, calls, samples):
