@@ -32,6 +32,7 @@ PACKAGED = [line.strip() for line in LINES if line.strip() and not line.startswi
 READER = "document_reader"
 GOLDEN = stage.CHECKOUT / "models" / "document_reader" / "golden"
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".pdf": "application/pdf"}
+PICTURES = ["image_classification", "object_detection", "document_reading"]
 INTERVAL_S = 0.2
 AFTER_S = 60
 
@@ -105,7 +106,7 @@ class Packaged(ledge.Ledge):
         for model in PACKAGED:
             shutil.copytree(ledge.HOME / "models" / model, self.models / model)
             config = self.models / model / "model.toml"
-            if runtime:
+            if runtime and any(f"[pipeline.{kind}" in config.read_text() for kind in PICTURES):
                 config.write_text(config.read_text().replace('runtime = "auto"', f'runtime = "{runtime}"'))
         for left in ("cache", "state"):
             shutil.rmtree(self.folder / left, ignore_errors=True)
@@ -183,7 +184,7 @@ def main():
     parser.add_argument("--folder", type=Path, help="a folder with documents [those of the tests]")
     parser.add_argument("--plot", type=Path, help="an SVG file for the memory of the last build over time")
     parser.add_argument("--cores", help="the cores that the daemon may use, as for taskset")
-    parser.add_argument("--runtime", help="the runtime of models that have none in their model.toml; OpenVINO takes more memory")
+    parser.add_argument("--runtime", help="the runtime of models of pictures, which choose it themselves otherwise; OpenVINO takes more memory")
     parser.add_argument("--limit", type=int, metavar="MIB", help="the memory that it may use")
     options = parser.parse_args()
     builds = [(name, Path(file).resolve()) for name, _, file in (each.partition("=") for each in options.builds)]
