@@ -136,7 +136,7 @@ impl MqttCallers<'_> {
         let level = self.canaries.word("failed scoring: level of a topic");
         self.peer.send(Outgoing::json(&format!("press/{level}/lab"), &row));
         // Messages are handled in their order.
-        assert_eq!(self.ask("last", "ledge/v1/box-1/infer/nothing", "application/json", b"{}"), 400);
+        assert_eq!(self.ask("last", "ledge/v1/box-1/infer/nothing", "application/json", b"{}"), 404);
     }
 }
 
