@@ -74,7 +74,7 @@ pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Resul
 async fn watch(address: &DaemonAddress, args: &TopArgs, live: bool, out: &mut Output) -> anyhow::Result<Exit> {
     let once = args.once || !(args.json || live);
     if live {
-        // What is on the screen scrolls up, and is kept.
+        // The screen scrolls up, so that its content is kept.
         write!(out, "{}", "\n".repeat(terminal_size().1))?;
     }
     let mut older: Option<Scrape> = None;

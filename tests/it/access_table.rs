@@ -153,12 +153,12 @@ pub const CALLS: &[Call] = &[
     get("/cameras/{camera}/picture").status(404).path("/cameras/yard/picture"),
 ];
 
-/// Who may use a route.
+/// The callers that may use a route.
 pub struct Row {
     /// Set where it needs no role.
     pub is_public: bool,
     pub roles: BTreeSet<Role>,
-    /// What of it a caller for single models may use: a `Scope`, in lower case.
+    /// The part of it for a caller that is limited to single models: a `Scope`, in lower case.
     pub scope: &'static str,
 }
 
@@ -243,7 +243,7 @@ impl Table {
     }
 }
 
-/// What a caller for single models may use of a route.
+/// The part of a route for a caller that is limited to single models.
 fn limit(scope: &str) -> &'static str {
     match scope {
         "model" | "subject" | "configured" => "for its models",

@@ -246,7 +246,7 @@ proptest! {
         let checked = check::<Settings>("f", &text);
         prop_assert!(checked.value.is_some() || !checked.mistakes.is_empty(), "{text}");
         prop_assert!(checked.mistakes.len() <= MAX_MISTAKES + 1);
-        // What is left of it is a text without a wrong value.
+        // The rest of it is a text without a wrong value.
         prop_assert!(checked.value.is_none() || check::<Settings>("f", &checked.table.to_string()).unread.is_empty());
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub struct Scrape {
     at: Instant,
-    /// What has no model.
+    /// Figures without a model.
     service: Samples,
     /// By model and version.
     models: BTreeMap<(String, String), Samples>,
