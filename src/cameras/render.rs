@@ -16,7 +16,7 @@ use ledge_engine::pipeline::annotation::{
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::image::{ImageError, ImageFormat};
 use ledge_models::repository::LoadedModel;
-use ledge_models::serving::request::{InferRequest, InferResponse, Payload, ResultForm};
+use ledge_models::serving::request::{InferRequest, Payload, ResultForm};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_service::off_thread::blocking;
 use tokio::sync::Semaphore;
@@ -104,11 +104,9 @@ impl Renderer {
             account: self.account(config),
         };
         let principal = principal(config);
-        let pinned = self.serving.pin(model, None, &principal)?;
-        let model = pinned.model.clone();
-        let answer = self.serving.infer(pinned, request, &principal).await?;
-        let kind = |answer: &InferResponse| answer.result.as_ref().map_or("", |result| result.kind.member);
-        let detections = answer.detections().ok_or_else(|| AskError::NoDetector(kind(&answer)))?;
+        let (answer, model) = self.serving.pin_and_infer(model, request, &principal).await?;
+        let kind = answer.result.as_ref().map_or("", |result| result.kind.member);
+        let detections = answer.detections().ok_or(AskError::NoDetector(kind))?;
         let unreported = answer.unreported(&model);
         Ok((Found { detections, unreported, blur_fault: None }, model))
     }

@@ -59,14 +59,10 @@ pub async fn embeddings(
         priority,
         account: account.clone(),
     };
-    let answered = match app.serving().pin(&request.model, None, &principal) {
-        Ok(pinned) => app.serving().infer(pinned, call, &principal).await,
-        Err(error) => Err(error),
-    };
-    let answered = answered.map_err(ApiError::from);
-    let told = answered.as_ref().map(|answer| answer.version);
+    let answered = app.serving().pin_and_infer(&request.model, call, &principal).await.map_err(ApiError::from);
+    let told = answered.as_ref().map(|(answer, _)| answer.version);
     log_answered(&request.model, arrived, None, &principal, told);
-    let InferResponse { outputs, memory: of_outputs, .. } = answered?;
+    let (InferResponse { outputs, memory: of_outputs, .. }, _) = answered?;
 
     let numbers: usize = outputs.iter().map(|(_, tensor)| tensor.data().len()).sum();
     let mut memory = account.take(JSON_BYTES_PER_BYTE * numbers).map_err(ApiError::from)?;

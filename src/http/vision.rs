@@ -215,13 +215,7 @@ impl VisionCall {
             priority,
             account: self.account.clone(),
         };
-        let answered = match app.serving().pin(&self.model, None, &self.principal) {
-            Ok(pinned) => {
-                let model = pinned.model.clone();
-                app.serving().infer(pinned, request, &self.principal).await.map(|answer| (answer, model))
-            }
-            Err(error) => Err(error),
-        };
+        let answered = app.serving().pin_and_infer(&self.model, request, &self.principal).await;
         let answered = answered.map_err(|error| match error {
             ServingError::Pin(PinError::UnknownModel { model }) if !self.setting.is_empty() => {
                 self.not_set_up(format!("there is no model '{model}' in the repository"))

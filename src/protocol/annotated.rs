@@ -92,9 +92,8 @@ async fn annotated(
     let mut found = [&*detections, &*answer.unreported(&loaded)].concat();
     drop(loaded);
     if blurs_faces(&blur.labels) {
-        let pinned = serving.pin(&blur.faces, None, principal)?;
-        let loaded = pinned.model.clone();
-        let answer = serving.infer(pinned, request(Content::Photograph(photograph.clone())), principal).await?;
+        let request = request(Content::Photograph(photograph.clone()));
+        let (answer, loaded) = serving.pin_and_infer(&blur.faces, request, principal).await?;
         let faces = answer.detections().ok_or_else(|| {
             let message =
                 format!("model '{}' finds no faces to blur: set vision.face to a model that does", blur.faces);

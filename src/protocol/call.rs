@@ -154,7 +154,7 @@ pub struct CallAnswer {
     pub cache: Option<CacheOutcome>,
 }
 
-/// What the body of an answer is.
+/// Content type of the body of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentType {
     Json,
@@ -199,8 +199,8 @@ async fn answer_pinned(
 ) -> Result<CallAnswer, ApiError> {
     check_camera(serving, call.camera.as_ref())?;
     let pinned = serving.pin(&call.target.model, call.target.version, principal)?;
-    let (account, sighted) = (call.account.clone(), call.camera.clone().map(|camera| (camera, call.body.clone())));
-    let sighted = sighted.map(|(camera, photograph)| (camera, photograph, pinned.model.clone()));
+    let account = call.account.clone();
+    let sighted = call.camera.clone().map(|camera| (camera, call.body.clone(), pinned.model.clone()));
     let DecodedCall { request, answer, copied: _copied } = decode(call, &pinned.model).await?;
     if let AnswerForm::Tensors { id, .. } = &answer {
         told_id.clone_from(id);

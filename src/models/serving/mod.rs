@@ -309,6 +309,20 @@ impl Serving {
         })
     }
 
+    /// Answers a call whose content is the same for every version, with the one that is the default now. Returns that version,
+    /// too: its number would not be enough to find it afterwards, as a reload replaces a version by another one with the same
+    /// number.
+    pub async fn pin_and_infer(
+        &self,
+        name: &ModelName,
+        request: InferRequest,
+        principal: &Principal,
+    ) -> Result<(InferResponse, Arc<LoadedModel>), ServingError> {
+        let pinned = self.pin(name, None, principal)?;
+        let model = pinned.model.clone();
+        Ok((self.infer(pinned, request, principal).await?, model))
+    }
+
     /// Answers a call with the version that it pinned.
     pub async fn infer(
         &self,

@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use crate::repository::LoadedModel;
 use crate::scheduling::terms::Priority;
 
-/// What a call asks of a model, whatever the interface it came by. Valid as far as it can be without the model: tensors fill
+/// One call of a model, the same for every interface. Valid as far as it can be without the model: tensors fill
 /// their shapes.
 #[derive(Debug, Clone)]
 pub struct InferRequest {
@@ -33,7 +33,7 @@ pub struct InferRequest {
     pub account: Account,
 }
 
-/// What a caller sends to a model, and the form in which it wants the answer.
+/// The data that a caller sends to a model, and the form in which it wants the answer.
 #[derive(Debug, Clone)]
 pub enum Payload {
     /// Inputs of the model.
@@ -137,7 +137,7 @@ pub struct InferResponse {
     pub cache: Option<CacheOutcome>,
     /// The feature values that the inputs were made of, if the caller asked for them.
     pub features: Vec<UsedFeature>,
-    /// What the model's pipeline made of the outputs, for a caller that wants JSON of it.
+    /// Result that the model's pipeline made of the outputs, for a caller that wants JSON of it.
     pub result: Option<PipelineResult>,
     /// Memory of the outputs, counted while they exist.
     pub memory: Hold,
