@@ -19,6 +19,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     // Requests.
     ("json", ledge::protocol::fuzz::fuzz_json),
     ("binary", ledge::protocol::fuzz::fuzz_binary),
+    ("grpc_request", ledge::grpc::fuzz_request),
     ("repository_call", ledge::protocol::fuzz::fuzz_repository_call),
     ("feast", ledge::protocol::fuzz::fuzz_feast),
     ("vision_form", ledge::protocol::deepstack::fuzz_form),
@@ -26,7 +27,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("tokenizer", ledge::pipeline::tokenizer::fuzz_tokenizer),
     ("headers", ledge::http::fuzz::fuzz_headers),
     ("api_key", fuzz_key),
-    ("certificate", ledge::http::tls::fuzz_certificate),
+    ("certificate", ledge::listener::tls::fuzz_certificate),
     ("photograph", ledge::pipeline::image::fuzz_image),
     ("scaled_jpeg", ledge::pipeline::image::fuzz_scaled_jpeg),
     ("table_rows", ledge::pipeline::table::cell::fuzz_rows),

@@ -22,14 +22,17 @@ use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
 use ledge_features::registry::Registry;
+use ledge_grpc::config::GrpcConfig;
 use ledge_http::config::HttpConfig;
-use ledge_http::tls::config::ClientCertificates;
 use ledge_http::vision::config::VisionConfig;
 use ledge_identity::access::Permission;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::device::DeviceConfig;
 use ledge_identity::keys;
 use ledge_identity::sealing::EncryptionConfig;
+use ledge_listener::address::{self, ListenAddress};
+use ledge_listener::tls::TlsSource;
+use ledge_listener::tls::config::ClientCertificates;
 use ledge_models::repository;
 use ledge_models::repository::config::RepositoryConfig;
 use ledge_models::runtimes::RuntimesConfig;
@@ -80,6 +83,7 @@ configuration! {
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub http: HttpConfig,
+    pub grpc: GrpcConfig,
     pub vision: VisionConfig,
     pub console: ConsoleConfig,
     pub access: AccessConfig,
@@ -187,7 +191,7 @@ impl Config {
     /// The defaults of an installed package, with the paths of the distribution.
     pub fn packaged() -> Self {
         let mut config = Self::default();
-        config.http.resolve_sockets(Path::new("/run/ledge"));
+        address::resolve_sockets(&mut config.http.listen, Path::new("/run/ledge"));
         config.repository.packaged = "/usr/share/ledge/models".into();
         config.runtimes.dir = "/usr/lib/ledge/runtimes".into();
         config.features.views = "/etc/ledge/feature_views.d".into();
@@ -202,6 +206,12 @@ impl Config {
         let mut config = Self::default();
         config.resolve(root);
         config
+    }
+
+    /// The certificate of this box, and the addresses that show it.
+    pub fn tls_source(&self) -> TlsSource {
+        let listen = self.http.listen.iter().chain(&self.grpc.listen).cloned();
+        TlsSource::new(&self.http.tls, listen.collect(), &self.state.path)
     }
 
     /// The destinations to which this box connects only through a proxy, each with its proxy.
@@ -337,10 +347,23 @@ impl Config {
         (!asks && !self.access.certificates.is_empty()).then(|| Problem::new("access.certificates", problem))
     }
 
+    /// Addresses of gRPC that HTTP has too, and TLS for gRPC alone without a certificate.
+    fn grpc_problems(&self) -> Vec<Problem> {
+        let taken = |address: &ListenAddress| self.http.listen.iter().any(|other| other.conflicts_with(address));
+        let listed = self.grpc.listen.iter().enumerate().filter(|(_, address)| taken(address));
+        let listed = listed.map(|(index, address)| {
+            Problem::new(format!("grpc.listen[{index}]"), format!("{address} is also in http.listen"))
+        });
+        let needs_tls = self.grpc.listen.iter().any(ListenAddress::is_tls) && !self.http.serves_tls();
+        let of_tls = needs_tls.then(|| self.http.tls.missing_certificate("grpc.listen")).flatten();
+        listed.chain(of_tls.map(|problem| problem.within("http"))).collect()
+    }
+
     /// The reason why no caller could get in from the network, although this box listens there.
     pub fn lets_nobody_in(&self) -> Option<String> {
         let keys = self.state.path.join(keys::FILE);
-        self.http.is_exposed().then(|| self.access.lets_nobody_in(&keys)).flatten()
+        let is_exposed = self.http.is_exposed() || self.grpc.listen.iter().any(ListenAddress::is_exposed);
+        is_exposed.then(|| self.access.lets_nobody_in(&keys)).flatten()
     }
 
     /// The mistakes in values that are well-formed. The sections `unread` have only their defaults: they are not
@@ -358,6 +381,7 @@ impl Config {
         let destinations = self.destinations();
         problems.extend(destinations.iter().flat_map(|destination| destination.problems(&self.egress)));
         problems.extend(self.certificate_problem());
+        problems.extend(self.grpc_problems());
         problems.extend(self.group_problems());
         problems.extend(self.camera_problems());
         problems.extend(self.alert_problems());

@@ -64,11 +64,13 @@ use ledge_engine::cores::Topology;
 use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
-use ledge_http::{self as http, Handover, Listeners, ServerTls, StoreFolder};
+use ledge_grpc::part::GrpcPart;
+use ledge_http::{self as http, StoreFolder};
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device;
 use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
+use ledge_listener::{ConnectionLimits, Handover, Listeners, ServerTls};
 use ledge_models::repository::load_records::file::LoadRecordFile;
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{ModelDefaults, Refresh, Repository, Sources};
@@ -254,9 +256,10 @@ impl App {
             );
         }
         remove_leftovers();
-        let listeners = Listeners::bind(&config.http, handover).await?;
+        let endpoints = config.http.endpoints().into_iter().chain(config.grpc.endpoints()).collect();
+        let listeners = Listeners::bind(endpoints, config.http.socket_mode, handover).await?;
         let (audit, audit_queue) = AuditSink::with_policy(config.audit.policy());
-        let tls = ServerTls::open(&config.http, &config.state.path, audit.clone());
+        let tls = ServerTls::open(config.tls_source(), config.http.max_connections, audit.clone());
 
         let audit_mark = audit.mark();
         audit.record_own(AuditEvent::Started { version: env!("CARGO_PKG_VERSION").into() });
@@ -371,6 +374,10 @@ impl App {
             Arc::new(audit),
             Arc::new(self.serving.clone()),
         ];
+        if !self.config.grpc.listen.is_empty() {
+            let (readiness, shutdown) = (self.environment.readiness.clone(), self.environment.shutdown.clone());
+            parts.push(Arc::new(GrpcPart { serving: self.serving.clone(), readiness, shutdown }));
+        }
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
         let (config, repository) = (&self.config, self.serving.repository());
         let findings = findings::source(config, repository, cameras, messages, routers, &self.seal);
@@ -429,7 +436,10 @@ impl App {
             shutdown: shutdown.clone(),
         });
         let routers = http::Routers::new(&app);
-        listeners.serve(&routers, &config.http, tls.as_ref(), readiness, shutdown);
+        let (idle, write) = (config.http.header_timeout(), config.http.write_timeout());
+        let services = [http::service(&routers, &config.http), ledge_grpc::service(routers.grpc(), idle, write)];
+        let limits = ConnectionLimits { max_connections: config.http.max_connections, write_timeout: write };
+        listeners.serve(&services, limits, tls.as_ref(), readiness, shutdown);
         own_routers.keep(routers, shutdown);
 
         let handle = updates.handle();

@@ -13,6 +13,7 @@ mod machine;
 
 use std::path::Path;
 
+use ledge_listener::doctor;
 use ledge_part::check::Check;
 use ledge_part::section::DoctorContext;
 use serde_json::Value;
@@ -45,6 +46,9 @@ pub fn findings(config: &Config, seeker: Seeker, ask_daemon: &dyn Fn(&str) -> Op
     let mut checks = machine::checks(config, Path::new("/"));
     checks.push(access::check(config));
     checks.extend(config.sections().iter().flat_map(|(_, section)| section.doctor(&site)));
+    if !config.http.serves_tls() {
+        checks.extend(doctor::tls("grpc tls", &config.tls_source()));
+    }
     checks.extend(cameras::checks(config, ask_daemon));
     if seeker == Seeker::Command {
         // The daemon adds the states of its cameras itself.

@@ -63,6 +63,7 @@ class Triton(Peer):
     """
 
     name, environment = "Triton", "triton"
+    grpc_port = None  # None is without gRPC
 
     def __init__(self, folder, models, threads=1):
         super().__init__(folder, models, threads)
@@ -101,7 +102,8 @@ class Triton(Peer):
             "--model-control-mode", "explicit", "--load-model", "*",
             "--backend-directory", self.backends, "--cache-directory", self.root / "caches",
             "--cache-config", f"local,size={64 << 20}", "--http-address", "127.0.0.1", "--http-port", self.port,
-            "--allow-grpc", "false", "--allow-metrics", "false", "--log-info", "false",
+            *(["--grpc-address", "127.0.0.1", "--grpc-port", self.grpc_port] if self.grpc_port else ["--allow-grpc", "false"]),
+            "--allow-metrics", "false", "--log-info", "false",
         ], {"LD_LIBRARY_PATH": ":".join(map(str, libraries)),
             # The embedded Python is isolated: it finds its packages by the python3 that comes first in PATH.
             "PATH": f"{self.python.parent}:{os.environ['PATH']}"}

@@ -8,7 +8,6 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use ledge_base::toml_check::Mistake;
 use ledge_egress::ip_filter::{self, FilterRule};
-use ledge_http::config::ListenAddress;
 
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::{CheckResult, Config};
@@ -142,13 +141,16 @@ fn show(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit>
     Ok(Exit::Success)
 }
 
-/// The addresses of http.listen that other machines can reach.
+/// The addresses of http.listen and grpc.listen that other machines can reach.
 pub(super) fn open_listeners(config: &Config) -> Vec<String> {
-    let is_open = |address: &&ListenAddress| match address {
-        ListenAddress::Tcp(tcp) | ListenAddress::Tls(tcp) => !tcp.ip().to_canonical().is_loopback(),
-        ListenAddress::Unix(_) => false,
-    };
-    config.http.listen.iter().filter(is_open).map(ToString::to_string).collect()
+    config
+        .http
+        .listen
+        .iter()
+        .chain(&config.grpc.listen)
+        .filter(|address| address.is_exposed())
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// The drop-in for a configuration; `resolver` is the text of [`ip_filter::RESOLV_CONF`].

@@ -6,8 +6,8 @@ use std::process::Command;
 use clap::Args;
 use ledge_base::sys;
 use ledge_base::telemetry::logging;
-use ledge_http::{Handover, LISTENERS_VARIABLE};
 use ledge_isolation::{SPAWNER_VARIABLE, SpawnerProcess};
+use ledge_listener::{Handover, LISTENERS_VARIABLE};
 use rustix::process::DumpableBehavior;
 
 use super::{BadConfiguration, Exit, Globals, Output};

@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use clap::Args;
 use ledge_base::secret::SecretFile;
 use ledge_egress::DaemonAddress;
-use ledge_http::config::ListenAddress;
 use ledge_identity::api_key::ApiKey;
+use ledge_listener::address::ListenAddress;
 
 use super::Globals;
 

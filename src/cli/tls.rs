@@ -5,10 +5,10 @@ use std::io::Write as _;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use ledge_base::clock;
-use ledge_http::config::{HttpConfig, ListenAddress};
-use ledge_http::tls::{self, CertificateFacts};
+use ledge_listener::tls::CertificateFacts;
 
 use super::{Exit, Globals, Output};
+use crate::config::Config;
 
 /// The arguments of `ledge tls`.
 #[derive(Debug, Args)]
@@ -44,8 +44,9 @@ Examples:
 pub fn run(globals: &Globals, args: &TlsArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let TlsCommand::Show(args) = &args.command;
     let config = globals.load_config()?;
-    let found = tls::inspect(&config.http, &config.state.path);
-    let found = found.context("no address of http.listen starts with https://, so no certificate is used")?;
+    let found = config.tls_source().inspect();
+    let found =
+        found.context("no address of http.listen or grpc.listen starts with https://, so no certificate is used")?;
     let is_made = config.http.tls.self_signed;
     let reason = if is_made {
         "the self-signed certificate does not exist or cannot be used; the server makes one when it starts"
@@ -60,16 +61,16 @@ pub fn run(globals: &Globals, args: &TlsArgs, out: &mut Output) -> anyhow::Resul
             "file": found.certificate_file,
             "certificate": certificate,
             "client_certificates": config.http.tls.client_certificates,
-            "listen": listeners(&config.http),
+            "listen": listeners(&config),
         });
         writeln!(out, "{report:#}")?;
     } else {
-        write!(out, "{}", text(&config.http, &found.certificate_file.to_string(), certificate))?;
+        write!(out, "{}", text(&config, &found.certificate_file.to_string(), certificate))?;
     }
     Ok(Exit::Success)
 }
 
-fn text(http: &HttpConfig, file: &str, certificate: &CertificateFacts) -> String {
+fn text(config: &Config, file: &str, certificate: &CertificateFacts) -> String {
     let signed = if certificate.self_signed { "itself" } else { &certificate.issuer };
     let rows = [
         ("file", file.to_owned()),
@@ -79,13 +80,13 @@ fn text(http: &HttpConfig, file: &str, certificate: &CertificateFacts) -> String
         ("valid until", clock::rfc3339(certificate.not_after_ms)),
         ("SHA-256", certificate.shown_fingerprint()),
         ("public key", certificate.public_key.clone()),
-        ("shown at", listeners(http).join(", ")),
-        ("client certificates", http.tls.client_certificates.to_string()),
+        ("shown at", listeners(config).join(", ")),
+        ("client certificates", config.http.tls.client_certificates.to_string()),
     ];
     rows.map(|(name, value)| format!("{name:<19}  {value}\n")).concat()
 }
 
-fn listeners(http: &HttpConfig) -> Vec<String> {
-    let with_tls = http.listen.iter().filter(|address| matches!(address, ListenAddress::Tls(_)));
-    with_tls.map(ToString::to_string).collect()
+fn listeners(config: &Config) -> Vec<String> {
+    let listen = config.http.listen.iter().chain(&config.grpc.listen);
+    listen.filter(|address| address.is_tls()).map(ToString::to_string).collect()
 }

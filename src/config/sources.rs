@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::toml_check::{self, Checked, EntryPlace, Mistake, Problem};
 use ledge_features::registry::Registry;
-use ledge_http::LISTENERS_VARIABLE;
 use ledge_isolation::SPAWNER_VARIABLE;
+use ledge_listener::LISTENERS_VARIABLE;
 use ledge_updates::configuration;
 use toml::de::DeValue;
 

@@ -1,26 +1,21 @@
 //! The section `[http]` of the configuration.
 
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 use std::time::Duration;
 
-use ledge_base::toml_check::{Problem, from_text, in_range};
+use ledge_base::toml_check::{Problem, in_range};
+use ledge_listener::Endpoint;
+use ledge_listener::address::{self, ListenAddress, SocketMode, one_or_many};
+use ledge_listener::tls::config::TlsConfig;
 use ledge_part::check::Check;
 use ledge_part::handler_context::BodyLimits;
 use ledge_part::section::{DoctorContext, Section};
-use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::browser::HostName;
-use super::handover::Endpoint;
 use super::local_plain::{self, LocalPlain};
-use super::tls::config::HttpTlsConfig;
-use crate::doctor;
-
-/// The longest path of a Unix socket on Linux, in bytes.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
+use crate::{SERVICE, doctor};
 
 /// The listeners of the HTTP interface and the limits on callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +51,7 @@ pub struct HttpConfig {
     #[serde(deserialize_with = "in_range::<100, 3_600_000, _, _>")]
     pub write_timeout_ms: u64,
     /// The section `[http.tls]`: for addresses that start with `https://`.
-    pub tls: HttpTlsConfig,
+    pub tls: TlsConfig,
     /// The sections `[[http.local_plain]]`.
     pub local_plain: Vec<LocalPlain>,
 }
@@ -68,7 +63,7 @@ impl Default for HttpConfig {
                 ListenAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 8000))),
                 ListenAddress::Unix("ledge.sock".into()),
             ],
-            socket_mode: SocketMode(0o660),
+            socket_mode: SocketMode::GROUP,
             allowed_hosts: Vec::new(),
             max_body_bytes: 64 << 20,
             max_memory_bytes: 512 << 20,
@@ -77,7 +72,7 @@ impl Default for HttpConfig {
             header_timeout_ms: 30_000,
             body_timeout_ms: 60_000,
             write_timeout_ms: 30_000,
-            tls: HttpTlsConfig::default(),
+            tls: TlsConfig::default(),
             local_plain: Vec::new(),
         }
     }
@@ -96,9 +91,9 @@ impl HttpConfig {
     }
 
     /// Every listener.
-    pub(super) fn endpoints(&self) -> Vec<Endpoint> {
-        let listen = self.listen.iter().map(|address| (address.clone(), None));
-        listen.chain(self.local_plain.iter().map(|plain| (plain.address(), Some(plain.clone())))).collect()
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        let listen = self.listen.iter().map(|address| Endpoint::new(SERVICE, address.clone()));
+        listen.chain(self.local_plain.iter().map(LocalPlain::endpoint)).collect()
     }
 
     /// The limits of one body.
@@ -111,21 +106,9 @@ impl HttpConfig {
         Duration::from_millis(self.write_timeout_ms)
     }
 
-    /// Makes the paths of Unix sockets relative to `root`.
-    pub fn resolve_sockets(&mut self, root: &Path) {
-        for address in &mut self.listen {
-            if let ListenAddress::Unix(path) = address {
-                *path = root.join(&path);
-            }
-        }
-    }
-
     /// Returns `true` if it listens beyond loopback, where callers need a credential.
     pub fn is_exposed(&self) -> bool {
-        self.endpoints().iter().any(|(address, _)| match address {
-            ListenAddress::Tcp(at) | ListenAddress::Tls(at) => is_beyond_loopback(at),
-            ListenAddress::Unix(_) => false,
-        })
+        self.endpoints().iter().any(|endpoint| endpoint.address.is_exposed())
     }
 
     /// The number of files that connections may have open, over TCP and over Unix sockets.
@@ -135,160 +118,13 @@ impl HttpConfig {
 
     /// Returns `true` if an address is served with TLS.
     pub fn serves_tls(&self) -> bool {
-        self.listen.iter().any(|address| matches!(address, ListenAddress::Tls(_)))
+        self.listen.iter().any(ListenAddress::is_tls)
     }
-}
-
-/// Returns `true` if an address can be reached from the network. An IPv4 address may be written as IPv6.
-fn is_beyond_loopback(address: &SocketAddr) -> bool {
-    !address.ip().to_canonical().is_loopback()
-}
-
-/// The address of a listener: `HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ListenAddress {
-    /// An address and port; port 0 lets the system choose.
-    Tcp(SocketAddr),
-    Tls(SocketAddr),
-    Unix(PathBuf),
-}
-
-impl ListenAddress {
-    /// Returns `true` if both cannot be bound at once. Port 0 is another port each time.
-    pub(super) fn conflicts_with(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Tcp(one) | Self::Tls(one), Self::Tcp(other) | Self::Tls(other)) => one == other && one.port() != 0,
-            _ => self == other,
-        }
-    }
-}
-
-/// The error for a text that is not a listen address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "expected \"HOST:PORT\" or \"https://HOST:PORT\" with an IP address or localhost, or \"unix:PATH\", got {text:?}"
-)]
-pub struct InvalidListenAddress {
-    text: String,
-}
-
-impl FromStr for ListenAddress {
-    type Err = InvalidListenAddress;
-
-    fn from_str(text: &str) -> Result<Self, InvalidListenAddress> {
-        let invalid = || InvalidListenAddress { text: text.chars().take(SOCKET_PATH_BYTES_MAX).collect() };
-        match (text.strip_prefix("unix:"), text.strip_prefix("https://")) {
-            (Some(path), _) if !path.is_empty() && !path.contains('\0') => Ok(Self::Unix(path.into())),
-            (Some(_), _) => Err(invalid()),
-            (None, Some(text)) => tcp(text).map(Self::Tls).ok_or_else(invalid),
-            (None, None) => tcp(text).map(Self::Tcp).ok_or_else(invalid),
-        }
-    }
-}
-
-fn tcp(text: &str) -> Option<SocketAddr> {
-    match text.strip_prefix("localhost:") {
-        Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?))),
-        // A name is refused: it would be resolved only once, at the start.
-        None => text.parse().ok(),
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Tls(address) => write!(f, "https://{address}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for ListenAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        from_text(deserializer)
-    }
-}
-
-impl Serialize for ListenAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// The permissions of a file, as the octal digits that `chmod` takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SocketMode(u32);
-
-impl SocketMode {
-    /// The bits, for `chmod`.
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-}
-
-/// The error for a text that is not a socket mode.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected three octal digits as for chmod, for example \"0660\", got {text:?}")]
-pub struct InvalidSocketMode {
-    text: String,
-}
-
-impl FromStr for SocketMode {
-    type Err = InvalidSocketMode;
-
-    fn from_str(text: &str) -> Result<Self, InvalidSocketMode> {
-        let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
-        let octal = digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
-        let bits = if octal { u32::from_str_radix(digits, 8).ok() } else { None };
-        bits.map(Self).ok_or_else(|| InvalidSocketMode { text: text.chars().take(16).collect() })
-    }
-}
-
-impl fmt::Display for SocketMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04o}", self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for SocketMode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        from_text(deserializer)
-    }
-}
-
-impl Serialize for SocketMode {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// Deserializes a list of addresses, or one address without brackets, as in `LEDGE_HTTP_LISTEN=127.0.0.1:8000`.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListenAddress>, D::Error> {
-    struct OneOrMany;
-
-    impl<'de> Visitor<'de> for OneOrMany {
-        type Value = Vec<ListenAddress>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of \"HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"")
-        }
-
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            text.parse().map(|address| vec![address]).map_err(E::custom)
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, sequence: A) -> Result<Self::Value, A::Error> {
-            Deserialize::deserialize(SeqAccessDeserializer::new(sequence))
-        }
-    }
-
-    deserializer.deserialize_any(OneOrMany)
 }
 
 impl Section for HttpConfig {
     fn resolve(&mut self, root: &Path) {
-        self.resolve_sockets(root);
+        address::resolve_sockets(&mut self.listen, root);
         self.tls.resolve(root);
     }
 
@@ -297,29 +133,7 @@ impl Section for HttpConfig {
         if self.listen.is_empty() {
             problems.push(Problem::new("listen", "is empty: add at least one address"));
         }
-
-        for (index, address) in self.listen.iter().enumerate() {
-            let problem = if self.listen.iter().take(index).any(|earlier| earlier.conflicts_with(address)) {
-                format!("{address} is named twice")
-            } else {
-                match address {
-                    ListenAddress::Tcp(tcp) if is_beyond_loopback(tcp) => format!(
-                        "{tcp} can be reached from the network without encryption: set it to https://{tcp} with a \
-                         certificate in [http.tls], or to 127.0.0.1:{port}, [::1]:{port} or a unix: path",
-                        port = tcp.port(),
-                    ),
-                    ListenAddress::Unix(path) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
-                        format!(
-                            "the path {} is longer than {SOCKET_PATH_BYTES_MAX} bytes, the limit for a Unix socket",
-                            path.display()
-                        )
-                    }
-                    _ => continue,
-                }
-            };
-            problems.push(Problem::new(format!("listen[{index}]"), problem));
-        }
-
+        problems.extend(address::problems(&self.listen));
         if self.max_memory_bytes < self.max_body_bytes {
             let reason = format!(
                 "is smaller than http.max_body_bytes ({}), so the largest body would always be refused: set it to a \
@@ -329,7 +143,10 @@ impl Section for HttpConfig {
             problems.push(Problem::new("max_memory_bytes", reason));
         }
         problems.extend(local_plain::problems(&self.local_plain, &self.listen));
-        problems.extend(self.tls.problems(self.serves_tls()));
+        if self.serves_tls() {
+            problems.extend(self.tls.missing_certificate("http.listen"));
+        }
+        problems.extend(self.tls.problems());
         problems
     }
 
@@ -344,45 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_an_ip_with_port_localhost_or_a_socket_path() {
-        for good in [
-            "127.0.0.1:8000",
-            "[::1]:0",
-            "0.0.0.0:80",
-            "https://0.0.0.0:8443",
-            "https://[::]:0",
-            "unix:ledge.sock",
-            "unix:/run/ledge/ledge.sock",
-        ] {
-            assert_eq!(good.parse::<ListenAddress>().map(|address| address.to_string()), Ok(good.into()));
-        }
-        assert_eq!("localhost:1".parse(), Ok(ListenAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))));
-        assert_eq!("https://localhost:1".parse(), Ok(ListenAddress::Tls(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))));
-        for bad in [
-            "",
-            "localhost",
-            "8000",
-            ":8000",
-            "example.com:80",
-            "127.0.0.1",
-            "127.0.0.1:65536",
-            "https://",
-            "https://127.0.0.1",
-            "https://127.0.0.1:1/",
-            "https://example.com:443",
-            "http://127.0.0.1:1",
-            "unix:",
-            "unix:\0",
-        ] {
-            assert!(bad.parse::<ListenAddress>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn listening_beyond_loopback_is_refused_without_tls() {
         let config = |listen: &[&str]| {
             let listen = listen.iter().map(|text| text.parse().unwrap()).collect();
-            let tls = HttpTlsConfig { self_signed: true, ..HttpTlsConfig::default() };
+            let tls = TlsConfig { self_signed: true, ..TlsConfig::default() };
             HttpConfig { listen, tls, ..HttpConfig::default() }
         };
         let problems = |listen: &[&str]| config(listen).problems().len();
@@ -404,16 +186,7 @@ mod tests {
         config.tls.self_signed = true;
         assert_eq!(config.problems(), [Problem::new("listen[1]", "https://127.0.0.1:1 is named twice")]);
         config.listen = ["127.0.0.1:0", "unix:a"].map(|text| text.parse().unwrap()).into();
-        config.resolve_sockets(Path::new(&format!("/{}", "x".repeat(200))));
+        address::resolve_sockets(&mut config.listen, Path::new(&format!("/{}", "x".repeat(200))));
         assert_eq!(config.problems().len(), 1);
-    }
-
-    #[test]
-    fn a_mode_is_octal_and_keeps_its_digits() {
-        assert_eq!("0660".parse::<SocketMode>().map(SocketMode::bits), Ok(0o660));
-        assert_eq!("600".parse::<SocketMode>().map(|mode| mode.to_string()), Ok("0600".into()));
-        for bad in ["", "0", "66", "0o660", "0688", "1777", "06600", "+660", "rw-"] {
-            assert!(bad.parse::<SocketMode>().is_err(), "{bad}");
-        }
     }
 }

@@ -10,18 +10,17 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::HttpBody;
 use axum::http::StatusCode;
 use hyper::body::{Frame, SizeHint};
+use ledge_listener::ConnectionCalls;
 use ledge_part::api_error::ErrorBody;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::head_lines::{HeadLines, Progress};
 
@@ -30,136 +29,23 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same while the caller sends nothing.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The calls of one connection.
+/// The requests of one connection, as far as their bytes tell. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct ConnectionCalls(Arc<CallCounts>);
+pub struct RequestBytes(Arc<RequestState>);
 
-#[derive(Debug)]
-struct CallCounts {
-    begun: AtomicU64,
-    /// Calls whose answer hyper has taken as a whole.
-    ended: AtomicU64,
-    /// Calls whose answer was written as a whole.
-    answered: AtomicU64,
-    /// The time at which the last call began or was answered, or the connection was accepted.
-    changed: Mutex<Instant>,
-    /// Set when the connection must end to make room for another one.
-    is_asked_to_end: AtomicBool,
-    asked_to_end: Notify,
+#[derive(Debug, Default)]
+struct RequestState {
     /// Where the bytes that are received are within requests.
     progress: Progress,
-    /// Set while a newcomer waits for the place of any connection; shared by the connections of one limit.
-    is_room_wanted: Arc<AtomicBool>,
     /// Set when the body of a call was dropped before its end.
     is_unread: AtomicBool,
 }
 
-/// Counts one call as open, until hyper has taken the whole answer or dropped it.
-#[derive(Debug)]
-pub struct CallGuard(Arc<CallCounts>);
-
-impl Default for CallCounts {
-    fn default() -> Self {
-        Self {
-            begun: AtomicU64::default(),
-            ended: AtomicU64::default(),
-            answered: AtomicU64::default(),
-            changed: Mutex::new(Instant::now()),
-            is_asked_to_end: AtomicBool::default(),
-            asked_to_end: Notify::default(),
-            progress: Progress::default(),
-            is_room_wanted: Arc::default(),
-            is_unread: AtomicBool::default(),
-        }
-    }
-}
-
-impl CallCounts {
-    fn changed(&self) -> MutexGuard<'_, Instant> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ConnectionCalls {
-    /// The calls of a connection under a limit that sets `is_room_wanted`.
-    pub fn new(is_room_wanted: Arc<AtomicBool>) -> Self {
-        Self(Arc::new(CallCounts { is_room_wanted, ..CallCounts::default() }))
-    }
-
-    /// Begins a call.
-    pub fn begin(&self) -> CallGuard {
-        self.0.begun.fetch_add(1, Ordering::Relaxed);
-        *self.0.changed() = Instant::now();
-        CallGuard(self.0.clone())
-    }
-
-    /// The time since the last call was answered; `None` until then, and once the connection was asked to end.
-    pub fn idle_for(&self) -> Option<Duration> {
-        let is_idle = self.is_answered() && !self.is_asked_to_end();
-        is_idle.then(|| self.0.changed().elapsed())
-    }
-
-    /// Returns `true` until the first call.
-    pub fn is_silent(&self) -> bool {
-        self.begun() == 0
-    }
-
-    /// Asks the connection to end unless a call is open.
-    pub fn end(&self) {
-        self.0.is_asked_to_end.store(true, Ordering::Relaxed);
-        self.0.asked_to_end.notify_waiters();
-    }
-
-    /// Waits until the connection is asked to end.
-    pub async fn asked_to_end(&self) {
-        let asked = self.0.asked_to_end.notified();
-        if !self.is_asked_to_end() {
-            asked.await;
-        }
-    }
-
-    /// Returns `true` if the connection was asked to end, and no call is open.
-    pub fn may_end_now(&self) -> bool {
-        self.is_asked_to_end() && self.is_answered()
-    }
-
-    /// Returns `true` if the answer that begins now should be the last one of its connection, because a newcomer waits for
-    /// a place. One answer is enough for one newcomer.
-    pub fn gives_way(&self) -> bool {
-        // Almost never set, so the shared value is only read.
-        let is_wanted = &self.0.is_room_wanted;
-        is_wanted.load(Ordering::Relaxed) && is_wanted.swap(false, Ordering::Relaxed)
-    }
-
+impl RequestBytes {
     /// Wraps the request body of a call, whose head was parsed just now.
     pub fn body<B: HttpBody>(&self, body: B) -> RequestBody<B> {
         self.0.progress.head_parsed(body.size_hint().exact());
-        RequestBody { body, counts: self.0.clone(), is_read: false }
-    }
-
-    /// Returns `true` if no answer to a call is missing or being written.
-    fn is_answered(&self) -> bool {
-        self.0.answered.load(Ordering::Relaxed) == self.begun()
-    }
-
-    /// Counts all calls that have begun as answered.
-    pub fn answered(&self) {
-        let calls = self.begun();
-        if self.0.answered.swap(calls, Ordering::Relaxed) != calls {
-            *self.0.changed() = Instant::now();
-        }
-    }
-
-    fn is_asked_to_end(&self) -> bool {
-        self.0.is_asked_to_end.load(Ordering::Relaxed)
-    }
-
-    fn begun(&self) -> u64 {
-        self.0.begun.load(Ordering::Relaxed)
-    }
-
-    fn ended(&self) -> u64 {
-        self.0.ended.load(Ordering::Relaxed)
+        RequestBody { body, state: self.0.clone(), is_read: false }
     }
 }
 
@@ -167,7 +53,7 @@ impl ConnectionCalls {
 #[derive(Debug)]
 pub struct RequestBody<B: HttpBody> {
     body: B,
-    counts: Arc<CallCounts>,
+    state: Arc<RequestState>,
     is_read: bool,
 }
 
@@ -196,48 +82,8 @@ impl<B: HttpBody + Unpin> HttpBody for RequestBody<B> {
 impl<B: HttpBody> Drop for RequestBody<B> {
     fn drop(&mut self) {
         if !self.is_read && !self.body.is_end_stream() {
-            self.counts.is_unread.store(true, Ordering::Relaxed);
+            self.state.is_unread.store(true, Ordering::Relaxed);
         }
-    }
-}
-
-impl Drop for CallGuard {
-    fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl CallGuard {
-    /// Keeps the call open until hyper has taken all of the answer.
-    pub fn until_sent(self, body: Body) -> ResponseBody {
-        ResponseBody { body, _call: self }
-    }
-}
-
-/// The body of the answer to a call.
-#[derive(Debug)]
-pub struct ResponseBody {
-    body: Body,
-    _call: CallGuard,
-}
-
-impl HttpBody for ResponseBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -246,15 +92,16 @@ impl HttpBody for ResponseBody {
 pub struct ParseErrorStream<S> {
     stream: S,
     calls: ConnectionCalls,
+    requests: RequestBytes,
     lines: HeadLines,
     /// The status of a withheld reply.
     status: Option<StatusCode>,
 }
 
 impl<S> ParseErrorStream<S> {
-    /// Wraps the stream of the connection that makes `calls`.
-    pub fn new(stream: S, calls: ConnectionCalls) -> Self {
-        Self { stream, calls, lines: HeadLines::default(), status: None }
+    /// Wraps the stream of the connection that makes `calls` by `requests`.
+    pub fn new(stream: S, calls: ConnectionCalls, requests: RequestBytes) -> Self {
+        Self { stream, calls, requests, lines: HeadLines::default(), status: None }
     }
 
     /// Withholds a reply that begins with `head`.
@@ -275,7 +122,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
         }
         // A connection that lingers is idle.
         self.calls.answered();
-        if error.is_some() || self.calls.0.is_unread.load(Ordering::Relaxed) {
+        if error.is_some() || self.requests.0.is_unread.load(Ordering::Relaxed) {
             let _ = tokio::time::timeout(LINGER_TIMEOUT, self.drain()).await;
         }
         Ok(())
@@ -314,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
                      content-length"
                 )
             }
-            _ if self.calls.0.progress.has_bare_line_feed() => {
+            _ if self.requests.0.progress.has_bare_line_feed() => {
                 "a line of the request's head ends with a bare line feed: end each line with CR LF".to_owned()
             }
             StatusCode::URI_TOO_LONG => "the path of the request is longer than 65534 bytes".to_owned(),
@@ -330,8 +177,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for ParseErrorStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, calls, lines, .. } = &mut *self;
-        lines.poll_read(Pin::new(stream), &calls.0.progress, context, buffer)
+        let Self { stream, requests, lines, .. } = &mut *self;
+        lines.poll_read(Pin::new(stream), &requests.0.progress, context, buffer)
     }
 }
 
@@ -365,7 +212,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         // hyper flushes only when it has nothing left to write. So an answer that it has taken as a whole is written.
-        if matches!(flushed, Poll::Ready(Ok(()))) && self.calls.ended() == self.calls.begun() {
+        if matches!(flushed, Poll::Ready(Ok(()))) && self.calls.are_ended() {
             self.calls.answered();
         }
         flushed
@@ -383,6 +230,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
 mod tests {
     use std::convert::Infallible;
 
+    use axum::body::Body;
     use axum::http::{Request, Response};
     use futures_util::StreamExt as _;
     use hyper::body::Incoming;
@@ -400,7 +248,7 @@ mod tests {
     async fn served(requests: &str, pieces: &'static [&'static str]) -> String {
         let (stream, mut caller) = tokio::io::duplex(64);
         let calls = ConnectionCalls::default();
-        let stream = ParseErrorStream::new(stream, calls.clone());
+        let stream = ParseErrorStream::new(stream, calls.clone(), RequestBytes::default());
         let service = service_fn(move |_: Request<Incoming>| {
             let call = calls.begin();
             async move {

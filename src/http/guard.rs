@@ -10,13 +10,13 @@ use axum::http::uri::Scheme;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use ledge_base::names::{FeatureName, ModelName};
+use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::{Access, Role};
 use ledge_identity::authentication::{Caller, CredentialError, Lacking, Limited, Peer, Proof, RequestPermit};
 use ledge_part::api_error::ApiError;
 use ledge_part::route::{ErrorForm, RouteRule, Scope};
-use ledge_part::{body, counted_body};
+use ledge_part::{access, body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
 use super::browser::{self, ForeignRequest};
@@ -61,8 +61,9 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
         }
         Err(denied) => {
             // With `Expect: 100-continue`, reading the body would send the 100, so reply first.
-            let expects_continue = request.headers().contains_key(header::EXPECT);
-            if expects_continue {
+            // A stream of HTTP/2 is reset behind its answer.
+            let is_unread = request.headers().contains_key(header::EXPECT) || rule.form == ErrorForm::Grpc;
+            if is_unread {
                 drop(request);
             } else if denied.is_known {
                 body::discard(request.into_body(), app.context().limits()).await;
@@ -72,7 +73,7 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
 
             let Denied { failure, challenge, .. } = denied;
             let response = match rule.form {
-                ErrorForm::Ledge => failure.into_response(),
+                ErrorForm::Ledge | ErrorForm::Grpc => failure.into_response(),
                 ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
                 ErrorForm::OpenAi => OpenAiErrorResponse::from(failure).into_response(),
                 ErrorForm::DeepStack => VisionErrorResponse::from(failure).into_response(),
@@ -106,7 +107,7 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
         extensions.insert(caller.clone());
     }
     let Caller { principal, access, .. } = caller;
-    if rule.scope == Scope::Configured || rule.form == ErrorForm::DeepStack {
+    if rule.scope == Scope::Configured || matches!(rule.form, ErrorForm::DeepStack | ErrorForm::Grpc) {
         extensions.insert(*rule);
     }
     if matches!(rule.scope, Scope::Configured | Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
@@ -376,21 +377,8 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
 
 /// The refusal of a caller whose access is limited to other models.
 fn outside_scope(app: &App, rule: &RouteRule, principal: &Principal, access: &Access) -> Denied {
-    app.serving().audit().record_denied(principal, "model_scope");
-    let (method, path, scope) = (rule.method, rule.path, scope_words(access));
-    let message = format!("{principal} may not call {method} {path}: its access is limited to {scope}");
-    Denied { failure: ApiError::new(StatusCode::FORBIDDEN, message), challenge: None, is_known: true }
-}
-
-/// The models or feature views that access is limited to.
-fn scope_words(access: &Access) -> String {
-    let listed = |names: Vec<&str>| if names.is_empty() { "(none)".to_owned() } else { names.join(", ") };
-    let models = access.models().map(|models| models.iter().map(ModelName::as_str).collect());
-    let views = || access.feature_views().views().map(|views| views.iter().map(FeatureName::as_str).collect());
-    match models {
-        Some(models) => format!("the models {}", listed(models)),
-        None => format!("the feature views {}", listed(views().unwrap_or_default())),
-    }
+    let failure = access::outside_scope(app.serving().audit(), rule, principal, access);
+    Denied { failure, challenge: None, is_known: true }
 }
 
 /// `a`, `a or b`, `a, b or c`.

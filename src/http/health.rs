@@ -3,19 +3,14 @@
 use axum::extract::State;
 use axum::response::Response;
 use ledge_part::reply::json;
-use ledge_protocol::metadata::{Live, Ready, ServerMetadata};
+use ledge_protocol::metadata::{self, Live, Ready};
 
 use super::App;
 use super::reply::not_ready;
 
-/// The extensions of the protocol that the routes implement.
-const PROTOCOL_EXTENSIONS: [&str; 6] =
-    ["model_repository", "statistics", "model_configuration", "binary_tensor_data", "classification", "parameters"];
-
 /// `GET /v2`.
 pub async fn server_metadata(State(app): State<App>) -> Response {
-    let inference_cores = app.serving().repository().engine().cores().len();
-    json(&ServerMetadata::new("ledge", env!("CARGO_PKG_VERSION"), &PROTOCOL_EXTENSIONS, inference_cores))
+    json(&metadata::of_server(app.serving()))
 }
 
 /// `GET /v2/health/live`. Triton's clients read the status, those of KServe the body.

@@ -1,20 +1,10 @@
-//! HTTP: listeners, limits and routes, with one handler file for each noun. The only code that knows hyper's server; parts
-//! write their own routes with axum, too. The protocols themselves are in the crate `protocol`.
+//! HTTP/1.1 and its routes, with one handler file for each noun. Sockets, TLS and limits on connections are in the crate
+//! `listener`, the protocols in the crate `protocol`. Parts write their own routes with axum, too.
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[http]`
-//! * `connection.rs`, `handover.rs` - listeners bound early, served late, drained in order; sockets that stay open
-//!   while the program restarts
-//! * `tls/` - TLS as a server:
-//!   * `mod.rs` - the certificate of this box, renewed while it serves, and those of callers
-//!   * `config.rs`, `files.rs` - `[http.tls]`, and its files ready to serve with
-//!   * `handshake.rs`, `network_limiter.rs` - handshakes under limits, and the connections of one network
-//!   * `names.rs`, `self_signed.rs` - names and addresses of this box, and a certificate made for them
-//!   * `certificate.rs` - all code that reads X.509
-//!   * `metrics.rs` - the metrics of TLS
 //! * `local_plain.rs` - `[[http.local_plain]]`, addresses without encryption in a local network
-//! * `connection_limiter.rs` - the limit on connections, and the idle one that is closed for a new caller
-//! * `write_timeout.rs` - the timeout for a caller that does not read its answer
+//! * `connection.rs` - connections with HTTP/1.1
 //! * `head_lines.rs` - heads whose lines end with CR LF, and nothing else
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
 //! * `routes.rs` - `ROUTES`, the table of the routes of this crate, and the router of these and those of parts
@@ -31,8 +21,7 @@
 //! * `metrics.rs`, `metrics/` - `/metrics`; `exposition.rs` has the formats of Prometheus and OpenMetrics, `process.rs`
 //!   the metrics of the process and the machine
 //! * `reply.rs` - answers in the forms of KServe, Feast and DeepStack
-//! * `doctor.rs` - the findings of `ledge doctor` about listeners and TLS
-//! * `part.rs` - `[http]`, and TLS as a part of the daemon
+//! * `doctor.rs` - the findings of `ledge doctor` about `https://` addresses
 //! * `fuzz.rs` - invariants of the readers of headers
 //!
 //! Bodies, JSON answers and errors are in the crate `part`. The routes of updates, of the audit log and of the
@@ -47,11 +36,11 @@
 //!   that Feast's client expects, and every path of DeepStack's interface that of DeepStack.
 //! * Memory of a call counts until the caller has read the answer.
 //! * Figures are read from their owners at each scrape. Nothing is counted twice.
-//! * The crate knows no runtime, and no file of the repository. Only `tls/certificate.rs` reads X.509.
+//! * The crate knows no runtime, and no file of the repository.
 //!
 //! # One caller
 //!
-//! 1. `connection.rs` makes a `Peer` of a connection: an address with the certificate of the handshake, or the user id
+//! 1. `listener/listeners.rs` makes a `Peer` of a connection: an address with the certificate of the handshake, or the user id
 //!    behind the Unix socket.
 //! 2. `routes.rs` puts `guard` before each route that is not public. It takes the API key from the headers (two
 //!    different keys are 400) and calls `Authenticator::caller(peer, key)`, before the body is read and before a
@@ -83,14 +72,12 @@ mod call_headers;
 pub mod config;
 mod connection;
 mod connection_close;
-mod connection_limiter;
 mod csv;
 mod doctor;
 mod features;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod guard;
-mod handover;
 mod head_lines;
 mod health;
 mod infer;
@@ -99,12 +86,9 @@ mod metrics;
 mod models;
 mod openai;
 mod openapi;
-mod part;
 mod reply;
 pub mod routes;
-pub mod tls;
 pub mod vision;
-mod write_timeout;
 
 use std::sync::{Arc, OnceLock};
 
@@ -123,19 +107,20 @@ use ledge_identity::authentication::{Authenticator, Peer};
 use ledge_models::serving::Serving;
 use ledge_part::api_error::ApiError;
 use ledge_part::handler_context::HandlerContext;
-use ledge_part::route::RouteRule;
-use ledge_part::{Part, counted_body};
+use ledge_part::route::{ErrorForm, RouteRule};
+use ledge_part::{Part, counted_body, grpc};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use tower_service::Service as _;
 
 use config::HttpConfig;
-pub use connection::{BindError, Listeners};
-pub use handover::{Handover, LISTENERS_VARIABLE};
+pub use connection::service;
 pub use metrics::StoreFolder;
 use reply::VisionErrorResponse;
-pub use tls::ServerTls;
 use vision::config::VisionConfig;
+
+/// The name of the service of HTTP listeners.
+pub const SERVICE: &str = "http";
 
 /// The state that every handler of this crate may use. Clones share it.
 #[derive(Debug, Clone)]
@@ -231,18 +216,27 @@ pub struct Routers {
     all: Router,
     /// The routes that are served without encryption in a local network.
     local_plain: Router,
+    /// The methods of gRPC.
+    grpc: Router,
 }
 
 #[cfg(test)]
 impl From<Router> for Routers {
     fn from(all: Router) -> Self {
-        Self { all, local_plain: Router::new() }
+        Self { all, local_plain: Router::new(), grpc: Router::new() }
     }
 }
 
 impl Routers {
     pub fn new(app: &App) -> Self {
-        Self { all: router(app, |_| true), local_plain: router(app, |rule| rule.is_local_plain) }
+        let is_grpc = |rule: &RouteRule| rule.form == ErrorForm::Grpc;
+        let grpc = routes::router(app, is_grpc).fallback(unknown_method).layer(map_response(in_grpc));
+        Self { all: router(app, |rule| !is_grpc(rule)), local_plain: router(app, |rule| rule.is_local_plain), grpc }
+    }
+
+    /// The methods of gRPC, with a status in trailers for every error.
+    pub fn grpc(&self) -> Router {
+        self.grpc.clone()
     }
 
     /// The JSON that this box answers to a GET of `path` by the user of this process; `None` where it is an error. For the
@@ -280,6 +274,24 @@ fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Router {
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {
     let message = format!("no route {}; GET /openapi.json lists the routes", uri.path());
     error_at(uri.path(), StatusCode::NOT_FOUND, message)
+}
+
+/// Methods of Triton's interface that this box does not have, with the reason.
+const ABSENT_METHODS: [(&str, &str); 3] = [
+    ("SharedMemory", "this box has no shared memory with callers: send tensors in raw_input_contents"),
+    ("TraceSetting", "this box keeps no traces of calls: GET /metrics and ModelStatistics have their times"),
+    ("LogSettings", "the log is set in the section [log] of the configuration"),
+];
+
+async fn unknown_method(OriginalUri(uri): OriginalUri) -> ApiError {
+    let absent = ABSENT_METHODS.iter().find(|(method, _)| uri.path().contains(method));
+    let reason = absent.map_or("reflection lists the methods", |(_, reason)| *reason);
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("no method {}: {reason}", uri.path()))
+}
+
+/// An answer whose error is a status of gRPC.
+async fn in_grpc(response: Response) -> Response {
+    response.extensions().get::<ApiError>().map(grpc::error_response).unwrap_or(response)
 }
 
 async fn method_not_allowed(request: Request) -> Response {

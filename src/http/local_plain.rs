@@ -4,16 +4,15 @@
 //! Only the routes for pictures are served there, to the named networks, and with an API key. The key and the pictures
 //! can be read by whoever can listen to that network.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
+use std::net::SocketAddr;
 
-use ipnet::IpNet;
-use ledge_base::toml_check::{Problem, from_text};
+use ledge_base::toml_check::Problem;
+use ledge_listener::Endpoint;
+use ledge_listener::address::{ListenAddress, PeerNetwork};
 use ledge_part::check::Check;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use super::config::ListenAddress;
+use super::SERVICE;
 
 /// An address without encryption, and the networks that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,51 +23,13 @@ pub struct LocalPlain {
     pub peers: Vec<PeerNetwork>,
 }
 
-/// A network, `192.168.1.0/24`, or one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerNetwork(IpNet);
-
-/// The error for a text that is not a network.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected a network such as \"192.168.1.0/24\", or one address, got {0:?}")]
-pub struct InvalidNetwork(String);
-
-impl FromStr for PeerNetwork {
-    type Err = InvalidNetwork;
-
-    fn from_str(text: &str) -> Result<Self, InvalidNetwork> {
-        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        network.map(Self).map_err(|_| InvalidNetwork(text.chars().take(64).collect()))
-    }
-}
-
-impl fmt::Display for PeerNetwork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl<'de> Deserialize<'de> for PeerNetwork {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        from_text(deserializer)
-    }
-}
-
-impl Serialize for PeerNetwork {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 impl LocalPlain {
-    /// Returns `true` if a caller with this address is served.
-    pub fn admits(&self, ip: IpAddr) -> bool {
-        let ip = ip.to_canonical();
-        self.peers.iter().any(|PeerNetwork(network)| network.contains(&ip))
+    /// The listener, which serves only these networks.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { peers: self.peers.clone(), ..Endpoint::new(SERVICE, self.address()) }
     }
 
-    /// The listener's address in the lists of sockets.
-    pub fn address(&self) -> ListenAddress {
+    fn address(&self) -> ListenAddress {
         ListenAddress::Tcp(self.listen)
     }
 
@@ -91,7 +52,7 @@ impl LocalPlain {
             );
             return Some(("listen".into(), reason));
         }
-        let everybody = peers.iter().position(|PeerNetwork(network)| network.prefix_len() < 8);
+        let everybody = peers.iter().position(|network| network.prefix_len() < 8);
         everybody.map(|index| {
             let reason = "is too large: without encryption only a network of your own is served, of at most /8";
             (format!("peers[{index}]"), reason.into())
@@ -139,10 +100,10 @@ mod tests {
     fn only_the_named_networks_are_served() {
         let lan = plain("192.168.1.10:8001", &["192.168.1.0/24", "10.1.2.3", "fd00::/64"]);
         for served in ["192.168.1.77", "::ffff:192.168.1.77", "10.1.2.3", "fd00::1"] {
-            assert!(lan.admits(served.parse().unwrap()), "{served}");
+            assert!(lan.endpoint().admits(served.parse().unwrap()), "{served}");
         }
         for other in ["192.168.2.1", "10.1.2.4", "127.0.0.1", "fd00:0:0:1::1"] {
-            assert!(!lan.admits(other.parse().unwrap()), "{other}");
+            assert!(!lan.endpoint().admits(other.parse().unwrap()), "{other}");
         }
         assert!("192.168.1.0/33".parse::<PeerNetwork>().is_err());
         assert!("camera.lan".parse::<PeerNetwork>().is_err());

@@ -12,7 +12,7 @@
 //!   * `expiry.rs` - the end of a new key, as a person writes it
 //!   * `file.rs` - its form: JSON with a version and a closed set of fields
 //!   * `recorded.rs` - the changes of the store that the audit log has already
-//! * `certificate.rs` - the facts known of a client certificate; `http/tls/certificate.rs` reads them
+//! * `certificate.rs` - the facts known of a client certificate; `listener/tls/certificate.rs` reads them
 //! * `authentication.rs` - a `Peer` and its credential to a `Caller`: principal, access, proof
 //! * `authentication/` - limits and changes:
 //!   * `administration.rs` - keys listed, created and revoked by a caller

@@ -1,9 +1,15 @@
 //! The access of callers, as a part of the daemon.
 
+use ledge_base::names::{FeatureName, ModelName};
+use ledge_base::principal::Principal;
 use ledge_base::toml_check::Problem;
+use ledge_identity::access::Access;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::authentication::Authenticator;
+use ledge_service::audit_event::AuditSink;
 
+use crate::api_error::{ApiError, StatusCode};
+use crate::route::RouteRule;
 use crate::section::Section;
 use crate::{Environment, Part};
 
@@ -22,5 +28,24 @@ impl Part for Authenticator {
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         environment.shutdown.spawn(self.clone().watch(environment.shutdown.clone()));
         Ok(())
+    }
+}
+
+/// The refusal of a caller whose access is limited to other models, which is recorded.
+pub fn outside_scope(audit: &AuditSink, rule: &RouteRule, principal: &Principal, access: &Access) -> ApiError {
+    audit.record_denied(principal, "model_scope");
+    let (method, path, scope) = (rule.method, rule.path, scope_words(access));
+    let message = format!("{principal} may not call {method} {path}: its access is limited to {scope}");
+    ApiError::new(StatusCode::FORBIDDEN, message)
+}
+
+/// The models or feature views that access is limited to.
+fn scope_words(access: &Access) -> String {
+    let listed = |names: Vec<&str>| if names.is_empty() { "(none)".to_owned() } else { names.join(", ") };
+    let models = access.models().map(|models| models.iter().map(ModelName::as_str).collect());
+    let views = || access.feature_views().views().map(|views| views.iter().map(FeatureName::as_str).collect());
+    match models {
+        Some(models) => format!("the models {}", listed(models)),
+        None => format!("the feature views {}", listed(views().unwrap_or_default())),
     }
 }

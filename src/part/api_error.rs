@@ -40,7 +40,10 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = ErrorBody::new(&self.message).to_json();
-        error_response(self.status, body, self.retry_after_s)
+        let mut response = error_response(self.status, body, self.retry_after_s);
+        // For transports that write errors in another form.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

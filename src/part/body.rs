@@ -71,20 +71,9 @@ impl From<std::io::Error> for BodyError {
 pub async fn read(parts: &Parts, body: Body, context: &HandlerContext) -> Result<ReceivedBody, ApiError> {
     let headers = &parts.headers;
     let (limits, limit) = (context.limits(), context.limits().max_bytes);
-    let failure = |unread, what: &str| match unread {
-        BodyError::TooLarge => ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is larger than {limit} bytes (http.max_body_bytes)"),
-        ),
-        BodyError::NoRoom => NoRoom.into(),
-        BodyError::Other(error) => {
-            ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be {what}: {error}"))
-        }
-    };
-
     let announced = content_length(headers);
     if announced.is_some_and(|length| length > limit) {
-        return Err(failure(BodyError::TooLarge, "read"));
+        return Err(failure(BodyError::TooLarge, "read", limit));
     }
     let encoding = content_encoding(headers)?;
     let account = account(parts, context);
@@ -100,17 +89,41 @@ pub async fn read(parts: &Parts, body: Body, context: &HandlerContext) -> Result
         let message = format!("the body did not arrive within {timeout_ms} ms (http.body_timeout_ms)");
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
     })?;
-    let bytes = assembled.map_err(|unread| failure(unread, "read"))?;
+    let bytes = assembled.map_err(|unread| failure(unread, "read", limit))?;
     let bytes = hold.keep(bytes);
 
     let Some(encoding) = encoding else { return Ok(ReceivedBody { bytes, account }) };
+    let bytes = decompressed(encoding, bytes, limit, &account).await?;
+    Ok(ReceivedBody { bytes, account })
+}
+
+/// Decompresses a body of at most `limit` bytes, off the async threads. It counts as memory until it is dropped.
+pub async fn decompressed(
+    encoding: Encoding,
+    packed: Bytes,
+    limit: usize,
+    account: &Account,
+) -> Result<Bytes, ApiError> {
     let mut hold = account.hold();
-    let decompressing = off_thread(&account, move || {
-        let decompressed = decompress(encoding, &bytes, limit, &mut hold)?;
+    let decompressing = off_thread(account, move || {
+        let decompressed = decompress(encoding, &packed, limit, &mut hold)?;
         Ok(hold.keep(decompressed.into()))
     });
-    let bytes = decompressing.await.map_err(|unread| failure(unread, "decompressed"))?;
-    Ok(ReceivedBody { bytes, account })
+    decompressing.await.map_err(|unread| failure(unread, "decompressed", limit))
+}
+
+/// The error of a body that was not read or decompressed.
+fn failure(unread: BodyError, what: &str, limit: usize) -> ApiError {
+    match unread {
+        BodyError::TooLarge => ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body is larger than {limit} bytes (http.max_body_bytes)"),
+        ),
+        BodyError::NoRoom => NoRoom.into(),
+        BodyError::Other(error) => {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be {what}: {error}"))
+        }
+    }
 }
 
 /// The account that a request takes memory from.

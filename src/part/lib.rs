@@ -15,6 +15,7 @@
 //! * `handler_context.rs` - shared state of handlers: limits and memory of bodies, the audit sink, work that outlives
 //!   its caller
 //! * `api_error.rs` - the error answer of every handler
+//! * `grpc.rs` - errors as a status of gRPC
 //! * `reply.rs` - answers in JSON
 //! * `body.rs` - request bodies under their limits, and compression
 //! * `counted_body.rs` - bodies of answers, counted as memory until the caller has read them
@@ -27,13 +28,14 @@
 //! * Figures are read from their owners at each scrape. Nothing is counted twice.
 #![forbid(unsafe_code)]
 
-mod access;
+pub mod access;
 pub mod api_error;
 pub mod body;
 pub mod check;
 pub mod counted_body;
 mod egress;
 pub mod findings;
+pub mod grpc;
 pub mod handler_context;
 pub mod metrics;
 pub mod reply;

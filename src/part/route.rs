@@ -39,6 +39,8 @@ pub enum ErrorForm {
     OpenAi,
     /// `{"success": false, "error": "..."}`. A caller of such a route may send its API key in the form.
     DeepStack,
+    /// A status of gRPC, in trailers. Such a route is served only to connections with HTTP/2.
+    Grpc,
 }
 
 /// The permission that a route needs, and how it is audited.
@@ -64,9 +66,10 @@ pub struct RouteRule {
 
 impl RouteRule {
     /// The path with a slash at the end, which is the same route; `None` where the path ends in a wildcard, which
-    /// matches it already.
+    /// matches it already, and for a method of gRPC.
     pub fn with_slash(&self) -> Option<String> {
-        (!self.path.contains("{*")).then(|| format!("{}/", self.path))
+        let has_one = self.form != ErrorForm::Grpc && !self.path.contains("{*");
+        has_one.then(|| format!("{}/", self.path))
     }
 
     /// Returns `true` if the route needs no credential.
@@ -178,6 +181,13 @@ impl<S> Route<S> {
     #[must_use]
     pub const fn caller(mut self) -> Self {
         self.rule.needs_caller = true;
+        self
+    }
+
+    /// Serves it to connections with HTTP/2, as a method of gRPC.
+    #[must_use]
+    pub const fn grpc(mut self) -> Self {
+        self.rule.form = ErrorForm::Grpc;
         self
     }
 

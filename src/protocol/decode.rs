@@ -4,13 +4,16 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::memory_budget::Account;
-use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::names::{InvalidName, ModelName, ModelVersion};
+use ledge_base::tensor::Tensor;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::request::{FeatureRequest, Inputs, OutputRequest, TensorPayload};
+use ledge_part::api_error::{ApiError, StatusCode};
 
 use super::error::{ProtocolError, excerpt};
-use super::wire;
+use super::parameters::RequestParameters;
+use super::wire::{self, RequestedOutput};
 
 /// The model that a request is for, as its path or topic says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +21,18 @@ pub struct Target {
     pub model: ModelName,
     /// The version; `None` is the model's default.
     pub version: Option<ModelVersion>,
+}
+
+impl Target {
+    /// Reads a model and a version. A text that is not a version is answered like an unknown version.
+    pub fn parse(model: &str, version: Option<&str>) -> Result<Self, ApiError> {
+        let failure = |status, error: InvalidName| ApiError::new(status, error.to_string());
+        let version = version.map(str::parse::<ModelVersion>).transpose();
+        Ok(Self {
+            model: model.parse().map_err(|error| failure(StatusCode::BAD_REQUEST, error))?,
+            version: version.map_err(|error| failure(StatusCode::NOT_FOUND, error))?,
+        })
+    }
 }
 
 /// A request, and the options that concern its answer.
@@ -99,6 +114,24 @@ pub fn decode_within(
     let wire::Request { id, parameters, inputs, outputs, entities, features } =
         wire::read(&json, binary, model, account)?;
 
+    let features = FeatureRequest {
+        entities,
+        given: features,
+        values_wanted: parameters.feature_values.unwrap_or(false),
+        views: ViewScope::default(),
+    };
+    Ok(decoded(id, &parameters, inputs, outputs, features, received))
+}
+
+/// The request of its parts, each of which is checked.
+pub(super) fn decoded(
+    id: Option<String>,
+    parameters: &RequestParameters,
+    inputs: Vec<(String, Tensor)>,
+    outputs: Vec<RequestedOutput>,
+    features: FeatureRequest,
+    received: Instant,
+) -> DecodedRequest {
     let named = outputs.iter().filter_map(|o| Some((o.name.clone(), o.parameters.binary_data?))).collect();
     let reply = ReplyFormat { binary: parameters.binary_data_output.unwrap_or(false), named };
     let wanted = outputs.into_iter().map(|output| OutputRequest {
@@ -106,13 +139,7 @@ pub fn decode_within(
         classification: output.parameters.classification.filter(|classes| *classes > 0),
     });
     let wanted: Vec<_> = wanted.collect();
-    let features = FeatureRequest {
-        entities,
-        given: features,
-        values_wanted: parameters.feature_values.unwrap_or(false),
-        views: ViewScope::default(),
-    };
-    Ok(DecodedRequest {
+    DecodedRequest {
         id,
         tensors: TensorPayload {
             inputs: Inputs::Named(inputs),
@@ -123,7 +150,7 @@ pub fn decode_within(
         deadline: parameters.timeout.filter(|timeout| !timeout.is_zero()).and_then(|t| received.checked_add(t)),
         priority: parameters.priority.map(Priority::from_level),
         reply,
-    })
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@
 //! * `wire.rs` - the JSON of an inference request, in one pass
 //! * `wire/` - `input.rs` reads one input, `columns.rs` the columns of entities and features
 //! * `decode.rs`, `decode/` - an inference request from its bytes; the folder has tests
+//! * `typed.rs` - an inference request whose fields were read already, as gRPC has them
 //! * `used_features.rs` - the feature values that an answer reports as used
 //! * `encode.rs` - an inference response to bytes
 //! * `content.rs` - the answer to a photograph or to texts: the result of the model's pipeline
 //! * `metadata/` - documents about servers and models as Triton writes them: `model_config.rs`, `repository.rs`,
-//!   `statistics.rs`
+//!   `statistics.rs`; `of_box.rs` makes those of this box
 //! * `error.rs` - reasons why a message is refused, in the words that the client gets
 //! * `rows.rs` - rows in place of a request
 //! * `csv_rows.rs` - rows of CSV, part by part
@@ -46,6 +47,7 @@ pub mod fuzz;
 pub mod metadata;
 pub mod openai;
 pub mod row_answers;
+pub mod typed;
 
 mod cells;
 mod json;
@@ -60,3 +62,4 @@ mod wire;
 pub use decode::{DecodedRequest, ReplyFormat, Target, decode_request, parse_header_length};
 pub use encode::{Encoded, encode_response};
 pub use error::ProtocolError;
+pub use parameters::Value;

@@ -12,7 +12,7 @@ use super::object::{Fields, FirstError};
 
 /// The value of a parameter.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub enum Value {
     Bool(bool),
     Unsigned(u64),
     /// Negative or not an integer.
@@ -82,15 +82,20 @@ impl<'de, K: KnownParameters> Fields<'de> for Parameters<'_, K> {
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         let value: Value = self.failure.field(self.place, key, map.next_value())?;
-        self.known.take(key, &value).map_err(|refusal| {
-            let (place, name) = (self.place.to_owned(), excerpt(key));
-            self.failure.refuse(match refusal {
-                ParameterError::Expected(reason) => ProtocolError::Field { place, key: name, reason: reason.into() },
-                ParameterError::Twice(key) => ProtocolError::DuplicateKey { place, key },
-                ParameterError::SharedMemory => ProtocolError::SharedMemory { place, parameter: name },
-                ParameterError::Sequence => ProtocolError::Sequence,
-            })
-        })
+        self.known.take(key, &value).map_err(|refused| self.failure.refuse(refused.at(self.place, key)))
+    }
+}
+
+impl ParameterError {
+    /// The error about the parameter `name` of `place`.
+    pub fn at(self, place: &str, name: &str) -> ProtocolError {
+        let (place, name) = (place.to_owned(), excerpt(name));
+        match self {
+            Self::Expected(reason) => ProtocolError::Field { place, key: name, reason: reason.into() },
+            Self::Twice(key) => ProtocolError::DuplicateKey { place, key },
+            Self::SharedMemory => ProtocolError::SharedMemory { place, parameter: name },
+            Self::Sequence => ProtocolError::Sequence,
+        }
     }
 }
 

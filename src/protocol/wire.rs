@@ -11,6 +11,7 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use self::columns::ColumnsReader;
 use self::input::InputReader;
+pub(super) use self::input::{RANK_MAX, tensor};
 use super::cells::REQUEST_VALUES_MAX;
 use super::error::{ProtocolError, excerpt};
 use super::object::{self, Array, Fields, FirstError, Items, Nullable, Object};
@@ -20,7 +21,7 @@ mod columns;
 mod input;
 
 /// The most inputs or outputs of one request: far beyond any model, and a bound on what a hostile list costs.
-const ENTRIES_MAX: usize = 1024;
+pub(super) const ENTRIES_MAX: usize = 1024;
 
 /// An inference request, as in its JSON.
 #[derive(Debug, Default)]

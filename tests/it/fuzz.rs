@@ -62,6 +62,7 @@ macro_rules! fuzzed {
 fuzzed! {
     a_request_in_json_is_written_as_it_was_read: json, cut Refused, changed Mixed, 20_000;
     a_binary_request_is_written_as_it_was_read: binary, cut Mixed, changed Mixed, 20_000;
+    a_request_of_grpc_is_measured_and_its_tensors_fill_their_shapes: grpc_request, cut Mixed, changed Mixed, 50_000;
     a_refusal_of_the_repositorys_routes_is_short_and_the_callers_fault: repository_call, cut Refused, changed Mixed, 20_000;
     a_refusal_of_feasts_routes_is_short_and_the_callers_fault: feast, cut Refused, changed Mixed, 20_000;
     a_request_for_embeddings_is_a_few_texts_or_a_short_refusal: embeddings_request, cut Refused, changed Mixed, 20_000;

@@ -60,6 +60,8 @@ mod hook_server;
 mod hostile_clients;
 mod hostile_numbers;
 mod golden;
+mod grpc;
+mod grpc_client;
 mod http;
 mod isolation;
 mod isolation_faults;

@@ -69,6 +69,19 @@ pub enum ModelState {
     Unloading,
 }
 
+impl ModelState {
+    /// The word in answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "UNKNOWN",
+            Self::Ready => "READY",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::Loading => "LOADING",
+            Self::Unloading => "UNLOADING",
+        }
+    }
+}
+
 impl From<&VersionState> for ModelState {
     fn from(state: &VersionState) -> Self {
         match state {

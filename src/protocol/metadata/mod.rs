@@ -3,6 +3,7 @@
 //! Key order and texts are those of Triton, which its clients and `perf_analyzer` were written against.
 
 mod model_config;
+mod of_box;
 mod repository;
 mod statistics;
 
@@ -16,6 +17,7 @@ pub use model_config::{
     DynamicBatching, InputConfig, InstanceGroup, ModelConfig, ModelParameter, ModelResponseCache, OutputConfig,
     QueuePolicy, TimeoutAction, VersionPolicy, config_datatype,
 };
+pub use of_box::{config_of, index, of_model, of_server, statistics_of};
 pub use repository::{IndexRequest, IndexRow, LoadRequest, ModelState, UnloadRequest};
 pub use statistics::{
     BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticsReply,

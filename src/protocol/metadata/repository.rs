@@ -1,7 +1,10 @@
 //! The model repository extension: index, load and unload.
 
+use std::collections::BTreeSet;
+
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::serde_messages::in_json;
+use ledge_part::api_error::{ApiError, StatusCode};
 use serde::Serialize;
 use serde::de::{Error, IgnoredAny, MapAccess};
 
@@ -64,6 +67,21 @@ impl LoadRequest {
     /// Reads `{"parameters": {...}}` or an empty body.
     pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
         read(body).map(|InParameters(request)| request)
+    }
+
+    /// Refuses a load with anything that a caller sent: models come from the repository.
+    pub fn check(&self, model: &ModelName) -> Result<(), ApiError> {
+        let files = self.files.iter().map(String::as_str);
+        let sent: BTreeSet<&str> = files.chain(self.config.as_ref().map(|_| "config")).collect();
+        if sent.is_empty() {
+            return Ok(());
+        }
+        let sent: Vec<_> = sent.into_iter().collect();
+        let message = format!(
+            "cannot load '{model}' with {}: configs and files cannot be sent; put them into the model repository",
+            sent.join(", ")
+        );
+        Err(ApiError::new(StatusCode::BAD_REQUEST, message))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::mem::replace;
 
+use bytes::Bytes;
+use ledge_base::names::ModelName;
 use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Tensor, TensorError, element_count};
 use serde::Deserialize;
@@ -16,7 +18,7 @@ use super::super::parameters::InputParameters;
 use super::Source;
 
 /// The most dimensions of a tensor, as in NumPy.
-const RANK_MAX: usize = 64;
+pub const RANK_MAX: usize = 64;
 
 /// Collects the fields of one input.
 pub(super) struct InputReader<'r, 's, 'de> {
@@ -183,11 +185,23 @@ fn binary_tensor(
     if let Some(missing) = size.checked_sub(source.binary.len()).filter(|missing| *missing > 0) {
         return Err(ProtocolError::ShortBinary { input, missing, model });
     }
+    tensor(model, name, datatype, shape, source.binary.split_to(size))
+}
+
+/// The tensor of input `name` over bytes in the form of the binary tensor data extension, which are shared.
+pub fn tensor(
+    model: ModelName,
+    name: &str,
+    datatype: DataType,
+    shape: Vec<usize>,
+    data: Bytes,
+) -> Result<Tensor, ProtocolError> {
+    let input = excerpt(name);
     // An element takes four bytes here, and many times as much in a runtime.
     if datatype == DataType::Bytes && element_count(&shape).is_none_or(|count| count > STRINGS_MAX) {
         return Err(ProtocolError::TooManyStrings { input, limit: STRINGS_MAX });
     }
-    Tensor::new(datatype, shape, source.binary.split_to(size)).map_err(|error| match error {
+    Tensor::new(datatype, shape, data).map_err(|error| match error {
         TensorError::TooLarge { .. } => {
             ProtocolError::Shape { place: format!("input '{input}'"), reason: "has too many elements" }
         }

@@ -53,6 +53,10 @@ pub fn vision_form() -> Vec<Vec<u8>> {
 }
 
 /// Requests for embeddings in OpenAI's form.
+pub fn grpc_request() -> Vec<Vec<u8>> {
+    crate::grpc::requests()
+}
+
 pub fn embeddings_request() -> Vec<Vec<u8>> {
     all(&[
         br#"{"model":"all_minilm_l6_v2","input":"Where is my order?"}"#,

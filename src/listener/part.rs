@@ -1,4 +1,4 @@
-//! `[http]`, and TLS as a part of the daemon. The server itself is not a part: it serves all parts.
+//! TLS as a part of the daemon. The server itself is not a part: it serves all parts.
 
 use std::fmt;
 

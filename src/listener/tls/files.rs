@@ -13,11 +13,25 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::{CertificateFacts, UnreadableCertificate, next_update_ms};
-use super::config::{ClientCertificates, HttpTlsConfig};
+use super::config::{ClientCertificates, TlsConfig};
 use super::self_signed::SelfSignedError;
 
-/// The only application protocol.
-const ALPN_PROTOCOL: &[u8] = b"http/1.1";
+/// The protocol on a connection (RFC 7301), one for each listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApplicationProtocol {
+    Http1,
+    Http2,
+}
+
+impl ApplicationProtocol {
+    /// The identification sequence.
+    fn id(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+        }
+    }
+}
 
 /// The reason why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +65,8 @@ pub enum ServerTlsError {
 
 /// The content of the files, ready to serve with.
 pub(super) struct TlsMaterial {
-    pub acceptor: TlsAcceptor,
+    http1: Arc<ServerConfig>,
+    http2: Arc<ServerConfig>,
     pub facts: CertificateFacts,
     /// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,
@@ -70,7 +85,7 @@ pub(super) struct ClientTrust {
 
 /// The files to read, and the settings that apply to them.
 pub(super) struct ServerTlsFiles<'a> {
-    pub settings: &'a HttpTlsConfig,
+    pub settings: &'a TlsConfig,
     /// The certificate and its key.
     pub pair: (&'a SecretFile, &'a SecretFile),
     /// The clock that client certificates are verified with.
@@ -108,7 +123,6 @@ impl ServerTlsFiles<'_> {
             .with_client_cert_verifier(trust.verifier.clone());
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| identity_error(error, certificate_file, key_file))?;
-        config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         // A resumed connection keeps the client certificate of its first handshake, even if it was revoked or has
         // expired since. So where client certificates are used, each connection must present one. Otherwise the state
         // is in the ticket, and a flood of handshakes uses no memory here.
@@ -117,7 +131,23 @@ impl ServerTlsFiles<'_> {
             Some(tickets) if !asks => config.ticketer = tickets.clone(),
             _ => config.send_tls13_tickets = 0,
         }
-        Ok(TlsMaterial { acceptor: Arc::new(config).into(), facts, crl_due_ms, digest: digest.finalize(), trust })
+        let with = |protocol: ApplicationProtocol| {
+            let mut config = config.clone();
+            config.alpn_protocols = vec![protocol.id().to_vec()];
+            Arc::new(config)
+        };
+        let (http1, http2) = (with(ApplicationProtocol::Http1), with(ApplicationProtocol::Http2));
+        Ok(TlsMaterial { http1, http2, facts, crl_due_ms, digest: digest.finalize(), trust })
+    }
+}
+
+impl TlsMaterial {
+    /// Accepts handshakes that agree on `protocol`.
+    pub fn acceptor(&self, protocol: ApplicationProtocol) -> TlsAcceptor {
+        match protocol {
+            ApplicationProtocol::Http1 => self.http1.clone().into(),
+            ApplicationProtocol::Http2 => self.http2.clone().into(),
+        }
     }
 }
 
@@ -128,7 +158,7 @@ struct ClientAuthorities {
 }
 
 impl ClientAuthorities {
-    fn read(settings: &HttpTlsConfig) -> Result<Self, ServerTlsError> {
+    fn read(settings: &TlsConfig) -> Result<Self, ServerTlsError> {
         let (mut roots, mut crls) = (RootCertStore::empty(), Vec::new());
         if let Some(file) = &settings.client_ca_file {
             for certificate in certificates(file)? {
@@ -162,7 +192,7 @@ impl ClientAuthorities {
 
     fn verifier(
         self,
-        settings: &HttpTlsConfig,
+        settings: &TlsConfig,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<dyn ClientCertVerifier>, ServerTlsError> {
         let file = match (settings.client_certificates, &settings.client_ca_file) {

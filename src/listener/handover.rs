@@ -10,15 +10,11 @@ use ledge_base::sys;
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 
-use super::config::ListenAddress;
-use super::local_plain::LocalPlain;
+use super::address::ListenAddress;
+use super::listeners::Endpoint;
 
 /// The environment variable with the sockets that a program leaves open for the next program of its process.
 pub const LISTENERS_VARIABLE: &str = "LEDGE_LISTENERS";
-
-/// The address of a listener, with the section of one of `[[http.local_plain]]`. With port 0 several listeners may have
-/// the same address, and a caller must not get to one that serves more than the listener it connected to.
-pub(super) type Endpoint = (ListenAddress, Option<LocalPlain>);
 
 /// The sockets that one program of this process hands over to the next. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +67,7 @@ impl Handover {
             let socket = sys::adopt_listener(number)?;
             // Children of this program must not inherit it.
             rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
-            let file = match &endpoint.0 {
+            let file = match &endpoint.address {
                 ListenAddress::Unix(path) => Some(SocketFile::new(path.clone())),
                 ListenAddress::Tcp(_) | ListenAddress::Tls(_) => None,
             };
@@ -110,7 +106,7 @@ impl Handover {
         let mut sockets = Vec::new();
         for KeptSocket { endpoint, socket, file } in self.sockets().drain(..) {
             if let Err(error) = rustix::io::fcntl_setfd(&socket, FdFlags::empty()) {
-                tracing::warn!(address = %endpoint.0, %error, "cannot keep the socket open; callers are refused during the restart");
+                tracing::warn!(address = %endpoint.address, %error, "cannot keep the socket open; callers are refused during the restart");
                 continue;
             }
             sockets.push((socket.as_raw_fd(), endpoint));
@@ -133,7 +129,7 @@ mod tests {
     #[test]
     fn a_socket_goes_to_the_address_that_it_was_bound_for_and_to_no_other() {
         let handover = Handover::default();
-        let address = |text: &str| (text.parse::<ListenAddress>().unwrap(), None);
+        let address = |text: &str| Endpoint::new("http", text.parse().unwrap());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let bound = listener.local_addr().unwrap();
         handover.keep(address("https://127.0.0.1:0"), listener.into(), None);
@@ -145,12 +141,9 @@ mod tests {
 
     #[test]
     fn listeners_whose_port_the_system_chose_keep_their_own_sockets() {
-        let plain = |network: &str| {
-            let plain = serde_json::json!({"listen": "127.0.0.1:0", "peers": [network]});
-            let plain: LocalPlain = serde_json::from_value(plain).unwrap();
-            (plain.address(), Some(plain))
-        };
-        let endpoints = [plain("10.0.0.0/8"), ("127.0.0.1:0".parse().unwrap(), None), plain("127.0.0.0/8")];
+        let any = |service| Endpoint::new(service, "127.0.0.1:0".parse().unwrap());
+        let plain = |network: &str| Endpoint { peers: vec![network.parse().unwrap()], ..any("http") };
+        let endpoints = [plain("10.0.0.0/8"), any("http"), plain("127.0.0.0/8"), any("grpc")];
         let handover = Handover::default();
         let bound = endpoints.clone().map(|endpoint| {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -174,7 +167,11 @@ mod tests {
         let path = folder.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let handover = Handover::default();
-        handover.keep((ListenAddress::Unix(path.clone()), None), listener.into(), Some(SocketFile::new(path.clone())));
+        handover.keep(
+            Endpoint::new("http", ListenAddress::Unix(path.clone())),
+            listener.into(),
+            Some(SocketFile::new(path.clone())),
+        );
         handover.clear();
         assert!(!path.exists());
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The certificate that this box shows over `https://`, and the certificates of callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct HttpTlsConfig {
+pub struct TlsConfig {
     /// The certificate of this box, followed by the intermediate certificates.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub certificate_file: Option<SecretFile>,
@@ -32,7 +32,7 @@ pub struct HttpTlsConfig {
     pub handshake_timeout_ms: u64,
 }
 
-impl Default for HttpTlsConfig {
+impl Default for TlsConfig {
     fn default() -> Self {
         Self {
             certificate_file: None,
@@ -46,7 +46,7 @@ impl Default for HttpTlsConfig {
     }
 }
 
-impl HttpTlsConfig {
+impl TlsConfig {
     /// [`Self::handshake_timeout_ms`].
     pub fn handshake_timeout(&self) -> Duration {
         Duration::from_millis(self.handshake_timeout_ms)
@@ -59,9 +59,21 @@ impl HttpTlsConfig {
         files.into_iter().flatten().for_each(|file| file.resolve(root));
     }
 
-    /// The mistakes in a section whose values are well-formed, with keys within `[http]`.
-    /// `served` is set when an address is served with TLS.
-    pub(crate) fn problems(&self, served: bool) -> Vec<Problem> {
+    /// The mistake of having no certificate, for addresses of the key `listen` that are served with TLS, with the key within
+    /// `[http]`.
+    pub fn missing_certificate(&self, listen: &str) -> Option<Problem> {
+        let is_missing = self.certificate_file.is_none() && self.key_file.is_none() && !self.self_signed;
+        is_missing.then(|| {
+            let problem = format!(
+                "is not set, and {listen} has an https:// address: set it and http.tls.key_file, or for first tests \
+                 http.tls.self_signed = true"
+            );
+            Problem::new("tls.certificate_file", problem)
+        })
+    }
+
+    /// The other mistakes in a section whose values are well-formed, with keys within `[http]`.
+    pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         match (&self.certificate_file, &self.key_file) {
@@ -73,11 +85,6 @@ impl HttpTlsConfig {
                 let problem = "and http.tls.certificate_file are both set: remove one of them";
                 wrong("tls.self_signed", problem);
             }
-            (None, None) if served && !self.self_signed => wrong(
-                "tls.certificate_file",
-                "is not set, and http.listen has an https:// address: set it and http.tls.key_file, or for first tests \
-                 http.tls.self_signed = true",
-            ),
             _ => {}
         }
 
@@ -164,10 +171,11 @@ impl Serialize for ClientCertificates {
 mod tests {
     use super::*;
 
-    fn keys(served: bool, change: impl Fn(&mut HttpTlsConfig)) -> Vec<String> {
-        let mut config = HttpTlsConfig::default();
+    fn keys(served: bool, change: impl Fn(&mut TlsConfig)) -> Vec<String> {
+        let mut config = TlsConfig::default();
         change(&mut config);
-        config.problems(served).into_iter().map(|problem| problem.key).collect()
+        let missing = config.missing_certificate("http.listen").filter(|_| served);
+        missing.into_iter().chain(config.problems()).map(|problem| problem.key).collect()
     }
 
     fn file() -> Option<SecretFile> {
@@ -181,10 +189,10 @@ mod tests {
         assert_eq!(keys(true, |config| config.self_signed = true), [""; 0]);
         assert_eq!(keys(true, |config| config.certificate_file = file()), ["tls.certificate_file"]);
         assert_eq!(keys(true, |config| config.key_file = file()), ["tls.key_file"]);
-        let both = |config: &mut HttpTlsConfig| (config.certificate_file, config.key_file) = (file(), file());
+        let both = |config: &mut TlsConfig| (config.certificate_file, config.key_file) = (file(), file());
         assert_eq!(keys(true, both), [""; 0]);
         assert_eq!(keys(false, both), [""; 0]);
-        let all = |config: &mut HttpTlsConfig| {
+        let all = |config: &mut TlsConfig| {
             both(config);
             config.self_signed = true;
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use crate::config::ListenAddress;
+use crate::address::ListenAddress;
 
 /// The names and addresses for a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::connection_close::ConnectionCalls;
+use super::connection_calls::ConnectionCalls;
 
 /// The time without a call after which a connection is closed for a newcomer. A caller that sends one request after the
 /// other has sent the next one by then.

@@ -20,10 +20,10 @@ use tokio::time::{timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
 use super::certificate::CertificateFacts;
+use super::config::TlsConfig;
 use super::files::ClientTrust;
 use super::network_limiter::{AdmittedConnection, NetworkLimiter};
-use super::{ServerTls, now_ms};
-use crate::config::HttpConfig;
+use super::{ApplicationProtocol, ServerTls, now_ms};
 
 /// The first byte of a TLS record with a handshake message (RFC 8446, 5.1).
 const HANDSHAKE_RECORD_TYPE: u8 = 22;
@@ -37,7 +37,7 @@ const PLAIN_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 const PLAIN_REQUEST_BYTES_MAX: u64 = 64 << 10;
 
 /// The client certificate of a connection, and how long it is valid.
-pub(crate) struct TlsCaller {
+pub struct TlsCaller {
     pub certificate: Option<Arc<PeerCertificate>>,
     /// The expiry of the certificate, in milliseconds since the Unix epoch.
     not_after_ms: Option<u64>,
@@ -139,10 +139,10 @@ impl From<io::Error> for HandshakeFailure {
 }
 
 impl Handshakes {
-    pub fn new(http: &HttpConfig) -> Self {
+    pub fn new(settings: &TlsConfig, max_connections: usize) -> Self {
         Self {
-            timeout: http.tls.handshake_timeout(),
-            networks: Arc::new(NetworkLimiter::new(http.max_connections)),
+            timeout: settings.handshake_timeout(),
+            networks: Arc::new(NetworkLimiter::new(max_connections)),
             log_limiter: Mutex::default(),
             counts_by_outcome: Default::default(),
         }
@@ -194,11 +194,12 @@ impl ServerTls {
         connection
     }
 
-    /// Does the handshake with a caller; `None` when it fails.
+    /// Does the handshake with a caller, who then speaks `protocol`; `None` when it fails.
     pub(crate) async fn accept(
         &self,
         stream: TcpStream,
         connection: &AdmittedConnection,
+        protocol: ApplicationProtocol,
     ) -> Option<(TlsStream<TcpStream>, TlsCaller)> {
         let (handshakes, peer) = (&self.state.handshakes, connection.ip);
         // Many callers come at once when all have lost their connections: they wait, and are not refused.
@@ -207,7 +208,7 @@ impl ServerTls {
             handshakes.ended(HandshakeOutcome::TooMany, peer, "the handshake waited too long for its turn");
             return None;
         };
-        let Ok(shaken) = timeout_at(until, self.handshake(stream)).await else {
+        let Ok(shaken) = timeout_at(until, self.handshake(stream, protocol)).await else {
             handshakes.ended(
                 HandshakeOutcome::TimedOut,
                 peer,
@@ -233,7 +234,11 @@ impl ServerTls {
         }
     }
 
-    async fn handshake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, TlsCaller), HandshakeFailure> {
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        protocol: ApplicationProtocol,
+    ) -> Result<(TlsStream<TcpStream>, TlsCaller), HandshakeFailure> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 0 {
             return Err(HandshakeFailure::new(HandshakeOutcome::Failed, "the caller sent nothing"));
@@ -250,7 +255,7 @@ impl ServerTls {
 
         // Subscribed before the handshake, so that a change during it is noticed after it.
         let trust = self.state.trust.subscribe();
-        let Some(acceptor) = self.state.live.load().as_ref().map(|live| live.acceptor.clone()) else {
+        let Some(acceptor) = self.state.live.load().as_ref().map(|live| live.acceptor(protocol)) else {
             return Err(HandshakeFailure::new(
                 HandshakeOutcome::Unavailable,
                 "the files of http.tls cannot be used; the log has the error",

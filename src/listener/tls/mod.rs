@@ -23,15 +23,16 @@ use rustls::server::ProducesTickets;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::config::HttpConfig;
+use super::address::ListenAddress;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use certificate::fuzz_certificate;
 pub use certificate::{CertificateFacts, UnreadableCertificate};
-pub use files::ServerTlsError;
+use config::TlsConfig;
+pub use files::{ApplicationProtocol, ServerTlsError};
 use files::{ClientTrust, ServerTlsFiles, TlsMaterial};
 pub use handshake::HandshakeCounts;
 use handshake::Handshakes;
-pub(super) use handshake::TlsCaller;
+pub use handshake::TlsCaller;
 use names::BoxNames;
 pub use self_signed::SelfSignedError;
 
@@ -68,8 +69,10 @@ struct TlsState {
 
 /// The configuration of TLS and the state folder, from which certificate and key come.
 #[derive(Debug, Clone)]
-struct TlsSource {
-    http: HttpConfig,
+pub struct TlsSource {
+    settings: TlsConfig,
+    /// The addresses of every listener.
+    listen: Vec<ListenAddress>,
     state: PathBuf,
 }
 
@@ -111,8 +114,8 @@ impl ServerTls {
     ///
     /// Files that cannot be used are logged, and callers with TLS are refused until they can be used. Everything else
     /// is served without them.
-    pub fn open(http: &HttpConfig, state: &Path, audit: AuditSink) -> Option<Self> {
-        if !http.serves_tls() {
+    pub fn open(source: TlsSource, max_connections: usize, audit: AuditSink) -> Option<Self> {
+        if !source.is_served() {
             return None;
         }
         let tickets = rustls::crypto::aws_lc_rs::Ticketer::new();
@@ -120,11 +123,11 @@ impl ServerTls {
             tracing::warn!(%error, "no TLS tickets can be made, so connections cannot be resumed");
         }
         let state = TlsState {
-            source: TlsSource { http: http.clone(), state: state.to_owned() },
+            handshakes: Handshakes::new(&source.settings, max_connections),
+            source,
             live: ArcSwapOption::empty(),
             trust: watch::Sender::new(None),
             tickets: tickets.ok(),
-            handshakes: Handshakes::new(http),
             audit,
             files: Mutex::default(),
         };
@@ -240,7 +243,7 @@ impl ServerTls {
         self.state.trust.send_if_modified(|before| before.replace(trust).is_some_and(|before| before.digest != digest));
         // From here on every new connection uses it.
         tracing::info!(?names, until, fingerprint, "the certificate for https:// was read");
-        if self.state.source.http.tls.self_signed {
+        if self.state.source.settings.self_signed {
             tracing::warn!(
                 fingerprint,
                 "the certificate for https:// is self-signed: callers cannot verify it unless they compare the \
@@ -297,11 +300,36 @@ impl FileStatus {
 }
 
 impl TlsSource {
+    /// The files of `settings` for listeners at `listen`. `state` is the state folder of this box, which has the
+    /// certificate that it made itself.
+    pub fn new(settings: &TlsConfig, listen: Vec<ListenAddress>, state: &Path) -> Self {
+        Self { settings: settings.clone(), listen, state: state.to_owned() }
+    }
+
+    /// Returns `true` if a listener is served with TLS.
+    pub fn is_served(&self) -> bool {
+        self.listen.iter().any(ListenAddress::is_tls)
+    }
+
+    /// Returns `true` if the certificate is one that this box makes itself.
+    pub fn is_self_signed(&self) -> bool {
+        self.settings.self_signed
+    }
+
+    /// Reads the files, for the command line. `None` where no listener is served with TLS.
+    pub fn inspect(&self) -> Option<Result<InspectedFiles, ServerTlsError>> {
+        self.is_served().then(|| {
+            let (certificate_file, _) = self.pair()?;
+            let TlsMaterial { facts, crl_due_ms, .. } = self.read(None)?;
+            Ok(InspectedFiles { certificate_file, certificate: facts, crl_due_ms })
+        })
+    }
+
     /// The stamps of the files.
     fn stamps(&self) -> Vec<FileStamp> {
         use std::os::unix::fs::MetadataExt as _;
         let pair = self.pair().ok().map(|(certificate, key)| [certificate, key]);
-        let tls = &self.http.tls;
+        let tls = &self.settings;
         let files = pair.into_iter().flatten().chain(tls.client_ca_file.clone()).chain(tls.client_crl_file.clone());
         let stamp = |file: SecretFile| {
             let found = std::fs::metadata(file.path()?).ok()?;
@@ -312,9 +340,9 @@ impl TlsSource {
 
     /// The files of the certificate and its key.
     fn pair(&self) -> Result<(SecretFile, SecretFile), ServerTlsError> {
-        match (&self.http.tls.certificate_file, &self.http.tls.key_file) {
+        match (&self.settings.certificate_file, &self.settings.key_file) {
             (Some(certificate), Some(key)) => Ok((certificate.clone(), key.clone())),
-            _ if self.http.tls.self_signed => Ok(self_signed::files(&self.state)),
+            _ if self.settings.self_signed => Ok(self_signed::files(&self.state)),
             _ => Err(ServerTlsError::NoCertificate),
         }
     }
@@ -322,7 +350,7 @@ impl TlsSource {
     fn read(&self, tickets: Option<&Arc<dyn ProducesTickets>>) -> Result<TlsMaterial, ServerTlsError> {
         let (certificate, key) = self.pair()?;
         ServerTlsFiles {
-            settings: &self.http.tls,
+            settings: &self.settings,
             pair: (&certificate, &key),
             time: CertificateTime { system_ms: clock::unix_millis, floor: &clock::FLOOR },
             tickets,
@@ -332,25 +360,15 @@ impl TlsSource {
 
     /// Makes a new self-signed certificate, where one is configured and the stored one is outdated.
     fn renew(&self, now_ms: u64) -> Result<(), ServerTlsError> {
-        if !self.http.tls.self_signed {
+        if !self.settings.self_signed {
             return Ok(());
         }
-        let names = BoxNames::find(Path::new("/"), &self.http.listen);
+        let names = BoxNames::find(Path::new("/"), &self.listen);
         if let Some(reason) = self_signed::renew(&self.state, &names, now_ms)? {
             tracing::info!(reason, "a self-signed certificate was made");
         }
         Ok(())
     }
-}
-
-/// Reads the files of `[http.tls]` for the command line. `None` where no address is served with TLS.
-pub fn inspect(http: &HttpConfig, state: &Path) -> Option<Result<InspectedFiles, ServerTlsError>> {
-    http.serves_tls().then(|| {
-        let source = TlsSource { http: http.clone(), state: state.to_owned() };
-        let (certificate_file, _) = source.pair()?;
-        let TlsMaterial { facts, crl_due_ms, .. } = source.read(None)?;
-        Ok(InspectedFiles { certificate_file, certificate: facts, crl_due_ms })
-    })
 }
 
 /// The content of the files of `[http.tls]`.

@@ -1,0 +1,43 @@
+//! gRPC: the Open Inference Protocol's `inference.GRPCInferenceService` with Triton's extensions, `grpc.health.v1.Health`
+//! and reflection, over HTTP/2. Off unless `[grpc] listen` has an address.
+//!
+//! Files, in reading order:
+//! * `config.rs` - `[grpc]`
+//! * `part.rs` - `ROUTES`, the table of methods, and gRPC as a part of the daemon
+//! * `connection.rs`, `streams.rs` - connections with HTTP/2 under limits, and the streams of one
+//! * `message_reader.rs` - messages of a request, under the limits of bodies
+//! * `call.rs` - the frame of every method: its request, its response, its trailers
+//! * `infer.rs` - `ModelInfer` and `ModelStreamInfer`; `request.rs` reads their requests, `response.rs` writes answers
+//! * `models.rs` - metadata, config, statistics and the model repository
+//! * `health.rs`, `reflection.rs` - liveness, readiness and gRPC's health checks; reflection
+//! * `proto/`, `messages.rs` - the messages
+//!
+//! A method is a route: `http/guard.rs` finds its caller and checks the permission, as for every other route, and an error
+//! is an `ApiError`, which `part/grpc.rs` writes as a status.
+//!
+//! Invariants:
+//! * Memory is reserved for bytes that have arrived, never for a length that a caller announced.
+//! * A message of many parts is measured before it is decoded, so that a small message never becomes a large one unseen.
+//! * Only calls keep a connection busy. A stream without a call in progress gives way to newcomers.
+#![forbid(unsafe_code)]
+
+mod call;
+pub mod config;
+mod connection;
+mod health;
+mod infer;
+mod message_reader;
+mod messages;
+mod models;
+pub mod part;
+mod reflection;
+mod request;
+mod response;
+mod streams;
+
+pub use connection::service;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use request::fuzz_request;
+
+/// The name of the service of gRPC's listeners.
+pub const SERVICE: &str = "grpc";
