@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::pipeline::kind::Pipeline;
-use crate::pipeline::work::{FinishedWork, Work, WorkTimes};
 use crate::values::ALL_BITS;
 
 /// A runtime that can run models.
@@ -286,7 +284,7 @@ pub enum RunError {
         /// True when it is known what else was the cause.
         is_explained: bool,
     },
-    /// The run goes on in another process, for longer than [`RunPlace::patience`]. [`Backend::finish`] waits for it.
+    /// The run goes on in another process, for longer than [`RunPlace::patience`]. Whoever ran it waits for its end.
     #[error("the run is in progress")]
     InProgress,
     /// The run went on beyond its deadline and was cancelled. Its process goes on.
@@ -362,19 +360,9 @@ pub trait Backend: Send {
     /// or as a compilation from the cache. `smallest` are inputs of the smallest shapes, in the signature's order.
     fn release_memory(&mut self, _smallest: &[Tensor]) {}
 
-    /// Runs the model with a pipeline around it, where both are in another process; `None` for a model in this one.
-    fn run_work(&mut self, _pipeline: &dyn Pipeline, _work: Work<'_>, _place: RunPlace) -> Option<FinishedWork> {
-        None
-    }
-
     /// The number of the process that runs it, if that is not this one; see the crate `isolation`.
     fn process(&self) -> Option<u64> {
         None
-    }
-
-    /// True when that process has ended, so that no run succeeds any more.
-    fn has_ended(&self) -> bool {
-        false
     }
 
     /// Runs the model once.
@@ -387,27 +375,6 @@ pub trait Backend: Send {
     /// hand-over: when one of them is [`RunError::InProgress`], those behind it are [`RunError::Interrupted`].
     fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunPlace) -> Vec<Result<RunResult, RunError>> {
         runs.iter().map(|run| self.run(run.inputs, run.outputs, place)).collect()
-    }
-
-    /// Waits `patience` for the end of the run that is [`RunError::InProgress`]. The result is that of a run with or
-    /// without a pipeline, or that it is still in progress.
-    fn finish(&mut self, _patience: Duration) -> FinishedWork {
-        let error = RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false };
-        FinishedWork { result: Err(error.into()), times: WorkTimes::default() }
-    }
-
-    /// Asks the runtime to cancel the run that is [`RunError::InProgress`]. It ends with an error soon, if the runtime can
-    /// cancel what it does now.
-    fn cancel(&mut self) {}
-
-    /// The activity of the run that is [`RunError::InProgress`]; `None` when that is not known.
-    fn activity(&self) -> Option<RunActivity> {
-        None
-    }
-
-    /// Ends the process of the run that is [`RunError::InProgress`], for this reason.
-    fn end_process(&mut self, reason: String) -> RunError {
-        RunError::Interrupted { reason, is_explained: false }
     }
 
     /// The handle by which another thread cancels a run in this process; `None` where the runtime has no means.

@@ -8,7 +8,7 @@ use ledge_base::telemetry::process::{self, ThreadActivity};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, RunActivity, RunError, RunInputs, RunPlace, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
-use ledge_engine::pipeline::work::{FinishedWork, Work, WorkError, WorkInput, WorkTimes};
+use ledge_engine::pipeline::work::{self, FinishedWork, RunWork, Work, WorkError, WorkInput, WorkTimes};
 
 use crate::child::crash::Work as ChildWork;
 use crate::lane::{Lane, LaneError, NoAnswer, Writer};
@@ -362,6 +362,53 @@ impl Backend for RemoteBackend {
         self.hand_over(runs, place).unwrap_or_else(|error| vec![Err(alone(error)); runs.len()])
     }
 
+    fn process(&self) -> Option<ChildId> {
+        Some(self.home.child.id())
+    }
+}
+
+impl RunWork for RemoteBackend {
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
+        let Some(id) = pipeline.remote_id() else { return work::run(self, pipeline, work, place) };
+        let model = self.model;
+        // The process works within the memory of the caller, as this one would.
+        let is_counted = work.account.counted_owner().is_some();
+        let memory = if is_counted { work.input.memory_elsewhere(pipeline) } else { 0 };
+        let _held = match work.account.take(memory) {
+            Ok(held) => held,
+            Err(no_room) => {
+                let result = Err(InputError::from(no_room).into());
+                return FinishedWork { result, times: WorkTimes::default() };
+            }
+        };
+        if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
+            let result = Err(if self.home.child.is_closed() {
+                ended_by(&self.home, ChildWork::Load(id)).into()
+            } else {
+                WorkError::Outputs(AnswerError::Outputs(reason))
+            });
+            return FinishedWork { result, times: WorkTimes::default() };
+        }
+        let (head, bytes) = work.input.clone().into_parts();
+        let make = |area: &mut Writer<'_>| {
+            let places = bytes.iter().map(|bytes| area.put(bytes)).collect::<Result<_, _>>()?;
+            let (outputs, own, is_wide) = (work.outputs.to_vec(), work.own, place.is_wide);
+            Ok(JobHead::Work { model, pipeline: id, input: head, places, outputs, own, is_wide })
+        };
+        let (asked, others) = match (work.input, pipeline.results()) {
+            // A step of a chain has one result.
+            (WorkInput::Step(_), _) => (&[][..], 1),
+            (WorkInput::Content { .. }, Some(names)) => (work.outputs.get(..work.own).unwrap_or_default(), names.len()),
+            (WorkInput::Content { .. }, None) => (work.outputs, 0),
+        };
+        let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, asked, others);
+        let (result, times) = self.ask(place, make, read);
+        if let Some(run) = &mut self.in_progress {
+            (run.outputs, run.others, run.is_of_tensors) = (asked.to_vec(), others, false);
+        }
+        FinishedWork { result, times }
+    }
+
     fn finish(&mut self, patience: Duration) -> FinishedWork {
         let mut times = WorkTimes::default();
         let result = self.finish_within(patience, &mut times);
@@ -390,50 +437,6 @@ impl Backend for RemoteBackend {
     fn end_process(&mut self, reason: String) -> RunError {
         let job = self.in_progress.take().map_or(self.last_job, |run| run.job.number);
         end(&self.home, self.core, job, reason)
-    }
-
-    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> Option<FinishedWork> {
-        let (model, id) = (self.model, pipeline.remote_id()?);
-        // The process works within the memory of the caller, as this one would.
-        let is_counted = work.account.counted_owner().is_some();
-        let memory = if is_counted { work.input.memory_elsewhere(pipeline) } else { 0 };
-        let _held = match work.account.take(memory) {
-            Ok(held) => held,
-            Err(no_room) => {
-                let result = Err(InputError::from(no_room).into());
-                return Some(FinishedWork { result, times: WorkTimes::default() });
-            }
-        };
-        if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
-            let result = Err(if self.home.child.is_closed() {
-                ended_by(&self.home, ChildWork::Load(id)).into()
-            } else {
-                WorkError::Outputs(AnswerError::Outputs(reason))
-            });
-            return Some(FinishedWork { result, times: WorkTimes::default() });
-        }
-        let (head, bytes) = work.input.clone().into_parts();
-        let make = |area: &mut Writer<'_>| {
-            let places = bytes.iter().map(|bytes| area.put(bytes)).collect::<Result<_, _>>()?;
-            let (outputs, own, is_wide) = (work.outputs.to_vec(), work.own, place.is_wide);
-            Ok(JobHead::Work { model, pipeline: id, input: head, places, outputs, own, is_wide })
-        };
-        let (asked, others) = match (work.input, pipeline.results()) {
-            // A step has one result; see `StepResult`.
-            (WorkInput::Step(_), _) => (&[][..], 1),
-            (WorkInput::Content { .. }, Some(names)) => (work.outputs.get(..work.own).unwrap_or_default(), names.len()),
-            (WorkInput::Content { .. }, None) => (work.outputs, 0),
-        };
-        let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, asked, others);
-        let (result, times) = self.ask(place, make, read);
-        if let Some(run) = &mut self.in_progress {
-            (run.outputs, run.others, run.is_of_tensors) = (asked.to_vec(), others, false);
-        }
-        Some(FinishedWork { result, times })
-    }
-
-    fn process(&self) -> Option<ChildId> {
-        Some(self.home.child.id())
     }
 
     fn has_ended(&self) -> bool {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::input::{ContentForm, PartsError, WorkHead, WorkInput};
 use super::kind::{AnswerError, InputError, Pipeline, Postprocess, Prepared};
-use crate::backend::{Backend, ComputeTime, RunError, RunInputs, RunPlace, RunResult};
+use crate::backend::{Backend, ComputeTime, RunActivity, RunError, RunInputs, RunPlace, RunResult};
 
 /// One run of a model with its pipeline.
 #[derive(Debug, Clone, Copy)]
@@ -69,11 +69,37 @@ pub enum WorkError {
     Outputs(#[from] AnswerError),
 }
 
-/// Does one run. A panic anywhere is an error of this run only.
-pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
-    if let Some(finished) = backend.run_work(pipeline, work, place) {
-        return finished;
+/// A model that runs with its pipeline where it is, perhaps in another process.
+pub trait RunWork: Backend {
+    /// Runs the model with `pipeline` around it. A panic anywhere is an error of this run only.
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork;
+
+    /// Waits `patience` for the end of the run that is [`RunError::InProgress`]. The result is that of a run with or
+    /// without a pipeline, or that it is still in progress.
+    fn finish(&mut self, patience: Duration) -> FinishedWork;
+
+    /// Asks the runtime to cancel the run that is [`RunError::InProgress`]. It ends with an error soon, if the runtime can
+    /// cancel what it does now.
+    fn cancel(&mut self) {}
+
+    /// The activity of the run that is [`RunError::InProgress`]; `None` when that is not known.
+    fn activity(&self) -> Option<RunActivity> {
+        None
     }
+
+    /// Ends the process of the run that is [`RunError::InProgress`], for this reason.
+    fn end_process(&mut self, reason: String) -> RunError {
+        RunError::Interrupted { reason, is_explained: false }
+    }
+
+    /// True when its process has ended, so that no run succeeds any more.
+    fn has_ended(&self) -> bool {
+        false
+    }
+}
+
+/// Does one run in this process. A panic anywhere is an error of this run only.
+pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
     let mut times = WorkTimes::default();
     let result = run_measured(backend, pipeline, work, place, &mut times);
     FinishedWork { result, times }

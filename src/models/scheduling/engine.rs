@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use ledge_base::sys;
 use ledge_base::telemetry::system::Memory;
-use ledge_engine::backend::{Backend, CompiledCache, LoadError, Port, Runtime};
+use ledge_engine::backend::{CompiledCache, LoadError, Port, Runtime};
+use ledge_engine::pipeline::work::RunWork;
 use ledge_engine::{Runtimes, cores};
 use ledge_identity::sealing::{FolderError, SealedFolder};
 use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, LanePlace, ModelOrder};
@@ -524,7 +525,7 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
 }
 
 /// Loads a model on the calling thread, and runs its warm-up. Also returns its memory in bytes.
-fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn Backend>, u64), LoadError> {
+fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn RunWork>, u64), LoadError> {
     // The runtime's own threads inherit the cores of the thread that loads.
     let of_worker = |&worker: &usize| shared.cpus.get(worker).copied();
     let own: Vec<usize> = spec.workers.iter().filter_map(of_worker).collect();

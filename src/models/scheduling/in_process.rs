@@ -2,9 +2,13 @@
 //! `in-process`, and only where the environment asks for it.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use ledge_base::telemetry::process;
-use ledge_engine::backend::{Backend, LoadError, ModelFiles};
+use ledge_base::tensor::Tensor;
+use ledge_engine::backend::{Backend, LoadError, ModelFiles, RunError, RunPlace, RunResult, Runtime, Signature};
+use ledge_engine::pipeline::kind::Pipeline;
+use ledge_engine::pipeline::work::{self, FinishedWork, RunWork, Work, WorkTimes};
 
 use super::instance::InstanceSpec;
 
@@ -18,12 +22,48 @@ pub fn is_asked_for() -> bool {
 }
 
 /// Loads an instance into this process, and runs its warm-up. Also returns its memory in bytes.
-pub(super) fn load(spec: &InstanceSpec, files: &ModelFiles) -> Result<(Box<dyn Backend>, u64), LoadError> {
+pub(super) fn load(spec: &InstanceSpec, files: &ModelFiles) -> Result<(Box<dyn RunWork>, u64), LoadError> {
     let before = process::resident_bytes();
     let mut backend = spec.runtimes.load(spec.runtime, files, &spec.options)?;
     if let Some(warm_up) = spec.warm_up.get() {
         warm_up.run(&mut *backend);
     }
     let grown = process::resident_bytes().saturating_sub(before);
-    Ok((backend, grown.max(files.bytes())))
+    Ok((Box::new(HereBackend(backend)), grown.max(files.bytes())))
+}
+
+/// A model in this process, with its pipelines.
+struct HereBackend(Box<dyn Backend>);
+
+impl Backend for HereBackend {
+    fn runtime(&self) -> Runtime {
+        self.0.runtime()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.0.signature()
+    }
+
+    fn is_sound(&self) -> bool {
+        self.0.is_sound()
+    }
+
+    fn repair(&mut self) {
+        self.0.repair();
+    }
+
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
+        self.0.run(inputs, outputs, place)
+    }
+}
+
+impl RunWork for HereBackend {
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
+        work::run(&mut *self.0, pipeline, work, place)
+    }
+
+    fn finish(&mut self, _patience: Duration) -> FinishedWork {
+        let error = RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false };
+        FinishedWork { result: Err(error.into()), times: WorkTimes::default() }
+    }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledge_engine::backend::Backend;
+use ledge_engine::pipeline::work::RunWork;
 use tokio::sync::watch;
 
 use super::batcher::BatchPolicy;
@@ -28,7 +28,7 @@ use super::terms::Priority;
 /// A loaded copy of a model.
 pub struct Instance {
     /// The model in its runtime.
-    pub backend: Box<dyn Backend>,
+    pub backend: Box<dyn RunWork>,
     /// The core that ran it last: its caches may still hold the weights.
     pub last_core: usize,
     /// When it was last used.

@@ -309,7 +309,7 @@ fn run_raw(
 ) -> FinishedWork {
     let RawInputs { pipeline, input, account, own, .. } = raw;
     let work = Work { input, outputs, own: *own, account };
-    let mut finished = work::run(&mut *instance.backend, &**pipeline, work, task.place(deadline));
+    let mut finished = instance.backend.run_work(&**pipeline, work, task.place(deadline));
     if long_run::is_in_progress(&finished) {
         finished = long_run::see_out(task.shared, instance, task.long(deadline));
     }
