@@ -27,7 +27,7 @@ pub mod process;
 mod text_layer;
 mod tiff;
 
-pub use order::{DocumentLimits, Mistake, TextLine};
+pub use order::{DocumentFormat, DocumentLimits, Mistake, TextLayer, TextLine};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pages::fuzz_page_messages;
 pub use pages::{DocumentError, Page, PageContent, Pages};

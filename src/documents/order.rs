@@ -1,9 +1,29 @@
 //! What the daemon and the process say to each other. The order is a line of JSON and the bytes of the document. Each
 //! answer is a line of JSON; behind a picture come its pixels, three bytes each.
 
-use ledge_engine::pipeline::document_reading::TextLayer;
-use ledge_engine::pipeline::reading::geometry::Area;
 use serde::{Deserialize, Serialize};
+
+/// A form of documents that may have several pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DocumentFormat {
+    Pdf,
+    Tiff,
+}
+
+/// When the text that a PDF carries is taken for what stands on a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextLayer {
+    /// Where the page has such a text, and no picture covers most of it: a scan with a text behind it is read by the
+    /// models, as is one with no more than the line of a fax machine.
+    #[default]
+    Auto,
+    /// Wherever the page has any.
+    Always,
+    /// Nowhere: the models read what can be seen.
+    Never,
+}
 
 /// Limits of one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +61,7 @@ impl DocumentLimits {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub bytes: usize,
+    pub format: DocumentFormat,
     pub text_layer: TextLayer,
     pub limits: DocumentLimits,
 }
@@ -59,12 +80,14 @@ pub(crate) enum Message {
     Refused(Mistake),
 }
 
-/// A line of a text layer.
+/// A line of a text layer, with the upright rectangle around it in pixels of the page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TextLine {
     pub text: String,
-    /// In pixels of the page.
-    pub area: Area,
+    pub left: f32,
+    pub top: f32,
+    pub right: f32,
+    pub bottom: f32,
 }
 
 /// What is wrong with a document.

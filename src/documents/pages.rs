@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ledge_base::memory_budget::{Account, Hold, NoRoom};
 use ledge_base::telemetry::service_usage::CountedProcess;
-use ledge_engine::pipeline::document_reading::TextLayer;
-use ledge_service::limited_process;
+use ledge_service::limited_process::{self, THIS_PROGRAM};
 use ledge_service::off_thread::{Turn, Turns};
 use rustix::process::Signal;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 
-use crate::order::{DocumentLimits, Message, Mistake, Order, TextLine};
+use crate::order::{DocumentFormat, DocumentLimits, Message, Mistake, Order, TextLayer, TextLine};
 
 /// The hidden verb of the process.
 const VERB: [&str; 1] = ["pages"];
@@ -87,10 +86,10 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Starts the process with `program`, and gives it the document. Waits for its turn until `deadline`.
+    /// Starts the process, and gives it the document. Waits for its turn until `deadline`.
     pub async fn open(
-        program: &Path,
         file: Bytes,
+        format: DocumentFormat,
         text_layer: TextLayer,
         limits: DocumentLimits,
         account: Account,
@@ -104,7 +103,7 @@ impl Pages {
         };
         let turn = tokio::time::timeout_at(deadline.into(), turn).await.map_err(|_| DocumentError::Deadline)?;
         let broken = |what| move |error| DocumentError::Process { what, error };
-        let started = limited_process::start(program, &VERB, "pages");
+        let started = limited_process::start(Path::new(THIS_PROGRAM), &VERB, "pages");
         let (mut child, errors) = started.map_err(broken("cannot be started"))?;
         // It seals itself when it has its order, and is hidden then.
         let counted = CountedProcess::new(child.id().unwrap_or_default());
@@ -112,7 +111,7 @@ impl Pages {
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(broken("has no pipes")(std::io::ErrorKind::BrokenPipe.into()));
         };
-        let order = Order { bytes: file.len(), text_layer, limits };
+        let order = Order { bytes: file.len(), format, text_layer, limits };
         let mut line = serde_json::to_vec(&order).map_err(|error| broken("has no order")(error.into()))?;
         line.push(b'\n');
         // A process that died before it got all is reported by its end.

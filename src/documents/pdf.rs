@@ -12,9 +12,7 @@ use hayro::kurbo::{Affine, BezPath, Point, Rect};
 use hayro::vello_cpu::color::palette::css::WHITE;
 use hayro::{PixmapSettings, RenderCache, RenderSettings};
 
-use ledge_engine::pipeline::document_reading::TextLayer;
-
-use crate::order::{DocumentLimits, Mistake, TextLine};
+use crate::order::{DocumentLimits, Mistake, TextLayer, TextLine};
 use crate::page_work;
 use crate::text_layer::{self, Glyph};
 

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ledge_base::sys;
-use ledge_engine::pipeline::document_reading::{DocumentFormat, TextLayer};
 use ledge_sandbox::{self as sandbox, Seal};
 use ledge_service::limited_process::{self, Limits};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::order::{DocumentLimits, Message, Mistake, Order};
+use crate::order::{DocumentFormat, DocumentLimits, Message, Mistake, Order, TextLayer};
 use crate::pdf::{self, DrawnPage};
 use crate::tiff;
 
@@ -44,7 +43,7 @@ pub fn run() -> Result<(), ProcessError> {
     let mut line = String::new();
     input.by_ref().take(1 << 16).read_line(&mut line).map_err(|error| wrong(&error))?;
     let order: Order = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
-    let Order { bytes, text_layer, limits } = order;
+    let Order { bytes, format, text_layer, limits } = order;
     limited_process::limit_this_process(Limits {
         data_bytes: limits.memory_bytes,
         cpu_seconds: limits.cpu_seconds,
@@ -75,7 +74,7 @@ pub fn run() -> Result<(), ProcessError> {
     let page = PageClock::start(Duration::from_secs(limits.page_cpu_seconds));
 
     let mut output = std::io::stdout().lock();
-    match pages(file, text_layer, limits, &page, &mut output) {
+    match pages(file, (format, text_layer), limits, &page, &mut output) {
         Ok(()) => {}
         Err(Stop::Mistake(mistake)) => say(&Message::Refused(mistake), &[], &mut output)?,
         Err(Stop::Output(error)) => return Err(error.into()),
@@ -141,23 +140,22 @@ fn cpu_time() -> Duration {
 
 fn pages(
     file: Vec<u8>,
-    text_layer: TextLayer,
+    (format, text_layer): (DocumentFormat, TextLayer),
     limits: DocumentLimits,
     page: &PageClock,
     output: &mut impl Write,
 ) -> Result<(), Stop> {
-    match DocumentFormat::sniff(&file) {
-        Some(DocumentFormat::Pdf) => {
+    match format {
+        DocumentFormat::Pdf => {
             let document = pdf::Document::open(file, limits)?;
             say(&Message::Document { pages: document.pages() }, &[], output)?;
             document.draw(text_layer, |drawn| send(drawn, page, output))
         }
-        Some(DocumentFormat::Tiff) => {
+        DocumentFormat::Tiff => {
             let document = tiff::Document::open(file, limits)?;
             say(&Message::Document { pages: document.pages() }, &[], output)?;
             document.draw(|drawn| send(drawn, page, output))
         }
-        None => Err(Mistake::Damaged.into()),
     }
 }
 

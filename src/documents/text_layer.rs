@@ -2,8 +2,6 @@
 
 use hayro::kurbo::{Point, Vec2};
 
-use ledge_engine::pipeline::reading::geometry::Area;
-
 use crate::order::TextLine;
 
 /// The gap between two characters of one word at most, as a share of their height.
@@ -148,8 +146,7 @@ impl Piece {
             pixel
         };
         let (left, right) = (pixel(self.left, width), pixel(self.right, width));
-        let area = Area { left, top: pixel(top, height), right, bottom: pixel(bottom, height) };
-        TextLine { text: self.text, area }
+        TextLine { text: self.text, left, top: pixel(top, height), right, bottom: pixel(bottom, height) }
     }
 }
 
@@ -197,10 +194,10 @@ pub fn fuzz_text_layer(data: &[u8]) -> bool {
     let _ = is_plain(glyphs.iter());
     let letters: usize = lines.iter().map(|line| line.text.chars().filter(|c| *c != ' ').count()).sum();
     assert!(letters <= glyphs.len());
-    for line in &lines {
-        let Area { left, top, right, bottom } = line.area;
+    for TextLine { text, left, top, right, bottom } in &lines {
+        let (left, top, right, bottom) = (*left, *top, *right, *bottom);
         assert!(0.0 <= left && left <= right && right <= 1000.0 && 0.0 <= top && top <= bottom && bottom <= 800.0);
-        assert!(!line.text.trim().is_empty());
+        assert!(!text.trim().is_empty());
     }
     !lines.is_empty()
 }

@@ -20,7 +20,8 @@
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
 //!
 //! Invariants:
-//! * No async runtime. No socket. No file is written except OpenVINO's cache of compiled models.
+//! * No task and no thread of the async runtime: the side of a chain beside its caller is a future, which the caller polls. No
+//!   socket. No file is written except OpenVINO's cache of compiled models.
 //! * Only `onnxruntime.rs`, `openvino.rs` and `foreign.rs` name the crates of the runtimes. Only `foreign.rs` has
 //!   unsafe code.
 //! * A backend is loaded on one thread and run by any thread, one at a time: `Backend` is `Send`, not `Sync`.

@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::Hold;
 use ledge_base::tensor::Tensor;
+use ledge_engine::pipeline::annotation::TextOutline;
+use ledge_engine::pipeline::chain::{Chain, LeaseId};
 use ledge_engine::pipeline::content::{Content, Division};
 use ledge_engine::pipeline::detection::Detection;
-use ledge_engine::pipeline::document_reading::Reader;
-use ledge_engine::pipeline::document_reading::step::{PageId, PageStep};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, Expected, FeatureColumn, InputError, Kind, Pipeline, Prepared};
 use ledge_engine::pipeline::setup::PipelineSetup;
@@ -108,10 +108,10 @@ impl Pipeline for RemotePipeline {
         Some(self.id)
     }
 
-    fn release_page(&self, page: PageId) {
-        self.twin.release_page(page);
+    fn release(&self, lease: LeaseId) {
+        self.twin.release(lease);
         for home in self.pipelines.homes(self.id) {
-            home.child.release_page(self.id, page);
+            home.child.release(self.id, lease);
         }
     }
 
@@ -123,8 +123,8 @@ impl Pipeline for RemotePipeline {
         self.twin.sample()
     }
 
-    fn reader(&self) -> Option<&Arc<Reader>> {
-        self.twin.reader()
+    fn chain(&self) -> Option<&dyn Chain> {
+        self.twin.chain()
     }
 
     fn divide(&self, content: &Content) -> Option<Division> {
@@ -147,10 +147,6 @@ impl Pipeline for RemotePipeline {
         self.twin.prepare(content, limits, hold)
     }
 
-    fn prepare_step(&self, step: &PageStep, account: &Account) -> Result<Prepared, InputError> {
-        self.twin.prepare_step(step, account)
-    }
-
     fn outputs(&self) -> &[usize] {
         self.twin.outputs()
     }
@@ -169,6 +165,14 @@ impl Pipeline for RemotePipeline {
 
     fn unreported(&self, results: &[&Tensor]) -> Vec<Detection> {
         self.twin.unreported(results)
+    }
+
+    fn text(&self, results: &[&Tensor]) -> Option<String> {
+        self.twin.text(results)
+    }
+
+    fn outlines(&self, results: &[&Tensor]) -> Option<Vec<TextOutline>> {
+        self.twin.outlines(results)
     }
 
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {

@@ -14,7 +14,7 @@ use ledge_base::sys;
 use ledge_base::telemetry::process::{MemoryReader, ResidentMemory};
 use ledge_engine::backend::{Format, LoadError, Runtime};
 use ledge_engine::files::FileFacts;
-use ledge_engine::pipeline::document_reading::step::PageId;
+use ledge_engine::pipeline::chain::LeaseId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_sandbox::SealReport;
 use ledge_service::limited_process;
@@ -327,8 +327,8 @@ impl Child {
     }
 
     /// Frees a page that the steps of a call kept.
-    pub fn release_page(&self, pipeline: PipelineId, page: PageId) {
-        self.order(&Order::ReleasePage(pipeline, page), None);
+    pub fn release(&self, pipeline: PipelineId, lease: LeaseId) {
+        self.order(&Order::ReleaseLease(pipeline, lease), None);
     }
 
     /// Cancels the run of a job, unless it has ended.

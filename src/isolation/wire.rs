@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_engine::backend::{ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Runtime, Signature};
 use ledge_engine::files::FileFacts;
-use ledge_engine::pipeline::document_reading::step::PageId;
+use ledge_engine::pipeline::chain::LeaseId;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::{WorkError, WorkHead, WorkTimes};
 use ledge_engine::warm_up::WarmUp;
@@ -70,7 +70,7 @@ pub enum Order {
     Unload(ModelId),
     Bind(PipelineId, Box<PipelineSetup>),
     Unbind(PipelineId),
-    ReleasePage(PipelineId, PageId),
+    ReleaseLease(PipelineId, LeaseId),
     /// Cancel the run of this job, unless it has ended.
     Cancel {
         lane: usize,

@@ -9,7 +9,7 @@ use ledge_engine::pipeline::annotation::{
     Annotation, AnnotationError, PictureFormat, annotate, as_faces, blurred_places, blurs_faces,
 };
 use ledge_engine::pipeline::content::Content;
-use ledge_engine::pipeline::document_reading::DocumentFormat;
+use ledge_engine::pipeline::file_format::FileFormat;
 use ledge_engine::pipeline::image::ImageError;
 use ledge_models::serving::Serving;
 use ledge_models::serving::request::{CacheOutcome, InferRequest, Payload, ResultForm};
@@ -60,7 +60,8 @@ async fn annotated(
     blur: &BlurRule,
     principal: &Principal,
 ) -> Result<(AnnotatedPhotograph, ModelVersion), ApiError> {
-    if call.form != BodyKind::Photograph || DocumentFormat::sniff(&call.body).is_some() {
+    let is_document = matches!(FileFormat::of(&call.body), Some(FileFormat::Pdf | FileFormat::Tiff));
+    if call.form != BodyKind::Photograph || is_document {
         return Err(not_acceptable(
             "only a JPEG, PNG or WebP is answered with a picture: send it with its content type. Boxes in a PDF or TIFF \
              are in the answer in JSON",
@@ -79,7 +80,7 @@ async fn annotated(
     let loaded = pinned.model.clone();
     let content = file(form, photograph.clone(), loaded.input());
     let answer = serving.infer(pinned, request(content), principal).await?;
-    let texts = answer.texts();
+    let texts = answer.texts(&loaded);
     let detections = answer.detections().or_else(|| texts.is_some().then(Vec::new)).ok_or_else(|| {
         not_acceptable(&format!(
             "model '{model}' finds no objects or lines to draw: leave out the header accept, for JSON"

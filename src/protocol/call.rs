@@ -10,7 +10,6 @@ use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
-use ledge_engine::pipeline::document_reading;
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_identity::access::ViewScope;
 use ledge_models::repository::LoadedModel;
@@ -126,7 +125,7 @@ impl BodyKind {
         let untyped = header_length.is_none() && content_type.is_none();
         match untyped.then(|| FileFormat::of(body)).flatten() {
             Some(FileFormat::Image(_)) => Self::Photograph,
-            Some(FileFormat::Document(_)) => Self::Document,
+            Some(FileFormat::Pdf | FileFormat::Tiff) => Self::Document,
             Some(FileFormat::Foreign(_)) | None => Self::of(content_type, header_length),
         }
     }
@@ -200,16 +199,17 @@ async fn answer_pinned(
     check_camera(serving, call.camera.as_ref())?;
     let pinned = serving.pin(&call.target.model, call.target.version, principal)?;
     let account = call.account.clone();
-    let sighted = call.camera.clone().map(|camera| (camera, call.body.clone(), pinned.model.clone()));
+    let model = pinned.model.clone();
+    let sighted = call.camera.clone().map(|camera| (camera, call.body.clone()));
     let DecodedCall { request, answer, copied: _copied } = decode(call, &pinned.model).await?;
     if let AnswerForm::Tensors { id, .. } = &answer {
         told_id.clone_from(id);
     }
     let response = serving.infer(pinned, request, principal).await?;
-    if let Some((camera, photograph, model)) = sighted {
+    if let Some((camera, photograph)) = sighted {
         report_sighting(serving, &camera, photograph, (&response, &model));
     }
-    encode(response, answer, &account)
+    encode(response, answer, &model, &account)
 }
 
 /// Decodes a call, whose body is what `model` takes.
@@ -346,7 +346,12 @@ async fn tensors(
 }
 
 /// Writes an answer.
-fn encode(response: InferResponse, form: AnswerForm, account: &Account) -> Result<CallAnswer, ApiError> {
+fn encode(
+    response: InferResponse,
+    form: AnswerForm,
+    model: &LoadedModel,
+    account: &Account,
+) -> Result<CallAnswer, ApiError> {
     let (version, cache) = (response.version, response.cache);
     let (body, content_type) = match form {
         AnswerForm::Tensors { id, reply } => {
@@ -364,10 +369,9 @@ fn encode(response: InferResponse, form: AnswerForm, account: &Account) -> Resul
             (memory.keep(body.into()), ContentType::Json)
         }
         AnswerForm::Text => {
-            let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
             // A form feed and a line end between two pages.
-            let mut memory = account.take(results.iter().map(|tensor| tensor.data().len()).sum())?;
-            let text = document_reading::text(&results);
+            let mut memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
+            let text = response.text(model).unwrap_or_default();
             memory.resize(text.len())?;
             (memory.keep(text.into()), ContentType::Text)
         }

@@ -7,7 +7,7 @@ use std::fmt;
 use bytes::Bytes;
 use ledge_base::tensor::{DataType, Tensor};
 
-use super::KINDS;
+use super::sections_of;
 use rows::{RowsError, RowsText};
 
 /// The most texts of one call, as in OpenAI's interface.
@@ -33,8 +33,7 @@ pub enum Input {
 impl Input {
     /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
     pub fn sections(self) -> String {
-        let kinds = KINDS.iter().filter(|kind| kind.input == self);
-        kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
+        sections_of(|kind| kind.input == self)
     }
 
     /// An input that every pipeline can answer, for the check of a model at its load. The image is a drawing of

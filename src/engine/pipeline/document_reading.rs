@@ -3,12 +3,14 @@
 //!
 //! Files, in reading order:
 //! * `document_reading.rs` - the section, and the pipeline as the rest of Ledge sees it
+//! * `document_reading/chain.rs` - the order of the steps, from the bytes of a document to its pages
 //! * `document_reading/step.rs` - a step as plain data: what is asked of a page, and what comes back
-//! * `document_reading/pages.rs` - the pages in memory between their steps
+//! * `document_reading/pages.rs` - the process of the models: the pages in memory between their steps
 //! * `document_reading/steps.rs` - the steps between the models of one page
 //! * `document_reading/document.rs` - the answer: pages, lines, fields
 
-pub mod document;
+mod chain;
+mod document;
 mod pages;
 pub mod step;
 pub mod steps;
@@ -16,22 +18,24 @@ pub mod steps;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::Hold;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_base::toml_check::Problem;
+use ledge_documents::TextLayer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use self::chain::DocumentChain;
 use self::document::Document;
-pub use self::pages::PageLease;
-use self::pages::PageStore;
-use self::step::{PageId, PageStep};
-pub use self::steps::Reader;
+use self::steps::Reader;
+use super::annotation::TextOutline;
+use super::chain::Chain;
 use super::content::{Content, Input};
-use super::file_format::FileFormat;
 use super::image::DecodeLimits;
-use super::kind::{AnswerError, Expected, InputError, Kind, Model, Part, Pipeline, PipelineSection, Prepared, Row};
+use super::kind::{
+    AnswerError, ChainModel, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+};
 use super::reading::ctc::Alphabet;
 use super::reading::detection::{DetectionRules, DetectionSize};
 use crate::backend::Signature;
@@ -39,6 +43,7 @@ use crate::backend::Signature;
 pub const KIND: Kind = Kind {
     name: "document_reading",
     input: Input::Document,
+    models: MODELS,
     member: "document",
     schema: |generator| generator.subschema_for::<Document>(),
     is_ranked: false,
@@ -46,11 +51,11 @@ pub const KIND: Kind = Kind {
 };
 
 /// The names of the results: the text of each page, and the answer in JSON.
-pub const RESULTS: &[&str] = &["text", "document"];
+const RESULTS: &[&str] = &["text", "document"];
 
 /// The names of the models of the chain.
-pub mod part {
-    /// Finds lines. The others depend on it, so it stands for the chain where one model must.
+mod part {
+    /// Finds lines. The others depend on it, so it is the first, which stands for the chain where one model must.
     pub const FIND: &str = "find";
     pub const READ: &str = "read";
     pub const LINE_TURN: &str = "line_turn";
@@ -58,11 +63,11 @@ pub mod part {
 }
 
 /// The models of the chain.
-pub const PARTS: &[Part] = &[
-    Part { name: part::FIND, is_optional: false },
-    Part { name: part::READ, is_optional: false },
-    Part { name: part::LINE_TURN, is_optional: true },
-    Part { name: part::PAGE_TURN, is_optional: true },
+const MODELS: &[ChainModel] = &[
+    ChainModel { name: part::FIND, is_optional: false },
+    ChainModel { name: part::READ, is_optional: false },
+    ChainModel { name: part::LINE_TURN, is_optional: true },
+    ChainModel { name: part::PAGE_TURN, is_optional: true },
 ];
 
 /// The key of the metadata of `PaddleOCR`'s models under which they have their characters.
@@ -98,44 +103,6 @@ pub struct DocumentReading {
     pub text_layer: TextLayer,
 }
 
-/// A form of documents that may have several pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DocumentFormat {
-    Pdf,
-    Tiff,
-}
-
-impl DocumentFormat {
-    /// By the first bytes of a file.
-    pub fn sniff(file: &[u8]) -> Option<Self> {
-        match FileFormat::of(file)? {
-            FileFormat::Document(format) => Some(format),
-            FileFormat::Image(_) | FileFormat::Foreign(_) => None,
-        }
-    }
-
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Self::Pdf => "application/pdf",
-            Self::Tiff => "image/tiff",
-        }
-    }
-}
-
-/// When the text that a PDF carries is taken for what stands on a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TextLayer {
-    /// Where the page has such a text, and no picture covers most of it: a scan with a text behind it is read by the
-    /// models, as is one with no more than the line of a fax machine.
-    #[default]
-    Auto,
-    /// Wherever the page has any.
-    Always,
-    /// Nowhere: the models read what can be seen.
-    Never,
-}
-
 impl Default for DocumentReading {
     fn default() -> Self {
         let DetectionRules { line_threshold, lines_max, .. } = DetectionRules::default();
@@ -159,10 +126,6 @@ impl PipelineSection for DocumentReading {
 
     fn files(&self) -> Vec<(&'static str, &str)> {
         self.characters.iter().map(|file| ("characters", file.as_str())).collect()
-    }
-
-    fn parts(&self) -> &'static [Part] {
-        PARTS
     }
 
     fn mistakes(&self) -> Vec<Problem> {
@@ -212,7 +175,7 @@ impl PipelineSection for DocumentReading {
             pages_max: self.pages_max,
             text_layer: self.text_layer,
         };
-        Ok(Arc::new(DocumentReader { reader: Arc::new(reader), pages: Arc::default() }))
+        Ok(Arc::new(DocumentReader { chain: DocumentChain { reader: Arc::new(reader), pages: Arc::default() } }))
     }
 }
 
@@ -258,8 +221,7 @@ fn check_part(parts: &HashMap<String, Signature>, name: &str) -> Result<(), Stri
 /// The pipeline of one model.
 #[derive(Debug)]
 struct DocumentReader {
-    reader: Arc<Reader>,
-    pages: Arc<PageStore>,
+    chain: DocumentChain,
 }
 
 impl Pipeline for DocumentReader {
@@ -267,20 +229,12 @@ impl Pipeline for DocumentReader {
         &KIND
     }
 
-    fn reader(&self) -> Option<&Arc<Reader>> {
-        Some(&self.reader)
+    fn chain(&self) -> Option<&dyn Chain> {
+        Some(&self.chain)
     }
 
     fn prepare(&self, _: &Content, _: DecodeLimits, _: &mut Hold) -> Result<Prepared, InputError> {
         Err(InputError::Content("a document is read in steps".to_owned()))
-    }
-
-    fn prepare_step(&self, step: &PageStep, account: &Account) -> Result<Prepared, InputError> {
-        pages::prepare(&self.reader, &self.pages, step, account)
-    }
-
-    fn release_page(&self, page: PageId) {
-        self.pages.release(page);
     }
 
     fn outputs(&self) -> &[usize] {
@@ -303,6 +257,15 @@ impl Pipeline for DocumentReader {
         RawValue::from_string(json.to_owned()).map_err(|error| wrong(&error.to_string()))
     }
 
+    fn text(&self, results: &[&Tensor]) -> Option<String> {
+        Some(text(results))
+    }
+
+    fn outlines(&self, results: &[&Tensor]) -> Option<Vec<TextOutline>> {
+        let [_, document] = results else { return None };
+        document::outlines(std::str::from_utf8(document.strings()?.next()?).ok()?)
+    }
+
     fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
         if expected.label.is_some() || expected.min_score.is_some() || expected.detections.is_some() {
             return Err(
@@ -319,8 +282,8 @@ impl Pipeline for DocumentReader {
     }
 }
 
-/// The text of all pages, by the results of a call.
-pub fn text(results: &[&Tensor]) -> String {
+/// The text of all pages.
+fn text(results: &[&Tensor]) -> String {
     let pages = results.first().and_then(|pages| pages.strings());
     let pages = pages.into_iter().flatten().map(String::from_utf8_lossy);
     // A form feed divides pages, as in the output of other programs that read documents.

@@ -5,14 +5,14 @@
 use std::fmt;
 
 use super::content::Input;
-use super::document_reading::DocumentFormat;
 use super::image::ImageFormat;
 
 /// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
     Image(ImageFormat),
-    Document(DocumentFormat),
+    Pdf,
+    Tiff,
     Foreign(&'static ForeignFormat),
 }
 
@@ -78,10 +78,10 @@ impl FileFormat {
             Some(Self::Image(ImageFormat::WebP))
         } else if starts(b"%PDF-") {
             // A PDF may have other bytes before these, but no program writes such.
-            Some(Self::Document(DocumentFormat::Pdf))
+            Some(Self::Pdf)
         } else if starts_with_any(&[b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]) {
             // Two byte orders, and a form for large files.
-            Some(Self::Document(DocumentFormat::Tiff))
+            Some(Self::Tiff)
         } else {
             foreign(bytes).map(Self::Foreign)
         }
@@ -95,8 +95,8 @@ impl FileFormat {
             "jpg" | "jpeg" => Some(Self::Image(ImageFormat::Jpeg)),
             "png" => Some(Self::Image(ImageFormat::Png)),
             "webp" => Some(Self::Image(ImageFormat::WebP)),
-            "pdf" => Some(Self::Document(DocumentFormat::Pdf)),
-            "tif" | "tiff" => Some(Self::Document(DocumentFormat::Tiff)),
+            "pdf" => Some(Self::Pdf),
+            "tif" | "tiff" => Some(Self::Tiff),
             _ => foreign().map(Self::Foreign),
         }
     }
@@ -110,7 +110,8 @@ impl FileFormat {
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Image(format) => format.content_type(),
-            Self::Document(format) => format.content_type(),
+            Self::Pdf => "application/pdf",
+            Self::Tiff => "image/tiff",
             Self::Foreign(format) => format.content_type,
         }
     }
@@ -121,8 +122,8 @@ impl fmt::Display for FileFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Image(format) => write!(f, "a {format} image"),
-            Self::Document(DocumentFormat::Pdf) => f.write_str("a PDF document"),
-            Self::Document(DocumentFormat::Tiff) => f.write_str("a TIFF document"),
+            Self::Pdf => f.write_str("a PDF document"),
+            Self::Tiff => f.write_str("a TIFF document"),
             Self::Foreign(format) => f.write_str(format.name),
         }
     }
@@ -283,7 +284,7 @@ mod tests {
     fn a_name_promises_what_a_folder_is_searched_for() {
         assert_eq!(FileFormat::by_extension("JPG"), Some(FileFormat::Image(ImageFormat::Jpeg)));
         assert_eq!(FileFormat::by_extension("heif"), Some(FileFormat::Foreign(&HEIC)));
-        assert_eq!(FileFormat::by_extension("tiff"), Some(FileFormat::Document(DocumentFormat::Tiff)));
+        assert_eq!(FileFormat::by_extension("tiff"), Some(FileFormat::Tiff));
         for other in ["txt", "mp4", "csv", ""] {
             assert_eq!(FileFormat::by_extension(other), None, "{other}");
         }

@@ -61,7 +61,7 @@ impl ImageFormat {
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         match FileFormat::of(bytes)? {
             FileFormat::Image(format) => Some(format),
-            FileFormat::Document(_) | FileFormat::Foreign(_) => None,
+            FileFormat::Pdf | FileFormat::Tiff | FileFormat::Foreign(_) => None,
         }
     }
 }

@@ -20,6 +20,7 @@ use super::quantization::Quantization;
 pub const KIND: Kind = Kind {
     name: "image_classification",
     input: Input::Photograph,
+    models: &[],
     member: "labels",
     schema: |generator| generator.subschema_for::<Vec<Class>>(),
     is_ranked: true,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_base::memory_budget::{Hold, NoRoom};
 use ledge_base::tensor::Tensor;
 use ledge_base::toml_check::Problem;
 use schemars::{Schema, SchemaGenerator};
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::annotation::TextOutline;
+use super::chain::{Chain, LeaseId};
 use super::content::{Content, Division, Input};
 use super::detection::Detection;
-use super::document_reading::Reader;
-use super::document_reading::step::{PageId, PageStep};
 use super::image::{self, DecodeLimits, ImageError, Photograph};
 use super::preparation::ImagePreparation;
 use super::quantization::Quantization;
@@ -30,6 +30,8 @@ pub struct Kind {
     /// The name of its section: `[pipeline.NAME]` in `model.toml`.
     pub name: &'static str,
     pub input: Input,
+    /// The models of a chain, the first of which always exists; empty for a pipeline of one model.
+    pub models: &'static [ChainModel],
     /// The member of the JSON answer that holds the result. Kinds may share one, with the same schema. Never `outputs`,
     /// the member of an answer in tensors.
     pub member: &'static str,
@@ -39,6 +41,13 @@ pub struct Kind {
     pub is_ranked: bool,
     /// The rows that `ledge infer` prints for a result.
     pub rows: fn(&Value) -> Vec<Row>,
+}
+
+impl Kind {
+    /// True for one that runs several models.
+    pub fn is_chain(&self) -> bool {
+        !self.models.is_empty()
+    }
 }
 
 /// A row that `ledge infer` prints.
@@ -56,11 +65,6 @@ pub trait PipelineSection: fmt::Debug {
     /// The files of the model's folder that the pipeline needs, each as its key in the section and its name.
     fn files(&self) -> Vec<(&'static str, &str)> {
         Vec::new()
-    }
-
-    /// The models that the pipeline runs, in place of one; empty for a pipeline of one model.
-    fn parts(&self) -> &'static [Part] {
-        &[]
     }
 
     /// The type of a column that rows have; `None` where they have no such column.
@@ -87,7 +91,7 @@ pub trait PipelineSection: fmt::Debug {
 
 /// One of the models of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct ChainModel {
     /// The stem of its file in the folder of a version, as in `find.onnx`.
     pub name: &'static str,
     /// Set when the chain works without it.
@@ -104,9 +108,9 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         self.kind().input.sample()
     }
 
-    /// The steps of a pipeline that runs several models; `None` for one that runs one. With steps, [`Self::divide`] and
+    /// The part of a pipeline that runs several models; `None` for one that runs one. With it, [`Self::divide`] and
     /// [`Self::prepare`] are not called.
-    fn reader(&self) -> Option<&Arc<Reader>> {
+    fn chain(&self) -> Option<&dyn Chain> {
         None
     }
 
@@ -139,20 +143,17 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// core; large intermediate results count in `hold`.
     fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
 
-    /// Makes the input of a step of a pipeline with steps, and what makes its result of the outputs: one `BYTES` tensor, a
-    /// [`StepResult`](super::document_reading::step::StepResult). Called on a worker's core; `account` pays for the page and
-    /// for the input.
-    fn prepare_step(&self, _step: &PageStep, _account: &Account) -> Result<Prepared, InputError> {
-        Err(InputError::Content(format!("pipeline.{} has no steps", self.kind().name)))
-    }
-
     /// The number by which other processes know it, where the models run in those; see the crate `isolation`.
     fn remote_id(&self) -> Option<u64> {
         None
     }
 
-    /// Frees the page that steps of a call kept. Called once the call and all of its steps have ended.
-    fn release_page(&self, _page: PageId) {}
+    /// Frees the state of a lease of its chain, wherever it is.
+    fn release(&self, lease: LeaseId) {
+        if let Some(chain) = self.chain() {
+            chain.release(lease);
+        }
+    }
 
     /// The outputs of the run that the answer needs, as positions in the signature.
     fn outputs(&self) -> &[usize];
@@ -175,6 +176,16 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// there are too many. An object that is to be blurred is blurred all the same.
     fn unreported(&self, _results: &[&Tensor]) -> Vec<Detection> {
         Vec::new()
+    }
+
+    /// The text of the results, for a caller that wants no JSON; `None` for other kinds.
+    fn text(&self, _results: &[&Tensor]) -> Option<String> {
+        None
+    }
+
+    /// The texts on the photograph or the first page, to draw; `None` for other kinds.
+    fn outlines(&self, _results: &[&Tensor]) -> Option<Vec<TextOutline>> {
+        None
     }
 
     /// The value of the answer's [`Kind::member`], made of the results: what [`Prepared::postprocess`] made of the
@@ -357,9 +368,9 @@ pub enum InputError {
     Content(String),
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// The page of a step is not in memory any more.
-    #[error("the page was dropped before it was read to its end: send the document again")]
-    PageLost,
+    /// The state between the steps of a chain is not in memory any more. The chain says what its callers can do.
+    #[error("{0}")]
+    StateLost(String),
 }
 
 /// Outputs that do not become an answer.

@@ -7,6 +7,7 @@
 //! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
 //! * `setup.rs` - the facts of which a pipeline is made, as plain data
 //! * `work.rs`, `work/` - one run: inputs are made, the model runs, results are made of its outputs
+//! * `chain.rs` - pipelines that run several models, step by step
 //! * `content.rs` - what a caller sends: a photograph, a document, rows, or texts within their limits
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
 //! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
@@ -32,14 +33,16 @@
 //! Invariants:
 //! * A kind exists because `mod.rs` lists it in `KINDS`. Other crates use of its module only its types, such as documents
 //!   and embeddings.
-//! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection. Between
-//!   two runs it keeps nothing but the pages of a document that is being read, until their lease is dropped.
+//! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection. A chain
+//!   keeps states between its steps until their leases are dropped, and may have another process prepare its content, such
+//!   as the one that draws the pages of documents.
 //! * The data of a run, and its results, could pass through a process boundary (`work.rs`).
 //! * It knows a model by its signature, labels and quantization, and nothing of requests.
 //! * The size of an image is known before a pixel is decoded. A file that was cut off is an error, never a half-grey
 //!   image.
 
 pub mod annotation;
+pub mod chain;
 pub mod classification;
 mod containers;
 pub mod content;
@@ -77,6 +80,12 @@ pub const KINDS: &[&Kind] = &[
     &text_embedding::KIND,
 ];
 
+/// The sections of some kinds, for messages: `[pipeline.a] or [pipeline.b]`.
+pub fn sections_of(is_meant: impl Fn(&Kind) -> bool) -> String {
+    let kinds = KINDS.iter().filter(|kind| is_meant(kind));
+    kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
+}
+
 /// The table `[pipeline]` of a model's config, with a field for the section of each kind. A model has at most one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -106,9 +115,14 @@ impl PipelineConfig {
         self.sections().into_iter().flatten().next()
     }
 
+    /// The content that the model takes in place of tensors; `None` for a model that takes tensors only.
+    pub fn input(&self) -> Option<Input> {
+        Some(self.section()?.kind().input)
+    }
+
     /// Tells whether the model takes `input`.
     pub fn takes(&self, input: Input) -> bool {
-        self.section().is_some_and(|section| section.kind().input == input)
+        self.input() == Some(input)
     }
 
     /// Every mistake that the types let through; empty when there is none.

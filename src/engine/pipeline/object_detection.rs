@@ -39,6 +39,7 @@ use super::{image_classification, kind};
 pub const KIND: Kind = Kind {
     name: "object_detection",
     input: Input::Photograph,
+    models: &[],
     member: Detection::MEMBER,
     schema: |generator| generator.subschema_for::<Vec<Detection>>(),
     is_ranked: false,

@@ -33,6 +33,7 @@ use super::kind::{
 pub const KIND: Kind = Kind {
     name: "table",
     input: Input::Rows,
+    models: &[],
     member: "rows",
     schema: |generator| generator.subschema_for::<Vec<Answer>>(),
     is_ranked: false,

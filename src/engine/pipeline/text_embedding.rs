@@ -23,6 +23,7 @@ use crate::backend::Port;
 pub const KIND: Kind = Kind {
     name: "text_embedding",
     input: Input::Texts,
+    models: &[],
     member: "embeddings",
     schema: |generator| generator.subschema_for::<Vec<Embedding<'static>>>(),
     is_ranked: false,

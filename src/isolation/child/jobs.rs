@@ -122,7 +122,7 @@ impl Job<'_> {
     }
 
     fn input(&self, head: WorkHead, places: Vec<Place>) -> Result<WorkInput, LaneError> {
-        // A page stays after its step, and must not be in memory that the next job uses.
+        // The state of a step stays after it, and must not be in memory that the next job uses.
         let is_kept = matches!(head, WorkHead::Step { .. });
         let own = |bytes: Bytes| {
             if !is_kept {

@@ -172,9 +172,9 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &Running) {
                 models.unbind(pipeline);
                 Ok(())
             }
-            Order::ReleasePage(pipeline, page) => {
+            Order::ReleaseLease(pipeline, lease) => {
                 if let Some(pipeline) = models.pipeline(pipeline) {
-                    pipeline.release_page(page);
+                    pipeline.release(lease);
                 }
                 Ok(())
             }

@@ -191,7 +191,7 @@ impl Repository {
     pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
         let (config, _) = self.on_disk(name)?;
         let path = self.shared.sources.folder(name).join(version.to_string());
-        let folder = folder::version(&path, config.parts(), self.reader(name, version))?;
+        let folder = folder::version(&path, config.chain_models(), self.reader(name, version))?;
         Ok((folder.digest, config.runtime.candidates(folder.model.files.format)))
     }
 
@@ -213,7 +213,7 @@ impl Repository {
         for version in folder::selected_versions(&path, &config)? {
             let files = path.join(version.to_string());
             // Kept, so that every load finds the process that read the files.
-            let read = folder::version(&files, config.parts(), self.reader(name, version))?;
+            let read = folder::version(&files, config.chain_models(), self.reader(name, version))?;
             let format = read.model.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };

@@ -17,7 +17,7 @@ use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
 use ledge_engine::backend::{Format, ModelFiles};
 use ledge_engine::files::{ExternalFile, FileFacts};
-use ledge_engine::pipeline::kind::Part;
+use ledge_engine::pipeline::kind::ChainModel;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_isolation::ReadError;
 
@@ -180,7 +180,7 @@ pub struct ReadModel {
 }
 
 /// Reads and checks the files of one version: its model, or those of the chain that `parts` lists.
-pub fn version(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<VersionFolder, FolderError> {
+pub fn version(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Result<VersionFolder, FolderError> {
     if !parts.is_empty() {
         return chain(folder, parts, reader);
     }
@@ -194,13 +194,19 @@ pub fn version(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<Ver
 }
 
 /// True when the folder of a version holds the same files as `before`, whose digest was `digest`. No process reads them.
-pub fn is_unchanged(folder: &Path, parts: &[Part], before: &[VersionFile], digest: &str) -> Result<bool, FolderError> {
+pub fn is_unchanged(
+    folder: &Path,
+    parts: &[ChainModel],
+    before: &[VersionFile],
+    digest: &str,
+) -> Result<bool, FolderError> {
     let models = if parts.is_empty() {
         let ModelFileNames { model, fallback } = find_models(folder)?;
         std::iter::once(model).chain(fallback).collect()
     } else {
         let found = model_files(folder)?;
-        let of_part = |part: &Part| found.iter().filter(|file| is_named(file, part.name)).cloned().collect::<Vec<_>>();
+        let of_part =
+            |part: &ChainModel| found.iter().filter(|file| is_named(file, part.name)).cloned().collect::<Vec<_>>();
         parts.iter().flat_map(of_part).collect::<Vec<_>>()
     };
     let hash = |hasher: &mut blake3::Hasher, file: &VersionFile| {
@@ -233,7 +239,7 @@ impl HashedFiles {
 }
 
 /// Reads and checks the models of a chain.
-fn chain(folder: &Path, parts: &[Part], reader: ModelReader) -> Result<VersionFolder, FolderError> {
+fn chain(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Result<VersionFolder, FolderError> {
     let found = model_files(folder)?;
     let (mut hashed, mut read) = (HashedFiles::default(), Vec::new());
     for part in parts {
@@ -604,7 +610,7 @@ mod tests {
     #[test]
     fn a_chain_has_a_file_for_each_part_and_may_lack_optional_ones() {
         let root = tempfile::tempdir().unwrap();
-        let parts = [Part { name: "find", is_optional: false }, Part { name: "turn", is_optional: true }];
+        let parts = [ChainModel { name: "find", is_optional: false }, ChainModel { name: "turn", is_optional: true }];
         let read = || version(&root.path().join("1"), &parts, ModelReader::here());
         let tflite = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();
         file(root.path(), "1/model.tflite", &tflite("another"));

@@ -67,7 +67,7 @@ impl From<InferError> for GoldenError {
                 | RunError::InProgress
                 | RunError::Cancelled,
             )
-            | InferError::Preparation(InputError::NoRoom(_) | InputError::PageLost)
+            | InferError::Preparation(InputError::NoRoom(_) | InputError::StateLost(_))
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }
             | InferError::Blamed(_)

@@ -179,7 +179,7 @@ impl Repository {
 
     /// Finds out what is known about a version. Nothing reads its files but to hash them.
     pub(super) async fn known(&self, source: &VersionSource<'_>, mode: LoadMode) -> Known {
-        let (name, version, parts) = (source.name.clone(), source.version, source.config.parts());
+        let (name, version, parts) = (source.name.clone(), source.version, source.config.chain_models());
         let (folder, files, text) = (source.folder.to_owned(), source.files.to_owned(), source.config_text.to_owned());
         let home = source.sealed.map(|sealed| sealed.home().to_owned());
         let (profiles, runtimes) = (self.shared.defaults.profiles.clone(), self.runtimes());

@@ -15,7 +15,6 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime, Signature};
 use ledge_engine::pipeline::content::{Content, Division, Input};
-use ledge_engine::pipeline::document_reading::part;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::quantization::Quantization;
@@ -144,8 +143,8 @@ impl LoadedModel {
     pub(super) fn bind_config(&mut self) -> Result<(), String> {
         if let Some(setup) = self.pipeline_setup()? {
             let pipeline = setup.bind()?;
-            if !setup.parts.is_empty() {
-                self.signature = chain::signature();
+            if let Some(chain) = pipeline.chain() {
+                self.signature = chain.signature();
                 self.batch_limit = None;
             }
             self.pipeline = Some(self.instances.pipeline(pipeline, setup));
@@ -166,9 +165,10 @@ impl LoadedModel {
     /// The facts of which its pipeline is made, if it has one. Of a chain only before its config is bound: afterwards the
     /// signature is the one that callers see.
     fn pipeline_setup(&self) -> Result<Option<PipelineSetup>, String> {
-        let Some(section) = self.config.pipeline.section() else { return Ok(None) };
-        let first = section.parts().first().map(|part| (part.name, &self.instances));
-        let parts = first.into_iter().chain(self.parts.iter().map(|part| (part.name, &part.instances)));
+        if self.config.pipeline.section().is_none() {
+            return Ok(None);
+        }
+        let parts = self.all_instances().filter(|_| self.is_chain());
         Ok(Some(PipelineSetup {
             signature: self.signature.clone(),
             labels: self.labels.clone(),
@@ -187,7 +187,7 @@ impl LoadedModel {
 
     /// The content that its pipeline takes; `None` for a model that takes tensors only.
     pub fn input(&self) -> Option<Input> {
-        self.config.pipeline.section().map(|section| section.kind().input)
+        self.config.pipeline.input()
     }
 
     /// The names of the results of a pipeline of the model.
@@ -265,8 +265,7 @@ impl LoadedModel {
 
     /// Unloads the instances that do not run now. The next call loads them again.
     pub(super) fn evict(&self) {
-        self.instances.evict();
-        self.parts.iter().for_each(|part| part.instances.evict());
+        self.all_instances().for_each(|(_, instances)| instances.evict());
     }
 
     /// Bounds of the number of its instances, and the cores of one run.
@@ -304,16 +303,23 @@ impl LoadedModel {
 
     /// Counts runs from now on: they answer requests.
     pub(super) fn count_runs(&self) {
-        self.instances.count_runs();
-        self.parts.iter().for_each(|part| part.instances.count_runs());
+        self.all_instances().for_each(|(_, instances)| instances.count_runs());
     }
 
-    /// The instances of a part of a chain.
+    /// True for a model that consists of several.
+    pub(super) fn is_chain(&self) -> bool {
+        !self.config.chain_models().is_empty()
+    }
+
+    /// The instances of all its models, by their names.
+    fn all_instances(&self) -> impl Iterator<Item = (&'static str, &Instances)> {
+        let first = self.config.chain_models().first().map_or("model", |model| model.name);
+        std::iter::once((first, &self.instances)).chain(self.parts.iter().map(|part| (part.name, &part.instances)))
+    }
+
+    /// The instances of a model of a chain.
     pub(super) fn part(&self, name: &str) -> Option<&Instances> {
-        if name == part::FIND {
-            return Some(&self.instances);
-        }
-        self.parts.iter().find(|part| part.name == name).map(|part| &part.instances)
+        self.all_instances().find(|(known, _)| *known == name).map(|(_, instances)| instances)
     }
 
     /// Number of waiting requests.
@@ -330,8 +336,9 @@ impl LoadedModel {
 
     /// Runs the model once. The inputs are in the signature's order and fit it.
     pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
-        if !self.parts.is_empty() {
-            let reason = format!("'{}' reads documents: send the bytes of one", self.name);
+        if self.is_chain() {
+            let contents = self.input().map_or("content", Input::plural);
+            let reason = format!("'{}' reads {contents}: send the bytes of one", self.name);
             return Err(InferError::Preparation(InputError::Content(reason)));
         }
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
@@ -353,9 +360,9 @@ impl LoadedModel {
         outputs: Vec<usize>,
         terms: Terms,
     ) -> Result<FinishedRun, InferError> {
-        if let Some(reader) = pipeline.reader() {
+        if let Some(chain) = pipeline.chain() {
             // Boxed: a call of one model does not reserve space for this future.
-            return Box::pin(chain::read(self, pipeline, reader, content, limits, account, terms)).await;
+            return Box::pin(chain::run(self, (pipeline, chain), content, limits, account, terms)).await;
         }
         let run = |part| self.run_part(pipeline, part, limits, account.clone(), outputs.clone(), terms.clone());
         let Some(Division { parts, places }) = divide(pipeline, &content, &account).await else {
@@ -382,16 +389,13 @@ impl LoadedModel {
         let own = outputs.len();
         let outputs = outputs.into_iter().chain(pipeline.outputs().iter().copied()).collect();
         let input = WorkInput::Content { content, limits };
-        let raw = RawInputs { pipeline: pipeline.clone(), input, account, own, page: None };
+        let raw = RawInputs { pipeline: pipeline.clone(), input, account, own };
         self.instances.run_raw(raw, outputs, terms).await
     }
 
     /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
-        let all: Vec<_> = std::iter::once(&self.instances)
-            .chain(self.parts.iter().map(|part| &part.instances))
-            .map(Instances::ended)
-            .collect();
+        let all: Vec<_> = self.all_instances().map(|(_, instances)| instances.ended()).collect();
         async move {
             for ended in all {
                 ended.await;

@@ -274,7 +274,7 @@ pub(super) async fn read(
     config: &ModelConfig,
     reader: ModelReader,
 ) -> Result<VersionFolder, VersionError> {
-    let (path, parts) = (files.to_owned(), config.parts());
+    let (path, parts) = (files.to_owned(), config.chain_models());
     let read = tokio::task::spawn_blocking(move || folder::version(&path, parts, reader)).await;
     Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
 }
@@ -650,7 +650,7 @@ impl Loading<'_> {
         let checked = match model.bind_config() {
             Ok(()) => {
                 // The sample warms a chain up, in the sizes of a page.
-                if model.parts.is_empty() {
+                if !model.is_chain() {
                     warm_up(&model, choice).await;
                 }
                 self.check(&model).await

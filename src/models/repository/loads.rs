@@ -347,7 +347,7 @@ impl Repository {
             return false;
         }
         // Its files are hashed, whatever the file system says of them, and read by no process.
-        let (path, parts, digest) = (files.to_owned(), old.config.parts(), old.digest.clone());
+        let (path, parts, digest) = (files.to_owned(), old.config.chain_models(), old.digest.clone());
         let before: Vec<_> = old.files.iter().map(VersionFile::unmarked).collect();
         let hashed = tokio::task::spawn_blocking(move || folder::is_unchanged(&path, parts, &before, &digest)).await;
         let is_same = old.config_text == config_text && matches!(hashed, Ok(Ok(true)));

@@ -20,7 +20,7 @@
 //! * `placement.rs` - instances of a model fitted to the cores
 //! * `profile.rs` - measurements kept for one CPU, model content and pair of runtime versions
 //! * `golden.rs` - warm-up, and comparison with golden answers
-//! * `chain.rs` - a document through the models of a chain
+//! * `chain.rs` - the steps of a call of a chain, each a job of the queue of its model
 //! * `pipeline_check.rs` - a sample through the pipeline of a model before it serves
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
@@ -101,7 +101,7 @@
 pub mod agreement;
 pub mod candidate;
 pub mod comparison;
-pub mod chain;
+mod chain;
 mod check;
 mod compiled;
 pub mod config;

@@ -5,9 +5,10 @@ use ledge_base::toml_check::{self, Mistake, Problem};
 use ledge_engine::backend::{Format, Port, Runtime, Signature};
 use ledge_engine::pipeline::PipelineConfig;
 use ledge_engine::pipeline::content::Input;
-use ledge_engine::pipeline::kind::{Part, PipelineSection};
+use ledge_engine::pipeline::kind::{ChainModel, Kind, PipelineSection};
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::pipeline::reading::fields::Field;
+use ledge_engine::pipeline::sections_of;
 use ledge_isolation::IsolationSetting;
 use serde::{Deserialize, Serialize};
 
@@ -320,17 +321,14 @@ impl ModelConfig {
                 mistakes.push(Problem::new(key, message));
             }
         };
-        let has_parts = !self.parts().is_empty();
-        check(
-            self.kind != ModelKind::Chain || has_parts,
-            "kind",
-            "a chain needs a pipeline that runs several models: [pipeline.document_reading]",
-        );
-        check(
-            self.kind != ModelKind::Model || !has_parts,
-            "pipeline.document_reading",
-            "it runs several models: set kind = \"chain\" at the top",
-        );
+        let chain = self.pipeline.section().map(PipelineSection::kind).filter(|kind| kind.is_chain());
+        let needed = format!("a chain needs a pipeline that runs several models: {}", sections_of(Kind::is_chain));
+        check(self.kind != ModelKind::Chain || chain.is_some(), "kind", &needed);
+        if let Some(chain) = chain {
+            let place = format!("pipeline.{}", chain.name);
+            let is_chain = self.kind == ModelKind::Chain;
+            check(is_chain, &place, "it runs several models: set kind = \"chain\" at the top");
+        }
         let reads = self.pipeline.takes(Input::Document);
         check(self.field.is_empty() || reads, "field", "only a model that reads documents finds fields");
         let names: Vec<_> = self.field.iter().map(|field| &field.name).collect();
@@ -344,8 +342,8 @@ impl ModelConfig {
     }
 
     /// The models of the chain; empty for one model.
-    pub fn parts(&self) -> &'static [Part] {
-        self.pipeline.section().map(PipelineSection::parts).unwrap_or_default()
+    pub fn chain_models(&self) -> &'static [ChainModel] {
+        self.pipeline.section().map_or(&[], |section| section.kind().models)
     }
 
     /// The inputs that are made of features.

@@ -29,7 +29,7 @@ impl InputDigest {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// Of what a pipeline makes the inputs of. A step names its page by a number that no other call has.
+    /// Of what a pipeline makes the inputs of. A step names its state by a number that no other call has.
     pub fn of_work(input: &WorkInput, outputs: &[usize]) -> Option<Self> {
         let (WorkHead::Content { form, .. }, bytes) = input.clone().into_parts() else { return None };
         let (kind, count) = match form {

@@ -8,7 +8,6 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, RunError, RunResult, Runtime, Signature};
-use ledge_engine::pipeline::document_reading::PageLease;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::{WorkError, WorkInput};
@@ -80,8 +79,6 @@ pub struct RawInputs {
     pub account: Account,
     /// The number of outputs that the caller asked for, in front of those of the pipeline.
     pub own: usize,
-    /// Keeps the page of a step in memory until the step has ended.
-    pub page: Option<Arc<PageLease>>,
 }
 
 /// A finished run.
@@ -156,7 +153,7 @@ pub struct InstanceSpec {
     pub warm_up: OnceLock<WarmUp>,
     /// The process that it runs in.
     pub isolation: Isolation,
-    /// The faults of its processes; of a chain, those of all its models, which share pages.
+    /// The faults of its processes; of a chain, those of all its models, which share states.
     pub faults: Arc<Faults>,
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,

@@ -111,7 +111,7 @@ fn into_answer(
         InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
         InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Content { reason }.into(),
         InferError::Preparation(InputError::NoRoom(error)) => error.into(),
-        InferError::Preparation(error @ InputError::PageLost) => {
+        InferError::Preparation(error @ InputError::StateLost(_)) => {
             ServingError::Unavailable { model: model.name.clone(), reason: error.to_string() }
         }
         InferError::Run(error @ RunError::Input { .. }) => {

@@ -10,7 +10,6 @@ use ledge_engine::backend::Runtime;
 use ledge_engine::pipeline::annotation::TextOutline;
 use ledge_engine::pipeline::content::Content;
 use ledge_engine::pipeline::detection::Detection;
-use ledge_engine::pipeline::document_reading::{self, document};
 use ledge_engine::pipeline::kind::Kind;
 use ledge_features::online::{Columns, FieldStatus, bytes_of};
 use ledge_features::value::Value;
@@ -159,14 +158,21 @@ impl InferResponse {
 
     /// The objects that it found and does not report; see [`ledge_engine::pipeline::kind::Pipeline::unreported`]. `model` is the version that answered.
     pub fn unreported(&self, model: &LoadedModel) -> Vec<Detection> {
-        let results: Vec<_> = self.outputs.iter().map(|(_, tensor)| tensor).collect();
-        model.pipeline.as_ref().map_or_else(Vec::new, |pipeline| pipeline.unreported(&results))
+        model.pipeline.as_ref().map_or_else(Vec::new, |pipeline| pipeline.unreported(&self.results()))
     }
 
-    /// The texts of a document of one page, to draw; `None` for a model that reads no documents.
-    pub fn texts(&self) -> Option<Vec<TextOutline>> {
-        let result = self.result.as_ref().filter(|result| result.kind.name == document_reading::KIND.name)?;
-        document::outlines(result.json.get())
+    /// The texts that `model`, the version that answered, has read on a photograph, to draw; `None` for a model that reads none.
+    pub fn texts(&self, model: &LoadedModel) -> Option<Vec<TextOutline>> {
+        model.pipeline.as_ref()?.outlines(&self.results())
+    }
+
+    /// The text of the results; `None` for a model whose results have none.
+    pub fn text(&self, model: &LoadedModel) -> Option<String> {
+        model.pipeline.as_ref()?.text(&self.results())
+    }
+
+    fn results(&self) -> Vec<&Tensor> {
+        self.outputs.iter().map(|(_, tensor)| tensor).collect()
     }
 }
 

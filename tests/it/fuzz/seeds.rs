@@ -166,7 +166,7 @@ pub fn document_steps() -> Vec<Vec<u8>> {
 pub fn page_messages() -> Vec<Vec<u8>> {
     all(&[
         b"{\"document\":{\"pages\":2}}\n{\"picture\":{\"width\":2,\"height\":1}}\n......",
-        br#"{"text":{"width":9,"height":9,"lines":[{"text":"a","area":{"left":1.0,"top":1.5,"right":2.0,"bottom":3.0}}]}}"#,
+        br#"{"text":{"width":9,"height":9,"lines":[{"text":"a","left":1.0,"top":1.5,"right":2.0,"bottom":3.0}]}}"#,
         br#"{"refused":{"pages":{"pages":51,"most":50}}}"#,
     ])
 }

@@ -1,143 +1,79 @@
 //! The pages in memory, and the steps that run on them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ledge_base::memory_budget::{Account, Hold};
-use ledge_base::tensor::Tensor;
 
-use super::step::{PageId, PageStep, StepResult, StepTask};
+use super::step::{PageStep, StepResult, StepTask};
 use super::steps::{Reader, UprightPage};
-use crate::pipeline::kind::{AnswerError, InputError, Pipeline, Prepared};
+use crate::pipeline::chain::{LeasedStates, Step, prepared};
+use crate::pipeline::kind::{InputError, Prepared};
 
-/// Pages between two of their steps, each with its memory.
-#[derive(Debug, Default)]
-pub(super) struct PageStore(Mutex<HashMap<PageId, Arc<StoredPage>>>);
+/// Callers see this.
+const PAGE_LOST: &str = "the page was dropped before it was read to its end: send the document again";
 
+/// Pages between two of their steps.
+pub(super) type Pages = LeasedStates<StoredPage>;
+
+/// A page with its memory.
 #[derive(Debug)]
-struct StoredPage {
+pub(super) struct StoredPage {
     page: UprightPage,
     /// Shared with the page as it came in.
     hold: Arc<Hold>,
 }
 
-impl PageStore {
-    /// Frees a page, if it is there.
-    pub fn release(&self, id: PageId) {
-        let released = self.pages().remove(&id);
-        // Freed without the lock.
-        drop(released);
-    }
-
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.pages().len()
-    }
-
-    /// The page of a step, decoded if the step has its source.
-    fn page(&self, step: &PageStep, account: &Account) -> Result<Arc<StoredPage>, InputError> {
-        let Some(source) = &step.source else {
-            return self.pages().get(&step.page).cloned().ok_or(InputError::PageLost);
-        };
-        let (picture, hold) = source.decode(account)?;
-        Ok(self.put(step.page, StoredPage { page: Reader::as_it_is(picture), hold: Arc::new(hold) }))
-    }
-
-    fn put(&self, id: PageId, page: StoredPage) -> Arc<StoredPage> {
-        let page = Arc::new(page);
-        let before = self.pages().insert(id, page.clone());
-        drop(before);
-        page
-    }
-
-    fn pages(&self) -> MutexGuard<'_, HashMap<PageId, Arc<StoredPage>>> {
-        // Nothing panics under this lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Makes the input of a step, and what makes its result of the outputs.
 pub(super) fn prepare(
     reader: &Arc<Reader>,
-    pages: &Arc<PageStore>,
-    step: &PageStep,
+    pages: &Arc<Pages>,
+    step: &Step,
     account: &Account,
 ) -> Result<Prepared, InputError> {
-    let stored = pages.page(step, account)?;
-    let reader = reader.clone();
-    match &step.task {
+    let lease = step.lease.id();
+    let PageStep { source, task } = PageStep::decode(step)?;
+    let stored = match source {
+        Some(source) => {
+            let (picture, hold) = source.decode(account)?;
+            pages.put(lease, StoredPage { page: Reader::as_it_is(picture), hold: Arc::new(hold) })
+        }
+        None => pages.get(lease).ok_or_else(|| InputError::StateLost(PAGE_LOST.to_owned()))?,
+    };
+    match task {
         StepTask::PageTurn => {
             let input = Reader::page_turn_input(&stored.page)?;
-            let (pages, id, account) = (pages.clone(), step.page, account.clone());
-            prepared(input, &account.clone(), move |outputs| {
+            let (pages, turner) = (pages.clone(), account.clone());
+            prepared(input, account, move |outputs| {
                 let page = Reader::upright(&stored.page, outputs)?;
                 let shape = page.shape();
                 // A drawn page has its memory with its bytes, and a turned one has bytes of its own.
                 let hold = if page.shares_bytes_with(&stored.page) || stored.hold.bytes() > 0 {
                     stored.hold.clone()
                 } else {
-                    Arc::new(account.take_anyway(page.bytes()))
+                    Arc::new(turner.take_anyway(page.bytes()))
                 };
-                pages.put(id, StoredPage { page, hold });
+                pages.put(lease, StoredPage { page, hold });
                 Ok(StepResult::Upright(shape))
             })
         }
         StepTask::Find => {
-            let input = reader.find_input(&stored.page)?;
+            let (input, reader) = (reader.find_input(&stored.page)?, reader.clone());
             prepared(input, account, move |outputs| {
                 let lines = reader.found_lines(&stored.page, outputs)?;
                 Ok(StepResult::Lines { page: stored.page.shape(), lines })
             })
         }
         StepTask::LineTurn { lines } => {
-            let input = Reader::line_turn_input(&stored.page, lines, account)?;
+            let input = Reader::line_turn_input(&stored.page, &lines, account)?;
             drop(stored);
             prepared(input, account, |outputs| Reader::upside_down(outputs).map(StepResult::UpsideDown))
         }
         StepTask::Read { lines } => {
-            let (input, filled) = Reader::read_input(&stored.page, lines, account)?;
+            let (input, filled) = Reader::read_input(&stored.page, &lines, account)?;
             drop(stored);
+            let reader = reader.clone();
             prepared(input, account, move |outputs| reader.readings(outputs, &filled).map(StepResult::Readings))
         }
-    }
-}
-
-/// An input, which counts until the result is made of the outputs.
-fn prepared(
-    input: Tensor,
-    account: &Account,
-    finish: impl FnOnce(&[Tensor]) -> Result<StepResult, AnswerError> + Send + 'static,
-) -> Result<Prepared, InputError> {
-    let hold = account.take(input.data().len())?;
-    let postprocess = move |outputs: Vec<Tensor>| {
-        let result = finish(&outputs)?;
-        drop(hold);
-        Ok(vec![result.to_tensor()?])
-    };
-    Ok(Prepared { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
-}
-
-/// A page that the steps of a call share: it is freed when the call and all of its steps have dropped this.
-#[derive(Debug)]
-pub struct PageLease {
-    pipeline: Arc<dyn Pipeline>,
-    id: PageId,
-}
-
-impl PageLease {
-    /// A lease for a page that `pipeline` will read.
-    pub fn new(pipeline: Arc<dyn Pipeline>) -> Self {
-        Self { pipeline, id: PageId::next() }
-    }
-
-    pub fn id(&self) -> PageId {
-        self.id
-    }
-}
-
-impl Drop for PageLease {
-    fn drop(&mut self) {
-        self.pipeline.release_page(self.id);
     }
 }
 
@@ -146,10 +82,14 @@ mod tests {
     use bytes::Bytes;
     use ledge_base::memory_budget::MemoryBudget;
     use ledge_base::principal::Principal;
+    use ledge_base::tensor::Tensor;
+    use ledge_documents::TextLayer;
 
+    use super::super::DocumentReader;
+    use super::super::chain::DocumentChain;
     use super::super::step::{PageShape, PageSource};
-    use super::super::{DocumentReader, TextLayer};
     use super::*;
+    use crate::pipeline::chain::{Chain, Lease, result_of};
     use crate::pipeline::image::DecodeLimits;
     use crate::pipeline::reading::ctc::Alphabet;
     use crate::pipeline::reading::detection::{DetectionRules, DetectionSize};
@@ -169,21 +109,21 @@ mod tests {
             pages_max: 1,
             text_layer: TextLayer::Never,
         };
-        Arc::new(DocumentReader { reader: Arc::new(reader), pages: Arc::default() })
+        Arc::new(DocumentReader { chain: DocumentChain { reader: Arc::new(reader), pages: Arc::default() } })
     }
 
     fn drawn(height: u32) -> Option<PageSource> {
         PageSource::drawn(SIDE, height, Bytes::from(vec![255; (3 * SIDE * height) as usize]))
     }
 
-    fn step(page: &PageLease, source: Option<PageSource>, task: StepTask) -> PageStep {
-        PageStep { page: page.id(), source, task }
+    fn step(page: &Lease, source: Option<PageSource>, task: StepTask) -> Step {
+        PageStep { source, task }.encode(page).unwrap()
     }
 
-    fn result(pipeline: &DocumentReader, step: &PageStep, output: Tensor, account: &Account) -> StepResult {
-        let prepared = pipeline.prepare_step(step, account).unwrap();
+    fn result(pipeline: &DocumentReader, step: &Step, output: Tensor, account: &Account) -> StepResult {
+        let prepared = pipeline.chain.prepare(step, account).unwrap();
         let results = prepared.postprocess.unwrap()(vec![output]).unwrap();
-        StepResult::of_outputs(&results).unwrap()
+        result_of(&results).unwrap()
     }
 
     /// The scores of a page that stands on its side.
@@ -199,7 +139,7 @@ mod tests {
     fn a_page_stays_in_memory_for_its_steps_until_its_lease_is_dropped() {
         let pipeline = reader();
         let account = Account::unlimited();
-        let page = PageLease::new(pipeline.clone());
+        let page = Lease::new(pipeline.clone());
         let turn = step(&page, drawn(100), StepTask::PageTurn);
         let turned = PageShape { width: 100, height: SIDE, turn: Turn::ThreeQuarters };
         // A step may be run again.
@@ -209,13 +149,18 @@ mod tests {
         let find = step(&page, None, StepTask::Find);
         let found = StepResult::Lines { page: turned, lines: Vec::new() };
         assert_eq!(result(&pipeline, &find, nothing(), &account), found);
-        assert_eq!(pipeline.pages.len(), 1);
-        drop(page);
-        assert_eq!(pipeline.pages.len(), 0);
-        assert_eq!(pipeline.prepare_step(&find, &account).unwrap_err(), InputError::PageLost);
-        let never = PageLease::new(pipeline.clone());
+        assert_eq!(pipeline.chain.pages.count(), 1);
+        // The lease is that of the page and of its steps.
+        drop((page, turn));
+        assert_eq!(pipeline.chain.pages.count(), 1);
+        let late = Step { lease: Lease::of_other_process(find.lease.id()), ..find.clone() };
+        drop(find);
+        assert_eq!(pipeline.chain.pages.count(), 0);
+        let lost = InputError::StateLost(PAGE_LOST.to_owned());
+        assert_eq!(pipeline.chain.prepare(&late, &account).unwrap_err(), lost);
+        let never = Lease::new(pipeline.clone());
         let read = step(&never, None, StepTask::Read { lines: Vec::new() });
-        assert_eq!(pipeline.prepare_step(&read, &account).unwrap_err(), InputError::PageLost);
+        assert_eq!(pipeline.chain.prepare(&read, &account).unwrap_err(), lost);
     }
 
     #[test]
@@ -229,7 +174,7 @@ mod tests {
             PageSource::drawn(SIDE, 300, hold.keep(vec![255; pixels].into()))
         };
         assert_eq!(memory.used(), pixels);
-        let page = PageLease::new(pipeline.clone());
+        let page = Lease::new(pipeline.clone());
         let turn = step(&page, source, StepTask::PageTurn);
         result(&pipeline, &turn, on_its_side(), &account);
         // Until the job is dropped, there are the page as it came in and the turned one.
@@ -240,11 +185,11 @@ mod tests {
         assert_eq!(memory.used(), 0);
 
         let file = PageSource::file(Bytes::from_static(include_bytes!("../sample.png")), DecodeLimits::default());
-        let page = PageLease::new(pipeline.clone());
+        let page = Lease::new(pipeline.clone());
         let find = step(&page, Some(file), StepTask::Find);
-        drop(pipeline.prepare_step(&find, &account).unwrap());
-        assert_eq!(pipeline.pages.len(), 1);
-        drop(page);
-        assert_eq!((pipeline.pages.len(), memory.used()), (0, 0));
+        drop(pipeline.chain.prepare(&find, &account).unwrap());
+        assert_eq!(pipeline.chain.pages.count(), 1);
+        drop((page, find));
+        assert_eq!((pipeline.chain.pages.count(), memory.used()), (0, 0));
     }
 }

@@ -1,38 +1,20 @@
 //! Steps as plain data: a page and what is asked of it, and the results that come back, which are checked here: a result may
 //! come from a process that runs foreign models.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use bytes::Bytes;
 use ledge_base::memory_budget::{Account, Hold};
-use ledge_base::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::steps::{self, FoundLine, Reader};
+use crate::pipeline::chain::{Lease, Step, refused};
 use crate::pipeline::image::{self, DecodeLimits, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::reading::ctc::Reading;
 use crate::pipeline::reading::page_turn::Turn;
 
-/// The most bytes of a result. The largest ones have the characters of 5000 pixels of lines, or 5000 lines.
-const RESULT_BYTES_MAX: usize = 16 << 20;
-
-/// The name of a page among all pages that are read at one time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PageId(u64);
-
-impl PageId {
-    /// A name that no page of this process has had.
-    pub fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// A step of a page: the input of one run. A step can be run again with the same result.
+/// What a step is asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PageStep {
-    pub page: PageId,
     /// The page, in the first of its steps. It stays in memory for the others.
     pub source: Option<PageSource>,
     pub task: StepTask,
@@ -86,32 +68,41 @@ pub enum StepResult {
 }
 
 impl PageStep {
-    /// The bytes that it keeps in memory until it runs. Lines are a few.
-    pub fn bytes(&self) -> usize {
-        self.source.as_ref().map_or(0, |source| source.bytes.len())
+    /// The step as plain data. The lease is that of the page.
+    pub fn encode(self, page: &Lease) -> Result<Step, AnswerError> {
+        let Self { source, task } = self;
+        let (form, bytes) = source.map(|source| (source.form, source.bytes)).unzip();
+        // The rows of its run.
+        let rows = match &task {
+            StepTask::PageTurn | StepTask::Find => 1,
+            StepTask::LineTurn { lines } | StepTask::Read { lines } => lines.len(),
+        };
+        Step::new(page, &(form, task), bytes, rows)
     }
 
-    /// The memory that it takes in another process, in bytes: a page that comes with it, and what is made of its lines.
-    pub fn memory_elsewhere(&self, reader: Option<&Reader>) -> usize {
+    pub fn decode(step: &Step) -> Result<Self, InputError> {
+        let (form, task) = step.task::<(Option<SourceForm>, StepTask)>()?;
+        let no_picture = || InputError::Content("the page is no picture".to_owned());
+        let source = match (form, &step.bytes) {
+            (None, None) => None,
+            (Some(form), Some(bytes)) => Some(PageSource::from_parts(form, bytes.clone()).ok_or_else(no_picture)?),
+            _ => return Err(no_picture()),
+        };
+        Ok(Self { source, task })
+    }
+
+    /// The memory that it takes besides its bytes: a page that comes with it, and what is made of its lines.
+    pub fn memory(&self, reader: &Reader) -> usize {
         let page = self.source.as_ref().map_or(0, |source| match source.form {
             SourceForm::File { limits } => image::memory_of(&source.bytes, limits, &|size| size),
             SourceForm::Drawn { .. } => 0,
         });
-        let lines = match (&self.task, reader) {
-            (StepTask::PageTurn | StepTask::Find, _) | (_, None) => 0,
-            (StepTask::LineTurn { lines }, Some(_)) => Reader::bytes_of_turned(lines),
-            (StepTask::Read { lines }, Some(reader)) => Reader::bytes_of_read(lines) + reader.bytes_of_scores(lines),
+        let lines = match &self.task {
+            StepTask::PageTurn | StepTask::Find => 0,
+            StepTask::LineTurn { lines } => Reader::bytes_of_turned(lines),
+            StepTask::Read { lines } => Reader::bytes_of_read(lines) + reader.bytes_of_scores(lines),
         };
-        // The process has a copy of the bytes.
-        page.saturating_add(self.bytes()).saturating_add(lines)
-    }
-
-    /// The rows of its run.
-    pub fn rows(&self) -> usize {
-        match &self.task {
-            StepTask::PageTurn | StepTask::Find => 1,
-            StepTask::LineTurn { lines } | StepTask::Read { lines } => lines.len(),
-        }
+        page.saturating_add(lines)
     }
 }
 
@@ -132,12 +123,8 @@ impl PageSource {
         self.form
     }
 
-    pub fn into_parts(self) -> (SourceForm, Bytes) {
-        (self.form, self.bytes)
-    }
-
     /// The source of these parts; `None` if they do not fit together.
-    pub fn from_parts(form: SourceForm, bytes: Bytes) -> Option<Self> {
+    fn from_parts(form: SourceForm, bytes: Bytes) -> Option<Self> {
         match form {
             SourceForm::File { limits } => Some(Self::file(bytes, limits)),
             SourceForm::Drawn { width, height } => Self::drawn(width, height, bytes),
@@ -183,29 +170,6 @@ impl PageShape {
 }
 
 impl StepResult {
-    /// The result as a `BYTES` tensor of one element.
-    pub fn to_tensor(&self) -> Result<Tensor, AnswerError> {
-        let bytes = postcard::to_stdvec(self).map_err(|error| refused(&error.to_string()))?;
-        Tensor::from_strings(vec![1], [bytes]).map_err(|error| refused(&error.to_string()))
-    }
-
-    /// The result that a step gave.
-    pub fn of_outputs(outputs: &[Tensor]) -> Result<Self, AnswerError> {
-        let [output] = outputs else { return Err(refused(&format!("it has {} tensors", outputs.len()))) };
-        let bytes = match (output.shape(), output.strings()) {
-            ([1], Some(mut strings)) => strings.next().unwrap_or_default(),
-            _ => return Err(refused(&format!("it is {} of shape {:?}", output.datatype(), output.shape()))),
-        };
-        if bytes.len() > RESULT_BYTES_MAX {
-            return Err(refused(&format!("it has {} bytes, more than {RESULT_BYTES_MAX}", bytes.len())));
-        }
-        match postcard::take_from_bytes(bytes) {
-            Ok((result, [])) => Ok(result),
-            Ok((_, rest)) => Err(refused(&format!("{} bytes follow it", rest.len()))),
-            Err(error) => Err(refused(&error.to_string())),
-        }
-    }
-
     /// The page that [`StepTask::PageTurn`] made of this source.
     pub fn upright(self, source: SourceForm) -> Result<PageShape, AnswerError> {
         match self {
@@ -259,11 +223,6 @@ impl StepResult {
     }
 }
 
-/// An error that refuses the model at its load.
-fn refused(reason: &str) -> AnswerError {
-    AnswerError::Outputs(format!("the result of a step cannot be used: {reason}"))
-}
-
 /// Reads any bytes as the result of a step, for the fuzzers; true for a result of a step for two lines of a small page. The
 /// folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
@@ -271,10 +230,14 @@ fn refused(reason: &str) -> AnswerError {
 /// When an invariant does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_step_result(data: &[u8]) -> bool {
+    use ledge_base::tensor::Tensor;
+
+    use crate::pipeline::chain::result_of;
+
     const LIMITS: DecodeLimits = DecodeLimits { max_pixels: 1 << 16 };
     let form = SourceForm::File { limits: LIMITS };
     let Ok(tensor) = Tensor::from_strings(vec![1], [data]) else { return false };
-    let Ok(result) = StepResult::of_outputs(&[tensor]) else { return false };
+    let Ok(result) = result_of::<StepResult>(&[tensor]) else { return false };
     let fits = |page: PageShape| assert!(LIMITS.check(page.size()).is_ok() && page.width * page.height > 0, "{page:?}");
 
     let upright = result.clone().upright(form).map(fits);
@@ -289,9 +252,11 @@ pub fn fuzz_step_result(data: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ledge_base::tensor::Tensor;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pipeline::chain::{LeaseId, result_of, result_tensor};
     use crate::pipeline::reading::geometry::{Point, Quadrilateral};
 
     const FILE: SourceForm = SourceForm::File { limits: DecodeLimits { max_pixels: 5000 } };
@@ -312,6 +277,39 @@ mod tests {
 
     fn reading(text: &str, confidence: f32, places: &[f32]) -> StepResult {
         StepResult::Readings(vec![Reading { text: text.to_owned(), confidence, places: places.to_vec() }])
+    }
+
+    fn page() -> Lease {
+        Lease::of_other_process(LeaseId::default())
+    }
+
+    fn steps() -> impl Strategy<Value = PageStep> {
+        let corners = proptest::array::uniform4((-5e3_f32..5e3, -5e3_f32..5e3));
+        let line = corners.prop_map(|corners| FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y)))));
+        let lines = || proptest::collection::vec(line.clone(), 0..4);
+        let task = prop_oneof![
+            Just(StepTask::PageTurn),
+            Just(StepTask::Find),
+            lines().prop_map(|lines| StepTask::LineTurn { lines }),
+            lines().prop_map(|lines| StepTask::Read { lines }),
+        ];
+        let file = proptest::collection::vec(any::<u8>(), 0..60)
+            .prop_map(|file| PageSource::file(file.into(), DecodeLimits { max_pixels: 9 }));
+        let drawn = (1_u32..5, 1_u32..5, any::<u8>()).prop_map(|(width, height, shade)| {
+            PageSource::drawn(width, height, vec![shade; (3 * width * height) as usize].into()).unwrap()
+        });
+        let source = proptest::option::of(prop_oneof![file, drawn]);
+        (source, task).prop_map(|(source, task)| PageStep { source, task })
+    }
+
+    #[test]
+    fn a_source_and_bytes_that_do_not_fit_together_are_refused() {
+        let source = PageSource::drawn(2, 1, vec![0; 6].into());
+        let step = PageStep { source, task: StepTask::Find }.encode(&page()).unwrap();
+        assert!(PageStep::decode(&step).is_ok());
+        for bytes in [None, Some(Bytes::from_static(&[0; 5]))] {
+            assert!(PageStep::decode(&Step { bytes, ..step.clone() }).is_err());
+        }
     }
 
     #[test]
@@ -365,17 +363,17 @@ mod tests {
     #[test]
     fn a_result_that_is_none_is_refused() {
         let tensor = |bytes: &[u8]| Tensor::from_strings(vec![1], [bytes]).unwrap();
-        let good = StepResult::UpsideDown(vec![true, false]).to_tensor().unwrap();
+        let good = result_tensor(&StepResult::UpsideDown(vec![true, false])).unwrap();
         let bytes = good.strings().unwrap().next().unwrap().to_vec();
-        assert!(StepResult::of_outputs(std::slice::from_ref(&good)).is_ok());
-        assert!(StepResult::of_outputs(&[good.clone(), good]).is_err());
-        assert!(StepResult::of_outputs(&[]).is_err());
-        assert!(StepResult::of_outputs(&[Tensor::from_vec(vec![1], vec![1_i64]).unwrap()]).is_err());
-        assert!(StepResult::of_outputs(&[tensor(&bytes[..bytes.len() - 1])]).is_err());
-        assert!(StepResult::of_outputs(&[tensor(&[&bytes[..], &[0]].concat())]).is_err());
+        assert!(result_of::<StepResult>(std::slice::from_ref(&good)).is_ok());
+        assert!(result_of::<StepResult>(&[good.clone(), good]).is_err());
+        assert!(result_of::<StepResult>(&[]).is_err());
+        assert!(result_of::<StepResult>(&[Tensor::from_vec(vec![1], vec![1_i64]).unwrap()]).is_err());
+        assert!(result_of::<StepResult>(&[tensor(&bytes[..bytes.len() - 1])]).is_err());
+        assert!(result_of::<StepResult>(&[tensor(&[&bytes[..], &[0]].concat())]).is_err());
         // A list of 2^63 readings.
         let many = [&[3][..], &[0xff; 8], &[0x7f]].concat();
-        assert!(StepResult::of_outputs(&[tensor(&many)]).is_err());
+        assert!(result_of::<StepResult>(&[tensor(&many)]).is_err());
     }
 
     proptest! {
@@ -395,14 +393,20 @@ mod tests {
                 StepResult::UpsideDown(turned),
                 StepResult::Readings(readings.collect()),
             ] {
-                prop_assert_eq!(StepResult::of_outputs(&[result.to_tensor().unwrap()]), Ok(result));
+                prop_assert_eq!(result_of(&[result_tensor(&result).unwrap()]), Ok(result));
             }
+        }
+
+        #[test]
+        fn steps_come_back_as_they_went_in(step in steps()) {
+            let encoded = step.clone().encode(&page()).unwrap();
+            prop_assert_eq!(PageStep::decode(&encoded), Ok(step));
         }
 
         #[test]
         fn any_bytes_are_a_result_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             let tensor = Tensor::from_strings(vec![1], [bytes]).unwrap();
-            if let Ok(result) = StepResult::of_outputs(&[tensor]) {
+            if let Ok(result) = result_of::<StepResult>(&[tensor]) {
                 let _ = result.clone().upright(DRAWN);
                 let _ = result.clone().lines(FILE, None, 9);
                 let _ = result.clone().upside_down(3);

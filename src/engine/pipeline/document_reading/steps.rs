@@ -3,9 +3,9 @@
 
 use ledge_base::memory_budget::{Account, Hold};
 use ledge_base::tensor::{DataType, Tensor};
+use ledge_documents::TextLayer;
 use serde::{Deserialize, Serialize};
 
-use super::TextLayer;
 use super::document::{Page, PageSize, Source};
 use super::step::PageShape;
 use crate::pipeline::content::Input;

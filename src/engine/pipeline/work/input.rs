@@ -6,9 +6,9 @@ use ledge_base::memory_budget::Account;
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::pipeline::chain::{Lease, LeaseId, Step};
 use crate::pipeline::content::rows::RowsText;
 use crate::pipeline::content::{Content, Texts};
-use crate::pipeline::document_reading::step::{PageId, PageSource, PageStep, SourceForm, StepTask};
 use crate::pipeline::image::DecodeLimits;
 use crate::pipeline::kind::{InputError, Pipeline, Prepared};
 
@@ -17,15 +17,15 @@ use crate::pipeline::kind::{InputError, Pipeline, Prepared};
 pub enum WorkInput {
     /// The content that a caller sent, or a part of it.
     Content { content: Content, limits: DecodeLimits },
-    /// A step of a pipeline with steps.
-    Step(PageStep),
+    /// A step of a chain.
+    Step(Step),
 }
 
 /// A [`WorkInput`] without its large bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum WorkHead {
     Content { form: ContentForm, limits: DecodeLimits },
-    Step { page: PageId, source: Option<SourceForm>, task: StepTask },
+    Step { lease: LeaseId, task: Vec<u8>, has_bytes: bool, rows: usize },
 }
 
 /// The meaning of the bytes of a content.
@@ -53,7 +53,7 @@ impl WorkInput {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Content { content, .. } => content.bytes(),
-            Self::Step(step) => step.bytes(),
+            Self::Step(step) => step.bytes.as_ref().map_or(0, Bytes::len),
         }
     }
 
@@ -61,24 +61,28 @@ impl WorkInput {
     pub fn rows(&self) -> usize {
         match self {
             Self::Content { content, .. } => content.count(),
-            Self::Step(step) => step.rows(),
+            Self::Step(step) => step.rows,
         }
     }
 
     /// The memory that a run of `pipeline` takes for this input besides it, in bytes, where another process does it: what
     /// is decoded, made into tensors, and copied.
     pub fn memory_elsewhere(&self, pipeline: &dyn Pipeline) -> usize {
-        match self {
-            Self::Content { content, limits } => pipeline.memory_of(content, *limits).saturating_add(content.bytes()),
-            Self::Step(step) => step.memory_elsewhere(pipeline.reader().map(AsRef::as_ref)),
-        }
+        let made = match self {
+            Self::Content { content, limits } => pipeline.memory_of(content, *limits),
+            Self::Step(step) => pipeline.chain().map_or(0, |chain| chain.memory_of(step)),
+        };
+        made.saturating_add(self.bytes())
     }
 
     /// Makes the inputs of the run.
     pub(super) fn prepare(&self, pipeline: &dyn Pipeline, account: &Account) -> Result<Prepared, InputError> {
         match self {
             Self::Content { content, limits } => pipeline.prepare(content, *limits, &mut account.hold()),
-            Self::Step(step) => pipeline.prepare_step(step, account),
+            Self::Step(step) => {
+                let no_chain = || InputError::Content(format!("pipeline.{} has no steps", pipeline.kind().name));
+                pipeline.chain().ok_or_else(no_chain)?.prepare(step, account)
+            }
         }
     }
 
@@ -98,9 +102,9 @@ impl WorkInput {
                 };
                 (WorkHead::Content { form, limits }, vec![bytes])
             }
-            Self::Step(PageStep { page, source, task }) => {
-                let (source, bytes) = source.map(PageSource::into_parts).unzip();
-                (WorkHead::Step { page, source, task }, bytes.into_iter().collect())
+            Self::Step(Step { lease, task, bytes, rows }) => {
+                let head = WorkHead::Step { lease: lease.id(), task, has_bytes: bytes.is_some(), rows };
+                (head, bytes.into_iter().collect())
             }
         }
     }
@@ -112,15 +116,12 @@ impl WorkInput {
                 let [bytes] = <[Bytes; 1]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 1))?;
                 Ok(Self::Content { content: content(form, bytes)?, limits })
             }
-            WorkHead::Step { page, source: None, task } => {
-                let [] = <[Bytes; 0]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 0))?;
-                Ok(Self::Step(PageStep { page, source: None, task }))
-            }
-            WorkHead::Step { page, source: Some(form), task } => {
-                let [bytes] = <[Bytes; 1]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 1))?;
-                let source = PageSource::from_parts(form, bytes);
-                let source = source.ok_or_else(|| PartsError(format!("the bytes are not {form:?}")))?;
-                Ok(Self::Step(PageStep { page, source: Some(source), task }))
+            WorkHead::Step { lease, task, has_bytes, rows } => {
+                if bytes.len() != usize::from(has_bytes) {
+                    return Err(wrong_number(&bytes, usize::from(has_bytes)));
+                }
+                let (lease, bytes) = (Lease::of_other_process(lease), bytes.into_iter().next());
+                Ok(Self::Step(Step { lease, task, bytes, rows }))
             }
         }
     }
@@ -148,8 +149,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::pipeline::document_reading::steps::FoundLine;
-    use crate::pipeline::reading::geometry::{Point, Quadrilateral};
 
     fn contents() -> impl Strategy<Value = Content> {
         let file = || proptest::collection::vec(any::<u8>(), 0..60).prop_map(Bytes::from);
@@ -163,23 +162,12 @@ mod tests {
         ]
     }
 
-    fn steps() -> impl Strategy<Value = PageStep> {
-        let corners = proptest::array::uniform4((-5e3_f32..5e3, -5e3_f32..5e3));
-        let line = corners.prop_map(|corners| FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y)))));
-        let lines = || proptest::collection::vec(line.clone(), 0..4);
-        let task = prop_oneof![
-            Just(StepTask::PageTurn),
-            Just(StepTask::Find),
-            lines().prop_map(|lines| StepTask::LineTurn { lines }),
-            lines().prop_map(|lines| StepTask::Read { lines }),
-        ];
-        let file = proptest::collection::vec(any::<u8>(), 0..60)
-            .prop_map(|file| PageSource::file(file.into(), DecodeLimits { max_pixels: 9 }));
-        let drawn = (1_u32..5, 1_u32..5, any::<u8>()).prop_map(|(width, height, shade)| {
-            PageSource::drawn(width, height, vec![shade; (3 * width * height) as usize].into()).unwrap()
-        });
-        let source = proptest::option::of(prop_oneof![file, drawn]);
-        (source, task).prop_map(|(source, task)| PageStep { page: PageId::next(), source, task })
+    fn steps() -> impl Strategy<Value = Step> {
+        let file = || proptest::collection::vec(any::<u8>(), 0..60);
+        (file(), proptest::option::of(file()), any::<usize>()).prop_map(|(task, bytes, rows)| {
+            let lease = Lease::of_other_process(LeaseId::default());
+            Step { lease, task, bytes: bytes.map(Bytes::from), rows }
+        })
     }
 
     fn inputs() -> impl Strategy<Value = WorkInput> {

@@ -64,7 +64,6 @@ fn photograph() -> RawInputs {
         input: WorkInput::Content { content: Input::Photograph.sample(), limits: DecodeLimits::default() },
         account: Account::unlimited(),
         own: 0,
-        page: None,
     }
 }
 

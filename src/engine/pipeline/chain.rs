@@ -1,0 +1,273 @@
+//! Chains: pipelines that run several models, with state between their steps.
+//!
+//! A chain works in two places. Beside the caller, [`Chain::run`] chooses the next model by what the steps before it gave,
+//! and makes the results. In the process of the models, [`Chain::prepare`] makes the input of a step, and keeps the state
+//! that later steps need in [`LeasedStates`]. A step and its result are plain data.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use ledge_base::memory_budget::{Account, NoRoom};
+use ledge_base::tensor::Tensor;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::content::Content;
+use super::image::DecodeLimits;
+use super::kind::{AnswerError, InputError, Pipeline, Prepared};
+use crate::backend::Signature;
+
+/// The most bytes of the result of a step.
+const RESULT_BYTES_MAX: usize = 16 << 20;
+
+/// The part of a pipeline that runs several models.
+pub trait Chain: fmt::Debug + Send + Sync {
+    /// The inputs and outputs that callers see. The outputs are the results of [`Self::run`].
+    fn signature(&self) -> Signature;
+
+    /// Answers one content by steps, which `steps` runs.
+    fn run<'c>(
+        &'c self,
+        content: Content,
+        limits: DecodeLimits,
+        steps: &'c dyn RunSteps,
+    ) -> BoxFuture<'c, Result<Vec<Tensor>, ChainError>>;
+
+    /// The memory that [`Self::prepare`] and the run of the step take besides the bytes of the step, in bytes: for who pays
+    /// for it in another process.
+    fn memory_of(&self, step: &Step) -> usize;
+
+    /// Makes the input of a step, and what makes its result of the outputs; see [`prepared`]. Called on a worker's core;
+    /// `account` pays for the state that is kept and for the input.
+    fn prepare(&self, step: &Step, account: &Account) -> Result<Prepared, InputError>;
+
+    /// Frees the state of this lease. Called once the call and all of its steps have dropped the lease.
+    fn release(&self, lease: LeaseId);
+}
+
+/// The means by which a chain runs its steps, for one call.
+pub trait RunSteps: Send + Sync {
+    /// A lease for a state that does not exist yet.
+    fn lease(&self) -> Lease;
+
+    /// Runs the model of that name. Chains call [`run_step`] instead, which knows the types.
+    fn run(&self, model: &'static str, step: Step) -> BoxFuture<'_, Result<Vec<Tensor>, ChainError>>;
+
+    /// The number of steps that are of use at one time.
+    fn at_a_time(&self) -> usize;
+
+    /// Pays for the memory of the call.
+    fn account(&self) -> &Account;
+
+    /// The time after which nobody waits for the answer.
+    fn deadline(&self) -> Instant;
+
+    /// Adds time on the clock in which the call waited for something other than a model, by the name of that stage.
+    fn waited(&self, stage: &'static str, time: Duration);
+}
+
+/// The reason why a chain has no results.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The outputs of a model, or the results of its steps, become no results.
+    #[error(transparent)]
+    Outputs(#[from] AnswerError),
+    #[error("the deadline passed")]
+    Deadline,
+    /// A step did not run. Only the one that runs the steps knows this error.
+    #[error("a step did not run: {0}")]
+    Step(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<NoRoom> for ChainError {
+    fn from(error: NoRoom) -> Self {
+        Self::Input(error.into())
+    }
+}
+
+/// A step of a chain: the input of one run of one model. A step can be run again with the same result. Clones share the bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    pub lease: Lease,
+    /// The work that the model is to do, in the encoding of [`Self::task`].
+    pub task: Vec<u8>,
+    /// Data of the task that is too large for a message.
+    pub bytes: Option<Bytes>,
+    /// The rows of its run.
+    pub rows: usize,
+}
+
+impl Step {
+    pub fn new(lease: &Lease, task: &impl Serialize, bytes: Option<Bytes>, rows: usize) -> Result<Self, AnswerError> {
+        let task = postcard::to_stdvec(task).map_err(|error| refused(&error.to_string()))?;
+        Ok(Self { lease: lease.clone(), task, bytes, rows })
+    }
+
+    /// The task, as it was before it was encoded.
+    pub fn task<T: DeserializeOwned>(&self) -> Result<T, InputError> {
+        let wrong = |reason: &str| InputError::Content(format!("the task of a step cannot be read: {reason}"));
+        match postcard::take_from_bytes(&self.task) {
+            Ok((task, [])) => Ok(task),
+            Ok((_, rest)) => Err(wrong(&format!("{} bytes follow it", rest.len()))),
+            Err(error) => Err(wrong(&error.to_string())),
+        }
+    }
+}
+
+/// The name of a lease among all leases at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct LeaseId(u64);
+
+/// The right to a state that steps of a call share. The state is freed when the call and all of its steps have dropped the
+/// lease. In the process of the models a lease owns nothing.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    id: LeaseId,
+    _owner: Option<Arc<LeaseOwner>>,
+}
+
+#[derive(Debug)]
+struct LeaseOwner {
+    pipeline: Arc<dyn Pipeline>,
+    id: LeaseId,
+}
+
+impl Lease {
+    /// A lease for a state that `pipeline` will keep.
+    pub fn new(pipeline: Arc<dyn Pipeline>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = LeaseId(NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { id, _owner: Some(Arc::new(LeaseOwner { pipeline, id })) }
+    }
+
+    /// The lease of this name, which the process at the other end of a boundary owns.
+    pub fn of_other_process(id: LeaseId) -> Self {
+        Self { id, _owner: None }
+    }
+
+    pub fn id(&self) -> LeaseId {
+        self.id
+    }
+}
+
+impl PartialEq for Lease {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Drop for LeaseOwner {
+    fn drop(&mut self) {
+        self.pipeline.release(self.id);
+    }
+}
+
+/// The states of calls between their steps, by their leases.
+#[derive(Debug)]
+pub struct LeasedStates<S>(Mutex<HashMap<LeaseId, Arc<S>>>);
+
+impl<S> Default for LeasedStates<S> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<S> LeasedStates<S> {
+    /// The state of a lease; `None` when it is not in memory any more, as after the end of its process.
+    pub fn get(&self, lease: LeaseId) -> Option<Arc<S>> {
+        self.states().get(&lease).cloned()
+    }
+
+    /// Keeps a state in place of the one that the lease had.
+    pub fn put(&self, lease: LeaseId, state: S) -> Arc<S> {
+        let state = Arc::new(state);
+        let before = self.states().insert(lease, state.clone());
+        // Freed without the lock.
+        drop(before);
+        state
+    }
+
+    /// Frees the state of a lease, if there is one.
+    pub fn release(&self, lease: LeaseId) {
+        let released = self.states().remove(&lease);
+        drop(released);
+    }
+
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.states().len()
+    }
+
+    fn states(&self) -> MutexGuard<'_, HashMap<LeaseId, Arc<S>>> {
+        // Nothing panics under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a step, whose result is an `R`.
+pub async fn run_step<R: DeserializeOwned>(
+    steps: &dyn RunSteps,
+    model: &'static str,
+    step: Step,
+) -> Result<R, ChainError> {
+    Ok(result_of(&steps.run(model, step).await?)?)
+}
+
+/// Runs some steps in the order given, no more at a time than are of use.
+pub async fn run_all<T>(
+    steps: &dyn RunSteps,
+    runs: Vec<impl Future<Output = Result<T, ChainError>>>,
+) -> Result<Vec<T>, ChainError> {
+    stream::iter(runs).buffered(steps.at_a_time()).try_collect().await
+}
+
+/// The input of a step, which counts until `finish` has made the result of the outputs.
+pub fn prepared<R: Serialize>(
+    input: Tensor,
+    account: &Account,
+    finish: impl FnOnce(&[Tensor]) -> Result<R, AnswerError> + Send + 'static,
+) -> Result<Prepared, InputError> {
+    let hold = account.take(input.data().len())?;
+    let postprocess = move |outputs: Vec<Tensor>| {
+        let result = finish(&outputs)?;
+        drop(hold);
+        Ok(vec![result_tensor(&result)?])
+    };
+    Ok(Prepared { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
+}
+
+/// The result of a step as a `BYTES` tensor of one element.
+pub fn result_tensor(result: &impl Serialize) -> Result<Tensor, AnswerError> {
+    let bytes = postcard::to_stdvec(result).map_err(|error| refused(&error.to_string()))?;
+    Tensor::from_strings(vec![1], [bytes]).map_err(|error| refused(&error.to_string()))
+}
+
+/// The result that a step gave. It may come from a process that runs foreign models: the chain checks its values.
+pub fn result_of<R: DeserializeOwned>(outputs: &[Tensor]) -> Result<R, AnswerError> {
+    let [output] = outputs else { return Err(refused(&format!("it has {} tensors", outputs.len()))) };
+    let bytes = match (output.shape(), output.strings()) {
+        ([1], Some(mut strings)) => strings.next().unwrap_or_default(),
+        _ => return Err(refused(&format!("it is {} of shape {:?}", output.datatype(), output.shape()))),
+    };
+    if bytes.len() > RESULT_BYTES_MAX {
+        return Err(refused(&format!("it has {} bytes, more than {RESULT_BYTES_MAX}", bytes.len())));
+    }
+    match postcard::take_from_bytes(bytes) {
+        Ok((result, [])) => Ok(result),
+        Ok((_, rest)) => Err(refused(&format!("{} bytes follow it", rest.len()))),
+        Err(error) => Err(refused(&error.to_string())),
+    }
+}
+
+/// An error that refuses the model at its load.
+pub fn refused(reason: &str) -> AnswerError {
+    AnswerError::Outputs(format!("the result of a step cannot be used: {reason}"))
+}

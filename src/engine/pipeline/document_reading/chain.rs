@@ -1,0 +1,227 @@
+//! The chain from the bytes of a document to its answer: page after page through the models.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::tensor::{DataType, Tensor};
+use ledge_documents::{DocumentError, DocumentFormat, DocumentLimits, PageContent};
+
+use super::document::{self, Page};
+use super::pages::{self, Pages};
+use super::step::{PageShape, PageSource, PageStep, StepResult, StepTask};
+use super::steps::{FoundLine, LINES_PER_TURN_RUN, Reader};
+use super::{RESULTS, part};
+use crate::backend::{Port, Signature};
+use crate::pipeline::chain::{Chain, ChainError, Lease, LeaseId, RunSteps, Step, run_all, run_step};
+use crate::pipeline::content::Content;
+use crate::pipeline::file_format::FileFormat;
+use crate::pipeline::image::DecodeLimits;
+use crate::pipeline::kind::{AnswerError, InputError, Prepared};
+use crate::pipeline::reading::ctc::Reading;
+use crate::pipeline::reading::geometry::Area;
+
+/// The name of the input: the bytes of a file.
+const DOCUMENT: &str = "document";
+
+/// The stage in which pages of a document are waited for.
+const DRAW: &str = "draw";
+
+/// The chain of one model.
+#[derive(Debug)]
+pub(super) struct DocumentChain {
+    pub reader: Arc<Reader>,
+    pub pages: Arc<Pages>,
+}
+
+impl Chain for DocumentChain {
+    fn signature(&self) -> Signature {
+        let port = |name: &str, dim| Port { name: name.to_owned(), datatype: DataType::Bytes, shape: vec![dim] };
+        let dims = [-1, 1];
+        Signature {
+            inputs: vec![port(DOCUMENT, 1)],
+            outputs: RESULTS.iter().zip(dims).map(|(name, dim)| port(name, dim)).collect(),
+        }
+    }
+
+    fn run<'c>(
+        &'c self,
+        content: Content,
+        limits: DecodeLimits,
+        steps: &'c dyn RunSteps,
+    ) -> BoxFuture<'c, Result<Vec<Tensor>, ChainError>> {
+        Box::pin(async move {
+            let Content::Document(file) = content else {
+                return Err(InputError::Content("expected a document".to_owned()).into());
+            };
+            let call = Call { reader: &self.reader, steps };
+            let pages = match format_of(&file) {
+                Some(format) => call.pages(file, format).await?,
+                None => vec![call.page(1, PageSource::file(file, limits)).await?],
+            };
+            Ok(document::results(pages)?)
+        })
+    }
+
+    fn memory_of(&self, step: &Step) -> usize {
+        PageStep::decode(step).map_or(0, |step| step.memory(&self.reader))
+    }
+
+    fn prepare(&self, step: &Step, account: &Account) -> Result<Prepared, InputError> {
+        pages::prepare(&self.reader, &self.pages, step, account)
+    }
+
+    fn release(&self, lease: LeaseId) {
+        self.pages.release(lease);
+    }
+}
+
+/// The format of a file that may have several pages; `None` for a picture.
+fn format_of(file: &[u8]) -> Option<DocumentFormat> {
+    match FileFormat::of(file)? {
+        FileFormat::Pdf => Some(DocumentFormat::Pdf),
+        FileFormat::Tiff => Some(DocumentFormat::Tiff),
+        FileFormat::Image(_) | FileFormat::Foreign(_) => None,
+    }
+}
+
+/// One call.
+struct Call<'c> {
+    reader: &'c Reader,
+    steps: &'c dyn RunSteps,
+}
+
+impl Call<'_> {
+    /// Reads the pages of a document, one after the other: the next one is drawn while the models read.
+    async fn pages(&self, file: Bytes, format: DocumentFormat) -> Result<Vec<Page>, ChainError> {
+        let mut waited = Instant::now();
+        let limits = DocumentLimits::new(self.reader.pages_max(), self.reader.lines_max());
+        let (account, deadline) = (self.steps.account().clone(), self.steps.deadline());
+        let text_layer = self.reader.text_layer();
+        let document = ledge_documents::Pages::open(file, format, text_layer, limits, account, deadline).await;
+        let mut document = document.map_err(|error| not_drawn(&error))?;
+        let mut pages = Vec::with_capacity(document.count());
+        while let Some(page) = document.next().await.map_err(|error| not_drawn(&error))? {
+            self.steps.waited(DRAW, waited.elapsed());
+            let ledge_documents::Page { number, width, height, content } = page;
+            pages.push(match content {
+                PageContent::Text(lines) => {
+                    let lines = lines.into_iter().map(|line| {
+                        let ledge_documents::TextLine { text, left, top, right, bottom } = line;
+                        (text, Area { left, top, right, bottom })
+                    });
+                    self.reader.page_of_text(number, (width, height), lines)
+                }
+                PageContent::Picture { pixels, hold } => {
+                    let source = PageSource::drawn(width, height, hold.keep(pixels.into()))
+                        .ok_or_else(|| InputError::Content(format!("page {number} is no picture")))?;
+                    self.page(number, source).await?
+                }
+            });
+            waited = Instant::now();
+        }
+        Ok(pages)
+    }
+
+    async fn page(&self, number: usize, source: PageSource) -> Result<Page, ChainError> {
+        match self.page_once(number, source.clone()).await {
+            // The process that had the page has ended, and the models are in another one now.
+            Err(ChainError::Input(InputError::StateLost(_))) => self.page_once(number, source).await,
+            read => read,
+        }
+    }
+
+    async fn page_once(&self, number: usize, source: PageSource) -> Result<Page, ChainError> {
+        let page = self.steps.lease();
+        let (shape, lines, _memory) = self.lines(&page, source).await?;
+        let turned = self.upside_down(&page, &lines).await?;
+        let readings = self.readings(&page, &lines).await?;
+        // The model of turns is sometimes wrong of a line that stands upright, so it is read both ways.
+        let flagged: Vec<usize> = (0..lines.len()).filter(|index| turned.get(*index) == Some(&true)).collect();
+        let other_way: Vec<_> =
+            flagged.iter().filter_map(|index| lines.get(*index).copied()).map(FoundLine::half_turned).collect();
+        let other_readings = self.readings(&page, &other_way).await?;
+
+        let mut read: Vec<(FoundLine, Reading)> = lines.into_iter().zip(readings).collect();
+        for (index, (line, reading)) in flagged.into_iter().zip(other_way.into_iter().zip(other_readings)) {
+            if let Some(known) = read.get_mut(index).filter(|known| reading.confidence > known.1.confidence) {
+                *known = (line, reading);
+            }
+        }
+        Ok(self.reader.page(number, shape, read))
+    }
+
+    /// The lines of a page, its shape as it stands upright, and its memory.
+    async fn lines(&self, page: &Lease, source: PageSource) -> Result<(PageShape, Vec<FoundLine>, Hold), ChainError> {
+        let form = source.form();
+        let (mut source, mut upright) = (Some(source), None);
+        if self.reader.turns_pages() {
+            let found = self.step(part::PAGE_TURN, page, source.take(), StepTask::PageTurn).await?;
+            upright = Some(found.upright(form)?);
+        }
+        let found = self.step(part::FIND, page, source, StepTask::Find).await?;
+        let (shape, lines) = found.lines(form, upright, self.reader.lines_max())?;
+        Reader::check_length(&lines)?;
+        // The process of the models keeps the page for its other steps.
+        let memory = self.steps.account().take(shape.bytes())?;
+        Ok((shape, lines, memory))
+    }
+
+    /// Tells which lines may stand upside down.
+    async fn upside_down(&self, page: &Lease, lines: &[FoundLine]) -> Result<Vec<bool>, ChainError> {
+        if !self.reader.turns_lines() {
+            return Ok(Vec::new());
+        }
+        let run = async |lines: &[FoundLine]| {
+            let task = StepTask::LineTurn { lines: lines.to_vec() };
+            let found = self.step(part::LINE_TURN, page, None, task).await?;
+            Ok(found.upside_down(lines.len())?)
+        };
+        let runs: Vec<_> = lines.chunks(LINES_PER_TURN_RUN).map(run).collect();
+        let turned: Vec<Vec<bool>> = run_all(self.steps, runs).await?;
+        Ok(turned.into_iter().flatten().collect())
+    }
+
+    /// The characters of each line.
+    async fn readings(&self, page: &Lease, lines: &[FoundLine]) -> Result<Vec<Reading>, ChainError> {
+        let groups = Reader::groups(lines);
+        let run = async |group: &Vec<usize>| {
+            let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
+            let count = lines.len();
+            let found = self.step(part::READ, page, None, StepTask::Read { lines }).await?;
+            Ok(found.readings(count)?)
+        };
+        let runs: Vec<_> = groups.iter().map(run).collect();
+        let read = run_all(self.steps, runs).await?;
+        let mut readings = vec![Reading::default(); lines.len()];
+        for (index, reading) in groups.iter().flatten().zip(read.into_iter().flatten()) {
+            if let Some(place) = readings.get_mut(*index) {
+                *place = reading;
+            }
+        }
+        Ok(readings)
+    }
+
+    /// Runs one model on a page.
+    async fn step(
+        &self,
+        model: &'static str,
+        page: &Lease,
+        source: Option<PageSource>,
+        task: StepTask,
+    ) -> Result<StepResult, ChainError> {
+        run_step(self.steps, model, PageStep { source, task }.encode(page)?).await
+    }
+}
+
+/// Why pages of a document did not come, for the caller.
+fn not_drawn(error: &DocumentError) -> ChainError {
+    match error {
+        DocumentError::Mistake(_) | DocumentError::Page { .. } => InputError::Content(error.to_string()).into(),
+        DocumentError::NoRoom(error) => ChainError::from(*error),
+        DocumentError::Deadline => ChainError::Deadline,
+        DocumentError::Process { .. } => AnswerError::Values(error.to_string()).into(),
+    }
+}
