@@ -6,6 +6,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use ledge_base::tensor::{DataType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::sections_of;
 use rows::{RowsError, RowsText};
@@ -113,21 +114,85 @@ impl Content {
         })
     }
 
+    /// The bytes of a file as `input`; `None` for an input that is not a file.
+    pub fn of_whole_file(input: Input, bytes: Bytes) -> Option<Self> {
+        match input {
+            Input::Photograph => Some(Self::Photograph(bytes)),
+            Input::Document => Some(Self::Document(bytes)),
+            Input::Texts | Input::Rows => None,
+        }
+    }
+
+    /// The meaning of [`Self::data`].
+    pub fn form(&self) -> ContentForm {
+        match self {
+            Self::Photograph(_) => ContentForm::Photograph,
+            Self::Document(_) => ContentForm::Document,
+            Self::Texts(texts) => ContentForm::Texts { count: texts.count() },
+            Self::Rows(rows) => ContentForm::Rows { count: rows.count(), first: rows.first() },
+        }
+    }
+
+    /// Its bytes: a file, the elements of a `BYTES` tensor, or JSON.
+    pub fn data(&self) -> &Bytes {
+        match self {
+            Self::Photograph(bytes) | Self::Document(bytes) => bytes,
+            Self::Texts(texts) => texts.tensor().data(),
+            Self::Rows(rows) => rows.json(),
+        }
+    }
+
+    /// The content with this form and these bytes.
+    pub fn from_parts(form: ContentForm, data: Bytes) -> Result<Self, TextError> {
+        Ok(match form {
+            ContentForm::Photograph => Self::Photograph(data),
+            ContentForm::Document => Self::Document(data),
+            ContentForm::Texts { count } => {
+                let shape = || TextError::Shape { shape: vec![count] };
+                let tensor = Tensor::new(DataType::Bytes, vec![count], data).map_err(|_| shape())?;
+                Self::Texts(Texts::from_tensor(&tensor)?)
+            }
+            ContentForm::Rows { count, first } => Self::Rows(RowsText::part(data, count, first)),
+        })
+    }
+
     /// The bytes that it keeps in memory.
     pub fn bytes(&self) -> usize {
-        match self {
-            Self::Photograph(bytes) | Self::Document(bytes) => bytes.len(),
-            Self::Texts(texts) => texts.tensor().data().len(),
-            Self::Rows(rows) => rows.json().len(),
-        }
+        self.data().len()
     }
 
     /// The number of inputs that are answered: 1 for a file, the number of texts or of rows.
     pub fn count(&self) -> usize {
+        match self.form() {
+            ContentForm::Photograph | ContentForm::Document => 1,
+            ContentForm::Texts { count } | ContentForm::Rows { count, .. } => count,
+        }
+    }
+}
+
+/// The meaning of the bytes of a content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContentForm {
+    Photograph,
+    Document,
+    /// The elements of a `BYTES` tensor.
+    Texts {
+        count: usize,
+    },
+    Rows {
+        count: usize,
+        first: usize,
+    },
+}
+
+impl ContentForm {
+    /// The word for it in digests of contents.
+    pub fn as_str(self) -> &'static str {
         match self {
-            Self::Photograph(_) | Self::Document(_) => 1,
-            Self::Texts(texts) => texts.count(),
-            Self::Rows(rows) => rows.count(),
+            Self::Photograph => "photograph",
+            Self::Document => "document",
+            Self::Texts { .. } => "texts",
+            Self::Rows { .. } => "rows",
         }
     }
 }

@@ -134,8 +134,9 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// who pays for it in another process.
     fn memory_of(&self, content: &Content, _limits: DecodeLimits) -> usize {
         match content {
-            Content::Photograph(_) | Content::Document(_) => 0,
             Content::Texts(_) | Content::Rows(_) => content.bytes().saturating_mul(TREE_BYTES),
+            // The kind knows what it decodes a file into.
+            _ => 0,
         }
     }
 

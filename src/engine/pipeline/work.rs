@@ -17,7 +17,7 @@ use ledge_base::tensor::Tensor;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-pub use self::input::{ContentForm, PartsError, WorkHead, WorkInput};
+pub use self::input::{PartsError, WorkHead, WorkInput};
 use super::kind::{AnswerError, InputError, Pipeline, Postprocess, Prepared};
 use crate::backend::{Backend, ComputeTime, RunActivity, RunError, RunInputs, RunPlace, RunResult};
 

@@ -307,7 +307,7 @@ impl LoadedModel {
     }
 
     /// True for a model that consists of several.
-    pub(super) fn is_chain(&self) -> bool {
+    pub fn is_chain(&self) -> bool {
         !self.config.chain_models().is_empty()
     }
 

@@ -2,7 +2,7 @@
 
 use blake3::Hasher;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::work::{ContentForm, WorkHead, WorkInput};
+use ledge_engine::pipeline::work::WorkInput;
 
 use super::queue::JobInputs;
 use crate::digest::{add, add_tensor, number};
@@ -31,19 +31,11 @@ impl InputDigest {
 
     /// Of what a pipeline makes the inputs of. A step names its state by a number that no other call has.
     pub fn of_work(input: &WorkInput, outputs: &[usize]) -> Option<Self> {
-        let (WorkHead::Content { form, .. }, bytes) = input.clone().into_parts() else { return None };
-        let (kind, count) = match form {
-            ContentForm::Photograph => ("photograph", 0),
-            ContentForm::Document => ("document", 0),
-            ContentForm::Texts { count } => ("texts", count),
-            // The rows before a part are no input of it.
-            ContentForm::Rows { count, .. } => ("rows", count),
-        };
-        let mut hasher = hasher(kind, outputs);
-        number(&mut hasher, count);
-        for bytes in bytes {
-            add(&mut hasher, &bytes);
-        }
+        let WorkInput::Content { content, .. } = input else { return None };
+        // The rows before a part are no input of it.
+        let mut hasher = hasher(content.form().as_str(), outputs);
+        number(&mut hasher, content.count());
+        add(&mut hasher, content.data());
         Some(Self(*hasher.finalize().as_bytes()))
     }
 }

@@ -123,7 +123,7 @@ pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]
     Ok(Fitted { inputs, outputs, batch })
 }
 
-/// The content that tensors hold for a model whose pipeline takes texts or a document: a tensor of strings named
+/// The content that tensors hold for a model whose pipeline takes texts, or a file as chains do: a tensor of strings named
 /// [`Texts::TENSOR`], or the only string of the only tensor. `None` for the inputs of the model itself.
 pub fn content_of(model: &LoadedModel, inputs: &Inputs) -> Result<Option<Content>, TextError> {
     let Inputs::Named(named) = inputs else { return Ok(None) };
@@ -132,10 +132,10 @@ pub fn content_of(model: &LoadedModel, inputs: &Inputs) -> Result<Option<Content
         Some(Input::Texts) if name == Texts::TENSOR && tensor.datatype() == DataType::Bytes => {
             Texts::from_tensor(tensor).map(|texts| Some(Content::Texts(texts)))
         }
-        Some(Input::Document) => {
+        Some(input) if model.is_chain() => {
             let mut strings = tensor.strings().into_iter().flatten();
             let only = strings.next().filter(|_| strings.next().is_none());
-            Ok(only.map(|document| Content::Document(tensor.data().slice_ref(document))))
+            Ok(only.and_then(|file| Content::of_whole_file(input, tensor.data().slice_ref(file))))
         }
         _ => Ok(None),
     }

@@ -576,9 +576,10 @@ impl Serving {
 /// The content of a call, for its tag in the audit log. Texts have the tag of their tensor.
 fn tagged(content: &Content) -> tag::Content {
     match content {
-        Content::Photograph(file) | Content::Document(file) => tag::Content::Photograph(file.clone()),
         Content::Texts(texts) => tag::Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())]),
         Content::Rows(rows) => tag::Content::Rows(rows.json().clone()),
+        // All files have tags alike.
+        file => tag::Content::Photograph(file.data().clone()),
     }
 }
 

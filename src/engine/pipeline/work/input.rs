@@ -3,12 +3,10 @@
 
 use bytes::Bytes;
 use ledge_base::memory_budget::Account;
-use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::chain::{Lease, LeaseId, Step};
-use crate::pipeline::content::rows::RowsText;
-use crate::pipeline::content::{Content, Texts};
+use crate::pipeline::content::{Content, ContentForm};
 use crate::pipeline::image::DecodeLimits;
 use crate::pipeline::kind::{InputError, Pipeline, Prepared};
 
@@ -26,21 +24,6 @@ pub enum WorkInput {
 pub enum WorkHead {
     Content { form: ContentForm, limits: DecodeLimits },
     Step { lease: LeaseId, task: Vec<u8>, has_bytes: bool, rows: usize },
-}
-
-/// The meaning of the bytes of a content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ContentForm {
-    Photograph,
-    Document,
-    /// The elements of a `BYTES` tensor.
-    Texts {
-        count: usize,
-    },
-    Rows {
-        count: usize,
-        first: usize,
-    },
 }
 
 /// A head and bytes that do not fit together.
@@ -90,16 +73,7 @@ impl WorkInput {
     pub fn into_parts(self) -> (WorkHead, Vec<Bytes>) {
         match self {
             Self::Content { content, limits } => {
-                let (form, bytes) = match content {
-                    Content::Photograph(bytes) => (ContentForm::Photograph, bytes),
-                    Content::Document(bytes) => (ContentForm::Document, bytes),
-                    Content::Texts(texts) => {
-                        (ContentForm::Texts { count: texts.count() }, texts.tensor().data().clone())
-                    }
-                    Content::Rows(rows) => {
-                        (ContentForm::Rows { count: rows.count(), first: rows.first() }, rows.json().clone())
-                    }
-                };
+                let (form, bytes) = (content.form(), content.data().clone());
                 (WorkHead::Content { form, limits }, vec![bytes])
             }
             Self::Step(Step { lease, task, bytes, rows }) => {
@@ -114,7 +88,8 @@ impl WorkInput {
         match head {
             WorkHead::Content { form, limits } => {
                 let [bytes] = <[Bytes; 1]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 1))?;
-                Ok(Self::Content { content: content(form, bytes)?, limits })
+                let content = Content::from_parts(form, bytes).map_err(|error| PartsError(error.to_string()))?;
+                Ok(Self::Content { content, limits })
             }
             WorkHead::Step { lease, task, has_bytes, rows } => {
                 if bytes.len() != usize::from(has_bytes) {
@@ -127,19 +102,6 @@ impl WorkInput {
     }
 }
 
-fn content(form: ContentForm, bytes: Bytes) -> Result<Content, PartsError> {
-    Ok(match form {
-        ContentForm::Photograph => Content::Photograph(bytes),
-        ContentForm::Document => Content::Document(bytes),
-        ContentForm::Texts { count } => {
-            let tensor =
-                Tensor::new(DataType::Bytes, vec![count], bytes).map_err(|error| PartsError(error.to_string()))?;
-            Content::Texts(Texts::from_tensor(&tensor).map_err(|error| PartsError(error.to_string()))?)
-        }
-        ContentForm::Rows { count, first } => Content::Rows(RowsText::part(bytes, count, first)),
-    })
-}
-
 fn wrong_number(bytes: &[Bytes], expected: usize) -> PartsError {
     PartsError(format!("expected {expected} buffers, got {}", bytes.len()))
 }
@@ -149,6 +111,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pipeline::content::Texts;
+    use crate::pipeline::content::rows::RowsText;
 
     fn contents() -> impl Strategy<Value = Content> {
         let file = || proptest::collection::vec(any::<u8>(), 0..60).prop_map(Bytes::from);

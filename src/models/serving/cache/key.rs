@@ -104,15 +104,9 @@ impl KeyMaker {
     }
 
     fn content(&self, content: &Content) -> Key {
-        let (kind, bytes) = match content {
-            Content::Photograph(photograph) => ("photograph", photograph),
-            Content::Document(document) => ("document", document),
-            // Each text with its length before it.
-            Content::Texts(texts) => ("texts", texts.tensor().data()),
-            Content::Rows(rows) => ("rows", rows.json()),
-        };
-        let mut hasher = self.hasher(kind);
-        add(&mut hasher, bytes);
+        // Each text has its length before it.
+        let mut hasher = self.hasher(content.form().as_str());
+        add(&mut hasher, content.data());
         Key(*hasher.finalize().as_bytes())
     }
 
