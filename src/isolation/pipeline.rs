@@ -167,10 +167,6 @@ impl Pipeline for RemotePipeline {
         self.twin.unreported(results)
     }
 
-    fn text(&self, results: &[&Tensor]) -> Option<String> {
-        self.twin.text(results)
-    }
-
     fn outlines(&self, results: &[&Tensor]) -> Option<Vec<TextOutline>> {
         self.twin.outlines(results)
     }

@@ -11,6 +11,7 @@ use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
+use ledge_engine::pipeline::kind::TextOf;
 use ledge_identity::access::ViewScope;
 use ledge_models::repository::LoadedModel;
 use ledge_models::scheduling::terms::Priority;
@@ -178,8 +179,8 @@ enum AnswerForm {
     Tensors { id: Option<String>, reply: ReplyFormat },
     /// The result of the pipeline, in JSON.
     Result,
-    /// The text of a document.
-    Text,
+    /// The text of a file, such as a document.
+    Text(TextOf),
 }
 
 /// Answers a call, and logs its caller, model and result.
@@ -199,24 +200,27 @@ async fn answer_pinned(
     check_camera(serving, call.camera.as_ref())?;
     let pinned = serving.pin(&call.target.model, call.target.version, principal)?;
     let account = call.account.clone();
-    let model = pinned.model.clone();
-    let sighted = call.camera.clone().map(|camera| (camera, call.body.clone()));
+    let sighted = call.camera.clone().map(|camera| (camera, call.body.clone(), pinned.model.clone()));
     let DecodedCall { request, answer, copied: _copied } = decode(call, &pinned.model).await?;
     if let AnswerForm::Tensors { id, .. } = &answer {
         told_id.clone_from(id);
     }
     let response = serving.infer(pinned, request, principal).await?;
-    if let Some((camera, photograph)) = sighted {
+    if let Some((camera, photograph, model)) = sighted {
         report_sighting(serving, &camera, photograph, (&response, &model));
     }
-    encode(response, answer, &model, &account)
+    encode(response, answer, &account)
 }
 
 /// Decodes a call, whose body is what `model` takes.
 async fn decode(call: InferenceCall, model: &LoadedModel) -> Result<DecodedCall, ApiError> {
     let input = model.input();
+    if call.prefers_text
+        && let Some(text) = model.config.pipeline.section().and_then(|section| section.kind().text)
+    {
+        return file_for_text(call, input, text);
+    }
     match call.form {
-        _ if call.prefers_text && input == Some(Input::Document) => document_for_text(call),
         BodyKind::Photograph | BodyKind::Document => {
             let content = file(call.form, call.body.clone(), input);
             Ok(call.with_content(content))
@@ -284,16 +288,16 @@ pub(super) fn file(form: BodyKind, body: Bytes, input: Option<Input>) -> Content
     }
 }
 
-/// A call that is answered with the text of a document.
-fn document_for_text(call: InferenceCall) -> Result<DecodedCall, ApiError> {
+/// A call that is answered with the text of a file.
+fn file_for_text(call: InferenceCall, input: Option<Input>, text: TextOf) -> Result<DecodedCall, ApiError> {
     if !matches!(call.form, BodyKind::Photograph | BodyKind::Document) {
         let message = "only a document is answered with its text: send it with its content type, such as image/png";
         return Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, message));
     }
-    let InferenceCall { body, deadline, priority, account, .. } = call;
-    let payload = Payload::Content(Content::Document(body), ResultForm::Tensors);
+    let InferenceCall { body, form, deadline, priority, account, .. } = call;
+    let payload = Payload::Content(file(form, body, input), ResultForm::Tensors);
     let request = InferRequest { payload, deadline, priority, account };
-    Ok(DecodedCall { request, answer: AnswerForm::Text, copied: None })
+    Ok(DecodedCall { request, answer: AnswerForm::Text(text), copied: None })
 }
 
 /// True for rows in the place of a request, for a model that takes them.
@@ -346,12 +350,7 @@ async fn tensors(
 }
 
 /// Writes an answer.
-fn encode(
-    response: InferResponse,
-    form: AnswerForm,
-    model: &LoadedModel,
-    account: &Account,
-) -> Result<CallAnswer, ApiError> {
+fn encode(response: InferResponse, form: AnswerForm, account: &Account) -> Result<CallAnswer, ApiError> {
     let (version, cache) = (response.version, response.cache);
     let (body, content_type) = match form {
         AnswerForm::Tensors { id, reply } => {
@@ -368,10 +367,11 @@ fn encode(
             memory.resize(body.len())?;
             (memory.keep(body.into()), ContentType::Json)
         }
-        AnswerForm::Text => {
+        AnswerForm::Text(text) => {
+            let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
             // A form feed and a line end between two pages.
-            let mut memory = account.take(response.outputs.iter().map(|(_, tensor)| tensor.data().len()).sum())?;
-            let text = response.text(model).unwrap_or_default();
+            let mut memory = account.take(results.iter().map(|tensor| tensor.data().len()).sum())?;
+            let text = text(&results);
             memory.resize(text.len())?;
             (memory.keep(text.into()), ContentType::Text)
         }

@@ -98,7 +98,7 @@ impl From<NoRoom> for ChainError {
 pub struct Step {
     pub lease: Lease,
     /// The work that the model is to do, in the encoding of [`Self::task`].
-    pub task: Vec<u8>,
+    pub task: Bytes,
     /// Data of the task that is too large for a message.
     pub bytes: Option<Bytes>,
     /// The rows of its run.
@@ -108,7 +108,7 @@ pub struct Step {
 impl Step {
     pub fn new(lease: &Lease, task: &impl Serialize, bytes: Option<Bytes>, rows: usize) -> Result<Self, AnswerError> {
         let task = postcard::to_stdvec(task).map_err(|error| refused(&error.to_string()))?;
-        Ok(Self { lease: lease.clone(), task, bytes, rows })
+        Ok(Self { lease: lease.clone(), task: task.into(), bytes, rows })
     }
 
     /// The task, as it was before it was encoded.
@@ -270,4 +270,51 @@ pub fn result_of<R: DeserializeOwned>(outputs: &[Tensor]) -> Result<R, AnswerErr
 /// An error that refuses the model at its load.
 pub fn refused(reason: &str) -> AnswerError {
     AnswerError::Outputs(format!("the result of a step cannot be used: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ledge_base::memory_budget::MemoryBudget;
+    use ledge_base::principal::Principal;
+
+    use super::*;
+
+    fn lease(number: u64) -> Lease {
+        Lease::of_other_process(LeaseId(number))
+    }
+
+    #[test]
+    fn a_task_is_the_same_on_the_other_side_and_has_no_bytes_behind_it() {
+        let step = Step::new(&lease(1), &(7_u32, "seven"), None, 2).unwrap();
+        assert_eq!(step.task(), Ok((7_u32, "seven".to_owned())));
+        let longer = Step { task: [&step.task[..], &[0]].concat().into(), ..step.clone() };
+        assert!(longer.task::<(u32, String)>().unwrap_err().to_string().contains("1 bytes follow it"));
+        let cut = Step { task: step.task.slice(..3), ..step };
+        assert!(cut.task::<(u32, String)>().is_err());
+    }
+
+    #[test]
+    fn a_state_is_replaced_by_the_next_one_of_its_lease_and_freed_with_it() {
+        let states = LeasedStates::default();
+        let (one, other) = (lease(1).id(), lease(2).id());
+        let first = states.put(one, "first");
+        states.put(one, "second");
+        assert_eq!((*first, states.get(one).as_deref(), states.get(other)), ("first", Some(&"second"), None));
+        states.release(other);
+        states.release(one);
+        assert_eq!((states.get(one), states.count()), (None, 0));
+    }
+
+    #[test]
+    fn the_input_of_a_step_counts_until_its_result_is_made() {
+        let memory = MemoryBudget::new(10 << 20);
+        let account = memory.account(Principal::Local);
+        let input = || Tensor::from_vec(vec![1 << 20], vec![0.0_f32; 1 << 20]).unwrap();
+        let step = prepared(input(), &account, |outputs| Ok(outputs.len())).unwrap();
+        assert_eq!(memory.used(), 4 << 20);
+        let result = step.postprocess.unwrap()(vec![input(); 3]).unwrap();
+        assert_eq!((memory.used(), result_of(&result)), (0, Ok(3_usize)));
+        let _rest = account.take(7 << 20).unwrap();
+        assert!(matches!(prepared(input(), &account, |_| Ok(())), Err(InputError::NoRoom(_))));
+    }
 }

@@ -46,6 +46,7 @@ pub const KIND: Kind = Kind {
     models: MODELS,
     member: "document",
     schema: |generator| generator.subschema_for::<Document>(),
+    text: Some(text),
     is_ranked: false,
     rows,
 };
@@ -241,10 +242,6 @@ impl Pipeline for DocumentReader {
         &[]
     }
 
-    fn scores(&self) -> Option<usize> {
-        None
-    }
-
     fn results(&self) -> Option<&'static [&'static str]> {
         Some(RESULTS)
     }
@@ -255,10 +252,6 @@ impl Pipeline for DocumentReader {
         let json = document.strings().and_then(|mut strings| strings.next()).ok_or_else(|| wrong("it is no text"))?;
         let json = std::str::from_utf8(json).map_err(|_| wrong("it is not UTF-8"))?;
         RawValue::from_string(json.to_owned()).map_err(|error| wrong(&error.to_string()))
-    }
-
-    fn text(&self, results: &[&Tensor]) -> Option<String> {
-        Some(text(results))
     }
 
     fn outlines(&self, results: &[&Tensor]) -> Option<Vec<TextOutline>> {

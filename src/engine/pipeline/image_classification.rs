@@ -23,6 +23,7 @@ pub const KIND: Kind = Kind {
     models: &[],
     member: "labels",
     schema: |generator| generator.subschema_for::<Vec<Class>>(),
+    text: None,
     is_ranked: true,
     rows,
 };

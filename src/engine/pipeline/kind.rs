@@ -37,11 +37,16 @@ pub struct Kind {
     pub member: &'static str,
     /// The JSON Schema of that member.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
+    /// Makes a plain text of the results of a call, for a caller that prefers it to JSON; `None` for a kind without one.
+    pub text: Option<TextOf>,
     /// True when the result is a list with the best part first, of which `ledge infer --top` keeps the first ones.
     pub is_ranked: bool,
     /// The rows that `ledge infer` prints for a result.
     pub rows: fn(&Value) -> Vec<Row>,
 }
+
+/// Makes a plain text of results.
+pub type TextOf = fn(&[&Tensor]) -> String;
 
 impl Kind {
     /// True for one that runs several models.
@@ -161,7 +166,9 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 
     /// The output that holds the scores of classes, if there is one, as a position in the signature. The number of its
     /// classes is compared with its labels, and an update compares the best class of two versions.
-    fn scores(&self) -> Option<usize>;
+    fn scores(&self) -> Option<usize> {
+        None
+    }
 
     /// The names of the results, where they are not outputs of the model.
     fn results(&self) -> Option<&'static [&'static str]> {
@@ -177,11 +184,6 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     /// there are too many. An object that is to be blurred is blurred all the same.
     fn unreported(&self, _results: &[&Tensor]) -> Vec<Detection> {
         Vec::new()
-    }
-
-    /// The text of the results, for a caller that wants no JSON; `None` for other kinds.
-    fn text(&self, _results: &[&Tensor]) -> Option<String> {
-        None
     }
 
     /// The texts on the photograph or the first page, to draw; `None` for other kinds.

@@ -42,6 +42,7 @@ pub const KIND: Kind = Kind {
     models: &[],
     member: Detection::MEMBER,
     schema: |generator| generator.subschema_for::<Vec<Detection>>(),
+    text: None,
     is_ranked: false,
     rows,
 };
@@ -427,10 +428,6 @@ impl Pipeline for Detector {
 
     fn outputs(&self) -> &[usize] {
         &self.positions
-    }
-
-    fn scores(&self) -> Option<usize> {
-        None
     }
 
     fn results(&self) -> Option<&'static [&'static str]> {

@@ -36,6 +36,7 @@ pub const KIND: Kind = Kind {
     models: &[],
     member: "rows",
     schema: |generator| generator.subschema_for::<Vec<Answer>>(),
+    text: None,
     is_ranked: false,
     rows,
 };

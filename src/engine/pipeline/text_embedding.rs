@@ -26,6 +26,7 @@ pub const KIND: Kind = Kind {
     models: &[],
     member: "embeddings",
     schema: |generator| generator.subschema_for::<Vec<Embedding<'static>>>(),
+    text: None,
     is_ranked: false,
     rows,
 };
@@ -356,10 +357,6 @@ impl Pipeline for Embedder {
 
     fn outputs(&self) -> &[usize] {
         &self.output
-    }
-
-    fn scores(&self) -> Option<usize> {
-        None
     }
 
     fn results(&self) -> Option<&'static [&'static str]> {

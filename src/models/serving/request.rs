@@ -166,11 +166,6 @@ impl InferResponse {
         model.pipeline.as_ref()?.outlines(&self.results())
     }
 
-    /// The text of the results; `None` for a model whose results have none.
-    pub fn text(&self, model: &LoadedModel) -> Option<String> {
-        model.pipeline.as_ref()?.text(&self.results())
-    }
-
     fn results(&self) -> Vec<&Tensor> {
         self.outputs.iter().map(|(_, tensor)| tensor).collect()
     }

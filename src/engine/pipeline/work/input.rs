@@ -23,7 +23,7 @@ pub enum WorkInput {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum WorkHead {
     Content { form: ContentForm, limits: DecodeLimits },
-    Step { lease: LeaseId, task: Vec<u8>, has_bytes: bool, rows: usize },
+    Step { lease: LeaseId, task: Bytes, has_bytes: bool, rows: usize },
 }
 
 /// A head and bytes that do not fit together.
@@ -130,7 +130,7 @@ mod tests {
         let file = || proptest::collection::vec(any::<u8>(), 0..60);
         (file(), proptest::option::of(file()), any::<usize>()).prop_map(|(task, bytes, rows)| {
             let lease = Lease::of_other_process(LeaseId::default());
-            Step { lease, task, bytes: bytes.map(Bytes::from), rows }
+            Step { lease, task: task.into(), bytes: bytes.map(Bytes::from), rows }
         })
     }
 
