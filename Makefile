@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## say what each target does
@@ -58,6 +58,12 @@ setup-deepstack: setup-test ## install a client of DeepStack's interface into .l
 setup-openai: setup-test ## install OpenAI's client into .ledge/peers/openai (once), for test-peers
 	$(PYTHON) benches/peers/fetch.py openai
 
+setup-grpc: setup-test ## install Triton's client for gRPC into .ledge/peers/grpc (once), for test-peers
+	$(PYTHON) benches/peers/fetch.py grpc
+
+setup-kserve: setup-test ## install KServe's client into .ledge/peers/kserve (480 MB, once), for test-peers-all
+	$(PYTHON) benches/peers/fetch.py kserve
+
 setup-tables: setup-test ## install scikit-learn, XGBoost, LightGBM and their converters into .ledge/peers/tables (430 MB, once), for test-peers-all
 	$(PYTHON) benches/peers/fetch.py tables
 
@@ -70,10 +76,10 @@ setup-homeassistant: setup-test ## install Home Assistant's schemas of MQTT disc
 setup-axe: setup-test ## install axe-core, which looks for what keeps people out of a page, into .ledge/peers/axe (once), for test-platform and test-peers-all
 	$(PYTHON) benches/peers/fetch.py axe
 
-test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
+test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
 	@failed=0; $(MAKE) test-platform || failed=1; $(nextest) --test peers --profile short || failed=1; exit $$failed
 
-test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
+test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
 	@failed=0; $(MAKE) -k test-quantize test-platform || failed=1; $(nextest) --test peers || failed=1; exit $$failed
 
 soak: setup-test setup-root setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables; the packages' models on a box of 1 GiB (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)

@@ -58,6 +58,7 @@ mod faults;
 mod feast;
 mod features;
 mod group;
+mod grpc;
 mod hindered;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/hook_server.rs"]
