@@ -8,6 +8,7 @@ use ledge_part::api_error::{ApiError, whole_seconds};
 use crate::repository::feature_elements::Unconvertible;
 use crate::repository::{LoadModelError, PinError, UnloadModelError};
 use crate::scheduling::faults::Blamed;
+use crate::scheduling::instance::{FailureClass, InferError};
 use crate::serving::{FeatureInputError, ServingError};
 
 impl From<PinError> for ApiError {
@@ -40,15 +41,20 @@ pub fn of_serving(error: &ServingError) -> u16 {
     match error {
         ServingError::Pin(error) => of_pin(error),
         ServingError::Content(error) if error.is_too_much() => 413,
-        ServingError::InvalidRequest(_) | ServingError::Content(_) | ServingError::BadInput { .. } => 400,
+        ServingError::InvalidRequest(_) | ServingError::Content(_) => 400,
         ServingError::Features(error) => of_feature_input(error),
+        ServingError::Refused(_) => 429,
+        ServingError::NoRoom(_) => 503,
         // No later time helps an input that crashes; the request itself is well-formed.
-        ServingError::Blamed { reason: Blamed::Input, .. } => 422,
-        ServingError::Overloaded { .. } | ServingError::Refused(_) | ServingError::Blamed { .. } => 429,
-        ServingError::ModelFailed { .. } => 500,
-        ServingError::Crashed { .. } => 502,
-        ServingError::Unavailable { .. } | ServingError::NoRoom(_) => 503,
-        ServingError::DeadlineExceeded { .. } => 504,
+        ServingError::Run { error: InferError::Blamed(Blamed::Input), .. } => 422,
+        ServingError::Run { error, .. } => match error.class() {
+            FailureClass::BadInput => 400,
+            FailureClass::Overloaded | FailureClass::Blamed => 429,
+            FailureClass::Failed => 500,
+            FailureClass::Crashed => 502,
+            FailureClass::Unavailable | FailureClass::NoRoom => 503,
+            FailureClass::DeadlineExceeded => 504,
+        },
     }
 }
 

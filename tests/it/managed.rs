@@ -11,6 +11,7 @@ use ledge::repository::{
     CandidateShare, GoldenError, LoadModelError, LoadedModel, Observations, UnloadModelError, VersionError,
     VersionState, golden_score,
 };
+use ledge::scheduling::instance::FailureClass;
 use ledge::serving::ServingError;
 use ledge::serving::request::InferRequest;
 use ledge::updates::gates;
@@ -205,8 +206,8 @@ async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
         for answer in futures_util::future::join_all((0..8).map(|_| in_a_hurry(milliseconds))).await {
             match answer {
                 Ok(_) => {}
-                Err(ServingError::DeadlineExceeded { .. }) => late += 1,
-                Err(ServingError::Overloaded { .. }) => overloaded += 1,
+                Err(ServingError::Run { error, .. }) if error.class() == FailureClass::DeadlineExceeded => late += 1,
+                Err(ServingError::Run { error, .. }) if error.class() == FailureClass::Overloaded => overloaded += 1,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -60,6 +60,44 @@ pub enum InferError {
     Outputs(AnswerError),
 }
 
+/// The class of a run that gave no answer, which decides its status and what it says about the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    Overloaded,
+    DeadlineExceeded,
+    /// The model cannot be loaded again now, or its process ended for another reason than this run.
+    Unavailable,
+    /// This run ended the process of the model.
+    Crashed,
+    /// Calls like it ended the process of the model before.
+    Blamed,
+    /// The caller's values.
+    BadInput,
+    NoRoom,
+    /// The model or its runtime.
+    Failed,
+}
+
+impl InferError {
+    pub fn class(&self) -> FailureClass {
+        match self {
+            Self::Overloaded { .. } => FailureClass::Overloaded,
+            // The end of a cancelled run came before its call noticed its deadline.
+            Self::DeadlineExceeded { .. } | Self::Run(RunError::Cancelled) => FailureClass::DeadlineExceeded,
+            Self::Unavailable { .. }
+            | Self::Preparation(InputError::StateLost(_))
+            | Self::Run(RunError::Interrupted { .. }) => FailureClass::Unavailable,
+            Self::Run(RunError::Crashed { .. }) => FailureClass::Crashed,
+            Self::Blamed(_) => FailureClass::Blamed,
+            Self::Preparation(InputError::Content(_)) | Self::Run(RunError::Input { .. }) => FailureClass::BadInput,
+            Self::Preparation(InputError::NoRoom(_)) => FailureClass::NoRoom,
+            Self::Run(RunError::Runtime { .. } | RunError::Output { .. } | RunError::InProgress) | Self::Outputs(_) => {
+                FailureClass::Failed
+            }
+        }
+    }
+}
+
 impl From<WorkError> for InferError {
     fn from(error: WorkError) -> Self {
         match error {

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::RunError;
 use ledge_engine::pipeline::content::{Content, Input};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{InputError, Pipeline};
+use ledge_engine::pipeline::kind::Pipeline;
 
 use super::ServingError;
 use super::cache::{JoinOutcome, Key, ResponseCache};
@@ -100,39 +99,12 @@ fn into_answer(
     batch: usize,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
-    let FinishedRun { run, queue, prepare, postprocess, stages } = answer.map_err(|error| match error {
-        InferError::Overloaded { depth } => ServingError::Overloaded { model: model.name.clone(), depth },
-        InferError::DeadlineExceeded { run, .. } => {
-            ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run }
-        }
-        // The end of the run came before this call noticed its deadline.
-        InferError::Run(RunError::Cancelled) => deadline_error(model, started),
-        InferError::Blamed(reason) => ServingError::Blamed { model: model.name.clone(), reason },
-        InferError::Unavailable { reason } => ServingError::Unavailable { model: model.name.clone(), reason },
-        InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Content { reason }.into(),
-        InferError::Preparation(InputError::NoRoom(error)) => error.into(),
-        InferError::Preparation(error @ InputError::StateLost(_)) => {
-            ServingError::Unavailable { model: model.name.clone(), reason: error.to_string() }
-        }
-        InferError::Run(error @ RunError::Input { .. }) => {
-            ServingError::BadInput { model: model.name.clone(), reason: error.to_string() }
-        }
-        InferError::Run(RunError::Crashed { reason }) => ServingError::Crashed { model: model.name.clone(), reason },
-        InferError::Run(RunError::Interrupted { reason, .. }) => {
-            ServingError::Unavailable { model: model.name.clone(), reason }
-        }
-        InferError::Run(error) => ServingError::failed(model, error.to_string()),
-        InferError::Outputs(error) => ServingError::failed(model, error.to_string()),
-    })?;
+    let FinishedRun { run, queue, prepare, postprocess, stages } =
+        answer.map_err(|error| ServingError::of_run(model, started, error))?;
     let compute = run.time;
     let timings = Timings { decode: prepare, queue, compute: compute.total(), postprocess, cpu: run.cpu, stages };
     let counted = CallStatistics::Run { batch, queue, compute, missed: None };
     Ok(ModelAnswer { outputs: run.outputs, timings, cache: None, counted })
-}
-
-/// The error of a call whose deadline passed before its run began.
-pub(super) fn deadline_error(model: &LoadedModel, started: Instant) -> ServingError {
-    ServingError::DeadlineExceeded { model: model.name.clone(), waited: started.elapsed(), run: None }
 }
 
 /// Returns the answer under `key`, or else computes it. `times.since` is the time at which the computation of the key
@@ -149,8 +121,9 @@ pub(super) async fn cached_or_computed<F: Future<Output = Result<ModelAnswer, Se
         return Ok(ModelAnswer::kept(&outputs, CacheOutcome::Hit, times.since.elapsed()));
     }
     let join = cache.join(key, terms.priority, times.since);
-    let found =
-        tokio::time::timeout_at(terms.deadline.into(), join).await.map_err(|_| deadline_error(model, times.started))?;
+    let found = tokio::time::timeout_at(terms.deadline.into(), join)
+        .await
+        .map_err(|_| ServingError::late(model, times.started))?;
     let lookup = times.since.elapsed();
     match found {
         JoinOutcome::Joined(outputs) => Ok(ModelAnswer::kept(&outputs, CacheOutcome::Joined, lookup)),

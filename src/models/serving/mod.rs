@@ -50,7 +50,7 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::classification;
 use ledge_engine::pipeline::content::{Content, ContentError, Texts};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
+use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, Outcome};
@@ -62,11 +62,10 @@ use serde_json::value::RawValue;
 use crate::repository::model_config::Limits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
-use crate::scheduling::faults::Blamed;
-use crate::scheduling::instance::LateRun;
+use crate::scheduling::instance::{FailureClass, InferError};
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
-use answer::{LookupTimes, cached_or_computed, content_pipeline, deadline_error, run, run_content};
+use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
 use cache::{Budget, Key, KeyMaker, ResponseCache};
 use call::{CallStatistics, CountedCall};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
@@ -87,6 +86,10 @@ const TREE_BYTES: usize = 10;
 /// The largest inputs of a call whose copy for the process of the model is not counted, in bytes.
 const COPIED_BYTES_UNCOUNTED: usize = 1 << 20;
 
+/// The time after which another try may succeed: a queue of small models drains in much less, and most models are loaded by
+/// then.
+const RETRY_TIME: Duration = Duration::from_secs(1);
+
 /// Outputs with their names.
 type NamedOutputs = Vec<(String, Tensor)>;
 
@@ -106,34 +109,35 @@ pub enum ServingError {
     Content(#[from] ContentError),
     #[error(transparent)]
     Features(#[from] FeatureInputError),
-    #[error("Exceeds maximum queue size: {depth} requests wait for '{model}'")]
-    Overloaded { model: ModelName, depth: usize },
     #[error(transparent)]
     Refused(#[from] Refused),
-    #[error("Request timeout expired for '{model}' after {} ms", waited.as_millis())]
-    DeadlineExceeded {
-        model: ModelName,
-        /// Since the call came in.
-        waited: Duration,
-        /// The run, which may still be in progress.
-        run: Option<LateRun>,
-    },
-    #[error("model '{model}': {reason}")]
-    BadInput { model: ModelName, reason: String },
-    /// The model was unloaded while idle, and cannot be loaded again.
-    #[error("model '{model}' cannot be loaded again: {reason}")]
-    Unavailable { model: ModelName, reason: String },
-    /// The run of this call ended the process that it was in.
-    #[error("model '{model}': {reason}; this call was in its run")]
-    Crashed { model: ModelName, reason: String },
-    /// Calls like it ended the process of the model before.
-    #[error("model '{model}': {reason}")]
-    Blamed { model: ModelName, reason: Blamed },
     /// There is no memory now for what the call is made into.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    #[error("model '{model}': {reason}")]
-    ModelFailed { model: ModelName, reason: String },
+    /// The model gave no answer.
+    #[error("{}", run_message(model, *waited, error))]
+    Run {
+        model: ModelName,
+        /// Since the call came in.
+        waited: Duration,
+        error: InferError,
+    },
+}
+
+/// The message about a run without an answer.
+fn run_message(model: &ModelName, waited: Duration, error: &InferError) -> String {
+    match (error.class(), error) {
+        (_, InferError::Overloaded { depth }) => {
+            format!("Exceeds maximum queue size: {depth} requests wait for '{model}'")
+        }
+        (FailureClass::DeadlineExceeded, _) => {
+            format!("Request timeout expired for '{model}' after {} ms", waited.as_millis())
+        }
+        (_, InferError::Unavailable { reason }) => format!("model '{model}' cannot be loaded again: {reason}"),
+        (FailureClass::Unavailable, error) => format!("model '{model}' cannot be loaded again: {error}"),
+        (FailureClass::Crashed, error) => format!("model '{model}': {error}; this call was in its run"),
+        (_, error) => format!("model '{model}': {error}"),
+    }
 }
 
 impl ServingError {
@@ -141,44 +145,54 @@ impl ServingError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(refused) => Some(refused.retry_after()),
-            // A queue of small models drains in much less, and most models are loaded by then.
-            Self::Overloaded { .. } | Self::Crashed { .. } | Self::Pin(PinError::Loading { .. }) => {
-                Some(Duration::from_secs(1))
-            }
+            Self::Pin(PinError::Loading { .. }) => Some(RETRY_TIME),
             Self::Features(error) => error.retry_after(),
-            Self::Blamed { reason, .. } => reason.retry_after(),
             Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
-            Self::Pin(_)
-            | Self::InvalidRequest(_)
-            | Self::Content(_)
-            | Self::DeadlineExceeded { .. }
-            | Self::BadInput { .. }
-            | Self::Unavailable { .. }
-            | Self::ModelFailed { .. } => None,
+            Self::Run { error: InferError::Blamed(blamed), .. } => blamed.retry_after(),
+            Self::Run { error, .. } => {
+                let is_short = matches!(error.class(), FailureClass::Overloaded | FailureClass::Crashed);
+                is_short.then_some(RETRY_TIME)
+            }
+            Self::Pin(_) | Self::InvalidRequest(_) | Self::Content(_) => None,
         }
     }
 
     /// Reason under which it counts as refused, if it does.
     fn refusal(&self) -> Option<RefusalReason> {
         match self {
-            Self::Overloaded { .. } => Some(RefusalReason::QueueFull),
             Self::Refused(_) => Some(RefusalReason::Quota),
-            Self::Blamed { .. } => Some(RefusalReason::Blame),
-            Self::DeadlineExceeded { .. } => Some(RefusalReason::Deadline),
-            Self::Pin(_)
-            | Self::InvalidRequest(_)
-            | Self::Content(_)
-            | Self::Features(_)
-            | Self::BadInput { .. }
-            | Self::Unavailable { .. }
-            | Self::Crashed { .. }
-            | Self::NoRoom(_)
-            | Self::ModelFailed { .. } => None,
+            Self::Run { error, .. } => match error.class() {
+                FailureClass::Overloaded => Some(RefusalReason::QueueFull),
+                FailureClass::Blamed => Some(RefusalReason::Blame),
+                FailureClass::DeadlineExceeded => Some(RefusalReason::Deadline),
+                FailureClass::Unavailable
+                | FailureClass::Crashed
+                | FailureClass::BadInput
+                | FailureClass::NoRoom
+                | FailureClass::Failed => None,
+            },
+            Self::Pin(_) | Self::InvalidRequest(_) | Self::Content(_) | Self::Features(_) | Self::NoRoom(_) => None,
         }
     }
 
-    fn failed(model: &LoadedModel, reason: String) -> Self {
-        Self::ModelFailed { model: model.name.clone(), reason }
+    /// The class of a run that gave no answer; `None` for a call without a run.
+    fn class(&self) -> Option<FailureClass> {
+        if let Self::Run { error, .. } = self { Some(error.class()) } else { None }
+    }
+
+    /// The error of a call that came in at `started`.
+    fn of_run(model: &LoadedModel, started: Instant, error: InferError) -> Self {
+        match error {
+            InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Content { reason }.into(),
+            InferError::Preparation(InputError::NoRoom(error)) => error.into(),
+            error => Self::Run { model: model.name.clone(), waited: started.elapsed(), error },
+        }
+    }
+
+    /// The error of a call whose deadline passed before or beside its run.
+    fn late(model: &LoadedModel, started: Instant) -> Self {
+        let waited = started.elapsed();
+        Self::of_run(model, started, InferError::DeadlineExceeded { waited, run: None })
     }
 }
 
@@ -443,7 +457,7 @@ impl Serving {
                 Box::pin(feature_inputs::fill(&self.features, model, inputs, features, (&terms.principal, account)));
             Ok(tokio::time::timeout_at(terms.deadline.into(), fill)
                 .await
-                .map_err(|_| deadline_error(model, started))??)
+                .map_err(|_| ServingError::late(model, started))??)
         } else if features.is_empty() {
             Ok((inputs, Vec::new()))
         } else {
@@ -479,7 +493,7 @@ impl Serving {
         call.answered(&response.outputs);
         if form == ResultForm::Json {
             let json = write_result(pipeline, &response, &account).await;
-            let json = json.map_err(|error| ServingError::failed(model, error.to_string()))?;
+            let json = json.map_err(|error| ServingError::of_run(model, started, InferError::Outputs(error)))?;
             response.memory.grow(json.get().len())?;
             response.result = Some(PipelineResult { kind: pipeline.kind(), json });
         }
@@ -525,11 +539,12 @@ impl Serving {
             return None;
         }
         let (error, why) = if let Some(reason) = model.faults().refusal(principal, now) {
-            (ServingError::Blamed { model: name.clone(), reason }, RefusalReason::Blame)
+            (InferError::Blamed(reason), RefusalReason::Blame)
         } else {
             let depth = model.refusal(priority.unwrap_or_default(), principal)?;
-            (ServingError::Overloaded { model: name.clone(), depth }, RefusalReason::QueueFull)
+            (InferError::Overloaded { depth }, RefusalReason::QueueFull)
         };
+        let error = ServingError::of_run(&model, now, error);
         CountedCall::new(&self.audit, model, principal, now).refuse(why);
         Some(error)
     }
@@ -618,8 +633,10 @@ fn finish<T>(
             Ok(answer)
         }
         Err(error) => {
-            if let ServingError::ModelFailed { reason, .. } = &error {
-                call.model.statistics.failing_calls.failed(Instant::now(), reason);
+            if let ServingError::Run { error, .. } = &error
+                && error.class() == FailureClass::Failed
+            {
+                call.model.statistics.failing_calls.failed(Instant::now(), &error.to_string());
             }
             if let Some(why) = error.refusal() {
                 call.refuse(why);

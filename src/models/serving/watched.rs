@@ -23,7 +23,7 @@ use crate::repository::agreement;
 use crate::repository::candidate::{OtherVersion, WatchedCall};
 use crate::repository::observations::{ObservationConfig, Observations, Role};
 use crate::repository::trial_mark::WorkUnderWay;
-use crate::scheduling::instance::{InferError, LateRun};
+use crate::scheduling::instance::{FailureClass, InferError, LateRun};
 use crate::scheduling::terms::{Priority, Terms};
 
 /// Time that a repeated request may wait and run.
@@ -93,7 +93,7 @@ impl Serving {
             (Err(error), other) => match failure_cause(error) {
                 FailureCause::Unrelated => {}
                 FailureCause::Late => {
-                    if let ServingError::DeadlineExceeded { run, waited, .. } = error
+                    if let ServingError::Run { waited, error: InferError::DeadlineExceeded { run, .. }, .. } = error
                         && let Some(run) = run.take()
                     {
                         self.count_late(model, role, (run, *waited), other, observations);
@@ -196,11 +196,7 @@ impl Serving {
                     }
                 }
                 // Background work comes last: that it had no turn says nothing about the candidate.
-                Err(
-                    ServingError::Overloaded { .. } | ServingError::DeadlineExceeded { .. } | ServingError::NoRoom(_),
-                ) => {
-                    observations.skipped();
-                }
+                Err(error) if had_no_turn(&error) => observations.skipped(),
                 Err(error) => {
                     tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
                     count_failed(&observations, Role::Candidate, is_crash(&error));
@@ -351,7 +347,13 @@ fn count_failed(observations: &Observations, role: Role, is_crash: bool) {
 }
 
 fn is_crash(error: &ServingError) -> bool {
-    matches!(error, ServingError::Crashed { .. })
+    error.class() == Some(FailureClass::Crashed)
+}
+
+/// True for a run that was not begun, or not ended, for want of time or memory.
+fn had_no_turn(error: &ServingError) -> bool {
+    matches!(error, ServingError::NoRoom(_))
+        || matches!(error.class(), Some(FailureClass::Overloaded | FailureClass::DeadlineExceeded))
 }
 
 /// Begins a run that is marked where it is the candidate's first.
@@ -381,25 +383,23 @@ fn run_time(response: &InferResponse) -> Option<Duration> {
 
 fn failure_cause(error: &ServingError) -> FailureCause {
     match error {
-        ServingError::DeadlineExceeded { .. } => FailureCause::Late,
-        ServingError::InvalidRequest(_)
-        | ServingError::Features(_)
-        | ServingError::BadInput { .. }
-        | ServingError::Unavailable { .. }
-        | ServingError::Crashed { .. }
-        | ServingError::ModelFailed { .. } => FailureCause::Unclear,
-        ServingError::Pin(_)
-        | ServingError::Content(_)
-        | ServingError::Refused(_)
-        | ServingError::Blamed { .. }
-        | ServingError::Overloaded { .. }
-        | ServingError::NoRoom(_) => FailureCause::Unrelated,
+        ServingError::InvalidRequest(_) | ServingError::Features(_) => FailureCause::Unclear,
+        ServingError::Pin(_) | ServingError::Content(_) | ServingError::Refused(_) | ServingError::NoRoom(_) => {
+            FailureCause::Unrelated
+        }
+        ServingError::Run { error, .. } => match error.class() {
+            FailureClass::DeadlineExceeded => FailureCause::Late,
+            FailureClass::BadInput | FailureClass::Unavailable | FailureClass::Crashed | FailureClass::Failed => {
+                FailureCause::Unclear
+            }
+            FailureClass::Blamed | FailureClass::Overloaded | FailureClass::NoRoom => FailureCause::Unrelated,
+        },
     }
 }
 
 /// True when the model failed on a request that it had accepted.
 fn is_of_model(error: &ServingError) -> bool {
-    matches!(error, ServingError::ModelFailed { .. } | ServingError::Unavailable { .. } | ServingError::Crashed { .. })
+    matches!(error.class(), Some(FailureClass::Failed | FailureClass::Unavailable | FailureClass::Crashed))
 }
 
 /// Counts the classes that come first in the reference output, if it is among `outputs`.
