@@ -14,12 +14,13 @@ use ledge_service::audit_event::AuditSink;
 use crate::change::{GrayPicture, Mask};
 use crate::clock::Moment;
 use crate::config::{CameraConfig, WHOLE_PICTURE, ZoneConfig};
+use crate::counters::CameraCounters;
+use crate::found::Found;
 use crate::health::{CameraState, Health};
 use crate::messages::{
     CameraCounts, CameraEvent, CameraMessage, CameraStatus, CameraTopics, EventObject, MessageKind, OFFLINE, ONLINE,
     Publish,
 };
-use crate::metrics::CameraCounters;
 use crate::pictures_audit::{PublishedPictures, SeenPictures};
 use crate::presence::{Change, Look, Presence, Subject};
 use crate::recent::{PastEvent, Recent};
@@ -74,17 +75,6 @@ struct Reference {
     hash: blake3::Hash,
     gray: Option<GrayPicture>,
     asked_ms: u64,
-}
-
-/// The objects that a version of a model found on a picture.
-#[derive(Debug, Clone, Default)]
-pub struct Found {
-    pub detections: Vec<Detection>,
-    /// The objects that its answer leaves out, for instance because it is not sure. They are blurred like the others.
-    pub unreported: Vec<Detection>,
-    /// The reason why they do not tell all places to blur: that version lacks a label that is to be blurred. A picture
-    /// is not shown then.
-    pub blur_fault: Option<String>,
 }
 
 /// The objects on a picture, and its size in pixels.

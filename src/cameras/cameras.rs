@@ -1,7 +1,6 @@
-//! All cameras, as a part of the daemon.
+//! All cameras: what they share, and their tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,31 +8,24 @@ use bytes::Bytes;
 use ledge_base::names::{CameraName, DeviceName, ModelName};
 use ledge_egress::Egress;
 use ledge_engine::pipeline::detection::Detection;
-use ledge_identity::access::Access;
 use ledge_models::repository::LoadedModel;
 use ledge_models::serving::Serving;
 use ledge_models::serving::sightings::Sightings;
-use ledge_part::Part;
 use ledge_part::check::Check;
-use ledge_part::handler_context::HandlerContext;
-use ledge_part::route::{BoundRoute, bind};
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::blocking;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
-use prometheus_client::encoding::DescriptorEncoder;
 use tokio::sync::mpsc;
 
-use crate::camera::{Camera, Found};
+use crate::camera::Camera;
 use crate::clock::Clock;
 use crate::config::{CamerasConfig, HomeAssistantConfig};
 use crate::discovery::{self, Announcements, Site};
 use crate::doctor;
 use crate::fetch::Fetcher;
-use crate::health::CameraState;
-use crate::http::ROUTES;
+use crate::found::Found;
 use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
-use crate::metrics;
 use crate::picture_memory::{KEPT_BYTES_MAX, PICTURES_BYTES_MAX, PictureMemory};
 use crate::render::{Renderer, blur_fault};
 use crate::retained;
@@ -44,9 +36,6 @@ const GIVEN_PICTURES_MAX: usize = 2;
 
 /// The most time in milliseconds over which the first pictures of all cameras are spread.
 const SPREAD_MS: u64 = 10_000;
-
-/// The most cameras that `systemctl status` names.
-const NAMED_MAX: usize = 5;
 
 /// The services that cameras need.
 #[derive(Debug, Clone)]
@@ -264,34 +253,5 @@ impl Sightings for Cameras {
             // Full: newer pictures follow.
             let _ = given.try_send(GivenPicture { model: model.name.clone(), photograph, found });
         }
-    }
-}
-
-impl Part for Cameras {
-    fn name(&self) -> &'static str {
-        "cameras"
-    }
-
-    fn routes(&self, _context: &HandlerContext) -> Vec<BoundRoute> {
-        bind(ROUTES, self)
-    }
-
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
-        metrics::encode(encoder, &self.0.cameras, self.0.watching.now())
-    }
-
-    fn problem(&self, is_starting: bool) -> Option<String> {
-        if is_starting {
-            return None;
-        }
-        let down = |camera: &Arc<Camera>| match camera.health().state {
-            CameraState::Waiting | CameraState::Online => None,
-            state => Some(format!("{} is {}", camera.config.name, state.as_str())),
-        };
-        let down: Vec<_> = self.0.cameras.iter().filter_map(down).collect();
-        let named = down.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-        let more = if down.len() > NAMED_MAX { ", ..." } else { "" };
-        let (count, all) = (down.len(), self.0.cameras.len());
-        (count > 0).then(|| format!("{count} of {all} cameras are not online ({named}{more})"))
     }
 }

@@ -1,7 +1,6 @@
 //! The sections `[[camera]]` and `[home_assistant]` of the configuration.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
 use ledge_base::names::{CameraName, ModelName, ZoneName};
@@ -9,18 +8,15 @@ use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{Problem, empty_if_none, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, Fingerprint, HttpSettings, Pin, TlsSettings};
 use ledge_models::scheduling::terms::Priority;
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
 use serde::{Deserialize, Serialize};
 
 use crate::address::SnapshotUrl;
 use crate::change::Mask;
-use crate::doctor;
 use crate::presence::Rules;
 use crate::zones::{Polygon, Share};
 
 /// The most cameras, more than a box has time for.
-const CAMERAS_MAX: usize = 256;
+pub const CAMERAS_MAX: usize = 256;
 
 /// The most zones of a camera.
 const ZONES_MAX: usize = 32;
@@ -29,7 +25,7 @@ const ZONES_MAX: usize = 32;
 const LABELS_MAX: usize = 100;
 
 /// The longest label, in bytes. A label is in topics and in texts for people.
-const LABEL_BYTES_MAX: usize = 100;
+pub const LABEL_BYTES_MAX: usize = 100;
 
 /// The name of the zone that is the whole picture, in topics and messages.
 pub const WHOLE_PICTURE: &str = "everywhere";
@@ -224,11 +220,11 @@ impl CameraConfig {
         if zone.labels.is_empty() { &self.labels } else { &zone.labels }
     }
 
-    fn files(&mut self) -> impl Iterator<Item = &mut SecretFile> {
+    pub(crate) fn files(&mut self) -> impl Iterator<Item = &mut SecretFile> {
         [&mut self.password_file, &mut self.ca_file, &mut self.pinned_file].into_iter().flatten()
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         let has_tls = self.url.as_ref().is_some_and(|url| url.tls);
@@ -301,7 +297,7 @@ impl CameraConfig {
         problems
     }
 
-    fn destination(&self) -> Option<ConfiguredDestination> {
+    pub(crate) fn destination(&self) -> Option<ConfiguredDestination> {
         let url = self.url.as_ref()?;
         Some(ConfiguredDestination {
             key: "url".into(),
@@ -324,55 +320,10 @@ impl CamerasConfig {
     }
 }
 
-impl Section for CamerasConfig {
-    fn resolve(&mut self, root: &Path) {
-        self.0.iter_mut().flat_map(CameraConfig::files).for_each(|file| file.resolve(root));
-    }
-
-    fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.0.len() > CAMERAS_MAX {
-            problems.push(Problem::new(format!("[{CAMERAS_MAX}]"), format!("is one more than {CAMERAS_MAX} cameras")));
-        }
-        for (index, camera) in self.0.iter().enumerate() {
-            if self.0.iter().take(index).any(|earlier| earlier.name == camera.name) {
-                problems.push(Problem::new(
-                    format!("[{index}].name"),
-                    format!("{} is the name of two cameras", camera.name),
-                ));
-            }
-            problems.extend(camera.problems().into_iter().map(|problem| problem.within(&format!("[{index}]"))));
-        }
-        problems
-    }
-
-    fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let of_camera =
-            |(index, camera): (usize, &CameraConfig)| Some(camera.destination()?.in_section(&format!("[{index}]")));
-        self.0.iter().enumerate().filter_map(of_camera).collect()
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::checks(self, context)
-    }
-}
-
-impl Section for HomeAssistantConfig {
-    fn problems(&self) -> Vec<Problem> {
-        let is_level = |level: &str| {
-            !level.is_empty() && level.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
-        };
-        if self.prefix.len() <= LABEL_BYTES_MAX && self.prefix.split('/').all(is_level) {
-            return Vec::new();
-        }
-        let problem = "expected levels of A-Z a-z 0-9 _ - with slashes between them, such as \"homeassistant\"";
-        vec![Problem::new("prefix", problem)]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ledge_base::toml_check;
+    use ledge_part::section::Section;
 
     use super::*;
 

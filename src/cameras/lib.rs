@@ -9,6 +9,7 @@
 //! * `messages.rs` - topics and contents of the messages, and the way out of the box
 //! * `clock.rs` - the time, which tests pass in
 //! * `health.rs` - online, failing, frozen or away, and why
+//! * `found.rs` - a picture with the objects on it; `counters.rs` the figures of a camera
 //! * `camera.rs` - one camera: from pictures and detections to messages
 //! * `login.rs`, `fetch.rs` - pictures from a camera, with basic and digest authentication
 //! * `picture_memory.rs` - the bound of the pictures of all cameras
@@ -19,7 +20,8 @@
 //! * `discovery.rs`, `retained.rs` - entities in Home Assistant, and the memory of what the broker keeps
 //! * `pictures_audit.rs` - the audit records of pictures that were published or seen
 //! * `http.rs` - `ROUTES`, the table of the routes of this crate; `status.rs` the documents about cameras and events
-//! * `cameras.rs`, `metrics.rs`, `doctor.rs` - all cameras as a part of the daemon
+//! * `cameras.rs` - all cameras, and their tasks
+//! * `part.rs`, `metrics.rs`, `doctor.rs` - cameras as a part of the daemon
 //!
 //! Invariants:
 //! * The crate does not know MQTT: messages leave through `Publish`, pictures come through `egress` or with a call. Only
@@ -39,6 +41,7 @@ pub mod cameras;
 pub mod change;
 pub mod clock;
 pub mod config;
+mod counters;
 pub mod discovery;
 pub mod doctor;
 pub mod health;
@@ -47,6 +50,8 @@ pub mod login;
 pub mod messages;
 mod metrics;
 mod fetch;
+mod found;
+mod part;
 mod picture_memory;
 mod pictures_audit;
 pub mod presence;

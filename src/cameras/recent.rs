@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use ledge_base::names::ModelName;
 
+use crate::found::Examined;
 use crate::picture_memory::PictureMemory;
 use crate::presence::{Change, Subject};
-use crate::render::Examined;
 
 /// The most events of one camera that are kept.
 pub const EVENTS_MAX: usize = 50;
@@ -113,7 +113,7 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::camera::Found;
+    use crate::found::Found;
 
     #[test]
     fn only_so_many_events_are_kept_and_the_newest_is_first() {

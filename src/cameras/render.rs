@@ -21,8 +21,9 @@ use ledge_models::serving::{Serving, ServingError};
 use ledge_service::off_thread::blocking;
 use tokio::sync::Semaphore;
 
-use crate::camera::{Camera, Found};
+use crate::camera::Camera;
 use crate::config::CameraConfig;
+use crate::found::{Examined, Found};
 
 /// The longest time of an inference, waiting included. A picture is old by then.
 const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,15 +36,6 @@ pub struct Renderer {
     faces: ModelName,
     /// Bounds the pictures that are decoded at a time, one for each core.
     turns: Arc<Semaphore>,
-}
-
-/// A picture with its objects, before anything is drawn.
-#[derive(Debug, Clone)]
-pub struct Examined {
-    pub photograph: Bytes,
-    /// Its width and height in pixels.
-    pub size: (u32, u32),
-    pub found: Found,
 }
 
 /// The reason why the model did not answer.

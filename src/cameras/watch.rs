@@ -11,14 +11,15 @@ use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_engine::pipeline::picture_size::picture_size;
 use tokio::sync::mpsc;
 
-use crate::camera::{Camera, Found, Verdict};
+use crate::camera::{Camera, Verdict};
 use crate::change::{GrayPicture, gray_thumbnail};
 use crate::clock::{Clock, Moment};
+use crate::counters::CameraCounters;
 use crate::fetch::{FetchError, Fetcher};
+use crate::found::{Examined, Found};
 use crate::health::{CameraState, Health};
-use crate::metrics::CameraCounters;
 use crate::picture_memory::PictureMemory;
-use crate::render::{AskError, Examined, RenderError, Renderer};
+use crate::render::{AskError, RenderError, Renderer};
 use crate::retry::Retries;
 
 /// A camera without an address is away after so many of its intervals, and after a minute at the earliest.
