@@ -1,25 +1,17 @@
-//! Alerts as a part of the daemon.
+//! The alerts of this box, and the task that looks for findings.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::names::DeviceName;
 use ledge_egress::Egress;
-use ledge_identity::access::Access;
 use ledge_part::findings::FindingsSource;
-use ledge_part::handler_context::HandlerContext;
-use ledge_part::route::{BoundRoute, bind};
-use ledge_part::{Environment, Part};
 use ledge_service::off_thread::blocking;
 use ledge_service::readiness::Readiness;
-use prometheus_client::encoding::DescriptorEncoder;
 use tokio::time::MissedTickBehavior;
 
 use crate::config::{AlertConfig, AlertsConfig};
-use crate::http::ROUTES;
-use crate::metrics;
 use crate::receiver::{Keeper, Publish, Receiver, Way};
 use crate::store::{AllTold, Store, key};
 use crate::tracker::Tracker;
@@ -41,7 +33,7 @@ pub struct AlertsState {
     pub receivers: Vec<Arc<Receiver>>,
     /// Held while a test message is sent.
     pub testing: tokio::sync::Mutex<()>,
-    keeper: Keeper,
+    pub keeper: Keeper,
     findings: FindingsSource,
     look_interval: Duration,
 }
@@ -90,7 +82,7 @@ impl Alerts {
     }
 
     /// Looks for findings until it is dropped.
-    async fn look(&self, readiness: Arc<Readiness>) {
+    pub(crate) async fn look(&self, readiness: Arc<Readiness>) {
         // Ended by whichever comes first.
         let _ = tokio::time::timeout(START_WAIT_MAX, readiness.wait()).await;
         let interval = self.0.look_interval;
@@ -121,48 +113,4 @@ fn ways(alert: &AlertConfig, egress: &Egress, publisher: Option<&Arc<dyn Publish
         (Way::Broker(publisher.clone()), topic, mark)
     });
     webhook.into_iter().chain(broker).collect()
-}
-
-impl Part for Alerts {
-    fn name(&self) -> &'static str {
-        "alerts"
-    }
-
-    fn routes(&self, _context: &HandlerContext) -> Vec<BoundRoute> {
-        bind(ROUTES, self)
-    }
-
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
-        metrics::encode(encoder, &self.0.receivers)
-    }
-
-    fn problem(&self, _is_starting: bool) -> Option<String> {
-        let failing = self.0.receivers.iter().filter(|receiver| receiver.status().error.is_some());
-        let failing: Vec<_> = failing.map(|receiver| format!("{} {}", receiver.alert, receiver.way.name())).collect();
-        (!failing.is_empty()).then(|| format!("alerts that cannot be sent: {}", failing.join(", ")))
-    }
-
-    fn spawn(&self, environment: &Environment) -> Result<(), String> {
-        if self.0.receivers.is_empty() {
-            return Ok(());
-        }
-        let Environment { readiness, shutdown, .. } = environment;
-        for receiver in &self.0.receivers {
-            let (alerts, receiver, stop) = (self.clone(), receiver.clone(), shutdown.clone());
-            shutdown.spawn(async move {
-                tokio::select! {
-                    () = receiver.run(&alerts.0.device, &alerts.0.keeper) => {}
-                    () = stop.requested() => {}
-                }
-            });
-        }
-        let (alerts, readiness, stop) = (self.clone(), readiness.clone(), shutdown.clone());
-        shutdown.spawn(async move {
-            tokio::select! {
-                () = alerts.look(readiness) => {}
-                () = stop.requested() => {}
-            }
-        });
-        Ok(())
-    }
 }

@@ -1,7 +1,6 @@
 //! The sections `[[alert]]` of the configuration.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -11,16 +10,14 @@ use ledge_base::names::AlertName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, Fingerprint, HostPort, HttpSettings, Pin, TlsSettings};
-use ledge_part::check::{Check, Status};
-use ledge_part::section::{DoctorContext, Section};
+use ledge_part::check::Status;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::HookUrl;
-use crate::doctor;
 use crate::tracker::Rules;
 
 /// The most alerts. Each has a task, and a state for each finding.
-const ALERTS_MAX: usize = 16;
+pub const ALERTS_MAX: usize = 16;
 
 /// The most names in `checks`.
 const CHECKS_MAX: usize = 100;
@@ -193,7 +190,7 @@ impl AlertConfig {
         self.token_header.as_ref().map_or(AUTHORIZATION, |header| header.0.clone())
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         if self.url.is_none() && !self.mqtt {
@@ -227,7 +224,7 @@ impl AlertConfig {
         problems
     }
 
-    fn check_problems(&self) -> Vec<Problem> {
+    pub(crate) fn check_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.checks.len() > CHECKS_MAX {
             problems.push(Problem::new("checks", format!("has more than {CHECKS_MAX} names")));
@@ -241,7 +238,7 @@ impl AlertConfig {
         problems
     }
 
-    fn destination(&self) -> Option<ConfiguredDestination> {
+    pub(crate) fn destination(&self) -> Option<ConfiguredDestination> {
         let url = self.url.as_ref()?;
         Some(ConfiguredDestination {
             key: "url".into(),
@@ -269,43 +266,10 @@ impl AlertsConfig {
     }
 }
 
-impl Section for AlertsConfig {
-    fn resolve(&mut self, root: &Path) {
-        let files = self.0.iter_mut().flat_map(|alert| [&mut alert.token_file, &mut alert.ca_file]);
-        files.flatten().for_each(|file| file.resolve(root));
-    }
-
-    fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.0.len() > ALERTS_MAX {
-            problems.push(Problem::new(format!("[{ALERTS_MAX}]"), format!("is one more than {ALERTS_MAX} alerts")));
-        }
-        for (index, alert) in self.0.iter().enumerate() {
-            let within = format!("[{index}]");
-            if self.0.iter().take(index).any(|earlier| earlier.name == alert.name) {
-                let problem = format!("{} is the name of two alerts", alert.name);
-                problems.push(Problem::new(format!("{within}.name"), problem));
-            }
-            let own = alert.problems().into_iter().chain(alert.check_problems());
-            problems.extend(own.map(|problem| problem.within(&within)));
-        }
-        problems
-    }
-
-    fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let of_alert =
-            |(index, alert): (usize, &AlertConfig)| Some(alert.destination()?.in_section(&format!("[{index}]")));
-        self.0.iter().enumerate().filter_map(of_alert).collect()
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::checks(self, context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ledge_base::toml_check;
+    use ledge_part::section::Section;
 
     use super::*;
 

@@ -12,7 +12,7 @@ use ledge_part::route::needs::{OPERATE, VIEW};
 use ledge_part::route::{PathParts, Route, Scope};
 use serde::Serialize;
 
-use crate::part::Alerts;
+use crate::alerts::Alerts;
 use crate::receiver::Receiver;
 
 /// The routes of alerts.

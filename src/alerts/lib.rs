@@ -6,8 +6,9 @@
 //! * `message.rs` - the message, in JSON
 //! * `receiver.rs`, `webhook.rs` - one receiver, and the way to it
 //! * `store.rs` - what receivers were told, in a file, for the next start
-//! * `part.rs` - the part: a task that looks for findings, and one for each receiver, which backs off
+//! * `alerts.rs` - all receivers, and the task that looks for findings
 //! * `http.rs`, `metrics.rs`, `doctor.rs` - the state of alerts, and test messages
+//! * `part.rs` - the part: the section `[[alert]]`, that task, and one for each receiver, which backs off
 //!
 //! Invariants:
 //! * The crate does not know how findings are found, nor MQTT: both are passed in.
@@ -18,12 +19,13 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod alerts;
 pub mod config;
 mod doctor;
 pub mod http;
 pub mod message;
 mod metrics;
-pub mod part;
+mod part;
 pub mod receiver;
 mod store;
 mod tracker;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_alerts::part::{AlertServices, Alerts};
+use ledge_alerts::alerts::{AlertServices, Alerts};
 use ledge_alerts::receiver::Publish;
 use ledge_base::names::AlertName;
 use ledge_egress::Content;

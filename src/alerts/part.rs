@@ -1,0 +1,97 @@
+//! Alerts as a part of the daemon: their section of the configuration, routes, metrics and tasks.
+
+use std::fmt;
+use std::path::Path;
+
+use ledge_base::toml_check::Problem;
+use ledge_egress::ConfiguredDestination;
+use ledge_identity::access::Access;
+use ledge_part::check::Check;
+use ledge_part::handler_context::HandlerContext;
+use ledge_part::route::{BoundRoute, bind};
+use ledge_part::section::{DoctorContext, Section};
+use ledge_part::{Environment, Part};
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::alerts::Alerts;
+use crate::config::{ALERTS_MAX, AlertConfig, AlertsConfig};
+use crate::http::ROUTES;
+use crate::{doctor, metrics};
+
+impl Section for AlertsConfig {
+    fn resolve(&mut self, root: &Path) {
+        let files = self.0.iter_mut().flat_map(|alert| [&mut alert.token_file, &mut alert.ca_file]);
+        files.flatten().for_each(|file| file.resolve(root));
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.0.len() > ALERTS_MAX {
+            problems.push(Problem::new(format!("[{ALERTS_MAX}]"), format!("is one more than {ALERTS_MAX} alerts")));
+        }
+        for (index, alert) in self.0.iter().enumerate() {
+            let within = format!("[{index}]");
+            if self.0.iter().take(index).any(|earlier| earlier.name == alert.name) {
+                let problem = format!("{} is the name of two alerts", alert.name);
+                problems.push(Problem::new(format!("{within}.name"), problem));
+            }
+            let own = alert.problems().into_iter().chain(alert.check_problems());
+            problems.extend(own.map(|problem| problem.within(&within)));
+        }
+        problems
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let of_alert =
+            |(index, alert): (usize, &AlertConfig)| Some(alert.destination()?.in_section(&format!("[{index}]")));
+        self.0.iter().enumerate().filter_map(of_alert).collect()
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
+    }
+}
+
+impl Part for Alerts {
+    fn name(&self) -> &'static str {
+        "alerts"
+    }
+
+    fn routes(&self, _context: &HandlerContext) -> Vec<BoundRoute> {
+        bind(ROUTES, self)
+    }
+
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+        metrics::encode(encoder, &self.0.receivers)
+    }
+
+    fn problem(&self, _is_starting: bool) -> Option<String> {
+        let failing = self.0.receivers.iter().filter(|receiver| receiver.status().error.is_some());
+        let failing: Vec<_> = failing.map(|receiver| format!("{} {}", receiver.alert, receiver.way.name())).collect();
+        (!failing.is_empty()).then(|| format!("alerts that cannot be sent: {}", failing.join(", ")))
+    }
+
+    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+        if self.0.receivers.is_empty() {
+            return Ok(());
+        }
+        let Environment { readiness, shutdown, .. } = environment;
+        for receiver in &self.0.receivers {
+            let (alerts, receiver, stop) = (self.clone(), receiver.clone(), shutdown.clone());
+            shutdown.spawn(async move {
+                tokio::select! {
+                    () = receiver.run(&alerts.0.device, &alerts.0.keeper) => {}
+                    () = stop.requested() => {}
+                }
+            });
+        }
+        let (alerts, readiness, stop) = (self.clone(), readiness.clone(), shutdown.clone());
+        shutdown.spawn(async move {
+            tokio::select! {
+                () = alerts.look(readiness) => {}
+                () = stop.requested() => {}
+            }
+        });
+        Ok(())
+    }
+}
