@@ -6,19 +6,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ledge_base::config_path;
 use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
 use ledge_service::audit_event::feature::ENTITIES;
 use ledge_service::audit_event::inference::{Detail, Policy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::doctor;
-use crate::live;
 use crate::live::otlp::OtlpConfig;
 use crate::live::syslog::SyslogConfig;
 
@@ -171,7 +166,7 @@ impl SyncConfig {
     }
 
     /// Makes every path relative to `root`.
-    fn resolve(&mut self, root: &Path) {
+    pub(crate) fn resolve(&mut self, root: &Path) {
         self.tls.resolve(root);
         let files = [&mut self.access_key_id_file, &mut self.secret_access_key_file];
         files.into_iter().flatten().for_each(|file| file.resolve(root));
@@ -179,7 +174,7 @@ impl SyncConfig {
 
     /// The destination of the copy, with keys relative to `[audit]`. `None`: the log stays here, or its settings have a
     /// mistake.
-    fn destination(&self) -> Option<ConfiguredDestination> {
+    pub(crate) fn destination(&self) -> Option<ConfiguredDestination> {
         let (at, is_encrypted) = self.server().filter(|_| self.has_region())?;
         let key = if self.endpoint.is_some() { "sync.endpoint" } else { "sync.url" };
         let proxy = self.proxy.clone().map(|at| ConfiguredProxy { key: "sync.proxy".into(), at });
@@ -194,7 +189,7 @@ impl SyncConfig {
     }
 
     /// Mistakes, with keys relative to `[audit]`.
-    fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut add = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
         let (id, secret) = (&self.access_key_id_file, &self.secret_access_key_file);
@@ -266,42 +261,12 @@ pub(super) fn destination(
     ConfiguredDestination { key, at, proxy, is_encrypted, plaintext_problem: Some(plaintext_problem) }
 }
 
-impl Section for AuditConfig {
-    fn resolve(&mut self, root: &Path) {
-        config_path::resolve(&mut self.path, root);
-        self.sync.resolve(root);
-        self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
-    }
-
-    fn problems(&self) -> Vec<Problem> {
-        let mut problems = self.sync.problems();
-        let live_copies = self.live_copies();
-        for copy in &live_copies {
-            let of_copy = copy.problems().into_iter();
-            problems.extend(of_copy.map(|problem| problem.within(copy.name())));
-        }
-
-        let live = live_copies.iter().map(|copy| (copy.name(), copy.tls()));
-        let tls = std::iter::once(("sync", &self.sync.tls)).chain(live);
-        problems.extend(tls.filter_map(|(section, tls)| tls.problem(&format!("{section}.tls"))));
-        problems
-    }
-
-    fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let live = self.live_copies().into_iter().filter_map(live::destination);
-        self.sync.destination().into_iter().chain(live).collect()
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::checks(self, context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use ledge_base::toml_check;
     use ledge_egress::EgressConfig;
+    use ledge_part::section::Section;
 
     fn problems(text: &str, egress: &str) -> Vec<Problem> {
         let egress: EgressConfig = toml_check::parse("e", egress).unwrap();

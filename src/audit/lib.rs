@@ -37,6 +37,7 @@
 //!   * `tests.rs`, `tests/` - tests against a platform that misbehaves
 //! * `live.rs` - live copies of records for monitoring, and the table of them; they may lose records and report it
 //! * `live/` - parts of live copies:
+//!   * `copy.rs` - the interface of a live copy
 //!   * `feed.rs` - the records that wait for one copy, and its status
 //!   * `stream.rs`, `requests.rs` - sending on a connection that stays open, and in batches that are acknowledged
 //!   * the others - a file for each live copy: its section of the configuration and its protocol

@@ -1,4 +1,4 @@
-//! The audit log as a part of the daemon.
+//! The audit log as a part of the daemon: its section of the configuration, routes and metrics.
 
 use std::fmt;
 use std::path::Path;
@@ -6,19 +6,25 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use ledge_base::clock;
+use ledge_base::toml_check::Problem;
+use ledge_base::{clock, config_path};
+use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_part::Part;
+use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
+use ledge_part::section::{DoctorContext, Section};
 use ledge_service::audit_event::AuditSink;
 use prometheus_client::encoding::DescriptorEncoder;
 
+use crate::config::AuditConfig;
 use crate::http::{ROUTES, ServedLog};
 use crate::metrics::{self, QueueCounts};
 use crate::sealed::AuditKeys;
 use crate::status::AuditState;
+use crate::{doctor, live};
 
 /// The audit log, for the other parts. Its writer is a thread of its own, which ends after all of them.
 #[derive(Debug)]
@@ -33,6 +39,37 @@ impl AuditPart {
     pub fn new(folder: &Path, state: AuditState, sink: AuditSink, sealer: Sealer) -> Self {
         let keys = Arc::new(AuditKeys { folder: folder.to_owned(), sealer });
         Self { served: ServedLog { state, folder: folder.into() }, sink, keys }
+    }
+}
+
+impl Section for AuditConfig {
+    fn resolve(&mut self, root: &Path) {
+        config_path::resolve(&mut self.path, root);
+        self.sync.resolve(root);
+        self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.sync.problems();
+        let live_copies = self.live_copies();
+        for copy in &live_copies {
+            let of_copy = copy.problems().into_iter();
+            problems.extend(of_copy.map(|problem| problem.within(copy.name())));
+        }
+
+        let live = live_copies.iter().map(|copy| (copy.name(), copy.tls()));
+        let tls = std::iter::once(("sync", &self.sync.tls)).chain(live);
+        problems.extend(tls.filter_map(|(section, tls)| tls.problem(&format!("{section}.tls"))));
+        problems
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let live = self.live_copies().into_iter().filter_map(live::destination);
+        self.sync.destination().into_iter().chain(live).collect()
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
     }
 }
 

@@ -16,7 +16,7 @@ use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use ledge_egress::{AuditClient, Egress, HttpClient, TlsFiles, WebAddress};
 use serde::{Deserialize, Serialize};
 
-use super::{Acknowledged, Address, Delivery, Disclosure, LiveCopy, Requester, SendError};
+use super::copy::{Acknowledged, Address, Delivery, Disclosure, LiveCopy, Requester, SendError};
 use crate::status::LiveRecord;
 
 /// The most characters of a refusal that messages repeat.

@@ -7,8 +7,8 @@ use ledge_egress::ConfiguredDestination;
 use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, timeout};
 
+use super::copy::{Requester, SendError};
 use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
-use super::{Requester, SendError};
 use crate::status::LiveRecord;
 
 /// Time that records of this copy's own connections wait for others. A server that ends the connection after each

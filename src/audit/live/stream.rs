@@ -8,7 +8,7 @@ use ledge_egress::{Egress, EgressError, HostPort, MessageStream, Purpose, TlsSet
 use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, timeout};
 
-use super::Framer;
+use super::copy::Framer;
 use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 
 /// A connection that lasted this long resets the pauses. After a shorter one they go on to grow, because each

@@ -11,7 +11,7 @@ use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use ledge_egress::{Egress, HostPort, TlsFiles};
 use serde::{Deserialize, Serialize};
 
-use super::{Address, Delivery, Disclosure, Framer, LiveCopy};
+use super::copy::{Address, Delivery, Disclosure, Framer, LiveCopy};
 use crate::status::LiveRecord;
 
 /// "Log audit" (RFC 5424, section 6.2.1).

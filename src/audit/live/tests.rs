@@ -1,6 +1,9 @@
 //! Against servers on loopback that take what they are told to.
 
+use crate::status::LiveRecord;
+use std::sync::Arc;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use ledge_egress::EgressConfig;
 use ledge_service::audit_event::AuditSink;
