@@ -1,17 +1,13 @@
 //! The section `[updates]` of the configuration.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use ledge_base::config_path;
-use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
 
-use crate::doctor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The source of signed updates, and the limits on them.
@@ -142,28 +138,5 @@ impl UpdatesConfig {
     /// Returns [`Self::poll_interval_s`] as a duration.
     pub fn poll_interval(&self) -> Duration {
         Duration::from_secs(self.poll_interval_s)
-    }
-}
-
-impl Section for UpdatesConfig {
-    fn resolve(&mut self, root: &Path) {
-        for path in [&mut self.path, &mut self.root_file] {
-            config_path::resolve(path, root);
-        }
-        self.tls.resolve(root);
-    }
-
-    fn problems(&self) -> Vec<Problem> {
-        self.tls.problem("tls").into_iter().collect()
-    }
-
-    fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let destination =
-            |address: &RepositoryAddress| address.destination("repository", self.proxy.as_ref(), "what this box runs");
-        self.repository.as_ref().and_then(destination).into_iter().collect()
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        doctor::checks(self, context)
     }
 }

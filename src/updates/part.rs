@@ -1,19 +1,25 @@
-//! Updates as a part of the daemon.
+//! Updates as a part of the daemon: their section of the configuration, routes and metrics.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
-use ledge_base::clock;
+use ledge_base::toml_check::Problem;
+use ledge_base::{clock, config_path};
+use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::Rekey;
 use ledge_part::Part;
+use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
+use ledge_part::section::{DoctorContext, Section};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::Updates;
+use crate::config::{RepositoryAddress, UpdatesConfig};
 use crate::http::{ROUTES, ServedUpdates, visible};
-use crate::metrics;
+use crate::{doctor, metrics};
 
 /// Updates as a part. The updater itself has a thread of its own.
 pub struct UpdatesPart {
@@ -26,6 +32,29 @@ pub struct UpdatesPart {
 impl fmt::Debug for UpdatesPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UpdatesPart").field("updates", &self.updates).finish_non_exhaustive()
+    }
+}
+
+impl Section for UpdatesConfig {
+    fn resolve(&mut self, root: &Path) {
+        for path in [&mut self.path, &mut self.root_file] {
+            config_path::resolve(path, root);
+        }
+        self.tls.resolve(root);
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        self.tls.problem("tls").into_iter().collect()
+    }
+
+    fn destinations(&self) -> Vec<ConfiguredDestination> {
+        let destination =
+            |address: &RepositoryAddress| address.destination("repository", self.proxy.as_ref(), "what this box runs");
+        self.repository.as_ref().and_then(destination).into_iter().collect()
+    }
+
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+        doctor::checks(self, context)
     }
 }
 
