@@ -3,6 +3,7 @@
 //! ([`SnapshotClient`]) and of alerts log in.
 
 mod alert;
+mod answer;
 mod snapshot;
 mod upload;
 
@@ -29,8 +30,9 @@ use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
 
 pub use alert::AlertClient;
+pub use answer::HttpAnswer;
 pub use snapshot::{Snapshot, SnapshotClient};
-pub use upload::{AuditClient, HttpAnswer};
+pub use upload::AuditClient;
 
 /// The longest head of an answer, in bytes. hyper accepts no buffer below 8 KiB.
 const HEAD_BYTES_MAX: usize = 64 << 10;

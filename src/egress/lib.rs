@@ -9,10 +9,10 @@
 //! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `Content`
 //! * `channel.rs` - a connection on which everything sent has one content, for an HTTP client
 //! * `tls.rs`, `tls/`, `tls_files.rs` - TLS as a client, pinned certificates, and its files as a section of the
-//!   configuration
+//!   configuration; `files.rs` reads certificates and keys
 //! * `tunnel.rs` - HTTP CONNECT through a proxy
-//! * `http.rs`, `http/` - an HTTP client for one server; `upload.rs` sends the audit log and nothing else,
-//!   `alert.rs` an alert, `snapshot.rs` gets a picture of a camera
+//! * `http.rs`, `http/` - an HTTP client for one server; `answer.rs` is a whole answer, `upload.rs` sends the audit
+//!   log and nothing else, `alert.rs` an alert, `snapshot.rs` gets a picture of a camera
 //! * `message_stream.rs` - a connection for messages without answers, as some live copies of the audit log need it
 //! * `counters.rs` - bytes sent to and received from each destination since the start
 //! * `stored_counts.rs` - the same since the installation, in one file

@@ -1,5 +1,8 @@
 //! TLS as a client, and the files that TLS clients and servers read.
 
+mod error;
+mod files;
+mod fingerprint;
 mod pinned;
 
 use std::io;
@@ -7,22 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ledge_base::clock::{self, Floor};
-use ledge_base::secret::{SecretError, SecretFile};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use ledge_base::secret::SecretFile;
+use rustls::pki_types::{ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
-use rustls::{AlertDescription, CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::address::{Host, HostPort};
-pub use pinned::{Fingerprint, InvalidFingerprint, Pin};
+pub use error::TlsError;
+use files::fault_in_words;
+pub use files::{CERTIFICATE_FILE_BYTES_MAX, certificates, identity_error, private_key};
+pub use fingerprint::{Fingerprint, InvalidFingerprint, Pin};
 use pinned::{NotPinned, PinVerifier};
-
-/// The largest file of certificates or of a revocation list, in bytes: the list of a CA with a million revoked
-/// certificates has some 40 MB.
-pub const CERTIFICATE_FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// The CA for the server's certificate, and the certificate of this client. The files are read at each connection, so
 /// that a renewed certificate needs no restart.
@@ -36,56 +37,6 @@ pub struct TlsSettings {
     pub key: Option<SecretFile>,
     /// The one certificate that the server may present, in place of any CA.
     pub pinned: Option<Pin>,
-}
-
-/// The reason why there is no encrypted connection.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    #[error(transparent)]
-    Secret(#[from] SecretError),
-    #[error("{file} holds no certificate in PEM format")]
-    NoCertificate { file: SecretFile },
-    #[error("{file} holds a certificate that cannot be used: {reason}")]
-    BadCertificate { file: SecretFile, reason: String },
-    /// A file without a key, or with an unusable one.
-    #[error("{file} holds no private key in PEM format that can be used (one with a passphrase cannot): {reason}")]
-    BadKey { file: SecretFile, reason: String },
-    #[error("a client certificate and its key go together: set both `certificate_file` and `key_file`, or neither")]
-    Half,
-    #[error("the key in {key} is not that of the certificate in {certificate}")]
-    KeyMismatch { certificate: SecretFile, key: SecretFile },
-    #[error("this machine trusts no CA: install the package ca-certificates, or set `ca_file` to that of your own CA")]
-    NoSystemCa,
-    #[error("the server's certificate is not signed by {trusted}; if it has another CA, set `ca_file` to its file")]
-    Untrusted { trusted: String },
-    #[error("the server's certificate is for {presented}, not for {expected}: connect by a name it has, or renew it")]
-    WrongName {
-        expected: String,
-        /// The names in the certificate.
-        presented: String,
-    },
-    #[error("the server's certificate {when}, or the clock of this machine is wrong")]
-    Dated {
-        /// Before or after its time.
-        when: &'static str,
-    },
-    #[error(
-        "the server's certificate is not the pinned one, its SHA-256 is {presented}: if the server was given a new \
-         certificate, pin that one; otherwise another machine answers in its place"
-    )]
-    NotPinned { presented: Fingerprint },
-    #[error("the server's certificate is not acceptable: {reason}")]
-    Unacceptable { reason: String },
-    #[error("the server wants a client certificate: set `certificate_file` and `key_file`")]
-    CertificateRequired,
-    #[error("the server does not accept the client certificate in {certificate} (TLS alert {alert})")]
-    CertificateRefused { certificate: SecretFile, alert: String },
-    #[error("the server does not speak TLS on this port: use its TLS port (MQTT: 8883), or turn TLS off for it")]
-    NotTls,
-    #[error("the server closed the connection during the TLS handshake: does it speak TLS on this port? ({reason})")]
-    Closed { reason: io::Error },
-    #[error("TLS failed: {reason}")]
-    Failed { reason: String },
 }
 
 /// A TLS client whose files are read, ready to connect.
@@ -256,18 +207,6 @@ fn names(presented: &[String]) -> String {
     }
 }
 
-/// A message for two faults of self-made certificates that the library names by one word only.
-fn fault_in_words(fault: &CertificateError) -> String {
-    let text = format!("{fault:?}");
-    if text.contains("CaUsedAsEndEntity") {
-        "it is a CA certificate; have that CA issue one for the server (CA:FALSE, not self-signed)".to_owned()
-    } else if text.contains("UnsupportedCertVersion") {
-        "it has X.509 version 1; issue one of version 3, with a subjectAltName".to_owned()
-    } else {
-        fault.to_string()
-    }
-}
-
 fn of_rustls(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
@@ -284,35 +223,4 @@ fn roots(ca: Option<&SecretFile>) -> Result<RootCertStore, TlsError> {
     // Skip unreadable certificates of the system: if a needed one is missing, the handshake reports it.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() { Err(TlsError::NoSystemCa) } else { Ok(roots) }
-}
-
-/// Reads a PEM file with at least one certificate. Blocks.
-pub fn certificates(file: &SecretFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let pem = file.read_at_most(CERTIFICATE_FILE_BYTES_MAX)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err(TlsError::NoCertificate { file: file.clone() }),
-        Ok(found) => Ok(found),
-        Err(error) => Err(TlsError::BadCertificate { file: file.clone(), reason: error.to_string() }),
-    }
-}
-
-/// Reads a PEM file with a private key. Blocks.
-pub fn private_key(file: &SecretFile) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let pem = file.read()?;
-    PrivateKeyDer::from_pem_slice(&pem)
-        .map_err(|error| TlsError::BadKey { file: file.clone(), reason: error.to_string() })
-}
-
-/// The error for a certificate and key that rustls does not accept.
-pub fn identity_error(error: Error, certificate: &SecretFile, key: &SecretFile) -> TlsError {
-    match error {
-        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            TlsError::KeyMismatch { certificate: certificate.clone(), key: key.clone() }
-        }
-        Error::InvalidCertificate(fault) => {
-            TlsError::BadCertificate { file: certificate.clone(), reason: fault_in_words(&fault) }
-        }
-        other => TlsError::BadKey { file: key.clone(), reason: other.to_string() },
-    }
 }

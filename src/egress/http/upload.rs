@@ -1,13 +1,11 @@
 //! Uploads to a web server: bytes of the audit log, and nothing else.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST, USER_AGENT};
 use http::{HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 
-use super::{HttpClient, HttpError, HttpSettings};
+use super::{HttpAnswer, HttpClient, HttpError, HttpSettings};
 use crate::policy::Content;
 use crate::{Egress, Purpose};
 
@@ -18,16 +16,6 @@ const ANSWER_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug, Clone)]
 pub struct AuditClient(HttpClient);
 
-/// A whole answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpAnswer {
-    pub status: u16,
-    /// The body, cut off when it is long.
-    pub body: Bytes,
-    /// The server's `Retry-After`.
-    pub retry_after: Option<Duration>,
-}
-
 impl HttpClient {
     /// A client that may also send, namely the audit log. Nothing is connected yet.
     pub fn for_audit(egress: Egress, settings: HttpSettings, purpose: Purpose) -> AuditClient {
@@ -37,7 +25,11 @@ impl HttpClient {
 
 impl AuditClient {
     #[cfg(test)]
-    pub(crate) fn with_reply_timeout(egress: Egress, settings: HttpSettings, reply_timeout: Duration) -> Self {
+    pub(crate) fn with_reply_timeout(
+        egress: Egress,
+        settings: HttpSettings,
+        reply_timeout: std::time::Duration,
+    ) -> Self {
         Self(HttpClient::with(egress, settings, Purpose::Audit, Content::Audit, reply_timeout))
     }
 
