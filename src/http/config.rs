@@ -1,21 +1,18 @@
 //! The section `[http]` of the configuration.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
-use ledge_base::toml_check::{Problem, in_range};
+use ledge_base::toml_check::in_range;
 use ledge_listener::Endpoint;
-use ledge_listener::address::{self, ListenAddress, SocketMode, one_or_many};
+use ledge_listener::address::{ListenAddress, SocketMode, one_or_many};
 use ledge_listener::tls::config::TlsConfig;
-use ledge_part::check::Check;
 use ledge_part::handler_context::BodyLimits;
-use ledge_part::section::{DoctorContext, Section};
 use serde::{Deserialize, Serialize};
 
 use super::browser::HostName;
-use super::local_plain::{self, LocalPlain};
-use crate::{SERVICE, doctor};
+use super::local_plain::LocalPlain;
+use crate::SERVICE;
 
 /// The listeners of the HTTP interface and the limits on callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,42 +119,14 @@ impl HttpConfig {
     }
 }
 
-impl Section for HttpConfig {
-    fn resolve(&mut self, root: &Path) {
-        address::resolve_sockets(&mut self.listen, root);
-        self.tls.resolve(root);
-    }
-
-    fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.listen.is_empty() {
-            problems.push(Problem::new("listen", "is empty: add at least one address"));
-        }
-        problems.extend(address::problems(&self.listen));
-        if self.max_memory_bytes < self.max_body_bytes {
-            let reason = format!(
-                "is smaller than http.max_body_bytes ({}), so the largest body would always be refused: set it to a \
-                 multiple of http.max_body_bytes",
-                self.max_body_bytes
-            );
-            problems.push(Problem::new("max_memory_bytes", reason));
-        }
-        problems.extend(local_plain::problems(&self.local_plain, &self.listen));
-        if self.serves_tls() {
-            problems.extend(self.tls.missing_certificate("http.listen"));
-        }
-        problems.extend(self.tls.problems());
-        problems
-    }
-
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
-        let https = doctor::https(self, context).into_iter();
-        https.chain(doctor::local_access(self)).chain(local_plain::findings(&self.local_plain)).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use ledge_base::toml_check::Problem;
+    use ledge_listener::address;
+    use ledge_part::section::Section as _;
+
     use super::*;
 
     #[test]

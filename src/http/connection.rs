@@ -17,10 +17,8 @@ use tower_service::Service as _;
 
 use super::config::HttpConfig;
 use super::connection_close::{ParseErrorStream, RequestBytes};
+use super::head_lines::REQUEST_HEAD_BYTES_MAX;
 use super::{Routers, SERVICE};
-
-/// The largest head of a request, in bytes: each connection may use this memory before its caller is known.
-pub(super) const REQUEST_HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// HTTP/1.1 as the service of connections.
 pub fn service(routers: &Routers, config: &HttpConfig) -> Service {

@@ -22,7 +22,7 @@ use ledge_listener::ConnectionCalls;
 use ledge_part::api_error::ErrorBody;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-use super::head_lines::{HeadLines, Progress};
+use super::head_lines::{HeadLines, Progress, REQUEST_HEAD_BYTES_MAX};
 
 /// The time for which a caller is read after its answer.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -148,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
     }
 
     fn parse_error(&self, error: &hyper::Error) -> (StatusCode, String) {
-        let most = super::connection::REQUEST_HEAD_BYTES_MAX;
+        let most = REQUEST_HEAD_BYTES_MAX;
         if error.is_parse_version_h2() {
             let message = "HTTP/2 is not supported: use HTTP/1.1".to_owned();
             return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, message);

@@ -33,8 +33,8 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::App;
+use super::accept::accepted_weight;
 use super::call_headers::CallHeaders;
-use super::infer::accepted_weight;
 
 /// The bytes of an answer that are held back while the body has not ended.
 const HELD_BACK_BYTES: usize = 1 << 20;

@@ -20,6 +20,7 @@ use ledge_part::{access, body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
 use super::browser::{self, ForeignRequest};
+use super::denied::Denied;
 use super::reply::{FeastErrorResponse, OpenAiErrorResponse, VisionErrorResponse, with_challenge};
 use super::{App, call_headers};
 
@@ -41,14 +42,6 @@ const FORM_START_BYTES: usize = 64 << 10;
 pub struct Guard {
     pub app: App,
     pub rule: RouteRule,
-}
-
-/// The refusal of a request.
-pub(super) struct Denied {
-    pub failure: ApiError,
-    pub challenge: Option<HeaderValue>,
-    /// Set when the caller is authenticated, so that its body is read to the end.
-    is_known: bool,
 }
 
 /// Passes a request on to its handler, with the principal of the caller.

@@ -186,6 +186,9 @@ impl ChunkPlace {
     }
 }
 
+/// The largest head of a request, in bytes: each connection may use this memory before its caller is known.
+pub(super) const REQUEST_HEAD_BYTES_MAX: usize = 64 << 10;
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

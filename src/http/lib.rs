@@ -2,16 +2,19 @@
 //! `listener`, the protocols in the crate `protocol`. Parts write their own routes with axum, too.
 //!
 //! Files, in reading order:
-//! * `config.rs` - `[http]`
+//! * `config.rs` - `[http]`; `part.rs` its mistakes and findings
 //! * `local_plain.rs` - `[[http.local_plain]]`, addresses without encryption in a local network
 //! * `connection.rs` - connections with HTTP/1.1
 //! * `head_lines.rs` - heads whose lines end with CR LF, and nothing else
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
+//! * `app.rs` - the state that handlers share
 //! * `routes.rs` - `ROUTES`, the table of the routes of this crate, and the router of these and those of parts
+//! * `routers.rs` - the routers of the listeners, with the answers to unknown routes
+//! * `denied.rs` - the refusal of a request
 //! * `guard.rs` - the caller of a request, and its permission, before any body is read
 //! * `browser.rs` - detection of requests that a foreign web page made a browser send
 //! * `administration.rs` - changes of the box, answered after their durable audit record
-//! * `call_headers.rs` - priority and timeout of a call, from its headers
+//! * `call_headers.rs`, `accept.rs` - priority and timeout of a call, and the forms that its caller accepts, from its headers
 //! * `infer.rs`, `models.rs` - handlers: inference; models
 //! * `csv.rs` - CSV to a model with a pipeline of rows, answered while it is read
 //! * `vision.rs`, `vision/` - handlers of DeepStack's interface, and `[vision]`
@@ -66,13 +69,16 @@
 //! `[access.mqtt]`.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod administration;
+mod app;
 mod browser;
 mod call_headers;
 pub mod config;
 mod connection;
 mod connection_close;
 mod csv;
+mod denied;
 mod doctor;
 mod features;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -86,222 +92,16 @@ mod metrics;
 mod models;
 mod openai;
 mod openapi;
+mod part;
 mod reply;
+mod routers;
 pub mod routes;
 pub mod vision;
 
-use std::sync::{Arc, OnceLock};
-
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{OriginalUri, Request};
-use axum::http::StatusCode;
-use axum::middleware::map_response;
-use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use http_body_util::BodyExt as _;
-use ledge_audit::status::AuditState;
-use ledge_base::principal::Principal;
-use ledge_base::telemetry::machine::MachineMonitor;
-use ledge_identity::authentication::{Authenticator, Peer};
-use ledge_models::serving::Serving;
-use ledge_part::api_error::ApiError;
-use ledge_part::handler_context::HandlerContext;
-use ledge_part::route::{ErrorForm, RouteRule};
-use ledge_part::{Part, counted_body, grpc};
-use ledge_service::readiness::Readiness;
-use ledge_service::shutdown::Shutdown;
-use tower_service::Service as _;
-
-use config::HttpConfig;
+pub use app::{App, AppParts};
 pub use connection::service;
 pub use metrics::StoreFolder;
-use reply::VisionErrorResponse;
-use vision::config::VisionConfig;
+pub use routers::Routers;
 
 /// The name of the service of HTTP listeners.
 pub const SERVICE: &str = "http";
-
-/// The state that every handler of this crate may use. Clones share it.
-#[derive(Debug, Clone)]
-pub struct App {
-    state: Arc<AppState>,
-}
-
-/// The parts of the daemon that the API calls.
-#[derive(Debug)]
-pub struct AppParts {
-    pub serving: Serving,
-    pub readiness: Arc<Readiness>,
-    pub authenticator: Authenticator,
-    /// The state of the audit log, which decides whether changes of the box are accepted.
-    pub audit: AuditState,
-    /// All parts of the daemon, for their routes and metrics.
-    pub all: Vec<Arc<dyn Part>>,
-    pub config: HttpConfig,
-    pub vision: VisionConfig,
-    /// The folders of the stores, for metrics.
-    pub stores: Vec<StoreFolder>,
-    pub shutdown: Shutdown,
-}
-
-#[derive(Debug)]
-struct AppState {
-    parts: AppParts,
-    context: HandlerContext,
-    machine: MachineMonitor,
-    /// The answer to `GET /openapi.json`, from the first such request on.
-    description: OnceLock<Bytes>,
-}
-
-impl App {
-    pub fn new(parts: AppParts) -> Self {
-        let memory = parts.serving.memory().clone();
-        let audit = parts.serving.audit().clone();
-        let context = HandlerContext::new(parts.config.body_limits(), memory, audit, parts.shutdown.clone());
-        let (machine, description) = (MachineMonitor::default(), OnceLock::new());
-        Self { state: Arc::new(AppState { parts, context, machine, description }) }
-    }
-
-    fn serving(&self) -> &Serving {
-        &self.state.parts.serving
-    }
-
-    /// True when every part has started.
-    fn is_started(&self) -> bool {
-        self.state.parts.readiness.is_ready()
-    }
-
-    /// True when every part has started, and a model serves where one is to serve.
-    fn is_ready(&self) -> bool {
-        self.is_started() && self.serving().repository().is_serving()
-    }
-
-    fn stores(&self) -> &[StoreFolder] {
-        &self.state.parts.stores
-    }
-
-    fn machine(&self) -> &MachineMonitor {
-        &self.state.machine
-    }
-
-    fn authenticator(&self) -> &Authenticator {
-        &self.state.parts.authenticator
-    }
-
-    fn audit(&self) -> &AuditState {
-        &self.state.parts.audit
-    }
-
-    fn parts(&self) -> &[Arc<dyn Part>] {
-        &self.state.parts.all
-    }
-
-    fn context(&self) -> &HandlerContext {
-        &self.state.context
-    }
-
-    fn vision(&self) -> &VisionConfig {
-        &self.state.parts.vision
-    }
-
-    fn config(&self) -> &HttpConfig {
-        &self.state.parts.config
-    }
-}
-
-/// The routers of the listeners.
-#[derive(Debug, Clone)]
-pub struct Routers {
-    all: Router,
-    /// The routes that are served without encryption in a local network.
-    local_plain: Router,
-    /// The methods of gRPC.
-    grpc: Router,
-}
-
-#[cfg(test)]
-impl From<Router> for Routers {
-    fn from(all: Router) -> Self {
-        Self { all, local_plain: Router::new(), grpc: Router::new() }
-    }
-}
-
-impl Routers {
-    pub fn new(app: &App) -> Self {
-        let is_grpc = |rule: &RouteRule| rule.form == ErrorForm::Grpc;
-        let grpc = routes::router(app, is_grpc).fallback(unknown_method).layer(map_response(in_grpc));
-        Self { all: router(app, |rule| !is_grpc(rule)), local_plain: router(app, |rule| rule.is_local_plain), grpc }
-    }
-
-    /// The methods of gRPC, with a status in trailers for every error.
-    pub fn grpc(&self) -> Router {
-        self.grpc.clone()
-    }
-
-    /// The JSON that this box answers to a GET of `path` by the user of this process; `None` where it is an error. For the
-    /// daemon itself, which asks its parts what a command would ask.
-    pub async fn ask(&self, path: &str) -> Option<serde_json::Value> {
-        let mut request = Request::get(path).body(Body::empty()).ok()?;
-        request.extensions_mut().insert(Peer::User(rustix::process::geteuid().as_raw()));
-        let Ok(answer) = self.all.clone().call(request).await;
-        if answer.status() != StatusCode::OK {
-            return None;
-        }
-        let body = answer.into_body().collect().await.ok()?.to_bytes();
-        serde_json::from_slice(&body).ok()
-    }
-
-    /// The routes for the other end of a connection.
-    fn of(self, peer: &Peer) -> Router {
-        match peer {
-            Peer::Unencrypted { .. } => self.local_plain,
-            Peer::Address { .. } | Peer::User(_) => self.all,
-        }
-    }
-}
-
-/// A router of some routes. The existence of a route is not a secret: `GET /openapi.json` is public.
-fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Router {
-    // Counted for no caller: the large answers that are counted here are the same for all callers.
-    let account = app.context().memory().account(Principal::Others);
-    routes::router(app, is_served)
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(map_response(move |answer| std::future::ready(counted_body::count(answer, &account))))
-}
-
-async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {
-    let message = format!("no route {}; GET /openapi.json lists the routes", uri.path());
-    error_at(uri.path(), StatusCode::NOT_FOUND, message)
-}
-
-/// Methods of Triton's interface that this box does not have, with the reason.
-const ABSENT_METHODS: [(&str, &str); 3] = [
-    ("SharedMemory", "this box has no shared memory with callers: send tensors in raw_input_contents"),
-    ("TraceSetting", "this box keeps no traces of calls: GET /metrics and ModelStatistics have their times"),
-    ("LogSettings", "the log is set in the section [log] of the configuration"),
-];
-
-async fn unknown_method(OriginalUri(uri): OriginalUri) -> ApiError {
-    let absent = ABSENT_METHODS.iter().find(|(method, _)| uri.path().contains(method));
-    let reason = absent.map_or("reflection lists the methods", |(_, reason)| *reason);
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("no method {}: {reason}", uri.path()))
-}
-
-/// An answer whose error is a status of gRPC.
-async fn in_grpc(response: Response) -> Response {
-    response.extensions().get::<ApiError>().map(grpc::error_response).unwrap_or(response)
-}
-
-async fn method_not_allowed(request: Request) -> Response {
-    let path = request.uri().path();
-    let message = format!("the method {} is not allowed for {path}", request.method());
-    error_at(path, StatusCode::METHOD_NOT_ALLOWED, message)
-}
-
-/// An error answer in the form of the routes near `path`.
-fn error_at(path: &str, status: StatusCode, message: String) -> Response {
-    let failure = ApiError::new(status, message);
-    if vision::is_below(path) { VisionErrorResponse::from(failure).into_response() } else { failure.into_response() }
-}

@@ -17,7 +17,7 @@ pub const OPENAPI_JSON: &str = include_str!("openapi.json");
 /// permissions.
 pub async fn document(State(app): State<App>) -> Response {
     let rules = || app.parts().iter().flat_map(|part| part.routes(app.context())).map(|route| route.rule);
-    let description = app.state.description.get_or_init(|| with_undescribed(rules()));
+    let description = app.description().get_or_init(|| with_undescribed(rules()));
     let mut response = json_bytes(description.clone());
     // Pages of other origins may read it.
     response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));

@@ -10,7 +10,7 @@ use ledge_protocol::feast::FeastError;
 use ledge_protocol::openai::OpenAiErrorBody;
 use serde::Serialize;
 
-use super::guard::Denied;
+use super::denied::Denied;
 
 /// A 503 for a server or model that is not ready: an error, with the field that KServe's clients read.
 pub fn not_ready(message: &str) -> Response {

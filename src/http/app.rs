@@ -1,0 +1,110 @@
+//! The state that the handlers of this crate share.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use ledge_audit::status::AuditState;
+use ledge_base::telemetry::machine::MachineMonitor;
+use ledge_identity::authentication::Authenticator;
+use ledge_models::serving::Serving;
+use ledge_part::Part;
+use ledge_part::handler_context::HandlerContext;
+use ledge_service::readiness::Readiness;
+use ledge_service::shutdown::Shutdown;
+
+use crate::config::HttpConfig;
+use crate::metrics::StoreFolder;
+use crate::vision::config::VisionConfig;
+
+/// The state that every handler of this crate may use. Clones share it.
+#[derive(Debug, Clone)]
+pub struct App {
+    state: Arc<AppState>,
+}
+
+/// The parts of the daemon that the API calls.
+#[derive(Debug)]
+pub struct AppParts {
+    pub serving: Serving,
+    pub readiness: Arc<Readiness>,
+    pub authenticator: Authenticator,
+    /// The state of the audit log, which decides whether changes of the box are accepted.
+    pub audit: AuditState,
+    /// All parts of the daemon, for their routes and metrics.
+    pub all: Vec<Arc<dyn Part>>,
+    pub config: HttpConfig,
+    pub vision: VisionConfig,
+    /// The folders of the stores, for metrics.
+    pub stores: Vec<StoreFolder>,
+    pub shutdown: Shutdown,
+}
+
+#[derive(Debug)]
+struct AppState {
+    parts: AppParts,
+    context: HandlerContext,
+    machine: MachineMonitor,
+    /// The answer to `GET /openapi.json`, from the first such request on.
+    description: OnceLock<Bytes>,
+}
+
+impl App {
+    pub fn new(parts: AppParts) -> Self {
+        let memory = parts.serving.memory().clone();
+        let audit = parts.serving.audit().clone();
+        let context = HandlerContext::new(parts.config.body_limits(), memory, audit, parts.shutdown.clone());
+        let (machine, description) = (MachineMonitor::default(), OnceLock::new());
+        Self { state: Arc::new(AppState { parts, context, machine, description }) }
+    }
+
+    pub(crate) fn serving(&self) -> &Serving {
+        &self.state.parts.serving
+    }
+
+    /// True when every part has started.
+    pub(crate) fn is_started(&self) -> bool {
+        self.state.parts.readiness.is_ready()
+    }
+
+    /// True when every part has started, and a model serves where one is to serve.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_started() && self.serving().repository().is_serving()
+    }
+
+    pub(crate) fn stores(&self) -> &[StoreFolder] {
+        &self.state.parts.stores
+    }
+
+    /// The answer to `GET /openapi.json`, once somebody asked.
+    pub(crate) fn description(&self) -> &OnceLock<Bytes> {
+        &self.state.description
+    }
+
+    pub(crate) fn machine(&self) -> &MachineMonitor {
+        &self.state.machine
+    }
+
+    pub(crate) fn authenticator(&self) -> &Authenticator {
+        &self.state.parts.authenticator
+    }
+
+    pub(crate) fn audit(&self) -> &AuditState {
+        &self.state.parts.audit
+    }
+
+    pub(crate) fn parts(&self) -> &[Arc<dyn Part>] {
+        &self.state.parts.all
+    }
+
+    pub(crate) fn context(&self) -> &HandlerContext {
+        &self.state.context
+    }
+
+    pub(crate) fn vision(&self) -> &VisionConfig {
+        &self.state.parts.vision
+    }
+
+    pub(crate) fn config(&self) -> &HttpConfig {
+        &self.state.parts.config
+    }
+}
