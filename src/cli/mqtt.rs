@@ -3,15 +3,11 @@
 mod bindings;
 pub mod check;
 pub mod dry_run;
-
-use std::io::Write;
+mod topics;
 
 use clap::{Args, Subcommand};
-use ledge_identity::device;
-use ledge_mqtt::topics::DeviceTopics;
 
 use super::{Exit, Globals, Output};
-use crate::config::Config;
 
 /// The arguments of `ledge mqtt`.
 #[derive(Debug, Args)]
@@ -67,28 +63,4 @@ pub fn run(globals: &Globals, args: &MqttArgs, out: &mut Output) -> anyhow::Resu
         MqttCommand::Try(args) => dry_run::run(&config, args, out),
         MqttCommand::Check(args) => check::run(&config, args, out),
     }
-}
-
-/// The placeholder for the name of a box that has none yet.
-const UNNAMED_DEVICE: &str = "unnamed";
-
-/// The topics of this box. A name is created only by the first start of the server, so this creates no file.
-pub(super) fn topics(config: &Config) -> anyhow::Result<DeviceTopics> {
-    let has_platform = config.updates.repository.is_some();
-    Ok(match device::load(&config.state.path, &config.device)? {
-        Some(identity) => DeviceTopics { device: identity.id, group: identity.group, has_platform },
-        None => DeviceTopics { device: UNNAMED_DEVICE.parse()?, group: config.device.group.clone(), has_platform },
-    })
-}
-
-/// Writes a note if this box has no name yet.
-fn note_unnamed(config: &Config, topics: &DeviceTopics, out: &mut Output) -> std::io::Result<()> {
-    if config.device.id.is_none() && topics.device.as_str() == UNNAMED_DEVICE {
-        writeln!(
-            out,
-            "This box has no name yet; the first start of the server creates one. \
-             Here {UNNAMED_DEVICE:?} stands for it."
-        )?;
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use clap::CommandFactory;
 
 use super::*;
+use crate::config::Config;
 
 /// A writer that stores its content for assertions.
 #[derive(Clone, Default)]

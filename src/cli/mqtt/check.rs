@@ -10,6 +10,7 @@ use ledge_mqtt::check::{self, Finding, Probes};
 use ledge_service::audit_event::AuditSink;
 use serde_json::json;
 
+use super::topics;
 use crate::cli::checks::{Check, Status, text};
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
@@ -42,7 +43,7 @@ pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Resul
         let report = json!({"broker": broker, "ok": ok, "findings": findings});
         writeln!(out, "{report:#}")?;
     } else {
-        super::note_unnamed(config, &super::topics(config)?, out)?;
+        topics::note_unnamed(config, &topics::topics(config)?, out)?;
         let checks: Vec<_> = findings.iter().map(line).collect();
         write!(out, "{}", text(&checks, out.columns()))?;
     }
@@ -51,7 +52,7 @@ pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Resul
 
 /// Checks what the broker grants.
 pub fn findings(config: &Config, probes: Probes, limit: Duration) -> anyhow::Result<Vec<Finding>> {
-    let topics = super::topics(config)?;
+    let topics = topics::topics(config)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let egress = Egress::new(&config.egress, audit);

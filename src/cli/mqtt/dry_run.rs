@@ -18,6 +18,7 @@ use ledge_mqtt::topics::{DeviceTopics, TopicName};
 use ledge_service::audit_event::AuditSink;
 use serde_json::{Value, json};
 
+use super::topics;
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 use crate::daemon::Standalone;
@@ -58,7 +59,7 @@ fn property(text: &str) -> Result<(String, String), String> {
 /// Runs the verb.
 pub fn run(config: &Config, args: &DryRunArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let payload = read(&args.file)?;
-    let topics = super::topics(config)?;
+    let topics = topics::topics(config)?;
     let bindings = Bindings::new(&config.mqtt.bindings);
     let properties = Properties {
         response_topic: args.response_topic.clone(),
@@ -97,7 +98,7 @@ pub fn run(config: &Config, args: &DryRunArgs, out: &mut Output) -> anyhow::Resu
         if config.mqtt.broker.is_none() {
             writeln!(out, "No broker is set (mqtt.broker), so this box receives no messages yet.")?;
         }
-        super::note_unnamed(config, &topics, out)?;
+        topics::note_unnamed(config, &topics, out)?;
         if handled.is_empty() {
             writeln!(out, "{}", no_recipient(&args.topic, &topics, &bindings))?;
         }

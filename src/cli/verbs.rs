@@ -1,0 +1,122 @@
+//! The verbs, with their help texts.
+
+use clap::{Parser, Subcommand};
+
+use super::{
+    Exit, Globals, Output, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top,
+    tune, update,
+};
+
+/// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
+///
+/// Ledge loads the models of a model repository in ONNX Runtime or OpenVINO and serves them on 127.0.0.1:8000, with the
+/// Open Inference Protocol of Triton and KServe. The input data never leaves the box.
+#[derive(Debug, Parser)]
+#[command(name = "ledge", version, after_help = EXAMPLES, after_long_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub globals: Globals,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge doctor                                  check this machine: what is missing, what to do
+  ledge serve --root .ledge                     serve the models in .ledge/models
+  ledge serve --set http.listen=127.0.0.1:9000  use another address, for this start only
+  ledge infer efficientnet_lite0 coffee.png     run a model on a file, without a server
+  ledge top                                     show the activity of a running server
+  ledge models list                             list the models and their versions
+  ledge models evaluate my_model photos/        measure the accuracy on photographs whose classes are known
+  ledge features list                           list the feature views with their row counts
+  ledge mqtt try cameras/door coffee.png        show what a message would cause
+  ledge mqtt check                              check that the broker grants what Ledge needs
+  ledge keys create till --role infer           create an API key for a caller
+  ledge audit verify                            verify that the audit log is complete and unchanged
+  ledge tls show                                show the certificate for https://
+  ledge config show                             show the settings in effect and where they were set
+
+Exit codes:
+  0 done   1 failed   2 wrong usage   78 wrong configuration   130 interrupted
+  also of `audit verify` and `audit check`: 3 something is missing   4 two histories of one log   5 tampered with";
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the models of the repository over HTTP until stopped.
+    ///
+    /// Listens on 127.0.0.1:8000 and a Unix socket unless the configuration says otherwise. A model that does not load
+    /// is listed with its reason, and the others serve. Ctrl-C or SIGTERM stops the server after it has answered the
+    /// calls in flight; SIGHUP reloads the models.
+    Serve(serve::ServeArgs),
+    /// Run a model on files, here or at a running server.
+    ///
+    /// Loads the model from the repository and runs it in a sealed process, so no server is needed. With --url, a running
+    /// server is asked instead. The model decides which files it takes: photographs (JPEG, PNG, WebP), or the JSON of
+    /// an inference request.
+    Infer(infer::InferArgs),
+    /// Show the activity of a running server: requests, latencies, queues, the cache and the cores, refreshed each
+    /// second.
+    ///
+    /// Latencies are estimated from the server's histograms, as in Prometheus.
+    Top(top::TopArgs),
+    /// List, show, check, compare and evaluate the models of the repository.
+    Models(models::ModelsArgs),
+    /// Use the feature store of a running server: read and push features, back it up, restore, export, import.
+    Features(features::FeaturesArgs),
+    /// Inspect MQTT on this box: list the bindings, try a message, check the broker.
+    Mqtt(mqtt::MqttArgs),
+    /// Show and control signed updates.
+    Update(update::UpdateArgs),
+    /// Read the audit log: show it, verify it, prove that a record is in it.
+    Audit(audit::AuditArgs),
+    /// Show the certificate that callers over https:// see.
+    Tls(tls::TlsArgs),
+    /// Create and change master keys, and show what is encrypted with which.
+    Encryption(encryption::EncryptionArgs),
+    /// Create, list and revoke API keys.
+    ///
+    /// A key admits its holder over HTTP and MQTT, with the roles and for the models it was created for. The server
+    /// applies a change within a second.
+    Keys(keys::KeysArgs),
+    /// Measure how a model runs best on this machine, and store the result.
+    ///
+    /// Tries runtimes, threads, instances and batch sizes for a goal, and stores the best in `profiles` in the state
+    /// folder, where the server reads it. A combination that fails the model's golden inputs is discarded.
+    Tune(tune::TuneArgs),
+    /// Check the configuration, or show the settings in effect.
+    ///
+    /// Settings come from four places, of which the later win: defaults, the file, the environment (LEDGE_HTTP_LISTEN),
+    /// --set.
+    Config(config::ConfigArgs),
+    /// Report what this machine offers, what is missing and what to do about it.
+    ///
+    /// Checks the configuration, the CPU and the limits on it, memory, disk, the runtimes, TLS and the MQTT broker, and
+    /// tries every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before
+    /// Ledge can work.
+    Doctor(doctor::DoctorArgs),
+}
+
+impl Cli {
+    /// Runs the verb.
+    pub fn run(self, out: &mut Output) -> anyhow::Result<Exit> {
+        let globals = &self.globals;
+        match self.command {
+            Command::Serve(args) => serve::run(globals, &args, out),
+            Command::Infer(args) => infer::run(globals, &args, out),
+            Command::Top(args) => top::run(globals, &args, out),
+            Command::Models(args) => models::run(globals, &args, out),
+            Command::Features(args) => features::run(globals, &args, out),
+            Command::Mqtt(args) => mqtt::run(globals, &args, out),
+            Command::Update(args) => update::run(globals, &args, out),
+            Command::Audit(args) => audit::run(globals, &args, out),
+            Command::Tls(args) => tls::run(globals, &args, out),
+            Command::Encryption(args) => encryption::run(globals, &args, out),
+            Command::Keys(args) => keys::run(globals, &args, out),
+            Command::Tune(args) => tune::run(globals, &args, out),
+            Command::Config(args) => config::run(globals, &args, out),
+            Command::Doctor(args) => doctor::run(globals, &args, out),
+        }
+    }
+}
