@@ -3,10 +3,10 @@
 //! [`Config::load`] reads it from all its sources and reports the mistakes of all; a [`Config`] is valid.
 
 mod alerts;
+mod bindings;
 mod cameras;
 mod sources;
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,13 +15,12 @@ use ledge_alerts::config::AlertsConfig;
 use ledge_audit::config::AuditConfig;
 use ledge_base::config_path;
 use ledge_base::telemetry::logging::LogConfig;
-use ledge_base::toml_check::{Mistake, Problem, in_range};
+use ledge_base::toml_check::{Problem, in_range};
 use ledge_cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge_console::config::ConsoleConfig;
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
 use ledge_features::config::FeaturesConfig;
 use ledge_features::online::PushTarget;
-use ledge_features::registry::Registry;
 use ledge_grpc::config::GrpcConfig;
 use ledge_http::config::HttpConfig;
 use ledge_http::vision::config::VisionConfig;
@@ -33,20 +32,15 @@ use ledge_identity::sealing::EncryptionConfig;
 use ledge_listener::address::{self, ListenAddress};
 use ledge_listener::tls::TlsSource;
 use ledge_listener::tls::config::ClientCertificates;
-use ledge_models::repository;
 use ledge_models::repository::config::RepositoryConfig;
 use ledge_models::runtimes::RuntimesConfig;
 use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
-use ledge_mqtt::bindings::{self, BindingConfig, KnownModel};
+use ledge_mqtt::bindings::BindingConfig;
 use ledge_mqtt::config::MqttConfig;
 use ledge_part::section::Section;
-use ledge_service::audit_event::AuditSink;
 use ledge_updates::catalogue::config::CatalogueConfig;
 use ledge_updates::config::UpdatesConfig;
-use ledge_updates::configuration;
 use serde::{Deserialize, Serialize};
-
-use crate::daemon::Standalone;
 
 pub use sources::{CheckResult, LoadedConfig, Origin, Sources};
 
@@ -112,15 +106,6 @@ pub struct Config {
 }
 }
 
-/// Findings about the feature views and models of bindings.
-#[derive(Debug, Default)]
-struct BindingFindings {
-    /// Mistakes: a part of every message, or all of it, would have no effect.
-    problems: Vec<Problem>,
-    /// Notes: a model that may still be added.
-    notes: Vec<Problem>,
-}
-
 /// The section `[state]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -183,11 +168,6 @@ impl Default for ControlConfig {
 }
 
 impl Config {
-    /// Reads the configuration, or reports the mistakes in all its sources.
-    pub fn load(sources: &Sources) -> Result<Self, Vec<Mistake>> {
-        sources.load().map(|loaded| loaded.config)
-    }
-
     /// The defaults of an installed package, with the paths of the distribution.
     pub fn packaged() -> Self {
         let mut config = Self::default();
@@ -256,71 +236,6 @@ impl Config {
             }
         }
         problems
-    }
-
-    /// Compares bindings with the declared feature views, and with the models on the disk as far as they are known
-    /// without a runtime. Both may change while the daemon runs, so it starts with such bindings:
-    /// `bindings::warn_of_misfits`.
-    fn binding_findings(&self) -> BindingFindings {
-        let mut findings = BindingFindings::default();
-        let FeaturesConfig { views, path, .. } = &self.features;
-        let registry = Registry::load(views, path);
-        if let Ok(registry) = &registry {
-            for (index, binding) in self.mqtt.bindings.iter().enumerate() {
-                findings.problems.extend(bindings::against_views(binding, registry).into_iter().map(|problem| {
-                    let reason = format!("{}; feature views are declared in {}", problem.reason, views.display());
-                    Problem::new(format!("mqtt.bindings[{index}].{}", problem.key), reason)
-                }));
-            }
-        }
-
-        // Mistakes in the declarations are reported separately.
-        let registry = registry.unwrap_or_default();
-        let sources = repository::Sources::of(&self.repository);
-        // Started for the first model.
-        let standalone = LazyCell::new(|| Standalone::new(self, AuditSink::to_nowhere()));
-        let managed = configuration::managed_models(&self.updates.path);
-
-        for (index, binding) in self.mqtt.bindings.iter().enumerate() {
-            let Some(name) = &binding.model else { continue };
-            let key = |key: &str| format!("mqtt.bindings[{index}].{key}");
-            let note = |note: String| Problem::new(key("model"), note);
-            if managed.contains(name) {
-                // Its files may be encrypted. The daemon checks once the model is loaded.
-                continue;
-            }
-            let found = match sources.on_disk(name, binding.version) {
-                Ok(Some(found)) => found,
-                Ok(None) => {
-                    let absent = format!("there is no model {name} in {} yet", sources.owners().display());
-                    findings.notes.push(note(absent));
-                    continue;
-                }
-                Err(error) => {
-                    findings.notes.push(note(format!("the model {name} cannot be read: {error}")));
-                    continue;
-                }
-            };
-            let inputs = found.served.map(|version| standalone.repository().input_names(name, version)).transpose();
-            let inputs = match inputs {
-                Ok(inputs) => inputs.flatten(),
-                Err(error) => {
-                    findings.notes.push(note(format!("the model {name} cannot be read: {error}")));
-                    continue;
-                }
-            };
-            if found.served.is_none() {
-                let which = binding.version.map_or_else(
-                    || "it has no version".to_owned(),
-                    |version| format!("its version {version} is not served"),
-                );
-                findings.notes.push(note(format!("the model {name} cannot answer: {which}")));
-            }
-            let model = KnownModel { name, config: &found.config, inputs: inputs.as_deref() };
-            let problems = bindings::against_model(binding, &registry, model).into_iter();
-            findings.problems.extend(problems.map(|problem| Problem::new(key(&problem.key), problem.reason)));
-        }
-        findings
     }
 
     /// The bindings that push, where callers over MQTT may not.

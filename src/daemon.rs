@@ -13,6 +13,7 @@
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
 //! * `own_seal.rs` - what the daemon takes from itself, and who starts other processes for it then
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
+//! * `serving_core.rs` - the models of the repository, and the engine that runs them
 //! * `standalone.rs` - a serving core without a daemon, for commands
 //! * `health.rs` - signs of life of every part, for systemd's watchdog and `systemctl status`
 //! * `notify.rs` - messages to systemd
@@ -37,10 +38,11 @@ mod messaging;
 mod notify;
 pub mod own_seal;
 mod rekey;
+mod serving_core;
 mod standalone;
 mod updates;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,9 +60,7 @@ use ledge_base::telemetry::system::{CgroupLimits, Memory};
 use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
 use ledge_egress::{CountsKeeper, Egress};
-use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
-use ledge_engine::cores::Topology;
 use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
@@ -72,11 +72,9 @@ use ledge_identity::sealing::{Sealer, memory_folder, remove_leftovers};
 use ledge_isolation::ChildSettings;
 use ledge_listener::{ConnectionLimits, Handover, Listeners, ServerTls};
 use ledge_models::repository::load_records::file::LoadRecordFile;
-use ledge_models::repository::profile::Profiles;
-use ledge_models::repository::{ModelDefaults, Refresh, Repository, Sources};
+use ledge_models::repository::{Refresh, Repository};
 use ledge_models::scheduling::brief;
-use ledge_models::scheduling::engine::Engine;
-use ledge_models::serving::{Serving, ServingLimits};
+use ledge_models::serving::Serving;
 use ledge_mqtt::bindings;
 use ledge_mqtt::part::MqttPart;
 use ledge_mqtt::publisher::Publisher;
@@ -85,7 +83,6 @@ use ledge_service::audit_event::sink::Mark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use ledge_service::readiness::{Latch, Readiness};
 use ledge_service::shutdown::Shutdown;
-use ledge_updates::runtime_dirs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
@@ -96,6 +93,7 @@ use configuration_change::ConfigurationChanges;
 use health::Health;
 use messaging::Messaging;
 use own_seal::OwnSeal;
+use serving_core::{instances_folder, runtimes, serving};
 pub use standalone::Standalone;
 
 /// The most open files besides connections: those of the stores, of models while they load, of logs.
@@ -522,16 +520,6 @@ async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink
     }
 }
 
-/// The runtimes of this box, including those that were installed as releases.
-fn runtimes(config: &Config) -> Runtimes {
-    Runtimes::with_own_folders(config.runtimes.dir.clone(), &runtime_dirs::active(&config.updates.path))
-}
-
-/// The folder with the files of the processes of models.
-fn instances_folder(cache: &Path) -> PathBuf {
-    cache.join(".instances")
-}
-
 /// The settings of the processes of models.
 fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
     let folder = instances_folder(&config.runtimes.cache);
@@ -548,48 +536,6 @@ fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
         is_yielding: false,
         is_trial: false,
     }
-}
-
-/// The serving core over the configured repository. Compiled models are kept in `cache_dir`.
-fn serving(
-    config: &Config,
-    runtimes: Runtimes,
-    features: FeatureStore,
-    audit: AuditSink,
-    sealer: Sealer,
-    cache_dir: Option<PathBuf>,
-    children: ChildSettings,
-) -> Serving {
-    let budget = Topology::read().budget(config.runtimes.threads);
-    let seconds = config.runtimes.keep_alive_s;
-    let defaults = ModelDefaults {
-        keep_alive: (seconds > 0).then(|| Duration::from_secs(seconds)),
-        max_queue_size: config.serving.max_queue_size,
-        timeout: config.serving.default_timeout(),
-        // Next to the box's identity, not in the cache, which may be emptied at any time.
-        profiles: Profiles::new(
-            // Only where a daemon has run before.
-            config.runtimes.cache.is_dir().then_some(config.state.path.as_path()),
-            budget.len(),
-        ),
-        measure: config.runtimes.measure,
-        cache_dir,
-        isolation: config.runtimes.isolation.isolation,
-        audit: audit.clone(),
-        sealer,
-    };
-    let sources = Sources::of(&config.repository);
-    let megabytes = config.runtimes.memory_mb;
-    let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
-    let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
-    let limits = ServingLimits {
-        max_pixels: config.http.max_pixels,
-        cache_bytes: config.response_cache.max_bytes,
-        quota: config.quota.limits(),
-        batch_windows: config.serving.batch_windows.clone(),
-        memory_bytes: config.http.counted_memory_bytes(),
-    };
-    Serving::new(repository, features, audit, &limits)
 }
 
 /// Held while the models are being found and loaded.

@@ -17,7 +17,8 @@ use ledge_listener::LISTENERS_VARIABLE;
 use ledge_updates::configuration;
 use toml::de::DeValue;
 
-use super::{BindingFindings, Config, PACKAGED_FILE, PACKAGED_ROOT};
+use super::bindings::{self, BindingFindings};
+use super::{Config, PACKAGED_FILE, PACKAGED_ROOT};
 
 /// The largest configuration file, in bytes. A file with every key has under 10,000.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -49,6 +50,13 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// `SECTION.KEY=VALUE`, in the order of the command line. The last one wins.
     pub set: Vec<String>,
+}
+
+impl Config {
+    /// Reads the configuration, or reports the mistakes in all its sources.
+    pub fn load(sources: &Sources) -> Result<Self, Vec<Mistake>> {
+        sources.load().map(|loaded| loaded.config)
+    }
 }
 
 /// A configuration, with the origin of each value.
@@ -152,7 +160,7 @@ impl Sources {
             result.mistakes.extend(loaded.lets_nobody_in());
         }
 
-        let BindingFindings { problems, notes } = loaded.config.binding_findings();
+        let BindingFindings { problems, notes } = bindings::findings(&loaded.config);
         for (findings, list) in [(problems, &mut result.mistakes), (notes, &mut result.warnings)] {
             list.extend(findings.iter().map(|problem| located(&loaded.positions, problem)));
         }

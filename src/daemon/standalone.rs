@@ -13,6 +13,7 @@ use ledge_isolation::{ChildSettings, Isolation, Starter};
 use ledge_models::serving::Serving;
 use ledge_service::audit_event::AuditSink;
 
+use super::serving_core;
 use crate::config::Config;
 use crate::scratch::ScratchFolder;
 
@@ -40,7 +41,7 @@ impl Standalone {
         let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
         // The first process makes it.
         let scratch = if cache.is_some() { None } else { ScratchFolder::planned().ok() };
-        let folder = cache.map(|cache| super::instances_folder(cache));
+        let folder = cache.map(|cache| serving_core::instances_folder(cache));
         let folder = folder.or_else(|| scratch.as_ref().map(|scratch| scratch.path().to_owned()));
         let children = ChildSettings {
             starter: match &folder {
@@ -58,9 +59,10 @@ impl Standalone {
         // Each model in a process of its own: it needs no other trial before, and a crash costs no other model.
         let mut config = config.clone();
         config.runtimes.isolation = Isolation::Own.into();
-        let runtimes = super::runtimes(&config);
+        let runtimes = serving_core::runtimes(&config);
         let features = FeatureStore::without_values(&config.features, registry);
-        let serving = super::serving(&config, runtimes, features, audit, Sealer::none(), cache.cloned(), children);
+        let serving =
+            serving_core::serving(&config, runtimes, features, audit, Sealer::none(), cache.cloned(), children);
         Self { serving, _scratch: scratch }
     }
 }
