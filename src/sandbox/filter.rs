@@ -9,37 +9,8 @@ use seccompiler::{
 };
 
 use crate::report::{State, refusal};
+use crate::rules::{Argument, Is, Rules, Size};
 use crate::system_calls;
-
-/// A condition on an argument of a system call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Argument {
-    pub index: u8,
-    pub size: Size,
-    pub is: Is,
-}
-
-/// The part of an argument that the kernel reads. The rest may hold anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Size {
-    Bits32,
-    Bits64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Is {
-    Equal(u64),
-    NotEqual(u64),
-    /// The bits of the mask are these.
-    Masked {
-        mask: u64,
-        bits: u64,
-    },
-}
-
-/// A system call by its number, with the conditions under which a filter matches it: all of one of the lists. Without
-/// lists it always does.
-pub(crate) type Rules = BTreeMap<i64, Vec<Vec<Argument>>>;
 
 /// The reason why a filter is not in force.
 #[derive(Debug, thiserror::Error)]

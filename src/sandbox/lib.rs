@@ -7,6 +7,7 @@
 //! * `namespaces.rs` - a user, a network and an IPC namespace of its own; no capabilities
 //! * `files.rs` - Landlock: files, TCP, commands to devices, abstract sockets, signals
 //! * `system_calls.rs` - the list of allowed system calls, with the reason for each that surprises
+//! * `rules.rs` - rules about system calls and their arguments
 //! * `filter.rs` - the list as a filter of the kernel
 //! * `writable_code.rs` - for the daemon: no memory that is both written and executed
 //! * `probe.rs` - attempts of everything that is denied; only with the feature `probe`, for tests
@@ -38,6 +39,7 @@
 
 mod seal;
 mod report;
+mod rules;
 mod limits;
 mod namespaces;
 mod files;
@@ -48,7 +50,8 @@ mod writable_code;
 pub mod probe;
 
 pub use files::SYSTEM_FILES;
+pub use limits::Limits;
 pub use report::{Finding, Mechanism, SealReport, State};
-pub use seal::{Limits, Seal};
+pub use seal::Seal;
 pub use system_calls::BACKGROUND_NICENESS;
 pub use writable_code::deny_writable_code;

@@ -4,7 +4,19 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
 use crate::report::{State, refusal};
-use crate::seal::Limits;
+
+/// The resources that it may take. Nothing raises them again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory that it may reserve, in bytes. Files and shared memory that it maps do not count.
+    pub data_bytes: u64,
+    pub open_files: u64,
+    /// Size of the largest file that it may write, in bytes. SIGXFSZ ends a process that writes beyond it, unless the
+    /// process ignores that signal.
+    pub file_bytes: u64,
+    /// Threads, including the first.
+    pub threads: u64,
+}
 
 /// The number of threads of this process, if the system reports it.
 pub(crate) fn thread_count() -> Option<usize> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rustix::process::DumpableBehavior;
 
+use crate::limits::Limits;
 use crate::report::{Finding, Mechanism, SealReport, State};
 use crate::{files, filter, limits, namespaces};
 
@@ -17,19 +18,6 @@ pub struct Seal {
     /// Set to let it read the system's libraries and facts about this machine, as runtimes do: [`crate::SYSTEM_FILES`].
     pub system_files: bool,
     pub limits: Limits,
-}
-
-/// The resources that it may take. Nothing raises them again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Memory that it may reserve, in bytes. Files and shared memory that it maps do not count.
-    pub data_bytes: u64,
-    pub open_files: u64,
-    /// Size of the largest file that it may write, in bytes. SIGXFSZ ends a process that writes beyond it, unless the
-    /// process ignores that signal.
-    pub file_bytes: u64,
-    /// Threads, including the first.
-    pub threads: u64,
 }
 
 impl Seal {

@@ -3,7 +3,7 @@
 //! Measured with strace over loads and runs of all models in both runtimes, with one and two threads, with and without
 //! OpenVINO's cache. Added are those that need another CPU (AMX, SVE), an older C library, or an error that did not happen.
 
-use crate::filter::{Argument, Is, Rules, Size};
+use crate::rules::{Argument, Is, Rules, Size};
 
 /// The one niceness that a thread of the process may give itself. It then gets a third of the CPU time of the other threads,
 /// where they want the same core, and they do not wait for it.

@@ -2,8 +2,9 @@
 
 use rustix::io::Errno;
 
-use crate::filter::{self, Argument, Is, Rules, Size};
+use crate::filter;
 use crate::report::State;
+use crate::rules::{Argument, Is, Rules, Size};
 
 /// `personality(0xffffffff)` only asks.
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
