@@ -10,6 +10,9 @@ use ledge_base::memory_budget::NoRoom;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+/// The type of every JSON body.
+pub(crate) const JSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+
 /// An error answer: the status, the message, and when to try again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -55,7 +58,8 @@ impl From<NoRoom> for ApiError {
 
 /// An error answer with a JSON body and, with `retry_after_s`, a `Retry-After` header.
 pub fn error_response(status: StatusCode, body: impl Into<Body>, retry_after_s: Option<u64>) -> Response {
-    let mut response = crate::reply::json_bytes(body);
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON_CONTENT_TYPE);
     *response.status_mut() = status;
     if let Some(seconds) = retry_after_s {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -1,13 +1,11 @@
 //! Answers in JSON.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::api_error::ApiError;
-
-const JSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+use crate::api_error::{ApiError, JSON_CONTENT_TYPE};
 
 /// An error answer: the status, and the body `{"error": message}`.
 pub fn error(status: StatusCode, message: &str) -> Response {
