@@ -5,11 +5,12 @@
 
 mod administration;
 mod failed_attempts;
+mod network;
 mod request_limiter;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +30,7 @@ use super::certificate::PeerCertificate;
 use super::keys::{self, KeyRecord, KeysError, RecordedKeys, SecretHash, Stamp};
 pub use administration::{KeyChangeError, KeyList, ListedKey};
 use failed_attempts::{AttemptSource, FailedAttempts};
+pub use network::network;
 use request_limiter::RequestLimiter;
 pub use request_limiter::{Limited, RequestPermit};
 
@@ -59,16 +61,6 @@ impl Peer {
             Self::Address { ip, .. } | Self::Unencrypted { ip } => Principal::Peer(*ip),
             Self::User(uid) => Principal::User(*uid),
         }
-    }
-}
-
-/// The network that a caller is counted as: over IPv6 one customer has 2^64 addresses. Loopback stays as it is.
-pub fn network(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
-        address => address,
     }
 }
 

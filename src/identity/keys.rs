@@ -4,8 +4,10 @@
 //! The file is never created again by itself, because that would revoke every key.
 
 mod document;
+mod error;
 mod expiry;
 mod file;
+mod record;
 mod recorded;
 
 use std::fs::File;
@@ -15,75 +17,20 @@ use std::path::{Path, PathBuf};
 use ledge_base::durable;
 use ledge_base::names::{KeyName, ModelName};
 use ledge_base::token_bucket::Rate;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::access::{Access, Role, ViewScope};
 use super::api_key::{ApiKey, ApiKeyId};
 pub use document::{KeyDocument, KeyState};
+pub use error::KeysError;
 pub use expiry::{DEFAULT_LIFETIME, Expiry};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use file::fuzz_keys;
 pub use file::{FORM, Stamp, read};
+pub use record::{KeyRecord, SecretHash};
 pub use recorded::RecordedKeys;
 
 /// The file in the state folder.
 pub const FILE: &str = "keys.json";
-
-/// One key in the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyRecord {
-    /// The id in its holder's key.
-    pub id: ApiKeyId,
-    /// The name of its holder. No other key has, or had, this name.
-    pub name: KeyName,
-    /// BLAKE3 of its secret.
-    pub blake3: SecretHash,
-    pub roles: Vec<Role>,
-    /// The models it covers; without it all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub models: Option<Vec<ModelName>>,
-    /// The feature views whose values it may read and push; see [`Access::new`] for a key without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub feature_views: Option<ViewScope>,
-    /// The time of its creation, in milliseconds since the Unix epoch.
-    pub created_ms: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revoked_ms: Option<u64>,
-    /// The most requests a second, over time; 0 is no limit.
-    #[serde(default)]
-    pub max_rate: Rate,
-    /// The most requests at a time; 0 is no limit.
-    #[serde(default)]
-    pub max_concurrent: u32,
-}
-
-/// BLAKE3 of a secret. Compared in constant time, as `blake3::Hash` is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SecretHash(pub blake3::Hash);
-
-impl Serialize for SecretHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0.to_hex().as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for SecretHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let hash = blake3::Hash::from_hex(&text).ok().filter(|hash| hash.to_hex().as_str() == text);
-        hash.map(Self).ok_or_else(|| serde::de::Error::custom("expected 64 hexadecimal digits"))
-    }
-}
-
-impl KeyRecord {
-    /// Its access.
-    pub fn access(&self) -> Access {
-        Access::new(self.roles.iter().copied(), self.models.clone(), self.feature_views.clone())
-    }
-}
 
 /// The properties of a new key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,46 +47,6 @@ pub struct NewKey {
     pub max_rate: Rate,
     /// The most requests at a time; 0 is no limit.
     pub max_concurrent: u32,
-}
-
-/// The reason why the store cannot be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum KeysError {
-    #[error("{} cannot be read", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    /// The content is incomplete or of another form. The file is left as it is.
-    #[error(
-        "{} is not a store of API keys of this version ({reason}): restore it from a backup, or remove it and create \
-         every key again",
-        path.display()
-    )]
-    Damaged { path: PathBuf, reason: String },
-    /// Other users may write it, and so create keys.
-    #[error(
-        "users other than its owner can write {}: set its mode to 600 (chmod 600), and check its keys with \
-         `ledge keys list`",
-        path.display()
-    )]
-    Exposed { path: PathBuf },
-    #[error("{} cannot be written", path.display())]
-    Unwritable { path: PathBuf, source: io::Error },
-    /// It would be larger than a store may be.
-    #[error(
-        "{} is full (revoked keys take room too): remove it, and create every key that is still needed again",
-        path.display()
-    )]
-    Full { path: PathBuf },
-    #[error("an API key named '{name}' exists already (revoked keys keep their names): choose another name")]
-    NameTaken { name: KeyName },
-    /// Its name would be the secret of another: names are in logs.
-    #[error("the name looks like an API key: choose a name that is no secret, such as the holder's")]
-    NameIsKey,
-    #[error("an API key needs at least one role")]
-    NoRole,
-    #[error("no API key has the name or id '{what}': `ledge keys list` shows all")]
-    Unknown { what: String },
-    #[error("the system returned no random numbers: {0}")]
-    NoRandom(getrandom::Error),
 }
 
 impl KeysError {

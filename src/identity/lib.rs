@@ -8,6 +8,7 @@
 //! * `api_key.rs` - an API key as its holder presents it: read and made
 //! * `keys.rs` - the store of API keys, `keys.json`, with the hash of each key
 //! * `keys/` - parts of that store:
+//!   * `record.rs`, `error.rs` - one key, and reasons why keys cannot be read or changed
 //!   * `document.rs` - a key as lists show it
 //!   * `expiry.rs` - the end of a new key, as a person writes it
 //!   * `file.rs` - its form: JSON with a version and a closed set of fields
@@ -16,6 +17,7 @@
 //! * `authentication.rs` - a `Peer` and its credential to a `Caller`: principal, access, proof
 //! * `authentication/` - limits and changes:
 //!   * `administration.rs` - keys listed, created and revoked by a caller
+//!   * `network.rs` - the network that they are counted for
 //!   * `failed_attempts.rs` - the limit of failed attempts, for each address or user
 //!   * `request_limiter.rs` - requests a second and requests at a time, for the holder of a key or a certificate
 //!   * `watch.rs` - checks the store once a second and records its changes
