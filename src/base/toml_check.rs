@@ -5,6 +5,7 @@
 //!
 //! A section is a key of the document's top level with everything below it.
 
+mod keys;
 mod reader;
 
 use std::cell::RefCell;
@@ -18,10 +19,8 @@ use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use reader::{Entry, Notes};
-
-/// The most mistakes of one text that are reported.
-const MAX_MISTAKES: usize = 50;
+pub use keys::{section, within};
+use reader::{Entry, MAX_MISTAKES, Notes};
 
 /// The most entries that are read one by one, summed over all readings. After that, whole sections are left out.
 const ENTRY_READS_MAX: usize = 1_000_000;
@@ -128,17 +127,6 @@ impl<T> Checked<T> {
     pub fn into_result(self) -> Result<T, Vec<Mistake>> {
         self.value.filter(|_| self.mistakes.is_empty()).ok_or(self.mistakes)
     }
-}
-
-/// The key of an entry of a table or array: `camera` and `[0].url` make `camera[0].url`.
-pub fn within(table: &str, key: &str) -> String {
-    let dot = if table.is_empty() || key.starts_with('[') { "" } else { "." };
-    format!("{table}{dot}{key}")
-}
-
-/// The section of a key.
-pub fn section(key: &str) -> &str {
-    key.split(['.', '[']).next().unwrap_or_default()
 }
 
 fn is_within(key: &str, table: &str) -> bool {

@@ -15,8 +15,11 @@ use serde::forward_to_deserialize_any;
 use toml::Spanned;
 use toml::de::{DeString, DeValue};
 
-use super::{MAX_MISTAKES, within};
+use super::keys::within;
 use crate::serde_messages::expected;
+
+/// The most mistakes of one text that are reported.
+pub const MAX_MISTAKES: usize = 50;
 
 /// The results of reading besides the value.
 #[derive(Debug, Default)]
