@@ -11,6 +11,7 @@ mod parquet;
 #[path = "features/parquet_unavailable.rs"]
 mod parquet;
 mod push;
+mod rows;
 pub(in crate::cli) mod show;
 mod table;
 

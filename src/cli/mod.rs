@@ -21,6 +21,7 @@ mod owner;
 mod progress;
 pub mod serve;
 mod server;
+mod standalone;
 mod stop_signals;
 pub mod tls;
 pub mod top;

@@ -15,7 +15,8 @@ use ledge_models::repository::{LoadedModel, Repository, Sources};
 use serde_json::{Value, json};
 
 use super::models::missing::{self, Elsewhere};
-use super::{Exit, Globals, Output, block_on, models, progress};
+use super::standalone::standalone;
+use super::{Exit, Globals, Output, block_on, progress};
 
 /// The arguments of `ledge tune`.
 #[derive(Debug, Args)]
@@ -71,7 +72,7 @@ pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Resu
     for name in [Some(&args.model), args.against.as_ref()].into_iter().flatten() {
         missing::require(&sources, name, Elsewhere::Root)?;
     }
-    let standalone = models::standalone(&config);
+    let standalone = standalone(&config);
     block_on(tune(standalone.repository(), args, out))?
 }
 

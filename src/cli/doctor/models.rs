@@ -7,7 +7,7 @@ use ledge_models::repository::{Repository, RuntimeTrial, TrialLoad};
 use super::progress::Progress;
 use crate::cli::block_on;
 use crate::cli::checks::Check;
-use crate::cli::models::standalone;
+use crate::cli::standalone::standalone;
 use crate::config::Config;
 
 /// Tries every model of the repository in every runtime that its config allows.

@@ -11,7 +11,8 @@ use serde_json::json;
 use super::backup::receive;
 use super::daemon::DaemonClient;
 use super::new_file::NewFile;
-use super::table::{Columns, Format, RowWriter};
+use super::rows::Columns;
+use super::table::{Format, RowWriter};
 use crate::cli::Output;
 
 /// Runs the verb.

@@ -11,7 +11,8 @@ use ledge_features::value::Value;
 use serde_json::{Map, Value as Json, json};
 
 use super::daemon::{DaemonClient, message};
-use super::table::{self, Columns, FileRow, FileRows, Format, cell_error};
+use super::rows::{Columns, FileRow, FileRows, cell_error};
+use super::table::{self, Format};
 use crate::cli::{Output, progress};
 
 /// The number of rows in one request.

@@ -17,7 +17,7 @@ use parquet::record::Field;
 use parquet::schema::types::{Type, TypePtr};
 use serde_json::Value as Json;
 
-use super::table::{Columns, FileRow, FileRows, cell_error};
+use super::rows::{Columns, FileRow, FileRows, cell_error};
 
 /// The number of rows in a row group. They are in memory until the group is written.
 const ROW_GROUP_ROWS: usize = 20_000;

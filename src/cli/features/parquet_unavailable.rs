@@ -5,7 +5,7 @@ use std::fs::File;
 use anyhow::bail;
 use ledge_features::backup_rows::BackupRow;
 
-use super::table::{Columns, FileRows};
+use super::rows::{Columns, FileRows};
 
 const PARQUET_UNAVAILABLE: &str = "this build of ledge cannot read or write Parquet: use .csv or .jsonl, build it with \
                                    the feature `parquet`, or install a package";

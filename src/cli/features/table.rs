@@ -13,6 +13,7 @@ use ledge_features::value::{ScalarType, Value, ValueType};
 use serde_json::{Map, Value as Json};
 
 use super::parquet;
+use super::rows::{Columns, FileRow, FileRows, cell_error};
 
 /// The format of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -38,31 +39,6 @@ impl Format {
         option
             .or(known)
             .with_context(|| format!("{}: the format is not known from the name: set it with --format", path.display()))
-    }
-}
-
-/// The columns of a table: join keys, features, and the event time at the end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Columns {
-    pub values: Vec<(String, ValueType)>,
-    /// The name of the event time's column.
-    pub time: String,
-}
-
-impl Columns {
-    /// The names of all columns.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.values.iter().map(|(name, _)| name.as_str()).chain([self.time.as_str()])
-    }
-
-    /// The position of the column with this name.
-    pub fn position(&self, name: &str) -> Option<usize> {
-        self.names().position(|known| known == name)
-    }
-
-    /// The type of a column; `None` is the event time.
-    pub fn kind(&self, at: usize) -> Option<ValueType> {
-        self.values.get(at).map(|(_, kind)| *kind)
     }
 }
 
@@ -155,22 +131,6 @@ pub fn time_of_text(text: &str) -> Json {
     serde_json::from_str(text).ok().filter(Json::is_number).unwrap_or_else(|| text.into())
 }
 
-/// A row of a file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FileRow {
-    /// The number of its line, or of the row in a file without lines, from 1.
-    pub line: u64,
-    /// A cell for each of [`Columns::names`]; `None` if the file does not have the column.
-    pub cells: Vec<Option<Json>>,
-}
-
-/// The rows of a file.
-pub struct FileRows {
-    pub rows: Box<dyn Iterator<Item = anyhow::Result<FileRow>>>,
-    /// Columns of the file that the feature view does not have.
-    pub left_out: Vec<String>,
-}
-
 /// Opens a file of rows.
 pub fn read(format: Format, path: &Path, columns: &Columns) -> anyhow::Result<FileRows> {
     let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -220,11 +180,6 @@ fn read_jsonl(file: impl Read + 'static, columns: &Columns) -> FileRows {
             Ok(FileRow { line, cells: columns.names().map(|name| object.remove(name)).collect() })
         });
     FileRows { rows: Box::new(rows), left_out: Vec::new() }
-}
-
-/// An error in a cell, with its line and column.
-pub fn cell_error(line: u64, columns: &Columns, at: usize, reason: &str) -> anyhow::Error {
-    anyhow::anyhow!("line {line}: column '{}': {reason}", columns.names().nth(at).unwrap_or_default())
 }
 
 /// A column of each type of value.

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::labels::{Labels, class};
 use super::missing::{self, Elsewhere};
 use crate::cli::infer::{self, files::Inputs};
+use crate::cli::standalone::standalone;
 use crate::cli::{Exit, Output};
 use crate::config::Config;
 
@@ -54,7 +55,7 @@ pub async fn run(config: &Config, args: &EvaluateArgs, out: &mut Output) -> anyh
         bail!("the files of {folder} have no labels: give --labels, or put the files of each class in a subfolder");
     }
 
-    let standalone = super::standalone(config);
+    let standalone = standalone(config);
     standalone.repository().load(&args.model, &Principal::Local).await?;
     let target = Target { model: args.model.clone(), version: args.model_version };
     let model = standalone.repository().pin(&target.model, target.version)?;

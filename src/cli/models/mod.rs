@@ -19,13 +19,12 @@ use ledge_models::repository::comparison::{AnswerComparison, ComparisonOptions};
 use ledge_models::repository::model_config::ModelConfig;
 use ledge_models::repository::{Repository, RuntimeTrial, Sources};
 use ledge_models::serving::undeclared_features;
-use ledge_service::audit_event::AuditSink;
 use ledge_updates::config::RepositoryAddress;
 use serde_json::{Value, json};
 
+use super::standalone::standalone;
 use super::{Exit, Globals, Output, block_on, load_registry};
 use crate::config::Config;
-use crate::daemon::Standalone;
 use evaluate::EvaluateArgs;
 use missing::Elsewhere;
 
@@ -203,12 +202,6 @@ fn compared(comparison: &AnswerComparison, as_json: bool, out: &mut Output) -> a
         }
     }
     Ok(if agreed == compared { Exit::Success } else { Exit::Failure })
-}
-
-/// The serving core over the configured repository, without any model loaded.
-pub fn standalone(config: &Config) -> Standalone {
-    // The verbs of the command line write no audit log.
-    Standalone::new(config, AuditSink::to_nowhere())
 }
 
 fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {

@@ -8,12 +8,13 @@ use ledge_mqtt::bindings::{Binding, Bindings};
 use ledge_mqtt::client::packet::Qos;
 use serde_json::{Value, json};
 
-use crate::cli::{Exit, Output, models};
+use crate::cli::standalone::standalone;
+use crate::cli::{Exit, Output};
 use crate::config::Config;
 
 /// Runs the verb.
 pub fn run(config: &Config, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    let standalone = models::standalone(config);
+    let standalone = standalone(config);
     let repository = standalone.repository();
     let group = config.device.group.as_ref();
     let bindings = Bindings::new(&config.mqtt.bindings);
