@@ -16,9 +16,9 @@ use ledge_base::tensor::{DataType, Element, Tensor, element_count, push_string};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, Visitor};
 
-use self::nest::Level;
 use super::error::{ProtocolError, excerpt};
 use super::object::FirstError;
+use nest::{Level, Sink};
 
 mod nest;
 
@@ -158,15 +158,6 @@ macro_rules! rounded_elements {
     };
 }
 rounded_elements!(f16, f32, f16::from_f32; bf16, f32, bf16::from_f32; f32, f32, |v| v; f64, f64, |v| v);
-
-/// Takes elements in row-major order.
-trait Sink {
-    /// Reads one element, and keeps it unless there are enough already.
-    fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error>;
-
-    /// Elements read so far.
-    fn len(&self) -> usize;
-}
 
 struct Numbers<T> {
     elements: Vec<T>,

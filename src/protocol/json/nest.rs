@@ -5,7 +5,14 @@ use std::fmt;
 use serde::de::value::UnitDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 
-use super::Sink;
+/// Takes elements in row-major order.
+pub(super) trait Sink {
+    /// Reads one element, and keeps it unless there are enough already.
+    fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error>;
+
+    /// Elements read so far.
+    fn len(&self) -> usize;
+}
 
 /// One element of an array that is known to hold elements.
 struct Leaf<'s, S>(&'s mut S);
