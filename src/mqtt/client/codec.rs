@@ -6,6 +6,7 @@
 //! a few bytes are written and read here, and the length of texts is checked first.
 
 mod check;
+mod error;
 pub(super) mod header;
 mod read;
 mod v311;
@@ -21,41 +22,8 @@ use bytes::{Buf, BufMut, BytesMut};
 use self::header::Header;
 use super::packet::{Incoming, Outgoing, Reason, ReceivedMessage, Version};
 
+pub use self::error::{CodecError, PACKET_MAX_BYTES};
 pub(super) use self::read::{AckTarget, HEAD_MAX_BYTES, ack_target, head_length};
-
-/// The largest packet, in bytes: the lengths of MQTT have 28 bits.
-pub const PACKET_MAX_BYTES: usize = 1 + 4 + header::VARIABLE_INTEGER_MAX;
-
-/// The reason why a packet cannot be written, or why bytes from the broker are not a packet.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CodecError {
-    #[error("the broker sent a malformed {packet}: {reason}")]
-    Malformed { packet: &'static str, reason: String },
-    /// A packet that the broker may not send, or not to this client.
-    #[error("the broker sent a {packet} that violates the protocol: {reason}")]
-    Protocol { packet: &'static str, reason: String },
-    /// More bytes than such a packet, or the topic and properties of a message, may have.
-    #[error("the broker sent {packet} of {size} bytes; at most {limit} are accepted")]
-    Oversized {
-        /// The kind of packet, or the part of it.
-        packet: &'static str,
-        /// Its size in bytes.
-        size: usize,
-        limit: usize,
-    },
-    /// A text or binary value whose length does not fit in two bytes.
-    #[error("{what} has {length} bytes; MQTT allows at most 65535")]
-    TooLong {
-        what: &'static str,
-        /// Its length in bytes.
-        length: usize,
-    },
-    #[error("{what} has a null character, which MQTT does not allow")]
-    NullCharacter { what: &'static str },
-    /// A packet of this side that lacks a part, or is too large.
-    #[error("the {packet} cannot be sent: {reason}")]
-    Unsendable { packet: &'static str, reason: String },
-}
 
 /// Appends a packet to `buffer`, which is unchanged after an error.
 pub fn encode(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), CodecError> {
