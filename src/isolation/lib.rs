@@ -4,6 +4,7 @@
 //! * `setting.rs` - where a model runs, as files say
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
+//! * `exit_status.rs` - the end of a process, in words
 //! * `heartbeat.rs` - signs of life of a child and of the spawner, which somebody may freeze
 //! * `starter.rs` - the start of a process of this program, by the spawner or directly
 //! * `spawner.rs`, `spawner/` - the small process that starts the others, since the daemon may not write code
@@ -16,8 +17,8 @@
 //! * `lane.rs`, `lane/` - jobs and answers, through the shared memory of one core; the folder has tests
 //! * `shared_memory.rs` - that memory
 //! * `child/` - the child, from inside: `mod.rs` its threads and orders, `reading.rs` model files, `models.rs` what it
-//!   loaded, `jobs.rs` the thread of a core, `running.rs` the runs that can be cancelled, `idle_memory.rs` the release of
-//!   memory after runs, `crash.rs` the note of who crashed, `faults.rs` faults for tests
+//!   loaded, `jobs.rs` the thread of a core, `running.rs` the runs that can be cancelled, `threads.rs` what every
+//!   thread needs, `idle_memory.rs` the release of memory after runs, `crash.rs` the note of who crashed, `faults.rs` faults for tests
 //!
 //! # One run
 //!
@@ -50,6 +51,7 @@
 pub mod child;
 mod channel;
 mod doctor;
+mod exit_status;
 mod heartbeat;
 mod lane;
 mod pipeline;

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use rustix::process::Signal;
 
 use crate::channel;
 use crate::child::crash::{self, Crash, Work};
+use crate::exit_status::describe;
 use crate::heartbeat::{self, Beating, Remedy, Silence};
 use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
@@ -526,18 +526,6 @@ impl Beating for Inner {
 fn words(said: &str) -> String {
     let seen = |letter: char| if letter.is_control() { ' ' } else { letter };
     said.chars().take(WORDS_MAX).map(seen).collect()
-}
-
-/// The end of a process, completing "the process ...".
-pub(crate) fn describe(status: ExitStatus) -> String {
-    let Some(number) = limited_process::signal(status) else { return format!("ended with {status}") };
-    match Signal::from_named_raw(number) {
-        Some(Signal::KILL) => "was killed with SIGKILL, by a user or for want of memory".to_owned(),
-        Some(Signal::SEGV | Signal::ABORT | Signal::BUS | Signal::FPE | Signal::ILL) => {
-            format!("crashed with {}", limited_process::signal_name(number))
-        }
-        _ => format!("ended with signal {number}"),
-    }
 }
 
 #[cfg(test)]

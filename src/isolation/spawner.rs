@@ -41,8 +41,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::exit_status::describe;
 use crate::heartbeat::{self, Beating, Remedy, Silence, Stops};
-use crate::process::describe;
 use packets::{Report, Request, Verb};
 pub use server::{SpawnerError, end_with_spawner, run};
 

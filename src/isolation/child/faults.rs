@@ -57,9 +57,9 @@ fn probe(name: &[u8]) {
     sandbox_probe::run(&targets, |result| {
         let (attempt, outcome) = (&result.attempt, &result.outcome);
         let line = serde_json::json!({ "message": "probe", "attempt": attempt, "outcome": outcome });
-        super::complain(format_args!("{line}"));
+        super::threads::complain(format_args!("{line}"));
     });
-    super::complain(format_args!("{}", serde_json::json!({ "message": "probed" })));
+    super::threads::complain(format_args!("{}", serde_json::json!({ "message": "probed" })));
 }
 
 /// Prints the open files of this process, each as a line of JSON.
@@ -67,15 +67,15 @@ fn list_files() {
     for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let (number, target) = (entry.file_name(), std::fs::read_link(entry.path()).unwrap_or_default());
         let line = serde_json::json!({ "message": "file", "number": number.to_string_lossy(), "target": target });
-        super::complain(format_args!("{line}"));
+        super::threads::complain(format_args!("{line}"));
     }
-    super::complain(format_args!("{}", serde_json::json!({ "message": "files" })));
+    super::threads::complain(format_args!("{}", serde_json::json!({ "message": "files" })));
 }
 
 /// Does to the log what a hostile process would: forges lines, cuts it off, and writes without end.
 fn attack_log() {
     let forged = serde_json::json!({ "timestamp": "2026-01-01T00:00:00Z", "level": "ERROR", "message": "forged" });
-    super::complain(format_args!("{forged}\r\n\x1b[2J\u{202e}{forged}\n{forged}"));
+    super::threads::complain(format_args!("{forged}\r\n\x1b[2J\u{202e}{forged}\n{forged}"));
     let _ = rustix::fs::ftruncate(std::io::stderr(), 0);
     let line = [b"x".repeat(4000), b"\n".to_vec()].concat();
     for _ in 0..LINES_OF_ATTACK {

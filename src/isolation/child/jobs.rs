@@ -14,12 +14,13 @@ use ledge_engine::pipeline::work::{
 use super::crash::{self, Work};
 use super::models::Models;
 use super::running::Running;
+use super::threads::{EndOnPanic, complain};
 use crate::lane::{Lane, LaneError, Place, Writer};
 use crate::wire::{AnswerHead, JobHead, ModelId, RunHead, TensorHead};
 
 /// Runs the jobs of the lane `index`, on `core` of `all`, for as long as the daemon gives correct ones.
 pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Models, running: &Running) {
-    let _end = super::EndOnPanic;
+    let _end = EndOnPanic;
     let is_pinned = cores::pin(&[core]).is_ok();
     lane.serve_on(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
     let (mut last, mut used) = (0, 0);
@@ -31,7 +32,7 @@ pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Mod
             Ok(now) => used = now,
             Err(error) => {
                 // The daemon ends a child that does not answer, and says what happened.
-                super::complain(format_args!("invalid job on channel {index}: {error}"));
+                complain(format_args!("invalid job on channel {index}: {error}"));
                 return;
             }
         }

@@ -9,8 +9,9 @@ mod jobs;
 mod models;
 mod reading;
 mod running;
+mod threads;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::lane::Lane;
 use crate::shared_memory::SharedMemory;
 use crate::stage::COMPILED_BYTES_MAX;
 use crate::wire::{Done, Order, Setup};
+use threads::{EndOnPanic, complain};
 
 /// The most open files: libraries, and files of models that are mapped.
 const OPEN_FILES_MAX: u64 = 4096;
@@ -208,22 +210,6 @@ fn in_background(
         let _ = channel::send(&socket, &work());
     };
     std::thread::Builder::new().name("infer-load".to_owned()).spawn(work).map(drop)
-}
-
-/// Writes a line to standard error. `eprintln!` would panic where the daemon does not read so fast.
-fn complain(text: std::fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{text}");
-}
-
-/// Ends the process when its thread panics: nobody would answer the daemon, and the crash report tells whose fault it was.
-struct EndOnPanic;
-
-impl Drop for EndOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
 }
 
 /// Ends this process at once. Destructors of a runtime crash while a model is loaded, so none is run.
