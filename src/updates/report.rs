@@ -29,6 +29,7 @@
 //! that are live; the refused are among the failed. A key may be added; `schema` grows when one changes.
 
 mod audit;
+mod excerpt;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -48,15 +49,13 @@ use serde::Serialize;
 
 use crate::status::UpdatesStatus;
 pub use audit::AuditSnapshot;
+use excerpt::{MAX_REASON_BYTES, excerpt};
 
 /// The schema of the document above.
 const SCHEMA: u32 = 1;
 
 /// Most versions in a document, so that brokers accept it: the smallest limit among the usual ones is 128 KiB.
 const MAX_VERSIONS: usize = 128;
-
-/// Longest reason, in bytes.
-const MAX_REASON_BYTES: usize = 256;
 
 /// The state of this box at one moment, of which the document is made.
 #[derive(Debug, Clone, PartialEq)]
@@ -279,17 +278,6 @@ fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a
         runtime: live.map(|live| live.runtime.to_string()),
         digest: live.map(|live| live.digest.as_str()),
     }
-}
-
-/// Returns the beginning of a text, without control characters, which JSON writes in six bytes.
-fn excerpt(reason: &str, longest: usize) -> String {
-    let end = reason.floor_char_boundary(longest);
-    let (start, rest) = reason.split_at(end);
-    let mut text = start.replace(char::is_control, " ");
-    if !rest.is_empty() {
-        text.push('…');
-    }
-    text
 }
 
 /// Returns the mean load to three digits: more would change the document for nothing.

@@ -33,6 +33,9 @@ use crate::subject::{Subject, TargetPath};
 
 mod validate;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use validate::MAX_WAVES;
+
 /// The only schema that this version reads.
 const SCHEMA: u32 = 1;
 
@@ -41,9 +44,6 @@ pub const MANIFEST_MAX_BYTES: u64 = 1 << 20;
 
 /// The most rollouts of a manifest.
 pub(super) const MAX_ROLLOUTS: usize = 256;
-
-/// The most waves of a rollout.
-pub(super) const MAX_WAVES: usize = 64;
 
 /// Most mistakes in an error message.
 pub(super) const MISTAKES_MAX: usize = 20;

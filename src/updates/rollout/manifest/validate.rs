@@ -1,8 +1,11 @@
 //! The rules of a rollout.
 
-use super::{MAX_WAVES, SEED_COUNT};
+use super::SEED_COUNT;
 use crate::plan::{Gate, Plan, StagePlan};
 use crate::rollout::waves::Wave;
+
+/// The most waves of a rollout.
+pub(in super::super) const MAX_WAVES: usize = 64;
 
 /// Longest time of a stage or a wave, in seconds: 90 days.
 const STAGE_MAX_S: u64 = 90 * 86_400;
