@@ -8,7 +8,7 @@
 //! * `record.rs` - a record, which is one leaf: canonical JSON of a closed form
 //! * `layout.rs` - the files of a log, as C2SP tlog-tiles names them
 //! * `key.rs` - the signing key of the box; checkpoints signed and opened
-//! * `tags.rs`, `tags/` - the keys for tags, one for each period, and their destruction; `files.rs` is their folder
+//! * `tags.rs`, `tags/` - the keys for tags, one for each period, and their destruction; `files.rs` is their folder, `error.rs` why there are none
 //! * `log.rs` - the log on the disk: records appended, made durable, signed
 //! * `log/` - parts of the log:
 //!   * `frontier.rs` - the right edge of the tree in memory
@@ -29,6 +29,7 @@
 //!   * `clock_watch.rs` - jumps of the wall clock
 //! * `sync.rs` - the copy on the platform: sends files in order and continues where it stopped
 //! * `sync/` - parts of that copy:
+//!   * `settings.rs` - the log to copy, and its destination
 //!   * `tiles.rs` - files of the log, each checked against the signed head before it is sent
 //!   * `upload.rs` - brings one log on the platform up to a head: tiles first, then the checkpoint
 //!   * `remote.rs`, `s3.rs` - the platform as a WebDAV folder or an S3 bucket

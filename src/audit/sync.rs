@@ -8,16 +8,15 @@ mod error;
 mod hint;
 mod remote;
 mod s3;
+mod settings;
 mod tiles;
 mod upload;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ledge_base::backoff::{Backoff, random};
-use ledge_base::names::DeviceName;
 use ledge_egress::{Egress, HostPort};
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::watch;
@@ -32,6 +31,7 @@ use super::status::{AuditState, PublishedHead, SyncNews, SyncStatus};
 pub use error::SyncError;
 use hint::Hint;
 use remote::{Remote, Server};
+pub use settings::SyncSettings;
 use tiles::SignedLog;
 use upload::Upload;
 
@@ -53,19 +53,6 @@ struct Pace {
     /// The pause after the first failure.
     retry_pause_min: Duration,
     retry_pause_max: Duration,
-}
-
-/// The log to copy, and its destination.
-#[derive(Debug, Clone)]
-pub struct SyncSettings {
-    /// The section `[audit.sync]`.
-    pub config: SyncConfig,
-    /// The folder of all logs.
-    pub folder: PathBuf,
-    /// The name of this box.
-    pub device: DeviceName,
-    /// The verifier key of its checkpoints.
-    pub verifier_key: String,
 }
 
 impl SyncConfig {

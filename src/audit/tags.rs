@@ -17,20 +17,21 @@
 //! A destroyed key is overwritten, then removed. Flash memory and file systems that copy on write (btrfs, ZFS,
 //! snapshots) may keep the old blocks for a while all the same.
 
+mod error;
 mod files;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_identity::sealing::{OpenError, Rekeyed, Sealer, Survey};
+use ledge_identity::sealing::{Rekeyed, Sealer, Survey};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::TagKey;
 use serde::{Deserialize, Serialize};
 
+pub use error::TagsError;
 use files::{Folder, KeyFile};
 
 /// Running time in milliseconds for which the wall clock must show that a key is old enough.
@@ -58,21 +59,6 @@ pub struct Tags {
     turned: Instant,
     /// Set once it was logged that a key cannot be destroyed.
     stuck: AtomicBool,
-}
-
-/// Reasons why there are no keys, or why they stay as they were.
-#[derive(Debug, thiserror::Error)]
-pub enum TagsError {
-    #[error("the keys for tags: {path}: {error}", path = path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        error: io::Error,
-    },
-    #[error("the keys for tags: {path}: {error}", path = path.display())]
-    Sealed { path: PathBuf, error: OpenError },
-    #[error("{path} holds no key for tags: restore it from a backup, or remove it", path = path.display())]
-    Damaged { path: PathBuf },
 }
 
 /// The list of the keys: `tags/list.json`. It shows when a key is gone, also after a restart.

@@ -7,6 +7,7 @@ mod turns;
 
 use std::collections::BTreeMap;
 
+use ledge_base::names::DeviceName;
 use ledge_service::audit_event::AuditSink;
 use tempfile::TempDir;
 
