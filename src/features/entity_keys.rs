@@ -12,21 +12,22 @@
 //!
 //! A key is on the disk before a row that needs it is acknowledged.
 
+mod error;
 mod files;
 pub mod form;
 mod table;
 
 use std::collections::HashSet;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use ledge_identity::sealing::{OpenError, Sealer};
+use ledge_identity::sealing::Sealer;
 
 use super::seal::KEY_BYTES;
 use super::value::Value;
 use super::wire::{Damaged, put_value, put_varint};
+pub use error::KeysError;
 use files::{AddedFile, KeyFiles};
 pub use files::{copies, is_added};
 use form::{Head, KeyEntry, SHARDS, Tag, shard_of, shard_of_tag};
@@ -36,34 +37,6 @@ use table::Shard;
 const FOLD_KEYS_MIN: usize = 16_384;
 /// They are also folded when they are in more files than this: each rewrite of keys leaves one.
 const ADDED_FILES_MAX: usize = 64;
-
-/// Reasons why keys cannot be read, written or made.
-#[derive(Debug, thiserror::Error)]
-pub enum KeysError {
-    #[error("the key file {} cannot be read or written: {source}", file.display())]
-    Io { file: PathBuf, source: io::Error },
-    #[error("neither the key file {} nor its copy in keys/b can be used ({reason}): {affected}. Put either copy back; without it the values encrypted with those keys are lost", file.display())]
-    Lost {
-        /// The first copy.
-        file: PathBuf,
-        reason: String,
-        /// A description of the entities whose keys are in it.
-        affected: String,
-    },
-    /// There are no keys, but a file of the store is encrypted.
-    #[error("the keys of the feature store are missing, and its values are encrypted with them: put the folder {} back. To start with an empty store instead, move the store's whole folder away", folder.display())]
-    Missing {
-        /// The folder that they were in.
-        folder: PathBuf,
-    },
-    #[error(transparent)]
-    Sealed(OpenError),
-    #[error("the values of the feature store are encrypted, but encryption.master_key_file is not set")]
-    Off,
-    /// The system has no random numbers, or all key numbers are used.
-    #[error("no key for another entity can be made: no random numbers, or all key numbers are used")]
-    Exhausted,
-}
 
 /// The keys of a store.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 
 mod chain;
 mod damage;
+mod entry;
 mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
@@ -20,47 +21,16 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use ledge_base::durable;
 
 use super::key::IndexKey;
 use chain::{Chain, SegmentEnd, SegmentReader, SegmentStep, file_name};
 pub use chain::{begin, list};
 pub use damage::{Damage, DamageReason};
+pub use entry::{Change, Entry};
 pub use format::GROUP_BYTES_MAX;
 use format::{HEADER_BYTES, PreviousSegment, SegmentHeader, encode_group, group_length};
 pub use replay::{ReplayError, replay, verify};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// The sequence number, unique for ever.
-    pub seq: u64,
-    pub key: IndexKey,
-    pub change: Change,
-    /// The latest event time that the box's clock allowed when the entry was written, in microseconds since the Unix
-    /// epoch. `i64::MAX` where the clock was not set, and in entries of earlier versions.
-    pub latest_us: i64,
-}
-
-/// The change of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// A row is merged into it, as [`super::record::Row::encode`] wrote it.
-    Put(Bytes),
-    /// Likewise, encrypted under the key of its entity, which has this number.
-    PutSealed(u32, Bytes),
-    Delete,
-}
-
-impl Change {
-    /// The length of its row.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Put(row) | Self::PutSealed(_, row) => row.len(),
-            Self::Delete => 0,
-        }
-    }
-}
 
 /// The journal of a folder, for the one thread that writes.
 #[derive(Debug)]

@@ -20,7 +20,7 @@
 //! * `key.rs` - index keys: the number of the view and a keyed hash of the entity
 //! * `seal.rs` - encrypts rows and records under the key of their entity
 //! * `entity_keys.rs` - one key for each entity; destroying it erases the entity
-//! * `entity_keys/` - `table.rs` holds the keys in memory, `form.rs` and `files.rs` on disk, each file twice
+//! * `entity_keys/` - `error.rs` says why there are none, `table.rs` holds the keys in memory, `form.rs` and `files.rs` on disk, each file twice
 //! * `protection.rs` - encrypts and decrypts for the store: encrypted, plain, erased and missing values
 //! * `merge.rs`, `merge/` - merges a row into a record, or says why not
 //! * `window.rs` - aggregates over windows of event time, as bytes in the record of an entity
@@ -30,6 +30,7 @@
 //!   * `fuzz.rs`, `tests.rs`, `tests/` - properties and tests
 //! * `journal.rs` - acknowledged pushes in order: segments of groups, one fsync for each group
 //! * `journal/` - parts of the journal:
+//!   * `entry.rs` - one entry
 //!   * `format.rs` - the bytes of segments, groups and entries
 //!   * `scan.rs`, `chain.rs` - reading one segment, and all segments of a folder in order
 //!   * `damage.rs`, `replay.rs` - reports of damage, and reading the whole journal

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use ledge_identity::sealing::OpenError;
 use tempfile::TempDir;
 
 use super::*;

@@ -5,6 +5,7 @@
 mod faults;
 mod torn;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use tempfile::TempDir;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
