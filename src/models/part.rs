@@ -1,18 +1,37 @@
 //! The models as a part of the daemon.
 
 use std::fmt;
+use std::path::Path;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use ledge_base::config_path;
 use ledge_identity::access::Access;
-use ledge_part::section::Section;
+use ledge_part::check::Check;
+use ledge_part::section::{DoctorContext, Section};
 use ledge_part::{Environment, Part};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
 use crate::repository::VersionState;
+use crate::runtimes::{RuntimesConfig, doctor};
 use crate::serving::Serving;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
+
+impl Section for RuntimesConfig {
+    fn resolve(&mut self, root: &Path) {
+        for path in [&mut self.dir, &mut self.cache] {
+            config_path::resolve(path, root);
+        }
+    }
+
+    fn doctor(&self, _: &DoctorContext<'_>) -> Vec<Check> {
+        let mut checks = doctor::checks(self);
+        let finding = self.isolation.finding();
+        checks.extend(finding.map(|found| Check::warn("runtimes.isolation", found.detail, found.advice)));
+        checks
+    }
+}
 
 impl Section for ServingConfig {}
 

@@ -3,16 +3,13 @@
 //! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` the one about the seal of the
 //! processes that run models.
 
-mod doctor;
+pub(crate) mod doctor;
 pub mod seal;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use ledge_base::config_path;
 use ledge_base::toml_check::{Problem, in_range};
 use ledge_isolation::IsolationSetting;
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
 use serde::{Deserialize, Serialize};
 
 /// The folder of the runtimes, and the cores and memory that they may use.
@@ -53,21 +50,6 @@ impl Default for RuntimesConfig {
             measure: true,
             keep_alive_s: 0,
         }
-    }
-}
-
-impl Section for RuntimesConfig {
-    fn resolve(&mut self, root: &Path) {
-        for path in [&mut self.dir, &mut self.cache] {
-            config_path::resolve(path, root);
-        }
-    }
-
-    fn doctor(&self, _: &DoctorContext<'_>) -> Vec<Check> {
-        let mut checks = doctor::checks(self);
-        let finding = self.isolation.finding();
-        checks.extend(finding.map(|found| Check::warn("runtimes.isolation", found.detail, found.advice)));
-        checks
     }
 }
 

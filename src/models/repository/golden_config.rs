@@ -5,8 +5,6 @@ use ledge_engine::pipeline::content::Input;
 use ledge_engine::pipeline::kind::ExpectedDetection;
 use serde::{Deserialize, Serialize};
 
-use super::model_config::is_beside;
-
 /// An input with a known answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +63,12 @@ impl Golden {
         }
         problems
     }
+}
+
+/// True when a file name stays in the model's folder.
+pub(super) fn is_beside(file: &str) -> bool {
+    let mut parts = std::path::Path::new(file).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
 #[cfg(test)]

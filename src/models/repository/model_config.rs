@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::feature_config::{FeaturePolicies, Policy};
 use super::feature_elements::{FeatureElements, has_nan};
 pub use super::golden_config::Golden;
+use super::golden_config::is_beside;
 pub use super::limits_config::{Limits, ModelCacheConfig};
 pub use super::port_config::PortConfig;
 pub use ledge_base::token_bucket::Rate;
@@ -410,12 +411,6 @@ impl ModelConfig {
             }
         }
     }
-}
-
-/// True when a file name stays in the model's folder.
-pub(super) fn is_beside(file: &str) -> bool {
-    let mut parts = std::path::Path::new(file).components().peekable();
-    parts.peek().is_some() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
 /// Reads a text for the fuzzers; true when it is a model config. An accepted one is the same after it was written and
