@@ -15,9 +15,9 @@ use ledge::audit::key::AuditKey;
 use ledge::audit::log::Log;
 use ledge::audit::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 use ledge::audit::status::AuditState;
-use ledge::audit::writer::Writer;
-use ledge::audit_event::inference::{CallKey, Detail, DigestPrefix, Outcome};
-use ledge::audit_event::tag::{Content, TagKey};
+use ledge::audit::writer::LogWriter;
+use ledge::audit_event::inference::{CallKey, CallOutcome, DigestPrefix, RecordDetail};
+use ledge::audit_event::tag::{TagContent, TagKey};
 use ledge::audit_event::{AuditEvent, AuditSink};
 use ledge::names::DeviceName;
 use ledge::principal::Principal;
@@ -58,7 +58,7 @@ fn record(seq: u64) -> Vec<u8> {
         model: Some("person_detect".parse().unwrap()),
         version: Some(2.try_into().unwrap()),
         digest: Some("0123456789abcdef".to_owned()),
-        outcome: Outcome::Ok,
+        outcome: CallOutcome::Ok,
         us: 8123,
         input: None,
         output: None,
@@ -142,27 +142,27 @@ fn signs(criterion: &mut Criterion) {
 fn calls(criterion: &mut Criterion) {
     let device: DeviceName = "box-1".parse().unwrap();
     let tensor = |elements: usize| Tensor::from_vec(vec![1, elements], vec![0.5_f32; elements]).unwrap();
-    let content = |elements| Content::Tensors(vec![("input".to_owned(), tensor(elements))]);
+    let content = |elements| TagContent::Tensors(vec![("input".to_owned(), tensor(elements))]);
     let (row, picture, answer) = (content(13), content(150_528), content(3));
     let key = CallKey {
         model: Some("person_detect".parse().unwrap()),
         version: Some(2.try_into().unwrap()),
         digest: DigestPrefix::of("0123456789abcdef"),
         principal: Principal::Peer([192, 0, 2, 7].into()),
-        outcome: Outcome::Ok,
+        outcome: CallOutcome::Ok,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut group = criterion.benchmark_group("call");
     for (name, detail, input) in [
-        ("by the minute", Detail::Minutes, None),
-        ("each, a row", Detail::Calls, Some(&row)),
-        ("each, a picture", Detail::Calls, Some(&picture)),
+        ("by the minute", RecordDetail::Minutes, None),
+        ("each, a row", RecordDetail::Calls, Some(&row)),
+        ("each, a picture", RecordDetail::Calls, Some(&picture)),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let config = AuditConfig { path: folder.path().to_owned(), inference: detail, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::with_policy(config.policy());
         let writer =
-            Writer::new(&config, &device, queue, AuditState::default(), ledge::identity::sealing::Sealer::none());
+            LogWriter::new(&config, &device, queue, AuditState::default(), ledge::identity::sealing::Sealer::none());
         let writer = std::thread::spawn(move || writer.run());
         sink.record_own(AuditEvent::Stopped);
         assert!(runtime.block_on(sink.durable()), "the log opens with its keys");
@@ -174,7 +174,7 @@ fn calls(criterion: &mut Criterion) {
                 for from in (0..count).step_by(100) {
                     let started = Instant::now();
                     for _ in from..count.min(from + 100) {
-                        let tag = |content: &Content| sink.taggable(content.clone());
+                        let tag = |content: &TagContent| sink.taggable(content.clone());
                         let input = input.and_then(tag);
                         let output = input.is_some().then(|| tag(&answer)).flatten();
                         sink.record_call(key.clone(), 81, input, output);

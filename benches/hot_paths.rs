@@ -13,7 +13,7 @@ use ledge::audit_event::AuditSink;
 use ledge::engine::backend::Runtime;
 use ledge::features::value::{ScalarType, Value, ValueType};
 use ledge::features::view::{Aggregation, FeatureView, Field, FieldId, PushSource, ViewId};
-use ledge::features::view::{Function, Kind};
+use ledge::features::view::{Function, WindowKind};
 use ledge::features::window::WindowState;
 use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
@@ -21,7 +21,7 @@ use ledge::identity::authentication::{Authenticator, Peer};
 use ledge::identity::keys::{KeyStore, NewKey};
 use ledge::names::ModelName;
 use ledge::pipeline::image::{self, DecodeLimits, Photograph};
-use ledge::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
+use ledge::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
 use ledge::principal::Principal;
 use ledge::protocol::decode::{ReplyFormat, decode_request};
 use ledge::protocol::encode::encode_response;
@@ -136,7 +136,7 @@ fn picture(c: &mut Criterion) {
         mean: [127.0; 3],
         std: [128.0; 3],
         layout: Layout::Nchw,
-        color: Color::Rgb,
+        color: ChannelOrder::Rgb,
     };
     let mut group = c.benchmark_group("picture 640x480");
     group.bench_function("decode jpeg", |b| b.iter(|| image::decode(black_box(photo), limits).unwrap()));
@@ -205,7 +205,7 @@ fn hourly() -> FeatureView {
         function,
         time_window: Duration::from_hours(1),
         slide_interval: Duration::from_mins(1),
-        kind: Kind::Sliding,
+        kind: WindowKind::Sliding,
         value_type: ValueType::Scalar(ScalarType::Float64),
     };
     FeatureView {

@@ -15,7 +15,7 @@ use ledge_alerts::config::AlertsConfig;
 use ledge_audit::config::AuditConfig;
 use ledge_base::config_path;
 use ledge_base::telemetry::logging::LogConfig;
-use ledge_base::toml_check::{Problem, in_range};
+use ledge_base::toml_check::{ValueProblem, in_range};
 use ledge_cameras::config::{CamerasConfig, HomeAssistantConfig};
 use ledge_console::config::ConsoleConfig;
 use ledge_egress::{ConfiguredDestination, EgressConfig, HostPort};
@@ -42,7 +42,7 @@ use ledge_updates::catalogue::config::CatalogueConfig;
 use ledge_updates::config::UpdatesConfig;
 use serde::{Deserialize, Serialize};
 
-pub use sources::{CheckResult, LoadedConfig, Origin, Sources};
+pub use sources::{CheckResult, ConfigSources, LoadedConfig, ValueOrigin};
 
 /// The configuration file of an installed package.
 pub const PACKAGED_FILE: &str = "/etc/ledge/ledge.toml";
@@ -215,31 +215,31 @@ impl Config {
     }
 
     /// The mistakes in the group of this box and in the cameras of bindings.
-    fn group_problems(&self) -> Vec<Problem> {
+    fn group_problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         let DeviceConfig { id, group, .. } = &self.device;
         if group.is_some() && group == id {
             let problem = "is the name of this box, so every box of the group would answer its calls: give the group \
                            another name";
-            problems.push(Problem::new("device.group", problem));
+            problems.push(ValueProblem::new("device.group", problem));
         }
         for (index, binding) in self.mqtt.bindings.iter().enumerate() {
             if let Some(camera) = &binding.camera
                 && !self.camera.iter().any(|known| known.name == *camera && known.url.is_none())
             {
                 let problem = format!("{camera} is no [[camera]] without a url");
-                problems.push(Problem::new(format!("mqtt.bindings[{index}].camera"), problem));
+                problems.push(ValueProblem::new(format!("mqtt.bindings[{index}].camera"), problem));
             }
             if binding.shared && group.is_none() {
                 let problem = "is for the boxes of a group: set device.group";
-                problems.push(Problem::new(format!("mqtt.bindings[{index}].shared"), problem));
+                problems.push(ValueProblem::new(format!("mqtt.bindings[{index}].shared"), problem));
             }
         }
         problems
     }
 
     /// The bindings that push, where callers over MQTT may not.
-    fn writer_problems(&self) -> Vec<Problem> {
+    fn writer_problems(&self) -> Vec<ValueProblem> {
         if self.access.mqtt.access().allows(Permission::WriteFeatures) {
             return Vec::new();
         }
@@ -249,25 +249,25 @@ impl Config {
                 PushTarget::Source(_) => "push_source",
             };
             let problem = "needs the permission to push over MQTT: add feature-writer to access.mqtt.roles";
-            Some(Problem::new(format!("mqtt.bindings[{index}].{key}"), problem))
+            Some(ValueProblem::new(format!("mqtt.bindings[{index}].{key}"), problem))
         };
         self.mqtt.bindings.iter().enumerate().filter_map(refused).collect()
     }
 
     /// Holders of certificates, where no certificate is requested.
-    fn certificate_problem(&self) -> Option<Problem> {
+    fn certificate_problem(&self) -> Option<ValueProblem> {
         let asks = self.http.tls.client_certificates != ClientCertificates::None;
         let problem = "has no effect, because the server does not ask for client certificates: set \
                        http.tls.client_certificates to \"optional\" or \"required\"";
-        (!asks && !self.access.certificates.is_empty()).then(|| Problem::new("access.certificates", problem))
+        (!asks && !self.access.certificates.is_empty()).then(|| ValueProblem::new("access.certificates", problem))
     }
 
     /// Addresses of gRPC that HTTP has too, and TLS for gRPC alone without a certificate.
-    fn grpc_problems(&self) -> Vec<Problem> {
+    fn grpc_problems(&self) -> Vec<ValueProblem> {
         let taken = |address: &ListenAddress| self.http.listen.iter().any(|other| other.conflicts_with(address));
         let listed = self.grpc.listen.iter().enumerate().filter(|(_, address)| taken(address));
         let listed = listed.map(|(index, address)| {
-            Problem::new(format!("grpc.listen[{index}]"), format!("{address} is also in http.listen"))
+            ValueProblem::new(format!("grpc.listen[{index}]"), format!("{address} is also in http.listen"))
         });
         let needs_tls = self.grpc.listen.iter().any(ListenAddress::is_tls) && !self.http.serves_tls();
         let of_tls = needs_tls.then(|| self.http.tls.missing_certificate("grpc.listen")).flatten();
@@ -283,7 +283,7 @@ impl Config {
 
     /// The mistakes in values that are well-formed. The sections `unread` have only their defaults: they are not
     /// checked, and no section is compared with another.
-    fn problems(&self, unread: &BTreeSet<String>) -> Vec<Problem> {
+    fn problems(&self, unread: &BTreeSet<String>) -> Vec<ValueProblem> {
         let of_section = |(name, section): (&'static str, &dyn Section)| {
             let problems = section.problems().into_iter();
             problems.map(move |problem| problem.within(name))

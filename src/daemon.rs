@@ -56,7 +56,7 @@ use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_base::telemetry::process;
-use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
 use ledge_egress::{CountsKeeper, Egress};
@@ -78,8 +78,8 @@ use ledge_models::serving::Serving;
 use ledge_mqtt::bindings;
 use ledge_mqtt::part::MqttPart;
 use ledge_mqtt::publisher::Publisher;
-use ledge_part::{Environment, Part};
-use ledge_service::audit_event::sink::Mark;
+use ledge_part::{Environment, Subsystem};
+use ledge_service::audit_event::sink::AuditMark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use ledge_service::readiness::{Latch, Readiness};
 use ledge_service::shutdown::Shutdown;
@@ -90,7 +90,7 @@ use crate::findings::FULL_DISK_BYTES;
 use audit::AuditWriter;
 pub use audit::record_without_daemon;
 use configuration_change::ConfigurationChanges;
-use health::Health;
+use health::DaemonHealth;
 use messaging::Messaging;
 use own_seal::OwnSeal;
 use serving_core::{instances_folder, runtimes, serving};
@@ -101,7 +101,7 @@ const OTHER_OPEN_FILES_MAX: u64 = 512;
 
 /// Runs the daemon with the feature views of `registry` until it is asked to stop. It listens on the sockets of
 /// `handover`, or on new ones. An error is the reason why it could not start or had to stop.
-pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<Ended> {
+pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<DaemonEnd> {
     let (limit, needed) = (process::raise_open_files(), config.http.open_files_max() + OTHER_OPEN_FILES_MAX);
     if limit < needed {
         tracing::warn!(
@@ -111,7 +111,7 @@ pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSe
              unit, or lower http.max_connections"
         );
     }
-    if let Some(memory) = Memory::read() {
+    if let Some(memory) = MachineMemory::read() {
         process::bound_memory(memory.most_within(&CgroupLimits::read(Path::new("/"))));
     }
 
@@ -136,12 +136,12 @@ pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSe
     ended
 }
 
-async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<Ended> {
+async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<DaemonEnd> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
     // Signals first, so that one that arrives while models load stops the daemon in order.
-    let mut signals = StopSignals::listen()?;
-    let app = App::build(config, registry, handover, seal, &shutdown).await?;
+    let mut signals = DaemonSignals::listen()?;
+    let app = DaemonApp::build(config, registry, handover, seal, &shutdown).await?;
     seal.watch(&shutdown);
     let (audit, repository) = (app.environment.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
@@ -183,8 +183,8 @@ async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &O
         }
         match shutdown.failure() {
             Some(reason) => anyhow::bail!("{reason}"),
-            None if shutdown.is_restart() && !is_stop => Ok(Ended::ToRestart),
-            None => Ok(Ended::Stopped),
+            None if shutdown.is_restart() && !is_stop => Ok(DaemonEnd::ToRestart),
+            None => Ok(DaemonEnd::Stopped),
         }
     };
     // Health is reported until the end of this process, also while the last calls are answered before a restart.
@@ -196,7 +196,7 @@ async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &O
 
 /// The way in which the daemon ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum DaemonEnd {
     /// It was asked to stop.
     Stopped,
     /// It must start again, to apply what is read only at a start.
@@ -216,11 +216,11 @@ const FEATURES_CLOSE_TIME_MAX: Duration = Duration::from_secs(8);
 const AUDIT_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The daemon, built and bound to its sockets, not yet serving.
-struct App {
+struct DaemonApp {
     config: Config,
     changes: ConfigurationChanges,
     /// The position before the first event of this start.
-    audit_mark: Mark,
+    audit_mark: AuditMark,
     audit_queue: AuditQueue,
     serving: Serving,
     authenticator: Authenticator,
@@ -233,7 +233,7 @@ struct App {
     environment: Environment,
 }
 
-impl App {
+impl DaemonApp {
     async fn build(
         config: Config,
         registry: Registry,
@@ -353,10 +353,10 @@ impl App {
         cameras: &Cameras,
         routers: &findings::OwnRouters,
         publisher: &Publisher,
-    ) -> anyhow::Result<Vec<Arc<dyn Part>>> {
+    ) -> anyhow::Result<Vec<Arc<dyn Subsystem>>> {
         let Environment { egress, audit: sink, sealer, .. } = &self.environment;
         let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
-        let mut parts: Vec<Arc<dyn Part>> = vec![
+        let mut parts: Vec<Arc<dyn Subsystem>> = vec![
             Arc::new(self.authenticator.clone()),
             Arc::new(egress.clone()),
             Arc::new(MqttPart { statistics: messages.cloned() }),
@@ -376,12 +376,12 @@ impl App {
             let (readiness, shutdown) = (self.environment.readiness.clone(), self.environment.shutdown.clone());
             parts.push(Arc::new(GrpcPart { serving: self.serving.clone(), readiness, shutdown }));
         }
-        parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Part>));
+        parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
         let findings = findings::source(config, repository, cameras, messages, routers, &self.seal);
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
-        parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Part>));
+        parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Subsystem>));
         for (name, section) in self.config.sections() {
             let opened = section.open(&self.environment);
             parts.extend(opened.map_err(|error| anyhow::anyhow!("{name}: {error}"))?);
@@ -389,7 +389,7 @@ impl App {
         Ok(parts)
     }
 
-    fn spawn(self) -> anyhow::Result<(AuditWriter, Health)> {
+    fn spawn(self) -> anyhow::Result<(AuditWriter, DaemonHealth)> {
         let messages = self.config.mqtt.broker.is_some().then(MessageStatistics::default);
         let audit_state = AuditState::default();
         let publisher = Publisher::default();
@@ -491,7 +491,7 @@ impl App {
             }
         });
         shutdown.spawn(store_recorded_settings(changes, audit.clone(), audit_mark));
-        let health = Health { parts, repository, readiness: readiness.clone(), shutdown: shutdown.clone() };
+        let health = DaemonHealth { parts, repository, readiness: readiness.clone(), shutdown: shutdown.clone() };
         Ok((audit_writer, health))
     }
 }
@@ -508,7 +508,7 @@ fn stores(config: &Config) -> Vec<StoreFolder> {
 }
 
 /// Stores the settings of this start once the audit log has recorded their changes.
-async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink, mark: Mark) {
+async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink, mark: AuditMark) {
     // Changes that are not recorded yet are recorded by the next start.
     if audit.durable_since(mark).await
         && let Err(error) = changes.store()
@@ -650,12 +650,12 @@ fn reload_views(store: &FeatureStore, config: &FeaturesConfig) {
 }
 
 /// The signals that stop the daemon.
-struct StopSignals {
+struct DaemonSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl StopSignals {
+impl DaemonSignals {
     fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("the handlers of signals cannot be installed");
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })

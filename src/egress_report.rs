@@ -15,7 +15,7 @@ use ledge_egress::{Content, DestinationCounts, EgressConfig, EgressCounts, Purpo
 use serde::Serialize;
 
 use crate::config::Config;
-use contents::Message;
+use contents::MessageForm;
 
 /// The contents that can leave this box, with the bytes that did.
 #[derive(Debug, Serialize)]
@@ -42,7 +42,7 @@ struct ContentReport {
     what: &'static str,
     /// The purposes of the connections that carry it.
     purposes: Vec<&'static str>,
-    messages: Vec<Message>,
+    messages: Vec<MessageForm>,
 }
 
 /// One destination.

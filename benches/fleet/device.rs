@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use ledge::audit::status::AuditStatus;
 use ledge::identity::device::DeviceIdentity;
-use ledge::rollout::decide::{Authority, Decision, decide};
-use ledge::rollout::manifest::Manifest;
+use ledge::rollout::decide::{Decision, ManifestAuthority, decide};
+use ledge::rollout::manifest::RolloutManifest;
 use ledge::telemetry::machine::MachineUsage;
+use ledge::updates::artifact::{Artifact, ArtifactKind};
 use ledge::updates::package::Package;
 use ledge::updates::plan::StagePlan;
 use ledge::updates::report::{self, AuditSnapshot, DeviceSnapshot};
-use ledge::updates::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
+use ledge::updates::state::{Installed, RollbackCause, RollbackReason, SubjectState, UpdateAction, UpdateEvent};
 use ledge::updates::status::{CheckStatus, UpdatesStatus};
-use ledge::updates::subject::{Kind, Subject};
 use serde_json::{Value, json};
 
 use crate::Fleet;
@@ -25,13 +25,13 @@ const RELEASE_BYTES: u64 = 20_000_000;
 /// The last manifest that the platform published.
 pub struct Published {
     pub number: u64,
-    manifest: Manifest,
+    manifest: RolloutManifest,
     /// The start times of waves. Between two of them the manifest means the same to a box.
     moments: Vec<u64>,
 }
 
 impl Published {
-    pub fn new(number: u64, manifest: Manifest) -> Self {
+    pub fn new(number: u64, manifest: RolloutManifest) -> Self {
         let waves = manifest.rollouts.iter().flat_map(|rollout| {
             rollout.waves.iter().map(|wave| rollout.start_ms.saturating_add(wave.after_s.saturating_mul(1000)))
         });
@@ -49,7 +49,7 @@ impl Published {
 /// A simulated box.
 pub struct Device {
     identity: DeviceIdentity,
-    subject: Subject,
+    subject: Artifact,
     state: SubjectState,
     check: CheckStatus,
     started_ms: u64,
@@ -57,11 +57,11 @@ pub struct Device {
     poll_ms: u64,
     next_poll_ms: u64,
     /// The duty in progress, with its start and its end.
-    work: Option<(Duty, u64, u64)>,
+    work: Option<(UpdateAction, u64, u64)>,
     /// The manifest and the number of waves that it decided by.
     seen: (u64, usize),
     /// The stage that ends the trial here, and the cause; `None` for the death of the box.
-    fault: Option<(String, Option<Reason>)>,
+    fault: Option<(String, Option<RollbackReason>)>,
     online: bool,
 }
 
@@ -87,10 +87,11 @@ impl Device {
         device.state.committed = Some(Installed { version: 1.try_into().unwrap(), digest: "1".repeat(64) });
         device.next_poll_ms += device.between(0, device.poll_ms);
         if device.share() < fleet.broken {
-            device.fault = Some(("downloading".to_owned(), Some(Reason::new(Cause::Disk, "0 bytes free"))));
+            device.fault =
+                Some(("downloading".to_owned(), Some(RollbackReason::new(RollbackCause::Disk, "0 bytes free"))));
         } else if device.share() < fleet.failing {
-            let cause = serde_json::from_value::<Cause>(fleet.cause.as_str().into()).ok();
-            device.fault = Some((fleet.fails_in.clone(), cause.map(|cause| Reason::new(cause, "simulated"))));
+            let cause = serde_json::from_value::<RollbackCause>(fleet.cause.as_str().into()).ok();
+            device.fault = Some((fleet.fails_in.clone(), cause.map(|cause| RollbackReason::new(cause, "simulated"))));
         }
         device
     }
@@ -128,7 +129,7 @@ impl Device {
         }
         let (before, was_online) = (self.state.clone(), self.online);
         if let Some((duty, since, _)) = self.work.filter(|(_, _, end)| *end <= now_ms) {
-            self.apply(Event::Waited { seconds: (now_ms - since) / 1000 });
+            self.apply(UpdateEvent::Waited { seconds: (now_ms - since) / 1000 });
             self.finish(duty);
         }
         if self.next_poll_ms <= now_ms {
@@ -139,7 +140,7 @@ impl Device {
         }
         let duty = self.state.duty();
         if self.work.is_none_or(|(doing, _, end)| doing != duty || end <= now_ms) {
-            self.work = (duty != Duty::Rest).then(|| (duty, now_ms, now_ms + self.takes_ms(duty)));
+            self.work = (duty != UpdateAction::Rest).then(|| (duty, now_ms, now_ms + self.takes_ms(duty)));
         }
         self.state != before || self.online != was_online
     }
@@ -151,47 +152,48 @@ impl Device {
             return;
         }
         self.seen = seen;
-        let Decision { wishes, waiting } = decide(&published.manifest, &self.identity, now_ms, Authority::Valid);
+        let Decision { wishes, waiting } =
+            decide(&published.manifest, &self.identity, now_ms, ManifestAuthority::Valid);
         (self.check.checked_ms, self.check.waiting) = (Some(now_ms), waiting);
         let wish = wishes.get(&self.subject).cloned().unwrap_or_default();
-        self.apply(Event::Wanted { wish, has_own: false });
+        self.apply(UpdateEvent::Wanted { wish, has_own: false });
     }
 
-    fn apply(&mut self, event: Event) {
-        self.state = std::mem::take(&mut self.state).after(event, Kind::Model);
+    fn apply(&mut self, event: UpdateEvent) {
+        self.state = std::mem::take(&mut self.state).after(event, ArtifactKind::Model);
     }
 
     /// Ends a duty, with or without success.
-    fn finish(&mut self, duty: Duty) {
+    fn finish(&mut self, duty: UpdateAction) {
         if self.state.duty() != duty {
             return;
         }
-        if duty == Duty::Download {
-            self.apply(Event::Described { digest: "2".repeat(64), package: Arc::new(Package::default()) });
-            self.apply(Event::Fetched { bytes: RELEASE_BYTES });
+        if duty == UpdateAction::Download {
+            self.apply(UpdateEvent::Described { digest: "2".repeat(64), package: Arc::new(Package::default()) });
+            self.apply(UpdateEvent::Fetched { bytes: RELEASE_BYTES });
         }
         let stage = self.state.trial.as_ref().map(|trial| trial.stage.name());
         match self.fault.as_ref().filter(|(fails_in, _)| Some(fails_in.as_str()) == stage) {
-            Some((_, Some(reason))) => self.apply(Event::Failed(reason.clone())),
+            Some((_, Some(reason))) => self.apply(UpdateEvent::Failed(reason.clone())),
             Some((_, None)) => self.online = false,
-            None => self.apply(Event::Passed),
+            None => self.apply(UpdateEvent::Passed),
         }
     }
 
-    fn takes_ms(&mut self, duty: Duty) -> u64 {
+    fn takes_ms(&mut self, duty: UpdateAction) -> u64 {
         let step = self.state.trial.as_ref().map(|trial| match duty {
-            Duty::Mirror => trial.plan.shadow,
-            Duty::Share => trial.plan.canary,
+            UpdateAction::Mirror => trial.plan.shadow,
+            UpdateAction::Share => trial.plan.canary,
             _ => trial.plan.soak,
         });
         let seconds = match duty {
-            Duty::Rest => 0,
-            Duty::Download => self.between(30, 900),
-            Duty::Preflight => self.between(10, 60),
-            Duty::LoadCandidate => self.between(5, 30),
-            Duty::Mirror | Duty::Share | Duty::Soak => {
+            UpdateAction::Rest => 0,
+            UpdateAction::Download => self.between(30, 900),
+            UpdateAction::Preflight => self.between(10, 60),
+            UpdateAction::LoadCandidate => self.between(5, 30),
+            UpdateAction::Mirror | UpdateAction::Share | UpdateAction::Soak => {
                 let StagePlan { share, min_s, min_requests, max_s, .. } = step.unwrap_or(StagePlan::SOAK);
-                let share = if duty == Duty::Soak { 1.0 } else { share };
+                let share = if duty == UpdateAction::Soak { 1.0 } else { share };
                 // From a request in two minutes to ten a second.
                 let (low, part) = (1.0_f64 / 120.0, self.share());
                 let rate = low * (10.0 / low).powf(part) * share;

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{BufRead, Write};
 
-use ledge::rollout::manifest::Manifest;
+use ledge::rollout::manifest::RolloutManifest;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ fn main() {
         let step: Step<'_> = serde_json::from_str(&line).unwrap();
         if let Some(text) = step.manifest {
             let number = published.as_ref().map_or(1, |published| published.number + 1);
-            published = Some(Published::new(number, Manifest::parse(text.get().as_bytes()).unwrap()));
+            published = Some(Published::new(number, RolloutManifest::parse(text.get().as_bytes()).unwrap()));
         }
         let reports = advance(&mut devices, &mut due, step.now_ms, published.as_ref());
         writeln!(out, "{}", json!({ "reports": reports })).unwrap();

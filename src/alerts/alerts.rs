@@ -12,8 +12,8 @@ use ledge_service::readiness::Readiness;
 use tokio::time::MissedTickBehavior;
 
 use crate::config::{AlertConfig, AlertsConfig};
-use crate::receiver::{Keeper, Publish, Receiver, Way};
-use crate::store::{AllTold, Store, key};
+use crate::receiver::{AlertPublisher, Keeper, Receiver, Way};
+use crate::store::{AlertStore, AllTold, key};
 use crate::tracker::Tracker;
 use crate::webhook::Webhook;
 
@@ -47,7 +47,7 @@ pub struct AlertServices<'a> {
     pub state: &'a Path,
     pub findings: FindingsSource,
     /// The way to the broker; `None` without one.
-    pub publisher: Option<Arc<dyn Publish>>,
+    pub publisher: Option<Arc<dyn AlertPublisher>>,
 }
 
 impl Alerts {
@@ -59,7 +59,7 @@ impl Alerts {
         });
         let all: Vec<_> = all.collect();
         // Without receivers nothing is written either.
-        let (store, mut told_before) = if all.is_empty() { Default::default() } else { Store::open(state) };
+        let (store, mut told_before) = if all.is_empty() { Default::default() } else { AlertStore::open(state) };
         let mut told = AllTold::new();
         let mut receivers = Vec::new();
         for (alert, way, to, mark) in all {
@@ -104,7 +104,11 @@ impl Alerts {
 }
 
 /// The ways to the receivers of an alert, each with its address or topic, and its mark.
-fn ways(alert: &AlertConfig, egress: &Egress, publisher: Option<&Arc<dyn Publish>>) -> Vec<(Way, String, String)> {
+fn ways(
+    alert: &AlertConfig,
+    egress: &Egress,
+    publisher: Option<&Arc<dyn AlertPublisher>>,
+) -> Vec<(Way, String, String)> {
     let webhook = Webhook::new(alert, egress).zip(alert.url.as_ref());
     let webhook = webhook.map(|(webhook, url)| (Way::Webhook(webhook), url.to_string(), alert.mark(&url.whole())));
     let broker = publisher.filter(|_| alert.mqtt).map(|publisher| {

@@ -8,13 +8,13 @@ use http::HeaderName;
 use http::header::AUTHORIZATION;
 use ledge_base::names::AlertName;
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, Fingerprint, HostPort, HttpSettings, Pin, TlsSettings};
 use ledge_part::check::Status;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::HookUrl;
-use crate::tracker::Rules;
+use crate::tracker::ReceiverRules;
 
 /// The most alerts. Each has a task, and a state for each finding.
 pub const ALERTS_MAX: usize = 16;
@@ -151,8 +151,8 @@ impl AlertConfig {
     }
 
     /// The filter and times of its receivers.
-    pub(crate) fn rules(&self) -> Rules {
-        Rules {
+    pub(crate) fn rules(&self) -> ReceiverRules {
+        ReceiverRules {
             least: match self.least {
                 Least::Warn => Status::Warn,
                 Least::Fail => Status::Fail,
@@ -190,9 +190,9 @@ impl AlertConfig {
         self.token_header.as_ref().map_or(AUTHORIZATION, |header| header.0.clone())
     }
 
-    pub(crate) fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
+        let mut wrong = |key: &str, problem: &str| problems.push(ValueProblem::new(key, problem));
         if self.url.is_none() && !self.mqtt {
             wrong("name", "tells nobody: set `url`, or mqtt = true");
         }
@@ -224,15 +224,15 @@ impl AlertConfig {
         problems
     }
 
-    pub(crate) fn check_problems(&self) -> Vec<Problem> {
+    pub(crate) fn check_problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         if self.checks.len() > CHECKS_MAX {
-            problems.push(Problem::new("checks", format!("has more than {CHECKS_MAX} names")));
+            problems.push(ValueProblem::new("checks", format!("has more than {CHECKS_MAX} names")));
         }
         for (index, check) in self.checks.iter().enumerate() {
             if check.is_empty() || check.len() > CHECK_BYTES_MAX || check.contains(char::is_control) {
                 let problem = format!("is empty, longer than {CHECK_BYTES_MAX} bytes or has a control character");
-                problems.push(Problem::new(format!("checks[{index}]"), problem));
+                problems.push(ValueProblem::new(format!("checks[{index}]"), problem));
             }
         }
         problems
@@ -275,12 +275,12 @@ mod tests {
 
     #[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
     #[serde(default)]
-    struct File {
+    struct AlertsFile {
         alert: AlertsConfig,
     }
 
     fn read(text: &str) -> AlertsConfig {
-        toml_check::parse::<File>("f", text).unwrap().alert
+        toml_check::parse::<AlertsFile>("f", text).unwrap().alert
     }
 
     #[track_caller]

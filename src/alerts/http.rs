@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use ledge_part::api_error::ApiError;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{OPERATE, VIEW};
-use ledge_part::route::{PathParts, Route, Scope};
+use ledge_part::route::{PathParts, Route, RouteScope};
 use serde::Serialize;
 
 use crate::alerts::Alerts;
@@ -17,8 +17,8 @@ use crate::receiver::Receiver;
 
 /// The routes of alerts.
 pub const ROUTES: &[Route<Alerts>] = &[
-    Route::get("/alerts", VIEW, || get(status)).scope(Scope::Box),
-    Route::post("/alerts/{alert}/test", OPERATE, || post(test)).scope(Scope::Box).recorded_as("alert_test"),
+    Route::get("/alerts", VIEW, || get(status)).scope(RouteScope::Box),
+    Route::post("/alerts/{alert}/test", OPERATE, || post(test)).scope(RouteScope::Box).recorded_as("alert_test"),
 ];
 
 /// The time after which a caller may try again while a test message is sent.

@@ -8,7 +8,7 @@ use ledge_part::check::Status;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::tracker::{Due, News};
+use crate::tracker::{DueAlert, News};
 
 /// The check of a test message.
 const TEST_CHECK: &str = "test";
@@ -52,8 +52,8 @@ pub fn schema() -> schemars::Schema {
 
 impl<'a> AlertMessage<'a> {
     /// The message of a change.
-    pub fn new(device: &'a DeviceName, alert: &'a AlertName, due: &'a Due, now_ms: u64) -> Self {
-        let Due { check, news, severity, since_ms, detail, advice } = due;
+    pub fn new(device: &'a DeviceName, alert: &'a AlertName, due: &'a DueAlert, now_ms: u64) -> Self {
+        let DueAlert { check, news, severity, since_ms, detail, advice } = due;
         let (status, is_reminder) = match news {
             News::Firing => ("firing", false),
             News::Reminder => ("firing", true),
@@ -137,7 +137,7 @@ mod tests {
             News::Resolved => ("5.0 GiB of 9.0 GiB free", None),
             _ => ("1.0 MiB of 9.0 GiB free", Some("free disk space".to_owned())),
         };
-        let due = Due {
+        let due = DueAlert {
             check: "state".into(),
             news,
             severity: Status::Fail,
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_long_detail_is_cut() {
         assert_eq!(beginning(&"ä".repeat(DETAIL_CHARS_MAX)), "ä".repeat(DETAIL_CHARS_MAX));
-        let due = Due {
+        let due = DueAlert {
             check: "cameras".into(),
             news: News::Firing,
             severity: Status::Fail,

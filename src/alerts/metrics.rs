@@ -3,7 +3,7 @@
 use std::fmt::Error;
 use std::sync::Arc;
 
-use ledge_part::metrics::{Labels, family, gauge_value};
+use ledge_part::metrics::{MetricLabels, family, gauge_value};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -27,6 +27,6 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, receivers: &[Arc<Receiver>]) 
     family(encoder, "alert_checks_firing", "Checks that are wrong for longer than hold_s", firing)
 }
 
-fn labels(receiver: &Receiver) -> Labels {
+fn labels(receiver: &Receiver) -> MetricLabels {
     vec![("alert", receiver.alert.to_string()), ("way", receiver.way.name().to_owned())]
 }

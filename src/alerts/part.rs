@@ -3,14 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
 use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
 use ledge_part::section::{DoctorContext, Section};
-use ledge_part::{Environment, Part};
+use ledge_part::{Environment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::alerts::Alerts;
@@ -24,16 +24,17 @@ impl Section for AlertsConfig {
         files.flatten().for_each(|file| file.resolve(root));
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         if self.0.len() > ALERTS_MAX {
-            problems.push(Problem::new(format!("[{ALERTS_MAX}]"), format!("is one more than {ALERTS_MAX} alerts")));
+            problems
+                .push(ValueProblem::new(format!("[{ALERTS_MAX}]"), format!("is one more than {ALERTS_MAX} alerts")));
         }
         for (index, alert) in self.0.iter().enumerate() {
             let within = format!("[{index}]");
             if self.0.iter().take(index).any(|earlier| earlier.name == alert.name) {
                 let problem = format!("{} is the name of two alerts", alert.name);
-                problems.push(Problem::new(format!("{within}.name"), problem));
+                problems.push(ValueProblem::new(format!("{within}.name"), problem));
             }
             let own = alert.problems().into_iter().chain(alert.check_problems());
             problems.extend(own.map(|problem| problem.within(&within)));
@@ -52,7 +53,7 @@ impl Section for AlertsConfig {
     }
 }
 
-impl Part for Alerts {
+impl Subsystem for Alerts {
     fn name(&self) -> &'static str {
         "alerts"
     }

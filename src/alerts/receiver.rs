@@ -13,9 +13,9 @@ use ledge_service::off_thread::blocking;
 use tokio::sync::Notify;
 
 use crate::message::AlertMessage;
-use crate::store::{AllTold, Store};
+use crate::store::{AlertStore, AllTold};
 use crate::tracker::{Failures, News, Tracker};
-use crate::webhook::{SendError, Webhook};
+use crate::webhook::{Webhook, WebhookError};
 
 /// The pause after the first failure. Each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_mins(10);
 const FAILURES_MAX: usize = 2;
 
 /// Publishes messages at the broker. It never waits.
-pub trait Publish: Debug + Send + Sync {
+pub trait AlertPublisher: Debug + Send + Sync {
     /// The address of the broker.
     fn broker(&self) -> &str;
 
@@ -43,7 +43,7 @@ pub trait Publish: Debug + Send + Sync {
 #[derive(Debug)]
 pub enum Way {
     Webhook(Webhook),
-    Broker(Arc<dyn Publish>),
+    Broker(Arc<dyn AlertPublisher>),
 }
 
 impl Way {
@@ -91,13 +91,13 @@ pub struct ReceiverStatus {
 /// Keeps what receivers were told, for the next start. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Keeper {
-    store: Store,
+    store: AlertStore,
     told: Arc<tokio::sync::Mutex<AllTold>>,
 }
 
 impl Keeper {
     /// Continues with what the receivers were told before.
-    pub fn new(store: Store, told: AllTold) -> Self {
+    pub fn new(store: AlertStore, told: AllTold) -> Self {
         Self { store, told: Arc::new(tokio::sync::Mutex::new(told)) }
     }
 
@@ -184,7 +184,7 @@ impl Receiver {
     }
 
     /// Sends a message that says nothing but that it arrives.
-    pub async fn test(&self, device: &DeviceName) -> Result<(), SendError> {
+    pub async fn test(&self, device: &DeviceName) -> Result<(), WebhookError> {
         self.send(&AlertMessage::test(device, &self.alert, clock::unix_millis())).await
     }
 
@@ -225,13 +225,13 @@ impl Receiver {
         attempts.failures.take().then(|| attempts.end(None))
     }
 
-    async fn send(&self, message: &AlertMessage<'_>) -> Result<(), SendError> {
+    async fn send(&self, message: &AlertMessage<'_>) -> Result<(), WebhookError> {
         let json = Bytes::from(message.json());
         let sent = match &self.way {
             Way::Webhook(webhook) => webhook.send(json).await,
             Way::Broker(broker) => {
                 let is_taken = broker.publish(&self.alert, json);
-                is_taken.then_some(()).ok_or(SendError::NoBroker)
+                is_taken.then_some(()).ok_or(WebhookError::NoBroker)
             }
         };
         let mut error = self.error();
@@ -270,7 +270,7 @@ mod tests {
     use ledge_part::check::Status;
 
     use super::*;
-    use crate::tracker::Rules;
+    use crate::tracker::ReceiverRules;
 
     /// A broker that refuses the messages with one of these texts.
     #[derive(Debug, Default)]
@@ -279,7 +279,7 @@ mod tests {
         taken: Mutex<Vec<String>>,
     }
 
-    impl Publish for Picky {
+    impl AlertPublisher for Picky {
         fn broker(&self) -> &'static str {
             "broker"
         }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     fn receiver(broker: &Arc<Picky>) -> Receiver {
-        let rules = Rules {
+        let rules = ReceiverRules {
             least: Status::Warn,
             checks: Vec::new(),
             except: "alert shop".to_owned(),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     fn keeper(folder: &tempfile::TempDir) -> Keeper {
-        Keeper::new(Store::open(folder.path()).0, AllTold::new())
+        Keeper::new(AlertStore::open(folder.path()).0, AllTold::new())
     }
 
     #[tokio::test]

@@ -56,7 +56,7 @@ struct StoredSchema {
 
 /// The file. The default is none: nothing is written.
 #[derive(Debug, Clone, Default)]
-pub struct Store {
+pub struct AlertStore {
     path: PathBuf,
     /// False where a file that cannot be read could not be set aside: it is not overwritten.
     may_write: bool,
@@ -67,7 +67,7 @@ pub fn key(alert: &AlertName, way: &str, mark: &str) -> String {
     format!("{alert} {way} {mark}")
 }
 
-impl Store {
+impl AlertStore {
     /// Opens the file, and returns what was told before this start: nothing where there is none. One that cannot be
     /// read is set aside.
     pub fn open(state: &Path) -> (Self, AllTold) {
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, told) = Store::open(folder.path());
+        let (store, told) = AlertStore::open(folder.path());
         assert_eq!(told, AllTold::new());
         store.write(&all());
-        assert_eq!(Store::open(folder.path()).1, all());
+        assert_eq!(AlertStore::open(folder.path()).1, all());
     }
 
     #[test]
@@ -189,10 +189,10 @@ mod tests {
         let unreadable = [&later[..], b"{", b"", br#"{"schema":1,"receivers":{},"more":true}"#];
         for text in unreadable {
             durable::replace(&folder.path().join(FILE), text).unwrap();
-            let (store, told) = Store::open(folder.path());
+            let (store, told) = AlertStore::open(folder.path());
             assert_eq!(told, AllTold::new());
             store.write(&all());
-            assert_eq!(Store::open(folder.path()).1, all());
+            assert_eq!(AlertStore::open(folder.path()).1, all());
         }
         for (number, text) in (1..).zip(unreadable) {
             let aside = folder.path().join(format!("alerts.set-aside-{number}.json"));
@@ -205,7 +205,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let later = br#"{"schema":2}"#;
         durable::replace(&folder.path().join(FILE), later).unwrap();
-        let (mut store, _) = Store::open(folder.path());
+        let (mut store, _) = AlertStore::open(folder.path());
         // The file is back, and gone from where it is looked for: a rename that fails.
         durable::rename(&folder.path().join("alerts.set-aside-1.json"), &folder.path().join("kept")).unwrap();
         store.set_aside("a reason");

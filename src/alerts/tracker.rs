@@ -22,7 +22,7 @@ const CHECKS_MAX: usize = 1024;
 
 /// The filter and times of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
+pub struct ReceiverRules {
     /// The least severity: [`Status::Warn`] or [`Status::Fail`].
     pub least: Status,
     /// The names of checks, or the first words of names; empty is all.
@@ -38,14 +38,14 @@ pub struct Rules {
 /// The checks of one receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracker {
-    rules: Rules,
+    rules: ReceiverRules,
     checks: BTreeMap<String, Tracked>,
 }
 
 /// A check that is wrong, or that the receiver takes for wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tracked {
-    state: State,
+    state: AlertState,
     told: Option<Told>,
     /// As at the last look.
     detail: String,
@@ -53,7 +53,7 @@ struct Tracked {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum AlertState {
     /// Wrong, but not yet for long enough.
     Pending { since_ms: u64, lasted: Duration },
     Firing {
@@ -87,7 +87,7 @@ pub enum News {
 
 /// A message that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
+pub struct DueAlert {
     pub check: String,
     pub news: News,
     pub severity: Status,
@@ -119,7 +119,7 @@ impl News {
 
 impl Failures {
     /// Takes a message that could not be sent. Returns the number of those since the last pause.
-    pub fn add(&mut self, due: &Due) -> usize {
+    pub fn add(&mut self, due: &DueAlert) -> usize {
         self.last = Some((due.news.rank(), due.check.clone()));
         self.since_pause.insert(due.check.clone());
         self.since_pause.len()
@@ -131,7 +131,7 @@ impl Failures {
     }
 }
 
-impl Rules {
+impl ReceiverRules {
     /// The status of a check as far as the receiver wants to hear of it.
     fn status(&self, check: &Check) -> Status {
         let is_wanted = self.checks.is_empty() || self.checks.iter().any(|wanted| begins_with(&check.name, wanted));
@@ -146,9 +146,9 @@ fn begins_with(name: &str, words: &str) -> bool {
 
 impl Tracker {
     /// A receiver that was told this by an earlier start.
-    pub fn new(rules: Rules, told: BTreeMap<String, Told>) -> Self {
+    pub fn new(rules: ReceiverRules, told: BTreeMap<String, Told>) -> Self {
         let tracked = |(name, told): (String, Told)| {
-            let state = State::Firing { since_ms: told.since_ms, severity: told.severity, other: None };
+            let state = AlertState::Firing { since_ms: told.since_ms, severity: told.severity, other: None };
             (name, Tracked { state, told: Some(told), detail: String::new(), advice: None })
         };
         Self { rules, checks: told.into_iter().take(CHECKS_MAX).map(tracked).collect() }
@@ -177,9 +177,9 @@ impl Tracker {
                 continue;
             }
             let state = if self.rules.hold.is_zero() {
-                State::Firing { since_ms: now_ms, severity: status, other: None }
+                AlertState::Firing { since_ms: now_ms, severity: status, other: None }
             } else {
-                State::Pending { since_ms: now_ms, lasted: Duration::ZERO }
+                AlertState::Pending { since_ms: now_ms, lasted: Duration::ZERO }
             };
             let Check { detail, advice, .. } = check;
             self.checks.insert(name.to_owned(), Tracked { state, told: None, detail, advice });
@@ -188,7 +188,7 @@ impl Tracker {
 
     /// The next message that is due at `now_ms`: in their order the one behind the last failure, and none that failed
     /// since the last pause.
-    pub fn due(&self, now_ms: u64, failures: &Failures) -> Option<Due> {
+    pub fn due(&self, now_ms: u64, failures: &Failures) -> Option<DueAlert> {
         let due = self.checks.iter().filter(|(name, _)| !failures.since_pause.contains(*name));
         let due = due.filter_map(|(name, tracked)| {
             let (news, severity, since_ms) = tracked.news(&self.rules, now_ms)?;
@@ -201,7 +201,7 @@ impl Tracker {
         })?;
         // A check that is right again needs no remedy.
         let advice = tracked.advice.clone().filter(|_| news != News::Resolved);
-        Some(Due { check: check.clone(), news, severity, since_ms, detail: tracked.detail.clone(), advice })
+        Some(DueAlert { check: check.clone(), news, severity, since_ms, detail: tracked.detail.clone(), advice })
     }
 
     /// The number of messages that are due at `now_ms`.
@@ -210,7 +210,7 @@ impl Tracker {
     }
 
     /// The receiver has got a message, at `now_ms`. The state may have changed since the message was made.
-    pub fn told(&mut self, sent: &Due, now_ms: u64) {
+    pub fn told(&mut self, sent: &DueAlert, now_ms: u64) {
         let told = match sent.news {
             News::Resolved => None,
             News::Firing | News::Reminder => {
@@ -219,7 +219,7 @@ impl Tracker {
         };
         // It may have been forgotten while the message was on its way.
         let forgotten = || Tracked {
-            state: State::Resolved { since_ms: sent.since_ms },
+            state: AlertState::Resolved { since_ms: sent.since_ms },
             told: None,
             detail: String::new(),
             advice: None,
@@ -235,7 +235,7 @@ impl Tracker {
 
     /// The names of the checks that are firing.
     pub fn firing(&self) -> impl Iterator<Item = &str> {
-        let firing = self.checks.iter().filter(|(_, tracked)| matches!(tracked.state, State::Firing { .. }));
+        let firing = self.checks.iter().filter(|(_, tracked)| matches!(tracked.state, AlertState::Firing { .. }));
         firing.map(|(name, _)| name.as_str())
     }
 }
@@ -260,45 +260,47 @@ impl Tracked {
     fn step(&mut self, status: Status, elapsed: Duration, hold: Duration) {
         let is_wrong = status != Status::Ok;
         self.state = match self.state.clone() {
-            State::Pending { since_ms, lasted } if is_wrong => {
+            AlertState::Pending { since_ms, lasted } if is_wrong => {
                 let lasted = lasted.saturating_add(elapsed);
                 if lasted >= hold {
-                    State::Firing { since_ms, severity: status, other: None }
+                    AlertState::Firing { since_ms, severity: status, other: None }
                 } else {
-                    State::Pending { since_ms, lasted }
+                    AlertState::Pending { since_ms, lasted }
                 }
             }
-            State::Firing { since_ms, severity, .. } if status == severity => {
-                State::Firing { since_ms, severity, other: None }
+            AlertState::Firing { since_ms, severity, .. } if status == severity => {
+                AlertState::Firing { since_ms, severity, other: None }
             }
-            State::Firing { since_ms, severity, other } => {
+            AlertState::Firing { since_ms, severity, other } => {
                 let lasted = match other {
                     Some((before, lasted)) if before == status => lasted.saturating_add(elapsed),
                     _ => Duration::ZERO,
                 };
                 match (lasted >= hold, is_wrong) {
-                    (true, true) => State::Firing { since_ms, severity: status, other: None },
-                    (true, false) => State::Resolved { since_ms },
-                    (false, _) => State::Firing { since_ms, severity, other: Some((status, lasted)) },
+                    (true, true) => AlertState::Firing { since_ms, severity: status, other: None },
+                    (true, false) => AlertState::Resolved { since_ms },
+                    (false, _) => AlertState::Firing { since_ms, severity, other: Some((status, lasted)) },
                 }
             }
             // The receiver could not be told that it was right. It takes it for wrong since the time that it knows.
-            State::Resolved { since_ms } if is_wrong && hold.is_zero() => {
-                State::Firing { since_ms, severity: status, other: None }
+            AlertState::Resolved { since_ms } if is_wrong && hold.is_zero() => {
+                AlertState::Firing { since_ms, severity: status, other: None }
             }
-            State::Resolved { since_ms } if is_wrong => State::Pending { since_ms, lasted: Duration::ZERO },
-            State::Pending { since_ms, .. } | State::Resolved { since_ms } => State::Resolved { since_ms },
+            AlertState::Resolved { since_ms } if is_wrong => AlertState::Pending { since_ms, lasted: Duration::ZERO },
+            AlertState::Pending { since_ms, .. } | AlertState::Resolved { since_ms } => {
+                AlertState::Resolved { since_ms }
+            }
         };
     }
 
     /// True once neither this box nor the receiver takes it for wrong.
     fn is_forgotten(&self) -> bool {
-        matches!(self.state, State::Resolved { .. }) && self.told.is_none()
+        matches!(self.state, AlertState::Resolved { .. }) && self.told.is_none()
     }
 
-    fn news(&self, rules: &Rules, now_ms: u64) -> Option<(News, Status, u64)> {
+    fn news(&self, rules: &ReceiverRules, now_ms: u64) -> Option<(News, Status, u64)> {
         match (&self.state, self.told) {
-            (State::Firing { since_ms, severity, .. }, told) => match told {
+            (AlertState::Firing { since_ms, severity, .. }, told) => match told {
                 Some(told) if told.severity == *severity => {
                     let repeat = rules.repeat.filter(|_| *severity == Status::Fail)?;
                     let age = Duration::from_millis(now_ms.saturating_sub(told.at_ms));
@@ -306,8 +308,8 @@ impl Tracked {
                 }
                 _ => Some((News::Firing, *severity, *since_ms)),
             },
-            (State::Resolved { since_ms, .. }, Some(told)) => Some((News::Resolved, told.severity, *since_ms)),
-            (State::Resolved { .. }, None) | (State::Pending { .. }, _) => None,
+            (AlertState::Resolved { since_ms, .. }, Some(told)) => Some((News::Resolved, told.severity, *since_ms)),
+            (AlertState::Resolved { .. }, None) | (AlertState::Pending { .. }, _) => None,
         }
     }
 }

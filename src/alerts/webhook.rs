@@ -28,7 +28,7 @@ pub struct Webhook {
 
 /// The reason why a message did not arrive. It does not name the path of the webhook, which may be a secret.
 #[derive(Debug, thiserror::Error)]
-pub enum SendError {
+pub enum WebhookError {
     #[error("{0}")]
     Http(String),
     #[error(transparent)]
@@ -57,11 +57,11 @@ impl Webhook {
     }
 
     /// Sends a message, and waits until the receiver has it.
-    pub async fn send(&self, message: Bytes) -> Result<(), SendError> {
-        timeout(SEND_TIMEOUT, self.post(message)).await.unwrap_or(Err(SendError::Late))
+    pub async fn send(&self, message: Bytes) -> Result<(), WebhookError> {
+        timeout(SEND_TIMEOUT, self.post(message)).await.unwrap_or(Err(WebhookError::Late))
     }
 
-    async fn post(&self, message: Bytes) -> Result<(), SendError> {
+    async fn post(&self, message: Bytes) -> Result<(), WebhookError> {
         let token = match self.token_file.clone() {
             None => None,
             // Read each time: a new secret needs no restart, and none is kept.
@@ -75,12 +75,12 @@ impl Webhook {
         let answer = self.client.post(&self.path, login, message).await.map_err(without_path)?;
         match answer.status {
             200..300 => Ok(()),
-            status => Err(SendError::Status { status, retry_after: answer.retry_after }),
+            status => Err(WebhookError::Status { status, retry_after: answer.retry_after }),
         }
     }
 }
 
-impl SendError {
+impl WebhookError {
     /// The pause that the receiver asks for.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -90,8 +90,8 @@ impl SendError {
     }
 }
 
-fn without_path(error: HttpError) -> SendError {
-    SendError::Http(match error {
+fn without_path(error: HttpError) -> WebhookError {
+    WebhookError::Http(match error {
         HttpError::Redirect { at, status, .. } => {
             format!("{at} redirects (status {status}), which is not followed: set `url` to the address it redirects to")
         }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
 use ledge_service::audit_event::feature::ENTITIES;
-use ledge_service::audit_event::inference::{Detail, Policy};
+use ledge_service::audit_event::inference::{RecordDetail, RecordPolicy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::live::otlp::OtlpConfig;
@@ -24,7 +24,7 @@ pub struct AuditConfig {
     /// The folder of the log.
     pub path: PathBuf,
     /// The detail of inference records: one for each call, or one for each minute and caller.
-    pub inference: Detail,
+    pub inference: RecordDetail,
     /// Models whose calls each have a record, regardless of `inference`.
     pub calls: BTreeSet<ModelName>,
     /// Number of entities that a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A
@@ -55,7 +55,7 @@ impl Default for AuditConfig {
     fn default() -> Self {
         Self {
             path: "audit".into(),
-            inference: Detail::default(),
+            inference: RecordDetail::default(),
             calls: BTreeSet::new(),
             feature_entities: ENTITIES,
             quota_mb: 512,
@@ -189,9 +189,9 @@ impl SyncConfig {
     }
 
     /// Mistakes, with keys relative to `[audit]`.
-    pub(crate) fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
-        let mut add = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
+        let mut add = |key: &str, problem: &str| problems.push(ValueProblem::new(key, problem));
         let (id, secret) = (&self.access_key_id_file, &self.secret_access_key_file);
         if id.is_some() != secret.is_some() {
             let problem = "`access_key_id_file` and `secret_access_key_file` go together: set both, or neither";
@@ -231,8 +231,8 @@ impl<'de> Deserialize<'de> for SyncAddress {
 
 impl AuditConfig {
     /// The calls that have a record of their own.
-    pub fn policy(&self) -> Policy {
-        Policy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
+    pub fn policy(&self) -> RecordPolicy {
+        RecordPolicy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
     }
 
     /// [`SyncConfig::interval_s`].
@@ -268,7 +268,7 @@ mod tests {
     use ledge_egress::EgressConfig;
     use ledge_part::section::Section;
 
-    fn problems(text: &str, egress: &str) -> Vec<Problem> {
+    fn problems(text: &str, egress: &str) -> Vec<ValueProblem> {
         let egress: EgressConfig = toml_check::parse("e", egress).unwrap();
         let config = toml_check::parse::<AuditConfig>("f", text).unwrap();
         let destinations = config.destinations().into_iter().flat_map(|destination| destination.problems(&egress));

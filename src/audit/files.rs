@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ledge_egress::{
-    Allowed, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings, WebAddress,
+    AllowedDestination, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings, WebAddress,
 };
 use ledge_service::audit_event::AuditSink;
 use tlog_tiles::Hash;
@@ -212,7 +212,8 @@ impl WebLog {
     /// A log at an address that was named on the command line. Only this address may be connected to.
     pub fn new(address: WebAddress, tls: TlsSettings) -> Self {
         let region = "named".parse().into_iter();
-        let allow = region.map(|region| Allowed { host: address.at.clone(), region, send: vec![Content::Request] });
+        let allow =
+            region.map(|region| AllowedDestination { host: address.at.clone(), region, send: vec![Content::Request] });
         let egress = EgressConfig { residency: Vec::new(), allow: allow.collect() };
         let egress = Egress::new(&egress, AuditSink::to_nowhere());
         let settings = HttpSettings { at: address.at.clone(), tls: address.tls.then_some(tls), proxy: None };

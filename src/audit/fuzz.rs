@@ -7,7 +7,7 @@ use tlog_tiles::{Hash, node_hash, record_hash};
 
 use super::key::{AuditKey, SignedCheckpoint};
 use super::layout::{TilePath, entries, push_entry, whole_entries};
-use super::proof::Proof;
+use super::proof::InclusionProof;
 use super::record::AuditRecord;
 
 /// A log of two records, the proof of the second, and the key that signed it. The key is public, and signs nothing
@@ -15,7 +15,7 @@ use super::record::AuditRecord;
 struct Genuine {
     key: AuditKey,
     checkpoint: SignedCheckpoint,
-    proof: Proof,
+    proof: InclusionProof,
 }
 
 static GENUINE: LazyLock<Genuine> = LazyLock::new(|| {
@@ -25,7 +25,8 @@ static GENUINE: LazyLock<Genuine> = LazyLock::new(|| {
     let key = AuditKey::new("ledge.audit/box-1", &[7; 32]);
     let checkpoint = key.sign("ledge.audit/box-1/1", 2, node_hash(first, record_hash(record)));
     let checkpoint = checkpoint.unwrap_or_else(|error| unreachable!("{error}"));
-    let proof = Proof { record: record.to_vec(), index: 1, hashes: vec![first], checkpoint: checkpoint.note.clone() };
+    let proof =
+        InclusionProof { record: record.to_vec(), index: 1, hashes: vec![first], checkpoint: checkpoint.note.clone() };
     Genuine { key, checkpoint, proof }
 });
 
@@ -99,8 +100,8 @@ fn signed(SignedCheckpoint { origin, size, root, .. }: &SignedCheckpoint) -> (&s
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_audit_proof(data: &[u8]) -> bool {
-    let Ok(proof) = Proof::parse(data) else { return false };
-    assert_eq!(Proof::parse(&proof.to_bytes()).ok().as_ref(), Some(&proof));
+    let Ok(proof) = InclusionProof::parse(data) else { return false };
+    assert_eq!(InclusionProof::parse(&proof.to_bytes()).ok().as_ref(), Some(&proof));
     let genuine = &GENUINE.proof;
     let is_genuine = (&proof.record, proof.index, &proof.hashes) == (&genuine.record, 1, &genuine.hashes)
         && SignedCheckpoint::open(&proof.checkpoint, GENUINE.key.verifier_key()).is_ok();

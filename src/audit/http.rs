@@ -13,7 +13,7 @@ use ledge_base::clock;
 use ledge_part::api_error::ApiError;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{AUDIT, VIEW};
-use ledge_part::route::{PathParts, Route, Scope};
+use ledge_part::route::{PathParts, Route, RouteScope};
 use serde::Serialize;
 
 use crate::layout::{self, TilePath};
@@ -23,8 +23,8 @@ use crate::status::{AuditState, AuditStatus, CopyStatus, SyncStatus};
 /// The routes of the audit log.
 pub const ROUTES: &[Route<ServedLog>] = &[
     Route::get("/audit/status", VIEW, || get(status)),
-    Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).scope(Scope::Box),
-    Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).scope(Scope::Box),
+    Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).scope(RouteScope::Box),
+    Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).scope(RouteScope::Box),
 ];
 
 /// The state of the routes.

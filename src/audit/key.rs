@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::SigningKey;
 use ledge_base::durable;
 use ledge_base::names::DeviceName;
-use ledge_identity::sealing::{OpenError, Rekeyed, SealPurpose, Sealer, Survey};
+use ledge_identity::sealing::{CipherError, MasterKeyCounts, Rekeyed, SealPurpose, Sealer};
 use signed_note::{Note, StandardSigner, StandardVerifier, Verifier as _, VerifierList};
 use tlog_tiles::{Checkpoint, Hash};
 use zeroize::Zeroizing;
@@ -40,7 +40,7 @@ pub enum KeyError {
     File { path: PathBuf, error: io::Error },
     /// The file is encrypted and cannot be decrypted. No new key is made, because there is one.
     #[error("the audit key {path}: {error}", path = path.display())]
-    Sealed { path: PathBuf, error: OpenError },
+    Sealed { path: PathBuf, error: CipherError },
     #[error("{path} holds no audit key: restore it from a backup, or remove it to begin another log with a new key", path = path.display())]
     Damaged { path: PathBuf },
 }
@@ -133,7 +133,7 @@ pub(super) fn rekey(folder: &Path, sealer: &Sealer) -> Result<Rekeyed, KeyError>
 }
 
 /// Counts the key in the folder under its master key, if there is a key. Reads only.
-pub(super) fn survey(folder: &Path, survey: &mut Survey) -> Result<(), KeyError> {
+pub(super) fn survey(folder: &Path, survey: &mut MasterKeyCounts) -> Result<(), KeyError> {
     let path = folder.join(KEY_FILE);
     match std::fs::read(&path) {
         Ok(content) => survey.count(Sealer::key_of(&Zeroizing::new(content))),
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(rekey(folder.path(), &new).unwrap(), Rekeyed { plain: 0, old: 1 });
         let (again, is_new) = AuditKey::load_or_create(folder.path(), &device, &new).unwrap();
         assert!(!is_new && again.verifier_key() == key.verifier_key());
-        let mut found = Survey::default();
+        let mut found = MasterKeyCounts::default();
         survey(folder.path(), &mut found).unwrap();
         assert_eq!(found.0, [(new.current(), 1)].into());
         // Made while sealing is on, it never was plain.

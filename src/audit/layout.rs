@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The form of the folder of a log. 2: its keys may be encrypted, and a version that
 /// cannot decrypt them cannot sign.
-pub const FORM: u32 = 2;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// The number of entries, or hashes, in a whole tile.
 pub const TILE_WIDTH: u64 = 256;

@@ -20,10 +20,10 @@ use ledge_service::shutdown::Shutdown;
 
 use super::config::AuditConfig;
 use super::status::AuditState;
-pub use copy::{Acknowledged, Address, Delivery, Disclosure, Framer, LiveCopy, Requester, SendError};
+pub use copy::{Address, BatchError, DeliveryForm, Disclosure, Framer, LiveCopy, Requester, SendReceipt};
 use feed::Feed;
-use requests::Requests;
-use stream::Stream;
+use requests::LiveRequests;
+use stream::LiveStream;
 
 /// Makes the table of live copies of the sections of [`AuditConfig`] that are named. It names the other fields itself:
 /// without a line in the table, a new field of the configuration does not compile.
@@ -73,13 +73,14 @@ pub fn spawn(config: &AuditConfig, device: &DeviceName, egress: &Egress, state: 
         let (Some(address), Some(destination)) = (copy.address(), destination(copy)) else { continue };
         let feed = Feed::new(state, copy.name(), address.text.clone());
         match copy.delivery(&address, device, egress) {
-            Delivery::Stream(framer) => {
+            DeliveryForm::Stream(framer) => {
                 let tls = address.is_encrypted.then(|| copy.tls().settings());
-                let stream = Stream { egress: egress.clone(), to: address.at, tls, purpose: copy.purpose(), framer };
+                let stream =
+                    LiveStream { egress: egress.clone(), to: address.at, tls, purpose: copy.purpose(), framer };
                 shutdown.spawn(stream.run(feed, shutdown.clone()));
             }
-            Delivery::Requests(requester) => {
-                let requests = Requests::new(requester, copy.name(), &destination);
+            DeliveryForm::Requests(requester) => {
+                let requests = LiveRequests::new(requester, copy.name(), &destination);
                 shutdown.spawn(requests.run(feed, shutdown.clone()));
             }
         }

@@ -77,16 +77,16 @@ pub struct Log {
 }
 
 /// A log that was opened.
-pub struct Opened {
+pub struct OpenedLog {
     /// The log that is appended to from now on.
     pub log: Log,
     /// Cause of a new log, with the log before it; `None` when the last one continues.
-    pub begun: Option<Begun>,
+    pub begun: Option<LogBeginning>,
 }
 
 /// The reason why a log begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Begun {
+pub struct LogBeginning {
     /// `new`, `damaged`, `forked` or `renamed`.
     pub cause: &'static str,
     /// The text for the log of the daemon, where something is wrong.

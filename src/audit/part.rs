@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_base::{clock, config_path};
 use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::{Rekey, Sealer};
-use ledge_part::Part;
+use ledge_part::Subsystem;
 use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
@@ -49,7 +49,7 @@ impl Section for AuditConfig {
         self.live_copies_mut().into_iter().for_each(|copy| copy.resolve(root));
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = self.sync.problems();
         let live_copies = self.live_copies();
         for copy in &live_copies {
@@ -73,7 +73,7 @@ impl Section for AuditConfig {
     }
 }
 
-impl Part for AuditPart {
+impl Subsystem for AuditPart {
     fn name(&self) -> &'static str {
         "audit log"
     }

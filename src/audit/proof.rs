@@ -26,7 +26,7 @@ const HASHES_MAX: usize = 63;
 
 /// A proof.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Proof {
+pub struct InclusionProof {
     pub record: Vec<u8>,
     /// Its sequence number.
     pub index: u64,
@@ -61,7 +61,7 @@ pub enum ProofError {
     Files(#[from] FilesError),
 }
 
-impl Proof {
+impl InclusionProof {
     /// The text of the proof.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = format!("{HEADER}\nextra {}\nindex {}\n", STANDARD.encode(&self.record), self.index);

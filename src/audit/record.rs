@@ -165,7 +165,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_service::audit_event::inference::Outcome;
+    use ledge_service::audit_event::inference::CallOutcome;
     use ledge_service::audit_event::{Fallback, PreviousLog};
 
     fn every_event() -> Vec<AuditEvent> {
@@ -188,7 +188,7 @@ mod tests {
                 model: Some(model()),
                 version: Some(version()),
                 digest: Some("0123456789abcdef".into()),
-                outcome: Outcome::Ok,
+                outcome: CallOutcome::Ok,
                 us: 81,
                 input: Some(tag),
                 output: None,
@@ -197,7 +197,7 @@ mod tests {
                 model: None,
                 version: None,
                 digest: None,
-                outcome: Outcome::Unavailable,
+                outcome: CallOutcome::Unavailable,
                 calls: 3,
                 us: 7,
                 us_max: 4,

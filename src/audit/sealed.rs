@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ledge_identity::sealing::{Rekey, Rekeyed, Sealer, Survey};
+use ledge_identity::sealing::{MasterKeyCounts, Rekey, Rekeyed, Sealer};
 
 use super::key::{self, KeyError};
 use super::tags::{self, TagsError};
@@ -38,8 +38,8 @@ pub enum SurveyError {
 }
 
 /// Counts the keys in the folder by the master key that they are encrypted under. Reads only.
-pub fn survey(folder: &Path) -> Result<Survey, SurveyError> {
-    let mut survey = Survey::default();
+pub fn survey(folder: &Path) -> Result<MasterKeyCounts, SurveyError> {
+    let mut survey = MasterKeyCounts::default();
     key::survey(folder, &mut survey)?;
     tags::survey(folder, &mut survey)?;
     Ok(survey)

@@ -30,13 +30,13 @@ use super::record::AuditRecord;
 use super::status::{AuditState, PublishedHead, SyncNews, SyncStatus};
 pub use error::SyncError;
 use hint::Hint;
-use remote::{Remote, Server};
+use remote::{AuditServer, Remote};
 pub use settings::SyncSettings;
 use tiles::SignedLog;
-use upload::Upload;
+use upload::LogUpload;
 
 /// The times of sending.
-const UPLOAD_PACE: Pace = Pace {
+const UPLOAD_PACE: SyncPace = SyncPace {
     gather_delay: Duration::from_secs(2),
     interval_min: Duration::from_secs(10),
     retry_pause_min: Duration::from_secs(2),
@@ -45,7 +45,7 @@ const UPLOAD_PACE: Pace = Pace {
 
 /// The times of sending, besides `interval_s`.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct SyncPace {
     /// Time that urgent records, and those that fill a tile, wait for others.
     gather_delay: Duration,
     /// The shortest time between two uploads, even of urgent records: each upload leaves files of partial tiles.
@@ -67,7 +67,7 @@ impl SyncConfig {
 
 /// Copies the log until the daemon stops. Returns at once when the log stays here.
 pub async fn run(settings: SyncSettings, egress: Egress, state: AuditState, shutdown: Shutdown) {
-    let server = match Server::of(&settings, &egress) {
+    let server = match AuditServer::of(&settings, &egress) {
         None => return,
         Some(Ok(server)) => server,
         Some(Err(error)) => {
@@ -84,10 +84,10 @@ pub async fn run(settings: SyncSettings, egress: Egress, state: AuditState, shut
 
 struct SyncTask {
     settings: SyncSettings,
-    server: Server,
+    server: AuditServer,
     state: AuditState,
     hint: Hint,
-    pace: Pace,
+    pace: SyncPace,
     backoff: Backoff,
     /// Logs that are done: complete on the platform, or not to be copied.
     closed: BTreeSet<u32>,
@@ -96,7 +96,7 @@ struct SyncTask {
 }
 
 impl SyncTask {
-    fn new(settings: SyncSettings, server: Server, state: AuditState, pace: Pace) -> Self {
+    fn new(settings: SyncSettings, server: AuditServer, state: AuditState, pace: SyncPace) -> Self {
         let url = settings.config.url.as_ref().map(ToString::to_string).unwrap_or_default();
         let hint = Hint::read(&settings.folder, &url);
         state.update(|status| status.sync = Some(SyncStatus { url, ..SyncStatus::default() }));
@@ -225,7 +225,7 @@ impl SyncTask {
         let size = head.size;
         let local = LocalLog::open(&log_folder(&self.settings.folder, generation));
         let log = SignedLog { generation, local, head: Arc::new(head), sent: 0 };
-        let mut upload = Upload { settings: &self.settings, remote, hint: &mut self.hint, made_progress };
+        let mut upload = LogUpload { settings: &self.settings, remote, hint: &mut self.hint, made_progress };
         upload.send(log).await?;
         self.state.tell(SyncNews::Has { generation, size });
         Ok(())

@@ -26,13 +26,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_identity::sealing::{Rekeyed, Sealer, Survey};
+use ledge_identity::sealing::{MasterKeyCounts, Rekeyed, Sealer};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::TagKey;
 use serde::{Deserialize, Serialize};
 
 pub use error::TagsError;
-use files::{Folder, KeyFile};
+use files::{TagFolder, TagKeyFile};
 
 /// Running time in milliseconds for which the wall clock must show that a key is old enough.
 const CLOCK_AGREEMENT_MS: u64 = DAY_MS;
@@ -48,12 +48,12 @@ const LAST_DAY: u64 = 2_932_896;
 /// The keys of this box, for the writer of the log.
 #[derive(Debug)]
 pub struct Tags {
-    folder: Folder,
+    folder: TagFolder,
     period_ms: u64,
     /// 0: keys are kept for ever.
     keep_ms: u64,
     current: Arc<TagKey>,
-    list: KeyList,
+    list: TagKeyList,
     /// Running time in `list` that is not on the disk yet.
     uncounted: u64,
     turned: Instant,
@@ -64,17 +64,17 @@ pub struct Tags {
 /// The list of the keys: `tags/list.json`. It shows when a key is gone, also after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct KeyList {
+struct TagKeyList {
     /// The highest number of a period so far.
     last: u32,
-    keys: Vec<KeyEntry>,
+    keys: Vec<TagKeyEntry>,
     /// Events that may not be in the log yet.
     untold: Vec<AuditEvent>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct KeyEntry {
+struct TagKeyEntry {
     period: u32,
     begins_ms: u64,
     ends_ms: u64,
@@ -94,7 +94,7 @@ impl Tags {
         now_ms: u64,
         sealer: &Sealer,
     ) -> Result<(Self, Vec<AuditEvent>), TagsError> {
-        let folder = Folder::create(audit, sealer)?;
+        let folder = TagFolder::create(audit, sealer)?;
         let mut list = Self::read_list(&folder)?;
         let mut untold = std::mem::take(&mut list.untold);
         untold.extend(adopt_unlisted(&folder, &mut list)?);
@@ -140,7 +140,7 @@ impl Tags {
         if self.list.untold.is_empty() {
             return Ok(());
         }
-        let list = KeyList { untold: Vec::new(), ..self.list.clone() };
+        let list = TagKeyList { untold: Vec::new(), ..self.list.clone() };
         self.save(list)
     }
 
@@ -192,7 +192,7 @@ impl Tags {
     /// The key for now: that of the last period, unless the period is over.
     fn current_key(
         &self,
-        list: &mut KeyList,
+        list: &mut TagKeyList,
         now: u64,
         events: &mut Vec<AuditEvent>,
     ) -> Result<Arc<TagKey>, TagsError> {
@@ -215,7 +215,7 @@ impl Tags {
         let ends_ms = now.saturating_add(self.period_ms);
         let file = self.folder.make(period, now, ends_ms)?;
         list.last = period;
-        list.keys.push(KeyEntry { period, begins_ms: now, ends_ms, ran_ms: 0, due_ms: 0 });
+        list.keys.push(TagKeyEntry { period, begins_ms: now, ends_ms, ran_ms: 0, due_ms: 0 });
         events.push(AuditEvent::TagKeyMade { period });
         Ok(Arc::new(file.tag_key()))
     }
@@ -233,19 +233,19 @@ impl Tags {
         }
     }
 
-    fn is_expired(&self, key: &KeyEntry) -> bool {
+    fn is_expired(&self, key: &TagKeyEntry) -> bool {
         self.keep_ms > 0 && (key.due_ms >= CLOCK_AGREEMENT_MS || key.ran_ms >= self.keep_ms)
     }
 
-    fn save(&mut self, list: KeyList) -> Result<(), TagsError> {
+    fn save(&mut self, list: TagKeyList) -> Result<(), TagsError> {
         self.folder.save_list(&list)?;
         self.list = list;
         self.uncounted = 0;
         Ok(())
     }
 
-    fn read_list(folder: &Folder) -> Result<KeyList, TagsError> {
-        match folder.read_list::<KeyList>() {
+    fn read_list(folder: &TagFolder) -> Result<TagKeyList, TagsError> {
+        match folder.read_list::<TagKeyList>() {
             Ok(Some(mut list)) => {
                 list.keys.sort_by_key(|key| key.period);
                 return Ok(list);
@@ -258,22 +258,22 @@ impl Tags {
             Err(error) => return Err(error),
         }
         // The keys in the folder were not just made.
-        Ok(KeyList { last: folder.periods()?.last().copied().unwrap_or(0), ..KeyList::default() })
+        Ok(TagKeyList { last: folder.periods()?.last().copied().unwrap_or(0), ..TagKeyList::default() })
     }
 }
 
 /// Adds the keys that are not in the list: it was lost, or a power cut came after a key was made and before it was
 /// listed.
-fn adopt_unlisted(folder: &Folder, list: &mut KeyList) -> Result<Vec<AuditEvent>, TagsError> {
+fn adopt_unlisted(folder: &TagFolder, list: &mut TagKeyList) -> Result<Vec<AuditEvent>, TagsError> {
     let mut events = Vec::new();
     let before = list.last;
     for period in folder.periods()? {
         // A damaged key is set aside, and destroyed as late as any other.
-        let Some(KeyFile { begins_ms, ends_ms, .. }) = folder.read_or_set_aside(period)? else { continue };
+        let Some(TagKeyFile { begins_ms, ends_ms, .. }) = folder.read_or_set_aside(period)? else { continue };
         if list.keys.iter().any(|key| key.period == period) {
             continue;
         }
-        list.keys.push(KeyEntry { period, begins_ms, ends_ms, ran_ms: 0, due_ms: 0 });
+        list.keys.push(TagKeyEntry { period, begins_ms, ends_ms, ran_ms: 0, due_ms: 0 });
         if period > before {
             list.last = list.last.max(period);
             events.push(AuditEvent::TagKeyMade { period });
@@ -284,8 +284,8 @@ fn adopt_unlisted(folder: &Folder, list: &mut KeyList) -> Result<Vec<AuditEvent>
 }
 
 /// Tells whether two lists differ only in how long the daemon has run.
-fn same_but_counts(one: &KeyList, other: &KeyList) -> bool {
-    let periods = |list: &KeyList| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
+fn same_but_counts(one: &TagKeyList, other: &TagKeyList) -> bool {
+    let periods = |list: &TagKeyList| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
     (one.last, &one.untold, periods(one)) == (other.last, &other.untold, periods(other))
 }
 
@@ -293,22 +293,22 @@ fn same_but_counts(one: &KeyList, other: &KeyList) -> bool {
 /// within one turn, begins another period if the key was in use, and records it. When this returns, the files are gone
 /// for good; for their blocks see above.
 pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
-    Folder::of(audit, &Sealer::none()).destroy(period)
+    TagFolder::of(audit, &Sealer::none()).destroy(period)
 }
 
 /// Encrypts every key under the current master key, unless it is already.
 pub(super) fn rekey(audit: &Path, sealer: &Sealer, done: &mut Rekeyed) -> Result<(), TagsError> {
-    Folder::of(audit, sealer).rekey(done)
+    TagFolder::of(audit, sealer).rekey(done)
 }
 
 /// Counts the keys by the master key that they are encrypted under. Reads only.
-pub(super) fn survey(audit: &Path, survey: &mut Survey) -> Result<(), TagsError> {
-    Folder::of(audit, &Sealer::none()).survey(survey)
+pub(super) fn survey(audit: &Path, survey: &mut MasterKeyCounts) -> Result<(), TagsError> {
+    TagFolder::of(audit, &Sealer::none()).survey(survey)
 }
 
 /// All existing keys, oldest first, to find the original of a tag.
 pub fn all(audit: &Path, sealer: &Sealer) -> Result<Vec<TagKey>, TagsError> {
-    let folder = Folder::of(audit, sealer);
+    let folder = TagFolder::of(audit, sealer);
     let periods = folder.periods()?;
     periods.into_iter().map(|period| folder.read(period).map(|file| file.tag_key())).collect()
 }

@@ -17,9 +17,9 @@ use super::files::{FilesError, LogFiles};
 use super::key::{CheckpointError, SignedCheckpoint};
 use super::layout::{TileKind, TilePath, whole_entries};
 use super::record::AuditRecord;
-use findings::{Finding, FindingKind, Findings};
-use summary::Summary;
-use walk::Walk;
+use findings::{FindingKind, LogFinding, LogFindings};
+use summary::LogSummary;
+use walk::LogWalk;
 
 /// The most records in a log: a box that writes a million a second would need 2,000 years for them.
 pub const RECORDS_MAX: u64 = 1 << 56;
@@ -36,7 +36,7 @@ pub struct LogToVerify {
 
 /// The logs of a box to verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum VerifyScope {
     /// One that was named. Others next to it do not matter.
     One,
     /// All of them, the first one first: none may be missing.
@@ -62,8 +62,8 @@ pub struct LogReport {
     pub unsigned: u64,
     /// The size of the earlier checkpoint that this log was found to contain.
     pub contains: Option<u64>,
-    pub summary: Summary,
-    pub findings: Vec<Finding>,
+    pub summary: LogSummary,
+    pub findings: Vec<LogFinding>,
     /// The number of further findings that are not listed.
     pub more: u64,
 }
@@ -111,7 +111,7 @@ impl Evidence {
 /// Verifies logs. `earlier` is a checkpoint that fits one of the keys: the log of its origin must contain it.
 pub async fn verify(
     places: &[LogToVerify],
-    scope: Scope,
+    scope: VerifyScope,
     earlier: Option<&SignedCheckpoint>,
 ) -> Result<Vec<LogReport>, FilesError> {
     let mut reports: Vec<LogReport> = Vec::new();
@@ -125,12 +125,12 @@ pub async fn verify(
     }
 
     let origins: BTreeSet<String> = reports.iter().filter_map(|report| report.origin.clone()).collect();
-    if scope == Scope::All {
+    if scope == VerifyScope::All {
         for report in &mut reports {
             let previous = report.summary.begun.as_ref().and_then(|begun| begun.previous.as_ref());
             if let Some(previous) = previous.filter(|previous| !origins.contains(&previous.origin)) {
                 let what = format!("the log before it, {} with {} records, is missing", previous.origin, previous.size);
-                report.findings.push(Finding { wrong: FindingKind::Gap, seq: None, what });
+                report.findings.push(LogFinding { wrong: FindingKind::Gap, seq: None, what });
             }
         }
     }
@@ -139,7 +139,7 @@ pub async fn verify(
         && !origins.contains(&earlier.origin)
     {
         let what = format!("the log {} of the earlier checkpoint is missing", earlier.origin);
-        report.findings.push(Finding { wrong: FindingKind::Tampered, seq: None, what });
+        report.findings.push(LogFinding { wrong: FindingKind::Tampered, seq: None, what });
     }
     Ok(reports)
 }
@@ -170,12 +170,12 @@ async fn verify_log(
         first: 0,
         unsigned: 0,
         contains: None,
-        summary: Summary::default(),
+        summary: LogSummary::default(),
         findings: Vec::new(),
         more: 0,
     };
 
-    let mut findings = Findings::default();
+    let mut findings = LogFindings::default();
     let opened = if let Some(note) = files.checkpoint().await? {
         open(&note, keys, *generation, &mut findings)
     } else {
@@ -186,7 +186,7 @@ async fn verify_log(
     if let Some((checkpoint, key)) = opened {
         let points = points(&checkpoint, earlier, follower, files, &mut findings);
         let contains = earlier.filter(|earlier| earlier.origin == checkpoint.origin).map(|earlier| earlier.size);
-        let walk = Walk::new(files, checkpoint.size, points, findings);
+        let walk = LogWalk::new(files, checkpoint.size, points, findings);
         let walked = walk.finish(checkpoint.root).await?;
         (report.origin, report.verifier_key) = (Some(checkpoint.origin), Some(key));
         (report.size, report.root) = (checkpoint.size, Some(checkpoint.root));
@@ -201,7 +201,7 @@ async fn verify_log(
 }
 
 /// Checks that the box removed the missing first records. A copy of the log has all records.
-fn check_pruned(report: &LogReport, files: &LogFiles, is_last: bool, findings: &mut Findings) {
+fn check_pruned(report: &LogReport, files: &LogFiles, is_last: bool, findings: &mut LogFindings) {
     let LogReport { first, summary, .. } = report;
     let Some(last) = first.checked_sub(1) else { return };
     if !files.is_local() {
@@ -222,7 +222,7 @@ fn open(
     note: &[u8],
     keys: &[String],
     generation: Option<u32>,
-    findings: &mut Findings,
+    findings: &mut LogFindings,
 ) -> Option<(SignedCheckpoint, String)> {
     let mut wrong = None;
     for key in keys {
@@ -264,7 +264,7 @@ fn points(
     earlier: Option<&SignedCheckpoint>,
     follower: Option<&PreviousLog>,
     files: &LogFiles,
-    findings: &mut Findings,
+    findings: &mut LogFindings,
 ) -> Vec<ExpectedRoot> {
     let mut points = Vec::new();
     let size = checkpoint.size;

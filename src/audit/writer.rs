@@ -21,7 +21,7 @@ use ledge_base::clock;
 use ledge_base::names::DeviceName;
 use ledge_base::principal::Principal;
 use ledge_identity::sealing::Sealer;
-use ledge_service::audit_event::sink::{Batch, Entry, Lost, Recorded};
+use ledge_service::audit_event::sink::{EntryBatch, LostEntries, QueuedEntry, RecordedItem};
 use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
 use super::config::AuditConfig;
@@ -30,9 +30,9 @@ use super::status::{AuditState, LiveRecord, PublishedHead};
 use append::{Appended, append};
 use clock_watch::ClockWatch;
 use entries::sum;
-use losses::{Cause, Losses};
+use losses::{LossCause, Losses};
 use open::OpenLog;
-use room::{Limits, Room};
+use room::{LogLimits, LogRoom};
 
 /// Time that records wait for others, so that they share one fsync.
 const GROUP_COMMIT_DELAY: Duration = Duration::from_millis(50);
@@ -64,12 +64,12 @@ const FORK_PAUSE_MAX: Duration = Duration::from_hours(24);
 const OWN_EVENTS_MAX: usize = 1000;
 
 /// The writer.
-pub struct Writer {
+pub struct LogWriter {
     folder: PathBuf,
     device: DeviceName,
     tag_days: (u32, u32),
     is_synced: bool,
-    limits: Limits,
+    limits: LogLimits,
     queue: AuditQueue,
     state: AuditState,
     /// Decrypts the keys, and encrypts new ones.
@@ -77,9 +77,9 @@ pub struct Writer {
     open: Option<OpenLog>,
     retry: Instant,
     losses: Losses,
-    room: Room,
+    room: LogRoom,
     /// Events of the writer itself that are not written yet.
-    own: Vec<Entry>,
+    own: Vec<QueuedEntry>,
     /// The last warning about something other than the log itself.
     warned: Option<String>,
     clock: ClockWatch,
@@ -113,7 +113,7 @@ enum WriteError {
     Quota { bytes: u64, quota: u64 },
 }
 
-impl Writer {
+impl LogWriter {
     /// A writer of the events in `queue`.
     pub fn new(
         config: &AuditConfig,
@@ -123,7 +123,7 @@ impl Writer {
         sealer: Sealer,
     ) -> Self {
         let now = Instant::now();
-        let limits = Limits { quota: config.quota_mb << 20, min_free: config.min_free_mb << 20 };
+        let limits = LogLimits { quota: config.quota_mb << 20, min_free: config.min_free_mb << 20 };
         state.update(|status| status.quota = limits.quota);
         Self {
             folder: config.path.clone(),
@@ -137,7 +137,7 @@ impl Writer {
             open: None,
             retry: now,
             losses: Losses::default(),
-            room: Room::Enough,
+            room: LogRoom::Enough,
             own: Vec::new(),
             warned: None,
             clock: ClockWatch::new(now, clock::unix_millis()),
@@ -173,12 +173,12 @@ impl Writer {
         }
     }
 
-    fn turn(&mut self, batch: Batch) {
+    fn turn(&mut self, batch: EntryBatch) {
         let (now, now_ms) = (Instant::now(), clock::unix_millis());
-        let Batch { mut entries, lost, flushes, is_urgent, is_last } = batch;
+        let EntryBatch { mut entries, lost, flushes, is_urgent, is_last } = batch;
         self.is_ending |= is_last;
         if let Some(lost) = lost {
-            self.losses.count(Cause::Queue, lost);
+            self.losses.count(LossCause::Queue, lost);
         }
 
         if now >= self.minute || is_last {
@@ -198,7 +198,7 @@ impl Writer {
 
         let written = match self.open.take() {
             None => {
-                self.lose(Cause::Log, &entries);
+                self.lose(LossCause::Log, &entries);
                 false
             }
             Some(mut open) => {
@@ -229,13 +229,19 @@ impl Writer {
         if self.own.len() < OWN_EVENTS_MAX {
             self.own.push(entry);
         } else {
-            self.lose(Cause::Log, &[entry]);
+            self.lose(LossCause::Log, &[entry]);
         }
     }
 
     /// Appends the entries for which there is room, and makes them durable. `Ok`: every event is durable, though calls
     /// may have been refused.
-    fn write(&mut self, open: &mut OpenLog, entries: Vec<Entry>, now: Instant, now_ms: u64) -> Result<(), WriteError> {
+    fn write(
+        &mut self,
+        open: &mut OpenLog,
+        entries: Vec<QueuedEntry>,
+        now: Instant,
+        now_ms: u64,
+    ) -> Result<(), WriteError> {
         self.check_tag_keys(open, now, now_ms);
         if entries.is_empty() && self.own.is_empty() && now.duration_since(self.written) >= self.idle_after {
             self.record_own(now_ms, AuditEvent::Idle);
@@ -257,18 +263,18 @@ impl Writer {
     fn write_part(
         &mut self,
         open: &mut OpenLog,
-        part: Vec<Entry>,
+        part: Vec<QueuedEntry>,
         now: Instant,
         now_ms: u64,
-    ) -> Result<(), (Cause, WriteError)> {
+    ) -> Result<(), (LossCause, WriteError)> {
         self.make_room(open, now, now_ms);
         let room = self.room;
-        if room == Room::None {
-            self.lose(Cause::Quota, &part);
-            return Err((Cause::Quota, WriteError::Quota { bytes: open.log.bytes(), quota: self.limits.quota }));
+        if room == LogRoom::None {
+            self.lose(LossCause::Quota, &part);
+            return Err((LossCause::Quota, WriteError::Quota { bytes: open.log.bytes(), quota: self.limits.quota }));
         }
 
-        let takes_calls = room == Room::Enough;
+        let takes_calls = room == LogRoom::Enough;
         let (taken, refused): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|entry| takes_calls || entries::calls(entry).is_none());
         if let Some(cause) = room.lacks() {
@@ -288,7 +294,7 @@ impl Writer {
                 self.written = now;
                 self.own.clear();
                 self.losses.told(&due, now);
-                self.count(Cause::Log, left_out);
+                self.count(LossCause::Log, left_out);
                 if let Err(error) = open.tags.told() {
                     // The next start records them again.
                     self.warn(format!("cannot save that changes of the keys for tags are recorded: {error}"));
@@ -300,7 +306,7 @@ impl Writer {
             Err(error) => {
                 // Events of the writer itself wait for the next turn: they are not lost.
                 self.losses.put_back(due);
-                let cause = if error.is_full() { Cause::Disk } else { Cause::Log };
+                let cause = if error.is_full() { LossCause::Disk } else { LossCause::Log };
                 self.count(cause, lost);
                 Err((cause, error.into()))
             }
@@ -336,15 +342,15 @@ impl Writer {
         let bytes = open.log.bytes();
         let room = match self.limits.room(bytes, room::free(&self.folder)) {
             // Its first record is needed so that the older logs reach the platform and can be removed.
-            Room::None if open.log.durable_size() == 0 => Room::EventsAlone(Cause::Quota),
+            LogRoom::None if open.log.durable_size() == 0 => LogRoom::EventsAlone(LossCause::Quota),
             room => room,
         };
-        let (before, enough) = (std::mem::replace(&mut self.room, room), room == Room::Enough);
+        let (before, enough) = (std::mem::replace(&mut self.room, room), room == LogRoom::Enough);
         if let Some(cause) = room.lacks().filter(|cause| before.lacks() != Some(*cause)) {
             self.losses.begins(cause, now);
         }
 
-        if enough != (before == Room::Enough) {
+        if enough != (before == LogRoom::Enough) {
             self.record_own(now_ms, AuditEvent::SpaceChanged { what: "audit_log".into(), enough });
             if enough {
                 tracing::info!("the audit log has room again");
@@ -413,7 +419,7 @@ impl Writer {
         }
     }
 
-    fn lose(&mut self, cause: Cause, entries: &[Entry]) {
+    fn lose(&mut self, cause: LossCause, entries: &[QueuedEntry]) {
         for entry in entries {
             entries::forget(entry, &self.queue);
         }
@@ -421,7 +427,7 @@ impl Writer {
         self.count(cause, sum(entries, since_ms));
     }
 
-    fn count(&mut self, cause: Cause, lost: Lost) {
+    fn count(&mut self, cause: LossCause, lost: LostEntries) {
         if lost.events > 0 {
             // Before callers are told that their records are durable.
             self.queue.events_lost();
@@ -470,6 +476,6 @@ impl Writer {
     }
 }
 
-fn own_entry(at_ms: u64, event: AuditEvent) -> Entry {
-    Entry { at_ms, what: Recorded::Event(Principal::Local, event) }
+fn own_entry(at_ms: u64, event: AuditEvent) -> QueuedEntry {
+    QueuedEntry { at_ms, what: RecordedItem::Event(Principal::Local, event) }
 }

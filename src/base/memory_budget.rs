@@ -1,4 +1,4 @@
-//! The memory that the calls of all callers take together. Each part counts for as long as its [`Hold`] lives.
+//! The memory that the calls of all callers take together. Each part counts for as long as its [`Reservation`] lives.
 //!
 //! The data derived from a call counts too: its tensors, its picture, and its answer until the caller has read it. Work
 //! that does not fit is not begun. No caller keeps the others out: while others want memory, it may have half of the
@@ -72,7 +72,7 @@ pub struct Account {
 /// Bytes that a call holds from the budget.
 #[derive(Debug)]
 #[must_use = "the bytes count for as long as this lives"]
-pub struct Hold {
+pub struct Reservation {
     account: Account,
     bytes: usize,
     /// The bytes that count: none of them, or all.
@@ -165,24 +165,24 @@ impl Account {
     }
 
     /// An empty hold.
-    pub fn hold(&self) -> Hold {
-        Hold { account: self.clone(), bytes: 0, counted: 0 }
+    pub fn hold(&self) -> Reservation {
+        Reservation { account: self.clone(), bytes: 0, counted: 0 }
     }
 
     /// Takes `bytes` bytes.
-    pub fn take(&self, bytes: usize) -> Result<Hold, NoRoom> {
+    pub fn take(&self, bytes: usize) -> Result<Reservation, NoRoom> {
         let mut hold = self.hold();
         hold.grow(bytes)?;
         Ok(hold)
     }
 
     /// Takes bytes that are in memory already, beyond the limit if necessary: later calls have to wait.
-    pub fn take_anyway(&self, bytes: usize) -> Hold {
+    pub fn force_reserve(&self, bytes: usize) -> Reservation {
         let counted = if bytes > UNCOUNTED_BYTES_MAX { bytes } else { 0 };
         if let Some(memory) = self.memory.as_ref().filter(|_| counted > 0) {
             memory.sums().add(&self.owner, counted);
         }
-        Hold { account: self.clone(), bytes, counted }
+        Reservation { account: self.clone(), bytes, counted }
     }
 
     /// True if `bytes` bytes would find room now.
@@ -192,7 +192,7 @@ impl Account {
     }
 }
 
-impl Hold {
+impl Reservation {
     /// The number of bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -250,23 +250,23 @@ impl Hold {
     }
 
     /// Ties the hold to `bytes`: they count until their last clone is dropped.
-    pub fn keep(self, bytes: Bytes) -> Bytes {
-        if self.counted == 0 { bytes } else { Bytes::from_owner(HeldBytes { bytes, _hold: self }) }
+    pub fn attach(self, bytes: Bytes) -> Bytes {
+        if self.counted == 0 { bytes } else { Bytes::from_owner(ReservedBytes { bytes, _hold: self }) }
     }
 }
 
-impl Drop for Hold {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
     }
 }
 
-struct HeldBytes {
+struct ReservedBytes {
     bytes: Bytes,
-    _hold: Hold,
+    _hold: Reservation,
 }
 
-impl AsRef<[u8]> for HeldBytes {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -298,7 +298,7 @@ mod tests {
     fn the_small_find_room_whatever_the_large_hold() {
         let memory = MemoryBudget::new(100_000);
         let account = memory.account(key("a"));
-        let large = account.take_anyway(100_001);
+        let large = account.force_reserve(100_001);
         let mut small = account.hold();
         assert_eq!((small.grow(UNCOUNTED_BYTES_MAX), account.has_room(UNCOUNTED_BYTES_MAX)), (Ok(()), true));
         assert_eq!(small.grow(1), Err(NoRoom), "it is not small any more");
@@ -310,7 +310,7 @@ mod tests {
     fn bytes_that_are_kept_count_as_long_as_any_of_them_is_there() {
         let memory = MemoryBudget::new(100_000);
         let account = memory.account(key("a"));
-        let bytes = account.take(50_000).unwrap().keep(vec![7; 50_000].into());
+        let bytes = account.take(50_000).unwrap().attach(vec![7; 50_000].into());
         let part = bytes.slice(49_999..);
         drop(bytes);
         assert_eq!((memory.used(), &part[..]), (50_000, &[7][..]));

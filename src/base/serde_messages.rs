@@ -107,18 +107,18 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[expect(dead_code, reason = "read, and no more")]
-    struct Row {
+    struct MessageRow {
         count: u8,
         name: Option<String>,
         pair: Option<(i8, f32)>,
         list: Option<Vec<usize>>,
         on: Option<bool>,
-        word: Option<Word>,
+        word: Option<MessageWord>,
     }
 
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum Word {
+    enum MessageWord {
         One,
         Two,
     }
@@ -155,7 +155,7 @@ mod tests {
             ("{\"count\": 1} x", "there is more text after the value at line 1 column 14"),
             ("}", "expected a value at line 1 column 1"),
         ] {
-            assert_eq!(json::<Row>(text), message, "{text}");
+            assert_eq!(json::<MessageRow>(text), message, "{text}");
         }
     }
 

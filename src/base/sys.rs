@@ -1,4 +1,4 @@
-//! System calls that no safe crate wraps. The only unsafe code besides `engine/foreign.rs`.
+//! System calls that no safe crate wraps. The only unsafe code besides `engine/ffi.rs`.
 #![expect(unsafe_code, reason = "the one place for it; each block says why it is sound")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::memory_budget::Hold;
+use crate::memory_budget::Reservation;
 
 /// The blocks of a large tensor that are read for a look at its values, and the bytes of each: a megabyte takes a tenth of
 /// a millisecond.
@@ -182,7 +182,7 @@ impl Tensor {
             }
         } else {
             let mut got = 0;
-            for element in Strings(&data) {
+            for element in BytesElements(&data) {
                 element.map_err(|(length, left)| TensorError::IncompleteString { length, left })?;
                 got += 1;
             }
@@ -195,7 +195,7 @@ impl Tensor {
 
     /// A tensor over a vector of elements, which is not copied.
     pub fn from_vec<T: Element>(shape: Vec<usize>, elements: Vec<T>) -> Result<Self, TensorError> {
-        Self::new(T::DATATYPE, shape, Bytes::from_owner(Elements(elements)))
+        Self::new(T::DATATYPE, shape, Bytes::from_owner(ElementOwner(elements)))
     }
 
     /// True when it holds NaN or an infinity. Of a large tensor only a sample is read, spread evenly.
@@ -236,8 +236,8 @@ impl Tensor {
 
     /// The same tensor, whose elements count against the memory budget until its last clone is dropped.
     #[must_use]
-    pub fn kept(self, hold: Hold) -> Self {
-        Self { data: hold.keep(self.data), ..self }
+    pub fn kept(self, hold: Reservation) -> Self {
+        Self { data: hold.attach(self.data), ..self }
     }
 
     /// The datatype of every element.
@@ -270,7 +270,7 @@ impl Tensor {
 
     /// The elements of a `BYTES` tensor. `None` for another datatype.
     pub fn strings(&self) -> Option<impl Iterator<Item = &[u8]>> {
-        (self.datatype == DataType::Bytes).then(|| Strings(&self.data).filter_map(Result::ok))
+        (self.datatype == DataType::Bytes).then(|| BytesElements(&self.data).filter_map(Result::ok))
     }
 }
 
@@ -362,9 +362,9 @@ pub fn to_f64(tensor: &Tensor) -> Option<Vec<f64>> {
 }
 
 /// Keeps a vector alive behind `Bytes`, with the alignment of its elements.
-struct Elements<T>(Vec<T>);
+struct ElementOwner<T>(Vec<T>);
 
-impl<T: NoUninit> AsRef<[u8]> for Elements<T> {
+impl<T: NoUninit> AsRef<[u8]> for ElementOwner<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }
@@ -378,9 +378,9 @@ pub fn push_string(data: &mut Vec<u8>, string: &[u8]) {
 }
 
 /// Walks the elements of `BYTES` data; an incomplete one gives its announced length and the bytes left.
-struct Strings<'a>(&'a [u8]);
+struct BytesElements<'a>(&'a [u8]);
 
-impl<'a> Iterator for Strings<'a> {
+impl<'a> Iterator for BytesElements<'a> {
     type Item = Result<&'a [u8], (usize, usize)>;
 
     fn next(&mut self) -> Option<Self::Item> {

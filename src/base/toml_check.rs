@@ -20,7 +20,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 pub use keys::{section, within};
-use reader::{Entry, MAX_MISTAKES, Notes};
+use reader::{MAX_MISTAKES, Notes, TomlEntry};
 
 /// The most entries that are read one by one, summed over all readings. After that, whole sections are left out.
 const ENTRY_READS_MAX: usize = 1_000_000;
@@ -69,14 +69,14 @@ impl fmt::Display for Mistake {
 
 /// A problem with a value that is well-formed by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct ValueProblem {
     /// The key, as in `bindings[0].publish`.
     pub key: String,
     /// The fault, and what to do about it.
     pub message: String,
 }
 
-impl Problem {
+impl ValueProblem {
     /// A problem with the value of `key`.
     pub fn new(key: impl Into<String>, message: impl fmt::Display) -> Self {
         Self { key: key.into(), message: message.to_string() }
@@ -115,9 +115,9 @@ pub struct Checked<T> {
 
 impl<T> Checked<T> {
     /// Adds the problems of the value, unless one was wrong: they may only follow from that.
-    pub fn check_value(&mut self, source: &str, problems: impl Fn(&T) -> Vec<Problem>) {
+    pub fn check_value(&mut self, source: &str, problems: impl Fn(&T) -> Vec<ValueProblem>) {
         let problems = self.value.as_ref().filter(|_| self.unread.is_empty()).map(problems);
-        self.mistakes.extend(problems.into_iter().flatten().map(|Problem { key, message }| {
+        self.mistakes.extend(problems.into_iter().flatten().map(|ValueProblem { key, message }| {
             let line = nearest(&self.places, &key, 0).map(|place| place.line);
             Mistake { line, ..Mistake::new(source, key, message) }
         }));
@@ -170,7 +170,7 @@ pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> Checked<T> {
 
     let notes = RefCell::new(Notes::default());
     checked.value = loop {
-        let error = match T::deserialize(Entry::root(&root, &notes)) {
+        let error = match T::deserialize(TomlEntry::root(&root, &notes)) {
             Ok(value) => break Some(value),
             Err(error) => error,
         };

@@ -15,16 +15,16 @@ use crate::change::{GrayPicture, Mask};
 use crate::clock::Moment;
 use crate::config::{CameraConfig, WHOLE_PICTURE, ZoneConfig};
 use crate::counters::CameraCounters;
-use crate::found::Found;
-use crate::health::{CameraState, Health};
+use crate::found::FoundObjects;
+use crate::health::{CameraHealth, CameraState};
 use crate::messages::{
-    CameraCounts, CameraEvent, CameraMessage, CameraStatus, CameraTopics, EventObject, MessageKind, OFFLINE, ONLINE,
-    Publish,
+    CameraCounts, CameraEvent, CameraMessage, CameraMessageKind, CameraPublisher, CameraStatus, CameraTopics,
+    EventObject, OFFLINE, ONLINE,
 };
 use crate::pictures_audit::{PublishedPictures, SeenPictures};
-use crate::presence::{Change, Look, Presence, Subject};
+use crate::presence::{CountChange, Look, Presence, ZoneLabel};
 use crate::recent::{PastEvent, Recent};
-use crate::zones::Point;
+use crate::zones::ZonePoint;
 
 /// The time in milliseconds after which the model is asked about a picture that shows nothing new: what changes little by
 /// little is found, too.
@@ -42,23 +42,23 @@ pub struct Camera {
     pub recent: Recent,
     topics: CameraTopics,
     mask: Mask,
-    publisher: Arc<dyn Publish>,
+    publisher: Arc<dyn CameraPublisher>,
     audit: AuditSink,
-    state: Mutex<State>,
+    state: Mutex<LookState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LookState {
     presence: Presence,
     /// The objects on the last picture that the model was asked about.
     shown: Shown,
     /// That picture, to compare others with it. `None`: the model is asked about the next one.
-    reference: Option<Reference>,
-    health: Health,
+    reference: Option<ReferencePicture>,
+    health: CameraHealth,
     /// The steady time at which the status was published last.
     status_ms: Option<u64>,
     /// The counts that were published last.
-    counts: Option<BTreeMap<Subject, usize>>,
+    counts: Option<BTreeMap<ZoneLabel, usize>>,
     /// The number of looks since the start.
     looks: u32,
     last_picture_ms: Option<u64>,
@@ -71,7 +71,7 @@ pub type CountsByZone<'a> = BTreeMap<&'a str, BTreeMap<String, usize>>;
 
 /// A picture that the model was asked about.
 #[derive(Debug)]
-struct Reference {
+struct ReferencePicture {
     hash: blake3::Hash,
     gray: Option<GrayPicture>,
     asked_ms: u64,
@@ -80,13 +80,13 @@ struct Reference {
 /// The objects on a picture, and its size in pixels.
 #[derive(Debug, Clone, Default)]
 struct Shown {
-    found: Found,
+    found: FoundObjects,
     size: (u32, u32),
 }
 
 /// The decision about a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PictureDecision {
     /// The model need not be asked.
     Unchanged,
     /// A small grey picture of it decides.
@@ -96,19 +96,19 @@ pub enum Verdict {
 
 /// The result of a look, for the picture to publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct LookResult {
     /// True if a picture of it is to be published now.
     pub wants_picture: bool,
 }
 
 impl Camera {
     /// A camera that has seen nothing. `all` is the topic of all cameras of this box.
-    pub fn new(config: CameraConfig, all: &str, publisher: Arc<dyn Publish>, audit: AuditSink) -> Self {
-        let state = State {
+    pub fn new(config: CameraConfig, all: &str, publisher: Arc<dyn CameraPublisher>, audit: AuditSink) -> Self {
+        let state = LookState {
             presence: Presence::new(config.rules()),
             shown: Shown::default(),
             reference: None,
-            health: Health::default(),
+            health: CameraHealth::default(),
             status_ms: None,
             counts: None,
             looks: 0,
@@ -128,40 +128,40 @@ impl Camera {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LookState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells whether a picture has to be compared at all.
-    pub fn judge_bytes(&self, hash: &blake3::Hash, now: Moment) -> Verdict {
+    pub fn judge_bytes(&self, hash: &blake3::Hash, now: Moment) -> PictureDecision {
         let state = self.lock();
         match &state.reference {
             // The model would find the same once more, unless it is another version by now.
             Some(reference)
                 if reference.hash == *hash && now.steady_ms.saturating_sub(reference.asked_ms) < REFRESH_MS =>
             {
-                Verdict::Unchanged
+                PictureDecision::Unchanged
             }
             // While something may appear or be gone, the model is asked: it may have missed something.
-            Some(Reference { gray: Some(_), asked_ms, .. })
+            Some(ReferencePicture { gray: Some(_), asked_ms, .. })
                 if self.compares()
                     && state.presence.is_settled()
                     && now.steady_ms.saturating_sub(*asked_ms) < REFRESH_MS =>
             {
-                Verdict::Compare
+                PictureDecision::Compare
             }
-            _ => Verdict::AskModel,
+            _ => PictureDecision::AskModel,
         }
     }
 
     /// Tells whether a picture differs from the last one that the model was asked about.
-    pub fn judge_picture(&self, gray: &GrayPicture) -> Verdict {
+    pub fn judge_picture(&self, gray: &GrayPicture) -> PictureDecision {
         let state = self.lock();
         let reference = state.reference.as_ref().and_then(|reference| reference.gray.as_ref());
         match reference.map(|reference| gray.difference(reference, &self.mask)) {
-            Some(share) if share <= self.config.change_threshold.get() => Verdict::Unchanged,
-            _ => Verdict::AskModel,
+            Some(share) if share <= self.config.change_threshold.get() => PictureDecision::Unchanged,
+            _ => PictureDecision::AskModel,
         }
     }
 
@@ -172,9 +172,9 @@ impl Camera {
 
     /// Notes a picture that shows what the last one showed. Returns this, with the size of the picture, if a picture of
     /// it is to be published now.
-    pub fn unchanged(&self, now: Moment) -> Option<(Found, (u32, u32))> {
+    pub fn unchanged(&self, now: Moment) -> Option<(FoundObjects, (u32, u32))> {
         let mut state = self.lock();
-        let Seen { wants_picture } = self.look(&mut state, now);
+        let LookResult { wants_picture } = self.look(&mut state, now);
         wants_picture.then(|| (state.shown.found.clone(), state.shown.size))
     }
 
@@ -184,11 +184,11 @@ impl Camera {
         hash: blake3::Hash,
         gray: Option<GrayPicture>,
         size: (u32, u32),
-        found: Found,
+        found: FoundObjects,
         now: Moment,
-    ) -> Seen {
+    ) -> LookResult {
         let mut state = self.lock();
-        state.reference = Some(Reference { hash, gray, asked_ms: now.steady_ms });
+        state.reference = Some(ReferencePicture { hash, gray, asked_ms: now.steady_ms });
         state.shown = Shown { found, size };
         self.look(&mut state, now)
     }
@@ -216,12 +216,12 @@ impl Camera {
     }
 
     /// The state of the camera now.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> CameraHealth {
         self.lock().health.clone()
     }
 
     /// Applies an observation to the state of the camera, and publishes what follows.
-    fn observe(&self, now: Moment, observe: impl FnOnce(&mut Health) -> bool) -> bool {
+    fn observe(&self, now: Moment, observe: impl FnOnce(&mut CameraHealth) -> bool) -> bool {
         let mut state = self.lock();
         let (before, known) = (availability(state.health.state), state.health.new_picture());
         let has_changed = observe(&mut state.health);
@@ -236,7 +236,7 @@ impl Camera {
         }
         if let Some(word) = availability(state.health.state).filter(|word| before != Some(*word)) {
             let (topic, payload) = (self.topics.state(), Bytes::from_static(word.as_bytes()));
-            self.publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Presence });
+            self.publisher.publish(CameraMessage { topic, payload, retain: true, kind: CameraMessageKind::Presence });
         }
         let is_due = state.status_ms.is_none_or(|last| now.steady_ms.saturating_sub(last) >= STATUS_MS);
         if has_changed || is_due && state.health.new_picture() != known {
@@ -252,7 +252,7 @@ impl Camera {
         let mut state = self.lock();
         state.last_picture_ms = Some(now.steady_ms);
         let topic = self.topics.picture();
-        let message = CameraMessage { topic, payload: picture, retain: true, kind: MessageKind::Picture };
+        let message = CameraMessage { topic, payload: picture, retain: true, kind: CameraMessageKind::Picture };
         if !self.publisher.publish(message) {
             return;
         }
@@ -302,7 +302,7 @@ impl Camera {
         detections.iter().filter(is_counted).cloned().collect()
     }
 
-    fn look(&self, state: &mut State, now: Moment) -> Seen {
+    fn look(&self, state: &mut LookState, now: Moment) -> LookResult {
         let look = self.look_of(&state.shown);
         let changes = state.presence.look(&look, now.steady_ms);
         for change in &changes {
@@ -313,9 +313,9 @@ impl Camera {
         }
 
         // A label that is seen for the first time counts once it is there.
-        let was_there = |subject: &Subject| state.counts.as_ref().is_some_and(|counts| counts.contains_key(subject));
+        let was_there = |subject: &ZoneLabel| state.counts.as_ref().is_some_and(|counts| counts.contains_key(subject));
         let counts = state.presence.counts().filter(|(subject, count)| *count > 0 || was_there(subject));
-        let counts: BTreeMap<Subject, usize> = counts.map(|(subject, count)| (subject.clone(), count)).collect();
+        let counts: BTreeMap<ZoneLabel, usize> = counts.map(|(subject, count)| (subject.clone(), count)).collect();
         state.looks = state.looks.saturating_add(1);
         // At a start, the broker keeps the counts of before until something can be there.
         let is_known = state.counts.is_some() || state.looks >= self.config.appear_after;
@@ -327,14 +327,14 @@ impl Camera {
         let is_due = state
             .last_picture_ms
             .is_none_or(|last| now.steady_ms.saturating_sub(last) >= self.config.picture_interval_ms);
-        Seen { wants_picture: self.config.publish_pictures && (is_due || !changes.is_empty()) }
+        LookResult { wants_picture: self.config.publish_pictures && (is_due || !changes.is_empty()) }
     }
 
     fn look_of(&self, shown: &Shown) -> Look {
         let mut look = Look::new();
         for found in &shown.found.detections {
             for zone in self.zones_of(found, shown.size) {
-                *look.entry(Subject { zone, label: found.label.as_str().into() }).or_default() += 1;
+                *look.entry(ZoneLabel { zone, label: found.label.as_str().into() }).or_default() += 1;
             }
         }
         look
@@ -343,7 +343,7 @@ impl Camera {
     /// The zones in which a detection counts: 0 is the whole picture.
     fn zones_of<'a>(&'a self, found: &'a Detection, size: (u32, u32)) -> impl Iterator<Item = usize> + 'a {
         let config = &self.config;
-        let foot = Point::foot_of(found.area, size);
+        let foot = ZonePoint::foot_of(found.area, size);
         let counts = |labels: &[String]| labels.is_empty() || labels.contains(&found.label);
         let is_hidden = f64::from(found.score) < config.min_score.get()
             || config.mask.iter().any(|mask| mask.contains(foot))
@@ -359,8 +359,8 @@ impl Camera {
         zone.map_or(WHOLE_PICTURE, |zone| zone.name.as_str())
     }
 
-    fn publish_event(&self, change: &Change, shown: &Shown, now: Moment) {
-        let Change { subject, count, .. } = change;
+    fn publish_event(&self, change: &CountChange, shown: &Shown, now: Moment) {
+        let CountChange { subject, count, .. } = change;
         let is_there = |found: &Detection| self.zones_of(found, shown.size).any(|zone| zone == subject.zone);
         let surest = shown
             .found
@@ -383,13 +383,13 @@ impl Camera {
         self.publisher.publish(CameraMessage::json(self.topics.events(), &event, false));
     }
 
-    fn publish_counts(&self, counts: &BTreeMap<Subject, usize>, now: Moment) {
+    fn publish_counts(&self, counts: &BTreeMap<ZoneLabel, usize>, now: Moment) {
         let zones = self.by_zone(counts);
         let content = CameraCounts { camera: self.config.name.as_str(), at: now.text(), zones };
         self.publisher.publish(CameraMessage::json(self.topics.counts(), &content, true));
     }
 
-    fn by_zone(&self, counts: &BTreeMap<Subject, usize>) -> CountsByZone<'_> {
+    fn by_zone(&self, counts: &BTreeMap<ZoneLabel, usize>) -> CountsByZone<'_> {
         let mut zones = CountsByZone::new();
         let config = &self.config;
         // The labels of the configuration are there before they are seen.

@@ -10,7 +10,7 @@ use ledge_egress::Egress;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_models::repository::LoadedModel;
 use ledge_models::serving::Serving;
-use ledge_models::serving::sightings::Sightings;
+use ledge_models::serving::detection_sink::DetectionSink;
 use ledge_part::check::Check;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::blocking;
@@ -24,8 +24,8 @@ use crate::config::{CamerasConfig, HomeAssistantConfig};
 use crate::discovery::{self, Announcements, Site};
 use crate::doctor;
 use crate::fetch::Fetcher;
-use crate::found::Found;
-use crate::messages::{CameraMessage, CameraTopics, MessageKind, ONLINE, Publish};
+use crate::found::FoundObjects;
+use crate::messages::{CameraMessage, CameraMessageKind, CameraPublisher, CameraTopics, ONLINE};
 use crate::picture_memory::{KEPT_BYTES_MAX, PICTURES_BYTES_MAX, PictureMemory};
 use crate::render::{Renderer, blur_fault};
 use crate::retained;
@@ -49,7 +49,7 @@ pub struct CameraServices {
     /// The model that finds faces to blur.
     pub faces: ModelName,
     /// The way out of the box; `None` without a broker.
-    pub publisher: Option<Arc<dyn Publish>>,
+    pub publisher: Option<Arc<dyn CameraPublisher>>,
     /// The topic of all cameras of this box.
     pub cameras_topic: String,
     /// The topic that says whether this box is online.
@@ -67,7 +67,7 @@ struct CamerasState {
     /// Takes the pictures of cameras without an address.
     given: BTreeMap<CameraName, mpsc::Sender<GivenPicture>>,
     watching: Watching,
-    publisher: Option<Arc<dyn Publish>>,
+    publisher: Option<Arc<dyn CameraPublisher>>,
     cameras_topic: String,
     announcements: Announcements,
 }
@@ -85,7 +85,7 @@ pub struct CameraTasks {
 #[derive(Debug)]
 struct Nobody;
 
-impl Publish for Nobody {
+impl CameraPublisher for Nobody {
     fn publish(&self, _message: CameraMessage) -> bool {
         false
     }
@@ -174,7 +174,7 @@ impl Cameras {
         let topics = self.retained_topics();
         for topic in blocking(move || retained::replace(&state, topics)).await {
             let payload = Bytes::new();
-            publisher.publish(CameraMessage { topic, payload, retain: true, kind: MessageKind::Data });
+            publisher.publish(CameraMessage { topic, payload, retain: true, kind: CameraMessageKind::Data });
         }
     }
 }
@@ -232,12 +232,12 @@ impl CameraTasks {
     }
 }
 
-impl Sightings for Cameras {
+impl DetectionSink for Cameras {
     fn takes(&self, camera: &CameraName) -> bool {
         self.0.given.contains_key(camera)
     }
 
-    fn saw(
+    fn on_detections(
         &self,
         camera: &CameraName,
         model: &LoadedModel,
@@ -249,7 +249,7 @@ impl Sightings for Cameras {
             && let Some(camera) = self.0.cameras.iter().find(|known| known.config.name == *camera)
         {
             // Judged now: a picture that waits does not keep a version in memory that is gone.
-            let found = Found { detections, unreported, blur_fault: blur_fault(&camera.config, model) };
+            let found = FoundObjects { detections, unreported, blur_fault: blur_fault(&camera.config, model) };
             // Full: newer pictures follow.
             let _ = given.try_send(GivenPicture { model: model.name.clone(), photograph, found });
         }

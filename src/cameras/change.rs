@@ -6,7 +6,7 @@
 use ledge_base::memory_budget::Account;
 use ledge_engine::pipeline::image::{self, DecodeLimits, ImageError, Rgb8Image};
 
-use crate::zones::{Point, Polygon, Share};
+use crate::zones::{Polygon, Share, ZonePoint};
 
 /// The cells of a small grey picture in a row, and its rows. A person at the far end of a yard covers some of them.
 const COLUMNS: usize = 64;
@@ -130,7 +130,7 @@ impl Mask {
     pub fn new(hidden: &[Polygon]) -> Self {
         let middle = |cell: usize, cells: usize| Share::new(ratio(2 * cell + 1, 2 * cells));
         let is_compared = |row: usize, column: usize| {
-            let point = middle(column, COLUMNS).zip(middle(row, ROWS)).map(|(x, y)| Point(x, y));
+            let point = middle(column, COLUMNS).zip(middle(row, ROWS)).map(|(x, y)| ZonePoint(x, y));
             point.is_some_and(|point| !hidden.iter().any(|polygon| polygon.contains(point)))
         };
         Self(

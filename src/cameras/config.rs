@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use ledge_base::names::{CameraName, ModelName, ZoneName};
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{Problem, empty_if_none, in_range, none_if_empty};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, Fingerprint, HttpSettings, Pin, TlsSettings};
 use ledge_models::scheduling::terms::Priority;
 use serde::{Deserialize, Serialize};
 
 use crate::address::SnapshotUrl;
 use crate::change::Mask;
-use crate::presence::Rules;
+use crate::presence::PresenceRules;
 use crate::zones::{Polygon, Share};
 
 /// The most cameras, more than a box has time for.
@@ -203,8 +203,8 @@ impl CameraConfig {
     }
 
     /// The rules of events.
-    pub fn rules(&self) -> Rules {
-        Rules { appear_after: self.appear_after, hold_ms: self.hold_ms }
+    pub fn rules(&self) -> PresenceRules {
+        PresenceRules { appear_after: self.appear_after, hold_ms: self.hold_ms }
     }
 
     /// The way to the camera; `None` without an address.
@@ -224,9 +224,9 @@ impl CameraConfig {
         [&mut self.password_file, &mut self.ca_file, &mut self.pinned_file].into_iter().flatten()
     }
 
-    pub(crate) fn problems(&self) -> Vec<Problem> {
+    pub(crate) fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
+        let mut wrong = |key: &str, problem: &str| problems.push(ValueProblem::new(key, problem));
         let has_tls = self.url.as_ref().is_some_and(|url| url.tls);
         for (key, is_set) in [
             ("ca_file", self.ca_file.is_some()),
@@ -329,12 +329,12 @@ mod tests {
 
     #[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
     #[serde(default)]
-    struct File {
+    struct CamerasFile {
         camera: CamerasConfig,
         home_assistant: HomeAssistantConfig,
     }
 
-    fn read(text: &str) -> File {
+    fn read(text: &str) -> CamerasFile {
         toml_check::parse("f", text).unwrap()
     }
 

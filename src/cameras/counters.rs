@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-pub struct Count(AtomicU64);
+pub struct CameraCount(AtomicU64);
 
-impl Count {
+impl CameraCount {
     pub fn inc(&self) {
         self.add(1);
     }
@@ -25,24 +25,24 @@ impl Count {
 #[derive(Debug, Default)]
 pub struct CameraCounters {
     /// Pictures that the model was asked about.
-    pub inferred: Count,
+    pub inferred: CameraCount,
     /// Pictures that showed nothing new.
-    pub unchanged: Count,
+    pub unchanged: CameraCount,
     /// Pictures that the camera did not give.
-    pub missing: Count,
+    pub missing: CameraCount,
     /// Pictures that could not be decoded, or that the model did not answer.
-    pub failed: Count,
-    pub events: Count,
-    pub published: Count,
+    pub failed: CameraCount,
+    pub events: CameraCount,
+    pub published: CameraCount,
     /// The time of decoding and comparing pictures, in microseconds.
-    pub comparing_us: Count,
+    pub comparing_us: CameraCount,
     /// The time of fetching, in microseconds.
-    pub fetching_us: Count,
+    pub fetching_us: CameraCount,
 }
 
 impl CameraCounters {
     /// Adds a time to one of the sums.
-    pub fn spend(sum: &Count, time: Duration) {
+    pub fn spend(sum: &CameraCount, time: Duration) {
         sum.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 }

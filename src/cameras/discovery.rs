@@ -184,10 +184,10 @@ mod tests {
 
     fn announced(config: &str) -> Announcements {
         #[derive(serde::Deserialize)]
-        struct File {
+        struct DiscoveryFile {
             camera: CamerasConfig,
         }
-        let config: File = toml::from_str(config).unwrap();
+        let config: DiscoveryFile = toml::from_str(config).unwrap();
         let device = "box.7".parse().unwrap();
         let site = Site {
             prefix: "homeassistant",

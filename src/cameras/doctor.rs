@@ -15,13 +15,13 @@ use crate::camera::Camera;
 use crate::change::gray_thumbnail;
 use crate::config::{CameraConfig, CamerasConfig};
 use crate::fetch::Fetcher;
-use crate::health::{CameraState, Health};
+use crate::health::{CameraHealth, CameraState};
 use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
 
 /// The findings about cameras that are watched, by their state now.
 pub fn watched<'a>(cameras: impl Iterator<Item = &'a Camera>) -> Vec<Check> {
     let check = |camera: &Camera| {
-        let Health { state, reason, .. } = camera.health();
+        let CameraHealth { state, reason, .. } = camera.health();
         finding(camera.config.name.as_str(), camera.config.url.is_some(), state, &reason.unwrap_or_default())
     };
     cameras.filter_map(check).collect()

@@ -5,7 +5,7 @@ use ledge_engine::pipeline::detection::Detection;
 
 /// The objects that a version of a model found on a picture.
 #[derive(Debug, Clone, Default)]
-pub struct Found {
+pub struct FoundObjects {
     pub detections: Vec<Detection>,
     /// The objects that its answer leaves out, for instance because it is not sure. They are blurred like the others.
     pub unreported: Vec<Detection>,
@@ -20,5 +20,5 @@ pub struct Examined {
     pub photograph: Bytes,
     /// Its width and height in pixels.
     pub size: (u32, u32),
-    pub found: Found,
+    pub found: FoundObjects,
 }

@@ -44,7 +44,7 @@ impl CameraState {
 
 /// The state of a camera, and what it follows from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Health {
+pub struct CameraHealth {
     pub state: CameraState,
     /// The time since when it is so; `None` before the first picture or failure.
     pub since: Option<Moment>,
@@ -60,7 +60,7 @@ pub struct Health {
     failures: u32,
 }
 
-impl Health {
+impl CameraHealth {
     /// The time of the last new picture: one that was looked at and had other bytes than the one before.
     pub fn new_picture(&self) -> Option<Moment> {
         self.newest.map(|(_, at)| at)
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[track_caller]
-    fn is(health: &Health, state: CameraState, since_s: Option<u64>, reason: Option<&str>) {
+    fn is(health: &CameraHealth, state: CameraState, since_s: Option<u64>, reason: Option<&str>) {
         assert_eq!((health.state, health.since, health.reason.as_deref()), (state, since_s.map(at), reason));
     }
 
     #[test]
     fn a_state_lasts_since_it_began_with_its_last_reason() {
-        let mut health = Health::default();
+        let mut health = CameraHealth::default();
         is(&health, CameraState::Waiting, None, None);
         assert!(!health.missed("late".into(), false, at(1)));
         is(&health, CameraState::Waiting, None, Some("late"));
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_camera_whose_pictures_cannot_be_used_is_failing_from_the_second_one_on() {
-        let mut health = Health::default();
+        let mut health = CameraHealth::default();
         health.looked_at(hash("a"), at(0));
         assert!(!health.failed("cut off".into(), at(1)) && health.failed("cut off".into(), at(2)));
         is(&health, CameraState::Failing, Some(2), Some("cut off"));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_same_bytes_for_long_enough_are_frozen_and_no_others() {
-        let mut health = Health::default();
+        let mut health = CameraHealth::default();
         let mut picture = |text: &str, second| {
             if health.is_frozen_by(&hash(text), 120_000, at(second)) {
                 health.froze(at(second));

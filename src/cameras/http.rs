@@ -13,7 +13,7 @@ use ledge_base::principal::Principal;
 use ledge_part::api_error::ApiError;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{VIEW, VIEW_PICTURES};
-use ledge_part::route::{PathParts, Route, Scope};
+use ledge_part::route::{PathParts, Route, RouteScope};
 
 use crate::camera::Camera;
 use crate::cameras::Cameras;
@@ -23,9 +23,9 @@ use crate::watch::Watching;
 
 /// The routes of cameras.
 pub const ROUTES: &[Route<Cameras>] = &[
-    Route::get("/cameras", VIEW, || get(cameras)).scope(Scope::Box),
-    Route::get("/cameras/events", VIEW, || get(events)).scope(Scope::Box),
-    Route::get("/cameras/{camera}/picture", VIEW_PICTURES, || get(picture)).scope(Scope::Box),
+    Route::get("/cameras", VIEW, || get(cameras)).scope(RouteScope::Box),
+    Route::get("/cameras/events", VIEW, || get(events)).scope(RouteScope::Box),
+    Route::get("/cameras/{camera}/picture", VIEW_PICTURES, || get(picture)).scope(RouteScope::Box),
 ];
 
 /// The headers of a picture. No cache keeps it, and no page of another site shows it.

@@ -24,7 +24,7 @@
 //! * `part.rs`, `metrics.rs`, `doctor.rs` - cameras as a part of the daemon
 //!
 //! Invariants:
-//! * The crate does not know MQTT: messages leave through `Publish`, pictures come through `egress` or with a call. Only
+//! * The crate does not know MQTT: messages leave through `CameraPublisher`, pictures come through `egress` or with a call. Only
 //!   `http.rs` knows HTTP.
 //! * `zones.rs`, `presence.rs`, `health.rs`, `retry.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are
 //!   passed in.

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::clock::Moment;
-use crate::health::Health;
+use crate::health::CameraHealth;
 
 /// Payloads of the state of a camera, as Home Assistant expects them by default.
 pub const ONLINE: &str = "online";
@@ -23,12 +23,12 @@ pub struct CameraMessage {
     pub payload: Bytes,
     /// Kept by the broker for later subscribers. An empty payload removes what it keeps.
     pub retain: bool,
-    pub kind: MessageKind,
+    pub kind: CameraMessageKind,
 }
 
 /// The kind of content, for the egress policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MessageKind {
+pub enum CameraMessageKind {
     /// Events, counts, the status and the description of entities, in JSON.
     Data,
     /// Online or offline.
@@ -38,7 +38,7 @@ pub enum MessageKind {
 }
 
 /// Takes the messages of cameras out of the box. It never waits.
-pub trait Publish: Debug + Send + Sync {
+pub trait CameraPublisher: Debug + Send + Sync {
     /// False if the message is dropped, because there is no broker or no room.
     fn publish(&self, message: CameraMessage) -> bool;
 }
@@ -124,7 +124,7 @@ pub struct CameraStatus<'a> {
 }
 
 impl<'a> CameraStatus<'a> {
-    pub fn of(camera: &'a str, health: &Health) -> Self {
+    pub fn of(camera: &'a str, health: &CameraHealth) -> Self {
         let text = |moment: Option<Moment>| moment.map(Moment::text);
         let (since, new_picture_at) = (text(health.since), text(health.new_picture()));
         Self { camera, state: health.state.as_str(), since, new_picture_at }
@@ -136,6 +136,6 @@ impl CameraMessage {
     pub fn json(topic: String, content: &impl Serialize, retain: bool) -> Self {
         // Maps have text keys only, so this does not fail.
         let payload = serde_json::to_vec(content).unwrap_or_default().into();
-        Self { topic, payload, retain, kind: MessageKind::Data }
+        Self { topic, payload, retain, kind: CameraMessageKind::Data }
     }
 }

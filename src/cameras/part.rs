@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
-use ledge_part::Part;
+use ledge_part::Subsystem;
 use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
@@ -29,14 +29,15 @@ impl Section for CamerasConfig {
         self.0.iter_mut().flat_map(CameraConfig::files).for_each(|file| file.resolve(root));
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         if self.0.len() > CAMERAS_MAX {
-            problems.push(Problem::new(format!("[{CAMERAS_MAX}]"), format!("is one more than {CAMERAS_MAX} cameras")));
+            problems
+                .push(ValueProblem::new(format!("[{CAMERAS_MAX}]"), format!("is one more than {CAMERAS_MAX} cameras")));
         }
         for (index, camera) in self.0.iter().enumerate() {
             if self.0.iter().take(index).any(|earlier| earlier.name == camera.name) {
-                problems.push(Problem::new(
+                problems.push(ValueProblem::new(
                     format!("[{index}].name"),
                     format!("{} is the name of two cameras", camera.name),
                 ));
@@ -58,7 +59,7 @@ impl Section for CamerasConfig {
 }
 
 impl Section for HomeAssistantConfig {
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         let is_level = |level: &str| {
             !level.is_empty() && level.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
         };
@@ -66,11 +67,11 @@ impl Section for HomeAssistantConfig {
             return Vec::new();
         }
         let problem = "expected levels of A-Z a-z 0-9 _ - with slashes between them, such as \"homeassistant\"";
-        vec![Problem::new("prefix", problem)]
+        vec![ValueProblem::new("prefix", problem)]
     }
 }
 
-impl Part for Cameras {
+impl Subsystem for Cameras {
     fn name(&self) -> &'static str {
         "cameras"
     }

@@ -23,7 +23,7 @@ pub struct PictureMemory(Arc<Semaphore>);
 
 /// Room for one picture. The semaphore is never closed, so there always is a permit.
 #[derive(Debug)]
-pub struct Room(Option<OwnedSemaphorePermit>);
+pub struct PictureRoom(Option<OwnedSemaphorePermit>);
 
 impl PictureMemory {
     pub fn new(bytes: usize) -> Self {
@@ -31,18 +31,18 @@ impl PictureMemory {
     }
 
     /// Waits for room for `bytes` bytes.
-    pub async fn room(&self, bytes: usize) -> Room {
-        Room(self.0.clone().acquire_many_owned(kib(bytes)).await.ok())
+    pub async fn room(&self, bytes: usize) -> PictureRoom {
+        PictureRoom(self.0.clone().acquire_many_owned(kib(bytes)).await.ok())
     }
 
     /// Ties room to `picture`; `None` if there is none now.
     pub fn try_keep(&self, picture: Bytes) -> Option<Bytes> {
         let permit = self.0.clone().try_acquire_many_owned(kib(picture.len())).ok()?;
-        Some(Room(Some(permit)).keep(picture))
+        Some(PictureRoom(Some(permit)).keep(picture))
     }
 }
 
-impl Room {
+impl PictureRoom {
     /// Ties the room to `picture`: it is free when the last clone is dropped. What the picture does not need is free now.
     pub fn keep(mut self, picture: Bytes) -> Bytes {
         if let Some(permit) = &mut self.0 {
@@ -60,7 +60,7 @@ fn kib(bytes: usize) -> u32 {
 
 struct HeldPicture {
     picture: Bytes,
-    _room: Room,
+    _room: PictureRoom,
 }
 
 impl AsRef<[u8]> for HeldPicture {

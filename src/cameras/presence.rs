@@ -19,17 +19,17 @@ const LABELS_MAX: usize = 1000;
 
 /// A zone, by its place in the configuration, and a label. The zone 0 is the whole picture.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Subject {
+pub struct ZoneLabel {
     pub zone: usize,
     pub label: Arc<str>,
 }
 
 /// The number of objects of each subject on one picture. A subject that is not in it has none.
-pub type Look = BTreeMap<Subject, usize>;
+pub type Look = BTreeMap<ZoneLabel, usize>;
 
 /// The rules of a camera.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct PresenceRules {
     /// The looks in a row after which something is there.
     pub appear_after: u32,
     /// The time in milliseconds without it after which it is gone.
@@ -38,13 +38,13 @@ pub struct Rules {
 
 /// A change of one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    pub subject: Subject,
+pub struct CountChange {
+    pub subject: ZoneLabel,
     pub before: usize,
     pub count: usize,
 }
 
-impl Change {
+impl CountChange {
     /// True if there was none of it before.
     pub fn is_appearance(&self) -> bool {
         self.before == 0
@@ -59,24 +59,24 @@ impl Change {
 /// The subjects of one camera.
 #[derive(Debug)]
 pub struct Presence {
-    rules: Rules,
-    counters: BTreeMap<Subject, Counter>,
+    rules: PresenceRules,
+    counters: BTreeMap<ZoneLabel, SubjectCounter>,
     /// Set while the camera or its model is away: the times before do not count against what was there.
     was_away: bool,
 }
 
 /// The count of one subject.
 #[derive(Debug, Default)]
-struct Counter {
+struct SubjectCounter {
     /// The count that is published.
     settled: usize,
     /// For each count that was seen lately, from 1 on.
-    levels: Vec<Level>,
+    levels: Vec<CountLevel>,
 }
 
 /// The last looks with at least so many objects.
 #[derive(Debug, Default, Clone, Copy)]
-struct Level {
+struct CountLevel {
     seen_in_a_row: u32,
     missed_in_a_row: u32,
     last_seen_ms: u64,
@@ -84,17 +84,17 @@ struct Level {
 
 impl Presence {
     /// A camera that has seen nothing yet.
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: PresenceRules) -> Self {
         Self { rules, counters: BTreeMap::new(), was_away: false }
     }
 
     /// Takes a look at `now_ms` and returns the changes. Times never run backwards.
-    pub fn look(&mut self, look: &Look, now_ms: u64) -> Vec<Change> {
+    pub fn look(&mut self, look: &Look, now_ms: u64) -> Vec<CountChange> {
         let was_away = std::mem::take(&mut self.was_away);
         for subject in look.keys() {
-            let of_zone = |known: &&Subject| known.zone == subject.zone;
+            let of_zone = |known: &&ZoneLabel| known.zone == subject.zone;
             if !self.counters.contains_key(subject) && self.counters.keys().filter(of_zone).count() < LABELS_MAX {
-                self.counters.insert(subject.clone(), Counter::default());
+                self.counters.insert(subject.clone(), SubjectCounter::default());
             }
         }
 
@@ -106,7 +106,7 @@ impl Presence {
             }
             counter.look(look.get(subject).copied().unwrap_or_default(), now_ms, self.rules);
             if counter.settled != before {
-                changes.push(Change { subject: subject.clone(), before, count: counter.settled });
+                changes.push(CountChange { subject: subject.clone(), before, count: counter.settled });
             }
         }
         changes
@@ -119,11 +119,11 @@ impl Presence {
 
     /// True if the last look shows what is published, so that further looks of the same picture change nothing.
     pub fn is_settled(&self) -> bool {
-        self.counters.values().all(Counter::is_settled)
+        self.counters.values().all(SubjectCounter::is_settled)
     }
 
     /// The published counts, also those of zero.
-    pub fn counts(&self) -> impl Iterator<Item = (&Subject, usize)> {
+    pub fn counts(&self) -> impl Iterator<Item = (&ZoneLabel, usize)> {
         self.counters.iter().map(|(subject, counter)| (subject, counter.settled))
     }
 
@@ -133,16 +133,16 @@ impl Presence {
     }
 }
 
-impl Counter {
-    fn look(&mut self, count: usize, now_ms: u64, rules: Rules) {
+impl SubjectCounter {
+    fn look(&mut self, count: usize, now_ms: u64, rules: PresenceRules) {
         let count = count.min(COUNT_MAX);
         if self.levels.len() < count {
-            self.levels.resize(count, Level::default());
+            self.levels.resize(count, CountLevel::default());
         }
         for (below, level) in self.levels.iter_mut().enumerate() {
             if count > below {
                 let seen_in_a_row = level.seen_in_a_row.saturating_add(1);
-                *level = Level { seen_in_a_row, missed_in_a_row: 0, last_seen_ms: now_ms };
+                *level = CountLevel { seen_in_a_row, missed_in_a_row: 0, last_seen_ms: now_ms };
             } else {
                 level.seen_in_a_row = 0;
                 level.missed_in_a_row = level.missed_in_a_row.saturating_add(1);
@@ -165,7 +165,7 @@ impl Counter {
 
     fn start_again(&mut self, now_ms: u64) {
         for level in &mut self.levels {
-            *level = Level { seen_in_a_row: 0, missed_in_a_row: 0, last_seen_ms: now_ms };
+            *level = CountLevel { seen_in_a_row: 0, missed_in_a_row: 0, last_seen_ms: now_ms };
         }
     }
 
@@ -180,10 +180,10 @@ mod tests {
 
     use super::*;
 
-    const RULES: Rules = Rules { appear_after: 2, hold_ms: 5000 };
+    const RULES: PresenceRules = PresenceRules { appear_after: 2, hold_ms: 5000 };
 
-    fn cow() -> Subject {
-        Subject { zone: 0, label: "cow".into() }
+    fn cow() -> ZoneLabel {
+        ZoneLabel { zone: 0, label: "cow".into() }
     }
 
     fn seen(count: usize) -> Look {
@@ -217,7 +217,7 @@ mod tests {
         presence.look(&seen(0), 60_000);
         assert_eq!(presence.look(&seen(1), 120_000), []);
         presence.look(&seen(0), 180_000);
-        let change = Change { subject: cow(), before: 1, count: 0 };
+        let change = CountChange { subject: cow(), before: 1, count: 0 };
         assert!(change.is_end() && !change.is_appearance());
         assert_eq!(presence.look(&seen(0), 240_000), [change]);
     }
@@ -227,7 +227,7 @@ mod tests {
         let mut presence = Presence::new(RULES);
         let counts = watch(&mut presence, 0, &[1, 2, 2, 1, 2, 1, 1, 1, 1, 1, 1]);
         assert_eq!(counts, [0, 1, 2, 2, 2, 2, 2, 2, 2, 1, 1]);
-        let mut presence = Presence::new(Rules { appear_after: 1, hold_ms: 0 });
+        let mut presence = Presence::new(PresenceRules { appear_after: 1, hold_ms: 0 });
         assert_eq!(watch(&mut presence, 0, &[3, 0, 0]), [3, 3, 0]);
     }
 
@@ -265,7 +265,7 @@ mod tests {
             appear_after in 1..4_u32,
             hold_s in 0..6_u64,
         ) {
-            let rules = Rules { appear_after, hold_ms: hold_s * 1000 };
+            let rules = PresenceRules { appear_after, hold_ms: hold_s * 1000 };
             let mut presence = Presence::new(rules);
             let found = watch(&mut presence, 0, &counts);
             let mut settled = 0;
@@ -289,7 +289,7 @@ mod tests {
             let (mut sums, mut now) = (Look::new(), 0);
             for (look, pause) in looks {
                 now += pause;
-                let subject = |(zone, label): (usize, u8)| Subject { zone, label: label.to_string().into() };
+                let subject = |(zone, label): (usize, u8)| ZoneLabel { zone, label: label.to_string().into() };
                 let look: Look = look.into_iter().map(|(of, count)| (subject(of), count)).collect();
                 for change in presence.look(&look, now) {
                     prop_assert_eq!(sums.insert(change.subject.clone(), change.count).unwrap_or_default(), change.before);

@@ -8,7 +8,7 @@ use ledge_base::names::ModelName;
 
 use crate::found::Examined;
 use crate::picture_memory::PictureMemory;
-use crate::presence::{Change, Subject};
+use crate::presence::{CountChange, ZoneLabel};
 
 /// The most events of one camera that are kept.
 pub const EVENTS_MAX: usize = 50;
@@ -57,13 +57,13 @@ pub struct PastEvent {
     pub at_ms: u64,
     /// `appeared`, `gone`, or `count` for more or fewer of them.
     pub event: &'static str,
-    pub subject: Subject,
+    pub subject: ZoneLabel,
     /// How many were there then.
     pub count: usize,
 }
 
 impl PastEvent {
-    pub fn new(change: &Change, at_ms: u64) -> Self {
+    pub fn new(change: &CountChange, at_ms: u64) -> Self {
         let event = match () {
             () if change.is_end() => "gone",
             () if change.is_appearance() => "appeared",
@@ -113,19 +113,19 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::found::Found;
+    use crate::found::FoundObjects;
 
     #[test]
     fn only_so_many_events_are_kept_and_the_newest_is_first() {
         let recent = Recent::default();
-        let subject = Subject { zone: 0, label: "cow".into() };
+        let subject = ZoneLabel { zone: 0, label: "cow".into() };
         for at_ms in 0..1000 {
-            let change = Change { subject: subject.clone(), before: 1, count: 2 };
+            let change = CountChange { subject: subject.clone(), before: 1, count: 2 };
             recent.note(PastEvent::new(&change, at_ms));
         }
         let times: Vec<_> = recent.events().iter().map(|event| event.at_ms).collect();
         assert_eq!((times.len(), times.first(), times.last()), (EVENTS_MAX, Some(&999), Some(&950)));
-        let kind = |before, count| PastEvent::new(&Change { subject: subject.clone(), before, count }, 0).event;
+        let kind = |before, count| PastEvent::new(&CountChange { subject: subject.clone(), before, count }, 0).event;
         assert_eq!([kind(0, 2), kind(2, 1), kind(1, 0)], ["appeared", "count", "gone"]);
     }
 
@@ -135,7 +135,7 @@ mod tests {
         let model = ModelName::constant("m");
         let keep = |recent: &Recent, kib: usize, fault: Option<&str>| {
             let photograph = vec![7; kib << 10].into();
-            let found = Found { blur_fault: fault.map(str::to_owned), ..Found::default() };
+            let found = FoundObjects { blur_fault: fault.map(str::to_owned), ..FoundObjects::default() };
             recent.keep(Examined { photograph, size: (4, 3), found }, &model, 1, &memory);
             let picture = recent.picture().unwrap();
             (picture.number, picture.bytes >> 10, picture.examined.is_some())

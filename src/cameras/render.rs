@@ -13,7 +13,7 @@ use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::{
     Annotation, AnnotationError, PictureFormat, ZoneOutline, annotate, as_faces, blurred_places, blurs_faces, is_face,
 };
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::{ImageError, ImageFormat};
 use ledge_models::repository::LoadedModel;
 use ledge_models::serving::request::{InferRequest, Payload, ResultForm};
@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::camera::Camera;
 use crate::config::CameraConfig;
-use crate::found::{Examined, Found};
+use crate::found::{Examined, FoundObjects};
 
 /// The longest time of an inference, waiting included. A picture is old by then.
 const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,9 +77,9 @@ impl Renderer {
     }
 
     /// Finds the objects on a photograph of a camera.
-    pub async fn find(&self, config: &CameraConfig, photograph: Bytes) -> Result<Found, AskError> {
+    pub async fn find(&self, config: &CameraConfig, photograph: Bytes) -> Result<FoundObjects, AskError> {
         let (found, model) = self.ask(config, &config.model, photograph).await?;
-        Ok(Found { blur_fault: blur_fault(config, &model), ..found })
+        Ok(FoundObjects { blur_fault: blur_fault(config, &model), ..found })
     }
 
     /// The objects on a photograph, and the version that found them: a candidate may have.
@@ -88,9 +88,9 @@ impl Renderer {
         config: &CameraConfig,
         model: &ModelName,
         photograph: Bytes,
-    ) -> Result<(Found, Arc<LoadedModel>), AskError> {
+    ) -> Result<(FoundObjects, Arc<LoadedModel>), AskError> {
         let request = InferRequest {
-            payload: Payload::Content(Content::Photograph(photograph), ResultForm::Json),
+            payload: Payload::Content(CallContent::Photograph(photograph), ResultForm::Json),
             deadline: Some(Instant::now() + INFERENCE_TIMEOUT),
             priority: Some(config.priority.into()),
             account: self.account(config),
@@ -100,7 +100,7 @@ impl Renderer {
         let kind = answer.result.as_ref().map_or("", |result| result.kind.member);
         let detections = answer.detections().ok_or(AskError::NoDetector(kind))?;
         let unreported = answer.unreported(&model);
-        Ok((Found { detections, unreported, blur_fault: None }, model))
+        Ok((FoundObjects { detections, unreported, blur_fault: None }, model))
     }
 
     /// The reason why faces cannot be blurred now, where they are to be.
@@ -110,14 +110,14 @@ impl Renderer {
     }
 
     /// Blurs what nobody may see, and draws `zones` and the objects that count. The answer is a JPEG. A picture with a
-    /// [`Found::blur_fault`] is refused.
+    /// [`FoundObjects::blur_fault`] is refused.
     pub async fn draw(
         &self,
         camera: &Arc<Camera>,
         examined: Examined,
         zones: Vec<ZoneOutline>,
     ) -> Result<Bytes, RenderError> {
-        let Examined { photograph, size, found: Found { detections, unreported, blur_fault } } = examined;
+        let Examined { photograph, size, found: FoundObjects { detections, unreported, blur_fault } } = examined;
         if let Some(fault) = blur_fault {
             return Err(RenderError::Blur(fault));
         }
@@ -140,7 +140,7 @@ impl Renderer {
                 format: PictureFormat::Jpeg,
             };
             let jpeg = annotate(&photograph, &annotation, limits, &mut account.hold())?;
-            Ok(account.take_anyway(jpeg.len()).keep(jpeg.into()))
+            Ok(account.force_reserve(jpeg.len()).attach(jpeg.into()))
         })
         .await
     }

@@ -7,7 +7,7 @@ use crate::camera::{Camera, CountsByZone};
 use crate::cameras::Cameras;
 use crate::clock::{Moment, text};
 use crate::config::ZoneConfig;
-use crate::health::{CameraState, Health};
+use crate::health::{CameraHealth, CameraState};
 use crate::recent::LastPicture;
 use crate::render::Renderer;
 
@@ -90,7 +90,7 @@ impl<'a> CameraDocument<'a> {
         let config = &camera.config;
         let health = camera.health();
         let new_picture_at = health.new_picture().map(Moment::text);
-        let Health { state, since, reason, came, .. } = health;
+        let CameraHealth { state, since, reason, came, .. } = health;
         let picture = camera.recent.picture().map(|last| PictureDocument {
             at: text(last.at_ms),
             model: last.model.as_str().to_owned(),

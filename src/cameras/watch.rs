@@ -11,13 +11,13 @@ use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_engine::pipeline::picture_size::picture_size;
 use tokio::sync::mpsc;
 
-use crate::camera::{Camera, Verdict};
+use crate::camera::{Camera, PictureDecision};
 use crate::change::{GrayPicture, gray_thumbnail};
 use crate::clock::{Clock, Moment};
 use crate::counters::CameraCounters;
 use crate::fetch::{FetchError, Fetcher};
-use crate::found::{Examined, Found};
-use crate::health::{CameraState, Health};
+use crate::found::{Examined, FoundObjects};
+use crate::health::{CameraHealth, CameraState};
 use crate::picture_memory::PictureMemory;
 use crate::render::{AskError, RenderError, Renderer};
 use crate::retry::Retries;
@@ -47,7 +47,7 @@ pub struct GivenPicture {
     /// The model that found them.
     pub model: ModelName,
     pub photograph: Bytes,
-    pub found: Found,
+    pub found: FoundObjects,
 }
 
 /// The result of a first look at a picture.
@@ -91,7 +91,7 @@ impl Watcher {
                 Ok(picture) => {
                     retries = Retries::default();
                     match self.account().take(picture.len()) {
-                        Ok(held) => self.look_at(held.keep(picture)).await,
+                        Ok(held) => self.look_at(held.attach(picture)).await,
                         Err(no_room) => self.failed(&AskError::Picture(no_room.into())),
                     }
                     // The next one in step; those whose time has passed are left out.
@@ -147,7 +147,7 @@ impl Watcher {
         if !has_changed {
             return;
         }
-        let Health { state, reason, .. } = self.camera.health();
+        let CameraHealth { state, reason, .. } = self.camera.health();
         let (camera, reason) = (self.camera.config.name.as_str(), reason.unwrap_or_default());
         match state {
             CameraState::Waiting => {}
@@ -241,7 +241,7 @@ impl Watcher {
         let read = move || {
             let (size, hash, held) =
                 (picture_size(&photograph)?, blake3::hash(&photograph), account.take(photograph.len())?);
-            Ok::<_, ImageError>((size, hash, held.keep(Bytes::copy_from_slice(&photograph))))
+            Ok::<_, ImageError>((size, hash, held.attach(Bytes::copy_from_slice(&photograph))))
         };
         let (size, hash, photograph) = match self.watching.renderer.on_a_core(read).await {
             Ok(read) => read,
@@ -293,14 +293,14 @@ fn examine(
         return Ok(FirstLook::Frozen(has_changed));
     }
     let verdict = camera.judge_bytes(&hash, now);
-    if verdict == Verdict::Unchanged {
+    if verdict == PictureDecision::Unchanged {
         return Ok(FirstLook::Unchanged(hash));
     }
     if !camera.compares() {
         return Ok(FirstLook::New { hash, gray: None, size: picture_size(picture)? });
     }
     let gray = gray_thumbnail(picture, limits, account)?;
-    if verdict == Verdict::Compare && camera.judge_picture(&gray) == Verdict::Unchanged {
+    if verdict == PictureDecision::Compare && camera.judge_picture(&gray) == PictureDecision::Unchanged {
         return Ok(FirstLook::Unchanged(hash));
     }
     Ok(FirstLook::New { hash, size: gray.size, gray: Some(gray) })

@@ -67,9 +67,9 @@ impl<'de> Deserialize<'de> for Share {
 
 /// A place in a picture, from its upper left corner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Point(pub Share, pub Share);
+pub struct ZonePoint(pub Share, pub Share);
 
-impl Point {
+impl ZonePoint {
     /// The place where an object stands: the middle of the lower edge of its box.
     pub fn foot_of(area: DetectionBox, (width, height): (u32, u32)) -> Self {
         let share = |at: f64, side: u32| Share((at / f64::from(side.max(1))).clamp(0.0, 1.0));
@@ -94,7 +94,7 @@ impl Point {
 /// A polygon without crossing edges, and with an area.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Polygon(Vec<Point>);
+pub struct Polygon(Vec<ZonePoint>);
 
 /// Corners that make no polygon. People count them from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +115,7 @@ pub enum InvalidPolygon {
 
 impl Polygon {
     /// A polygon from its corners, in either direction.
-    pub fn new(corners: Vec<Point>) -> Result<Self, InvalidPolygon> {
+    pub fn new(corners: Vec<ZonePoint>) -> Result<Self, InvalidPolygon> {
         let count = corners.len();
         if !(3..=CORNERS_MAX).contains(&count) {
             return Err(InvalidPolygon::Corners(count));
@@ -143,12 +143,12 @@ impl Polygon {
         Ok(polygon)
     }
 
-    pub fn corners(&self) -> &[Point] {
+    pub fn corners(&self) -> &[ZonePoint] {
         &self.0
     }
 
     /// True if a point is inside or on an edge.
-    pub fn contains(&self, point: Point) -> bool {
+    pub fn contains(&self, point: ZonePoint) -> bool {
         let mut is_inside = false;
         for (from, to) in self.edges() {
             if is_between(from, to, point) {
@@ -163,24 +163,24 @@ impl Polygon {
         is_inside
     }
 
-    fn edges(&self) -> impl Iterator<Item = (Point, Point)> {
+    fn edges(&self) -> impl Iterator<Item = (ZonePoint, ZonePoint)> {
         self.0.iter().copied().zip(self.0.iter().copied().cycle().skip(1))
     }
 }
 
 /// The side of the line from `from` to `to` on which a point is: positive, negative, or 0 on the line.
-fn side(from: Point, to: Point, point: Point) -> f64 {
+fn side(from: ZonePoint, to: ZonePoint, point: ZonePoint) -> f64 {
     (to.x() - from.x()) * (point.y() - from.y()) - (to.y() - from.y()) * (point.x() - from.x())
 }
 
 /// True if a point is on the edge from `from` to `to`.
-fn is_between(from: Point, to: Point, point: Point) -> bool {
+fn is_between(from: ZonePoint, to: ZonePoint, point: ZonePoint) -> bool {
     let within = |one: f64, other: f64, at: f64| at >= one.min(other) && at <= one.max(other);
     side(from, to, point) == 0.0 && within(from.x(), to.x(), point.x()) && within(from.y(), to.y(), point.y())
 }
 
 /// True if two edges have a point in common.
-fn touch((a, b): (Point, Point), (c, d): (Point, Point)) -> bool {
+fn touch((a, b): (ZonePoint, ZonePoint), (c, d): (ZonePoint, ZonePoint)) -> bool {
     let crosses = |from, to, one, other| {
         let (one, other) = (side(from, to, one), side(from, to, other));
         (one > 0.0 && other < 0.0) || (one < 0.0 && other > 0.0)
@@ -193,7 +193,7 @@ fn touch((a, b): (Point, Point), (c, d): (Point, Point)) -> bool {
 }
 
 /// True if two edges that share one corner have more than it in common.
-fn folds_back(one: (Point, Point), other: (Point, Point)) -> bool {
+fn folds_back(one: (ZonePoint, ZonePoint), other: (ZonePoint, ZonePoint)) -> bool {
     let (a, b, c, d) = (one.0, one.1, other.0, other.1);
     if b == c { is_between(a, b, d) || is_between(c, d, a) } else { is_between(a, b, c) || is_between(c, d, b) }
 }
@@ -228,8 +228,8 @@ mod tests {
 
     use super::*;
 
-    fn point((x, y): (f64, f64)) -> Point {
-        Point(Share::new(x).unwrap(), Share::new(y).unwrap())
+    fn point((x, y): (f64, f64)) -> ZonePoint {
+        ZonePoint(Share::new(x).unwrap(), Share::new(y).unwrap())
     }
 
     fn polygon(corners: &[(f64, f64)]) -> Result<Polygon, InvalidPolygon> {
@@ -265,11 +265,11 @@ mod tests {
     #[test]
     fn an_object_stands_in_the_middle_of_the_lower_edge_of_its_box() {
         let area = DetectionBox { x: 100.0, y: 50.0, width: 50.0, height: 150.0 };
-        assert_eq!(Point::foot_of(area, (500, 400)), point((0.25, 0.5)));
+        assert_eq!(ZonePoint::foot_of(area, (500, 400)), point((0.25, 0.5)));
         // The lower edge of the picture belongs to a zone that reaches it.
         let area = DetectionBox { x: 0.0, y: 0.0, width: 500.0, height: 400.0 };
         let lower = polygon(&[(0.0, 0.9), (1.0, 0.9), (1.0, 1.0), (0.0, 1.0)]).unwrap();
-        assert!(lower.contains(Point::foot_of(area, (500, 400))));
+        assert!(lower.contains(ZonePoint::foot_of(area, (500, 400))));
     }
 
     #[test]

@@ -37,9 +37,9 @@ pub enum AuditCommand {
     /// Write a proof that one record is in the log. Anyone can check it with only the verifier key.
     Prove(prove::ProveArgs),
     /// Check a proof of `ledge audit prove`, and print the record. Needs neither the log nor a network.
-    Check(prove::CheckArgs),
+    Check(prove::ProofCheckArgs),
     /// Print records, the oldest first.
-    Show(show::ShowArgs),
+    Show(show::AuditShowArgs),
     /// Print the last records, and with --follow new ones as they are written.
     Tail(tail::TailArgs),
     /// Print the verifier key, which others need to verify this box's log.

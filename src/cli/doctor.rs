@@ -20,7 +20,7 @@ use super::{BadConfiguration, Exit, Globals, Output, block_on};
 use crate::config::Config;
 use crate::daemon::{formats, own_seal};
 use crate::findings::{Seeker, findings};
-use progress::Progress;
+use progress::DoctorProgress;
 
 /// The arguments of `ledge doctor`.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Re
         write!(out, "{}", formats::content())?;
         return Ok(Exit::Success);
     }
-    let checks = checks(globals, &Progress::new());
+    let checks = checks(globals, &DoctorProgress::new());
     let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
     if args.json {
         let report = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "status": worst, "checks": checks });
@@ -57,7 +57,7 @@ pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Re
     Ok(if worst == Status::Fail { Exit::Failure } else { Exit::Success })
 }
 
-fn checks(globals: &Globals, progress: &Progress) -> Vec<Check> {
+fn checks(globals: &Globals, progress: &DoctorProgress) -> Vec<Check> {
     let mut checks = Vec::new();
     let config = match globals.sources().load() {
         Ok(loaded) => {

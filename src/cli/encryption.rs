@@ -12,7 +12,7 @@ use ledge_audit as audit;
 use ledge_base::durable;
 use ledge_base::secret::SecretFile;
 use ledge_features as features;
-use ledge_identity::sealing::{self, MASTER_KEY_BYTES, MasterKeyId, Sealer, Survey};
+use ledge_identity::sealing::{self, MASTER_KEY_BYTES, MasterKeyCounts, MasterKeyId, Sealer};
 use ledge_updates::store;
 use zeroize::Zeroizing;
 
@@ -102,7 +102,7 @@ fn surveys(config: &Config) -> anyhow::Result<Vec<PartSurvey>> {
     let audit = audit::sealed::survey(&config.audit.path)?;
     let models = store::survey(&config.updates.path)?;
     let features = features::encryption::survey(&config.features.path)?;
-    let survey = |part, Survey(keys), damaged| PartSurvey { part, keys, damaged };
+    let survey = |part, MasterKeyCounts(keys), damaged| PartSurvey { part, keys, damaged };
     Ok(vec![
         survey("audit keys", audit, 0),
         survey("models of updates", models.keys, models.damaged),

@@ -22,7 +22,7 @@ use clap::{Args, Subcommand};
 use super::server::ServerArgs;
 use super::{Exit, Globals, Output, block_on};
 use daemon::DaemonClient;
-use table::Format;
+use table::RowsFormat;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub use table::{fuzz_csv, fuzz_json_lines};
@@ -127,7 +127,7 @@ pub enum FeaturesCommand {
         file: PathBuf,
         /// The format [default: by the file's name].
         #[arg(long, value_enum)]
-        format: Option<Format>,
+        format: Option<RowsFormat>,
         /// Overwrite the file if there is one.
         #[arg(long)]
         force: bool,
@@ -141,7 +141,7 @@ pub enum FeaturesCommand {
         file: PathBuf,
         /// The format [default: by the file's name].
         #[arg(long, value_enum)]
-        format: Option<Format>,
+        format: Option<RowsFormat>,
     },
     /// Take a snapshot, so that a start after a crash reads less of the journal.
     Snapshot,

@@ -7,7 +7,7 @@ use ledge_base::names;
 use ledge_base::toml_check::BadConfiguration;
 use ledge_features::registry::Registry;
 
-use crate::config::{Config, LoadedConfig, Sources};
+use crate::config::{Config, ConfigSources, LoadedConfig};
 
 /// The options of every verb.
 #[derive(Debug, Clone, Default, Args)]
@@ -34,12 +34,12 @@ pub struct Globals {
 
 impl Globals {
     /// The sources of the configuration.
-    pub fn sources(&self) -> Sources {
+    pub fn sources(&self) -> ConfigSources {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, _)| names::is_setting(name))
             .map(|(name, value)| (name, value.to_string_lossy().into_owned()));
-        Sources {
+        ConfigSources {
             root: self.root.clone(),
             file: self.config.clone(),
             environment: environment.collect(),

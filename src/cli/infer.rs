@@ -18,9 +18,9 @@ use clap::{Args, ValueEnum};
 use futures_util::{StreamExt, TryStreamExt};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_models::repository::Sources;
+use ledge_models::repository::ModelFolders;
 use ledge_models::scheduling::terms::Priority;
-use ledge_protocol::decode::Target;
+use ledge_protocol::decode::ModelTarget;
 use ledge_service::audit_event::AuditSink;
 
 use super::models::missing::{self, Elsewhere};
@@ -29,14 +29,14 @@ use super::stop_signals::StopSignals;
 use super::{Exit, Globals, Output, block_on, output};
 use crate::config::Config;
 use crate::daemon::Standalone;
-use batch::Batch;
+use batch::CallBatch;
 pub(super) use calls::FileAnswer;
-use calls::{Caller, Server};
-use files::Inputs;
-use progress::{Progress, note};
-use report::{FILE_HEADING, Report, Sink};
-use results_file::{Origin, ResultsFile};
-use stop::Stop;
+use calls::{ModelLocation, RunningServer};
+use files::InputFiles;
+use progress::{InferProgress, note};
+use report::{AnswerSink, FILE_HEADING, InferReport};
+use results_file::{ResultsFile, ResultsOrigin};
+use stop::StopSignal;
 
 /// The arguments of `ledge infer`.
 #[derive(Debug, Args)]
@@ -117,7 +117,7 @@ const FAILED_LISTED_MAX: usize = 20;
 /// Runs the verb. It fails when a file has no answer.
 pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
-    let inputs = Inputs::find(&args.files, args.out.as_deref())?;
+    let inputs = InputFiles::find(&args.files, args.out.as_deref())?;
     for link in &inputs.links {
         note(&format!("not followed: {}, a link to a folder", link.display()));
     }
@@ -127,7 +127,7 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
     block_on(async {
         let caller = caller(&config, args, inputs.files.len()).await?;
         let exit = infer(&caller, args, inputs, out).await;
-        if let Caller::Here(serving) = &caller {
+        if let ModelLocation::Here(serving) = &caller {
             serving.repository().unload_all(&Principal::Local).await;
         }
         exit
@@ -137,14 +137,14 @@ pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Res
 /// Runs a loaded model on files, passes each answer on in the order of the files, and unloads the model.
 pub(super) async fn answer_files(
     serving: Standalone,
-    target: &Target,
-    inputs: &[files::Input],
+    target: &ModelTarget,
+    inputs: &[files::InputFile],
     mut take: impl FnMut(&Path, FileAnswer),
 ) -> anyhow::Result<()> {
     let in_flight = CALLS_PER_CORE * serving.repository().engine().cores().len();
-    let (progress, stop) = (Progress::new(inputs.len()), Stop::default());
-    let caller = Caller::Here(Box::new(serving));
-    let batch = Batch::new(&caller, target, in_flight, &progress, &stop);
+    let (progress, stop) = (InferProgress::new(inputs.len()), StopSignal::default());
+    let caller = ModelLocation::Here(Box::new(serving));
+    let batch = CallBatch::new(&caller, target, in_flight, &progress, &stop);
     let answers = batch.answers(inputs).try_for_each(|answered| {
         progress.advance(answered.answer.is_ok());
         take(answered.path, answered.answer);
@@ -152,14 +152,14 @@ pub(super) async fn answer_files(
     });
     let ended = answers.await;
     progress.finish();
-    if let Caller::Here(serving) = &caller {
+    if let ModelLocation::Here(serving) = &caller {
         serving.repository().unload_all(&Principal::Local).await;
     }
     ended
 }
 
 /// The server of `--url`, or a serving core with one loaded model.
-async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Result<Caller> {
+async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Result<ModelLocation> {
     if let Some(url) = &args.url {
         let usual = if files == 1 { Urgency::Interactive } else { Urgency::Batch };
         let priority = match args.priority.unwrap_or(usual) {
@@ -167,40 +167,40 @@ async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Resu
             Urgency::Interactive => Priority::Interactive,
         };
         let patience = Duration::from_secs(args.wait.into());
-        return Ok(Caller::Server(Server::open(args.server.at(url)?, priority, patience).await?));
+        return Ok(ModelLocation::Server(RunningServer::open(args.server.at(url)?, priority, patience).await?));
     }
-    missing::require(&Sources::of(&config.repository), &args.model, Elsewhere::RootOrServer)?;
+    missing::require(&ModelFolders::of(&config.repository), &args.model, Elsewhere::RootOrServer)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let serving = Standalone::new(config, audit);
     serving.repository().load(&args.model, &Principal::Local).await?;
-    Ok(Caller::Here(Box::new(serving)))
+    Ok(ModelLocation::Here(Box::new(serving)))
 }
 
 /// Runs the model on the files, and sums up.
-async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Output) -> anyhow::Result<Exit> {
+async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out: &mut Output) -> anyhow::Result<Exit> {
     let mut inputs = inputs.files;
     let files = inputs.len();
     let has_rows = inputs.iter().any(|input| csv::is_csv(&input.path));
     if has_rows && args.out.is_some() {
         bail!("--out goes on file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
     }
-    let mut target = Target { model: args.model.clone(), version: args.model_version };
+    let mut target = ModelTarget { model: args.model.clone(), version: args.model_version };
     let top = usize::try_from(args.top).unwrap_or(usize::MAX);
     let mut done_before = 0;
     let sink = if let Some(path) = &args.out {
         let version = caller.version(&target).await?;
-        let origin = Origin { model: target.model.clone(), version, top };
+        let origin = ResultsOrigin { model: target.model.clone(), version, top };
         let results;
         (results, done_before) = ResultsFile::open(path, &origin, &mut inputs)?;
         // Every line is of this version, even if the server has another one by then.
         target.version = Some(version);
-        Sink::File { results, origin }
+        AnswerSink::File { results, origin }
     } else if args.json || args.format == Some(InferFormat::Jsonl) {
-        Sink::Json
+        AnswerSink::Json
     } else {
         let widths = inputs.iter().map(|input| input.path.to_string_lossy().chars().count());
-        Sink::Table { width: widths.max().unwrap_or(0).max(FILE_HEADING.len()), headed: false }
+        AnswerSink::Table { width: widths.max().unwrap_or(0).max(FILE_HEADING.len()), headed: false }
     };
     let in_flight = match args.concurrency {
         Some(calls) => calls.into(),
@@ -208,17 +208,17 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
         None => CALLS_PER_CORE * caller.cores().await?.unwrap_or(1),
     };
 
-    let mut report = Report { out, sink, top };
+    let mut report = InferReport { out, sink, top };
     if has_rows {
         let in_flight = args.concurrency.map_or(CALLS_PER_CORE * caller.cores().await?.unwrap_or(1), usize::from);
         return infer_rows(caller, &target, in_flight, &inputs, &mut report).await;
     }
-    let (progress, stop) = (Progress::new(inputs.len()), Stop::default());
-    let batch = Batch::new(caller, &target, in_flight, &progress, &stop);
-    let mut outcome = Outcome::default();
+    let (progress, stop) = (InferProgress::new(inputs.len()), StopSignal::default());
+    let batch = CallBatch::new(caller, &target, in_flight, &progress, &stop);
+    let mut outcome = RunSummary::default();
     let ended = outcome.gather(&batch, &inputs, &mut report).await;
     let time = progress.finish();
-    if let Sink::File { results, .. } = &report.sink {
+    if let AnswerSink::File { results, .. } = &report.sink {
         results.sync()?;
     }
     if ended.as_ref().is_err_and(output::is_output_closed) {
@@ -246,16 +246,16 @@ async fn infer(caller: &Caller, args: &InferArgs, inputs: Inputs, out: &mut Outp
 
 /// Runs the model on each row of files of CSV, and sums up.
 async fn infer_rows(
-    caller: &Caller,
-    target: &Target,
+    caller: &ModelLocation,
+    target: &ModelTarget,
     in_flight: usize,
-    inputs: &[files::Input],
-    report: &mut Report<'_>,
+    inputs: &[files::InputFile],
+    report: &mut InferReport<'_>,
 ) -> anyhow::Result<Exit> {
     if let Some(other) = inputs.iter().find(|input| !csv::is_csv(&input.path)) {
         bail!("{} is no .csv, and other files are: run them by themselves", other.path.display());
     }
-    let (progress, stop, mut signals) = (Progress::new(1), Stop::default(), StopSignals::new()?);
+    let (progress, stop, mut signals) = (InferProgress::new(1), StopSignal::default(), StopSignals::new()?);
     let calls = csv::Calls { caller, target, progress: &progress, stop: &stop, in_flight };
     let rows = async {
         let mut counts = csv::RowCounts::default();
@@ -293,7 +293,7 @@ async fn infer_rows(
 
 /// The end of a run.
 #[derive(Debug, Default)]
-struct Outcome {
+struct RunSummary {
     answered: usize,
     failed_count: usize,
     /// The first of the failed files, with their reasons.
@@ -301,14 +301,14 @@ struct Outcome {
     is_interrupted: bool,
 }
 
-impl Outcome {
+impl RunSummary {
     /// Writes the answers out until all files have one, or a signal or an error ends the run. The calls in flight are
     /// finished, unless there is a second signal.
     async fn gather(
         &mut self,
-        batch: &Batch<'_>,
-        inputs: &[files::Input],
-        report: &mut Report<'_>,
+        batch: &CallBatch<'_>,
+        inputs: &[files::InputFile],
+        report: &mut InferReport<'_>,
     ) -> anyhow::Result<()> {
         let mut signals = StopSignals::new()?;
         let mut answers = std::pin::pin!(batch.answers(inputs));

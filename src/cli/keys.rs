@@ -13,7 +13,7 @@ use ledge_base::token_bucket::Rate;
 use ledge_identity::access::{Role, ViewScope};
 use ledge_identity::api_key::ApiKey;
 use ledge_identity::keys::{DEFAULT_LIFETIME, Expiry, KeyDocument, KeyRecord, KeyStore, NewKey};
-use ledge_models::repository::Sources;
+use ledge_models::repository::ModelFolders;
 use ledge_updates::configuration::managed_models;
 use serde_json::json;
 
@@ -148,10 +148,10 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
     };
 
     // Create the file before the store changes: without a file to write to there must be no key.
-    let mut file = args.output.as_deref().map(KeyFile::create).transpose()?;
+    let mut file = args.output.as_deref().map(KeyOutputFile::create).transpose()?;
     let created = store.create(&new, now_ms);
     if created.is_err() {
-        file.iter().for_each(KeyFile::remove);
+        file.iter().for_each(KeyOutputFile::remove);
     }
     let (key, record) = created?;
     if let Err(error) = write_key(&key, &record, now_ms, is_json, file.as_mut(), out) {
@@ -162,7 +162,7 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
                 record.name
             )
         })?;
-        file.iter().for_each(KeyFile::remove);
+        file.iter().for_each(KeyOutputFile::remove);
         anyhow::bail!(
             "the key '{}' could not be written ({error:#}), so it was revoked: create one with another name",
             record.name
@@ -191,7 +191,7 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
 fn warn_of_missing_models(globals: &Globals, models: &[ModelName]) {
     // With mistakes elsewhere in the configuration, the models may be in another place.
     let Ok(config) = globals.load_config() else { return };
-    let (managed, sources) = (managed_models(&config.updates.path), Sources::of(&config.repository));
+    let (managed, sources) = (managed_models(&config.updates.path), ModelFolders::of(&config.repository));
     for name in models.iter().filter(|name| !managed.contains(*name)) {
         if let Err(missing) = missing::require(&sources, name, Elsewhere::Root) {
             let _ = writeln!(std::io::stderr(), "warning: --model {name}: {missing}");
@@ -205,7 +205,7 @@ fn write_key(
     record: &KeyRecord,
     now_ms: u64,
     is_json: bool,
-    file: Option<&mut KeyFile>,
+    file: Option<&mut KeyOutputFile>,
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let is_in_file = file.is_some();
@@ -225,12 +225,12 @@ fn write_key(
 }
 
 /// The file of --output.
-struct KeyFile {
+struct KeyOutputFile {
     path: PathBuf,
     file: File,
 }
 
-impl KeyFile {
+impl KeyOutputFile {
     fn create(path: &Path) -> anyhow::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.with_context(|| format!("{} cannot be created for the key", path.display()))?;

@@ -45,7 +45,7 @@ pub enum MqttCommand {
     /// begins with ledge-check-; where a filter has no wildcard, the message goes to that topic, and other programs there
     /// get it, too. Ledge ignores it. A subscription is a warning where this box may not publish. The exit code is 1 when
     /// something is refused, or a message does not come back.
-    Check(check::CheckArgs),
+    Check(check::BrokerCheckArgs),
 }
 
 const EXAMPLES: &str = "\

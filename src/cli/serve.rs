@@ -13,7 +13,7 @@ use rustix::process::DumpableBehavior;
 use super::{BadConfiguration, Exit, Globals, Output};
 use crate::config::LoadedConfig;
 use crate::daemon::own_seal::OwnSeal;
-use crate::daemon::{self, Ended};
+use crate::daemon::{self, DaemonEnd};
 
 /// The arguments of `ledge serve`.
 #[derive(Debug, Args)]
@@ -52,8 +52,8 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
 
     let seal = OwnSeal::apply(spawner)?;
     match daemon::run(config, registry, &handover, &seal)? {
-        Ended::Stopped => Ok(Exit::Success),
-        Ended::ToRestart => Err(restart_in_place(&handover, &seal).into()),
+        DaemonEnd::Stopped => Ok(Exit::Success),
+        DaemonEnd::ToRestart => Err(restart_in_place(&handover, &seal).into()),
     }
 }
 

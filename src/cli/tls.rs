@@ -24,12 +24,12 @@ pub enum TlsCommand {
     /// Show the certificate for https:// that is on the disk: its names, expiry and fingerprint.
     ///
     /// Before trusting a self-signed certificate, compare its fingerprint with the one that the client shows.
-    Show(ShowArgs),
+    Show(TlsShowArgs),
 }
 
 /// The arguments of `ledge tls show`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
+pub struct TlsShowArgs {
     /// Write JSON instead of text.
     #[arg(long)]
     pub json: bool,

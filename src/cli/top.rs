@@ -191,10 +191,10 @@ fn lines(view: &Value, url: &str, width: usize) -> Vec<String> {
 }
 
 /// A column of the table: its name, its width, its figure, and the form of the figure.
-type Column = (&'static str, usize, &'static str, fn(f64) -> String);
+type TopColumn = (&'static str, usize, &'static str, fn(f64) -> String);
 
 /// The columns; a narrow terminal shows only the first ones.
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TopColumn] = &[
     ("REQ/S", 8, "requests_per_second", number),
     ("P50", 9, "p50_seconds", time),
     ("P99", 9, "p99_seconds", time),
@@ -214,12 +214,12 @@ const NAME_WIDTH: usize = 20;
 
 fn table(models: &[Value], width: usize) -> Vec<String> {
     let mut free = width.saturating_sub(NAME_WIDTH);
-    let fits = |(_, cell, ..): &&Column| free.checked_sub(*cell).inspect(|left| free = *left).is_some();
-    let columns: Vec<&Column> = COLUMNS.iter().take_while(fits).collect();
+    let fits = |(_, cell, ..): &&TopColumn| free.checked_sub(*cell).inspect(|left| free = *left).is_some();
+    let columns: Vec<&TopColumn> = COLUMNS.iter().take_while(fits).collect();
     let name = |model: &Value| [&model["model"], &model["version"]].map(|part| part.as_str().unwrap_or("?")).join(" ");
     let longest = models.iter().map(|model| name(model).chars().count()).max().unwrap_or(0).max("MODEL".len());
     let width = longest.min(NAME_WIDTH + free);
-    let row = |name: &str, cell: &dyn Fn(&Column) -> String| {
+    let row = |name: &str, cell: &dyn Fn(&TopColumn) -> String| {
         let cells = columns.iter().map(|column| format!("{:>width$}", cell(column), width = column.1));
         format!("{name:<width$.width$}{}", cells.collect::<String>())
     };

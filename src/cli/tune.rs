@@ -8,10 +8,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_models::repository::profile::{Choice, Profile, ProfileSource};
+use ledge_models::repository::profile::{Profile, ProfileChoice, ProfileSource};
 use ledge_models::repository::search::{Goal, Measure, SearchRow, Thoroughness, candidates, search};
 use ledge_models::repository::tuning::{self, LoadMeasurement};
-use ledge_models::repository::{LoadedModel, Repository, Sources};
+use ledge_models::repository::{LoadedModel, ModelFolders, Repository};
 use serde_json::{Value, json};
 
 use super::models::missing::{self, Elsewhere};
@@ -68,7 +68,7 @@ pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Resu
         std::fs::create_dir_all(cache)
             .with_context(|| format!("the cache folder {} cannot be created (runtimes.cache)", cache.display()))?;
     }
-    let sources = Sources::of(&config.repository);
+    let sources = ModelFolders::of(&config.repository);
     for name in [Some(&args.model), args.against.as_ref()].into_iter().flatten() {
         missing::require(&sources, name, Elsewhere::Root)?;
     }
@@ -145,7 +145,7 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
 
 /// The cost of the choice divided by the cost of the best, where every combination was measured in turns: 1.0 is as
 /// good.
-fn distance(goal: Goal, choice: Choice, every: &[SearchRow]) -> Option<f64> {
+fn distance(goal: Goal, choice: ProfileChoice, every: &[SearchRow]) -> Option<f64> {
     let cost = |row: &SearchRow| row.load.as_ref().ok().map(|load| goal.cost(load));
     let own = every.iter().find(|row| row.choice == choice).and_then(cost)?;
     let best = every.iter().filter_map(cost).fold(f64::INFINITY, f64::min);
@@ -196,19 +196,19 @@ struct LoadedMeasure<'a> {
     repository: &'a Repository,
     subject: &'a TunedVersion,
     goal: Goal,
-    loaded: Vec<(Choice, Arc<LoadedModel>)>,
+    loaded: Vec<(ProfileChoice, Arc<LoadedModel>)>,
     bar: ProgressBar,
     title: String,
 }
 
 impl Measure for LoadedMeasure<'_> {
-    async fn load(&mut self, choice: Choice) -> Result<(), String> {
+    async fn load(&mut self, choice: ProfileChoice) -> Result<(), String> {
         let model = self.repository.load_as(&self.subject.name, self.subject.version, choice).await?;
         self.loaded.push((choice, model));
         Ok(())
     }
 
-    async fn measure(&mut self, choice: Choice, time: Duration) -> Result<LoadMeasurement, String> {
+    async fn measure(&mut self, choice: ProfileChoice, time: Duration) -> Result<LoadMeasurement, String> {
         let loaded = self.loaded.iter().find(|(loaded, _)| *loaded == choice);
         let (_, model) = loaded.ok_or("it is not loaded")?;
         match self.goal {
@@ -219,7 +219,7 @@ impl Measure for LoadedMeasure<'_> {
         }
     }
 
-    async fn unload(&mut self, choice: Choice) {
+    async fn unload(&mut self, choice: ProfileChoice) {
         if let Some(index) = self.loaded.iter().position(|(loaded, _)| *loaded == choice) {
             let (_, model) = self.loaded.swap_remove(index);
             self.repository.end(model).await;
@@ -253,7 +253,7 @@ fn table(out: &mut Output, rows: &[SearchRow]) -> anyhow::Result<()> {
         "RUNTIME", "THREADS", "INSTANCES", "BATCH", "REQUESTS/S", "P50 MS", "P99 MS"
     )?;
     for SearchRow { choice, load } in rows {
-        let Choice { runtime, threads, instances, batch } = choice;
+        let ProfileChoice { runtime, threads, instances, batch } = choice;
         write!(out, "{:<12} {threads:>7} {instances:>9} {batch:>5} ", runtime.as_str())?;
         match load {
             Ok(load) => {

@@ -1,6 +1,6 @@
 //! Findings about alerts that other sections decide: the broker, and what may be sent where.
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_egress::{Content, HostPort};
 use ledge_part::section::Section;
 
@@ -8,7 +8,7 @@ use super::Config;
 
 impl Config {
     /// The alerts that would reach nobody.
-    pub(super) fn alert_problems(&self) -> Vec<Problem> {
+    pub(super) fn alert_problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         let over_mqtt = || self.alert.iter().enumerate().filter(|(_, alert)| alert.mqtt);
         let brokers: Vec<HostPort> = self.mqtt.destinations().into_iter().map(|broker| broker.at).collect();
@@ -16,7 +16,7 @@ impl Config {
             let key = format!("alert[{index}].mqtt");
             if self.mqtt.broker.is_none() {
                 let problem = "needs a broker, which gets the messages: set mqtt.broker";
-                problems.push(Problem::new(key, problem));
+                problems.push(ValueProblem::new(key, problem));
                 continue;
             }
             problems.extend(brokers.iter().filter_map(|at| self.alert_refusal(&key, at)));
@@ -30,7 +30,7 @@ impl Config {
     }
 
     /// The mistake of a destination that may get data, but no alerts. One that may get nothing is reported elsewhere.
-    fn alert_refusal(&self, key: &str, at: &HostPort) -> Option<Problem> {
+    fn alert_refusal(&self, key: &str, at: &HostPort) -> Option<ValueProblem> {
         let grant = self.egress.grant(at).ok()?;
         if grant.permits(Content::Alert) {
             return None;
@@ -39,6 +39,6 @@ impl Config {
             "has no effect, because the entry of {at} in egress.allow does not let alerts out: add \"{}\" to its `send`",
             Content::Alert
         );
-        Some(Problem::new(key, problem))
+        Some(ValueProblem::new(key, problem))
     }
 }

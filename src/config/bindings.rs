@@ -2,7 +2,7 @@
 
 use std::cell::LazyCell;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_models::repository;
@@ -17,9 +17,9 @@ use crate::daemon::Standalone;
 #[derive(Debug, Default)]
 pub struct BindingFindings {
     /// Mistakes: a part of every message, or all of it, would have no effect.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ValueProblem>,
     /// Notes: a model that may still be added.
-    pub notes: Vec<Problem>,
+    pub notes: Vec<ValueProblem>,
 }
 
 /// Compares bindings with the declared feature views, and with the models on the disk as far as they are known
@@ -33,14 +33,14 @@ pub fn findings(config: &Config) -> BindingFindings {
         for (index, binding) in config.mqtt.bindings.iter().enumerate() {
             findings.problems.extend(bindings::against_views(binding, registry).into_iter().map(|problem| {
                 let reason = format!("{}; feature views are declared in {}", problem.reason, views.display());
-                Problem::new(format!("mqtt.bindings[{index}].{}", problem.key), reason)
+                ValueProblem::new(format!("mqtt.bindings[{index}].{}", problem.key), reason)
             }));
         }
     }
 
     // Mistakes in the declarations are reported separately.
     let registry = registry.unwrap_or_default();
-    let sources = repository::Sources::of(&config.repository);
+    let sources = repository::ModelFolders::of(&config.repository);
     // Started for the first model.
     let standalone = LazyCell::new(|| Standalone::new(config, AuditSink::to_nowhere()));
     let managed = configuration::managed_models(&config.updates.path);
@@ -48,7 +48,7 @@ pub fn findings(config: &Config) -> BindingFindings {
     for (index, binding) in config.mqtt.bindings.iter().enumerate() {
         let Some(name) = &binding.model else { continue };
         let key = |key: &str| format!("mqtt.bindings[{index}].{key}");
-        let note = |note: String| Problem::new(key("model"), note);
+        let note = |note: String| ValueProblem::new(key("model"), note);
         if managed.contains(name) {
             // Its files may be encrypted. The daemon checks once the model is loaded.
             continue;
@@ -82,7 +82,7 @@ pub fn findings(config: &Config) -> BindingFindings {
         }
         let model = KnownModel { name, config: &found.config, inputs: inputs.as_deref() };
         let problems = bindings::against_model(binding, &registry, model).into_iter();
-        findings.problems.extend(problems.map(|problem| Problem::new(key(&problem.key), problem.reason)));
+        findings.problems.extend(problems.map(|problem| ValueProblem::new(key(&problem.key), problem.reason)));
     }
     findings
 }

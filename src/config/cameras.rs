@@ -1,6 +1,6 @@
 //! Findings about cameras that other sections decide: the broker, and what may be sent to it.
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_cameras::config::CameraConfig;
 use ledge_egress::Content;
 use ledge_part::section::Section;
@@ -9,11 +9,11 @@ use super::Config;
 
 impl Config {
     /// The mistakes in what cameras publish.
-    pub(super) fn camera_problems(&self) -> Vec<Problem> {
+    pub(super) fn camera_problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         if self.mqtt.broker.is_none() {
             let needs_broker = |key: String, what: &str| {
-                Problem::new(key, format!("needs a broker, which gets {what}: set mqtt.broker"))
+                ValueProblem::new(key, format!("needs a broker, which gets {what}: set mqtt.broker"))
             };
             problems.extend(self.picture_keys().map(|key| needs_broker(key, "the pictures")));
             if self.home_assistant.enable {
@@ -33,14 +33,14 @@ impl Config {
                  `send`, or set publish_pictures = false",
                 Content::Picture
             );
-            let denied = |key: String| Problem::new(key, &problem);
+            let denied = |key: String| ValueProblem::new(key, &problem);
             problems.extend(self.picture_keys().map(denied));
         }
         problems
     }
 
     /// The cameras of which Home Assistant learns no count: its entities follow from the labels of the configuration.
-    pub(super) fn camera_warnings(&self) -> Vec<Problem> {
+    pub(super) fn camera_warnings(&self) -> Vec<ValueProblem> {
         if !self.home_assistant.enable {
             return Vec::new();
         }
@@ -54,7 +54,7 @@ impl Config {
                  that are to be entities",
                 camera.name
             );
-            Problem::new(format!("camera[{index}].labels"), problem)
+            ValueProblem::new(format!("camera[{index}].labels"), problem)
         };
         without.map(warning).collect()
     }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use ledge_base::toml_check::{self, Checked, EntryPlace, Mistake, Problem};
+use ledge_base::toml_check::{self, Checked, EntryPlace, Mistake, ValueProblem};
 use ledge_features::registry::Registry;
 use ledge_isolation::SPAWNER_VARIABLE;
 use ledge_listener::LISTENERS_VARIABLE;
@@ -40,7 +40,7 @@ const OTHER_VARIABLES: [&str; 9] = [
 
 /// The sources that the configuration is read from.
 #[derive(Debug, Clone, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// The folder that relative paths are relative to. `None` with a `file` is the folder of that file; without one, it
     /// is the layout of the installed package.
     pub root: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub struct Sources {
 
 impl Config {
     /// Reads the configuration, or reports the mistakes in all its sources.
-    pub fn load(sources: &Sources) -> Result<Self, Vec<Mistake>> {
+    pub fn load(sources: &ConfigSources) -> Result<Self, Vec<Mistake>> {
         sources.load().map(|loaded| loaded.config)
     }
 }
@@ -71,14 +71,14 @@ pub struct LoadedConfig {
 
 /// The place where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct ValueOrigin {
     /// A file name, an environment variable, a command line option.
     pub source: String,
     /// The line in the file, from 1.
     pub line: Option<usize>,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.source)?;
         self.line.map_or(Ok(()), |line| write!(f, ":{line}"))
@@ -86,10 +86,10 @@ impl fmt::Display for Origin {
 }
 
 /// The origin of each entry that was set, by its key, and whether it is a section.
-type Positions = BTreeMap<String, (Origin, bool)>;
+type Positions = BTreeMap<String, (ValueOrigin, bool)>;
 
 /// The result of reading every source.
-struct Reading {
+struct SourcesReading {
     /// The configuration, without the values that have a mistake; `None` where a source could not be read to its end.
     /// It is valid if there is no mistake.
     loaded: Option<LoadedConfig>,
@@ -98,7 +98,7 @@ struct Reading {
     unread: BTreeSet<String>,
 }
 
-impl Reading {
+impl SourcesReading {
     fn valid(self) -> Result<LoadedConfig, Vec<Mistake>> {
         self.loaded.filter(|_| self.mistakes.is_empty()).ok_or(self.mistakes)
     }
@@ -124,7 +124,7 @@ pub struct CheckResult {
     pub warnings: Vec<Mistake>,
 }
 
-impl Sources {
+impl ConfigSources {
     /// Reads and merges every source, or reports the mistakes in all of them. Signed settings with a mistake are
     /// ignored as a whole and reported in [`LoadedConfig::rejected_signed`]: no release prevents a box from starting.
     pub fn load(&self) -> Result<LoadedConfig, Vec<Mistake>> {
@@ -168,7 +168,7 @@ impl Sources {
         result
     }
 
-    fn read(&self) -> Reading {
+    fn read(&self) -> SourcesReading {
         let own = self.merge(&[]);
         let Some(loaded) = own.loaded.as_ref().filter(|_| own.mistakes.is_empty()) else { return own };
         let signed = configuration::active(&loaded.config.updates.path);
@@ -179,7 +179,7 @@ impl Sources {
             Ok(with_signed) => with_signed,
             Err(rejected_signed) => LoadedConfig { rejected_signed, ..loaded.clone() },
         };
-        Reading { loaded: Some(loaded), ..own }
+        SourcesReading { loaded: Some(loaded), ..own }
     }
 
     /// Reports the mistakes of a release of signed settings on this box: together with the other live signed settings,
@@ -194,9 +194,9 @@ impl Sources {
     }
 
     /// Merges the defaults, these files of signed settings, and every source of the box, each over those before.
-    fn merge(&self, signed: &[PathBuf]) -> Reading {
+    fn merge(&self, signed: &[PathBuf]) -> SourcesReading {
         let (root, defaults) = self.layout();
-        let mut merged = Merged::new(&defaults);
+        let mut merged = MergedSources::new(&defaults);
         if let Some(root) = &self.root
             && !root.is_dir()
         {
@@ -222,7 +222,7 @@ impl Sources {
         }
     }
 
-    fn read_file(&self, root: &Path, merged: &mut Merged) {
+    fn read_file(&self, root: &Path, merged: &mut MergedSources) {
         let path = match (&self.file, &self.root) {
             (Some(file), _) => file.clone(),
             (None, Some(_)) => root.join("ledge.toml"),
@@ -230,13 +230,15 @@ impl Sources {
         };
         let source = path.display().to_string();
         match read_text(&path) {
-            Ok(text) => merged.add(toml_check::check(&source, &text), |line| Origin { source: source.clone(), line }),
+            Ok(text) => {
+                merged.add(toml_check::check(&source, &text), |line| ValueOrigin { source: source.clone(), line });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.file.is_none() => {}
             Err(error) => merged.add_unreadable(source, &error),
         }
     }
 
-    fn read_environment(&self, merged: &mut Merged) {
+    fn read_environment(&self, merged: &mut MergedSources) {
         let mut variables: Vec<_> = self.environment.iter().collect();
         variables.sort();
         for (name, value) in variables {
@@ -252,7 +254,7 @@ impl Sources {
     }
 }
 
-fn read_signed(path: &Path, merged: &mut Merged) {
+fn read_signed(path: &Path, merged: &mut MergedSources) {
     let source = path.display().to_string();
     match read_text(path) {
         Ok(text) => {
@@ -264,7 +266,7 @@ fn read_signed(path: &Path, merged: &mut Merged) {
                 Mistake { line: Some(place.line), ..Mistake::new(&source, key, problem) }
             });
             checked.mistakes.extend(forbidden);
-            merged.add(checked, |line| Origin { source: source.clone(), line });
+            merged.add(checked, |line| ValueOrigin { source: source.clone(), line });
         }
         Err(error) => merged.add_unreadable(source, &error),
     }
@@ -306,7 +308,7 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-fn read_set(text: &str, merged: &mut Merged) {
+fn read_set(text: &str, merged: &mut MergedSources) {
     match text.split_once('=').map(|(key, value)| (key.trim(), value)) {
         // A section that is an array, such as `camera`, is set as a whole.
         Some((key, value))
@@ -324,7 +326,7 @@ fn read_set(text: &str, merged: &mut Merged) {
 
 /// Reads one value in TOML syntax. A value that is invalid as TOML and valid as a plain text is taken as that text, so
 /// that `log.level=debug` needs no quotes within quotes.
-fn read_value(source: &str, key: &str, value: &str, merged: &mut Merged) {
+fn read_value(source: &str, key: &str, value: &str, merged: &mut MergedSources) {
     let check = |value: &str| toml_check::check::<Config>(source, &format!("{key} = {value}"));
     // Parsed by itself first: a value with a line break could otherwise set other keys.
     let as_toml = DeValue::parse(value).map(|_| check(value));
@@ -343,11 +345,11 @@ fn read_value(source: &str, key: &str, value: &str, merged: &mut Merged) {
     for mistake in &mut checked.mistakes {
         (mistake.line, mistake.column) = (None, None);
     }
-    merged.add(checked, |_| Origin { source: source.to_owned(), line: None });
+    merged.add(checked, |_| ValueOrigin { source: source.to_owned(), line: None });
 }
 
 /// The merged values and mistakes of the sources read so far.
-struct Merged {
+struct MergedSources {
     table: toml::Table,
     positions: Positions,
     mistakes: Vec<Mistake>,
@@ -356,7 +358,7 @@ struct Merged {
     is_whole: bool,
 }
 
-impl Merged {
+impl MergedSources {
     fn new(defaults: &Config) -> Self {
         // A Config is always a table; tests check that its types serialize. Here and in `finish` it goes through text:
         // reading and writing it as a `toml::Value` would compile every section once more.
@@ -364,7 +366,7 @@ impl Merged {
         Self { table, positions: Positions::new(), mistakes: Vec::new(), unread: BTreeSet::new(), is_whole: true }
     }
 
-    fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> Origin) {
+    fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> ValueOrigin) {
         overlay(&mut self.table, checked.table);
         // An array replaces the previous one as a whole.
         let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.places.contains_key(array));
@@ -386,7 +388,7 @@ impl Merged {
         self.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}")));
     }
 
-    fn finish(self, root: &Path) -> Reading {
+    fn finish(self, root: &Path) -> SourcesReading {
         let Self { table, positions, mut mistakes, unread, is_whole } = self;
         let whole = toml_check::check::<Config>("the configuration as a whole", &table.to_string());
         // Unknown keys of the sources are in it again.
@@ -399,15 +401,15 @@ impl Merged {
             mistakes.extend(config.problems(&unread).iter().map(|problem| located(&positions, problem)));
             LoadedConfig { config, positions, rejected_signed: Vec::new() }
         });
-        Reading { loaded, mistakes, unread }
+        SourcesReading { loaded, mistakes, unread }
     }
 }
 
 /// A problem as a mistake where its key was set. A key that is not set is reported at its array element, where it has
 /// one; any other unset key has its default.
-fn located(positions: &Positions, Problem { key, message }: &Problem) -> Mistake {
+fn located(positions: &Positions, ValueProblem { key, message }: &ValueProblem) -> Mistake {
     match toml_check::nearest(positions, key, key.find('[').unwrap_or(key.len())) {
-        Some((Origin { source, line }, _)) => Mistake { line: *line, ..Mistake::new(source, key, message) },
+        Some((ValueOrigin { source, line }, _)) => Mistake { line: *line, ..Mistake::new(source, key, message) },
         None => Mistake::new("default", key, message),
     }
 }
@@ -427,7 +429,7 @@ impl LoadedConfig {
     /// Reports that the daemon does not start because no caller could get in. This is no mistake of the configuration
     /// itself, so that the commands that correct it can still read it.
     pub fn lets_nobody_in(&self) -> Option<Mistake> {
-        Some(located(&self.positions, &Problem::new("http.listen", self.config.lets_nobody_in()?)))
+        Some(located(&self.positions, &ValueProblem::new("http.listen", self.config.lets_nobody_in()?)))
     }
 
     /// Settings that have no effect here, or not the one that they name. Everything else works.
@@ -439,7 +441,7 @@ impl LoadedConfig {
     }
 
     /// The origin of each key that was set.
-    pub fn origins(&self) -> BTreeMap<&str, &Origin> {
+    pub fn origins(&self) -> BTreeMap<&str, &ValueOrigin> {
         let values = self.positions.iter().filter(|(_, (_, is_section))| !is_section);
         values.map(|(key, (origin, _))| (key.as_str(), origin)).collect()
     }

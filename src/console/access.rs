@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::Response;
 use ledge_base::names::{DeviceName, FeatureName, ModelName};
 use ledge_identity::access::{Access, Permission, Role};
-use ledge_identity::authentication::{Caller, Proof};
+use ledge_identity::authentication::{Caller, CallerProof};
 use ledge_part::reply::json;
 use serde::Serialize;
 
@@ -42,12 +42,12 @@ pub async fn access(State(console): State<ConsoleState>, Extension(caller): Exte
     })
 }
 
-fn credential(proof: &Proof) -> &'static str {
+fn credential(proof: &CallerProof) -> &'static str {
     match proof {
-        Proof::None | Proof::UnlistedCertificate(_) => "none",
-        Proof::User => "user",
-        Proof::Certificate => "certificate",
-        Proof::Key => "key",
+        CallerProof::None | CallerProof::UnlistedCertificate(_) => "none",
+        CallerProof::User => "user",
+        CallerProof::Certificate => "certificate",
+        CallerProof::Key => "key",
     }
 }
 

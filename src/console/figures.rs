@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 use tokio::time::MissedTickBehavior;
 
 use crate::http::ConsoleState;
-use crate::readings::{Interval, Reader, Reading, Sample};
+use crate::readings::{FigureReader, FigureReading, FigureSample, Interval};
 use crate::ring::Ring;
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -56,7 +56,7 @@ impl Figures {
         self.events.subscribe()
     }
 
-    fn push(&self, period: Period, sample: Sample, elapsed: Duration, end_ms: u64) {
+    fn push(&self, period: Period, sample: FigureSample, elapsed: Duration, end_ms: u64) {
         let interval = {
             // Nothing panics under this lock.
             let rings = &mut *self.rings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,19 +81,19 @@ enum Period {
 }
 
 #[derive(Serialize)]
-struct Event<'a> {
+struct FiguresEvent<'a> {
     interval_s: u64,
     end: String,
-    figures: &'a Sample,
+    figures: &'a FigureSample,
 }
 
 /// A server-sent event: the name of the ring, and the sample that it got.
-fn event(period: Period, sample: &Sample, interval: Duration, end_ms: u64) -> Bytes {
+fn event(period: Period, sample: &FigureSample, interval: Duration, end_ms: u64) -> Bytes {
     let name = match period {
         Period::Hour => "hour",
         Period::Day => "day",
     };
-    let event = Event { interval_s: interval.as_secs(), end: clock::rfc3339(end_ms), figures: sample };
+    let event = FiguresEvent { interval_s: interval.as_secs(), end: clock::rfc3339(end_ms), figures: sample };
     // Numbers and times always have a form in JSON.
     let data = serde_json::to_string(&event).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n").into()
@@ -124,8 +124,8 @@ fn after_of(query: &str) -> Result<Option<u64>, ApiError> {
 }
 
 /// Keeps the figures until the shutdown.
-pub async fn keep(figures: Figures, mut reader: Reader, shutdown: Shutdown) {
-    let mut recorder = Recorder::new(Reading::at_start());
+pub async fn keep(figures: Figures, mut reader: FigureReader, shutdown: Shutdown) {
+    let mut recorder = Recorder::new(FigureReading::at_start());
     let mut ticks = tokio::time::interval(HOUR_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     // The first tick comes at once.
@@ -153,12 +153,12 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(start: Reading) -> Self {
+    fn new(start: FigureReading) -> Self {
         Self { hour: Interval::starting(start.clone()), day: Interval::starting(start) }
     }
 
     /// Completes the sample of the hour, and that of the day where it is time.
-    fn take(&mut self, reading: Reading, end_ms: u64, figures: &Figures) {
+    fn take(&mut self, reading: FigureReading, end_ms: u64, figures: &Figures) {
         self.hour.take(&reading);
         figures.push(Period::Hour, self.hour.sample(&reading), self.hour.elapsed(&reading), end_ms);
         self.hour = Interval::starting(reading.clone());
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_of_json_with_every_figure() {
-        let text = event(Period::Day, &Sample::default(), DAY_INTERVAL, 1_767_225_600_000);
+        let text = event(Period::Day, &FigureSample::default(), DAY_INTERVAL, 1_767_225_600_000);
         let text = std::str::from_utf8(&text).unwrap();
         let data = text.strip_prefix("event: day\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
         let data: Value = serde_json::from_str(data).unwrap();

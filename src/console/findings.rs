@@ -27,7 +27,7 @@ const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The findings of the last minute. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Findings {
+pub struct ConsoleFindings {
     source: FindingsSource,
     kept: Arc<Mutex<Option<KeptFindings>>>,
 }
@@ -38,7 +38,7 @@ struct KeptFindings {
     document: Bytes,
 }
 
-impl Findings {
+impl ConsoleFindings {
     pub fn new(source: FindingsSource) -> Self {
         Self { source, kept: Arc::default() }
     }
@@ -71,7 +71,7 @@ pub async fn findings(State(console): State<ConsoleState>) -> Result<Response, A
     answer(&console.findings, &console.shutdown).await
 }
 
-async fn answer(findings: &Findings, shutdown: &Shutdown) -> Result<Response, ApiError> {
+async fn answer(findings: &ConsoleFindings, shutdown: &Shutdown) -> Result<Response, ApiError> {
     tokio::select! {
         document = findings.document(Instant::now()) => Ok(json_bytes(document)),
         () = shutdown.requested() => {
@@ -93,7 +93,7 @@ mod tests {
     async fn one_search_serves_everybody_for_a_minute() {
         let searches = Arc::new(AtomicUsize::new(0));
         let counted = searches.clone();
-        let findings = Findings::new(FindingsSource::new(move || {
+        let findings = ConsoleFindings::new(FindingsSource::new(move || {
             counted.fetch_add(1, Ordering::Relaxed);
             vec![Check::ok("cpu", "x"), Check::warn("disk", "full", "free some")]
         }));

@@ -8,13 +8,13 @@ use ledge_identity::access::Permission;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_part::route::needs::{PUBLIC, VIEW};
-use ledge_part::route::{Route, Scope};
+use ledge_part::route::{Route, RouteScope};
 use ledge_service::shutdown::Shutdown;
 
 use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
-use crate::findings::{self, Findings};
-use crate::live::{self, Listeners};
+use crate::findings::{self, ConsoleFindings};
+use crate::live::{self, ListenerPlaces};
 use crate::{access, egress, models, page, roles};
 
 /// The permissions of which every role has one.
@@ -26,11 +26,11 @@ pub const ROUTES: &[Route<ConsoleState>] = &[
     Route::get("/console/{file}", PUBLIC, || get(page::file)),
     Route::get("/access", ANY_ROLE, || get(access::access)).caller(),
     Route::get("/roles", ANY_ROLE, || get(roles::roles)),
-    Route::get("/models", VIEW, || get(models::models)).scope(Scope::Listed),
-    Route::get("/figures", VIEW, || get(figures::figures)).scope(Scope::Box),
-    Route::get("/figures/live", VIEW, || get(live::live)).scope(Scope::Box).caller(),
-    Route::get("/findings", VIEW, || get(findings::findings)).scope(Scope::Box),
-    Route::get("/egress", VIEW, || get(egress::egress)).scope(Scope::Box),
+    Route::get("/models", VIEW, || get(models::models)).scope(RouteScope::Listed),
+    Route::get("/figures", VIEW, || get(figures::figures)).scope(RouteScope::Box),
+    Route::get("/figures/live", VIEW, || get(live::live)).scope(RouteScope::Box).caller(),
+    Route::get("/findings", VIEW, || get(findings::findings)).scope(RouteScope::Box),
+    Route::get("/egress", VIEW, || get(egress::egress)).scope(RouteScope::Box),
 ];
 
 /// The state of the routes.
@@ -42,8 +42,8 @@ pub struct ConsoleState {
     pub(crate) serving: Serving,
     pub(crate) authenticator: Authenticator,
     pub(crate) figures: Figures,
-    pub(crate) listeners: Listeners,
-    pub(crate) findings: Findings,
+    pub(crate) listeners: ListenerPlaces,
+    pub(crate) findings: ConsoleFindings,
     pub(crate) egress: EgressSource,
     pub(crate) shutdown: Shutdown,
 }

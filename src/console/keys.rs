@@ -16,13 +16,13 @@ use ledge_identity::access::{Role, ViewScope};
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::api_key::ApiKey;
 use ledge_identity::authentication::{Authenticator, Caller, KeyChangeError};
-use ledge_identity::keys::{Expiry, KeyDocument, KeyRecord, KeysError, NewKey};
+use ledge_identity::keys::{ApiKeysError, Expiry, KeyDocument, KeyRecord, NewKey};
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::json;
 use ledge_part::route::needs::ADMINISTER;
-use ledge_part::route::{PathParts, Route, Scope};
+use ledge_part::route::{PathParts, Route, RouteScope};
 use serde::{Deserialize, Serialize};
 
 /// The largest body of a new key, in bytes: some hundred models and feature views, which fit into one audit record.
@@ -30,9 +30,9 @@ const NEW_KEY_BYTES_MAX: usize = 32 << 10;
 
 /// The routes of API keys.
 pub const ROUTES: &[Route<ServedKeys>] = &[
-    Route::get("/keys", ADMINISTER, || get(list)).scope(Scope::Box).caller(),
-    Route::post("/keys", ADMINISTER, || post(create)).scope(Scope::Box).caller().audited(),
-    Route::post("/keys/{key}/revoke", ADMINISTER, || post(revoke)).scope(Scope::Box).caller().audited(),
+    Route::get("/keys", ADMINISTER, || get(list)).scope(RouteScope::Box).caller(),
+    Route::post("/keys", ADMINISTER, || post(create)).scope(RouteScope::Box).caller().audited(),
+    Route::post("/keys/{key}/revoke", ADMINISTER, || post(revoke)).scope(RouteScope::Box).caller().audited(),
 ];
 
 /// The state of the routes.
@@ -202,17 +202,17 @@ fn change_error(error: KeyChangeError) -> ApiError {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn store_error(error: KeysError) -> ApiError {
+fn store_error(error: ApiKeysError) -> ApiError {
     let status = match error {
-        KeysError::NameTaken { .. } => StatusCode::CONFLICT,
-        KeysError::NoRole | KeysError::NameIsKey => StatusCode::BAD_REQUEST,
-        KeysError::Unknown { .. } => StatusCode::NOT_FOUND,
-        KeysError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
-        KeysError::NoRandom(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        KeysError::Unreadable { .. }
-        | KeysError::Damaged { .. }
-        | KeysError::Exposed { .. }
-        | KeysError::Unwritable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        ApiKeysError::NameTaken { .. } => StatusCode::CONFLICT,
+        ApiKeysError::NoRole | ApiKeysError::NameIsKey => StatusCode::BAD_REQUEST,
+        ApiKeysError::Unknown { .. } => StatusCode::NOT_FOUND,
+        ApiKeysError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
+        ApiKeysError::NoRandom(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        ApiKeysError::Unreadable { .. }
+        | ApiKeysError::Damaged { .. }
+        | ApiKeysError::Exposed { .. }
+        | ApiKeysError::Unwritable { .. } => StatusCode::SERVICE_UNAVAILABLE,
     };
     ApiError::new(status, error.with_cause())
 }
@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(rule.mistake(), None, "{}", rule.path);
             assert_eq!(
                 (rule.roles().collect::<Vec<_>>(), rule.scope),
-                (vec![Role::Admin], Scope::Box),
+                (vec![Role::Admin], RouteScope::Box),
                 "{}",
                 rule.path
             );

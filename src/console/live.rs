@@ -35,16 +35,16 @@ const HEARTBEAT: &[u8] = b": alive\n\n";
 
 /// The places of listeners. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Listeners(Arc<Semaphore>);
+pub struct ListenerPlaces(Arc<Semaphore>);
 
-impl Default for Listeners {
+impl Default for ListenerPlaces {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(LISTENERS_MAX)))
     }
 }
 
 /// One listener.
-struct Listener {
+struct LiveListener {
     /// The bytes that are sent before the next event.
     opening: Option<Bytes>,
     /// The number of events after which the answer ends; `None` for no end.
@@ -68,7 +68,7 @@ pub async fn live(
         ApiError::later(StatusCode::SERVICE_UNAVAILABLE, message, LISTENER_RETRY_AFTER)
     })?;
 
-    let listener = Listener {
+    let listener = LiveListener {
         opening: Some(Bytes::from_static(OPENING)),
         left,
         events: console.figures.events(),
@@ -98,7 +98,7 @@ fn events_of(query: &str) -> Result<Option<u64>, ApiError> {
     number.map(Some).ok_or_else(wrong)
 }
 
-impl Listener {
+impl LiveListener {
     /// The next bytes; `None` at the end: after the last event, at the shutdown, and for a caller whose key was revoked
     /// or has expired.
     async fn next(&mut self) -> Option<Bytes> {

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use ledge_part::api_error::ApiError;
-use ledge_part::body::{Encoding, accepted_encoding, gzip};
+use ledge_part::body::{ContentEncoding, accepted_encoding, gzip};
 use ledge_part::route::PathParts;
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -126,8 +126,8 @@ fn answer(name: &str, asked: &HeaderMap) -> Result<Response, ApiError> {
     }
 
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
-    *response.body_mut() = if accepted_encoding(asked) == Some(Encoding::Gzip) {
-        response.headers_mut().insert(header::CONTENT_ENCODING, Encoding::Gzip.name());
+    *response.body_mut() = if accepted_encoding(asked) == Some(ContentEncoding::Gzip) {
+        response.headers_mut().insert(header::CONTENT_ENCODING, ContentEncoding::Gzip.name());
         Body::from(file.compressed.clone())
     } else {
         Body::from(file.content)

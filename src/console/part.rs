@@ -9,18 +9,18 @@ use ledge_models::serving::Serving;
 use ledge_part::findings::FindingsSource;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::{Environment, Part};
+use ledge_part::{Environment, Subsystem};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 
 use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
-use crate::findings::Findings;
+use crate::findings::ConsoleFindings;
 use crate::http::{ConsoleState, ROUTES};
 use crate::keys::{self, ServedKeys};
-use crate::live::Listeners;
+use crate::live::ListenerPlaces;
 use crate::page;
-use crate::readings::Reader;
+use crate::readings::FigureReader;
 
 /// The console.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl ConsolePart {
             serving,
             authenticator,
             figures: Figures::default(),
-            listeners: Listeners::default(),
-            findings: Findings::new(findings),
+            listeners: ListenerPlaces::default(),
+            findings: ConsoleFindings::new(findings),
             egress,
             shutdown,
         };
@@ -56,7 +56,7 @@ impl ConsolePart {
     }
 }
 
-impl Part for ConsolePart {
+impl Subsystem for ConsolePart {
     fn name(&self) -> &'static str {
         "console"
     }
@@ -73,7 +73,7 @@ impl Part for ConsolePart {
     /// Starts the task that keeps the figures, and prepares the page.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         environment.shutdown.spawn(blocking(page::prepare));
-        let reader = Reader::new(self.state.serving.clone());
+        let reader = FigureReader::new(self.state.serving.clone());
         environment.shutdown.spawn(figures::keep(self.state.figures.clone(), reader, environment.shutdown.clone()));
         Ok(())
     }

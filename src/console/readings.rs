@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::machine::MachineMonitor;
 use ledge_base::telemetry::service_usage::{self, ServiceUsage};
-use ledge_base::telemetry::system::Memory;
-use ledge_models::repository::statistics::{Counters, RefusalReason};
+use ledge_base::telemetry::system::MachineMemory;
+use ledge_models::repository::statistics::{RefusalReason, VersionCounters};
 use ledge_models::serving::Serving;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -38,16 +38,16 @@ const VERSIONS_MAX: usize = 1024;
 
 /// One figure for each column; a figure that is not known is not a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample([f32; COLUMNS.len()]);
+pub struct FigureSample([f32; COLUMNS.len()]);
 
-impl Default for Sample {
+impl Default for FigureSample {
     /// No figure.
     fn default() -> Self {
         Self([f32::NAN; COLUMNS.len()])
     }
 }
 
-impl Sample {
+impl FigureSample {
     /// The figure of a column, with the four digits that a plot can show; `None` where it is not known.
     pub fn figure(&self, column: usize) -> Option<f32> {
         let figure = self.0.get(column).copied().filter(|figure| figure.is_finite())?;
@@ -74,7 +74,7 @@ impl Sample {
 }
 
 /// An object of the figures by the names of their columns.
-impl Serialize for Sample {
+impl Serialize for FigureSample {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(COLUMNS.len()))?;
         for (index, name) in COLUMNS.iter().enumerate() {
@@ -108,13 +108,13 @@ struct Gauges([f64; GAUGES]);
 
 /// The counters and gauges at one moment.
 #[derive(Debug, Clone)]
-pub struct Reading {
+pub struct FigureReading {
     pub at: Instant,
     pub totals: Totals,
     gauges: Gauges,
 }
 
-impl Reading {
+impl FigureReading {
     /// The reading at the start of the daemon, when nothing was counted yet.
     pub fn at_start() -> Self {
         let totals = Totals { cpu: service_usage::cpu_time(), ..Totals::default() };
@@ -124,7 +124,7 @@ impl Reading {
 
 impl Totals {
     /// Adds what a version counted since `before`.
-    fn add(&mut self, before: &Counters, now: &Counters) {
+    fn add(&mut self, before: &VersionCounters, now: &VersionCounters) {
         let failed = now.fail.count.saturating_sub(before.fail.count);
         self.calls += now.success.count.saturating_sub(before.success.count) + failed;
         self.failed += failed;
@@ -146,21 +146,21 @@ impl Totals {
 
 /// Reads the counters and gauges.
 #[derive(Debug)]
-pub struct Reader {
+pub struct FigureReader {
     serving: Serving,
     machine: MachineMonitor,
     /// The counters of each version at the last reading. A version that is loaded again goes on counting.
-    seen: HashMap<(ModelName, ModelVersion), Counters>,
+    seen: HashMap<(ModelName, ModelVersion), VersionCounters>,
     totals: Totals,
 }
 
-impl Reader {
+impl FigureReader {
     pub fn new(serving: Serving) -> Self {
         Self { serving, machine: MachineMonitor::default(), seen: HashMap::new(), totals: Totals::default() }
     }
 
     /// Reads everything. Some hardware sensors take milliseconds, so this is not for an async thread.
-    pub fn read(&mut self) -> Reading {
+    pub fn read(&mut self) -> FigureReading {
         let live = self.serving.repository().all_live();
         if self.seen.len() > VERSIONS_MAX {
             self.seen.retain(|(name, version), _| live.iter().any(|of| of.name == *name && of.version == *version));
@@ -182,9 +182,9 @@ impl Reader {
         let loads: Vec<f64> = machine.cores.iter().filter_map(|core| core.load).collect();
         let busy = if loads.is_empty() { f64::NAN } else { loads.iter().sum() };
         let warmest = machine.temperatures.values().copied().fold(f64::NAN, f64::max);
-        let available = Memory::read().map_or(f64::NAN, |memory| whole(memory.available_bytes));
+        let available = MachineMemory::read().map_or(f64::NAN, |memory| whole(memory.available_bytes));
         let gauges = [busy, f64::NAN, memory, available, warmest, whole(queued as u64)];
-        Reading { at: Instant::now(), totals: self.totals.clone(), gauges: Gauges(gauges) }
+        FigureReading { at: Instant::now(), totals: self.totals.clone(), gauges: Gauges(gauges) }
     }
 }
 
@@ -196,18 +196,18 @@ pub(crate) fn whole(count: u64) -> f64 {
 /// The readings since the start of an interval.
 #[derive(Debug)]
 pub struct Interval {
-    start: Reading,
+    start: FigureReading,
     sums: [f64; GAUGES],
     counts: [f64; GAUGES],
 }
 
 impl Interval {
-    pub fn starting(start: Reading) -> Self {
+    pub fn starting(start: FigureReading) -> Self {
         Self { start, sums: [0.0; GAUGES], counts: [0.0; GAUGES] }
     }
 
     /// Takes a reading.
-    pub fn take(&mut self, reading: &Reading) {
+    pub fn take(&mut self, reading: &FigureReading) {
         for ((sum, count), gauge) in self.sums.iter_mut().zip(&mut self.counts).zip(reading.gauges.0) {
             if gauge.is_finite() {
                 *sum += gauge;
@@ -217,13 +217,13 @@ impl Interval {
     }
 
     /// The time from its start to `reading`.
-    pub fn elapsed(&self, reading: &Reading) -> Duration {
+    pub fn elapsed(&self, reading: &FigureReading) -> Duration {
         reading.at.saturating_duration_since(self.start.at)
     }
 
     /// The sample of the interval that ends with `end`, which was taken.
-    pub fn sample(&self, end: &Reading) -> Sample {
-        let mut sample = Sample::default();
+    pub fn sample(&self, end: &FigureReading) -> FigureSample {
+        let mut sample = FigureSample::default();
         let seconds = self.elapsed(end).as_secs_f64();
         if seconds <= 0.0 {
             return sample;
@@ -268,26 +268,26 @@ fn quantile(times: &[(Option<u64>, u64)], q: f64) -> Option<f64> {
 
 /// A reading at a moment, of a box that does nothing: for tests.
 #[cfg(test)]
-pub fn test_reading(at: Instant) -> Reading {
-    Reading { at, totals: Totals::default(), gauges: Gauges([0.0; GAUGES]) }
+pub fn test_reading(at: Instant) -> FigureReading {
+    FigureReading { at, totals: Totals::default(), gauges: Gauges([0.0; GAUGES]) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_models::repository::statistics::Statistics;
+    use ledge_models::repository::statistics::VersionStatistics;
 
-    fn reading(at: Instant, totals: Totals, gauges: [f64; GAUGES]) -> Reading {
-        Reading { at, totals, gauges: Gauges(gauges) }
+    fn reading(at: Instant, totals: Totals, gauges: [f64; GAUGES]) -> FigureReading {
+        FigureReading { at, totals, gauges: Gauges(gauges) }
     }
 
-    fn figure(sample: &Sample, name: &str) -> Option<f32> {
+    fn figure(sample: &FigureSample, name: &str) -> Option<f32> {
         sample.figure(COLUMNS.iter().position(|column| *column == name).unwrap())
     }
 
     #[test]
     fn a_sample_has_the_rates_and_times_of_its_interval() {
-        let (start, statistics) = (Instant::now(), Statistics::default());
+        let (start, statistics) = (Instant::now(), VersionStatistics::default());
         let before = statistics.snapshot();
         for _ in 0..98 {
             statistics.cache_hit(0, Duration::from_millis(2), Duration::ZERO);
@@ -329,9 +329,9 @@ mod tests {
 
     #[test]
     fn counters_that_began_again_count_nothing_twice() {
-        let statistics = Statistics::default();
+        let statistics = VersionStatistics::default();
         statistics.failed(Duration::ZERO);
-        let (more, less) = (statistics.snapshot(), Counters::default());
+        let (more, less) = (statistics.snapshot(), VersionCounters::default());
         let mut totals = Totals::default();
         totals.add(&more, &less);
         assert_eq!((totals.calls, totals.failed), (0, 0));
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_figure_has_four_digits() {
-        let mut sample = Sample::default();
+        let mut sample = FigureSample::default();
         sample.set("queue", 123_456_789.0);
         sample.set("p50_s", 0.000_123_456);
         assert_eq!((figure(&sample, "queue"), figure(&sample, "p50_s")), (Some(123_500_000.0), Some(0.000_123_5)));

@@ -7,14 +7,14 @@ use ledge_base::clock;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-use crate::readings::{COLUMNS, Sample};
+use crate::readings::{COLUMNS, FigureSample};
 
 /// The samples of one period.
 #[derive(Debug, Clone)]
 pub struct Ring {
     interval: Duration,
     rows_max: usize,
-    rows: VecDeque<Sample>,
+    rows: VecDeque<FigureSample>,
     /// The time of the newest row, in milliseconds since the Unix epoch.
     end_ms: u64,
 }
@@ -41,12 +41,12 @@ impl Ring {
 
     /// Adds a sample that was complete at `end_ms`, `elapsed` after the one before. Intervals without a sample, because
     /// the machine was too busy or suspended, become rows without figures.
-    pub fn push(&mut self, sample: Sample, elapsed: Duration, end_ms: u64) {
+    pub fn push(&mut self, sample: FigureSample, elapsed: Duration, end_ms: u64) {
         let intervals = (elapsed.as_secs_f64() / self.interval.as_secs_f64()).round();
         let missed =
             (1..self.rows_max).take_while(|number| f64::from(u32::try_from(*number).unwrap_or(u32::MAX)) < intervals);
         if !self.rows.is_empty() {
-            self.rows.extend(missed.map(|_| Sample::default()));
+            self.rows.extend(missed.map(|_| FigureSample::default()));
         }
         self.rows.push_back(sample);
         while self.rows.len() > self.rows_max {
@@ -63,29 +63,29 @@ impl Serialize for Ring {
         let mut map = serializer.serialize_map(Some(3))?;
         map.serialize_entry("interval_s", &self.interval.as_secs())?;
         map.serialize_entry("end", &(!self.rows.is_empty()).then(|| clock::rfc3339(self.end_ms)))?;
-        map.serialize_entry("columns", &Columns(self))?;
+        map.serialize_entry("columns", &RingColumns(self))?;
         map.end()
     }
 }
 
-struct Columns<'a>(&'a Ring);
+struct RingColumns<'a>(&'a Ring);
 
-impl Serialize for Columns<'_> {
+impl Serialize for RingColumns<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(COLUMNS.len()))?;
         for (index, name) in COLUMNS.iter().enumerate() {
-            map.serialize_entry(name, &Column { ring: self.0, index })?;
+            map.serialize_entry(name, &RingColumn { ring: self.0, index })?;
         }
         map.end()
     }
 }
 
-struct Column<'a> {
+struct RingColumn<'a> {
     ring: &'a Ring,
     index: usize,
 }
 
-impl Serialize for Column<'_> {
+impl Serialize for RingColumn<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.ring.rows.len()))?;
         for row in &self.ring.rows {
@@ -107,8 +107,8 @@ mod tests {
         Ring::new(5 * SECOND, rows * 5 * SECOND)
     }
 
-    fn sample(figure: f32) -> Sample {
-        let mut sample = Sample::default();
+    fn sample(figure: f32) -> FigureSample {
+        let mut sample = FigureSample::default();
         sample.set("calls_per_s", figure);
         sample
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ledge_alerts::alerts::{AlertServices, Alerts};
-use ledge_alerts::receiver::Publish;
+use ledge_alerts::receiver::AlertPublisher;
 use ledge_base::names::AlertName;
 use ledge_egress::Content;
 use ledge_mqtt::publisher::{Publication, Publisher};
@@ -17,7 +17,7 @@ use crate::config::Config;
 /// Passes alerts on to MQTT while there is a connection: an alert that waited would be told late, and twice after a
 /// restart.
 #[derive(Debug)]
-struct ToBroker {
+struct AlertsToBroker {
     publisher: Publisher,
     /// The address of the broker.
     broker: String,
@@ -25,7 +25,7 @@ struct ToBroker {
     topic: String,
 }
 
-impl Publish for ToBroker {
+impl AlertPublisher for AlertsToBroker {
     fn broker(&self) -> &str {
         &self.broker
     }
@@ -49,7 +49,7 @@ pub fn alerts(config: &Config, environment: &Environment, findings: FindingsSour
     let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
     let publisher = config.mqtt.broker.as_ref().map(|broker| {
         let (publisher, topic) = (publisher.clone(), topics.alerts().as_str().to_owned());
-        Arc::new(ToBroker { publisher, broker: broker.to_string(), topic }) as Arc<dyn Publish>
+        Arc::new(AlertsToBroker { publisher, broker: broker.to_string(), topic }) as Arc<dyn AlertPublisher>
     });
     Alerts::new(&config.alert, AlertServices { device: device.id.clone(), egress, state, findings, publisher })
 }

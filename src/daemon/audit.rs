@@ -7,7 +7,7 @@ use ledge_audit::config::AuditConfig;
 use ledge_audit::live;
 use ledge_audit::status::AuditState;
 use ledge_audit::sync::{self, SyncSettings};
-use ledge_audit::writer::Writer;
+use ledge_audit::writer::LogWriter;
 use ledge_base::names::DeviceName;
 use ledge_egress::Egress;
 use ledge_identity::device;
@@ -27,7 +27,7 @@ pub fn record_without_daemon(config: &Config, event: AuditEvent) -> anyhow::Resu
     sink.record_own(event);
     sink.close();
     let state = AuditState::default();
-    Writer::new(&config.audit, &device.id, queue, state.clone(), sealer).run();
+    LogWriter::new(&config.audit, &device.id, queue, state.clone(), sealer).run();
     let status = state.status();
     match status.error {
         None if status.lost == (0, 0) => Ok(()),
@@ -66,7 +66,7 @@ impl AuditWriter {
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
             let guard = PanicGuard(state.clone());
-            Writer::new(&config, &device, queue, state, sealer).run();
+            LogWriter::new(&config, &device, queue, state, sealer).run();
             std::mem::forget(guard);
             // The receiver may have been dropped.
             let _ = ending.send(());

@@ -6,10 +6,10 @@ use std::time::Instant;
 use ledge_base::log_limiter::LogLimiter;
 use ledge_cameras::cameras::{CameraServices, CameraTasks, Cameras};
 use ledge_cameras::clock::SystemClock;
-use ledge_cameras::messages::{CameraMessage, MessageKind, Publish};
+use ledge_cameras::messages::{CameraMessage, CameraMessageKind, CameraPublisher};
 use ledge_egress::Content;
 use ledge_models::serving::Serving;
-use ledge_mqtt::publisher::{Listener, Publication, Publisher};
+use ledge_mqtt::publisher::{Publication, Publisher, TopicListener};
 use ledge_mqtt::topics::DeviceTopics;
 use ledge_part::Environment;
 use ledge_service::readiness::Readiness;
@@ -25,22 +25,22 @@ const STATUS_MESSAGES_MAX: usize = 2;
 pub struct WatchedCameras {
     pub cameras: Cameras,
     tasks: CameraTasks,
-    listeners: Vec<Listener>,
+    listeners: Vec<TopicListener>,
 }
 
 /// Passes messages of cameras on to MQTT.
 #[derive(Debug)]
-struct ToBroker {
+struct CamerasToBroker {
     publisher: Publisher,
     log_limiter: Mutex<LogLimiter>,
 }
 
-impl Publish for ToBroker {
+impl CameraPublisher for CamerasToBroker {
     fn publish(&self, CameraMessage { topic, payload, retain, kind }: CameraMessage) -> bool {
         let (content, content_type) = match kind {
-            MessageKind::Data => (Content::Answer, Some("application/json")),
-            MessageKind::Presence => (Content::Presence, None),
-            MessageKind::Picture => (Content::Picture, Some("image/jpeg")),
+            CameraMessageKind::Data => (Content::Answer, Some("application/json")),
+            CameraMessageKind::Presence => (Content::Presence, None),
+            CameraMessageKind::Picture => (Content::Picture, Some("image/jpeg")),
         };
         match topic.parse() {
             Ok(topic) => {
@@ -65,8 +65,8 @@ impl Publish for ToBroker {
     }
 }
 
-fn to_broker(publisher: &Publisher) -> Arc<dyn Publish> {
-    Arc::new(ToBroker { publisher: publisher.clone(), log_limiter: Mutex::default() })
+fn to_broker(publisher: &Publisher) -> Arc<dyn CameraPublisher> {
+    Arc::new(CamerasToBroker { publisher: publisher.clone(), log_limiter: Mutex::default() })
 }
 
 impl WatchedCameras {
@@ -89,12 +89,12 @@ impl WatchedCameras {
         let (cameras, tasks) = Cameras::new(&config.camera, &config.home_assistant, services, receiver);
         serving.report_sightings_to(Arc::new(cameras.clone()));
         let filter = config.home_assistant.status_topic(&config.camera).and_then(|topic| topic.parse().ok());
-        let listeners = filter.map(|filter| Listener { filter, messages: sender }).into_iter().collect();
+        let listeners = filter.map(|filter| TopicListener { filter, messages: sender }).into_iter().collect();
         Self { cameras, tasks, listeners }
     }
 
     /// Starts the tasks of the cameras. Returns what MQTT needs of them.
-    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) -> Vec<Listener> {
+    pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) -> Vec<TopicListener> {
         self.tasks.spawn(readiness, shutdown);
         self.listeners
     }

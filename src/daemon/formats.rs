@@ -18,8 +18,12 @@ use ledge_updates::store;
 
 /// The stores, and the format of each that this version writes. A number is raised in the commit after which the
 /// previous version could no longer read everything in the store; the constant of each store says why.
-pub const STORE_FORMATS: [(&str, u32); 4] =
-    [("audit", layout::FORM), ("features", features::FORM), ("keys", keys::FORM), ("updates", store::FORM)];
+pub const STORE_FORMATS: [(&str, u32); 4] = [
+    ("audit", layout::FORMAT_VERSION),
+    ("features", features::FORMAT_VERSION),
+    ("keys", keys::FORMAT_VERSION),
+    ("updates", store::FORMAT_VERSION),
+];
 
 /// The file in the state folder: one line for each store.
 pub const FORMATS_FILE: &str = "formats";

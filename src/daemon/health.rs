@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ledge_models::repository::Repository;
-use ledge_part::Part;
+use ledge_part::Subsystem;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
@@ -25,14 +25,14 @@ const UNWATCHED_SIGN_INTERVAL: Duration = Duration::from_secs(30);
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The sources of the health of the daemon.
-pub struct Health {
-    pub parts: Vec<Arc<dyn Part>>,
+pub struct DaemonHealth {
+    pub parts: Vec<Arc<dyn Subsystem>>,
     pub repository: Repository,
     pub readiness: Arc<Readiness>,
     pub shutdown: Shutdown,
 }
 
-impl Health {
+impl DaemonHealth {
     /// Reports to systemd for as long as it is polled.
     pub async fn report(self) -> Infallible {
         if !notify::has_socket() {

@@ -14,7 +14,7 @@ use ledge_identity::device::DeviceIdentity;
 use ledge_models::serving::Serving;
 use ledge_mqtt::config::MqttConfig;
 use ledge_mqtt::gateway::{FormerBindings, Gateway};
-use ledge_mqtt::publisher::{Listener, Publisher};
+use ledge_mqtt::publisher::{Publisher, TopicListener};
 use ledge_mqtt::topics::DeviceTopics;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
@@ -35,7 +35,7 @@ pub struct Messaging {
     /// The messages of other parts.
     pub publisher: Publisher,
     /// The topics that other parts hear.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<TopicListener>,
     /// Signed updates, if a platform manages this box.
     pub updates: Option<Updates>,
     pub audit: AuditState,

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use ledge_isolation::{Spawner, SpawnerProcess, Starter};
+use ledge_isolation::{ForkServer, SpawnerProcess, Starter};
 use ledge_part::check::Check;
-use ledge_sandbox::{State, deny_writable_code};
+use ledge_sandbox::{MechanismState, deny_writable_code};
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
 
@@ -20,13 +20,13 @@ const NO_SPAWNER_ADVICE: &str = "let the service manager or container allow new 
 
 /// The state of the seal, and the starter of other processes.
 #[derive(Debug, Clone)]
-pub struct OwnSeal(Place);
+pub struct OwnSeal(SealSource);
 
 #[derive(Debug, Clone)]
-enum Place {
+enum SealSource {
     Sealed {
-        spawner: Spawner,
-        code: State,
+        spawner: ForkServer,
+        code: MechanismState,
     },
     /// There is no spawner, for this reason. Not sealed: the next program of this process may get a spawner, which would
     /// inherit the seal.
@@ -49,11 +49,14 @@ impl OwnSeal {
             Err(error) => {
                 let reason = format!("the process that starts the processes of models cannot be started: {error}");
                 tracing::error!(%reason, advice = NO_SPAWNER_ADVICE, "no model runs; everything else does");
-                return Ok(Self(Place::WithoutSpawner(reason.into())));
+                return Ok(Self(SealSource::WithoutSpawner(reason.into())));
             }
         };
-        let code =
-            if is_denied_already { State::InForce("since before a restart in place".to_owned()) } else { deny() };
+        let code = if is_denied_already {
+            MechanismState::InForce("since before a restart in place".to_owned())
+        } else {
+            deny()
+        };
         if code.is_in_force() {
             tracing::info!(
                 spawner = spawner.pid(),
@@ -62,21 +65,21 @@ impl OwnSeal {
         } else {
             tracing::warn!(reason = %code, "the daemon is not sealed: its memory may be written and executed");
         }
-        Ok(Self(Place::Sealed { spawner, code }))
+        Ok(Self(SealSource::Sealed { spawner, code }))
     }
 
     /// Starts other processes of this program.
     pub fn starter(&self) -> Starter {
         match &self.0 {
-            Place::Sealed { spawner, .. } => Starter::Spawner(spawner.clone()),
-            Place::WithoutSpawner(reason) => Starter::Unavailable(reason.clone()),
+            SealSource::Sealed { spawner, .. } => Starter::Spawner(spawner.clone()),
+            SealSource::WithoutSpawner(reason) => Starter::Unavailable(reason.clone()),
         }
     }
 
     /// Ends the daemon in order when the spawner ends: it inherits what this process is denied, so this process cannot
     /// start another one, and neither can its next program.
     pub fn watch(&self, shutdown: &Shutdown) {
-        let Place::Sealed { spawner, .. } = &self.0 else { return };
+        let SealSource::Sealed { spawner, .. } = &self.0 else { return };
         let (sender, ended) = oneshot::channel();
         // The receiver is dropped at the shutdown.
         spawner.on_end(move |end| drop(sender.send(end)));
@@ -97,29 +100,29 @@ impl OwnSeal {
     /// [`ledge_isolation::SPAWNER_VARIABLE`] for it.
     pub fn leave(&self) -> std::io::Result<Option<String>> {
         match &self.0 {
-            Place::Sealed { spawner, code } => spawner.leave(code.is_in_force()).map(Some),
-            Place::WithoutSpawner(_) => Ok(None),
+            SealSource::Sealed { spawner, code } => spawner.leave(code.is_in_force()).map(Some),
+            SealSource::WithoutSpawner(_) => Ok(None),
         }
     }
 
     /// The finding about it.
     pub fn finding(&self) -> Check {
         match &self.0 {
-            Place::Sealed { code, .. } if code.is_in_force() => {
+            SealSource::Sealed { code, .. } if code.is_in_force() => {
                 Check::ok(FINDING, "in force: no memory of the daemon is both written and executed")
             }
-            Place::Sealed { code, .. } => absent(&code.to_string()),
-            Place::WithoutSpawner(reason) => {
+            SealSource::Sealed { code, .. } => absent(&code.to_string()),
+            SealSource::WithoutSpawner(reason) => {
                 Check::fail(FINDING, format!("no model runs, because {reason}"), NO_SPAWNER_ADVICE)
             }
         }
     }
 }
 
-fn deny() -> State {
+fn deny() -> MechanismState {
     #[cfg(feature = "in-process")]
     if ledge_models::scheduling::in_process::is_asked_for() {
-        return State::Absent("tests run models in the daemon".to_owned());
+        return MechanismState::Absent("tests run models in the daemon".to_owned());
     }
     deny_writable_code()
 }

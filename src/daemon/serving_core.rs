@@ -9,7 +9,7 @@ use ledge_features::FeatureStore;
 use ledge_identity::sealing::Sealer;
 use ledge_isolation::ChildSettings;
 use ledge_models::repository::profile::Profiles;
-use ledge_models::repository::{ModelDefaults, Repository, Sources};
+use ledge_models::repository::{ModelDefaults, ModelFolders, Repository};
 use ledge_models::scheduling::engine::Engine;
 use ledge_models::serving::{Serving, ServingLimits};
 use ledge_service::audit_event::AuditSink;
@@ -55,7 +55,7 @@ pub fn serving(
         audit: audit.clone(),
         sealer,
     };
-    let sources = Sources::of(&config.repository);
+    let sources = ModelFolders::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
     let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
     let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_features::FeatureStore;
 use ledge_features::registry::Registry;
 use ledge_identity::sealing::Sealer;
@@ -52,7 +52,7 @@ impl Standalone {
             // Encrypted models are opened by the daemon alone.
             memory_folder: None,
             content_bytes: config.http.counted_memory_bytes(),
-            memory_bytes: Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
+            memory_bytes: MachineMemory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
             is_yielding: false,
             is_trial: false,
         };

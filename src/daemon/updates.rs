@@ -23,7 +23,7 @@ use ledge_updates::preflight::PreflightSettings;
 use ledge_updates::rollout::manifest_file::ManifestFile;
 use ledge_updates::rollout::poller::{DECIDE_INTERVAL, Poller, TufPlatform};
 use ledge_updates::source::Source;
-use ledge_updates::updater::{self, Parts, Prepared, Updater};
+use ledge_updates::updater::{self, BootState, Updater, UpdaterParts};
 use tokio::sync::oneshot;
 
 use super::notify;
@@ -32,7 +32,7 @@ use crate::config::Config;
 
 /// The update store as read before any model is loaded.
 pub struct PreparedUpdates {
-    prepared: Option<Prepared>,
+    prepared: Option<BootState>,
     managed: BTreeMap<ModelName, ManagedVersion>,
     /// The handle and its other end, if a platform manages this box.
     channel: Option<(Updates, UpdaterInbox)>,
@@ -91,7 +91,7 @@ impl PreparedUpdates {
         let config = &config.updates;
         let Some(source) = Source::configured(config, egress) else { return };
         let platform = Platform::new(config.path.clone(), config.root_file.clone(), audit.clone(), source.clone());
-        let parts = Parts {
+        let parts = UpdaterParts {
             repository: repository.clone(),
             platform: platform.clone(),
             limits: DownloadLimits::new(config),

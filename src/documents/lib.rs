@@ -27,10 +27,10 @@ pub mod process;
 mod text_layer;
 mod tiff;
 
-pub use order::{DocumentFormat, DocumentLimits, Mistake, TextLayer, TextLine};
+pub use order::{DocumentFormat, DocumentLimits, DocumentMistake, TextLayer, TextLine};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pages::fuzz_page_messages;
-pub use pages::{DocumentError, Page, PageContent, Pages};
+pub use pages::{DocumentError, PageContent, PagesProcess, SourcePage};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pdf::fuzz_pdf;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -59,7 +59,7 @@ impl DocumentLimits {
 
 /// The first line that the process gets. Behind it come `bytes` bytes, those of the document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct PagesOrder {
     pub bytes: usize,
     pub format: DocumentFormat,
     pub text_layer: TextLayer,
@@ -69,7 +69,7 @@ pub(crate) struct Order {
 /// A line that the process says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Message {
+pub(crate) enum PagesMessage {
     /// The first one.
     Document { pages: usize },
     /// The next page, drawn. Behind it come `3 * width * height` bytes.
@@ -77,7 +77,7 @@ pub(crate) enum Message {
     /// The next page, by its text layer; sizes are those that its picture would have.
     Text { width: u32, height: u32, lines: Vec<TextLine> },
     /// The document is refused; the last one.
-    Refused(Mistake),
+    Refused(DocumentMistake),
 }
 
 /// A line of a text layer, with the upright rectangle around it in pixels of the page.
@@ -93,7 +93,7 @@ pub struct TextLine {
 /// What is wrong with a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
-pub enum Mistake {
+pub enum DocumentMistake {
     #[error("the PDF is encrypted with a password: send it without one")]
     Encrypted,
     #[error("the PDF is encrypted in a way that is not known")]

@@ -17,7 +17,7 @@ use hayro::hayro_syntax::content::ops::TypedInstruction as Operator;
 use hayro::hayro_syntax::object::{Array, Dict, Name, Object, Rect, Stream};
 use hayro::hayro_syntax::page::{Page, Resources};
 
-use crate::order::Mistake;
+use crate::order::DocumentMistake;
 
 /// The most work of a page, in operators. Dense maps and drawings have some 100,000.
 const OPERATORS_MAX: u64 = 2_000_000;
@@ -35,28 +35,28 @@ const SHADING: u64 = 1000;
 const NESTING_MAX: usize = 50;
 
 /// Fails for a page that asks for too much.
-pub(crate) fn check(page: &Page<'_>, number: usize) -> Result<(), Mistake> {
-    let mut count = Count { left: OPERATORS_MAX, nesting: 0 };
-    count.page(page).map_err(|TooMuch| Mistake::Work { page: number, most: OPERATORS_MAX })
+pub(crate) fn check(page: &Page<'_>, number: usize) -> Result<(), DocumentMistake> {
+    let mut count = WorkCount { left: OPERATORS_MAX, nesting: 0 };
+    count.page(page).map_err(|TooMuch| DocumentMistake::Work { page: number, most: OPERATORS_MAX })
 }
 
 struct TooMuch;
 
-struct Count {
+struct WorkCount {
     left: u64,
     nesting: usize,
 }
 
 /// The settings that operators make, which decide what others cost.
 #[derive(Clone, Default)]
-struct State<'a> {
-    fill: Option<Pattern<'a>>,
-    stroke: Option<Pattern<'a>>,
+struct GraphicsState<'a> {
+    fill: Option<FillPattern<'a>>,
+    stroke: Option<FillPattern<'a>>,
     font: Option<Rc<GlyphPrograms<'a>>>,
 }
 
 #[derive(Clone)]
-enum Pattern<'a> {
+enum FillPattern<'a> {
     Tiling(Rc<Stream<'a>>),
     Shading,
 }
@@ -67,7 +67,7 @@ struct GlyphPrograms<'a> {
     resources: Option<Resources<'a>>,
 }
 
-impl Count {
+impl WorkCount {
     fn page(&mut self, page: &Page<'_>) -> Result<(), TooMuch> {
         let resources = page.resources();
         self.operators(page.page_stream().unwrap_or_default(), resources)?;
@@ -103,7 +103,7 @@ impl Count {
 
     fn operators(&mut self, content: &[u8], resources: &Resources<'_>) -> Result<(), TooMuch> {
         self.take(content.len() as u64 / BYTES_PER_OPERATOR)?;
-        let (mut state, mut saved) = (Rc::new(State::default()), Vec::new());
+        let (mut state, mut saved) = (Rc::new(GraphicsState::default()), Vec::new());
         let mut operators = TypedIter::new(content);
         while let Some(operator) = operators.next() {
             self.take(1)?;
@@ -201,16 +201,16 @@ impl Count {
         }
     }
 
-    fn paint_both<'a>(&mut self, state: &State<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn paint_both<'a>(&mut self, state: &GraphicsState<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
         self.paint(state.fill.as_ref(), resources)?;
         self.paint(state.stroke.as_ref(), resources)
     }
 
-    fn paint<'a>(&mut self, pattern: Option<&Pattern<'a>>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn paint<'a>(&mut self, pattern: Option<&FillPattern<'a>>, resources: &Resources<'a>) -> Result<(), TooMuch> {
         match pattern {
             None => Ok(()),
-            Some(Pattern::Shading) => self.take(SHADING),
-            Some(Pattern::Tiling(stream)) => {
+            Some(FillPattern::Shading) => self.take(SHADING),
+            Some(FillPattern::Tiling(stream)) => {
                 self.take(LAYER)?;
                 let before = self.left;
                 self.call(stream, resources)?;
@@ -220,7 +220,7 @@ impl Count {
         }
     }
 
-    fn text<'a>(&mut self, text: &[u8], state: &State<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn text<'a>(&mut self, text: &[u8], state: &GraphicsState<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
         self.take(text.len() as u64)?;
         if let Some(font) = &state.font {
             for program in text.iter().filter_map(|code| font.by_code.get(code)) {
@@ -257,10 +257,10 @@ impl<'a> GlyphPrograms<'a> {
     }
 }
 
-fn pattern<'a>(resources: &Resources<'a>, name: &Name<'_>) -> Option<Pattern<'a>> {
+fn pattern<'a>(resources: &Resources<'a>, name: &Name<'_>) -> Option<FillPattern<'a>> {
     match resources.get_pattern(name)? {
-        Object::Stream(stream) => Some(Pattern::Tiling(Rc::new(stream))),
-        Object::Dict(_) => Some(Pattern::Shading),
+        Object::Stream(stream) => Some(FillPattern::Tiling(Rc::new(stream))),
+        Object::Dict(_) => Some(FillPattern::Shading),
         _ => None,
     }
 }
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_all(files: &[(&str, Vec<u8>)], expected: &Result<(), Mistake>) {
+    fn check_all(files: &[(&str, Vec<u8>)], expected: &Result<(), DocumentMistake>) {
         for (name, file) in files {
             let pdf = Pdf::new(file.clone()).unwrap();
             assert_eq!(check(&pdf.pages()[0], 1), *expected, "{name}");
@@ -421,7 +421,7 @@ mod tests {
                 ("shadings", pdf(&many("/S sh ", 2000), "", "/Shading <</S <</ShadingType 1>>>>", &[])),
                 ("images", pdf(&many("/I Do ", 6), "", "/XObject <</I 5 0 R>>", &[image])),
             ],
-            &Err(Mistake::Work { page: 1, most: OPERATORS_MAX }),
+            &Err(DocumentMistake::Work { page: 1, most: OPERATORS_MAX }),
         );
     }
 

@@ -5,16 +5,16 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_base::memory_budget::{Account, NoRoom, Reservation};
 use ledge_base::telemetry::service_usage::CountedProcess;
 use ledge_service::limited_process::{self, THIS_PROGRAM};
-use ledge_service::off_thread::{Turn, Turns};
+use ledge_service::off_thread::{CallerPermit, CallerPermits};
 use rustix::process::Signal;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 
-use crate::order::{DocumentFormat, DocumentLimits, Message, Mistake, Order, TextLayer, TextLine};
+use crate::order::{DocumentFormat, DocumentLimits, DocumentMistake, PagesMessage, PagesOrder, TextLayer, TextLine};
 
 /// The hidden verb of the process.
 const VERB: [&str; 1] = ["pages"];
@@ -28,13 +28,13 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 const PROCESSES_MAX: usize = 2;
 
 /// Whose turn it is to have a process.
-static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(PROCESSES_MAX));
+static TURNS: LazyLock<CallerPermits> = LazyLock::new(|| CallerPermits::new(PROCESSES_MAX));
 
 /// Why a document, or the rest of it, is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     #[error(transparent)]
-    Mistake(#[from] Mistake),
+    Mistake(#[from] DocumentMistake),
     /// The process died, or was stopped: the document asks for too much, or is made to harm.
     #[error("page {page} cannot be drawn: {reason}")]
     Page { page: usize, reason: String },
@@ -50,7 +50,7 @@ pub enum DocumentError {
 
 /// A page as it came.
 #[derive(Debug)]
-pub struct Page {
+pub struct SourcePage {
     /// From 1.
     pub number: usize,
     pub width: u32,
@@ -62,21 +62,21 @@ pub struct Page {
 #[derive(Debug)]
 pub enum PageContent {
     /// Three bytes a pixel, rows from the top; `hold` counts them.
-    Picture { pixels: Vec<u8>, hold: Hold },
+    Picture { pixels: Vec<u8>, hold: Reservation },
     /// The lines of its text layer, in no order.
     Text(Vec<TextLine>),
 }
 
 /// The pages of a document, drawn one after the other in a process that ends with this handle.
 #[derive(Debug)]
-pub struct Pages {
+pub struct PagesProcess {
     child: Child,
     output: BufReader<ChildStdout>,
     /// The last lines of its standard error, at its end.
     errors: Option<oneshot::Receiver<String>>,
     /// Kept open to the end: the process ends with it.
     _input: ChildStdin,
-    _turn: Option<Turn>,
+    _turn: Option<CallerPermit>,
     _counted: CountedProcess,
     account: Account,
     limits: DocumentLimits,
@@ -85,7 +85,7 @@ pub struct Pages {
     next: usize,
 }
 
-impl Pages {
+impl PagesProcess {
     /// Starts the process, and gives it the document. Waits for its turn until `deadline`.
     pub async fn open(
         file: Bytes,
@@ -111,7 +111,7 @@ impl Pages {
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(broken("has no pipes")(std::io::ErrorKind::BrokenPipe.into()));
         };
-        let order = Order { bytes: file.len(), format, text_layer, limits };
+        let order = PagesOrder { bytes: file.len(), format, text_layer, limits };
         let mut line = serde_json::to_vec(&order).map_err(|error| broken("has no order")(error.into()))?;
         line.push(b'\n');
         // A process that died before it got all is reported by its end.
@@ -133,7 +133,9 @@ impl Pages {
             next: 1,
         };
         match pages.message().await? {
-            (Message::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => pages.count = count,
+            (PagesMessage::Document { pages: count }, _) if (1..=limits.pages_max).contains(&count) => {
+                pages.count = count;
+            }
             _ => return Err(pages.nonsense()),
         }
         Ok(pages)
@@ -145,7 +147,7 @@ impl Pages {
     }
 
     /// The next page; `None` behind the last.
-    pub async fn next(&mut self) -> Result<Option<Page>, DocumentError> {
+    pub async fn next(&mut self) -> Result<Option<SourcePage>, DocumentError> {
         let number = self.next;
         if number > self.count {
             return Ok(None);
@@ -153,7 +155,7 @@ impl Pages {
         let (message, hold) = self.message().await?;
         self.next += 1;
         let (width, height, content) = match message {
-            Message::Picture { width, height } => {
+            PagesMessage::Picture { width, height } => {
                 let bytes = picture_bytes(width, height, self.limits).ok_or_else(|| self.nonsense())?;
                 let hold = self.account.take(bytes)?;
                 let mut pixels = vec![0; bytes];
@@ -164,18 +166,18 @@ impl Pages {
                 }
                 (width, height, PageContent::Picture { pixels, hold })
             }
-            Message::Text { width, height, lines } => {
+            PagesMessage::Text { width, height, lines } => {
                 picture_bytes(width, height, self.limits).ok_or_else(|| self.nonsense())?;
                 (width, height, PageContent::Text(lines))
             }
-            Message::Document { .. } | Message::Refused(_) => return Err(self.nonsense()),
+            PagesMessage::Document { .. } | PagesMessage::Refused(_) => return Err(self.nonsense()),
         };
         drop(hold);
-        Ok(Some(Page { number, width, height, content }))
+        Ok(Some(SourcePage { number, width, height, content }))
     }
 
     /// The next message, in time, and the memory that its line takes.
-    async fn message(&mut self) -> Result<(Message, Hold), DocumentError> {
+    async fn message(&mut self) -> Result<(PagesMessage, Reservation), DocumentError> {
         let mut hold = self.account.hold();
         let within = PAGE_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
         let read = tokio::time::timeout(within, read_message(&mut self.output, &mut hold)).await;
@@ -184,7 +186,7 @@ impl Pages {
             let _ = self.child.kill().await;
         }
         match read {
-            Ok(Ok(Some(Message::Refused(mistake)))) => Err(mistake.into()),
+            Ok(Ok(Some(PagesMessage::Refused(mistake)))) => Err(mistake.into()),
             Ok(Ok(Some(message))) => Ok((message, hold)),
             Ok(Ok(None)) => Err(self.end().await),
             Ok(Err(error)) => Err(error),
@@ -242,8 +244,8 @@ fn picture_bytes(width: u32, height: u32, limits: DocumentLimits) -> Option<usiz
 /// Reads a line of the process; `None` at its end, and for a line that is no message.
 async fn read_message(
     output: &mut (impl AsyncBufRead + Unpin),
-    hold: &mut Hold,
-) -> Result<Option<Message>, DocumentError> {
+    hold: &mut Reservation,
+) -> Result<Option<PagesMessage>, DocumentError> {
     let mut line = Vec::new();
     let mut rest = output.take(LINE_MAX);
     loop {
@@ -270,16 +272,16 @@ async fn read_message(
 /// When an invariant does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_page_messages(data: &[u8]) -> bool {
-    let said = data.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Message>(line).ok());
+    let said = data.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<PagesMessage>(line).ok());
     let mut is_said = false;
     for message in said {
         is_said = true;
-        if let Message::Picture { width, height } | Message::Text { width, height, .. } = &message {
+        if let PagesMessage::Picture { width, height } | PagesMessage::Text { width, height, .. } = &message {
             let limits = DocumentLimits::new(1, 1000);
             assert!(picture_bytes(*width, *height, limits).is_none_or(|bytes| bytes as u64 <= 3 * limits.pixels_max));
         }
         let written = serde_json::to_vec(&message).unwrap_or_default();
-        assert_eq!(serde_json::from_slice::<Message>(&written).ok(), Some(message));
+        assert_eq!(serde_json::from_slice::<PagesMessage>(&written).ok(), Some(message));
     }
     is_said
 }

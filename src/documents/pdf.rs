@@ -12,7 +12,7 @@ use hayro::kurbo::{Affine, BezPath, Point, Rect};
 use hayro::vello_cpu::color::palette::css::WHITE;
 use hayro::{PixmapSettings, RenderCache, RenderSettings};
 
-use crate::order::{DocumentLimits, Mistake, TextLayer, TextLine};
+use crate::order::{DocumentLimits, DocumentMistake, TextLayer, TextLine};
 use crate::page_work;
 use crate::text_layer::{self, Glyph};
 
@@ -47,21 +47,21 @@ pub(crate) enum DrawnPage {
 }
 
 /// A PDF file that can be opened.
-pub(crate) struct Document {
+pub(crate) struct PdfFile {
     pdf: Pdf,
     limits: DocumentLimits,
 }
 
-impl Document {
-    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, Mistake> {
+impl PdfFile {
+    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, DocumentMistake> {
         let pdf = Pdf::new(file).map_err(|error| match error {
-            LoadPdfError::Decryption(DecryptionError::PasswordProtected) => Mistake::Encrypted,
-            LoadPdfError::Decryption(_) => Mistake::UnknownEncryption,
-            LoadPdfError::Invalid => Mistake::Damaged,
+            LoadPdfError::Decryption(DecryptionError::PasswordProtected) => DocumentMistake::Encrypted,
+            LoadPdfError::Decryption(_) => DocumentMistake::UnknownEncryption,
+            LoadPdfError::Invalid => DocumentMistake::Damaged,
         })?;
         match pdf.pages().len() {
-            0 => Err(Mistake::Empty),
-            pages if pages > limits.pages_max => Err(Mistake::Pages { pages, most: limits.pages_max }),
+            0 => Err(DocumentMistake::Empty),
+            pages if pages > limits.pages_max => Err(DocumentMistake::Pages { pages, most: limits.pages_max }),
             _ => Ok(Self { pdf, limits }),
         }
     }
@@ -71,7 +71,7 @@ impl Document {
     }
 
     /// Draws page after page.
-    pub fn draw<E: From<Mistake>>(
+    pub fn draw<E: From<DocumentMistake>>(
         &self,
         text_layer: TextLayer,
         mut take: impl FnMut(DrawnPage) -> Result<(), E>,
@@ -80,7 +80,7 @@ impl Document {
         for (page, number) in self.pdf.pages().iter().zip(1..) {
             let (size, scale) = size(page, number, self.limits)?;
             page_work::check(page, number)?;
-            let survey = Survey::of(page, number, scale, &settings)?;
+            let survey = PageSurvey::of(page, number, scale, &settings)?;
             let lines = survey.text(text_layer, size).filter(|lines| lines.len() <= self.limits.lines_max);
             let drawn = match lines {
                 Some(lines) => DrawnPage::Text { width: size.0, height: size.1, lines },
@@ -93,10 +93,10 @@ impl Document {
 }
 
 /// The pixels of a page in each direction, and the pixels of a point.
-fn size(page: &Page<'_>, number: usize, limits: DocumentLimits) -> Result<((u32, u32), f64), Mistake> {
+fn size(page: &Page<'_>, number: usize, limits: DocumentLimits) -> Result<((u32, u32), f64), DocumentMistake> {
     let (width, height) = page.render_dimensions();
     let (wide, high) = (f64::from(width), f64::from(height));
-    let wrong = || Mistake::Size { page: number, width: width.to_string(), height: height.to_string() };
+    let wrong = || DocumentMistake::Size { page: number, width: width.to_string(), height: height.to_string() };
     if !(wide.is_finite() && high.is_finite() && wide > 0.0 && high > 0.0) {
         return Err(wrong());
     }
@@ -124,18 +124,18 @@ fn picture<'a>(page: &'a Page<'a>, scale: f64, settings: &InterpreterSettings, c
 }
 
 /// What is on a page, without drawing it.
-struct Survey {
+struct PageSurvey {
     page: usize,
     glyphs: Vec<Glyph>,
     /// The area of the images, in square pixels.
     covered: f64,
     /// The whole page in pixels.
     area: Rect,
-    mistake: Option<Mistake>,
+    mistake: Option<DocumentMistake>,
 }
 
-impl Survey {
-    fn of(page: &Page<'_>, number: usize, scale: f64, settings: &InterpreterSettings) -> Result<Self, Mistake> {
+impl PageSurvey {
+    fn of(page: &Page<'_>, number: usize, scale: f64, settings: &InterpreterSettings) -> Result<Self, DocumentMistake> {
         let (width, height) = page.render_dimensions();
         let area = Rect::new(0.0, 0.0, f64::from(width) * scale, f64::from(height) * scale);
         let mut survey = Self { page: number, glyphs: Vec::new(), covered: 0.0, area, mistake: None };
@@ -163,7 +163,7 @@ impl Survey {
         }
     }
 
-    fn refuse(&mut self, mistake: Mistake) {
+    fn refuse(&mut self, mistake: DocumentMistake) {
         self.mistake.get_or_insert(mistake);
     }
 }
@@ -180,7 +180,7 @@ fn text_of(text: BfString) -> String {
     }
 }
 
-impl<'a> Device<'a> for Survey {
+impl<'a> Device<'a> for PageSurvey {
     fn draw_path(&mut self, _: &BezPath, _: DrawProps<'a>, _: &DrawMode) {}
 
     fn push_clip_path(&mut self, _: &ClipPath) {}
@@ -192,7 +192,7 @@ impl<'a> Device<'a> for Survey {
         let is_visible = !matches!(mode, DrawMode::Invisible);
         for glyph in run.glyphs() {
             if self.glyphs.len() >= CHARACTERS_MAX {
-                return self.refuse(Mistake::Characters { page: self.page, most: CHARACTERS_MAX });
+                return self.refuse(DocumentMistake::Characters { page: self.page, most: CHARACTERS_MAX });
             }
             let advance = match &**glyph {
                 FontGlyph::Outline(outline) => outline.advance_width(),
@@ -213,7 +213,7 @@ impl<'a> Device<'a> for Survey {
         let (width, height) = (image.width(), image.height());
         if u64::from(width) * u64::from(height) > IMAGE_PIXELS_MAX {
             let (page, most) = (self.page, IMAGE_PIXELS_MAX / 1_000_000);
-            self.refuse(Mistake::Image { page, width, height, most });
+            self.refuse(DocumentMistake::Image { page, width, height, most });
         }
         let place = props.transform.transform_rect_bbox(Rect::new(0.0, 0.0, width.into(), height.into()));
         self.covered += place.intersect(self.area).area().max(0.0);
@@ -228,13 +228,13 @@ impl<'a> Device<'a> for Survey {
 /// `tests/it/fuzz.rs` feed it. It bounds nothing: the process does, in which it runs.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_pdf(data: &[u8]) -> bool {
-    let Ok(document) = Document::open(data.to_vec(), DocumentLimits::new(3, 1000)) else { return false };
+    let Ok(document) = PdfFile::open(data.to_vec(), DocumentLimits::new(3, 1000)) else { return false };
     let settings = InterpreterSettings::default();
     let pages = document.pdf.pages();
     for page in pages.iter().take(1) {
         if let Ok((size, scale)) = size(page, 1, document.limits)
             && page_work::check(page, 1).is_ok()
-            && let Ok(survey) = Survey::of(page, 1, scale, &settings)
+            && let Ok(survey) = PageSurvey::of(page, 1, scale, &settings)
         {
             let _ = survey.text(TextLayer::Always, size);
         }

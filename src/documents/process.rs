@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ledge_base::sys;
-use ledge_sandbox::{self as sandbox, Seal};
-use ledge_service::limited_process::{self, Limits};
+use ledge_sandbox::{self as sandbox, Sandbox};
+use ledge_service::limited_process::{self, ProcessLimits};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::order::{DocumentFormat, DocumentLimits, Message, Mistake, Order, TextLayer};
+use crate::order::{DocumentFormat, DocumentLimits, DocumentMistake, PagesMessage, PagesOrder, TextLayer};
 use crate::pdf::{self, DrawnPage};
 use crate::tiff;
 
@@ -42,20 +42,20 @@ pub fn run() -> Result<(), ProcessError> {
     let mut input = BufReader::new(std::io::stdin());
     let mut line = String::new();
     input.by_ref().take(1 << 16).read_line(&mut line).map_err(|error| wrong(&error))?;
-    let order: Order = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
-    let Order { bytes, format, text_layer, limits } = order;
-    limited_process::limit_this_process(Limits {
+    let order: PagesOrder = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+    let PagesOrder { bytes, format, text_layer, limits } = order;
+    limited_process::limit_this_process(ProcessLimits {
         data_bytes: limits.memory_bytes,
         cpu_seconds: limits.cpu_seconds,
         niceness: NICENESS,
     })?;
     // The document comes through a pipe and fonts are in this program, so it opens no file. Where the system lacks a
     // mechanism the others hold, and `ledge doctor` reports it.
-    Seal {
+    Sandbox {
         readable: Vec::new(),
         writable: Vec::new(),
         system_files: false,
-        limits: sandbox::Limits {
+        limits: sandbox::SandboxLimits {
             data_bytes: limits.memory_bytes,
             open_files: OPEN_FILES_MAX,
             file_bytes: 0,
@@ -76,25 +76,25 @@ pub fn run() -> Result<(), ProcessError> {
     let mut output = std::io::stdout().lock();
     match pages(file, (format, text_layer), limits, &page, &mut output) {
         Ok(()) => {}
-        Err(Stop::Mistake(mistake)) => say(&Message::Refused(mistake), &[], &mut output)?,
-        Err(Stop::Output(error)) => return Err(error.into()),
+        Err(StopReason::Mistake(mistake)) => say(&PagesMessage::Refused(mistake), &[], &mut output)?,
+        Err(StopReason::Output(error)) => return Err(error.into()),
     }
     Ok(())
 }
 
 /// Why no further page is drawn.
-enum Stop {
-    Mistake(Mistake),
+enum StopReason {
+    Mistake(DocumentMistake),
     Output(std::io::Error),
 }
 
-impl From<Mistake> for Stop {
-    fn from(mistake: Mistake) -> Self {
+impl From<DocumentMistake> for StopReason {
+    fn from(mistake: DocumentMistake) -> Self {
         Self::Mistake(mistake)
     }
 }
 
-impl From<std::io::Error> for Stop {
+impl From<std::io::Error> for StopReason {
     fn from(error: std::io::Error) -> Self {
         Self::Output(error)
     }
@@ -144,31 +144,31 @@ fn pages(
     limits: DocumentLimits,
     page: &PageClock,
     output: &mut impl Write,
-) -> Result<(), Stop> {
+) -> Result<(), StopReason> {
     match format {
         DocumentFormat::Pdf => {
-            let document = pdf::Document::open(file, limits)?;
-            say(&Message::Document { pages: document.pages() }, &[], output)?;
+            let document = pdf::PdfFile::open(file, limits)?;
+            say(&PagesMessage::Document { pages: document.pages() }, &[], output)?;
             document.draw(text_layer, |drawn| send(drawn, page, output))
         }
         DocumentFormat::Tiff => {
-            let document = tiff::Document::open(file, limits)?;
-            say(&Message::Document { pages: document.pages() }, &[], output)?;
+            let document = tiff::TiffFile::open(file, limits)?;
+            say(&PagesMessage::Document { pages: document.pages() }, &[], output)?;
             document.draw(|drawn| send(drawn, page, output))
         }
     }
 }
 
-fn send(drawn: DrawnPage, page: &PageClock, output: &mut impl Write) -> Result<(), Stop> {
+fn send(drawn: DrawnPage, page: &PageClock, output: &mut impl Write) -> Result<(), StopReason> {
     match drawn {
-        DrawnPage::Picture { width, height, pixels } => say(&Message::Picture { width, height }, &pixels, output)?,
-        DrawnPage::Text { width, height, lines } => say(&Message::Text { width, height, lines }, &[], output)?,
+        DrawnPage::Picture { width, height, pixels } => say(&PagesMessage::Picture { width, height }, &pixels, output)?,
+        DrawnPage::Text { width, height, lines } => say(&PagesMessage::Text { width, height, lines }, &[], output)?,
     }
     page.next_page();
     Ok(())
 }
 
-fn say(message: &Message, pixels: &[u8], output: &mut impl Write) -> std::io::Result<()> {
+fn say(message: &PagesMessage, pixels: &[u8], output: &mut impl Write) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     output.write_all(&line)?;

@@ -57,7 +57,7 @@ pub(crate) fn is_plain<'g>(glyphs: impl Iterator<Item = &'g Glyph>) -> bool {
 }
 
 /// A part of a line, as long as it is put together.
-struct Piece {
+struct LinePiece {
     text: String,
     left: f64,
     right: f64,
@@ -69,7 +69,7 @@ struct Piece {
 /// columns of a table, are lines of their own.
 pub(crate) fn lines<'g>(glyphs: impl Iterator<Item = &'g Glyph>, (width, height): (u32, u32)) -> Vec<TextLine> {
     let (width, height) = (f64::from(width), f64::from(height));
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut pieces: Vec<LinePiece> = Vec::new();
     let mut is_open = false;
     for glyph in glyphs.filter(|glyph| glyph.is_finite() && glyph.height() > 0.0) {
         let middle = glyph.start.midpoint(glyph.end) + glyph.up / 2.0;
@@ -83,7 +83,7 @@ pub(crate) fn lines<'g>(glyphs: impl Iterator<Item = &'g Glyph>, (width, height)
             continue;
         }
         let (left, right) = (glyph.start.x.min(glyph.end.x), glyph.start.x.max(glyph.end.x));
-        let piece = Piece { text, left, right, baseline: glyph.start.y, height: glyph.height() };
+        let piece = LinePiece { text, left, right, baseline: glyph.start.y, height: glyph.height() };
         match pieces.last_mut().filter(|_| is_open) {
             Some(last) if last.continues_with(&piece) => last.append(&piece),
             _ => pieces.push(piece),
@@ -94,9 +94,9 @@ pub(crate) fn lines<'g>(glyphs: impl Iterator<Item = &'g Glyph>, (width, height)
 }
 
 /// Joins the pieces that lie beside each other: a file may draw its words in any order.
-fn join(mut pieces: Vec<Piece>) -> Vec<Piece> {
+fn join(mut pieces: Vec<LinePiece>) -> Vec<LinePiece> {
     pieces.sort_by(|a, b| a.baseline.total_cmp(&b.baseline));
-    let mut joined: Vec<Piece> = Vec::new();
+    let mut joined: Vec<LinePiece> = Vec::new();
     let mut rest = pieces.into_iter().peekable();
     while let Some(first) = rest.next() {
         let (baseline, height) = (first.baseline, first.height);
@@ -121,7 +121,7 @@ fn join(mut pieces: Vec<Piece>) -> Vec<Piece> {
     joined
 }
 
-impl Piece {
+impl LinePiece {
     fn continues_with(&self, next: &Self) -> bool {
         let height = self.height.min(next.height);
         let gap = next.left - self.right;

@@ -7,7 +7,7 @@ use tiff::decoder::{Decoder, DecodingResult, Limits};
 use tiff::tags::Tag;
 use tiff::{ColorType, TiffError};
 
-use crate::order::{DocumentLimits, Mistake};
+use crate::order::{DocumentLimits, DocumentMistake};
 use crate::pdf::DrawnPage;
 
 /// The most pixels of a page in the file: A3 at 600 dpi has 70 million.
@@ -18,14 +18,14 @@ const SMALLER_COPY: u32 = 1;
 const STRETCH_MAX: usize = 4;
 
 /// A TIFF file that can be opened.
-pub(crate) struct Document {
+pub(crate) struct TiffFile {
     file: Vec<u8>,
     pages: usize,
     limits: DocumentLimits,
 }
 
-impl Document {
-    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, Mistake> {
+impl TiffFile {
+    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, DocumentMistake> {
         let mut document = Self { file, pages: 0, limits };
         let mut decoder = document.decoder()?;
         let mut pages = 0;
@@ -35,12 +35,12 @@ impl Document {
             if !decoder.more_images() {
                 break;
             }
-            decoder.next_image().map_err(|_| Mistake::Damaged)?;
+            decoder.next_image().map_err(|_| DocumentMistake::Damaged)?;
         }
         document.pages = pages;
         match pages {
-            0 => Err(Mistake::Empty),
-            pages if pages > limits.pages_max => Err(Mistake::Pages { pages, most: limits.pages_max }),
+            0 => Err(DocumentMistake::Empty),
+            pages if pages > limits.pages_max => Err(DocumentMistake::Pages { pages, most: limits.pages_max }),
             _ => Ok(document),
         }
     }
@@ -50,7 +50,7 @@ impl Document {
     }
 
     /// Decodes page after page.
-    pub fn draw<E: From<Mistake>>(&self, mut take: impl FnMut(DrawnPage) -> Result<(), E>) -> Result<(), E> {
+    pub fn draw<E: From<DocumentMistake>>(&self, mut take: impl FnMut(DrawnPage) -> Result<(), E>) -> Result<(), E> {
         let mut decoder = self.decoder()?;
         let mut page = 1;
         loop {
@@ -65,17 +65,17 @@ impl Document {
         }
     }
 
-    fn decoder(&self) -> Result<Decoder<Cursor<&[u8]>>, Mistake> {
+    fn decoder(&self) -> Result<Decoder<Cursor<&[u8]>>, DocumentMistake> {
         let mut limits = Limits::default();
         limits.decoding_buffer_size = 6 * usize::try_from(PIXELS_MAX).unwrap_or(usize::MAX);
         limits.intermediate_buffer_size = limits.decoding_buffer_size;
-        let decoder = Decoder::new(Cursor::new(self.file.as_slice())).map_err(|_| Mistake::Damaged)?;
+        let decoder = Decoder::new(Cursor::new(self.file.as_slice())).map_err(|_| DocumentMistake::Damaged)?;
         Ok(decoder.with_limits(limits))
     }
 }
 
-fn undecodable(page: usize, error: &TiffError) -> Mistake {
-    Mistake::Undecodable { page, reason: error.to_string() }
+fn undecodable(page: usize, error: &TiffError) -> DocumentMistake {
+    DocumentMistake::Undecodable { page, reason: error.to_string() }
 }
 
 fn is_page(decoder: &mut Decoder<Cursor<&[u8]>>) -> bool {
@@ -83,19 +83,24 @@ fn is_page(decoder: &mut Decoder<Cursor<&[u8]>>) -> bool {
     kind.unwrap_or(0) & SMALLER_COPY == 0
 }
 
-fn picture(decoder: &mut Decoder<Cursor<&[u8]>>, page: usize, limits: DocumentLimits) -> Result<DrawnPage, Mistake> {
+fn picture(
+    decoder: &mut Decoder<Cursor<&[u8]>>,
+    page: usize,
+    limits: DocumentLimits,
+) -> Result<DrawnPage, DocumentMistake> {
     let wrong = |error: TiffError| undecodable(page, &error);
     let (width, height) = decoder.dimensions().map_err(wrong)?;
     if u64::from(width) * u64::from(height) > PIXELS_MAX {
-        return Err(Mistake::Image { page, width, height, most: PIXELS_MAX / 1_000_000 });
+        return Err(DocumentMistake::Image { page, width, height, most: PIXELS_MAX / 1_000_000 });
     }
     let color = decoder.colortype().map_err(wrong)?;
-    let unknown = || Mistake::Undecodable { page, reason: format!("its colours are {color:?}, which is not read") };
+    let unknown =
+        || DocumentMistake::Undecodable { page, reason: format!("its colours are {color:?}, which is not read") };
     let stretch = stretch(decoder);
     let (width, height) = (width as usize, height as usize);
-    let samples = Samples::of(decoder.read_image().map_err(wrong)?, color, width).ok_or_else(unknown)?;
+    let samples = TiffSamples::of(decoder.read_image().map_err(wrong)?, color, width).ok_or_else(unknown)?;
     if width == 0 || height == 0 || samples.rows() < height {
-        return Err(Mistake::Undecodable { page, reason: "it is cut off".to_owned() });
+        return Err(DocumentMistake::Undecodable { page, reason: "it is cut off".to_owned() });
     }
 
     let most = usize::try_from(limits.pixels_max).unwrap_or(usize::MAX);
@@ -139,7 +144,7 @@ fn stretch(decoder: &mut Decoder<Cursor<&[u8]>>) -> usize {
 }
 
 /// The samples of a page as they are stored.
-struct Samples {
+struct TiffSamples {
     bytes: Vec<u8>,
     color: ColorType,
     /// 1, 2, 4 or 8.
@@ -149,7 +154,7 @@ struct Samples {
     row_bytes: usize,
 }
 
-impl Samples {
+impl TiffSamples {
     fn of(decoded: DecodingResult, color: ColorType, width: usize) -> Option<Self> {
         let depth = usize::from(color.bit_depth());
         let (bytes, bits) = match decoded {
@@ -221,19 +226,19 @@ impl Samples {
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_tiff(data: &[u8]) -> bool {
     let limits = DocumentLimits { pixels_max: 10_000, ..DocumentLimits::new(3, 1000) };
-    let Ok(document) = Document::open(data.to_vec(), limits) else { return false };
+    let Ok(document) = TiffFile::open(data.to_vec(), limits) else { return false };
     let is_small = document.decoder().is_ok_and(|mut decoder| {
         decoder.dimensions().is_ok_and(|(width, height)| u64::from(width) * u64::from(height) <= 1_000_000)
     });
     let mut pages = 0;
     if is_small {
-        let _ = document.draw::<Mistake>(|page| {
+        let _ = document.draw::<DocumentMistake>(|page| {
             if let DrawnPage::Picture { width, height, pixels } = page {
                 assert_eq!(pixels.len() as u64, 3 * u64::from(width) * u64::from(height));
             }
             pages += 1;
             // One page: the others may be larger.
-            Err(Mistake::Empty)
+            Err(DocumentMistake::Empty)
         });
     }
     pages > 0

@@ -35,7 +35,7 @@ pub const UNLISTED_DESTINATION: &str = "unlisted";
 
 /// The destination of a channel, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Route {
+pub(super) struct ChannelRoute {
     pub to: HostPort,
     pub tls: Option<TlsSettings>,
     pub proxy: Option<HostPort>,
@@ -46,7 +46,7 @@ pub(super) struct Route {
 impl Egress {
     /// Opens a channel, if the allow-list has the destination and the proxy in between, and permits the content for
     /// both. Otherwise nothing is sent, not even a DNS query.
-    pub(super) async fn channel(&self, route: &Route) -> Result<Channel, EgressError> {
+    pub(super) async fn channel(&self, route: &ChannelRoute) -> Result<Channel, EgressError> {
         let hops = route.proxy.iter().chain([&route.to]);
         let mut granted = Vec::new();
         for hop in hops {
@@ -65,7 +65,7 @@ impl Egress {
         opened
     }
 
-    fn granted(&self, hop: &HostPort, route: &Route) -> Result<Grant, EgressError> {
+    fn granted(&self, hop: &HostPort, route: &ChannelRoute) -> Result<Grant, EgressError> {
         let granted = self.0.config.grant(hop).and_then(|grant| {
             let grant = grant.limited_to(route.purpose.contents());
             let content = route.content;
@@ -88,7 +88,7 @@ impl Egress {
 
     async fn open_channel(
         &self,
-        route: &Route,
+        route: &ChannelRoute,
         hops: &[(&HostPort, Grant, Arc<DestinationCounters>)],
     ) -> Result<Channel, EgressError> {
         let destination = route.to.to_string();

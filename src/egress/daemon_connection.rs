@@ -55,7 +55,7 @@ pub enum DaemonError {
 
 /// The socket of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
+enum DaemonSocket {
     Tcp { authority: String },
     Tls { at: HostPort, authority: String },
     Unix { path: PathBuf },
@@ -93,13 +93,13 @@ impl DaemonAddress {
 /// A connection to a daemon, for one request after another.
 #[derive(Debug)]
 pub struct DaemonConnection {
-    sender: http1::SendRequest<Body>,
+    sender: http1::SendRequest<SentBody>,
     host: String,
     address: DaemonAddress,
 }
 
 /// The body of a request: whole, or read while it is sent.
-type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+type SentBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// A large answer, read piece by piece.
 #[derive(Debug)]
@@ -141,19 +141,19 @@ impl DaemonError {
     }
 }
 
-fn target(url: &str) -> Result<Target, DaemonError> {
+fn target(url: &str) -> Result<DaemonSocket, DaemonError> {
     let wrong = || DaemonError::Address { url: url.to_owned() };
     if let Some(path) = url.strip_prefix("unix:") {
-        return Ok(Target::Unix { path: path.trim_start_matches("//").into() });
+        return Ok(DaemonSocket::Unix { path: path.trim_start_matches("//").into() });
     }
     let uri: Uri = url.parse().map_err(|_| wrong())?;
     let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(wrong()) };
     let with_port = |usual: u16| format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(usual));
     match scheme {
-        "http" => Ok(Target::Tcp { authority: with_port(80) }),
+        "http" => Ok(DaemonSocket::Tcp { authority: with_port(80) }),
         "https" => {
             let authority = with_port(443);
-            Ok(Target::Tls { at: authority.parse().map_err(|_| wrong())?, authority })
+            Ok(DaemonSocket::Tls { at: authority.parse().map_err(|_| wrong())?, authority })
         }
         _ => Err(wrong()),
     }
@@ -168,7 +168,7 @@ impl DaemonConnection {
             let failed = |error| DaemonError::connecting(url, error);
             let late = |_| failed(std::io::ErrorKind::TimedOut.into());
             match target(url)? {
-                Target::Tcp { authority } => {
+                DaemonSocket::Tcp { authority } => {
                     let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&authority));
                     let stream = connecting.await.map_err(late)?.map_err(failed)?;
                     notice_loss(&stream).map_err(failed)?;
@@ -178,7 +178,7 @@ impl DaemonConnection {
                     }
                     Self::over(Box::new(stream), authority, address).await
                 }
-                Target::Tls { at, authority } => {
+                DaemonSocket::Tls { at, authority } => {
                     let refused = |error| DaemonError::Tls { url: url.clone(), error };
                     let settings = TlsSettings { ca: address.ca.clone(), ..TlsSettings::default() };
                     let client = TlsClient::read(&settings, &at).map_err(refused)?;
@@ -190,7 +190,7 @@ impl DaemonConnection {
                     let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
                     Self::over(Box::new(stream), authority, address).await
                 }
-                Target::Unix { path } => {
+                DaemonSocket::Unix { path } => {
                     let connecting = tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(&path));
                     let stream = connecting.await.map_err(late)?.map_err(failed)?;
                     Self::over(Box::new(stream), "localhost".to_owned(), address).await
@@ -241,7 +241,7 @@ impl DaemonConnection {
         self.exchange(request, path, body.boxed_unsync()).await
     }
 
-    async fn exchange(&mut self, request: Builder, path: &str, body: Body) -> Result<DaemonAnswer, DaemonError> {
+    async fn exchange(&mut self, request: Builder, path: &str, body: SentBody) -> Result<DaemonAnswer, DaemonError> {
         let response = self.send(request, path, body).await?;
         let status = response.status().as_u16();
         let retry_after = response.headers().get(http::header::RETRY_AFTER);
@@ -254,7 +254,7 @@ impl DaemonConnection {
         &'a mut self,
         request: Builder,
         path: &'a str,
-        body: Body,
+        body: SentBody,
     ) -> BoxFuture<'a, Result<Response<Incoming>, DaemonError>> {
         // Boxed, so that it is compiled here once and not in every crate that awaits it.
         Box::pin(async move {
@@ -283,7 +283,7 @@ fn notice_loss(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(stream, silence_ms)?)
 }
 
-fn whole(body: Bytes) -> Body {
+fn whole(body: Bytes) -> SentBody {
     Full::new(body).map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -304,14 +304,14 @@ mod tests {
 
     #[test]
     fn an_address_is_https_plain_http_or_a_unix_socket() {
-        let tcp = |authority: &str| Target::Tcp { authority: authority.into() };
+        let tcp = |authority: &str| DaemonSocket::Tcp { authority: authority.into() };
         assert_eq!(target("http://127.0.0.1:8000").unwrap(), tcp("127.0.0.1:8000"));
         assert_eq!(target("http://[::1]/").unwrap(), tcp("[::1]:80"));
         assert_eq!(
             target("unix:/run/ledge/ledge.sock").unwrap(),
-            Target::Unix { path: "/run/ledge/ledge.sock".into() }
+            DaemonSocket::Unix { path: "/run/ledge/ledge.sock".into() }
         );
-        let tls = |authority: &str| Target::Tls { at: authority.parse().unwrap(), authority: authority.into() };
+        let tls = |authority: &str| DaemonSocket::Tls { at: authority.parse().unwrap(), authority: authority.into() };
         assert_eq!(target("https://box.lan").unwrap(), tls("box.lan:443"));
         assert_eq!(target("https://[::1]:8443").unwrap(), tls("[::1]:8443"));
         for wrong in ["https://", "127.0.0.1:8000", "", "ftp://x"] {

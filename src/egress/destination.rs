@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ledge_base::toml_check::{Problem, within};
+use ledge_base::toml_check::{ValueProblem, within};
 
 use super::address::HostPort;
 use super::policy::EgressConfig;
@@ -47,9 +47,9 @@ impl ConfiguredDestination {
     }
 
     /// Mistakes of the configuration.
-    pub fn problems(&self, egress: &EgressConfig) -> Vec<Problem> {
-        let plaintext = self.plaintext_refusal().map(|problem| Problem::new(&self.key, problem));
-        let denied = |key: &str, at: &HostPort| egress.grant(at).err().map(|problem| Problem::new(key, problem));
+    pub fn problems(&self, egress: &EgressConfig) -> Vec<ValueProblem> {
+        let plaintext = self.plaintext_refusal().map(|problem| ValueProblem::new(&self.key, problem));
+        let denied = |key: &str, at: &HostPort| egress.grant(at).err().map(|problem| ValueProblem::new(key, problem));
         let here = denied(&self.key, &self.at);
         let proxy = self.proxy.as_ref().and_then(|proxy| denied(&proxy.key, &proxy.at));
         plaintext.into_iter().chain(here).chain(proxy).collect()

@@ -25,7 +25,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout};
 
 use super::address::HostPort;
-use super::channel::Route;
+use super::channel::ChannelRoute;
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
 
@@ -71,7 +71,7 @@ pub struct HttpClient(Arc<HttpClientState>);
 
 struct HttpClientState {
     egress: Egress,
-    route: Route,
+    route: ChannelRoute,
     reply_timeout: Duration,
     /// Idle connections, each with the time since which it is idle.
     idle: Mutex<Vec<(HttpConnection, Instant)>>,
@@ -191,7 +191,7 @@ impl HttpClient {
         reply_timeout: Duration,
     ) -> Self {
         let HttpSettings { at, tls, proxy } = settings;
-        let route = Route { to: at, tls, proxy, purpose, content };
+        let route = ChannelRoute { to: at, tls, proxy, purpose, content };
         Self(Arc::new(HttpClientState { egress, route, reply_timeout, idle: Mutex::default() }))
     }
 
@@ -306,7 +306,7 @@ impl HttpClient {
 
     /// The value of `Host`: without the default port, as signed requests to S3 and virtual hosts expect.
     fn host(&self) -> String {
-        let Route { to, tls, .. } = &self.0.route;
+        let ChannelRoute { to, tls, .. } = &self.0.route;
         match (tls.is_some(), to.port) {
             (true, 443) | (false, 80) => to.host.to_string(),
             _ => to.to_string(),

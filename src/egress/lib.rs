@@ -71,7 +71,7 @@ pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, Htt
 pub use http::{SNAPSHOT_HEADERS, Snapshot, SnapshotClient};
 pub use link::{LinkReader, LinkWriter, PutError};
 pub use message_stream::MessageStream;
-pub use policy::{Allowed, Content, EgressConfig, Grant};
+pub use policy::{AllowedDestination, Content, EgressConfig, Grant};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use stored_counts::fuzz_egress_counts;
 pub use stored_counts::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
@@ -244,7 +244,7 @@ impl Egress {
 
     fn with_timeout(config: &EgressConfig, audit: AuditSink, connect_timeout: Duration) -> Self {
         // Destinations that were never connected to are listed with zeros.
-        let zeros = |entry: &Allowed| (entry.host.clone(), (entry.region.to_string(), Arc::default()));
+        let zeros = |entry: &AllowedDestination| (entry.host.clone(), (entry.region.to_string(), Arc::default()));
         let counters = Mutex::new(config.allow.iter().map(zeros).collect());
         Self(Arc::new(EgressState { config: config.clone(), audit, connect_timeout, counters }))
     }

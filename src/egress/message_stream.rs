@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::address::HostPort;
-use super::channel::{Channel, Route};
+use super::channel::{Channel, ChannelRoute};
 use super::policy::Content;
 use super::{Egress, EgressError, Purpose, TlsSettings};
 
@@ -39,7 +39,7 @@ impl MessageStream {
             );
             return Err(egress.denied(to.to_string(), purpose, reason));
         }
-        let route = Route { to: to.clone(), tls, proxy: None, purpose, content: Content::Audit };
+        let route = ChannelRoute { to: to.clone(), tls, proxy: None, purpose, content: Content::Audit };
         Ok(Self { channel: egress.channel(&route).await?, write_timeout: WRITE_TIMEOUT })
     }
 

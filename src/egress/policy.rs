@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ledge_base::names::RegionName;
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use serde::{Deserialize, Serialize};
 
 use super::address::HostPort;
@@ -86,13 +86,13 @@ impl fmt::Display for Content {
 pub struct EgressConfig {
     /// The regions where data may be. Empty allows every region that an entry names.
     pub residency: Vec<RegionName>,
-    pub allow: Vec<Allowed>,
+    pub allow: Vec<AllowedDestination>,
 }
 
 /// A destination that may be connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Allowed {
+pub struct AllowedDestination {
     pub host: HostPort,
     pub region: RegionName,
     /// The contents that may be sent there, besides the protocol itself.
@@ -129,12 +129,12 @@ impl Grant {
 
 impl EgressConfig {
     /// Mistakes between well-formed values: the key within the section, and the remedy.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         for (index, entry) in self.allow.iter().enumerate() {
             if self.allow.iter().take(index).any(|earlier| earlier.host == entry.host) {
                 let problem = format!("{} is named twice", entry.host);
-                problems.push(Problem::new(format!("allow[{index}].host"), problem));
+                problems.push(ValueProblem::new(format!("allow[{index}].host"), problem));
             }
             let region = entry.region.as_str();
             let problem = if region == LOCAL_REGION {
@@ -149,7 +149,7 @@ impl EgressConfig {
             } else {
                 continue;
             };
-            problems.push(Problem::new(format!("allow[{index}].region"), problem));
+            problems.push(ValueProblem::new(format!("allow[{index}].region"), problem));
         }
         problems
     }
@@ -308,7 +308,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_the_metrics_say() {
-        let entry = Allowed { host: "a:1".parse().unwrap(), region: "eu".parse().unwrap(), send: everything() };
+        let entry =
+            AllowedDestination { host: "a:1".parse().unwrap(), region: "eu".parse().unwrap(), send: everything() };
         let written = toml::to_string(&entry).unwrap();
         assert_eq!(
             written,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{Problem, empty_if_none, none_if_empty};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
 
 use super::tls::TlsSettings;
@@ -31,9 +31,10 @@ impl TlsFiles {
     }
 
     /// The mistake of a certificate without its key, or the reverse, at the key `section`.
-    pub fn problem(&self, section: &str) -> Option<Problem> {
+    pub fn problem(&self, section: &str) -> Option<ValueProblem> {
         let is_half = self.certificate_file.is_some() != self.key_file.is_some();
-        is_half.then(|| Problem::new(section, "`certificate_file` and `key_file` go together: set both, or neither"))
+        is_half
+            .then(|| ValueProblem::new(section, "`certificate_file` and `key_file` go together: set both, or neither"))
     }
 
     /// The settings of a connection.

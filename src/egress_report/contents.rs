@@ -15,14 +15,14 @@ use ledge_protocol::{content, encode};
 use ledge_updates::report;
 use serde::Serialize;
 
-use super::fields::{Field, of_schema};
+use super::fields::{ReportedField, of_schema};
 
 /// One form of message.
 #[derive(Debug, Serialize)]
-pub struct Message {
+pub struct MessageForm {
     pub name: Cow<'static, str>,
     /// All its fields.
-    pub fields: Vec<Field>,
+    pub fields: Vec<ReportedField>,
 }
 
 /// The description of a kind of content.
@@ -54,13 +54,15 @@ pub fn what(content: Content) -> &'static str {
 }
 
 /// Every form of message of a kind of content.
-pub fn messages(content: Content) -> Vec<Message> {
-    let constant = |name, fields: &[(&'static str, &'static str)]| Message {
+pub fn messages(content: Content) -> Vec<MessageForm> {
+    let constant = |name, fields: &[(&'static str, &'static str)]| MessageForm {
         name: Cow::Borrowed(name),
-        fields: fields.iter().map(|(name, what)| Field::new(name, what)).collect(),
+        fields: fields.iter().map(|(name, what)| ReportedField::new(name, what)).collect(),
     };
-    let typed =
-        |name, schema: schemars::Schema| Message { name: Cow::Borrowed(name), fields: of_schema(schema.as_value()) };
+    let typed = |name, schema: schemars::Schema| MessageForm {
+        name: Cow::Borrowed(name),
+        fields: of_schema(schema.as_value()),
+    };
     match content {
         Content::Protocol => vec![
             constant("the connection to a broker (MQTT CONNECT)", &connect::CONNECT_FIELDS),
@@ -120,7 +122,7 @@ pub fn messages(content: Content) -> Vec<Message> {
 }
 
 /// The forms of the audit log: in its files on the platform, and in each live copy.
-fn audit_messages(config: &AuditConfig) -> Vec<Message> {
+fn audit_messages(config: &AuditConfig) -> Vec<MessageForm> {
     let disclosures: Vec<_> = config.live_copies().into_iter().map(LiveCopy::disclosure).collect();
     let protocols: Vec<_> = disclosures.iter().map(|copy| format!("by {}", copy.protocol)).collect();
     let protocols = match protocols.as_slice() {
@@ -133,24 +135,24 @@ fn audit_messages(config: &AuditConfig) -> Vec<Message> {
         disclosures.iter().filter_map(|copy| Some(format!("; by {} also {}", copy.protocol, copy.beside_records?)));
     let besides = besides.collect::<Vec<_>>().concat();
     let proofs = vec![
-        Field::new("origin", "ledge.audit/<name of this box>/<generation>"),
-        Field::new("size", "how many records the log has"),
-        Field::new("root", "the hash of all records"),
-        Field::new("signature", "of the three above, by the audit key of this box"),
-        Field::new("hashes", "SHA-256 of records and of hashes"),
-        Field::new("leaf", "beside each record in live copies: its hash; with its number, time and severity"),
-        Field::new("name and version", &format!("in live copies: of this box, and of Ledge{besides}")),
+        ReportedField::new("origin", "ledge.audit/<name of this box>/<generation>"),
+        ReportedField::new("size", "how many records the log has"),
+        ReportedField::new("root", "the hash of all records"),
+        ReportedField::new("signature", "of the three above, by the audit key of this box"),
+        ReportedField::new("hashes", "SHA-256 of records and of hashes"),
+        ReportedField::new("leaf", "beside each record in live copies: its hash; with its number, time and severity"),
+        ReportedField::new("name and version", &format!("in live copies: of this box, and of Ledge{besides}")),
     ];
 
     let mut request = vec![
-        Field::new("path", "what is configured, the name of this box, and the name of the file"),
-        Field::new("host, user-agent, accept", "the host that is configured, ledge, */*"),
-        Field::new("content-type, content-length", "of the file or of the records"),
-        Field::new("if-none-match", "* for a file that must not be there yet"),
-        Field::new("query", "for a bucket: the id of the access key, date, region and signature, as S3 has it"),
+        ReportedField::new("path", "what is configured, the name of this box, and the name of the file"),
+        ReportedField::new("host, user-agent, accept", "the host that is configured, ledge, */*"),
+        ReportedField::new("content-type, content-length", "of the file or of the records"),
+        ReportedField::new("if-none-match", "* for a file that must not be there yet"),
+        ReportedField::new("query", "for a bucket: the id of the access key, date, region and signature, as S3 has it"),
     ];
     let of_copies = disclosures.iter().flat_map(|copy| copy.request_headers);
-    request.extend(of_copies.map(|(name, what)| Field::new(name, what)));
+    request.extend(of_copies.map(|(name, what)| ReportedField::new(name, what)));
 
     [
         (format!("a record (JSON), in entry bundles, {protocols}"), record),
@@ -158,6 +160,6 @@ fn audit_messages(config: &AuditConfig) -> Vec<Message> {
         ("the request that carries them (HTTP GET, PUT and POST)".to_owned(), request),
     ]
     .into_iter()
-    .map(|(name, fields)| Message { name: Cow::Owned(name), fields })
+    .map(|(name, fields)| MessageForm { name: Cow::Owned(name), fields })
     .collect()
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// One field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Field {
+pub struct ReportedField {
     /// Its path, such as `models[].name`; `*` is a name from outside the code, and `event(started)` one form of
     /// `event`.
     pub name: String,
@@ -16,7 +16,7 @@ pub struct Field {
 /// The most levels of a schema, more than any of our types has: a type that contains itself would have no end.
 const SCHEMA_DEPTH_MAX: usize = 12;
 
-impl Field {
+impl ReportedField {
     /// A field that is not from a schema.
     pub fn new(name: &str, what: &str) -> Self {
         Self { name: name.to_owned(), what: what.to_owned() }
@@ -24,7 +24,7 @@ impl Field {
 }
 
 /// Every field of the type that has this schema.
-pub fn of_schema(schema: &Value) -> Vec<Field> {
+pub fn of_schema(schema: &Value) -> Vec<ReportedField> {
     let mut fields = Vec::new();
     SchemaWalk { root: schema, fields: &mut fields }.visit(schema, "", "", 0);
     fields
@@ -32,7 +32,7 @@ pub fn of_schema(schema: &Value) -> Vec<Field> {
 
 struct SchemaWalk<'a> {
     root: &'a Value,
-    fields: &'a mut Vec<Field>,
+    fields: &'a mut Vec<ReportedField>,
 }
 
 impl<'a> SchemaWalk<'a> {
@@ -95,7 +95,7 @@ impl<'a> SchemaWalk<'a> {
 
     fn leaf(&mut self, path: &str, what: &str) {
         let name = if path.is_empty() { "*" } else { path };
-        self.fields.push(Field::new(name, what));
+        self.fields.push(ReportedField::new(name, what));
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use ledge_audit::record::AuditRecord;
 
-    fn names(fields: &[Field]) -> BTreeSet<&str> {
+    fn names(fields: &[ReportedField]) -> BTreeSet<&str> {
         fields.iter().map(|field| field.name.as_str()).collect()
     }
 

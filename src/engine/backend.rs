@@ -45,7 +45,7 @@ impl fmt::Display for Runtime {
 
 /// The format of a model's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Format {
+pub enum ModelFormat {
     /// `model.onnx`.
     Onnx,
     /// `model.xml` with `model.bin`.
@@ -54,7 +54,7 @@ pub enum Format {
     TfLite,
 }
 
-impl Format {
+impl ModelFormat {
     /// Tells whether `runtime` reads this format at all.
     pub fn is_read_by(self, runtime: Runtime) -> bool {
         match runtime {
@@ -76,7 +76,7 @@ impl Format {
 /// The files of one version of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFiles {
-    pub format: Format,
+    pub format: ModelFormat,
     /// `model.onnx`, `model.xml` or `model.tflite`.
     pub model: PathBuf,
     /// `model.bin` of an OpenVINO IR.
@@ -216,7 +216,7 @@ pub enum LoadError {
         reason: String,
     },
     #[error("{runtime} does not read {} files", format.as_str())]
-    Format { runtime: Runtime, format: Format },
+    Format { runtime: Runtime, format: ModelFormat },
     #[error("{runtime} refused the model: {reason}")]
     Refused { runtime: Runtime, reason: String },
     /// Callers of this model could crash the runtime, or get wrong answers from it, or it lacks an operator.

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{ClassMap, Dangers, Format, PortNames, Runtime};
+use crate::backend::{ClassMap, Dangers, ModelFormat, PortNames, Runtime};
 use crate::pipeline::quantization::Quantization;
 use crate::{ir, onnx, tflite};
 
@@ -67,16 +67,16 @@ pub struct FileFacts {
 }
 
 /// Reads `bytes`, the content of a model file. The error completes a sentence about the file.
-pub fn read(format: Format, bytes: &[u8]) -> Result<FileFacts, String> {
+pub fn read(format: ModelFormat, bytes: &[u8]) -> Result<FileFacts, String> {
     let facts = match format {
-        Format::Onnx => of_onnx(bytes)?,
-        Format::OpenVinoIr => {
+        ModelFormat::Onnx => of_onnx(bytes)?,
+        ModelFormat::OpenVinoIr => {
             if !bytes.trim_ascii_start().starts_with(b"<") {
                 return Err("is not an OpenVINO IR: it is not XML".to_owned());
             }
             FileFacts { dangers: ir::dangers(bytes), ..FileFacts::default() }
         }
-        Format::TfLite => {
+        ModelFormat::TfLite => {
             if bytes.get(4..8) != Some(b"TFL3") {
                 return Err("is not a TFLite model: its identifier TFL3 is missing".to_owned());
             }
@@ -109,12 +109,12 @@ fn of_onnx(bytes: &[u8]) -> Result<FileFacts, String> {
 impl FileFacts {
     /// Refuses facts that no file of this format has, and more of them than any model. The error completes a sentence
     /// about the file.
-    pub fn check(&self, format: Format) -> Result<(), String> {
+    pub fn check(&self, format: ModelFormat) -> Result<(), String> {
         let Self { external, port_names, dangers, class_maps, quantization, metadata } = self;
-        if port_names.is_some() != (format == Format::Onnx) {
+        if port_names.is_some() != (format == ModelFormat::Onnx) {
             return Err(format!("has names of inputs and outputs that are not those of {} files", format.as_str()));
         }
-        if format != Format::Onnx && !(external.is_empty() && class_maps.is_empty() && metadata.is_empty()) {
+        if format != ModelFormat::Onnx && !(external.is_empty() && class_maps.is_empty() && metadata.is_empty()) {
             return Err(format!("has facts that no {} file has", format.as_str()));
         }
         at_most("files of external data", external.len(), EXTERNAL_FILES_MAX)?;
@@ -216,9 +216,9 @@ mod tests {
     fn onnx(change: impl FnOnce(&mut FileFacts)) -> Result<(), String> {
         let port_names = PortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] };
         let mut facts = FileFacts { port_names: Some(port_names), ..FileFacts::default() };
-        assert_eq!(facts.check(Format::Onnx), Ok(()));
+        assert_eq!(facts.check(ModelFormat::Onnx), Ok(()));
         change(&mut facts);
-        facts.check(Format::Onnx)
+        facts.check(ModelFormat::Onnx)
     }
 
     fn refused(because: &str, change: impl FnOnce(&mut FileFacts)) {
@@ -277,8 +277,8 @@ mod tests {
     #[test]
     fn facts_of_another_format_are_refused() {
         let empty = FileFacts::default();
-        assert!(empty.check(Format::Onnx).is_err());
-        for format in [Format::TfLite, Format::OpenVinoIr] {
+        assert!(empty.check(ModelFormat::Onnx).is_err());
+        for format in [ModelFormat::TfLite, ModelFormat::OpenVinoIr] {
             assert_eq!(empty.check(format), Ok(()));
             let refused = |facts: FileFacts| assert!(facts.check(format).is_err(), "{facts:?}");
             refused(FileFacts { external: at(&["w"]), ..FileFacts::default() });
@@ -290,11 +290,11 @@ mod tests {
 
     #[test]
     fn a_graph_within_the_graph_of_an_ir_is_found() {
-        let flow = |xml: &[u8]| read(Format::OpenVinoIr, xml).unwrap().dangers.has_control_flow;
+        let flow = |xml: &[u8]| read(ModelFormat::OpenVinoIr, xml).unwrap().dangers.has_control_flow;
         assert!(!flow(b"  <net/>"));
         assert!(flow(b"<net><layers><layer type=\"If\"/></layers></net>"));
-        assert_eq!(read(Format::OpenVinoIr, b"\x89PNG").unwrap_err(), "is not an OpenVINO IR: it is not XML");
-        assert!(read(Format::TfLite, b"\x89PNG\r\n\x1a\n").unwrap_err().contains("is not a TFLite model"));
+        assert_eq!(read(ModelFormat::OpenVinoIr, b"\x89PNG").unwrap_err(), "is not an OpenVINO IR: it is not XML");
+        assert!(read(ModelFormat::TfLite, b"\x89PNG\r\n\x1a\n").unwrap_err().contains("is not a TFLite model"));
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
         fn whatever_is_read_passes_the_check(bytes: Vec<u8>) {
             let tflite = [&bytes[..bytes.len().min(4)], b"TFL3", &bytes].concat();
             for (format, bytes) in [
-                (Format::Onnx, bytes.clone()), (Format::TfLite, tflite), (Format::OpenVinoIr, [b"<", &bytes[..]].concat()),
+                (ModelFormat::Onnx, bytes.clone()), (ModelFormat::TfLite, tflite), (ModelFormat::OpenVinoIr, [b"<", &bytes[..]].concat()),
             ] {
                 if let Ok(facts) = read(format, &bytes) {
                     prop_assert_eq!(facts.check(format), Ok(()));

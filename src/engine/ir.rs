@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use ledge_base::tensor::DataType;
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::backend::{Dangers, Format, Runtime};
-use crate::operators::{self, Found, Operation};
+use crate::backend::{Dangers, ModelFormat, Runtime};
+use crate::operators::{self, GraphFindings, Operation};
 
 /// The most elements and attributes of a file. The largest language models have a hundred thousand layers.
 const NODES_MAX: u32 = 20_000_000;
@@ -33,7 +33,7 @@ pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
     operators::within_limits(|found| graph(document.root_element(), 0, found))
 }
 
-fn graph(net: Node<'_, '_>, depth: usize, found: &mut Found) {
+fn graph(net: Node<'_, '_>, depth: usize, found: &mut GraphFindings) {
     if depth > DEPTH_MAX {
         operators::refuse(
             &mut found.dangers,
@@ -80,7 +80,7 @@ fn graph(net: Node<'_, '_>, depth: usize, found: &mut Found) {
             is_constant: kind == "Const",
         });
     }
-    operators::follow(Format::OpenVinoIr, &operations, found);
+    operators::follow(ModelFormat::OpenVinoIr, &operations, found);
 }
 
 /// The datatype of a port.

@@ -3,7 +3,7 @@
 //!
 //! Files, in reading order:
 //! * `backend.rs` - the trait `Backend`, signatures, options, errors of loads and runs
-//! * `foreign.rs` - functions of the runtimes that the Rust crates do not wrap
+//! * `ffi.rs` - functions of the runtimes that the Rust crates do not wrap
 //! * `onnxruntime.rs` - ONNX Runtime behind `Backend`
 //! * `openvino.rs` - OpenVINO behind `Backend`
 //! * `files.rs` - the facts about a model that its file shows without a runtime, and the bounds of them
@@ -22,7 +22,7 @@
 //! Invariants:
 //! * No task and no thread of the async runtime: the side of a chain beside its caller is a future, which the caller polls. No
 //!   socket. No file is written except OpenVINO's cache of compiled models.
-//! * Only `onnxruntime.rs`, `openvino.rs` and `foreign.rs` name the crates of the runtimes. Only `foreign.rs` has
+//! * Only `onnxruntime.rs`, `openvino.rs` and `ffi.rs` name the crates of the runtimes. Only `ffi.rs` has
 //!   unsafe code.
 //! * A backend is loaded on one thread and run by any thread, one at a time: `Backend` is `Send`, not `Sync`.
 //! * The library of a runtime is loaded with the first model that needs it, never before, and never unloaded.
@@ -34,7 +34,7 @@
 pub mod backend;
 pub mod cores;
 pub mod files;
-mod foreign;
+mod ffi;
 pub mod ir;
 mod onnxruntime;
 pub mod onnx;

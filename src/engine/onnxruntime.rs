@@ -1,4 +1,4 @@
-//! ONNX Runtime behind `Backend`. Only this file and `foreign.rs` use the crate `ort`.
+//! ONNX Runtime behind `Backend`. Only this file and `ffi.rs` use the crate `ort`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use ort::session::{RunOptions, Session, SessionInputValue};
 use ort::value::{DynTensor, DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
 
 use super::backend::{
-    Backend, CancelRun, ComputeTime, Divisor, Format, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError,
-    RunPlace, RunResult, Runtime, Signature,
+    Backend, CancelRun, ComputeTime, Divisor, LoadError, LoadOptions, ModelFiles, ModelFormat, Port, PortKind,
+    RunError, RunPlace, RunResult, Runtime, Signature,
 };
-use super::foreign;
+use super::ffi;
 use super::onnx::class_maps;
 use super::values::check_bits;
 
@@ -62,7 +62,7 @@ impl OnnxRuntime {
 
     /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
     pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
-        if files.format != Format::Onnx {
+        if files.format != ModelFormat::Onnx {
             return Err(LoadError::Format { runtime: Runtime::OnnxRuntime, format: files.format });
         }
         let session = self
@@ -261,7 +261,7 @@ impl OnnxRuntimeBackend {
             .iter()
             .zip(inputs)
             .map(|(port, tensor)| {
-                Value::new(tensor).map_err(|reason| RunError::Input { name: port.name.clone(), reason })
+                OrtInput::new(tensor).map_err(|reason| RunError::Input { name: port.name.clone(), reason })
             })
             .collect::<Result<Vec<_>, _>>()?;
         let views = values
@@ -300,19 +300,19 @@ impl OnnxRuntimeBackend {
 }
 
 /// An input in the form that ONNX Runtime reads, borrowed from the tensor if its alignment allows that.
-enum Value<'a> {
-    Numbers(Numbers<'a>, &'a [usize]),
+enum OrtInput<'a> {
+    Numbers(NumberSlice<'a>, &'a [usize]),
     Strings(DynTensor),
 }
 
 macro_rules! numbers {
     ($($variant:ident($rust:ty)),* $(,)?) => {
-        enum Numbers<'a> {
+        enum NumberSlice<'a> {
             Bool(&'a [bool]),
             $($variant(std::borrow::Cow<'a, [$rust]>),)*
         }
 
-        impl<'a> Numbers<'a> {
+        impl<'a> NumberSlice<'a> {
             fn new(tensor: &'a Tensor) -> Option<Self> {
                 match tensor.datatype() {
                     DataType::Bool => tensor.bools().map(Self::Bool),
@@ -360,13 +360,13 @@ fn view<'b, T: PrimitiveTensorElementType + std::fmt::Debug + Clone + 'static>(
     Ok(TensorRef::from_array_view((shape, elements))?.into())
 }
 
-impl<'a> Value<'a> {
+impl<'a> OrtInput<'a> {
     fn new(tensor: &'a Tensor) -> Result<Self, String> {
-        if let Some(numbers) = Numbers::new(tensor) {
+        if let Some(numbers) = NumberSlice::new(tensor) {
             return Ok(Self::Numbers(numbers, tensor.shape()));
         }
         let strings: Vec<&[u8]> = tensor.strings().into_iter().flatten().collect();
-        foreign::onnxruntime_strings(tensor.shape(), strings.into_iter()).map(Self::Strings)
+        ffi::onnxruntime_strings(tensor.shape(), strings.into_iter()).map(Self::Strings)
     }
 
     fn view(&self) -> ort::Result<SessionInputValue<'_>> {
@@ -398,7 +398,7 @@ fn extract_numbers<T: PrimitiveTensorElementType + Element>(value: &DynValue) ->
 fn extract_strings(value: &DynValue) -> Result<Tensor, String> {
     let shape = shape(value)?;
     let count = element_count(&shape).ok_or("has too many elements")?;
-    let (bytes, starts) = foreign::onnxruntime_string_bytes(value, count)?;
+    let (bytes, starts) = ffi::onnxruntime_string_bytes(value, count)?;
     let ends = starts.iter().copied().skip(1).chain([bytes.len()]);
     let strings = starts.iter().zip(ends).map(|(&start, end)| bytes.get(start..end).unwrap_or_default());
     Tensor::from_strings(shape, strings).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! OpenVINO behind `Backend`. Only this file and `foreign.rs` use the crates `openvino` and `openvino-sys`.
+//! OpenVINO behind `Backend`. Only this file and `ffi.rs` use the crates `openvino` and `openvino-sys`.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -17,7 +17,7 @@ use super::backend::{
     Backend, CancelRun, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError,
     RunPlace, RunResult, Runtime, Signature,
 };
-use super::foreign::{self, OpenVinoCanceller};
+use super::ffi::{self, OpenVinoCanceller};
 use super::values::{OPENVINO_BITS, check_bits, first_outside};
 
 /// The loaded library of the runtime. A process has one.
@@ -182,7 +182,7 @@ struct FreedNode(ManuallyDrop<Node>);
 
 impl Drop for FreedNode {
     fn drop(&mut self) {
-        foreign::free_openvino_port(&mut self.0);
+        ffi::free_openvino_port(&mut self.0);
     }
 }
 

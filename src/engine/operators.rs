@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use ledge_base::tensor::DataType;
 
-use crate::backend::{Dangers, Format, Runtime};
+use crate::backend::{Dangers, ModelFormat, Runtime};
 use crate::files::shortened;
-use crate::values::{self, Numbers};
+use crate::values::{self, NumberFacts};
 
 /// One line for each operand of an operator in a runtime and a format.
 static MEASURED: &str = include_str!("operators.tsv");
@@ -85,7 +85,7 @@ const TOGETHER: &str = "together";
 const VALUES_ONLY: &str = "-";
 
 #[derive(Debug, Default)]
-struct Measured {
+struct MeasuredOperator {
     /// The operands that do harm, with the harm.
     operands: Vec<(usize, &'static str)>,
     /// The operands that were measured.
@@ -94,10 +94,10 @@ struct Measured {
     together: Option<&'static str>,
 }
 
-type Key = (&'static str, &'static str, &'static str);
+type OperatorKey = (&'static str, &'static str, &'static str);
 
-static TABLE: LazyLock<HashMap<Key, Measured>> = LazyLock::new(|| {
-    let mut table = HashMap::<Key, Measured>::new();
+static TABLE: LazyLock<HashMap<OperatorKey, MeasuredOperator>> = LazyLock::new(|| {
+    let mut table = HashMap::<OperatorKey, MeasuredOperator>::new();
     for line in MEASURED.lines().skip(1) {
         let fields: Vec<&'static str> = line.split('\t').collect();
         let &[format, operator, operand, runtime, _, answered, _, crashes, foreign, ..] = fields.as_slice() else {
@@ -136,14 +136,14 @@ pub(crate) struct Operand {
 
 /// The operands of `operator` by which a caller can harm `runtime`, each with the harm; `None` for several at once.
 pub(crate) fn harms(
-    (format, runtime): (Format, Runtime),
+    (format, runtime): (ModelFormat, Runtime),
     operator: &str,
     operands: &[Operand],
 ) -> Vec<(Option<usize>, &'static str)> {
     let format = match format {
-        Format::Onnx => "onnx",
-        Format::OpenVinoIr => "ir",
-        Format::TfLite => "tflite",
+        ModelFormat::Onnx => "onnx",
+        ModelFormat::OpenVinoIr => "ir",
+        ModelFormat::TfLite => "tflite",
     };
     let is_arithmetic = ARITHMETIC.contains(&operator);
     let counts = |operand: &Operand| operand.from_caller && (operand.is_integer || !is_arithmetic);
@@ -202,9 +202,9 @@ pub(crate) struct Operation<'a> {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Value {
+struct OperandFacts {
     from_caller: bool,
-    numbers: Numbers,
+    numbers: NumberFacts,
     /// The first value with the same shape.
     shaped_as: usize,
     /// The shape that these numbers are indices into, by the first value with it.
@@ -213,7 +213,7 @@ struct Value {
 
 /// What is found in the graphs of one file.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct GraphFindings {
     pub dangers: Dangers,
     /// The first numbers that OpenVINO computes wrong if the integers of callers have up to `bits`.
     pub wrong: Option<String>,
@@ -222,13 +222,13 @@ pub(crate) struct Found {
 
 /// The harm that callers can do by what `follow` finds, with the most bits that their integers may have for the right numbers.
 /// OpenVINO is the only runtime of the format.
-pub(crate) fn within_limits(mut follow: impl FnMut(&mut Found)) -> Dangers {
+pub(crate) fn within_limits(mut follow: impl FnMut(&mut GraphFindings)) -> Dangers {
     let mut followed = |bits| {
-        let mut found = Found { bits, ..Found::default() };
+        let mut found = GraphFindings { bits, ..GraphFindings::default() };
         follow(&mut found);
         found
     };
-    let Found { mut dangers, wrong, .. } = followed(values::ALL_BITS);
+    let GraphFindings { mut dangers, wrong, .. } = followed(values::ALL_BITS);
     if dangers.refused.is_empty() && wrong.is_some() {
         match values::limit(|bits| followed(bits).wrong) {
             Ok(bits) => dangers.bits.push((Runtime::OpenVino, bits)),
@@ -239,7 +239,7 @@ pub(crate) fn within_limits(mut follow: impl FnMut(&mut Found)) -> Dangers {
 }
 
 /// Follows the values that callers choose through a graph of `format`, whose operators are in any order.
-pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut Found) {
+pub(crate) fn follow(format: ModelFormat, operations: &[Operation<'_>], found: &mut GraphFindings) {
     let mut makers = HashMap::new();
     let mut takers = HashMap::<usize, Vec<usize>>::new();
     for (number, operation) in operations.iter().enumerate() {
@@ -256,20 +256,20 @@ pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut F
         missing.push(count);
     }
 
-    let mut values = HashMap::<usize, Value>::new();
+    let mut values = HashMap::<usize, OperandFacts>::new();
     let mut ready: Vec<usize> = (0..operations.len()).filter(|number| missing.get(*number) == Some(&0)).collect();
     let mut done = 0;
     while let Some(operation) = ready.pop().and_then(|number| operations.get(number)) {
         done += 1;
         // An input that nobody makes is one of a graph around this one.
-        let numbers = Numbers::of_caller(Some(DataType::Int64), Runtime::OpenVino, found.bits);
-        let around = |value: &usize| Value { from_caller: true, numbers, shaped_as: *value, indices_into: None };
+        let numbers = NumberFacts::of_caller(Some(DataType::Int64), Runtime::OpenVino, found.bits);
+        let around = |value: &usize| OperandFacts { from_caller: true, numbers, shaped_as: *value, indices_into: None };
         let known = |value: &Option<usize>| {
             value
                 .as_ref()
-                .map_or_else(Value::default, |value| values.get(value).copied().unwrap_or_else(|| around(value)))
+                .map_or_else(OperandFacts::default, |value| values.get(value).copied().unwrap_or_else(|| around(value)))
         };
-        let inputs: Vec<Value> = operation.inputs.iter().map(known).collect();
+        let inputs: Vec<OperandFacts> = operation.inputs.iter().map(known).collect();
         check(format, operation, &inputs, &mut found.dangers);
         for (position, &(value, datatype)) in operation.outputs.iter().enumerate() {
             values.insert(value, output((format, operation), (position, value), datatype, &inputs, found));
@@ -288,12 +288,12 @@ pub(crate) fn follow(format: Format, operations: &[Operation<'_>], found: &mut F
     }
 }
 
-fn check(format: Format, operation: &Operation<'_>, inputs: &[Value], found: &mut Dangers) {
+fn check(format: ModelFormat, operation: &Operation<'_>, inputs: &[OperandFacts], found: &mut Dangers) {
     if operation.is_caller || operation.is_constant {
         return;
     }
     let first = inputs.first().map(|first| first.shaped_as);
-    let operand = |value: &Value| Operand {
+    let operand = |value: &OperandFacts| Operand {
         from_caller: value.from_caller,
         is_integer: value.numbers.is_signed(),
         is_within: value.indices_into.is_some() && value.indices_into == first,
@@ -306,22 +306,22 @@ fn check(format: Format, operation: &Operation<'_>, inputs: &[Value], found: &mu
 
 /// The output of an operation at `position`, whose numbers are compared with those that OpenVINO computes right.
 fn output(
-    (format, operation): (Format, &Operation<'_>),
+    (format, operation): (ModelFormat, &Operation<'_>),
     (position, value): (usize, usize),
     datatype: Option<DataType>,
-    inputs: &[Value],
-    found: &mut Found,
-) -> Value {
+    inputs: &[OperandFacts],
+    found: &mut GraphFindings,
+) -> OperandFacts {
     let kind = operation.kind;
     let first = inputs.first().copied().unwrap_or_default();
     let from_caller = operation.is_caller
         || !operation.is_constant && !OF_SHAPES.contains(&kind) && inputs.iter().any(|value| value.from_caller);
     let numbers = if operation.is_caller {
-        Numbers::of_caller(datatype, Runtime::OpenVino, found.bits)
+        NumberFacts::of_caller(datatype, Runtime::OpenVino, found.bits)
     } else if operation.is_constant {
-        Numbers::of_constants(datatype)
+        NumberFacts::of_constants(datatype)
     } else {
-        let known: Vec<Numbers> = inputs.iter().map(|value| value.numbers).collect();
+        let known: Vec<NumberFacts> = inputs.iter().map(|value| value.numbers).collect();
         let made = values::made((kind, position), &known, datatype);
         if position == 0 && from_caller && found.wrong.is_none() {
             found.wrong = values::wrong((format, Runtime::OpenVino), (kind, operation.name), &known, made);
@@ -329,13 +329,13 @@ fn output(
         made.fitted(from_caller)
     };
     let is_integer = numbers.is_signed();
-    let made = Value { from_caller, numbers, shaped_as: value, indices_into: None };
+    let made = OperandFacts { from_caller, numbers, shaped_as: value, indices_into: None };
     if KEEPING.contains(&kind) {
-        Value { shaped_as: first.shaped_as, indices_into: first.indices_into, ..made }
+        OperandFacts { shaped_as: first.shaped_as, indices_into: first.indices_into, ..made }
     } else if RESHAPING.contains(&kind) {
-        Value { indices_into: first.indices_into, ..made }
+        OperandFacts { indices_into: first.indices_into, ..made }
     } else if INDEXING.contains(&kind) && is_integer {
-        Value { indices_into: Some(first.shaped_as), ..made }
+        OperandFacts { indices_into: Some(first.shaped_as), ..made }
     } else {
         made
     }
@@ -370,7 +370,8 @@ mod tests {
     #[test]
     fn an_operator_that_nobody_measured_gets_no_integers_of_callers() {
         let integer = Operand { from_caller: true, is_integer: true, is_within: false };
-        let harm = |operand| harms((Format::OpenVinoIr, Runtime::OpenVino), "Unheard", &[Operand::default(), operand]);
+        let harm =
+            |operand| harms((ModelFormat::OpenVinoIr, Runtime::OpenVino), "Unheard", &[Operand::default(), operand]);
         assert_eq!(harm(integer), [(Some(1), UNKNOWN)]);
         assert_eq!(harm(Operand { is_integer: false, ..integer }), []);
         assert_eq!(harm(Operand { from_caller: false, ..integer }), []);
@@ -386,8 +387,8 @@ mod tests {
             ..Operation::default()
         };
         let refused = |operations: &[Operation<'_>]| {
-            let mut found = Found::default();
-            follow(Format::OpenVinoIr, operations, &mut found);
+            let mut found = GraphFindings::default();
+            follow(ModelFormat::OpenVinoIr, operations, &mut found);
             found.dangers.refused.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>()
         };
         let of = |operations: [Operation<'static>; 3]| refused(&operations);

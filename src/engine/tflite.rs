@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use ledge_base::tensor::DataType;
 
-use crate::backend::{Dangers, Format, Runtime};
-use crate::operators::{self, Found, Operation};
+use crate::backend::{Dangers, ModelFormat, Runtime};
+use crate::operators::{self, GraphFindings, Operation};
 use crate::pipeline::quantization::Quantization;
 
 /// The most inputs, and the most outputs, that are read.
@@ -210,8 +210,8 @@ pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
     })
 }
 
-fn follow(bytes: &[u8], found: &mut Found) -> Option<()> {
-    let model = Table { bytes, at: follow_offset(bytes, 0)? };
+fn follow(bytes: &[u8], found: &mut GraphFindings) -> Option<()> {
+    let model = FlatTable { bytes, at: follow_offset(bytes, 0)? };
     let graphs = model.vector(2)?.1;
     if graphs > GRAPHS_MAX {
         return None;
@@ -246,12 +246,12 @@ fn follow(bytes: &[u8], found: &mut Found) -> Option<()> {
         let others: HashSet<usize> = others.copied().collect();
         let outputs = others.into_iter().map(|value| (value, graph.datatype(value))).collect();
         operations.push(Operation { outputs, is_constant: true, ..Operation::default() });
-        operators::follow(Format::TfLite, &operations, found);
+        operators::follow(ModelFormat::TfLite, &operations, found);
     }
     Some(())
 }
 
-fn operation<'a>(model: &Table<'a>, graph: &Table<'a>, node: &Table<'a>) -> Option<Operation<'a>> {
+fn operation<'a>(model: &FlatTable<'a>, graph: &FlatTable<'a>, node: &FlatTable<'a>) -> Option<Operation<'a>> {
     let opcode = node.field(0).map_or(Some(0), |at| u32_at(node.bytes, at))?;
     let code = model.table_of(1, usize::try_from(opcode).ok()?)?;
     let short = code.field(0).map_or(Some(0), |at| bytes_at(code.bytes, at).map(i8::from_le_bytes))?;
@@ -262,13 +262,13 @@ fn operation<'a>(model: &Table<'a>, graph: &Table<'a>, node: &Table<'a>) -> Opti
     Some(Operation { kind, name: "", inputs: node.indices(1)?, outputs, is_caller, is_constant: false })
 }
 
-fn main_graph(bytes: &[u8]) -> Option<Table<'_>> {
-    let model = Table { bytes, at: follow_offset(bytes, 0)? };
+fn main_graph(bytes: &[u8]) -> Option<FlatTable<'_>> {
+    let model = FlatTable { bytes, at: follow_offset(bytes, 0)? };
     model.table_of(2, 0)
 }
 
 /// The name and the quantization of a tensor.
-fn port(graph: &Table<'_>, index: u32) -> Option<(String, Quantization)> {
+fn port(graph: &FlatTable<'_>, index: u32) -> Option<(String, Quantization)> {
     let tensor = graph.table_of(0, usize::try_from(index).ok()?)?;
     let (start, length) = tensor.vector(3)?;
     let name = tensor.bytes.get(start..start.checked_add(length.min(NAME_MAX + 1))?)?;
@@ -287,12 +287,12 @@ fn port(graph: &Table<'_>, index: u32) -> Option<(String, Quantization)> {
 }
 
 /// A table of a `FlatBuffer`.
-struct Table<'a> {
+struct FlatTable<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Table<'_> {
+impl FlatTable<'_> {
     /// The position of a field; `None` if the table does not have it.
     fn field(&self, number: usize) -> Option<usize> {
         let back = bytes_at(self.bytes, self.at).map(i32::from_le_bytes)?;

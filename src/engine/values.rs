@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use ledge_base::tensor::{DataType, Tensor};
 
-use crate::backend::{Format, Runtime};
+use crate::backend::{ModelFormat, Runtime};
 use crate::files::shortened;
 
 /// Up to how many bits operators are right, one line for datatypes with the same number of bits.
@@ -41,7 +41,7 @@ const CONSTANT_MAX: f64 = 65_535.0;
 
 /// The known facts about the numbers of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Numbers {
+pub(crate) struct NumberFacts {
     /// `None` is a float, or unknown.
     pub datatype: Option<DataType>,
     pub low: f64,
@@ -50,13 +50,13 @@ pub(crate) struct Numbers {
     pub is_single: bool,
 }
 
-impl Default for Numbers {
+impl Default for NumberFacts {
     fn default() -> Self {
         Self::of(None)
     }
 }
 
-impl Numbers {
+impl NumberFacts {
     /// Any numbers of a datatype.
     pub fn of(datatype: Option<DataType>) -> Self {
         let (low, high) = datatype.and_then(limits).unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
@@ -154,7 +154,7 @@ fn bits_of(number: f64) -> u32 {
 
 /// One datatype of an operator, as it was measured.
 #[derive(Debug)]
-struct Measured {
+struct MeasuredDatatype {
     datatype: DataType,
     /// Right up to so many bits.
     bits: u32,
@@ -164,10 +164,10 @@ struct Measured {
 }
 
 /// A format, an operator and a runtime.
-type Key = (&'static str, &'static str, &'static str);
+type MeasurementKey = (&'static str, &'static str, &'static str);
 
-static TABLE: LazyLock<HashMap<Key, Vec<Measured>>> = LazyLock::new(|| {
-    let mut table = HashMap::<Key, Vec<Measured>>::new();
+static TABLE: LazyLock<HashMap<MeasurementKey, Vec<MeasuredDatatype>>> = LazyLock::new(|| {
+    let mut table = HashMap::<MeasurementKey, Vec<MeasuredDatatype>>::new();
     for line in MEASURED.lines().skip(1) {
         let fields: Vec<&'static str> = line.split('\t').collect();
         let &[format, operator, runtime, datatypes, bits, wraps, ref example @ ..] = fields.as_slice() else {
@@ -177,7 +177,7 @@ static TABLE: LazyLock<HashMap<Key, Vec<Measured>>> = LazyLock::new(|| {
         for datatype in datatypes.split(',').filter_map(DataType::from_name) {
             let bits = bits.parse().unwrap_or(u32::MAX);
             let example = example.first().copied().unwrap_or_default();
-            measured.push(Measured { datatype, bits, wraps: wraps != "wrong", example });
+            measured.push(MeasuredDatatype { datatype, bits, wraps: wraps != "wrong", example });
         }
     }
     table
@@ -185,7 +185,7 @@ static TABLE: LazyLock<HashMap<Key, Vec<Measured>>> = LazyLock::new(|| {
 
 /// The effect of an operator on numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effect {
+enum OperatorEffect {
     /// Its results are numbers of its operands, wherever they are then.
     Moves,
     /// Its results are numbers of its operands, chosen by their sizes.
@@ -200,29 +200,31 @@ enum Effect {
 }
 
 /// The effect of an operator, and the positions of the inputs of which it makes its numbers.
-fn effect(operator: &str, count: usize) -> (Effect, Vec<usize>) {
+fn effect(operator: &str, count: usize) -> (OperatorEffect, Vec<usize>) {
     let all = || (0..count).collect();
     match operator {
         "Shape" | "ShapeOf" | "SHAPE" | "Size" | "RANK" | "ConstantOfShape" | "EyeLike" | "ZEROS_LIKE" => {
-            (Effect::Measures, vec![0])
+            (OperatorEffect::Measures, vec![0])
         }
-        "Cast" | "Convert" | "CAST" => (Effect::Casts, vec![0]),
+        "Cast" | "Convert" | "CAST" => (OperatorEffect::Casts, vec![0]),
         "Equal" | "NotEqual" | "Less" | "LessOrEqual" | "LessEqual" | "Greater" | "GreaterOrEqual" | "GreaterEqual"
-        | "EQUAL" | "NOT_EQUAL" | "LESS" | "LESS_EQUAL" | "GREATER" | "GREATER_EQUAL" => (Effect::Compares, all()),
-        "Max" | "Maximum" | "MAXIMUM" | "Min" | "Minimum" | "MINIMUM" => (Effect::Selects, all()),
+        | "EQUAL" | "NOT_EQUAL" | "LESS" | "LESS_EQUAL" | "GREATER" | "GREATER_EQUAL" => {
+            (OperatorEffect::Compares, all())
+        }
+        "Max" | "Maximum" | "MAXIMUM" | "Min" | "Minimum" | "MINIMUM" => (OperatorEffect::Selects, all()),
         "Clip" | "Clamp" | "Relu" | "ReLU" | "RELU" | "ReduceMax" | "ReduceMin" | "REDUCE_MAX" | "REDUCE_MIN"
-        | "TopK" | "TOPK_V2" | "MaxPool" | "Unique" | "UNIQUE" => (Effect::Selects, vec![0]),
-        "Concat" | "CONCATENATION" | "PACK" | "SequenceConstruct" => (Effect::Moves, all()),
-        "Where" | "Select" | "SELECT" | "SELECT_V2" => (Effect::Moves, vec![1, 2]),
+        | "TopK" | "TOPK_V2" | "MaxPool" | "Unique" | "UNIQUE" => (OperatorEffect::Selects, vec![0]),
+        "Concat" | "CONCATENATION" | "PACK" | "SequenceConstruct" => (OperatorEffect::Moves, all()),
+        "Where" | "Select" | "SELECT" | "SELECT_V2" => (OperatorEffect::Moves, vec![1, 2]),
         "ScatterElements"
         | "ScatterND"
         | "Scatter"
         | "ScatterElementsUpdate"
         | "ScatterNDUpdate"
         | "ScatterUpdate"
-        | "PADV2" => (Effect::Moves, vec![0, 2]),
-        "Pad" => (Effect::Moves, vec![0, if count > 3 { 3 } else { 2 }]),
-        "EMBEDDING_LOOKUP" | "SPLIT" | "FILL" | "SCATTER_ND" => (Effect::Moves, vec![1]),
+        | "PADV2" => (OperatorEffect::Moves, vec![0, 2]),
+        "Pad" => (OperatorEffect::Moves, vec![0, if count > 3 { 3 } else { 2 }]),
+        "EMBEDDING_LOOKUP" | "SPLIT" | "FILL" | "SCATTER_ND" => (OperatorEffect::Moves, vec![1]),
         "Identity" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose" | "Slice" | "StridedSlice"
         | "Split" | "VariadicSplit" | "Tile" | "Expand" | "Broadcast" | "Gather" | "GatherND" | "GatherElements"
         | "Compress" | "DepthToSpace" | "SpaceToDepth" | "BatchToSpace" | "SpaceToBatch" | "ReverseSequence"
@@ -230,19 +232,23 @@ fn effect(operator: &str, count: usize) -> (Effect, Vec<usize>) {
         | "RESHAPE" | "SQUEEZE" | "EXPAND_DIMS" | "TRANSPOSE" | "SLICE" | "STRIDED_SLICE" | "SPLIT_V" | "TILE"
         | "BROADCAST_TO" | "GATHER" | "GATHER_ND" | "PAD" | "MIRROR_PAD" | "UNPACK" | "REVERSE_V2"
         | "REVERSE_SEQUENCE" | "DEPTH_TO_SPACE" | "SPACE_TO_DEPTH" | "BATCH_TO_SPACE_ND" | "SPACE_TO_BATCH_ND" => {
-            (Effect::Moves, vec![0])
+            (OperatorEffect::Moves, vec![0])
         }
         "Add" | "ADD" | "Sub" | "Subtract" | "SUB" | "Mul" | "Multiply" | "MUL" | "Div" | "Divide" | "DIV"
         | "FLOOR_DIV" | "Mod" | "Mod fmod" | "FloorMod" | "FLOOR_MOD" | "Pow" | "Power" | "POW"
         | "SquaredDifference" | "SQUARED_DIFFERENCE" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "BITWISE_XOR"
         | "BitShift" | "BitwiseLeftShift" | "BitwiseRightShift" | "RIGHT_SHIFT" | "MatMul" | "Gemm" | "Einsum"
-        | "BATCH_MATMUL" | "Sum" | "Mean" | "ADD_N" => (Effect::Computes, all()),
-        _ => (Effect::Computes, vec![0]),
+        | "BATCH_MATMUL" | "Sum" | "Mean" | "ADD_N" => (OperatorEffect::Computes, all()),
+        _ => (OperatorEffect::Computes, vec![0]),
     }
 }
 
 /// The numbers that an operator makes at its output `position` by the rules of mathematics, whether or not they fit `datatype`.
-pub(crate) fn made((operator, position): (&str, usize), inputs: &[Numbers], datatype: Option<DataType>) -> Numbers {
+pub(crate) fn made(
+    (operator, position): (&str, usize),
+    inputs: &[NumberFacts],
+    datatype: Option<DataType>,
+) -> NumberFacts {
     match (operator, position) {
         (
             "Shape"
@@ -262,17 +268,18 @@ pub(crate) fn made((operator, position): (&str, usize), inputs: &[Numbers], data
             _,
         )
         | ("TopK" | "TOPK_V2" | "Unique" | "UNIQUE" | "MaxPool", 1..) => {
-            let any = Numbers::of(datatype);
+            let any = NumberFacts::of(datatype);
             return if any.is_integer() { any.within(-1.0, DIMENSION_MAX) } else { any };
         }
         _ => {}
     }
     let (effect, operands) = effect(operator, inputs.len());
-    let data: Vec<Numbers> = operands.iter().filter_map(|index| inputs.get(*index)).copied().collect();
-    let any = Numbers::of(datatype);
+    let data: Vec<NumberFacts> = operands.iter().filter_map(|index| inputs.get(*index)).copied().collect();
+    let any = NumberFacts::of(datatype);
     let (Some(&one), other) = (data.first(), data.get(1).copied()) else { return any };
     let other = other.unwrap_or(one);
-    let is_single = any.is_single || effect != Effect::Computes && data.iter().all(Numbers::is_single_or_short);
+    let is_single =
+        any.is_single || effect != OperatorEffect::Computes && data.iter().all(NumberFacts::is_single_or_short);
     let most = one.low.abs().max(one.high.abs());
     let most_of_other = other.low.abs().max(other.high.abs());
     let low = data.iter().fold(f64::INFINITY, |low, one| low.min(one.low));
@@ -337,47 +344,54 @@ pub(crate) fn made((operator, position): (&str, usize), inputs: &[Numbers], data
             let values = inputs.iter().skip(2);
             (values.clone().fold(0.0, |low, one| one.low.min(low)), values.fold(0.0, |high, one| one.high.max(high)))
         }
-        _ if effect == Effect::Casts && datatype == Some(DataType::Bool) => (0.0, 1.0),
-        _ if matches!(effect, Effect::Moves | Effect::Selects) => (low, high),
-        _ if effect == Effect::Casts => (low.trunc(), high.trunc()),
+        _ if effect == OperatorEffect::Casts && datatype == Some(DataType::Bool) => (0.0, 1.0),
+        _ if matches!(effect, OperatorEffect::Moves | OperatorEffect::Selects) => (low, high),
+        _ if effect == OperatorEffect::Casts => (low.trunc(), high.trunc()),
         _ => (any.low, any.high),
     };
     let is_number = |bound: f64, other: f64| if bound.is_nan() { other } else { bound };
-    Numbers { datatype, low: is_number(low, any.low), high: is_number(high, any.high), is_single }
+    NumberFacts { datatype, low: is_number(low, any.low), high: is_number(high, any.high), is_single }
 }
 
 /// The reason why `runtime` computes some of these numbers wrong. `made` are those of the first output, by [`made`].
 pub(crate) fn wrong(
-    (format, runtime): (Format, Runtime),
+    (format, runtime): (ModelFormat, Runtime),
     (operator, name): (&str, &str),
-    inputs: &[Numbers],
-    made: Numbers,
+    inputs: &[NumberFacts],
+    made: NumberFacts,
 ) -> Option<String> {
     let (effect, operands) = effect(operator, inputs.len());
-    if effect == Effect::Measures {
+    if effect == OperatorEffect::Measures {
         return None;
     }
-    let data: Vec<Numbers> = operands.iter().filter_map(|index| inputs.get(*index)).copied().collect();
+    let data: Vec<NumberFacts> = operands.iter().filter_map(|index| inputs.get(*index)).copied().collect();
     let datatype = data.first()?.datatype.unwrap_or(DataType::Fp32);
-    if effect == Effect::Casts && made.datatype == Some(datatype) {
+    if effect == OperatorEffect::Casts && made.datatype == Some(datatype) {
         return None;
     }
     let kind = match format {
-        Format::Onnx => "onnx",
-        Format::OpenVinoIr => "ir",
-        Format::TfLite => "tflite",
+        ModelFormat::Onnx => "onnx",
+        ModelFormat::OpenVinoIr => "ir",
+        ModelFormat::TfLite => "tflite",
     };
-    let cast = made.datatype.filter(|_| effect == Effect::Casts).map(|to| format!("{operator} {}", to.as_str()));
+    let cast =
+        made.datatype.filter(|_| effect == OperatorEffect::Casts).map(|to| format!("{operator} {}", to.as_str()));
     let rows = TABLE.get(&(kind, cast.as_deref().unwrap_or(operator), runtime.as_str()));
     let row = rows.and_then(|rows| rows.iter().find(|row| row.datatype == datatype));
 
-    let mut bits: Vec<u32> = data.iter().map(Numbers::bits).collect();
+    let mut bits: Vec<u32> = data.iter().map(NumberFacts::bits).collect();
     bits.sort_unstable();
     let most = bits.last().copied().unwrap_or_default();
     let needed = match (effect, bits.as_slice()) {
         // One number that is much larger is told apart by its size. In other formats it may be a constant that is not read.
-        (Effect::Compares, [.., second, largest]) if format == Format::Onnx && *largest <= OPENVINO_BITS => *second,
-        (Effect::Computes | Effect::Casts, _) if row.is_some() && made.datatype != Some(DataType::Bool) => {
+        (OperatorEffect::Compares, [.., second, largest])
+            if format == ModelFormat::Onnx && *largest <= OPENVINO_BITS =>
+        {
+            *second
+        }
+        (OperatorEffect::Computes | OperatorEffect::Casts, _)
+            if row.is_some() && made.datatype != Some(DataType::Bool) =>
+        {
             most.max(made.bits())
         }
         _ => most,
@@ -386,17 +400,17 @@ pub(crate) fn wrong(
     let (kept, wraps, example) = match row {
         Some(row) => (row.bits, row.wraps, row.example),
         None if runtime == Runtime::OnnxRuntime => return None,
-        None if datatype == DataType::Fp64 && effect != Effect::Moves => (0, true, ""),
-        None => (if effect == Effect::Moves { moved } else { FP32_BITS }, true, ""),
+        None if datatype == DataType::Fp64 && effect != OperatorEffect::Moves => (0, true, ""),
+        None => (if effect == OperatorEffect::Moves { moved } else { FP32_BITS }, true, ""),
     };
     let is_within = |(low, high): (f64, f64)| low <= made.low && made.high <= high;
     // Other formats do not say what comes of such numbers, and sums of many are not known well enough.
-    let is_defined = (format, runtime) == (Format::Onnx, Runtime::OpenVino) && data.len() == 2;
+    let is_defined = (format, runtime) == (ModelFormat::Onnx, Runtime::OpenVino) && data.len() == 2;
     let overflows = row.is_some() && is_defined && !made.datatype.and_then(limits).is_none_or(is_within);
     if needed <= kept && (wraps || !overflows) {
         return None;
     }
-    let computes = match made.datatype.filter(|_| effect == Effect::Casts) {
+    let computes = match made.datatype.filter(|_| effect == OperatorEffect::Casts) {
         Some(to) => format!("casts {} to {}", datatype.as_str(), to.as_str()),
         None => format!("computes {}", datatype.as_str()),
     };
@@ -409,7 +423,7 @@ pub(crate) fn wrong(
     let example = if example.is_empty() { String::new() } else { format!(" ({example})") };
     let advice = match (format, runtime) {
         (_, Runtime::OnnxRuntime) => "",
-        (Format::Onnx, _) => ": set runtime = \"onnxruntime\" in model.toml",
+        (ModelFormat::Onnx, _) => ": set runtime = \"onnxruntime\" in model.toml",
         _ => ": export the model to ONNX, for runtime = \"onnxruntime\"",
     };
     Some(format!("{operator} {:?} {computes} {limit}{example}{advice}", shortened(name)))
@@ -467,18 +481,18 @@ pub(crate) fn first_outside(tensor: &Tensor, least: i128, most: i128) -> Option<
 mod tests {
     use super::*;
 
-    const OPENVINO: (Format, Runtime) = (Format::Onnx, Runtime::OpenVino);
-    const ONNXRUNTIME: (Format, Runtime) = (Format::Onnx, Runtime::OnnxRuntime);
+    const OPENVINO: (ModelFormat, Runtime) = (ModelFormat::Onnx, Runtime::OpenVino);
+    const ONNXRUNTIME: (ModelFormat, Runtime) = (ModelFormat::Onnx, Runtime::OnnxRuntime);
 
-    fn int64(low: f64, high: f64) -> Numbers {
-        Numbers::of(Some(DataType::Int64)).within(low, high)
+    fn int64(low: f64, high: f64) -> NumberFacts {
+        NumberFacts::of(Some(DataType::Int64)).within(low, high)
     }
 
-    fn caller(datatype: DataType, bits: u32) -> Numbers {
-        Numbers::of_caller(Some(datatype), Runtime::OpenVino, bits)
+    fn caller(datatype: DataType, bits: u32) -> NumberFacts {
+        NumberFacts::of_caller(Some(datatype), Runtime::OpenVino, bits)
     }
 
-    fn is_wrong(runtime: (Format, Runtime), operator: &str, inputs: &[Numbers], to: DataType) -> bool {
+    fn is_wrong(runtime: (ModelFormat, Runtime), operator: &str, inputs: &[NumberFacts], to: DataType) -> bool {
         wrong(runtime, (operator, "y"), inputs, made((operator, 0), inputs, Some(to))).is_some()
     }
 
@@ -530,7 +544,7 @@ mod tests {
         assert!(is_wrong(OPENVINO, "Softmax", &[any], DataType::Fp64), "that nobody measured");
         assert!(!is_wrong(OPENVINO, "Cast", &[any], DataType::Fp32));
         assert!(!is_wrong(ONNXRUNTIME, "Add", &[any, any], DataType::Fp64));
-        let single = made(("Cast", 0), &[Numbers::of(Some(DataType::Fp32))], Some(DataType::Fp64));
+        let single = made(("Cast", 0), &[NumberFacts::of(Some(DataType::Fp32))], Some(DataType::Fp64));
         assert!(!is_wrong(OPENVINO, "Transpose", &[single], DataType::Fp64));
         assert!(is_wrong(OPENVINO, "Mul", &[single, single], DataType::Fp64));
     }
@@ -538,7 +552,7 @@ mod tests {
     #[test]
     fn bounds_follow_the_operators() {
         let (small, any) = (int64(-3.0, 5.0), int64(f64::NEG_INFINITY, f64::INFINITY));
-        let bounds = |operator, inputs: &[Numbers]| {
+        let bounds = |operator, inputs: &[NumberFacts]| {
             let made = made((operator, 0), inputs, Some(DataType::Int64));
             (made.low, made.high)
         };
@@ -550,7 +564,7 @@ mod tests {
         assert_eq!(bounds("Min", &[any, small]), (any.low, 5.0));
         assert_eq!(bounds("Where", &[any, small, int64(7.0, 7.0)]), (-3.0, 7.0));
         assert_eq!(bounds("ArgMax", &[any]), (-1.0, DIMENSION_MAX));
-        assert_eq!(bounds("Cast", &[Numbers { datatype: Some(DataType::Fp32), ..small }]), (-3.0, 5.0));
+        assert_eq!(bounds("Cast", &[NumberFacts { datatype: Some(DataType::Fp32), ..small }]), (-3.0, 5.0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::catalog::{Catalog, CatalogError};
-use super::record::{Damaged, Record};
+use super::record::{DamagedBytes, Record};
 use super::snapshot::{SnapshotError, SnapshotReader};
 use super::value::Value;
 use super::view::{FieldId, ViewId};
@@ -41,7 +41,7 @@ pub enum BackupRowsError {
     #[error("the catalog of the backup cannot be used: {0}")]
     Catalog(#[from] CatalogError),
     #[error("a record of the backup cannot be used: {0}")]
-    Record(#[from] Damaged),
+    Record(#[from] DamagedBytes),
     #[error("the backup has no feature view '{0}'")]
     View(String),
 }

@@ -41,7 +41,7 @@ pub struct Catalog {
 #[serde(deny_unknown_fields)]
 struct ViewEntry {
     id: u32,
-    join_keys: Vec<KeyEntry>,
+    join_keys: Vec<JoinKeyEntry>,
     /// The last number given to a field.
     last_field: u16,
     fields: BTreeMap<Arc<str>, FieldEntry>,
@@ -49,7 +49,7 @@ struct ViewEntry {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct KeyEntry {
+struct JoinKeyEntry {
     name: Arc<str>,
     #[serde(rename = "type", serialize_with = "as_text", deserialize_with = "from_text")]
     value_type: ScalarType,
@@ -70,7 +70,7 @@ fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok,
 /// The form of a catalog on disk.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Envelope {
+struct CatalogEnvelope {
     format: u32,
     /// The hash of the catalog's text, in hexadecimal.
     blake3: String,
@@ -126,8 +126,11 @@ pub enum Conflict {
 impl Catalog {
     /// Sets the numbers of a view and its fields, with new numbers for new names.
     pub fn admit(&mut self, view: &mut FeatureView) -> Result<(), Vec<Conflict>> {
-        let join_keys: Vec<KeyEntry> =
-            view.join_keys.iter().map(|key| KeyEntry { name: key.name.clone(), value_type: key.value_type }).collect();
+        let join_keys: Vec<JoinKeyEntry> = view
+            .join_keys
+            .iter()
+            .map(|key| JoinKeyEntry { name: key.name.clone(), value_type: key.value_type })
+            .collect();
 
         let exhausted = || vec![Conflict::Exhausted { view: view.name.clone() }];
         let mut changed = false;
@@ -191,7 +194,7 @@ impl Catalog {
 
     /// Reads the output of [`Self::to_json`], and nothing that differs from it.
     pub fn from_json(text: &str) -> Result<Self, CatalogError> {
-        let envelope: Envelope = serde_json::from_str(text).map_err(|_| CatalogError::Damaged)?;
+        let envelope: CatalogEnvelope = serde_json::from_str(text).map_err(|_| CatalogError::Damaged)?;
         let content = envelope.catalog.get();
         if blake3::hash(content.as_bytes()).to_hex().as_str() != envelope.blake3 {
             return Err(CatalogError::Damaged);
@@ -262,7 +265,7 @@ fn has_data(folder: &Path) -> bool {
     entries.flatten().any(|entry| entry.path().is_dir() && entry.file_name() != "lost+found")
 }
 
-fn shown(keys: &[KeyEntry]) -> String {
+fn shown(keys: &[JoinKeyEntry]) -> String {
     keys.iter().map(|key| format!("{} ({})", key.name, key.value_type)).collect::<Vec<_>>().join(", ")
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use ledge_base::principal::Principal;
-use ledge_identity::sealing::{OVERHEAD_BYTES, Rekey, Rekeyed, Sealer, Survey};
+use ledge_identity::sealing::{MasterKeyCounts, OVERHEAD_BYTES, Rekey, Rekeyed, Sealer};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -20,8 +20,8 @@ use super::{FeatureStore, entity_keys};
 
 /// Counts the files of the store in `folder` by the master key that they are encrypted under, without opening the
 /// store. Values are encrypted under the keys of their entities, which are in those files.
-pub fn survey(folder: &Path) -> io::Result<Survey> {
-    let mut survey = Survey::default();
+pub fn survey(folder: &Path) -> io::Result<MasterKeyCounts> {
+    let mut survey = MasterKeyCounts::default();
     for file in [HASH_KEY_FILE, tombstones::FILE_NAME].map(|name| folder.join(name)) {
         if let Some(beginning) = beginning(&file)? {
             survey.count(Sealer::key_of(&beginning));
@@ -89,7 +89,7 @@ impl Rekey for FeatureStore {
     }
 
     fn rekey(&self, _: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String> {
-        let Survey(found) = survey(&self.inner.config.path).map_err(|error| error.to_string())?;
+        let MasterKeyCounts(found) = survey(&self.inner.config.path).map_err(|error| error.to_string())?;
         let current = self.inner.sealer.current();
         let count = |is_due: fn(bool) -> bool| {
             found.iter().filter(|(key, _)| **key != current && is_due(key.is_some())).map(|(_, count)| count).sum()

@@ -26,11 +26,11 @@ use ledge_identity::sealing::Sealer;
 
 use super::seal::KEY_BYTES;
 use super::value::Value;
-use super::wire::{Damaged, put_value, put_varint};
-pub use error::KeysError;
+use super::wire::{DamagedBytes, put_value, put_varint};
+pub use error::EntityKeysError;
 use files::{AddedFile, KeyFiles};
 pub use files::{copies, is_added};
-use form::{Head, KeyEntry, SHARDS, Tag, shard_of, shard_of_tag};
+use form::{EntityKey, EntityTag, KeysHead, SHARDS, shard_of, shard_of_tag};
 use table::Shard;
 
 /// Added keys are folded into the shards when they are at least this many, and a quarter of all.
@@ -59,7 +59,7 @@ pub struct EntityKeys {
 #[derive(Debug, Default)]
 struct NewKeys {
     /// Keys that are not on the disk yet.
-    waiting: Vec<KeyEntry>,
+    waiting: Vec<EntityKey>,
     /// The file that receives them.
     file: Option<AddedFile>,
     /// The number of the next such file.
@@ -73,7 +73,7 @@ struct NewKeys {
 
 #[derive(Debug)]
 struct RewriteState {
-    head: Head,
+    head: KeysHead,
     /// The numbers of keys that are removed from memory, and not yet from the disk.
     doomed: Vec<u32>,
 }
@@ -92,25 +92,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl EntityKeys {
     /// True when the store in `folder` has keys.
-    pub fn exist(folder: &Path) -> Result<bool, KeysError> {
+    pub fn exist(folder: &Path) -> Result<bool, EntityKeysError> {
         KeyFiles::new(folder).exists()
     }
 
     /// Opens the keys of the store in `folder`, or creates the first files. The caller has made sure that nothing there
     /// was ever encrypted, or that it is lost.
-    pub fn open(folder: &Path, sealer: Sealer) -> Result<OpenedKeys, KeysError> {
+    pub fn open(folder: &Path, sealer: Sealer) -> Result<OpenedKeys, EntityKeysError> {
         let disk = KeyFiles::new(folder);
         if !sealer.is_on() {
-            return Err(KeysError::Off);
+            return Err(EntityKeysError::Off);
         }
 
         let mut repaired = Vec::new();
         let head = if disk.exists()? {
             disk.read_head(&sealer, &mut repaired)?
         } else {
-            let mut head = Head { store: [0; 16], secret: [0; 32], complete: false, present: [false; SHARDS] };
+            let mut head = KeysHead { store: [0; 16], secret: [0; 32], complete: false, present: [false; SHARDS] };
             let random = getrandom::fill(&mut head.store).and_then(|()| getrandom::fill(&mut head.secret));
-            random.map_err(|_| KeysError::Exhausted)?;
+            random.map_err(|_| EntityKeysError::Exhausted)?;
             disk.create()?;
             disk.write_head(&sealer, &head)?;
             head
@@ -127,7 +127,7 @@ impl EntityKeys {
         }
 
         let numbers = disk.added()?;
-        let mut added: Vec<Vec<KeyEntry>> = vec![Vec::new(); SHARDS];
+        let mut added: Vec<Vec<EntityKey>> = vec![Vec::new(); SHARDS];
         let mut keys = 0;
         for number in &numbers {
             for entry in disk.read_added(&sealer, &head, *number, &mut repaired)? {
@@ -160,7 +160,7 @@ impl EntityKeys {
     }
 
     /// The tag of an entity: names and values of its join keys, in any order.
-    pub fn tag<'n>(&self, entity: impl IntoIterator<Item = (&'n str, &'n Value)>) -> Tag {
+    pub fn tag<'n>(&self, entity: impl IntoIterator<Item = (&'n str, &'n Value)>) -> EntityTag {
         let mut parts: Vec<_> = entity.into_iter().collect();
         parts.sort_unstable_by_key(|(name, _)| *name);
         let mut text = Vec::with_capacity(64);
@@ -180,9 +180,9 @@ impl EntityKeys {
     }
 
     /// Records that everything is encrypted, on the disk too.
-    pub fn set_complete(&self) -> Result<(), KeysError> {
+    pub fn set_complete(&self) -> Result<(), EntityKeysError> {
         let mut rewriting = lock(&self.rewriting);
-        let head = Head { complete: true, ..rewriting.head.clone() };
+        let head = KeysHead { complete: true, ..rewriting.head.clone() };
         self.disk.write_head(&self.sealer, &head)?;
         rewriting.head = head;
         self.complete.store(true, Ordering::Relaxed);
@@ -199,19 +199,19 @@ impl EntityKeys {
     }
 
     /// The key of a number.
-    pub fn key(&self, id: u32) -> Result<[u8; KEY_BYTES], Damaged> {
-        let shard = self.shard(shard_of(id)).ok_or(Damaged::KeyMissing)?;
+    pub fn key(&self, id: u32) -> Result<[u8; KEY_BYTES], DamagedBytes> {
+        let shard = self.shard(shard_of(id)).ok_or(DamagedBytes::KeyMissing)?;
         shard.read().unwrap_or_else(PoisonError::into_inner).by_id(id).map(|entry| entry.key)
     }
 
     /// The numbers of an entity's keys.
-    pub fn key_ids(&self, tag: &Tag) -> Vec<u32> {
+    pub fn key_ids(&self, tag: &EntityTag) -> Vec<u32> {
         let Some(shard) = self.shard(shard_of_tag(tag)) else { return Vec::new() };
         shard.read().unwrap_or_else(PoisonError::into_inner).by_tag(tag).map(|entry| entry.id).collect()
     }
 
     /// The key of an entity, and its number. A new one is not on the disk before [`Self::persist`].
-    pub fn find_or_make(&self, tag: &Tag) -> Result<(u32, [u8; KEY_BYTES]), KeysError> {
+    pub fn find_or_make(&self, tag: &EntityTag) -> Result<(u32, [u8; KEY_BYTES]), EntityKeysError> {
         let found = self.find_or_add(tag)?;
         if self.counting.load(Ordering::Acquire) {
             self.use_key(found.0);
@@ -248,30 +248,30 @@ impl EntityKeys {
             let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
             unused.extend(shard.content().1.iter().map(|entry| entry.id).filter(|id| !used.contains(id)));
         }
-        self.doom(&unused);
+        self.mark(&unused);
         unused.len()
     }
 
-    fn find_or_add(&self, tag: &Tag) -> Result<(u32, [u8; KEY_BYTES]), KeysError> {
-        let shard = self.shard(shard_of_tag(tag)).ok_or(KeysError::Exhausted)?;
+    fn find_or_add(&self, tag: &EntityTag) -> Result<(u32, [u8; KEY_BYTES]), EntityKeysError> {
+        let shard = self.shard(shard_of_tag(tag)).ok_or(EntityKeysError::Exhausted)?;
         let found = |shard: &Shard| shard.by_tag(tag).last().map(|entry| (entry.id, entry.key));
         if let Some(found) = found(&shard.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(found);
         }
         let mut key = [0; KEY_BYTES];
-        getrandom::fill(&mut key).map_err(|_| KeysError::Exhausted)?;
+        getrandom::fill(&mut key).map_err(|_| EntityKeysError::Exhausted)?;
         let mut adding = lock(&self.adding);
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = found(&shard) {
             return Ok(found);
         }
-        let entry = shard.add(*tag, key).ok_or(KeysError::Exhausted)?;
+        let entry = shard.add(*tag, key).ok_or(EntityKeysError::Exhausted)?;
         adding.waiting.push(entry.clone());
         Ok((entry.id, key))
     }
 
     /// Writes every new key to the disk: one write and one fsync for each copy, and nothing without a new key.
-    pub fn persist(&self) -> Result<(), KeysError> {
+    pub fn persist(&self) -> Result<(), EntityKeysError> {
         let mut adding = lock(&self.adding);
         if adding.waiting.is_empty() {
             return Ok(());
@@ -313,7 +313,7 @@ impl EntityKeys {
     }
 
     /// Writes the added keys into their shards.
-    pub fn fold(&self) -> Result<(), KeysError> {
+    pub fn compact(&self) -> Result<(), EntityKeysError> {
         let mut rewriting = lock(&self.rewriting);
         lock(&self.adding).fold_asked = false;
         let (numbers, keys) = self.close_added()?;
@@ -331,7 +331,7 @@ impl EntityKeys {
 
     /// Encrypts every file again under the current master key. No value is rewritten, and after a power cut at any
     /// moment every file opens with the one or the other master key.
-    pub fn rekey(&self) -> Result<u64, KeysError> {
+    pub fn rekey(&self) -> Result<u64, EntityKeysError> {
         let mut rewriting = lock(&self.rewriting);
         let (numbers, keys) = self.close_added()?;
         self.rewrite(&mut rewriting, &[true; SHARDS])?;
@@ -341,7 +341,7 @@ impl EntityKeys {
     }
 
     /// Drops keys, in memory only: nothing is encrypted with them any more. [`Self::destroy`] has to follow.
-    pub fn doom(&self, ids: &[u32]) {
+    pub fn mark(&self, ids: &[u32]) {
         // Lock both, so that no doomed key is being written to the disk.
         let mut rewriting = lock(&self.rewriting);
         let mut adding = lock(&self.adding);
@@ -360,7 +360,7 @@ impl EntityKeys {
     }
 
     /// Removes doomed keys from every file. When this returns `Ok`, no file has them, and that survives a power cut.
-    pub fn destroy(&self) -> Result<(), KeysError> {
+    pub fn destroy(&self) -> Result<(), EntityKeysError> {
         let mut rewriting = lock(&self.rewriting);
         if rewriting.doomed.is_empty() {
             return Ok(());
@@ -394,7 +394,7 @@ impl EntityKeys {
         Ok(())
     }
 
-    fn read_added(&self, head: &Head, number: u32) -> Result<Vec<KeyEntry>, KeysError> {
+    fn read_added(&self, head: &KeysHead, number: u32) -> Result<Vec<EntityKey>, EntityKeysError> {
         let mut repaired = Vec::new();
         let entries = self.disk.read_added(&self.sealer, head, number, &mut repaired);
         for repaired in repaired {
@@ -404,7 +404,7 @@ impl EntityKeys {
     }
 
     /// Removes files of added keys, `keys` in all, which the shards have by now.
-    fn remove_added(&self, numbers: &[u32], keys: usize) -> Result<(), KeysError> {
+    fn remove_added(&self, numbers: &[u32], keys: usize) -> Result<(), EntityKeysError> {
         numbers.iter().try_for_each(|number| self.disk.remove_added(*number))?;
         let mut adding = lock(&self.adding);
         adding.files = adding.files.saturating_sub(numbers.len());
@@ -414,14 +414,14 @@ impl EntityKeys {
 
     /// Closes the open file of added keys. Returns the numbers of all such files, which are final now, and how many
     /// keys they have.
-    fn close_added(&self) -> Result<(Vec<u32>, usize), KeysError> {
+    fn close_added(&self) -> Result<(Vec<u32>, usize), EntityKeysError> {
         let mut adding = lock(&self.adding);
         adding.file = None;
         Ok((self.disk.added()?, adding.keys))
     }
 
     /// Writes the content of shards in memory to their files.
-    fn rewrite(&self, rewriting: &mut RewriteState, touched: &[bool; SHARDS]) -> Result<(), KeysError> {
+    fn rewrite(&self, rewriting: &mut RewriteState, touched: &[bool; SHARDS]) -> Result<(), EntityKeysError> {
         let mut head = rewriting.head.clone();
         let numbers = touched.iter().enumerate().filter(|(number, touched)| {
             let empty = || {

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::catalog::Catalog;
-use super::engine::{acknowledged, tombstones};
+use super::engine::{commit_watermark, tombstones};
 use super::value::{ScalarType, Value, ValueType};
 use super::{record, registry};
 
@@ -76,7 +76,7 @@ pub fn fuzz_feature_values(data: &[u8]) -> bool {
 ///
 /// When accepted bytes differ from what is written of them, which is a bug.
 pub fn fuzz_acknowledged(data: &[u8]) -> bool {
-    acknowledged::fuzz(data)
+    commit_watermark::fuzz(data)
 }
 
 /// Feeds arbitrary bytes to the reader of the decrypted tombstones; true when they are valid.

@@ -18,7 +18,7 @@ use ledge_part::body;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
-use ledge_part::route::{Route, Scope};
+use ledge_part::route::{Route, RouteScope};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -30,11 +30,15 @@ use crate::{FeatureStore, JoinKeyValues};
 /// The routes that administer the feature store.
 pub const ROUTES: &[Route<ServedStore>] = &[
     Route::get("/features/status", VIEW, || get(status)),
-    Route::get("/features/backup", ADMINISTER, || get(backup)).scope(Scope::Box).audited(),
-    Route::post("/features/restore", ADMINISTER, || post(restore)).scope(Scope::Box).audited(),
-    Route::post("/features/erase", ADMINISTER, || post(erase)).scope(Scope::Box).audited(),
-    Route::post("/features/snapshot", OPERATE, || post(snapshot)).scope(Scope::Box).recorded_as("feature_snapshot"),
-    Route::post("/features/compact", OPERATE, || post(compact)).scope(Scope::Box).recorded_as("feature_compaction"),
+    Route::get("/features/backup", ADMINISTER, || get(backup)).scope(RouteScope::Box).audited(),
+    Route::post("/features/restore", ADMINISTER, || post(restore)).scope(RouteScope::Box).audited(),
+    Route::post("/features/erase", ADMINISTER, || post(erase)).scope(RouteScope::Box).audited(),
+    Route::post("/features/snapshot", OPERATE, || post(snapshot))
+        .scope(RouteScope::Box)
+        .recorded_as("feature_snapshot"),
+    Route::post("/features/compact", OPERATE, || post(compact))
+        .scope(RouteScope::Box)
+        .recorded_as("feature_compaction"),
 ];
 
 /// The state of the routes.
@@ -59,7 +63,7 @@ struct FeatureStoreDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     folder: String,
-    feature_views: Vec<ViewDocument<'a>>,
+    feature_views: Vec<ViewStatus<'a>>,
     bytes: StoreBytes,
     journal_next_seq: u64,
     /// The time of the newest snapshot, in RFC 3339.
@@ -87,7 +91,7 @@ struct StoreBytes {
 }
 
 #[derive(Serialize)]
-struct ViewDocument<'a> {
+struct ViewStatus<'a> {
     name: &'a str,
     rows: u64,
     /// The newest event pushed since the start, in RFC 3339.
@@ -97,7 +101,7 @@ struct ViewDocument<'a> {
     entries_lost: u64,
 }
 
-impl<'a> From<&'a ViewStatistics> for ViewDocument<'a> {
+impl<'a> From<&'a ViewStatistics> for ViewStatus<'a> {
     fn from(view: &'a ViewStatistics) -> Self {
         Self {
             name: &view.view,

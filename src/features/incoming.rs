@@ -9,7 +9,7 @@ use ledge_service::audit_event::tag::TagKey;
 use ledge_service::off_thread::blocking;
 
 use super::caller::TouchedRows;
-use super::engine::Engine;
+use super::engine::StoreEngine;
 use super::engine::commands::IncomingRow;
 use super::online::{FeatureError, Ignored, Push};
 use super::record::Row;
@@ -31,7 +31,7 @@ pub struct CheckedPush {
 
 impl CheckedPush {
     /// Its rows for the writer.
-    pub fn into_rows(self, engine: &Engine) -> Vec<IncomingRow> {
+    pub fn into_rows(self, engine: &StoreEngine) -> Vec<IncomingRow> {
         let incoming = |(view, row, bytes): (Arc<FeatureView>, Row, Bytes)| {
             let key = engine.hash_key.index_key(view.id, &row.entity);
             IncomingRow { view, key, row, bytes }
@@ -115,7 +115,7 @@ impl FeatureStore {
             return Err(FeatureError::Disabled { folder: self.inner.folder.clone() });
         }
         let now_us = clock::unix_micros();
-        let accepted_until = |engine: &Arc<Engine>| engine.accepted_until(now_us);
+        let accepted_until = |engine: &Arc<StoreEngine>| engine.accepted_until(now_us);
         let latest_us = self.engine().map_or_else(|_| self.inner.config.accepted_until(now_us), accepted_until);
         let times = EventTimeLimits { stamp_us: now_us, latest_us, is_ahead: false };
         let check =

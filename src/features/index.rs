@@ -13,23 +13,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::key::IndexKey;
-pub use super::layer::{IndexError, Layer, LayerValue, Tally};
-use super::layer::{LayerBytes, LayerScan};
-use super::snapshot::{SnapshotError, SnapshotTable, TableScan};
+pub use super::mem_table::{ContentChecksum, IndexError, LayerValue, MemTable};
+use super::mem_table::{LayerBytes, LayerScan};
+use super::snapshot::{SnapshotError, SortedTable, TableScan};
 use super::view::ViewId;
 
 /// The record of each entity.
 #[derive(Debug)]
 pub struct Index {
-    snapshot: Option<Arc<SnapshotTable>>,
-    frozen: Option<FrozenLayer>,
-    top: Arc<Layer>,
+    snapshot: Option<Arc<SortedTable>>,
+    frozen: Option<ImmutableMemTable>,
+    top: Arc<MemTable>,
 }
 
 /// A layer that does not change any more.
 #[derive(Debug, Clone)]
-pub struct FrozenLayer {
-    pub layer: Arc<Layer>,
+pub struct ImmutableMemTable {
+    pub layer: Arc<MemTable>,
     /// The number of the snapshot that takes its place: it has every journal entry before this one.
     pub number: u64,
     /// The number of records of the layer and everything below it.
@@ -58,7 +58,7 @@ impl Deref for RecordBytes {
 
 /// An entity in the index.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct IndexEntry {
     pub record: Option<RecordBytes>,
     /// The value of the top layer, which the next change replaces.
     pub top: Option<LayerValue>,
@@ -68,36 +68,36 @@ pub struct Found {
 
 impl Index {
     /// An index over the snapshot that `top` was made for.
-    pub fn new(snapshot: Option<Arc<SnapshotTable>>, top: Arc<Layer>) -> Self {
+    pub fn new(snapshot: Option<Arc<SortedTable>>, top: Arc<MemTable>) -> Self {
         Self { snapshot, frozen: None, top }
     }
 
     /// The same content, under another top layer. The top layer of this one becomes the frozen one.
-    pub fn freeze(&self, top: Arc<Layer>, number: u64, records: u64, changed: Vec<(ViewId, u64)>) -> Self {
-        let frozen = FrozenLayer { layer: self.top.clone(), number, records, changed };
+    pub fn rotate(&self, top: Arc<MemTable>, number: u64, records: u64, changed: Vec<(ViewId, u64)>) -> Self {
+        let frozen = ImmutableMemTable { layer: self.top.clone(), number, records, changed };
         Self { snapshot: self.snapshot.clone(), frozen: Some(frozen), top }
     }
 
     /// The same content, with a snapshot that has everything below the top layer.
-    pub fn rebase(&self, snapshot: Arc<SnapshotTable>) -> Self {
+    pub fn install(&self, snapshot: Arc<SortedTable>) -> Self {
         Self::new(Some(snapshot), self.top.clone())
     }
 
     /// The layer that changes.
-    pub fn top(&self) -> &Arc<Layer> {
+    pub fn top(&self) -> &Arc<MemTable> {
         &self.top
     }
 
-    pub fn frozen(&self) -> Option<&FrozenLayer> {
+    pub fn frozen(&self) -> Option<&ImmutableMemTable> {
         self.frozen.as_ref()
     }
 
-    pub fn snapshot(&self) -> Option<&Arc<SnapshotTable>> {
+    pub fn snapshot(&self) -> Option<&Arc<SortedTable>> {
         self.snapshot.as_ref()
     }
 
     /// Its layers, the older one first.
-    pub fn layers(&self) -> Vec<Arc<Layer>> {
+    pub fn layers(&self) -> Vec<Arc<MemTable>> {
         self.frozen.iter().map(|frozen| &frozen.layer).chain([&self.top]).cloned().collect()
     }
 
@@ -115,13 +115,13 @@ impl Index {
     }
 
     /// As [`Self::get`], for a change.
-    pub fn find(&self, key: &IndexKey) -> Result<Found, IndexError> {
+    pub fn find(&self, key: &IndexKey) -> Result<IndexEntry, IndexError> {
         if let Some(top) = self.top.get(key)? {
             let (record, is_below) = (top.record.clone().map(RecordBytes::InLayer), top.is_below);
-            return Ok(Found { record, top: Some(top), is_below });
+            return Ok(IndexEntry { record, top: Some(top), is_below });
         }
         let record = self.get_below(key)?;
-        Ok(Found { is_below: record.is_some(), record, top: None })
+        Ok(IndexEntry { is_below: record.is_some(), record, top: None })
     }
 
     fn get_below(&self, key: &IndexKey) -> Result<Option<RecordBytes>, IndexError> {
@@ -163,8 +163,8 @@ impl Index {
 
 /// Merges layers, the newest first, over a snapshot.
 fn merge<'i, E: From<IndexError>>(
-    snapshot: Option<&SnapshotTable>,
-    layers: impl Iterator<Item = &'i Arc<Layer>>,
+    snapshot: Option<&SortedTable>,
+    layers: impl Iterator<Item = &'i Arc<MemTable>>,
     prefix: &[u8],
     mut each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -195,14 +195,14 @@ fn merge<'i, E: From<IndexError>>(
 
 /// A snapshot that is being read, and its next record.
 struct SnapshotCursor<'t> {
-    snapshot: &'t SnapshotTable,
+    snapshot: &'t SortedTable,
     scan: TableScan<'t>,
     key: Option<IndexKey>,
     record: Vec<u8>,
 }
 
 impl<'t> SnapshotCursor<'t> {
-    fn new(snapshot: &'t SnapshotTable, prefix: &[u8]) -> Result<Self, IndexError> {
+    fn new(snapshot: &'t SortedTable, prefix: &[u8]) -> Result<Self, IndexError> {
         let mut cursor = Self { snapshot, scan: snapshot.scan(prefix), key: None, record: Vec::new() };
         cursor.advance()?;
         Ok(cursor)
@@ -240,7 +240,7 @@ impl LayerCursor {
     }
 }
 
-fn unusable(snapshot: &SnapshotTable, error: &SnapshotError) -> IndexError {
+fn unusable(snapshot: &SortedTable, error: &SnapshotError) -> IndexError {
     let reason = format!("{}: {error}", snapshot.path().display());
     if error.is_damage() { IndexError::damaged(reason) } else { IndexError::Io { reason } }
 }

@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use ledge_base::durable;
 
 use super::key::IndexKey;
-use chain::{Chain, SegmentEnd, SegmentReader, SegmentStep, file_name};
+use chain::{SegmentChain, SegmentEnd, SegmentReader, SegmentStep, file_name};
 pub use chain::{begin, list};
 pub use damage::{Damage, DamageReason};
-pub use entry::{Change, Entry};
+pub use entry::{JournalChange, JournalEntry};
 pub use format::GROUP_BYTES_MAX;
 use format::{HEADER_BYTES, PreviousSegment, SegmentHeader, encode_group, group_length};
 pub use replay::{ReplayError, replay, verify};
@@ -126,7 +126,7 @@ impl Journal {
     ) -> Result<OpenedJournal, JournalError> {
         let unreadable = |source| JournalError::Read { folder: folder.to_owned(), source };
         durable::create_folder(folder).map_err(unreadable)?;
-        let Chain { segments, unfinished } = Chain::read(folder).map_err(unreadable)?;
+        let SegmentChain { segments, unfinished } = SegmentChain::read(folder).map_err(unreadable)?;
 
         let mut journal = Self {
             folder: folder.to_owned(),
@@ -237,7 +237,7 @@ impl Journal {
     /// found complete when the journal is opened.
     pub fn append(
         &mut self,
-        changes: &[(IndexKey, Change)],
+        changes: &[(IndexKey, JournalChange)],
         latest_us: i64,
     ) -> Result<RangeInclusive<u64>, JournalError> {
         let length = group_length(changes).ok_or(JournalError::TooLarge)?;

@@ -38,17 +38,17 @@
 //! * `snapshot.rs` - all records in one file or stream that proves that it is complete; a backup has the same bytes
 //! * `snapshot/` - `form.rs` has the content of blocks; `write.rs` and `read.rs` a stream, `file.rs` files in a folder;
 //!   `table.rs` and `scan.rs` read a file in place; `fuzz.rs` and tests
-//! * `layer.rs` - what changed since a snapshot, in sled
+//! * `mem_table.rs` - what changed since a snapshot, in sled
 //! * `index.rs` - the snapshot and the layers over it as one
 //! * `engine/` - journal, index and snapshots together:
 //!   * `mod.rs` - the state that threads and readers share: opening, ready, rebuilding, restoring, closed
 //!   * `files.rs` - the folder of the store, its lock, the record of a clean stop, the reserved disk space
 //!   * `manifest.rs` - what the last snapshots had, to count what is lost without them
-//!   * `acknowledged.rs` - the last acknowledged push, in two files next to the journal, to detect a loss
+//!   * `commit_watermark.rs` - the last acknowledged push, in two files next to the journal, to detect a loss
 //!   * `applier.rs` - applies entries and records to an index, and counts its records; the folder has tests
 //!   * `commands.rs` - commands of the writer thread and jobs of the upkeep thread
 //!   * `writer.rs` - the writer thread: journal, index, acknowledgement
-//!   * `upkeep.rs` - the upkeep thread: opening, rebuilding, restores
+//!   * `maintenance.rs` - the upkeep thread: opening, rebuilding, restores
 //!   * `recovery.rs` - opens, repairs or rebuilds the index, after any damage
 //!   * `snapshots.rs` - snapshots, and the search for damage
 //!   * `erasure.rs`, `erasure/`, `tombstones.rs` - erasing an entity, and the tombstones that keep backups from
@@ -84,20 +84,20 @@
 //! * One bad place in any file loses no acknowledged push, except in the newest entries of the journal when the layer
 //!   does not have them: there are two snapshots, or a journal from the beginning, or a second one is due as soon as the
 //!   disk has room, and a layer has a second copy of the journal's end.
-//! * A loss is reported with its numbers, and the store continues. `acknowledged.rs` is never ahead of the journal's
+//! * A loss is reported with its numbers, and the store continues. `commit_watermark.rs` is never ahead of the journal's
 //!   fsync.
 //! * A view and a field keep their numbers for ever, and no number is reused. Rows carry numbers, never names.
 //! * A record has at most 64 KiB. The size of aggregates is bounded when they are declared.
 //! * `merge.rs` and `window.rs` are pure. The clock is read once for each push and each read.
 //! * Without a declared view there is no file and no thread.
-//! * Only `layer.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
+//! * Only `mem_table.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
 //! * The crate knows no model. Of HTTP it knows its own routes (`http.rs`) and the status of each error (`status.rs`).
 //!
 //! # One push
 //!
 //! Two threads own the store. **The writer** owns the journal, and only it writes into the index in use; **the upkeep**
 //! thread makes indexes and snapshots and hands them over. A third thread only fsyncs the position of the last
-//! acknowledged push, once a second. All share `Engine`, whose `StoreState` is swapped as a whole: `Opening`, `Ready`
+//! acknowledged push, once a second. All share `StoreEngine`, whose `StoreState` is swapped as a whole: `Opening`, `Ready`
 //! with the index, `Rebuilding`, `Restoring`, `Closed`. From `POST /push` or a binding:
 //!
 //! 1. `typed.rs` makes rows of the columns, for every view of the push source. A value that does not fit its column
@@ -109,15 +109,15 @@
 //!    known entities costs no additional fsync.
 //! 4. `Journal::append` writes them as one group: one write, one fdatasync. From here on they survive a power cut. When
 //!    it fails, none of them counts: the segment is cut back, and after a failed fsync never written to again. The
-//!    group states up to when event times are trusted now (`Engine::trusted_until`), so that a replay decides as the
-//!    push did. `Acknowledged::note` overwrites two small files with the next number.
+//!    group states up to when event times are trusted now (`StoreEngine::trusted_until`), so that a replay decides as the
+//!    push did. `CommitWatermark::note` overwrites two small files with the next number.
 //! 5. `Applier::apply` loads each record, `merge`s the row and writes 128 rows at a time into the top layer: records,
 //!    then the number of the last entry. Without an index, or with one that turns out damaged, this step is skipped: the
 //!    next index takes the rows from the journal.
 //! 6. The caller gets the outcome of `merge` for each row.
 //!
 //! A read needs no thread of the store. `ReadPlan` resolves names, then takes the index out of `StoreState`; a record's
-//! checksum and its entity are checked. A reader that finds damage swaps the state to `Rebuilding` (`Engine::give_up`,
+//! checksum and its entity are checked. A reader that finds damage swaps the state to `Rebuilding` (`StoreEngine::give_up`,
 //! once), and all reads get 503 from then on. A read that is expected to take 100 µs at most, by the usual time of one
 //! record, runs on the caller's thread; others run on a blocking thread, as do reads and pushes of more than 1000
 //! values.
@@ -134,7 +134,7 @@
 //! The declarations are read first, and the catalog has their numbers on disk before the first row uses them. Then the
 //! lock, the hash key, and `Journal::open`: a torn end of the last segment is cut off, any other damage is reported and
 //! stays. Pushes get 503 until the index is open, as it is unknown which entries it has; during a rebuild they are
-//! accepted. Where the journal ends before the position in `Acknowledged`, nothing is cut off: its end is damage, the
+//! accepted. Where the journal ends before the position in `CommitWatermark`, nothing is cut off: its end is damage, the
 //! lacking entries are recorded on the disk before a new segment hides the gap, and recovery reports those as lost that
 //! index and snapshot lack, too. The others stay recorded until a snapshot has them. The upkeep thread (`recovery.rs`)
 //!
@@ -194,7 +194,7 @@ pub mod http;
 mod incoming;
 mod index;
 mod key;
-mod layer;
+mod mem_table;
 mod merge;
 mod metrics;
 pub mod online;
@@ -237,24 +237,24 @@ use backup_cipher::BackupRecipient;
 pub use caller::FeatureCaller;
 use caller::PushRecord;
 use config::FeaturesConfig;
-use engine::acknowledged::{Acknowledged, AcknowledgedOnDisk};
 pub use engine::backup::BackupPieces;
 use engine::commands::{UpkeepJob, WriterCommand};
+use engine::commit_watermark::{AcknowledgedOnDisk, CommitWatermark};
 pub use engine::erasure::JoinKeyValues;
-pub use engine::files::FORM;
-use engine::files::Files;
-pub use engine::restore::Upload;
+pub use engine::files::FORMAT_VERSION;
+use engine::files::StoreFiles;
+use engine::maintenance::Maintenance;
+pub use engine::restore::BackupUpload;
 use engine::tombstones::Tombstones;
-use engine::upkeep::Upkeep;
 use engine::writer::StoreWriter;
-use engine::{Engine, StoreState};
-use entity_keys::{EntityKeys, KeysError};
+use engine::{StoreEngine, StoreState};
+use entity_keys::{EntityKeys, EntityKeysError};
 use journal::Journal;
 use online::{FeatureError, Ignored, OnlineFeatures, OnlineRequest, Push, PushOutcome};
 use protection::Protection;
 pub use reading::LongRead;
 use registry::Registry;
-use statistics::{Counters, FeatureStatistics, ViewStatistics};
+use statistics::{FeatureStatistics, StoreCounters, ViewStatistics};
 use view::FeatureView;
 
 /// The size of a journal segment, in bytes: small, so that space is freed step by step after a snapshot.
@@ -301,7 +301,7 @@ struct FeatureStoreInner {
 
 #[derive(Debug)]
 struct OpenStore {
-    engine: Arc<Engine>,
+    engine: Arc<StoreEngine>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     _lock: File,
 }
@@ -470,7 +470,7 @@ impl FeatureStore {
         self.inner.opened.get().is_some() || self.failure().is_some()
     }
 
-    fn engine(&self) -> Result<&Arc<Engine>, FeatureError> {
+    fn engine(&self) -> Result<&Arc<StoreEngine>, FeatureError> {
         match self.inner.opened.get() {
             Some(opened) => Ok(&opened.engine),
             None if self.inner.registry.load().is_empty() => {
@@ -539,7 +539,7 @@ impl FeatureStore {
         let sent = engine.commands.try_send(WriterCommand::Push { rows, reply });
         sent.map_err(|error| match error {
             tokio::sync::mpsc::error::TrySendError::Full(_) => {
-                Counters::count(&engine.counters.refused_overload);
+                StoreCounters::count(&engine.counters.refused_overload);
                 FeatureError::Overloaded { waiting: engine::WRITER_QUEUE_LENGTH }
             }
             tokio::sync::mpsc::error::TrySendError::Closed(_) => {
@@ -593,18 +593,18 @@ impl FeatureStore {
     }
 
     /// Begins the upload of a backup to restore. There is one at a time.
-    pub fn upload(&self) -> Result<Upload, FeatureError> {
+    pub fn upload(&self) -> Result<BackupUpload, FeatureError> {
         let engine = self.engine()?;
         let busy = |_| FeatureError::Unavailable {
             reason: "another backup is being uploaded; wait until it is restored".into(),
         };
         let permit = engine.restores.clone().try_acquire_owned().map_err(busy)?;
-        Upload::new(engine.clone(), permit)
+        BackupUpload::new(engine.clone(), permit)
     }
 
     /// Replaces everything by a backup. Returns how many records it has. When this returns `Ok`, reads see it and it
     /// survives a power cut. When the backup is refused, nothing has changed.
-    pub async fn restore(&self, mut upload: Upload, principal: Principal) -> Result<u64, FeatureError> {
+    pub async fn restore(&self, mut upload: BackupUpload, principal: Principal) -> Result<u64, FeatureError> {
         let received = upload.finish().await?;
         let (reply, answer) = oneshot::channel();
         self.upkeep(UpkeepJob::Restore { received, principal, reply }, answer).await
@@ -677,7 +677,7 @@ fn aggregates_change(old: &Registry, new: &Registry) -> bool {
 }
 
 /// The number of values in all columns.
-fn cells(columns: &online::Columns) -> usize {
+fn cells(columns: &online::FrameColumns) -> usize {
     columns.iter().map(|(_, cells)| cells.len()).sum()
 }
 
@@ -689,7 +689,7 @@ impl OpenStore {
         sealer: &Sealer,
     ) -> Result<Self, String> {
         let with_path = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
-        let files = Files::new(&config.path).map_err(|error| with_path(&error))?;
+        let files = StoreFiles::new(&config.path).map_err(|error| with_path(&error))?;
         let lock = files.lock().map_err(|error| with_path(&error))?;
         // Before anything judges how much room there is.
         if let Err(error) = files.remove_leftovers() {
@@ -699,7 +699,7 @@ impl OpenStore {
 
         let has_keys = EntityKeys::exist(files.folder()).map_err(|error| with_path(&error))?;
         if sealer.is_on() && !has_keys && files.is_sealed().map_err(|error| with_path(&error))? {
-            return Err(with_path(&KeysError::Missing { folder: files.folder().join("keys") }));
+            return Err(with_path(&EntityKeysError::Missing { folder: files.folder().join("keys") }));
         }
         let has_keys = has_keys || sealer.is_on();
         let keys = has_keys.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
@@ -708,7 +708,7 @@ impl OpenStore {
         let tombstones = Tombstones::open(files.folder(), sealer.clone()).map_err(|error| with_path(&error))?;
         if let Some(entity_keys::OpenedKeys { keys, .. }) = &keys {
             // Complete an interrupted erasure before anything else is encrypted with its keys.
-            keys.doom(&tombstones.doomed());
+            keys.mark(&tombstones.doomed());
             keys.destroy().map_err(|error| with_path(&error))?;
             tombstones.clear_doomed().map_err(|error| with_path(&error))?;
         }
@@ -720,7 +720,7 @@ impl OpenStore {
         let snapshots = snapshot::list(files.folder()).map_err(|error| with_path(&error))?;
         let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
 
-        let (acknowledged, known) = Acknowledged::open(files.folder());
+        let (acknowledged, known) = CommitWatermark::open(files.folder());
         let until = if let AcknowledgedOnDisk::Until(next_seq) = known { next_seq } else { 0 };
         let mut opened =
             Journal::open(&files.journal(), SEGMENT_BYTES, least_seq, until).map_err(|error| with_path(&error))?;
@@ -733,14 +733,14 @@ impl OpenStore {
         let (commands, receiver) = tokio::sync::mpsc::channel(engine::WRITER_QUEUE_LENGTH);
         let (jobs, waiting) = mpsc::channel();
 
-        let counters = Counters::default();
+        let counters = StoreCounters::default();
         // A cautious value until reads have been timed.
         counters.usual_get_ns.store(20_000, Relaxed);
         counters.journal_next_seq.store(opened.journal.next_seq(), Relaxed);
 
         let (keys, repaired) = keys.map(|keys| (keys.keys, keys.repaired)).unzip();
         let protection = Arc::new(Protection::new(keys, registry.catalog()));
-        let engine = Arc::new(Engine {
+        let engine = Arc::new(StoreEngine {
             config: config.clone(),
             files,
             registry: ArcSwap::new(registry),
@@ -777,7 +777,7 @@ impl OpenStore {
 
 /// Reports the damage that was found when the store was opened.
 fn report_damage(
-    engine: &Engine,
+    engine: &StoreEngine,
     repaired: Option<&Vec<String>>,
     report: &journal::OpenReport,
     known: AcknowledgedOnDisk,
@@ -803,13 +803,13 @@ fn report_damage(
 
 /// Starts the threads of the store. One that panics closes the store.
 fn spawn_threads(
-    engine: &Arc<Engine>,
+    engine: &Arc<StoreEngine>,
     journal: Journal,
     commands: tokio::sync::mpsc::Receiver<WriterCommand>,
     jobs: mpsc::Receiver<UpkeepJob>,
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let writer = StoreWriter::new(engine.clone(), journal);
-    let upkeep = Upkeep::new(engine.clone());
+    let upkeep = Maintenance::new(engine.clone());
     let marked = engine.clone();
     let _ = engine.jobs.send(UpkeepJob::Open);
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::record::{Record, RecordHeader, Row};
 use super::view::FeatureView;
-use super::window::{Added, Damaged, WindowState};
+use super::window::{Added, DamagedWindow, WindowState};
 
 /// The outcome of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Merged {
+pub enum MergeOutcome {
     /// It is the newest of its entity, or entered its aggregates.
     Accepted,
     /// It is older than the newest row of the entity.
@@ -41,16 +41,16 @@ pub fn merge(
     seq: u64,
     latest_us: i64,
     keep_us: i64,
-) -> Result<(Option<Record>, Merged), Damaged> {
+) -> Result<(Option<Record>, MergeOutcome), DamagedWindow> {
     let plain = supersede(old.map(Record::header), row.event_us, seq, latest_us);
-    if plain == Merged::Duplicate {
+    if plain == MergeOutcome::Duplicate {
         return Ok((None, plain));
     }
 
     let older = old.filter(|old| is_older(row.event_us, old.row.event_us, latest_us));
     let mut windows = Vec::new();
     if view.aggregations.is_empty() {
-        if plain == Merged::Outdated {
+        if plain == MergeOutcome::Outdated {
             return Ok((None, plain));
         }
     } else {
@@ -60,23 +60,23 @@ pub fn merge(
         }
         match state.add(view, row.event_us, &row.values) {
             Added::New => state.encode(&mut windows),
-            Added::Duplicate => return Ok((None, Merged::Duplicate)),
-            Added::TooLate => return Ok((None, Merged::TooLate)),
+            Added::Duplicate => return Ok((None, MergeOutcome::Duplicate)),
+            Added::TooLate => return Ok((None, MergeOutcome::TooLate)),
         }
     }
 
     let newest = older.map_or(row, |old| &old.row).clone();
     let purge_us = purge_us(view, newest.event_us, keep_us);
-    Ok((Some(Record { seq, purge_us, row: newest, windows }), Merged::Accepted))
+    Ok((Some(Record { seq, purge_us, row: newest, windows }), MergeOutcome::Accepted))
 }
 
 /// The outcome of a row of a view without aggregates; an accepted row replaces the record. The record's header is
 /// enough to decide.
-pub fn supersede(old: Option<RecordHeader>, event_us: i64, seq: u64, latest_us: i64) -> Merged {
+pub fn supersede(old: Option<RecordHeader>, event_us: i64, seq: u64, latest_us: i64) -> MergeOutcome {
     match old {
-        Some(old) if old.seq >= seq => Merged::Duplicate,
-        Some(old) if is_older(event_us, old.event_us, latest_us) => Merged::Outdated,
-        _ => Merged::Accepted,
+        Some(old) if old.seq >= seq => MergeOutcome::Duplicate,
+        Some(old) if is_older(event_us, old.event_us, latest_us) => MergeOutcome::Outdated,
+        _ => MergeOutcome::Accepted,
     }
 }
 

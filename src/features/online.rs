@@ -3,20 +3,20 @@
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::{Hold, NoRoom};
+use ledge_base::memory_budget::{NoRoom, Reservation};
 use serde_json::Value as Json;
 
 use super::value::Value;
 use super::view::Feature;
 
 /// Columns of untyped values, all of one length: a data frame in JSON.
-pub type Columns = Vec<(String, Vec<Json>)>;
+pub type FrameColumns = Vec<(String, Vec<Json>)>;
 
 /// The column in which Feast's client sends event times to `/write-to-online-store`, whatever the view calls its own.
 pub const EVENT_TIMESTAMP: &str = "event_timestamp";
 
 /// The approximate memory of the cells of columns, in bytes.
-pub fn bytes_of(columns: &Columns) -> usize {
+pub fn bytes_of(columns: &FrameColumns) -> usize {
     fn cell(value: &Json) -> usize {
         let beside = match value {
             Json::String(text) => text.len(),
@@ -43,7 +43,7 @@ pub fn bytes_of_json(body: &[u8]) -> usize {
 
 /// The features to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Selection {
+pub enum FeatureSelection {
     /// `VIEW:FEATURE`, or a whole `VIEW`.
     Features(Vec<String>),
     /// Those of a feature service.
@@ -53,28 +53,28 @@ pub enum Selection {
 /// A read: Feast's `get_online_features`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OnlineRequest {
-    pub selection: Selection,
+    pub selection: FeatureSelection,
     /// The entities: a column for each join key.
-    pub entities: Columns,
+    pub entities: FrameColumns,
 }
 
 /// The answer, in the order asked for.
 #[derive(Debug, Clone)]
 pub struct OnlineFeatures {
     /// The join keys as they were given, those that any of the features needs.
-    pub join_keys: Columns,
+    pub join_keys: FrameColumns,
     pub features: Vec<Feature>,
     pub cells: FeatureCells,
 }
 
 impl OnlineFeatures {
     /// Each feature with its cells, one for each entity.
-    pub fn columns(&self) -> impl Iterator<Item = (&Feature, &[Cell])> {
+    pub fn columns(&self) -> impl Iterator<Item = (&Feature, &[FeatureCell])> {
         self.features.iter().enumerate().map(|(at, feature)| (feature, self.cells.column(at)))
     }
 
     /// The cells of each feature in turn, one for each entity.
-    pub fn into_columns(self) -> impl Iterator<Item = Vec<Cell>> {
+    pub fn into_columns(self) -> impl Iterator<Item = Vec<FeatureCell>> {
         let FeatureCells { entities, cells, memory } = self.cells;
         let mut cells = cells.into_iter();
         (0..self.features.len()).map(move |_| {
@@ -91,21 +91,21 @@ pub struct FeatureCells {
     entities: usize,
     /// The cells of the first feature, then those of the next. One vector takes a fraction of the time of one for each
     /// feature.
-    cells: Vec<Cell>,
+    cells: Vec<FeatureCell>,
     /// Counts them while they exist.
-    memory: Option<Arc<Hold>>,
+    memory: Option<Arc<Reservation>>,
 }
 
 impl FeatureCells {
     /// The cells of the first feature for each of these entities, then those of the next.
-    pub fn new(entities: usize, cells: Vec<Cell>) -> Self {
+    pub fn new(entities: usize, cells: Vec<FeatureCell>) -> Self {
         debug_assert_eq!(cells.len().checked_rem(entities).unwrap_or(0), 0, "each feature has a cell for each entity");
         Self { entities, cells, memory: None }
     }
 
     /// The same cells, counted by `memory`, which may have more bytes until now.
-    pub(super) fn counted(self, mut memory: Hold) -> Result<Self, NoRoom> {
-        memory.resize(self.cells.capacity() * size_of::<Cell>() + self.value_bytes())?;
+    pub(super) fn counted(self, mut memory: Reservation) -> Result<Self, NoRoom> {
+        memory.resize(self.cells.capacity() * size_of::<FeatureCell>() + self.value_bytes())?;
         Ok(Self { memory: Some(Arc::new(memory)), ..self })
     }
 
@@ -120,7 +120,7 @@ impl FeatureCells {
     }
 
     /// The cells of the feature at this index.
-    pub fn column(&self, feature: usize) -> &[Cell] {
+    pub fn column(&self, feature: usize) -> &[FeatureCell] {
         let begin = feature * self.entities;
         self.cells.get(begin..begin + self.entities).unwrap_or_default()
     }
@@ -128,7 +128,7 @@ impl FeatureCells {
 
 /// One feature of one entity.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cell {
+pub struct FeatureCell {
     /// The value; there is one exactly when the status is PRESENT.
     pub value: Option<Value>,
     pub status: FieldStatus,
@@ -175,7 +175,7 @@ pub enum PushTarget {
 pub struct Push {
     pub target: PushTarget,
     /// The rows: join keys, features, and the event time.
-    pub columns: Columns,
+    pub columns: FrameColumns,
 }
 
 /// The outcomes of the rows of a durable push.

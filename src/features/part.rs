@@ -14,7 +14,7 @@ use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
 use ledge_part::section::{DoctorContext, Section};
-use ledge_part::{Environment, Part};
+use ledge_part::{Environment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::config::FeaturesConfig;
@@ -33,7 +33,7 @@ impl Section for FeaturesConfig {
     }
 }
 
-impl Part for FeatureStore {
+impl Subsystem for FeatureStore {
     fn name(&self) -> &'static str {
         "feature store"
     }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::catalog::Catalog;
-use super::entity_keys::form::Tag;
-use super::entity_keys::{EntityKeys, KeysError};
+use super::entity_keys::form::EntityTag;
+use super::entity_keys::{EntityKeys, EntityKeysError};
 use super::key::IndexKey;
-use super::record::{Record, Row, Seal, StoredRecord};
+use super::record::{CipherHeader, Record, Row, StoredRecord};
 use super::seal::{self, SealContext};
 use super::value::Value;
 use super::view::ViewId;
-use super::wire::Damaged;
+use super::wire::DamagedBytes;
 
 /// The names of a view's join keys.
 type Names = Arc<[Arc<str>]>;
@@ -28,16 +28,16 @@ pub struct Protection {
 
 /// The body of a row or a record, and its encryption.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Body {
-    pub seal: Seal,
+pub struct RecordBody {
+    pub seal: CipherHeader,
     /// The bytes.
     pub bytes: bytes::Bytes,
 }
 
-impl Body {
+impl RecordBody {
     /// A plain body.
     pub fn plain(bytes: bytes::Bytes) -> Self {
-        Self { seal: Seal::default(), bytes }
+        Self { seal: CipherHeader::default(), bytes }
     }
 }
 
@@ -78,12 +78,12 @@ impl Protection {
     }
 
     /// Writes new keys to the disk.
-    pub fn persist(&self) -> Result<(), KeysError> {
+    pub fn persist(&self) -> Result<(), EntityKeysError> {
         self.keys.as_ref().map_or(Ok(()), EntityKeys::persist)
     }
 
     /// The tag of an entity of a view.
-    fn tag(&self, keys: &EntityKeys, view: ViewId, entity: &[Value]) -> Tag {
+    fn tag(&self, keys: &EntityKeys, view: ViewId, entity: &[Value]) -> EntityTag {
         let views = self.views.load();
         if let Some(names) = views.get(&view).filter(|names| names.len() == entity.len()) {
             return keys.tag(names.iter().map(|name| &**name).zip(entity));
@@ -99,54 +99,59 @@ impl Protection {
     }
 
     /// Encrypts a body for its context.
-    pub fn seal(&self, context: &SealContext<'_>, entity: &[Value], plain: bytes::Bytes) -> Result<Body, KeysError> {
-        let Some(keys) = &self.keys else { return Ok(Body::plain(plain)) };
+    pub fn seal(
+        &self,
+        context: &SealContext<'_>,
+        entity: &[Value],
+        plain: bytes::Bytes,
+    ) -> Result<RecordBody, EntityKeysError> {
+        let Some(keys) = &self.keys else { return Ok(RecordBody::plain(plain)) };
         let (id, key) = keys.find_or_make(&self.tag(keys, context.key.view(), entity))?;
-        let sealed = seal::seal(&key, context, &plain).map_err(|_| KeysError::Exhausted)?;
-        Ok(Body { seal: Seal::of_entity(id), bytes: sealed.into() })
+        let sealed = seal::seal(&key, context, &plain).map_err(|_| EntityKeysError::Exhausted)?;
+        Ok(RecordBody { seal: CipherHeader::of_entity(id), bytes: sealed.into() })
     }
 
     /// Decrypts a body.
-    pub fn open(&self, context: &SealContext<'_>, seal: Seal, body: &[u8]) -> Result<Vec<u8>, Damaged> {
-        if seal == Seal::default() {
-            return if self.is_complete() { Err(Damaged::Plain) } else { Ok(body.to_vec()) };
+    pub fn open(&self, context: &SealContext<'_>, seal: CipherHeader, body: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
+        if seal == CipherHeader::default() {
+            return if self.is_complete() { Err(DamagedBytes::Plain) } else { Ok(body.to_vec()) };
         }
-        let keys = self.keys.as_ref().ok_or(Damaged::KeyMissing)?;
+        let keys = self.keys.as_ref().ok_or(DamagedBytes::KeyMissing)?;
         seal::open(&keys.key(seal.key_id)?, context, body)
     }
 
     /// Decodes a row of the journal.
-    pub fn row(&self, key: &IndexKey, seq: u64, body: &Body) -> Result<Row, Damaged> {
-        if body.seal == Seal::default() {
-            return if self.is_complete() { Err(Damaged::Plain) } else { Row::decode(&body.bytes) };
+    pub fn row(&self, key: &IndexKey, seq: u64, body: &RecordBody) -> Result<Row, DamagedBytes> {
+        if body.seal == CipherHeader::default() {
+            return if self.is_complete() { Err(DamagedBytes::Plain) } else { Row::decode(&body.bytes) };
         }
         Row::decode(&self.open(&SealContext { key, seq, windows: false }, body.seal, &body.bytes)?)
     }
 
     /// Decodes a record of the index or a snapshot.
-    pub fn record(&self, key: &IndexKey, bytes: &[u8]) -> Result<Record, Damaged> {
+    pub fn record(&self, key: &IndexKey, bytes: &[u8]) -> Result<Record, DamagedBytes> {
         let StoredRecord { header, seal, windows, body } = StoredRecord::verify(key, bytes)?;
-        let record = if seal == Seal::default() {
+        let record = if seal == CipherHeader::default() {
             if self.is_complete() {
-                return Err(Damaged::Plain);
+                return Err(DamagedBytes::Plain);
             }
             Record::of_body(header, body)?
         } else {
             Record::of_body(header, &self.open(&SealContext { key, seq: header.seq, windows }, seal, body)?)?
         };
         // The header is not encrypted.
-        if record.row.event_us == header.event_us { Ok(record) } else { Err(Damaged::Forged) }
+        if record.row.event_us == header.event_us { Ok(record) } else { Err(DamagedBytes::Forged) }
     }
 
     /// True for a record of an erased entity.
     pub fn is_erased(&self, key: &IndexKey, bytes: &[u8]) -> bool {
         let Some(keys) = &self.keys else { return false };
         let seal = StoredRecord::verify(key, bytes).map(|stored| stored.seal).unwrap_or_default();
-        seal != Seal::default() && keys.key(seal.key_id) == Err(Damaged::Erased)
+        seal != CipherHeader::default() && keys.key(seal.key_id) == Err(DamagedBytes::Erased)
     }
 
     /// Encodes a record for index and snapshots.
-    pub fn encode(&self, key: &IndexKey, record: &Record) -> Result<Vec<u8>, KeysError> {
+    pub fn encode(&self, key: &IndexKey, record: &Record) -> Result<Vec<u8>, EntityKeysError> {
         if self.keys.is_none() {
             return Ok(record.encode(key));
         }
@@ -159,7 +164,7 @@ impl Protection {
     /// Encrypts an encoded record; `None` when it stays as it is, because it is encrypted already, or encryption is
     /// off.
     pub fn sealed(&self, key: &IndexKey, bytes: &[u8]) -> Result<Option<Vec<u8>>, Unsealable> {
-        if self.keys.is_none() || StoredRecord::verify(key, bytes)?.seal != Seal::default() {
+        if self.keys.is_none() || StoredRecord::verify(key, bytes)?.seal != CipherHeader::default() {
             return Ok(None);
         }
         let record = Record::decode(key, bytes)?;
@@ -171,9 +176,9 @@ impl Protection {
 #[derive(Debug, thiserror::Error)]
 pub enum Unsealable {
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Damaged(#[from] DamagedBytes),
     #[error(transparent)]
-    Keys(#[from] KeysError),
+    Keys(#[from] EntityKeysError),
 }
 
 #[cfg(test)]
@@ -220,11 +225,11 @@ mod tests {
             (key(1, 1), super::super::record::RecordHeader { event_us: 6, ..header }, seal, &body),
         ] {
             let forged = header.with_body(&place, seal, false, body);
-            assert_eq!(protection.record(&place, &forged), Err(Damaged::Forged));
+            assert_eq!(protection.record(&place, &forged), Err(DamagedBytes::Forged));
         }
 
         let with_windows = header.with_body(&key(1, 1), seal, true, &body);
-        assert_eq!(protection.record(&key(1, 1), &with_windows), Err(Damaged::Forged));
+        assert_eq!(protection.record(&key(1, 1), &with_windows), Err(DamagedBytes::Forged));
     }
 
     #[test]
@@ -234,11 +239,11 @@ mod tests {
         let key = HashKey::new([3; 32]).index_key(ViewId(1), &[Value::Int64(1)]);
         let plain = record(1, 7).encode(&key);
         assert_eq!(protection.record(&key, &plain), Ok(record(1, 7)));
-        let body = Body::plain(record(1, 7).row.encode().into());
+        let body = RecordBody::plain(record(1, 7).row.encode().into());
         assert_eq!(protection.row(&key, 7, &body), Ok(record(1, 7).row));
         protection.keys().unwrap().set_complete().unwrap();
-        assert_eq!(protection.record(&key, &plain), Err(Damaged::Plain));
-        assert_eq!(protection.row(&key, 7, &body), Err(Damaged::Plain));
+        assert_eq!(protection.record(&key, &plain), Err(DamagedBytes::Plain));
+        assert_eq!(protection.row(&key, 7, &body), Err(DamagedBytes::Plain));
     }
 
     #[test]
@@ -248,10 +253,10 @@ mod tests {
         let key = HashKey::new([3; 32]).index_key(ViewId(1), &[Value::Int64(1)]);
         let bytes = protection.encode(&key, &record(1, 7)).unwrap();
         let stored = StoredRecord::verify(&key, &bytes).unwrap();
-        let unknown = Seal::of_entity(stored.seal.key_id + 1);
+        let unknown = CipherHeader::of_entity(stored.seal.key_id + 1);
         let missing = stored.header.with_body(&key, unknown, false, stored.body);
-        assert_eq!(protection.record(&key, &missing), Err(Damaged::KeyMissing));
-        protection.keys().unwrap().doom(&[stored.seal.key_id]);
-        assert_eq!(protection.record(&key, &bytes), Err(Damaged::Erased));
+        assert_eq!(protection.record(&key, &missing), Err(DamagedBytes::KeyMissing));
+        protection.keys().unwrap().mark(&[stored.seal.key_id]);
+        assert_eq!(protection.record(&key, &bytes), Err(DamagedBytes::Erased));
     }
 }

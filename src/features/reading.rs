@@ -9,12 +9,14 @@ use ledge_base::clock;
 use ledge_service::audit_event::feature::FeatureAction;
 
 use super::caller::{FeatureCaller, TouchedRows};
-use super::engine::{Engine, StoreState};
+use super::engine::{StoreEngine, StoreState};
 use super::index::{Index, IndexError};
 use super::key::IndexKey;
-use super::online::{Cell, Columns, FeatureCells, FeatureError, FieldStatus, OnlineFeatures, OnlineRequest};
-use super::record::{Damaged, Record};
-use super::statistics::{Counters, StatusCounts};
+use super::online::{
+    FeatureCell, FeatureCells, FeatureError, FieldStatus, FrameColumns, OnlineFeatures, OnlineRequest,
+};
+use super::record::{DamagedBytes, Record};
+use super::statistics::{StatusCounts, StoreCounters};
 
 use super::typed;
 use super::value::Value;
@@ -34,7 +36,7 @@ const RECORD_BYTES: usize = size_of::<Option<EntityRecord>>() + size_of::<Vec<Va
 /// A read of features of entities.
 #[derive(Debug)]
 struct ReadRequest {
-    entities: Columns,
+    entities: FrameColumns,
     /// The number of entities.
     count: usize,
     features: Vec<Feature>,
@@ -52,7 +54,7 @@ pub struct ReadPlan {
 /// A read of many entities, one slice at a time.
 #[derive(Debug)]
 pub struct LongRead {
-    engine: Arc<Engine>,
+    engine: Arc<StoreEngine>,
     wanted: ReadRequest,
     /// The first entity that was not read yet.
     next: usize,
@@ -76,7 +78,7 @@ struct EntityRecord {
 }
 
 impl ReadRequest {
-    fn new(engine: &Engine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
+    fn new(engine: &StoreEngine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
         let features = engine.registry.load().select(&request.selection)?;
         let mut views: Vec<Arc<FeatureView>> = Vec::new();
         for feature in &features {
@@ -90,7 +92,7 @@ impl ReadRequest {
     }
 
     /// The index keys of the entities of `range`, for each view.
-    fn rows(&self, engine: &Engine, range: &Range<usize>) -> Result<Vec<ViewRows>, FeatureError> {
+    fn rows(&self, engine: &StoreEngine, range: &Range<usize>) -> Result<Vec<ViewRows>, FeatureError> {
         let rows = |view: &Arc<FeatureView>| {
             let entities = typed::entities(view, &self.entities, range.clone())?;
             let keys = entities.iter().map(|entity| engine.hash_key.index_key(view.id, entity)).collect();
@@ -100,7 +102,7 @@ impl ReadRequest {
     }
 
     /// Reads, and writes the audit record: as a call of its own where it is the first slice of one.
-    fn cells(&self, engine: &Engine, views: &[ViewRows], is_first: bool) -> Result<FeatureCells, FeatureError> {
+    fn cells(&self, engine: &StoreEngine, views: &[ViewRows], is_first: bool) -> Result<FeatureCells, FeatureError> {
         let state = engine.state.load();
         let StoreState::Ready(index) = &**state else {
             return Err(FeatureError::Unavailable { reason: state.reason() });
@@ -112,7 +114,7 @@ impl ReadRequest {
         let mut records = Vec::with_capacity(views.len());
         let entities = views.first().map_or(0, |rows| rows.keys.len());
         // Records may have many more bytes than cells, and are counted as they are read.
-        let mut bytes = entities * (self.features.len() * size_of::<Cell>() + views.len() * RECORD_BYTES);
+        let mut bytes = entities * (self.features.len() * size_of::<FeatureCell>() + views.len() * RECORD_BYTES);
         let mut memory = self.caller.account.take(bytes).map_err(FeatureError::NoRoom)?;
 
         for rows in views {
@@ -170,14 +172,14 @@ fn is_join_key(views: &[Arc<FeatureView>], name: &str) -> bool {
 impl LongRead {
     /// Resolves the names of a request.
     pub(super) fn new(
-        engine: &Arc<Engine>,
+        engine: &Arc<StoreEngine>,
         request: OnlineRequest,
         caller: FeatureCaller,
     ) -> Result<Self, FeatureError> {
         let wanted = ReadRequest::new(engine, request, caller)?;
         // Report missing columns before anything is read.
         wanted.rows(engine, &(0..0))?;
-        Counters::count(&engine.counters.reads);
+        StoreCounters::count(&engine.counters.reads);
         Ok(Self { engine: engine.clone(), wanted, next: 0 })
     }
 
@@ -213,14 +215,14 @@ impl LongRead {
 
 impl ReadPlan {
     /// Resolves the names of a request.
-    pub fn new(engine: &Engine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
+    pub fn new(engine: &StoreEngine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
         let wanted = ReadRequest::new(engine, request, caller)?;
         let views = wanted.rows(engine, &(0..wanted.count))?;
         Ok(Self { wanted, views })
     }
 
     /// True when the read takes no longer than waking another thread.
-    pub fn is_brief(&self, engine: &Engine) -> bool {
+    pub fn is_brief(&self, engine: &StoreEngine) -> bool {
         // sled has one lock for all its stores, and syncing one of them holds it.
         if engine.is_syncing.load(Relaxed) {
             return false;
@@ -229,9 +231,9 @@ impl ReadPlan {
         (keys as u64).saturating_mul(engine.counters.usual_get_ns.load(Relaxed).max(GET_MIN_NS)) <= BRIEF_READ_MAX_NS
     }
 
-    pub fn answer(self, engine: &Engine) -> Result<OnlineFeatures, FeatureError> {
+    pub fn answer(self, engine: &StoreEngine) -> Result<OnlineFeatures, FeatureError> {
         let cells = self.wanted.cells(engine, &self.views, true)?;
-        Counters::count(&engine.counters.reads);
+        StoreCounters::count(&engine.counters.reads);
         let ReadRequest { entities: mut join_keys, features, views, .. } = self.wanted;
         join_keys.retain(|(name, _)| is_join_key(&views, name));
         Ok(OnlineFeatures { join_keys, features, cells })
@@ -239,7 +241,7 @@ impl ReadPlan {
 }
 
 fn find(
-    engine: &Engine,
+    engine: &StoreEngine,
     index: &Index,
     key: &IndexKey,
     entity: &[Value],
@@ -251,7 +253,7 @@ fn find(
     let damaged = |error: &dyn std::fmt::Display| IndexError::damaged(format!("a record cannot be used: {error}"));
     let record = match engine.protection.record(key, &bytes) {
         Ok(record) => record,
-        Err(Damaged::Erased) => return Ok(None),
+        Err(DamagedBytes::Erased) => return Ok(None),
         Err(error) if error.is_undecryptable() => {
             engine.leave_out(error);
             return Ok(None);
@@ -278,11 +280,11 @@ fn find(
 }
 
 /// One feature of one entity.
-fn cell(feature: &Feature, found: Option<&EntityRecord>, now_us: i64) -> Cell {
-    let Some(found) = found else { return Cell { value: None, status: FieldStatus::NotFound, event_us: 0 } };
+fn cell(feature: &Feature, found: Option<&EntityRecord>, now_us: i64) -> FeatureCell {
+    let Some(found) = found else { return FeatureCell { value: None, status: FieldStatus::NotFound, event_us: 0 } };
     let event_us = found.record.row.event_us;
     if found.expired {
-        return Cell { value: None, status: FieldStatus::OutsideMaxAge, event_us };
+        return FeatureCell { value: None, status: FieldStatus::OutsideMaxAge, event_us };
     }
     let value = match feature.index {
         FeatureIndex::Field(at) => {
@@ -295,5 +297,5 @@ fn cell(feature: &Feature, found: Option<&EntityRecord>, now_us: i64) -> Cell {
         },
     };
     let status = if value.is_some() { FieldStatus::Present } else { FieldStatus::NullValue };
-    Cell { value, status, event_us }
+    FeatureCell { value, status, event_us }
 }

@@ -35,12 +35,12 @@ use super::key::IndexKey;
 use super::seal;
 use super::value::Value;
 use super::view::FieldId;
-pub use super::wire::Damaged;
-use super::wire::{Reader, put_signed, put_value, put_varint};
+pub use super::wire::DamagedBytes;
+use super::wire::{ByteReader, put_signed, put_value, put_varint};
 
 /// The encryption of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Seal {
+pub struct CipherHeader {
     /// The number of the key; 0 is none.
     pub key_id: u32,
     /// The number of the cipher; 0 is none.
@@ -119,13 +119,13 @@ impl Row {
     }
 
     /// Reads what [`Self::encode`] wrote, in this version or an earlier one.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Self, DamagedBytes> {
+        let mut reader = ByteReader::new(bytes);
         let row = Self::read(&mut reader)?;
-        if reader.is_empty() { Ok(row) } else { Err(Damaged::Malformed) }
+        if reader.is_empty() { Ok(row) } else { Err(DamagedBytes::Malformed) }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
+    fn read(reader: &mut ByteReader<'_>) -> Result<Self, DamagedBytes> {
         let event_us = i64::from_le_bytes(reader.array()?);
         // A join key takes two bytes at least, so a count cannot request more memory than there are bytes.
         let mut count = reader.count(2)?;
@@ -146,14 +146,14 @@ impl Row {
 }
 
 /// Reads the values of the first form of a row.
-fn read_fields(reader: &mut Reader<'_>) -> Result<Vec<(FieldId, Value)>, Damaged> {
+fn read_fields(reader: &mut ByteReader<'_>) -> Result<Vec<(FieldId, Value)>, DamagedBytes> {
     // A value and the number of its field take three bytes at least.
     let count = reader.count(3)?;
     let mut values: Vec<(FieldId, Value)> = Vec::with_capacity(count);
     for _ in 0..count {
-        let field = FieldId(u16::try_from(reader.varint()?).map_err(|_| Damaged::Malformed)?);
+        let field = FieldId(u16::try_from(reader.varint()?).map_err(|_| DamagedBytes::Malformed)?);
         if values.last().is_some_and(|(last, _)| *last >= field) {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
         let [tag] = reader.array()?;
         reader.values_of(tag, 1, |value| values.push((field, value)))?;
@@ -165,7 +165,7 @@ impl Record {
     /// The bytes of the record, for index and snapshots. The checksum covers `key`, too: a record found under another
     /// key is damage.
     pub fn encode(&self, key: &IndexKey) -> Vec<u8> {
-        self.header().with_body(key, Seal::default(), false, &self.body())
+        self.header().with_body(key, CipherHeader::default(), false, &self.body())
     }
 
     /// Its header.
@@ -174,10 +174,10 @@ impl Record {
     }
 
     /// Reads the output of [`Self::encode`], of this version or an earlier one, under the same key.
-    pub fn decode(key: &IndexKey, bytes: &[u8]) -> Result<Self, Damaged> {
+    pub fn decode(key: &IndexKey, bytes: &[u8]) -> Result<Self, DamagedBytes> {
         let stored = StoredRecord::verify(key, bytes)?;
-        if stored.seal != Seal::default() {
-            return Err(Damaged::Unknown);
+        if stored.seal != CipherHeader::default() {
+            return Err(DamagedBytes::Unknown);
         }
         Self::of_body(stored.header, stored.body)
     }
@@ -191,8 +191,8 @@ impl Record {
     }
 
     /// Reads what [`Self::body`] wrote.
-    pub fn of_body(header: RecordHeader, body: &[u8]) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(body);
+    pub fn of_body(header: RecordHeader, body: &[u8]) -> Result<Self, DamagedBytes> {
+        let mut reader = ByteReader::new(body);
         let row = Row::read(&mut reader)?;
         Ok(Self { seq: header.seq, purge_us: header.purge_us, row, windows: reader.rest().to_vec() })
     }
@@ -232,9 +232,9 @@ fn header(record: &[u8]) -> Option<RecordHeader> {
 impl RecordHeader {
     /// The bytes of a record with this body: the output of [`Row::encode`], with the same event time, and the
     /// aggregates. For an encrypted body, `windows` says if it has aggregates.
-    pub fn with_body(&self, key: &IndexKey, seal: Seal, windows: bool, body: &[u8]) -> Vec<u8> {
+    pub fn with_body(&self, key: &IndexKey, seal: CipherHeader, windows: bool, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES_MAX + body.len() + CHECKSUM_BYTES);
-        let is_encrypted = seal != Seal::default();
+        let is_encrypted = seal != CipherHeader::default();
         let flag = |flag, is_set| if is_set { flag } else { 0 };
         let flags = flag(ENCRYPTED, is_encrypted)
             | flag(WINDOWS, is_encrypted && windows)
@@ -264,7 +264,7 @@ impl RecordHeader {
 pub struct StoredRecord<'b> {
     pub header: RecordHeader,
     /// The encryption of the body.
-    pub seal: Seal,
+    pub seal: CipherHeader,
     /// True for an encrypted body with aggregates.
     pub windows: bool,
     pub body: &'b [u8],
@@ -272,36 +272,36 @@ pub struct StoredRecord<'b> {
 
 impl<'b> StoredRecord<'b> {
     /// Checks a record without reading its body.
-    pub fn verify(key: &IndexKey, bytes: &'b [u8]) -> Result<Self, Damaged> {
-        let (content, sum) = bytes.split_last_chunk().ok_or(Damaged::Malformed)?;
+    pub fn verify(key: &IndexKey, bytes: &'b [u8]) -> Result<Self, DamagedBytes> {
+        let (content, sum) = bytes.split_last_chunk().ok_or(DamagedBytes::Malformed)?;
         if checksum(key, content).to_le_bytes() != *sum {
-            return Err(Damaged::Checksum);
+            return Err(DamagedBytes::Checksum);
         }
         Self::read(content)
     }
 
     /// Reads a record, without its checksum.
-    fn read(content: &'b [u8]) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(content);
+    fn read(content: &'b [u8]) -> Result<Self, DamagedBytes> {
+        let mut reader = ByteReader::new(content);
         match reader.array()? {
             [FORM_1] => Self::read_form_1(reader),
             [first] if first & FORM_BITS == FORM_2 => Self::read_form_2(first & !FORM_BITS, reader),
-            _ => Err(Damaged::Unknown),
+            _ => Err(DamagedBytes::Unknown),
         }
     }
 
-    fn read_form_2(flags: u8, mut reader: Reader<'b>) -> Result<Self, Damaged> {
+    fn read_form_2(flags: u8, mut reader: ByteReader<'b>) -> Result<Self, DamagedBytes> {
         let (is_encrypted, windows) = (flags & ENCRYPTED != 0, flags & WINDOWS != 0);
         if flags & !(ENCRYPTED | WINDOWS | NEVER) != 0 || (windows && !is_encrypted) {
-            return Err(Damaged::Unknown);
+            return Err(DamagedBytes::Unknown);
         }
 
-        let mut seal = Seal::default();
+        let mut seal = CipherHeader::default();
         if is_encrypted {
             [seal.cipher] = reader.array()?;
-            seal.key_id = u32::try_from(reader.varint()?).map_err(|_| Damaged::Malformed)?;
-            if seal == Seal::default() || !seal.is_known() {
-                return Err(Damaged::Unknown);
+            seal.key_id = u32::try_from(reader.varint()?).map_err(|_| DamagedBytes::Malformed)?;
+            if seal == CipherHeader::default() || !seal.is_known() {
+                return Err(DamagedBytes::Unknown);
             }
         }
         let seq = reader.varint()?;
@@ -309,21 +309,21 @@ impl<'b> StoredRecord<'b> {
         let kept_us = if flags & NEVER == 0 { Some(reader.signed()?) } else { None };
 
         let body = reader.rest();
-        let event_us = encrypted_us.map_or_else(|| Reader::new(body).array().map(i64::from_le_bytes), Ok)?;
+        let event_us = encrypted_us.map_or_else(|| ByteReader::new(body).array().map(i64::from_le_bytes), Ok)?;
         let purge_us = kept_us.map_or(i64::MAX, |kept_us| event_us.wrapping_add(kept_us));
         if kept_us.is_some() && purge_us == i64::MAX {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
         Ok(Self { header: RecordHeader { seq, event_us, purge_us }, seal, windows, body })
     }
 
-    fn read_form_1(mut reader: Reader<'b>) -> Result<Self, Damaged> {
+    fn read_form_1(mut reader: ByteReader<'b>) -> Result<Self, DamagedBytes> {
         let [cipher, windows, zero] = reader.array()?;
-        let seal = Seal { key_id: u32::from_le_bytes(reader.array()?), cipher };
-        let is_plain = seal == Seal::default();
+        let seal = CipherHeader { key_id: u32::from_le_bytes(reader.array()?), cipher };
+        let is_plain = seal == CipherHeader::default();
         let known = if is_plain { windows == 0 } else { seal.is_known() && windows <= 1 };
         if !known || zero != 0 {
-            return Err(Damaged::Unknown);
+            return Err(DamagedBytes::Unknown);
         }
 
         let header = RecordHeader {
@@ -333,14 +333,14 @@ impl<'b> StoredRecord<'b> {
         };
         let body = reader.rest();
         // In form 2 there is one event time only.
-        if is_plain && Reader::new(body).array().map(i64::from_le_bytes)? != header.event_us {
-            return Err(Damaged::Forged);
+        if is_plain && ByteReader::new(body).array().map(i64::from_le_bytes)? != header.event_us {
+            return Err(DamagedBytes::Forged);
         }
         Ok(Self { header, seal, windows: windows == 1, body })
     }
 }
 
-impl Seal {
+impl CipherHeader {
     /// Encryption under the key of an entity.
     pub fn of_entity(key_id: u32) -> Self {
         Self { key_id, cipher: seal::CIPHER }
@@ -359,7 +359,7 @@ fn with_checksum(key: &IndexKey, mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Checks a record without reading its body.
-pub fn verify(key: &IndexKey, bytes: &[u8]) -> Result<RecordHeader, Damaged> {
+pub fn verify(key: &IndexKey, bytes: &[u8]) -> Result<RecordHeader, DamagedBytes> {
     StoredRecord::verify(key, bytes).map(|stored| stored.header)
 }
 

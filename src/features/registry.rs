@@ -15,7 +15,7 @@ use ledge_base::toml_check::Mistake;
 use rustc_hash::FxHashMap;
 
 use super::catalog::{Catalog, Conflict};
-use super::online::{FeatureError, PushTarget, Selection};
+use super::online::{FeatureError, FeatureSelection, PushTarget};
 use super::view::{Feature, FeatureIndex, FeatureService, FeatureView, ViewId};
 use declared::Declared;
 use file::SourceFiles;
@@ -170,10 +170,10 @@ impl Registry {
     }
 
     /// The features of a selection, in its order.
-    pub fn select(&self, selection: &Selection) -> Result<Vec<Feature>, FeatureError> {
+    pub fn select(&self, selection: &FeatureSelection) -> Result<Vec<Feature>, FeatureError> {
         match selection {
-            Selection::Features(references) => self.references(references),
-            Selection::Service(name) => {
+            FeatureSelection::Features(references) => self.references(references),
+            FeatureSelection::Service(name) => {
                 let found = self.services.get(name.as_str()).map(|(_, features)| features.clone());
                 found.ok_or_else(|| FeatureError::UnknownService { service: name.clone() })
             }

@@ -8,9 +8,9 @@
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use super::key::IndexKey;
-use super::wire::Damaged;
+use super::wire::DamagedBytes;
 
-/// The number of the cipher in a [`super::record::Seal`].
+/// The number of the cipher in a [`super::record::CipherHeader`].
 pub const CIPHER: u8 = 1;
 /// The length of an entity's key, in bytes.
 pub const KEY_BYTES: usize = 32;
@@ -48,25 +48,25 @@ impl SealContext<'_> {
     }
 }
 
-fn cipher(key: &[u8; KEY_BYTES]) -> Result<LessSafeKey, Damaged> {
-    UnboundKey::new(&AES_256_GCM_SIV, key).map(LessSafeKey::new).map_err(|_| Damaged::Forged)
+fn cipher(key: &[u8; KEY_BYTES]) -> Result<LessSafeKey, DamagedBytes> {
+    UnboundKey::new(&AES_256_GCM_SIV, key).map(LessSafeKey::new).map_err(|_| DamagedBytes::Forged)
 }
 
 /// Encrypts the bytes of a row or a record.
-pub fn seal(key: &[u8; KEY_BYTES], context: &SealContext<'_>, plain: &[u8]) -> Result<Vec<u8>, Damaged> {
+pub fn seal(key: &[u8; KEY_BYTES], context: &SealContext<'_>, plain: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
     let mut body = Vec::with_capacity(plain.len() + AES_256_GCM_SIV.tag_len());
     body.extend_from_slice(plain);
     cipher(key)?
         .seal_in_place_append_tag(context.nonce(), Aad::from(context.associated()), &mut body)
-        .map_err(|_| Damaged::Forged)?;
+        .map_err(|_| DamagedBytes::Forged)?;
     Ok(body)
 }
 
 /// Decrypts the output of [`seal`] for the same context.
-pub fn open(key: &[u8; KEY_BYTES], context: &SealContext<'_>, sealed: &[u8]) -> Result<Vec<u8>, Damaged> {
+pub fn open(key: &[u8; KEY_BYTES], context: &SealContext<'_>, sealed: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
     let mut body = sealed.to_vec();
     let opened = cipher(key)?.open_in_place(context.nonce(), Aad::from(context.associated()), &mut body);
-    let length = opened.map_err(|_| Damaged::Forged)?.len();
+    let length = opened.map_err(|_| DamagedBytes::Forged)?.len();
     body.truncate(length);
     Ok(body)
 }
@@ -112,9 +112,9 @@ mod tests {
                 SealContext { seq: seq - 1, ..context },
                 SealContext { windows: true, ..context },
             ] {
-                prop_assert_eq!(open(&[7; KEY_BYTES], &other, &sealed), Err(Damaged::Forged));
+                prop_assert_eq!(open(&[7; KEY_BYTES], &other, &sealed), Err(DamagedBytes::Forged));
             }
-            prop_assert_eq!(open(&[8; KEY_BYTES], &context, &sealed), Err(Damaged::Forged));
+            prop_assert_eq!(open(&[8; KEY_BYTES], &context, &sealed), Err(DamagedBytes::Forged));
         }
 
         #[test]
@@ -123,7 +123,7 @@ mod tests {
             let mut sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
             let at = at.index(sealed.len());
             sealed[at] ^= change;
-            prop_assert_eq!(open(&[7; KEY_BYTES], &context, &sealed), Err(Damaged::Forged));
+            prop_assert_eq!(open(&[7; KEY_BYTES], &context, &sealed), Err(DamagedBytes::Forged));
         }
     }
 }

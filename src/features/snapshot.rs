@@ -10,7 +10,7 @@
 //! * the statistics: the number of records of each view.
 //! * the footer: the number of records, the place of the index, the newest event time and the earliest expiry, the hash.
 //!
-//! With an index the file is a table: [`SnapshotTable`] finds a record with one read. Version 1 had blocks of records
+//! With an index the file is a table: [`SortedTable`] finds a record with one read. Version 1 had blocks of records
 //! with whole keys, and a footer of the number of records and the hash.
 
 mod file;
@@ -28,14 +28,14 @@ use std::io;
 use std::path::PathBuf;
 
 use super::key::IndexKey;
-use super::record::Damaged;
+use super::record::DamagedBytes;
 use super::view::ViewId;
 pub use file::{
     MisplacedSnapshot, SnapshotFile, file_name, list, misplaced, remove_unfinished, verify_file, write_file,
 };
 pub use read::SnapshotReader;
 pub use scan::TableScan;
-pub use table::SnapshotTable;
+pub use table::SortedTable;
 pub use write::SnapshotWriter;
 
 const MAGIC: &[u8; 8] = b"LEDGESNP";
@@ -93,14 +93,14 @@ pub struct SnapshotHeader {
 
 /// The size of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct SnapshotSize {
     pub records: u64,
     pub bytes: u64,
 }
 
 /// Figures over the records of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Statistics {
+pub struct SnapshotStatistics {
     /// The number of records of each view that has any, ascending by view.
     pub records: Vec<(ViewId, u64)>,
     /// The newest event time of any record, in microseconds since the Unix epoch; `i64::MIN` without any.
@@ -124,7 +124,7 @@ pub enum SnapshotError {
     #[error("the snapshot is cut off after {bytes} bytes")]
     Cut { bytes: u64 },
     #[error("the snapshot is damaged near byte {offset}: {reason}")]
-    Damaged { offset: u64, reason: Damaged },
+    Damaged { offset: u64, reason: DamagedBytes },
     #[error("the snapshot is damaged: its hash does not match")]
     Hash,
     #[error("the snapshot is followed by bytes that do not belong to it")]

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::merge::Merged;
+use super::merge::MergeOutcome;
 use super::online::{FieldStatus, Pushed};
 use super::view::ViewId;
 
 /// Counters since the start, updated by all threads of the store.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct StoreCounters {
     pub cells: [AtomicU64; FieldStatus::ALL.len()],
     /// The recent mean time of reading one record, in nanoseconds.
     pub usual_get_ns: AtomicU64,
@@ -129,7 +129,7 @@ pub struct FeatureStatistics {
     pub keys: u64,
 }
 
-impl Counters {
+impl StoreCounters {
     pub fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -172,12 +172,12 @@ impl Pushed {
         [("accepted", accepted), ("outdated", outdated), ("duplicate", duplicate), ("too_late", too_late)]
     }
 
-    pub(super) fn count(&mut self, merged: Merged) {
+    pub(super) fn count(&mut self, merged: MergeOutcome) {
         match merged {
-            Merged::Accepted => self.accepted += 1,
-            Merged::Outdated => self.outdated += 1,
-            Merged::Duplicate => self.duplicate += 1,
-            Merged::TooLate => self.too_late += 1,
+            MergeOutcome::Accepted => self.accepted += 1,
+            MergeOutcome::Outdated => self.outdated += 1,
+            MergeOutcome::Duplicate => self.duplicate += 1,
+            MergeOutcome::TooLate => self.too_late += 1,
         }
     }
 }

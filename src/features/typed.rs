@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ledge_base::clock;
 use serde_json::Value as Json;
 
-use super::online::{Columns, EVENT_TIMESTAMP, FeatureError, listed};
+use super::online::{EVENT_TIMESTAMP, FeatureError, FrameColumns, listed};
 use super::record::Row;
 use super::value::{Value, ValueType};
 use super::view::{FeatureView, Field, JoinKey};
@@ -16,7 +16,7 @@ use super::view::{FeatureView, Field, JoinKey};
 const CREATED_COLUMNS: [&str; 3] = ["created", "created_timestamp", "created_ts"];
 
 /// The columns of a push to `views` that none of them has, without those that Feast adds to every row.
-pub fn unknown(views: &[Arc<FeatureView>], columns: &Columns) -> Vec<String> {
+pub fn unknown(views: &[Arc<FeatureView>], columns: &FrameColumns) -> Vec<String> {
     let has_time = views.iter().all(|view| column(columns, &view.source.timestamp_field).is_some());
     let is_feasts = |name: &str| CREATED_COLUMNS.contains(&name) || (name == EVENT_TIMESTAMP && has_time);
     let names = columns.iter().map(|(name, _)| name);
@@ -25,7 +25,11 @@ pub fn unknown(views: &[Arc<FeatureView>], columns: &Columns) -> Vec<String> {
 
 /// Refuses a push to `views` without any of their features: its rows would be null in every column, and replace those
 /// with values. `unknown` are the columns that no view has.
-pub fn require_feature(views: &[Arc<FeatureView>], columns: &Columns, unknown: &[String]) -> Result<(), FeatureError> {
+pub fn require_feature(
+    views: &[Arc<FeatureView>],
+    columns: &FrameColumns,
+    unknown: &[String],
+) -> Result<(), FeatureError> {
     let fields = || views.iter().flat_map(|view| &view.fields).map(|field| &field.name);
     if fields().any(|name| column(columns, name).is_some()) {
         return Ok(());
@@ -41,7 +45,7 @@ pub fn require_feature(views: &[Arc<FeatureView>], columns: &Columns, unknown: &
 
 /// The rows of a push to `view`. A row without an event time gets `now_us`; one with an event time after `latest_us` is
 /// refused, since it would stay the newest for as long. Columns that the view does not have are ignored.
-pub fn rows(view: &FeatureView, columns: &Columns, now_us: i64, latest_us: i64) -> Result<Vec<Row>, FeatureError> {
+pub fn rows(view: &FeatureView, columns: &FrameColumns, now_us: i64, latest_us: i64) -> Result<Vec<Row>, FeatureError> {
     let count = length(columns)?;
     // Look the columns up once for all rows, in the order of the numbers, which is that of a row's values.
     let keys = key_columns(view, columns)?;
@@ -76,14 +80,18 @@ pub fn rows(view: &FeatureView, columns: &Columns, now_us: i64, latest_us: i64) 
 }
 
 /// The entity keys in these rows of a read.
-pub fn entities(view: &FeatureView, columns: &Columns, rows: Range<usize>) -> Result<Vec<Vec<Value>>, FeatureError> {
+pub fn entities(
+    view: &FeatureView,
+    columns: &FrameColumns,
+    rows: Range<usize>,
+) -> Result<Vec<Vec<Value>>, FeatureError> {
     let keys = key_columns(view, columns)?;
     rows.map(|row| entity(&keys, row)).collect()
 }
 
 fn key_columns<'c>(
     view: &'c FeatureView,
-    columns: &'c Columns,
+    columns: &'c FrameColumns,
 ) -> Result<Vec<(&'c JoinKey, &'c [Json])>, FeatureError> {
     let found = |key: &'c JoinKey| Some((key, column(columns, &key.name)?));
     view.join_keys.iter().map(|key| found(key).ok_or_else(|| missing(view, &key.name))).collect()
@@ -98,7 +106,7 @@ fn entity(keys: &[(&JoinKey, &[Json])], row: usize) -> Result<Vec<Value>, Featur
     keys.iter().map(value).collect()
 }
 
-fn column<'c>(columns: &'c Columns, name: &str) -> Option<&'c [Json]> {
+fn column<'c>(columns: &'c FrameColumns, name: &str) -> Option<&'c [Json]> {
     columns.iter().find(|(column, _)| column == name).map(|(_, cells)| cells.as_slice())
 }
 
@@ -111,7 +119,7 @@ fn bad_value(column: &str, row: usize, reason: String) -> FeatureError {
 }
 
 /// The number of rows, which all columns share.
-pub fn length(columns: &Columns) -> Result<usize, FeatureError> {
+pub fn length(columns: &FrameColumns) -> Result<usize, FeatureError> {
     let Some((first, cells)) = columns.first() else {
         return Err(FeatureError::Columns { reason: "the request has no columns".into() });
     };

@@ -71,7 +71,7 @@ pub struct Aggregation {
     /// The length of the steps in which the window moves.
     pub slide_interval: Duration,
     /// The end of the window: now, or the end of the last complete window.
-    pub kind: Kind,
+    pub kind: WindowKind,
     /// The type of the result.
     pub value_type: ValueType,
 }
@@ -99,7 +99,7 @@ pub enum Function {
 
 /// The end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Kind {
+pub enum WindowKind {
     /// The end of the current step: the last `time_window`, the present included.
     #[default]
     Sliding,

@@ -71,8 +71,8 @@ pub use limits::{state_limit_problem, value_problem};
 use super::value::Value;
 use super::view::{FeatureView, FieldId, Function};
 use super::wire::{put_value, put_varint};
-use bucket::{Bucket, Sample};
-use limits::{DeclaredTrack, Span};
+use bucket::{Bucket, CountedValue};
+use limits::{DeclaredTrack, WindowSpan};
 
 /// The outcome of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ struct Track {
 /// A state that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the window state is damaged")]
-pub struct Damaged;
+pub struct DamagedWindow;
 
 impl Default for WindowState {
     fn default() -> Self {
@@ -120,7 +120,7 @@ impl Default for WindowState {
 
 impl WindowState {
     /// Reads the output of [`Self::encode`]. No bytes are the state before the first event.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, DamagedWindow> {
         encoding::decode(bytes)
     }
 
@@ -153,7 +153,7 @@ impl WindowState {
                 track.trim(declared, horizon_us);
             }
             let value = values.iter().find(|(field, _)| *field == declared.column).map(|(_, value)| value);
-            let Some(sample) = value.and_then(Sample::new) else { continue };
+            let Some(sample) = value.and_then(CountedValue::new) else { continue };
             let at = at.unwrap_or_else(|| {
                 let &DeclaredTrack { column, interval_us, parts, .. } = declared;
                 self.tracks.push(Track { column, interval_us, parts, buckets: Vec::new() });
@@ -197,7 +197,7 @@ impl WindowState {
     pub fn evaluate(&self, view: &FeatureView, aggregation: usize, now_us: i64) -> Option<Value> {
         let aggregation = view.aggregations.get(aggregation)?;
         let field = view.fields.get(aggregation.column)?;
-        let span = Span::of(aggregation);
+        let span = WindowSpan::of(aggregation);
         let track = self.tracks.iter().find(|track| track.column == field.id && track.interval_us == span.interval_us);
         let buckets = track.map_or(&[][..], |track| track.within(&span, now_us));
         // A `last` from before the column's type changed is not valid any more.
@@ -252,7 +252,7 @@ impl Track {
         self.parts = declared.parts;
     }
 
-    fn add(&mut self, event_us: i64, sample: &Sample<'_>) {
+    fn add(&mut self, event_us: i64, sample: &CountedValue<'_>) {
         let number = event_us.div_euclid(self.interval_us);
         let offset_us = event_us.rem_euclid(self.interval_us).unsigned_abs();
         let at = match self.buckets.binary_search_by_key(&number, |bucket| bucket.number) {
@@ -286,7 +286,7 @@ impl Track {
     }
 
     /// The buckets of the window at `now_us`.
-    fn within(&self, span: &Span, now_us: i64) -> &[Bucket] {
+    fn within(&self, span: &WindowSpan, now_us: i64) -> &[Bucket] {
         let (first, last) = span.steps(now_us);
         let begin = self.buckets.partition_point(|bucket| bucket.number < first);
         let end = self.buckets.partition_point(|bucket| bucket.number <= last);

@@ -4,7 +4,7 @@ use super::value::Value;
 
 /// Reasons why bytes cannot be read as a row or record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Damaged {
+pub enum DamagedBytes {
     /// They end too early, or have an impossible length, type or text.
     #[error("it is malformed")]
     Malformed,
@@ -26,7 +26,7 @@ pub enum Damaged {
     Erased,
 }
 
-impl Damaged {
+impl DamagedBytes {
     /// True when the bytes are as they were written, and cannot be decrypted here, or must not be taken. No other copy
     /// would help.
     pub fn is_undecryptable(self) -> bool {
@@ -135,9 +135,9 @@ pub fn length32(length: usize) -> [u8; 4] {
 
 /// Reads from the front of bytes, and never past their end.
 #[derive(Debug)]
-pub struct Reader<'b>(&'b [u8]);
+pub struct ByteReader<'b>(&'b [u8]);
 
-impl<'b> Reader<'b> {
+impl<'b> ByteReader<'b> {
     /// At the beginning of `bytes`.
     pub fn new(bytes: &'b [u8]) -> Self {
         Self(bytes)
@@ -154,22 +154,22 @@ impl<'b> Reader<'b> {
     }
 
     /// The next `count` bytes.
-    pub fn take(&mut self, count: usize) -> Result<&'b [u8], Damaged> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(Damaged::Malformed)?;
+    pub fn take(&mut self, count: usize) -> Result<&'b [u8], DamagedBytes> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(DamagedBytes::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
     /// The next `N` bytes.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Damaged::Malformed)?;
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DamagedBytes> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(DamagedBytes::Malformed)?;
         self.0 = rest;
         Ok(*taken)
     }
 
     /// A number that [`put_varint`] wrote.
     #[inline]
-    pub fn varint(&mut self) -> Result<u64, Damaged> {
+    pub fn varint(&mut self) -> Result<u64, DamagedBytes> {
         // Most have one byte.
         if let [byte @ ..0x80, rest @ ..] = self.0 {
             self.0 = rest;
@@ -178,68 +178,68 @@ impl<'b> Reader<'b> {
         self.long_varint()
     }
 
-    fn long_varint(&mut self) -> Result<u64, Damaged> {
+    fn long_varint(&mut self) -> Result<u64, DamagedBytes> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let [byte] = self.array()?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(Damaged::Malformed);
+                return Err(DamagedBytes::Malformed);
             }
             number |= bits << shift;
             if byte < 0x80 {
                 return Ok(number);
             }
         }
-        Err(Damaged::Malformed)
+        Err(DamagedBytes::Malformed)
     }
 
     /// A number that [`put_signed`] wrote.
-    pub fn signed(&mut self) -> Result<i64, Damaged> {
+    pub fn signed(&mut self) -> Result<i64, DamagedBytes> {
         let number = self.varint()?;
         Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
     /// Reads the number of items of at least `size` bytes that follow. More than the remaining bytes allow is damage.
-    pub fn count(&mut self, size: usize) -> Result<usize, Damaged> {
-        let count = usize::try_from(self.varint()?).map_err(|_| Damaged::Malformed)?;
+    pub fn count(&mut self, size: usize) -> Result<usize, DamagedBytes> {
+        let count = usize::try_from(self.varint()?).map_err(|_| DamagedBytes::Malformed)?;
         if count.checked_mul(size).is_some_and(|bytes| bytes <= self.0.len()) {
             Ok(count)
         } else {
-            Err(Damaged::Malformed)
+            Err(DamagedBytes::Malformed)
         }
     }
 
-    fn bytes(&mut self) -> Result<&'b [u8], Damaged> {
+    fn bytes(&mut self) -> Result<&'b [u8], DamagedBytes> {
         let length = self.count(1)?;
         self.take(length)
     }
 
-    fn text(&mut self) -> Result<Box<str>, Damaged> {
-        std::str::from_utf8(self.bytes()?).map(Into::into).map_err(|_| Damaged::Malformed)
+    fn text(&mut self) -> Result<Box<str>, DamagedBytes> {
+        std::str::from_utf8(self.bytes()?).map(Into::into).map_err(|_| DamagedBytes::Malformed)
     }
 
-    fn flag(&mut self) -> Result<bool, Damaged> {
+    fn flag(&mut self) -> Result<bool, DamagedBytes> {
         match self.array()? {
             [0] => Ok(false),
             [1] => Ok(true),
-            _ => Err(Damaged::Malformed),
+            _ => Err(DamagedBytes::Malformed),
         }
     }
 
     fn many<T>(
         &mut self,
         size: usize,
-        mut one: impl FnMut(&mut Self) -> Result<T, Damaged>,
-    ) -> Result<Vec<T>, Damaged> {
+        mut one: impl FnMut(&mut Self) -> Result<T, DamagedBytes>,
+    ) -> Result<Vec<T>, DamagedBytes> {
         let count = self.count(size)?;
         (0..count).map(|_| one(self)).collect()
     }
 
     /// A value that [`put_value`] wrote.
-    pub fn value(&mut self) -> Result<Value, Damaged> {
+    pub fn value(&mut self) -> Result<Value, DamagedBytes> {
         let [tag] = self.array()?;
-        let mut value = Err(Damaged::Malformed);
+        let mut value = Err(DamagedBytes::Malformed);
         self.values_of(tag, 1, |one| value = Ok(one))?;
         value
     }
@@ -247,10 +247,10 @@ impl<'b> Reader<'b> {
     /// Reads `count` values that [`put_body`] wrote, of the type with this number ([`tag`]), and calls `each` with them.
     /// Returning each value instead took half as long again for a row of 20 Float32.
     #[inline]
-    pub fn values_of(&mut self, tag: u8, count: usize, mut each: impl FnMut(Value)) -> Result<(), Damaged> {
+    pub fn values_of(&mut self, tag: u8, count: usize, mut each: impl FnMut(Value)) -> Result<(), DamagedBytes> {
         macro_rules! numbers {
             ($variant:ident, $number:ty) => {{
-                let length = count.checked_mul(size_of::<$number>()).ok_or(Damaged::Malformed)?;
+                let length = count.checked_mul(size_of::<$number>()).ok_or(DamagedBytes::Malformed)?;
                 let (numbers, _) = self.take(length)?.as_chunks();
                 for bytes in numbers {
                     each(Value::$variant(<$number>::from_le_bytes(*bytes)));
@@ -283,7 +283,7 @@ impl<'b> Reader<'b> {
             16 => others!(Float32List, self.many(4, |reader| reader.array().map(f32::from_le_bytes))?),
             17 => others!(BoolList, self.many(1, Self::flag)?),
             18 => others!(UnixTimestampList, self.many(8, |reader| reader.array().map(i64::from_le_bytes))?),
-            _ => return Err(Damaged::Malformed),
+            _ => return Err(DamagedBytes::Malformed),
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ mod tests {
             let number = number >> shift;
             let mut bytes = Vec::new();
             put_varint(&mut bytes, number);
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             prop_assert_eq!(reader.varint(), Ok(number));
             prop_assert!(reader.is_empty());
             prop_assert_eq!(bytes.len(), (number | 1).ilog2() as usize / 7 + 1);
@@ -313,7 +313,7 @@ mod tests {
             let number = number >> shift;
             let mut bytes = Vec::new();
             put_signed(&mut bytes, number);
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             prop_assert_eq!(reader.signed(), Ok(number));
             prop_assert!(reader.is_empty());
             // One bit for the sign, and those below the highest one that differs from it.
@@ -327,7 +327,7 @@ mod tests {
             for value in &values {
                 put_value(&mut bytes, value);
             }
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             for value in values {
                 prop_assert_eq!(reader.value(), Ok(value));
             }
@@ -344,17 +344,17 @@ mod tests {
             for value in &values {
                 put_body(&mut bytes, value);
             }
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             prop_assert_eq!(reader.values_of(number, values.len(), |value| read.push(value)), Ok(()));
             prop_assert!(reader.is_empty());
             prop_assert_eq!(&read, &values);
             // An empty list has its length.
-            prop_assert_eq!(reader.values_of(number, 1, |_| {}), Err(Damaged::Malformed));
+            prop_assert_eq!(reader.values_of(number, 1, |_| {}), Err(DamagedBytes::Malformed));
         }
 
         #[test]
         fn any_bytes_are_values_or_damage(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             while !reader.is_empty() && reader.value().is_ok() {}
             prop_assert!(reader.rest().len() <= bytes.len());
         }
@@ -363,9 +363,9 @@ mod tests {
     #[test]
     fn a_number_of_more_than_64_bits_or_without_an_end_is_damage() {
         let most = [[0xff; 9].as_slice(), &[1]].concat();
-        assert_eq!(Reader::new(&most).varint(), Ok(u64::MAX));
+        assert_eq!(ByteReader::new(&most).varint(), Ok(u64::MAX));
         for wrong in [[[0xff; 9].as_slice(), &[2]].concat(), vec![0xff; 9], vec![0x80; 20], Vec::new()] {
-            assert_eq!(Reader::new(&wrong).varint(), Err(Damaged::Malformed), "{wrong:?}");
+            assert_eq!(ByteReader::new(&wrong).varint(), Err(DamagedBytes::Malformed), "{wrong:?}");
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
         for tag in [1, 2, 11, 12, 13, 14, 15, 16, 17, 18] {
             let mut bytes = vec![tag];
             put_varint(&mut bytes, u64::MAX >> 1);
-            assert_eq!(Reader::new(&bytes).value(), Err(Damaged::Malformed), "{tag}");
+            assert_eq!(ByteReader::new(&bytes).value(), Err(DamagedBytes::Malformed), "{tag}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The check of access: a way in for at least one caller, and the store of API keys.
 
 use ledge_base::clock;
-use ledge_identity::keys::{KeyRecord, KeyStore, KeysError};
+use ledge_identity::keys::{ApiKeysError, KeyRecord, KeyStore};
 
 use crate::config::Config;
 use ledge_part::check::Check;
@@ -19,7 +19,7 @@ pub fn check(config: &Config) -> Check {
     let keys = match KeyStore::new(&config.state.path).list() {
         Ok(keys) => keys,
         Err(error) => {
-            let is_private = matches!(error, KeysError::Unreadable { .. });
+            let is_private = matches!(error, ApiKeysError::Unreadable { .. });
             let detail = format!("{:#}", anyhow::Error::from(error));
             return if is_private {
                 Check::warn(name, detail, "run this command as root, or as the user that Ledge runs as")

@@ -18,7 +18,7 @@ use ledge_part::check::{Check, Status};
 
 /// The answer of the daemon at `/cameras`, as far as it matters here.
 #[derive(Debug, Deserialize)]
-struct Watched {
+struct CamerasAnswer {
     cameras: Vec<WatchedCamera>,
 }
 
@@ -82,7 +82,7 @@ pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Ve
 /// Adds what the daemon knows of the state of cameras to `checks`, which have those of a picture of each: one picture does
 /// not show that a camera is frozen, or that its model does not answer.
 pub fn add_states(checks: &mut Vec<Check>, ask_daemon: &dyn Fn(&str) -> Option<Value>) {
-    let Some(Ok(Watched { cameras })) = ask_daemon("/cameras").map(serde_json::from_value) else { return };
+    let Some(Ok(CamerasAnswer { cameras })) = ask_daemon("/cameras").map(serde_json::from_value) else { return };
     for WatchedCamera { name, state, reason, url } in cameras {
         // That a camera gives no picture now is better known from having asked it.
         if state == CameraState::Away && url.is_some() {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ledge_base::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, Memory};
+use ledge_base::telemetry::system::{CgroupLimits, Cpu, Disk, Int8, MachineMemory};
 use ledge_part::check::size;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
@@ -28,7 +28,7 @@ pub fn checks(config: &Config, root: &Path) -> Vec<Check> {
     vec![
         instructions(&cpu, Int8::here()),
         cores(&cpu, &limits, config.runtimes.threads),
-        memory(Memory::read(), &limits),
+        memory(MachineMemory::read(), &limits),
         state(&config.state.path),
     ]
 }
@@ -108,7 +108,7 @@ fn cores(cpu: &Cpu, limits: &CgroupLimits, threads: usize) -> Check {
     Check::ok("cores", detail)
 }
 
-fn memory(memory: Option<Memory>, limits: &CgroupLimits) -> Check {
+fn memory(memory: Option<MachineMemory>, limits: &CgroupLimits) -> Check {
     let Some(memory) = memory else { return Check::ok("memory", "the system does not report its memory") };
     let mut detail = format!("{} of {} free", size(memory.available_bytes), size(memory.total_bytes));
     let mut free = memory.available_bytes;
@@ -168,13 +168,13 @@ fn list(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_base::telemetry::system::Feature;
+    use ledge_base::telemetry::system::CpuFeature;
     use ledge_part::check::Status;
 
     fn cpu(usable_cores: usize, features: &[&'static str]) -> Cpu {
         Cpu {
             model: "Test".into(),
-            features: features.iter().map(|name| Feature { name, present: true }).collect(),
+            features: features.iter().map(|name| CpuFeature { name, present: true }).collect(),
             physical_cores: Some(2),
             logical_cores: 4,
             affinity: Some("0-3".into()),
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_limit_below_the_memory_counts() {
-        let machine = Some(Memory { total_bytes: 8 << 30, available_bytes: 4 << 30, swap_bytes: 0 });
+        let machine = Some(MachineMemory { total_bytes: 8 << 30, available_bytes: 4 << 30, swap_bytes: 0 });
         let limited = |memory_bytes| memory(machine, &CgroupLimits { memory_bytes, ..CgroupLimits::default() });
         assert_eq!(limited(None), Check::ok("memory", "4.0 GiB of 8.0 GiB free"));
         assert_eq!(limited(Some(1 << 40)), Check::ok("memory", "4.0 GiB of 8.0 GiB free"));

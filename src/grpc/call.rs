@@ -19,7 +19,7 @@ use ledge_part::handler_context::HandlerContext;
 use prost::Message;
 
 use super::message_reader::MessageReader;
-use super::part::{Caller, Methods};
+use super::part::{AdmittedCaller, Methods};
 use super::streams::LastingAnswer;
 
 /// The largest message of methods that take no tensors.
@@ -78,12 +78,12 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
 pub struct UnaryCall {
     pub methods: Methods,
     pub head: CallHead,
-    caller: Result<Caller, ApiError>,
+    caller: Result<AdmittedCaller, ApiError>,
 }
 
 impl UnaryCall {
     /// The caller of a method that is not public.
-    pub fn caller(&self) -> Result<&Caller, ApiError> {
+    pub fn caller(&self) -> Result<&AdmittedCaller, ApiError> {
         self.caller.as_ref().map_err(Clone::clone)
     }
 }
@@ -97,7 +97,7 @@ where
     Fut: Future<Output = Result<A, ApiError>>,
 {
     let answered = async {
-        let caller = Caller::of(&request);
+        let caller = AdmittedCaller::of(&request);
         let head = CallHead::read(&request, methods.context())?;
         let message = one_message(methods.context(), request, SMALL_MESSAGE_BYTES_MAX, &head.account).await?;
         answer(UnaryCall { methods, head, caller }, decoded(message)?).await

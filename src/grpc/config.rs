@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_listener::Endpoint;
 use ledge_listener::address::{self, ListenAddress, one_or_many};
 use ledge_part::section::Section;
@@ -31,7 +31,7 @@ impl Section for GrpcConfig {
         address::resolve_sockets(&mut self.listen, root);
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         address::problems(&self.listen)
     }
 }

@@ -14,9 +14,9 @@ use ledge_service::shutdown::Shutdown;
 
 use super::call::{self, CallHead, lasting_response, one_answer, one_message};
 use super::message_reader::MessageReader;
-use super::part::{Caller, Methods};
+use super::part::{AdmittedCaller, Methods};
 use super::request::InferCall;
-use super::response::{Answer, AnswerForm, stream_error};
+use super::response::{ReservedAnswer, StreamForm, stream_error};
 use super::streams::Streams;
 
 /// The most calls of one stream at a time. Their answers keep their order.
@@ -28,14 +28,14 @@ const CACHE_HEADER: &str = "x-ledge-cache";
 /// `ModelInfer`.
 pub async fn model_infer(State(methods): State<Methods>, request: Request) -> Response {
     let answered = async {
-        let caller = Caller::of(&request)?;
+        let caller = AdmittedCaller::of(&request)?;
         let head = CallHead::read(&request, methods.context())?;
         let max_bytes = methods.context().limits().max_bytes;
         let message = one_message(methods.context(), request, max_bytes, &head.account).await?;
-        answer(&methods, message, &head, &caller, &mut None, |_| AnswerForm::Unary).await
+        answer(&methods, message, &head, &caller, &mut None, |_| StreamForm::Unary).await
     };
     match answered.await {
-        Ok(Answer { message, memory, cache }) => {
+        Ok(ReservedAnswer { message, memory, cache }) => {
             let response = one_answer(message);
             let mut response =
                 if memory.bytes() > 0 { counted_body::keep_until_sent(response, memory) } else { response };
@@ -51,7 +51,7 @@ pub async fn model_infer(State(methods): State<Methods>, request: Request) -> Re
 /// `ModelStreamInfer`: calls as they arrive, answered in their order.
 pub async fn model_stream_infer(State(methods): State<Methods>, request: Request) -> Response {
     let open = || {
-        let caller = Caller::of(&request)?;
+        let caller = AdmittedCaller::of(&request)?;
         Ok::<_, ApiError>((caller, CallHead::read(&request, methods.context())?))
     };
     let (caller, head) = match open() {
@@ -68,9 +68,9 @@ pub async fn model_stream_infer(State(methods): State<Methods>, request: Request
         async move {
             let _call = streams.map(|streams| streams.call());
             let mut id = None;
-            let form = |marks_final| AnswerForm::OfStream { marks_final };
+            let form = |marks_final| StreamForm::OfStream { marks_final };
             match answer(&methods, message?, &head, &caller, &mut id, form).await {
-                Ok(Answer { message, memory, .. }) => Ok(memory.keep(message)),
+                Ok(ReservedAnswer { message, memory, .. }) => Ok(memory.attach(message)),
                 Err(error) => Ok(stream_error(&error, id)),
             }
         }
@@ -101,10 +101,10 @@ async fn answer(
     methods: &Methods,
     message: Bytes,
     head: &CallHead,
-    caller: &Caller,
+    caller: &AdmittedCaller,
     id: &mut Option<String>,
-    form: impl FnOnce(bool) -> AnswerForm,
-) -> Result<Answer, ApiError> {
+    form: impl FnOnce(bool) -> StreamForm,
+) -> Result<ReservedAnswer, ApiError> {
     let InferCall { target, mut request, marks_final, .. } =
         InferCall::decode(message, head.arrived, &head.account).await?;
     id.clone_from(&request.id);
@@ -121,9 +121,9 @@ async fn answer(
         };
         let response = serving.infer(pinned, call, &head.principal).await?;
         let version = response.version;
-        Ok((Answer::write(response, request.id, form(marks_final))?, version))
+        Ok((ReservedAnswer::write(response, request.id, form(marks_final))?, version))
     };
-    let answered: Result<(Answer, ModelVersion), ApiError> = answered.await;
+    let answered: Result<(ReservedAnswer, ModelVersion), ApiError> = answered.await;
     let version = answered.as_ref().map(|(_, version)| *version);
     log_answered(&target.model, head.arrived, id.as_deref(), &head.principal, version);
     answered.map(|(answer, _)| answer)

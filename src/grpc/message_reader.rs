@@ -5,9 +5,9 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use bytes::{Buf as _, Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use ledge_part::api_error::ApiError;
-use ledge_part::body::{Encoding, decompressed};
+use ledge_part::body::{ContentEncoding, decompressed};
 
 /// The bytes before a message.
 const PREFIX_BYTES: usize = 5;
@@ -22,9 +22,9 @@ const RESERVE_BYTES_MAX: usize = 1 << 20;
 pub struct MessageReader {
     body: Body,
     received: BytesMut,
-    hold: Hold,
+    hold: Reservation,
     account: Account,
-    encoding: Result<Option<Encoding>, ApiError>,
+    encoding: Result<Option<ContentEncoding>, ApiError>,
     max_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ impl MessageReader {
         }
         let message = self.received.split_to(length).freeze();
         self.hold.resize(self.received.len())?;
-        let message = self.account.take_anyway(length).keep(message);
+        let message = self.account.force_reserve(length).attach(message);
         match flag {
             0 => Ok(Some(message)),
             1 => {
@@ -98,11 +98,11 @@ fn broken_off() -> ApiError {
 }
 
 /// The compression of the messages that have the flag.
-fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, ApiError> {
+fn encoding(headers: &HeaderMap) -> Result<Option<ContentEncoding>, ApiError> {
     match headers.get(ENCODING_HEADER).map(HeaderValue::as_bytes) {
         None | Some(b"identity") => Ok(None),
-        Some(b"gzip") => Ok(Some(Encoding::Gzip)),
-        Some(b"deflate") => Ok(Some(Encoding::Deflate)),
+        Some(b"gzip") => Ok(Some(ContentEncoding::Gzip)),
+        Some(b"deflate") => Ok(Some(ContentEncoding::Deflate)),
         Some(_) => {
             let message = format!("{ENCODING_HEADER} is neither gzip, deflate nor identity");
             Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))

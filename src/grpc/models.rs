@@ -7,8 +7,8 @@ use axum::response::Response;
 use ledge_engine::backend::Port;
 use ledge_models::repository::LoadedModel;
 use ledge_part::api_error::ApiError;
-use ledge_protocol::Target;
-use ledge_protocol::metadata::{self, LoadRequest, TimeoutAction, VersionPolicy};
+use ledge_protocol::ModelTarget;
+use ledge_protocol::metadata::{self, LoadRequest, TimeoutAction, TritonVersionPolicy};
 
 use super::call::{UnaryCall, unary};
 use super::messages::model_config::SchedulingChoice;
@@ -104,7 +104,7 @@ pub async fn repository_index(State(methods): State<Methods>, request: Request) 
     let answer = |call: UnaryCall, request: RepositoryIndexRequest| async move {
         let caller = call.caller()?;
         let rows = metadata::index(call.methods.serving(), request.ready, |model| caller.access.has_model(model));
-        let row = |row: metadata::IndexRow| ModelIndex {
+        let row = |row: metadata::RepositoryIndexRow| ModelIndex {
             name: row.name.to_string(),
             version: row.version.unwrap_or_default(),
             state: row.state.as_str().to_owned(),
@@ -155,27 +155,27 @@ fn model_of(model: String, repository: String) -> String {
 }
 
 /// The model and version of a request, which the caller may use.
-fn target(call: &UnaryCall, name: &str, version: &str) -> Result<Target, ApiError> {
-    let target = Target::parse(name, Some(version).filter(|version| !version.is_empty()))?;
+fn target(call: &UnaryCall, name: &str, version: &str) -> Result<ModelTarget, ApiError> {
+    let target = ModelTarget::parse(name, Some(version).filter(|version| !version.is_empty()))?;
     call.methods.check_model(call.caller()?, &target.model)?;
     Ok(target)
 }
 
 fn pin(call: &UnaryCall, name: &str, version: &str) -> Result<Arc<LoadedModel>, ApiError> {
-    let Target { model, version } = target(call, name, version)?;
+    let ModelTarget { model, version } = target(call, name, version)?;
     Ok(call.methods.serving().repository().pin(&model, version)?)
 }
 
-fn config(config: metadata::ModelConfig) -> ModelConfig {
+fn config(config: metadata::TritonModelConfig) -> ModelConfig {
     let policy = match config.version_policy {
-        VersionPolicy::Latest { num_versions } => PolicyChoice::Latest(Latest { num_versions }),
-        VersionPolicy::All {} => PolicyChoice::All(All {}),
-        VersionPolicy::Specific { versions } => {
+        TritonVersionPolicy::Latest { num_versions } => PolicyChoice::Latest(Latest { num_versions }),
+        TritonVersionPolicy::All {} => PolicyChoice::All(All {}),
+        TritonVersionPolicy::Specific { versions } => {
             let versions = versions.iter().filter_map(|version| i64::try_from(version.get()).ok()).collect();
             PolicyChoice::Specific(Specific { versions })
         }
     };
-    let batching = |batching: metadata::DynamicBatching| {
+    let batching = |batching: metadata::TritonDynamicBatching| {
         let policy = batching.default_queue_policy;
         let timeout_action = match policy.timeout_action {
             TimeoutAction::Reject => TimeoutActionMessage::Reject,

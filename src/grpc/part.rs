@@ -11,8 +11,8 @@ use ledge_models::serving::Serving;
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::needs::{INFER, OPERATE, PUBLIC, VIEW, VIEW_OR_INFER};
-use ledge_part::route::{BoundRoute, Route, RouteRule, Scope, bind};
-use ledge_part::{Part, access};
+use ledge_part::route::{BoundRoute, Route, RouteRule, RouteScope, bind};
+use ledge_part::{Subsystem, access};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 
@@ -25,32 +25,32 @@ pub const ROUTES: &[Route<Methods>] = &[
     Route::post("/inference.GRPCInferenceService/ServerMetadata", VIEW_OR_INFER, || post(models::server_metadata))
         .grpc(),
     Route::post("/inference.GRPCInferenceService/ModelReady", VIEW_OR_INFER, || post(models::model_ready))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .grpc(),
     Route::post("/inference.GRPCInferenceService/ModelMetadata", VIEW_OR_INFER, || post(models::model_metadata))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .grpc(),
     Route::post("/inference.GRPCInferenceService/ModelInfer", INFER, || post(infer::model_infer))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .grpc(),
     Route::post("/inference.GRPCInferenceService/ModelStreamInfer", INFER, || post(infer::model_stream_infer))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .grpc(),
     Route::post("/inference.GRPCInferenceService/ModelConfig", VIEW_OR_INFER, || post(models::model_config))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .grpc(),
     Route::post("/inference.GRPCInferenceService/ModelStatistics", VIEW, || post(models::model_statistics))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .grpc(),
     Route::post("/inference.GRPCInferenceService/RepositoryIndex", VIEW, || post(models::repository_index))
-        .scope(Scope::Listed)
+        .scope(RouteScope::Listed)
         .grpc(),
     Route::post("/inference.GRPCInferenceService/RepositoryModelLoad", OPERATE, || post(models::load))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .audited()
         .grpc(),
     Route::post("/inference.GRPCInferenceService/RepositoryModelUnload", OPERATE, || post(models::unload))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .audited()
         .grpc(),
     Route::post("/grpc.health.v1.Health/Check", PUBLIC, || post(health::check)).grpc(),
@@ -68,7 +68,7 @@ pub struct GrpcPart {
     pub shutdown: Shutdown,
 }
 
-impl Part for GrpcPart {
+impl Subsystem for GrpcPart {
     fn name(&self) -> &'static str {
         "gRPC"
     }
@@ -87,13 +87,13 @@ pub struct Methods {
 
 /// A caller that the guard has let in, and the rule that it came by.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub struct AdmittedCaller {
     pub principal: Principal,
     pub access: Access,
     rule: RouteRule,
 }
 
-impl Caller {
+impl AdmittedCaller {
     /// The caller of a method that is not public.
     pub fn of(request: &Request) -> Result<Self, ApiError> {
         let extensions = request.extensions();
@@ -124,7 +124,7 @@ impl Methods {
     }
 
     /// Refuses a model that is not one of the caller's.
-    pub fn check_model(&self, caller: &Caller, model: &ModelName) -> Result<(), ApiError> {
+    pub fn check_model(&self, caller: &AdmittedCaller, model: &ModelName) -> Result<(), ApiError> {
         if caller.access.has_model(model) {
             return Ok(());
         }

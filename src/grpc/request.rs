@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::tensor::DataType;
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
 use ledge_protocol::typed::{NamedValues, TypedInput, TypedRequest};
-use ledge_protocol::{DecodedRequest, Target, Value};
+use ledge_protocol::{DecodedRequest, ModelTarget, ParameterValue};
 use ledge_service::off_thread::off_thread;
 use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -38,11 +38,11 @@ const FINAL_RESPONSE_PARAMETER: &str = "triton_enable_empty_final_response";
 
 /// A request that was decoded, with the memory that it takes beside its message.
 pub struct InferCall {
-    pub target: Target,
+    pub target: ModelTarget,
     pub request: DecodedRequest,
     /// Set when the answer carries a mark that it is the last one.
     pub marks_final: bool,
-    _memory: Hold,
+    _memory: Reservation,
 }
 
 impl InferCall {
@@ -55,11 +55,11 @@ impl InferCall {
         if is_small { decode() } else { off_thread(account, decode).await }
     }
 
-    fn decode_measured(message: Bytes, arrived: Instant, memory: Hold) -> Result<Self, ApiError> {
+    fn decode_measured(message: Bytes, arrived: Instant, memory: Reservation) -> Result<Self, ApiError> {
         let ModelInferRequest { model_name, model_version, id, parameters, inputs, outputs, raw_input_contents } =
             decoded(message)?;
         let version = Some(model_version.as_str()).filter(|version| !version.is_empty());
-        let target = Target::parse(&model_name, version)?;
+        let target = ModelTarget::parse(&model_name, version)?;
         let inputs = with_data(inputs, raw_input_contents)?;
         let marks_final = parameters
             .get(FINAL_RESPONSE_PARAMETER)
@@ -93,14 +93,14 @@ struct MessageSize {
 impl MessageSize {
     fn of(mut message: &[u8]) -> Result<Self, DecodeError> {
         let mut size = Self::default();
-        while let Some(Field { tag, bytes, length }) = Field::next(&mut message, &[4])? {
+        while let Some(RequestField { tag, bytes, length }) = RequestField::next(&mut message, &[4])? {
             match tag {
                 // inputs
                 5 => {
                     size.entries += ENTRIES_OF_INPUT;
                     size.head += length;
                     let mut input = bytes;
-                    while let Some(Field { tag, bytes, .. }) = Field::next(&mut input, &[4])? {
+                    while let Some(RequestField { tag, bytes, .. }) = RequestField::next(&mut input, &[4])? {
                         if tag == 5 {
                             size.head -= bytes.len();
                             size.contents += bytes.len();
@@ -114,7 +114,7 @@ impl MessageSize {
                 6 => {
                     size.head += length;
                     let mut output = bytes;
-                    while Field::next(&mut output, &[2])?.is_some() {
+                    while RequestField::next(&mut output, &[2])?.is_some() {
                         size.entries += 1;
                     }
                     size.entries += 1;
@@ -136,7 +136,7 @@ impl MessageSize {
 }
 
 /// A field of a message.
-struct Field<'m> {
+struct RequestField<'m> {
     tag: u32,
     /// Its content, if it has a length.
     bytes: &'m [u8],
@@ -144,7 +144,7 @@ struct Field<'m> {
     length: usize,
 }
 
-impl<'m> Field<'m> {
+impl<'m> RequestField<'m> {
     /// Takes the next field from a message; `None` at the end. Maps are in the fields `maps`.
     fn next(message: &mut &'m [u8], maps: &[u32]) -> Result<Option<Self>, DecodeError> {
         if message.is_empty() {
@@ -262,11 +262,13 @@ fn bytes_of(datatype: &str, contents: InferTensorContents) -> Result<Bytes, ApiE
 fn named_values(parameters: HashMap<String, InferParameter>) -> NamedValues {
     let value = |parameter: InferParameter| {
         Some(match parameter.parameter_choice? {
-            ParameterChoice::BoolParam(value) => Value::Bool(value),
-            ParameterChoice::Int64Param(value) => u64::try_from(value).map_or(Value::OtherNumber, Value::Unsigned),
-            ParameterChoice::Uint64Param(value) => Value::Unsigned(value),
-            ParameterChoice::DoubleParam(_) => Value::OtherNumber,
-            ParameterChoice::StringParam(value) => Value::Text(value),
+            ParameterChoice::BoolParam(value) => ParameterValue::Bool(value),
+            ParameterChoice::Int64Param(value) => {
+                u64::try_from(value).map_or(ParameterValue::OtherNumber, ParameterValue::Unsigned)
+            }
+            ParameterChoice::Uint64Param(value) => ParameterValue::Unsigned(value),
+            ParameterChoice::DoubleParam(_) => ParameterValue::OtherNumber,
+            ParameterChoice::StringParam(value) => ParameterValue::Text(value),
         })
     };
     parameters.into_iter().filter_map(|(name, parameter)| Some((name, value(parameter)?))).collect()
@@ -279,14 +281,14 @@ fn named_values(parameters: HashMap<String, InferParameter>) -> NamedValues {
 /// When an invariant does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_request(data: &[u8]) -> bool {
-    use ledge_models::serving::request::Inputs;
+    use ledge_models::serving::request::CallInputs;
 
     let message = Bytes::copy_from_slice(data);
     let Ok(size) = MessageSize::of(&message) else { return false };
     assert!(size.head + size.contents <= data.len() && size.entries <= 4 * data.len(), "{size:?}");
     let call = InferCall::decode_measured(message, Instant::now(), Account::unlimited().hold());
     let Ok(call) = call else { return false };
-    let Inputs::Named(inputs) = call.request.tensors.inputs else { panic!("inputs without names") };
+    let CallInputs::Named(inputs) = call.request.tensors.inputs else { panic!("inputs without names") };
     for (_, tensor) in inputs {
         let shape = tensor.shape().to_vec();
         let again = ledge_base::tensor::Tensor::new(tensor.datatype(), shape, tensor.data().clone());
@@ -314,7 +316,9 @@ mod tests {
     }
 
     fn data(call: &InferCall) -> Vec<u8> {
-        let ledge_models::serving::request::Inputs::Named(inputs) = &call.request.tensors.inputs else { return vec![] };
+        let ledge_models::serving::request::CallInputs::Named(inputs) = &call.request.tensors.inputs else {
+            return vec![];
+        };
         inputs.iter().flat_map(|(_, tensor)| tensor.data().to_vec()).collect()
     }
 

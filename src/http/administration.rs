@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use ledge_audit::status::AuditState;
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
-use ledge_service::audit_event::sink::Mark;
+use ledge_service::audit_event::sink::AuditMark;
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
 use super::App;
@@ -65,7 +65,7 @@ fn audit_log_error(audit: &AuditState) -> Option<ApiError> {
 }
 
 /// Waits until all that was recorded since `mark` is on the disk.
-async fn wait_until_durable(audit: &AuditSink, mark: Mark, limit: Duration) -> Result<(), ApiError> {
+async fn wait_until_durable(audit: &AuditSink, mark: AuditMark, limit: Duration) -> Result<(), ApiError> {
     let why = match tokio::time::timeout(limit, audit.durable_since(mark)).await {
         Ok(true) => return Ok(()),
         Ok(false) => "the audit log cannot be written".to_owned(),

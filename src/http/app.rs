@@ -7,7 +7,7 @@ use ledge_audit::status::AuditState;
 use ledge_base::telemetry::machine::MachineMonitor;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
-use ledge_part::Part;
+use ledge_part::Subsystem;
 use ledge_part::handler_context::HandlerContext;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
@@ -31,7 +31,7 @@ pub struct AppParts {
     /// The state of the audit log, which decides whether changes of the box are accepted.
     pub audit: AuditState,
     /// All parts of the daemon, for their routes and metrics.
-    pub all: Vec<Arc<dyn Part>>,
+    pub all: Vec<Arc<dyn Subsystem>>,
     pub config: HttpConfig,
     pub vision: VisionConfig,
     /// The folders of the stores, for metrics.
@@ -92,7 +92,7 @@ impl App {
         &self.state.parts.audit
     }
 
-    pub(crate) fn parts(&self) -> &[Arc<dyn Part>] {
+    pub(crate) fn parts(&self) -> &[Arc<dyn Subsystem>] {
         &self.state.parts.all
     }
 

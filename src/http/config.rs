@@ -123,7 +123,7 @@ impl HttpConfig {
 mod tests {
     use std::path::Path;
 
-    use ledge_base::toml_check::Problem;
+    use ledge_base::toml_check::ValueProblem;
     use ledge_listener::address;
     use ledge_part::section::Section as _;
 
@@ -150,10 +150,10 @@ mod tests {
         let mut config = HttpConfig { listen: Vec::new(), ..HttpConfig::default() };
         assert_eq!(config.problems().len(), 1);
         config.listen = ["127.0.0.1:0", "127.0.0.1:0", "unix:a", "unix:a"].map(|text| text.parse().unwrap()).into();
-        assert_eq!(config.problems(), [Problem::new("listen[3]", "unix:a is named twice")]);
+        assert_eq!(config.problems(), [ValueProblem::new("listen[3]", "unix:a is named twice")]);
         config.listen = ["127.0.0.1:1", "https://127.0.0.1:1"].map(|text| text.parse().unwrap()).into();
         config.tls.self_signed = true;
-        assert_eq!(config.problems(), [Problem::new("listen[1]", "https://127.0.0.1:1 is named twice")]);
+        assert_eq!(config.problems(), [ValueProblem::new("listen[1]", "https://127.0.0.1:1 is named twice")]);
         config.listen = ["127.0.0.1:0", "unix:a"].map(|text| text.parse().unwrap()).into();
         address::resolve_sockets(&mut config.listen, Path::new(&format!("/{}", "x".repeat(200))));
         assert_eq!(config.problems().len(), 1);

@@ -119,14 +119,14 @@ mod tests {
     use super::*;
 
     /// A server that answers `/` at once and `/wait` when `end` has a permit; `begun` gets a message for each call of it.
-    struct Waiting {
+    struct WaitingServer {
         at: SocketAddr,
         begun: mpsc::UnboundedReceiver<()>,
         end: Arc<Semaphore>,
         _shutdown: Shutdown,
     }
 
-    impl Waiting {
+    impl WaitingServer {
         async fn with_connections(count: usize) -> Self {
             let address = "127.0.0.1:0".parse().unwrap();
             // Longer than any test: what ends a connection here is a newcomer.
@@ -163,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn connections_without_a_request_give_way_to_one_with_a_request() {
-        let server = Waiting::with_connections(3).await;
+        let server = WaitingServer::with_connections(3).await;
         let mut held = Vec::new();
         for bytes in ["", "G", "GET / HTTP/1.1\r\nhost: x\r\n", "", "POST", ""] {
             held.push(server.send(bytes).await);
@@ -177,7 +177,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_is_never_cut_for_a_newcomer_and_its_answer_is_the_last_of_its_connection() {
-        let mut server = Waiting::with_connections(2).await;
+        let mut server = WaitingServer::with_connections(2).await;
         let wait = "GET /wait HTTP/1.1\r\nhost: x\r\n\r\n";
         let (mut one, mut other) = (server.send(wait).await, server.send(wait).await);
         server.begun.recv().await.unwrap();

@@ -22,7 +22,7 @@ use ledge_listener::ConnectionCalls;
 use ledge_part::api_error::ErrorBody;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-use super::head_lines::{HeadLines, Progress, REQUEST_HEAD_BYTES_MAX};
+use super::head_lines::{HeadLines, REQUEST_HEAD_BYTES_MAX, RequestProgress};
 
 /// The time for which a caller is read after its answer.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub struct RequestBytes(Arc<RequestState>);
 #[derive(Debug, Default)]
 struct RequestState {
     /// Where the bytes that are received are within requests.
-    progress: Progress,
+    progress: RequestProgress,
     /// Set when the body of a call was dropped before its end.
     is_unread: AtomicBool,
 }

@@ -17,14 +17,14 @@ use futures_util::stream::{self, FuturesOrdered, StreamExt};
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
-use ledge_engine::pipeline::content::{Content, Input};
+use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_models::repository::{LoadedModel, Pinned};
 use ledge_models::serving::request::{InferRequest, InferResponse, Payload, ResultForm};
 use ledge_models::serving::{Serving, ServingError};
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::counted_body;
-use ledge_protocol::Target;
+use ledge_protocol::ModelTarget;
 use ledge_protocol::call;
 use ledge_protocol::csv_rows::{CsvError, CsvRows};
 use ledge_protocol::row_answers::{RowAnswers, RowsForm};
@@ -52,7 +52,7 @@ pub fn is_csv(content_type: Option<&str>) -> bool {
 /// Answers CSV.
 pub async fn infer(
     app: &App,
-    target: Target,
+    target: ModelTarget,
     parts: &Parts,
     body: Body,
     terms: CallHeaders,
@@ -72,7 +72,7 @@ pub async fn infer(
         }
     };
     let version = calls.model.version;
-    let mut table = Table {
+    let mut table = CsvCall {
         parts_at_a_time: calls.model.scale().max + 1,
         calls: Arc::new(calls),
         account: account.clone(),
@@ -124,7 +124,7 @@ pub async fn infer(
                             call::log_answered(&target.model, arrived, None, &principal, Ok(version));
                         }
                         // Read by the connection when the caller has taken the part before it.
-                        let counted = |lines: Vec<u8>| table.account.take_anyway(lines.len()).keep(lines.into());
+                        let counted = |lines: Vec<u8>| table.account.force_reserve(lines.len()).attach(lines.into());
                         Ok(lines.map(counted).map(|lines| (lines, (table, hold))))
                     }
                     Err(failure) => {
@@ -142,11 +142,11 @@ pub async fn infer(
 }
 
 /// The version that answers all of a file, and the form of its answers.
-fn open(app: &App, target: &Target, headers: &HeaderMap) -> Result<(Arc<LoadedModel>, RowsForm), ApiError> {
-    let Target { model: name, version } = target;
+fn open(app: &App, target: &ModelTarget, headers: &HeaderMap) -> Result<(Arc<LoadedModel>, RowsForm), ApiError> {
+    let ModelTarget { model: name, version } = target;
     let model = app.serving().repository().pin(name, *version)?;
-    if model.input() != Some(Input::Rows) {
-        let sections = Input::Rows.sections();
+    if model.input() != Some(PipelineInput::Rows) {
+        let sections = PipelineInput::Rows.sections();
         let message = format!("model '{name}' takes no rows: its model.toml has no {sections}. Send tensors");
         return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
     }
@@ -198,7 +198,7 @@ impl PartCalls {
         };
         loop {
             let request = InferRequest {
-                payload: Payload::Content(Content::Rows(part.clone()), ResultForm::Json),
+                payload: Payload::Content(CallContent::Rows(part.clone()), ResultForm::Json),
                 deadline: self.terms.deadline,
                 priority: self.terms.priority,
                 account: account.clone(),
@@ -216,7 +216,7 @@ impl PartCalls {
 }
 
 /// A file that is being read and answered.
-struct Table {
+struct CsvCall {
     calls: Arc<PartCalls>,
     account: Account,
     body: BodyDataStream,
@@ -232,7 +232,7 @@ struct Table {
     answers: RowAnswers,
 }
 
-impl Table {
+impl CsvCall {
     /// The lines of the next part; `None` at the end.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         let mut end = Instant::now() + self.timeout;

@@ -8,9 +8,9 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_base::memory_budget::{Account, NoRoom, Reservation};
 use ledge_base::principal::Principal;
-use ledge_features::online::{Columns, FeatureError, Push, PushOutcome, Pushed, bytes_of, bytes_of_json};
+use ledge_features::online::{FeatureError, FrameColumns, Push, PushOutcome, Pushed, bytes_of, bytes_of_json};
 use ledge_features::view::{FeatureService, FeatureView};
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::Access;
@@ -20,7 +20,7 @@ use ledge_part::counted_body;
 use ledge_part::reply::{json, json_bytes};
 use ledge_part::route::PathParts;
 use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
-use ledge_protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDocument};
+use ledge_protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDescription};
 use ledge_protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall};
 use ledge_service::off_thread::off_thread;
 use serde::Serialize;
@@ -226,7 +226,7 @@ async fn decode<T: Send + 'static>(
     body: Bytes,
     account: &Account,
     decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
-) -> Result<(T, Hold), FeastError> {
+) -> Result<(T, Reservation), FeastError> {
     let hold = account.take(bytes_of_json(&body)).map_err(|error| FeastError::from(ApiError::from(error)))?;
     let call = if body.len() > INLINE_JSON_BYTES_MAX {
         off_thread(account, move || decode(&body)).await
@@ -237,20 +237,20 @@ async fn decode<T: Send + 'static>(
 }
 
 /// Counts the cells of a frame as memory, and no more.
-fn hold_columns(mut hold: Hold, columns: &Columns) -> Result<Hold, FeastError> {
+fn hold_columns(mut hold: Reservation, columns: &FrameColumns) -> Result<Reservation, FeastError> {
     hold.resize(bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))?;
     Ok(hold)
 }
 
 /// Counts a frame and the rows that are made of it: typed, and as the journal has them.
-fn hold_rows(mut hold: Hold, columns: &Columns) -> Result<Hold, FeastError> {
+fn hold_rows(mut hold: Reservation, columns: &FrameColumns) -> Result<Reservation, FeastError> {
     hold.resize(3 * bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))?;
     Ok(hold)
 }
 
 #[derive(Serialize)]
 struct ViewsDocument<'a> {
-    feature_views: Vec<ViewDocument<'a>>,
+    feature_views: Vec<ViewDescription<'a>>,
 }
 
 #[derive(Serialize)]
@@ -274,7 +274,7 @@ pub async fn view(State(app): State<App>, PathParts(path): PathParts) -> Result<
     let name = path.get("feature_view").map_or("", String::as_str);
     let registry = app.serving().features().registry();
     let view: &FeatureView = registry.view(name).map_err(|error| not_found(&error))?;
-    Ok(json(&ViewDocument::from(view)))
+    Ok(json(&ViewDescription::from(view)))
 }
 
 /// `GET /feature-services`.

@@ -13,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::{Access, Role};
-use ledge_identity::authentication::{Caller, CredentialError, Lacking, Limited, Peer, Proof, RequestPermit};
+use ledge_identity::authentication::{Caller, CallerProof, CredentialError, Lacking, Limited, Peer, RequestPermit};
 use ledge_part::api_error::ApiError;
-use ledge_part::route::{ErrorForm, RouteRule, Scope};
+use ledge_part::route::{ErrorForm, RouteRule, RouteScope};
 use ledge_part::{access, body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
@@ -82,7 +82,7 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     // A key in the form is asked for where it decides. The handler finds it where the caller may pass without one.
     if rule.form == ErrorForm::DeepStack
         && obstacle.is_some()
-        && caller.proof != Proof::Key
+        && caller.proof != CallerProof::Key
         && let Some(key) = form_key(request).await
     {
         let peer = request.extensions().get::<Peer>().ok_or_else(without_peer)?;
@@ -91,8 +91,8 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     }
     let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited))?;
     match obstacle {
-        Some(Obstacle::Lacking(lacking)) => return Err(denied(app, rule, &caller, lacking)),
-        Some(Obstacle::Foreign(foreign)) => return Err(from_web_page(app, &caller, &foreign)),
+        Some(Denial::Lacking(lacking)) => return Err(denied(app, rule, &caller, lacking)),
+        Some(Denial::Foreign(foreign)) => return Err(from_web_page(app, &caller, &foreign)),
         None => {}
     }
     let extensions = request.extensions_mut();
@@ -100,10 +100,13 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
         extensions.insert(caller.clone());
     }
     let Caller { principal, access, .. } = caller;
-    if rule.scope == Scope::Configured || matches!(rule.form, ErrorForm::DeepStack | ErrorForm::Grpc) {
+    if rule.scope == RouteScope::Configured || matches!(rule.form, ErrorForm::DeepStack | ErrorForm::Grpc) {
         extensions.insert(*rule);
     }
-    if matches!(rule.scope, Scope::Configured | Scope::Listed | Scope::Subject | Scope::Values | Scope::Model) {
+    if matches!(
+        rule.scope,
+        RouteScope::Configured | RouteScope::Listed | RouteScope::Subject | RouteScope::Values | RouteScope::Model
+    ) {
         extensions.insert(access);
     }
     extensions.insert(principal);
@@ -111,7 +114,7 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
 }
 
 /// The reason to refuse a caller that is authenticated.
-enum Obstacle {
+enum Denial {
     Lacking(Lacking),
     Foreign(ForeignRequest),
 }
@@ -121,13 +124,13 @@ async fn obstacle(
     rule: &RouteRule,
     caller: &Caller,
     request: &mut Request,
-) -> Result<Option<Obstacle>, Denied> {
+) -> Result<Option<Denial>, Denied> {
     let lacking = match caller.lacks(rule.needs, None) {
         None if caller.access.is_scoped() => out_of_scope(rule, caller, request).await?,
         lacking => lacking,
     };
-    let foreign = || foreign_request(app, caller, request).map(Obstacle::Foreign);
-    Ok(lacking.map(Obstacle::Lacking).or_else(foreign))
+    let foreign = || foreign_request(app, caller, request).map(Denial::Foreign);
+    Ok(lacking.map(Denial::Lacking).or_else(foreign))
 }
 
 fn at_limit(limited: &Limited) -> Denied {
@@ -214,10 +217,10 @@ fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<Fore
     let scheme = request.extensions().get::<Scheme>().unwrap_or(&Scheme::HTTP);
     let foreign = || browser::foreign_request(scheme, request.uri(), request.headers(), &app.config().allowed_hosts);
     match caller.proof {
-        Proof::Key | Proof::User => None,
+        CallerProof::Key | CallerProof::User => None,
         // No other host has the name that the handshake was for.
-        Proof::Certificate => foreign().filter(|foreign| matches!(foreign, ForeignRequest::Page { .. })),
-        Proof::None | Proof::UnlistedCertificate(_) => foreign(),
+        CallerProof::Certificate => foreign().filter(|foreign| matches!(foreign, ForeignRequest::Page { .. })),
+        CallerProof::None | CallerProof::UnlistedCertificate(_) => foreign(),
     }
 }
 
@@ -306,10 +309,10 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
     let part = match rule.scope {
         // The handlers check these: the names are in the body or in the configuration.
-        Scope::Configured | Scope::Listed | Scope::Values | Scope::Other => return Ok(None),
-        Scope::Box => return Ok(Some(Lacking::Model)),
-        Scope::Model => "model",
-        Scope::Subject => "name",
+        RouteScope::Configured | RouteScope::Listed | RouteScope::Values | RouteScope::Other => return Ok(None),
+        RouteScope::Box => return Ok(Some(Lacking::Model)),
+        RouteScope::Model => "model",
+        RouteScope::Subject => "name",
     };
     let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| Denied {
         failure: ApiError::new(StatusCode::BAD_REQUEST, error.to_string()),
@@ -320,7 +323,7 @@ async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) 
     if caller.access.models().is_none() {
         return Ok(None);
     }
-    let is_model = rule.scope == Scope::Model || value("kind") == Some("models");
+    let is_model = rule.scope == RouteScope::Model || value("kind") == Some("models");
     // A text that is not the name of a model is none of the caller's models.
     let model = value(part).filter(|_| is_model).and_then(|name| name.parse::<ModelName>().ok());
     Ok(match model {
@@ -348,13 +351,13 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
     };
     let lacks = format!("{needs}, and {principal} does not have it");
     let (status, message) = match &caller.proof {
-        Proof::None => (StatusCode::UNAUTHORIZED, format!("{needs}: send {key} with this role; {create}")),
-        Proof::Key => (StatusCode::FORBIDDEN, format!("{lacks}: use another key; {create}")),
-        Proof::User => (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.users, or send {key}")),
-        Proof::Certificate => {
+        CallerProof::None => (StatusCode::UNAUTHORIZED, format!("{needs}: send {key} with this role; {create}")),
+        CallerProof::Key => (StatusCode::FORBIDDEN, format!("{lacks}: use another key; {create}")),
+        CallerProof::User => (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.users, or send {key}")),
+        CallerProof::Certificate => {
             (StatusCode::FORBIDDEN, format!("{lacks}: add the role in access.certificates, or send {key}"))
         }
-        Proof::UnlistedCertificate(certificate) => {
+        CallerProof::UnlistedCertificate(certificate) => {
             let names = certificate.names.join(", ");
             (
                 StatusCode::FORBIDDEN,
@@ -365,7 +368,7 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
         }
     };
     let challenge = (status == StatusCode::UNAUTHORIZED).then_some(BEARER_CHALLENGE);
-    Denied { failure: ApiError::new(status, message), challenge, is_known: caller.proof != Proof::None }
+    Denied { failure: ApiError::new(status, message), challenge, is_known: caller.proof != CallerProof::None }
 }
 
 /// The refusal of a caller whose access is limited to other models.

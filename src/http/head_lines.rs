@@ -22,13 +22,13 @@ const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 
 /// Where the connection is, as its requests say.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct RequestProgress {
     /// The bytes that are left of the body; 0 within a head.
     body: AtomicU64,
     has_bare_line_feed: AtomicBool,
 }
 
-impl Progress {
+impl RequestProgress {
     /// hyper has parsed a head. Its body has this length, or comes in chunks.
     pub fn head_parsed(&self, length: Option<u64>) {
         self.body.store(length.unwrap_or(CHUNKS), Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl HeadLines {
     pub fn poll_read(
         &mut self,
         stream: Pin<&mut impl AsyncRead>,
-        progress: &Progress,
+        progress: &RequestProgress,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
@@ -124,7 +124,7 @@ impl HeadLines {
 
 impl HeadPlace {
     /// Passes bytes of a head. Returns their number if it ends here.
-    fn pass(&mut self, bytes: &mut [u8], progress: &Progress) -> Option<usize> {
+    fn pass(&mut self, bytes: &mut [u8], progress: &RequestProgress) -> Option<usize> {
         if !self.is_begun && self.line == 0 && bytes.starts_with(HTTP2_START) {
             return None;
         }
@@ -200,7 +200,7 @@ mod tests {
     struct Divided<'p> {
         pieces: Vec<Vec<u8>>,
         lines: HeadLines,
-        progress: &'p Progress,
+        progress: &'p RequestProgress,
     }
 
     impl AsyncRead for Divided<'_> {
@@ -253,7 +253,7 @@ mod tests {
         ) {
             let parts: Vec<Part> = exchanges.into_iter().flatten().collect();
             let all: Vec<u8> = parts.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
-            let progress = Progress::default();
+            let progress = RequestProgress::default();
             let pieces = all.chunks(cut).map(<[u8]>::to_vec).collect();
             let mut stream = Divided { pieces, lines: HeadLines::default(), progress: &progress };
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_listener::Endpoint;
 use ledge_listener::address::{ListenAddress, PeerNetwork};
 use ledge_part::check::Check;
@@ -61,15 +61,15 @@ impl LocalPlain {
 }
 
 /// The mistakes in the list, with keys within `[http]`. `others` are the addresses of `http.listen`.
-pub fn problems(listeners: &[LocalPlain], others: &[ListenAddress]) -> Vec<Problem> {
+pub fn problems(listeners: &[LocalPlain], others: &[ListenAddress]) -> Vec<ValueProblem> {
     let mut problems = Vec::new();
     for (index, plain) in listeners.iter().enumerate() {
         let key = |key: &str| format!("local_plain[{index}].{key}");
-        problems.extend(plain.problem().map(|(place, reason)| Problem::new(key(&place), reason)));
+        problems.extend(plain.problem().map(|(place, reason)| ValueProblem::new(key(&place), reason)));
         let earlier = listeners.iter().take(index).map(LocalPlain::address);
         if others.iter().cloned().chain(earlier).any(|other| other.conflicts_with(&plain.address())) {
             let reason = format!("{} is named twice", plain.listen);
-            problems.push(Problem::new(key("listen"), reason));
+            problems.push(ValueProblem::new(key("listen"), reason));
         }
     }
     problems

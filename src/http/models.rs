@@ -14,25 +14,25 @@ use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::reply::json;
 use ledge_part::route::PathParts;
-use ledge_protocol::Target;
+use ledge_protocol::ModelTarget;
 use ledge_protocol::metadata::{self, IndexRequest, LoadRequest, Ready, StatisticsReply, UnloadRequest};
 
 use super::App;
 use super::reply::not_ready;
 
 /// The model and version in a path.
-pub fn target(path: &HashMap<String, String>) -> Result<Target, ApiError> {
-    Target::parse(path.get("model").map_or("", String::as_str), path.get("version").map(String::as_str))
+pub fn target(path: &HashMap<String, String>) -> Result<ModelTarget, ApiError> {
+    ModelTarget::parse(path.get("model").map_or("", String::as_str), path.get("version").map(String::as_str))
 }
 
 fn pin(app: &App, path: &HashMap<String, String>) -> Result<Arc<LoadedModel>, ApiError> {
-    let Target { model, version } = target(path)?;
+    let ModelTarget { model, version } = target(path)?;
     Ok(app.serving().repository().pin(&model, version)?)
 }
 
 /// `GET .../ready`: 404 when unknown, 503 when known and not ready.
 pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, ApiError> {
-    let Target { model, version } = target(&path)?;
+    let ModelTarget { model, version } = target(&path)?;
     match app.serving().repository().pin(&model, version) {
         Ok(pinned) if let Some(reason) = pinned.fault() => Ok(not_ready(&reason)),
         Ok(_) => Ok(json(&Ready { name: Some(&model), ready: true })),

@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
-use ledge_engine::pipeline::content::{Content, Input};
+use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::text_embedding;
 use ledge_identity::access::Access;
 use ledge_models::repository::LoadedModel;
@@ -19,7 +19,7 @@ use ledge_part::counted_body;
 use ledge_part::reply::{json, json_bytes};
 use ledge_part::route::PathParts;
 use ledge_protocol::call::log_answered;
-use ledge_protocol::openai::{EmbeddingsRequest, ModelEntry, ModelList};
+use ledge_protocol::openai::{EmbeddingsRequest, ListedModel, ModelList};
 use ledge_service::off_thread::off_thread;
 
 use super::App;
@@ -54,7 +54,7 @@ pub async fn embeddings(
 
     let CallHeaders { priority, deadline } = headers;
     let call = InferRequest {
-        payload: Payload::Content(Content::Texts(request.texts.clone()), ResultForm::Tensors),
+        payload: Payload::Content(CallContent::Texts(request.texts.clone()), ResultForm::Tensors),
         deadline,
         priority,
         account: account.clone(),
@@ -70,7 +70,7 @@ pub async fn embeddings(
         let _of_outputs = of_outputs;
         let answer = request.answer(&outputs.iter().map(|(_, tensor)| tensor).collect::<Vec<_>>())?;
         memory.resize(answer.len()).map_err(ApiError::from)?;
-        Ok::<_, ApiError>(memory.keep(answer.into()))
+        Ok::<_, ApiError>(memory.attach(answer.into()))
     });
     let answer = written.await?;
     let bytes = answer.len();
@@ -92,10 +92,11 @@ pub async fn model(State(app): State<App>, PathParts(path): PathParts) -> Result
     let name = target(&path)?.model;
     let model = app.serving().repository().pin(&name, None).map_err(ApiError::from)?;
     if !embeds(&model) {
-        let message = format!("model '{name}' embeds no texts: its model.toml has no {}", Input::Texts.sections());
+        let message =
+            format!("model '{name}' embeds no texts: its model.toml has no {}", PipelineInput::Texts.sections());
         return Err(ApiError::new(StatusCode::NOT_FOUND, message).into());
     }
-    Ok(json(&ModelEntry::new(&name)))
+    Ok(json(&ListedModel::new(&name)))
 }
 
 fn embeds(model: &LoadedModel) -> bool {

@@ -48,7 +48,7 @@ fn with_undescribed(rules: impl Iterator<Item = RouteRule>) -> Bytes {
 #[cfg(test)]
 mod tests {
     use ledge_part::route::needs::VIEW;
-    use ledge_part::route::{ErrorForm, Scope};
+    use ledge_part::route::{ErrorForm, RouteScope};
 
     use super::*;
 
@@ -58,7 +58,7 @@ mod tests {
             method: "GET",
             path,
             needs: VIEW,
-            scope: Scope::Other,
+            scope: RouteScope::Other,
             form: ErrorForm::Ledge,
             is_audited: false,
             recorded_as: None,

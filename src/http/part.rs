@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_listener::address;
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
@@ -16,10 +16,10 @@ impl Section for HttpConfig {
         self.tls.resolve(root);
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         if self.listen.is_empty() {
-            problems.push(Problem::new("listen", "is empty: add at least one address"));
+            problems.push(ValueProblem::new("listen", "is empty: add at least one address"));
         }
         problems.extend(address::problems(&self.listen));
         if self.max_memory_bytes < self.max_body_bytes {
@@ -28,7 +28,7 @@ impl Section for HttpConfig {
                  multiple of http.max_body_bytes",
                 self.max_body_bytes
             );
-            problems.push(Problem::new("max_memory_bytes", reason));
+            problems.push(ValueProblem::new("max_memory_bytes", reason));
         }
         problems.extend(local_plain::problems(&self.local_plain, &self.listen));
         if self.serves_tls() {

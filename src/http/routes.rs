@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use ledge_part::route::needs::{
     INFER, OPERATE, PUBLIC, READ_FEATURES, VIEW, VIEW_OR_INFER, VIEW_OR_PUSH, WRITE_FEATURES,
 };
-use ledge_part::route::{BoundRoute, Route, RouteRule, Scope, bind};
+use ledge_part::route::{BoundRoute, Route, RouteRule, RouteScope, bind};
 
 use super::administration::{self, AuditedRoute};
 use super::guard::{Guard, guard};
@@ -20,51 +20,67 @@ pub const ROUTES: &[Route<App>] = &[
     Route::get("/v2", VIEW_OR_INFER, || get(health::server_metadata)),
     Route::get("/v2/health/live", PUBLIC, || get(health::live)),
     Route::get("/v2/health/ready", PUBLIC, || get(health::ready)),
-    Route::get("/v2/models/stats", VIEW, || get(models::all_statistics)).scope(Scope::Listed),
-    Route::get("/v2/models/{model}", VIEW_OR_INFER, || get(models::metadata)).scope(Scope::Model),
-    Route::get("/v2/models/{model}/ready", VIEW_OR_INFER, || get(models::ready)).scope(Scope::Model),
-    Route::get("/v2/models/{model}/config", VIEW_OR_INFER, || get(models::config)).scope(Scope::Model),
-    Route::get("/v2/models/{model}/stats", VIEW, || get(models::statistics)).scope(Scope::Model),
-    Route::post("/v2/models/{model}/infer", INFER, || post(infer::infer)).scope(Scope::Model),
-    Route::get("/v2/models/{model}/versions/{version}", VIEW_OR_INFER, || get(models::metadata)).scope(Scope::Model),
-    Route::get("/v2/models/{model}/versions/{version}/ready", VIEW_OR_INFER, || get(models::ready)).scope(Scope::Model),
+    Route::get("/v2/models/stats", VIEW, || get(models::all_statistics)).scope(RouteScope::Listed),
+    Route::get("/v2/models/{model}", VIEW_OR_INFER, || get(models::metadata)).scope(RouteScope::Model),
+    Route::get("/v2/models/{model}/ready", VIEW_OR_INFER, || get(models::ready)).scope(RouteScope::Model),
+    Route::get("/v2/models/{model}/config", VIEW_OR_INFER, || get(models::config)).scope(RouteScope::Model),
+    Route::get("/v2/models/{model}/stats", VIEW, || get(models::statistics)).scope(RouteScope::Model),
+    Route::post("/v2/models/{model}/infer", INFER, || post(infer::infer)).scope(RouteScope::Model),
+    Route::get("/v2/models/{model}/versions/{version}", VIEW_OR_INFER, || get(models::metadata))
+        .scope(RouteScope::Model),
+    Route::get("/v2/models/{model}/versions/{version}/ready", VIEW_OR_INFER, || get(models::ready))
+        .scope(RouteScope::Model),
     Route::get("/v2/models/{model}/versions/{version}/config", VIEW_OR_INFER, || get(models::config))
-        .scope(Scope::Model),
-    Route::get("/v2/models/{model}/versions/{version}/stats", VIEW, || get(models::statistics)).scope(Scope::Model),
-    Route::post("/v2/models/{model}/versions/{version}/infer", INFER, || post(infer::infer)).scope(Scope::Model),
-    Route::post("/v2/repository/index", VIEW, || post(models::index)).scope(Scope::Listed),
-    Route::post("/v2/repository/models/{model}/load", OPERATE, || post(models::load)).scope(Scope::Model).audited(),
-    Route::post("/v2/repository/models/{model}/unload", OPERATE, || post(models::unload)).scope(Scope::Model).audited(),
+        .scope(RouteScope::Model),
+    Route::get("/v2/models/{model}/versions/{version}/stats", VIEW, || get(models::statistics))
+        .scope(RouteScope::Model),
+    Route::post("/v2/models/{model}/versions/{version}/infer", INFER, || post(infer::infer)).scope(RouteScope::Model),
+    Route::post("/v2/repository/index", VIEW, || post(models::index)).scope(RouteScope::Listed),
+    Route::post("/v2/repository/models/{model}/load", OPERATE, || post(models::load))
+        .scope(RouteScope::Model)
+        .audited(),
+    Route::post("/v2/repository/models/{model}/unload", OPERATE, || post(models::unload))
+        .scope(RouteScope::Model)
+        .audited(),
     Route::get("/v1/status/ping", PUBLIC, || get(vision::ping)),
     Route::post("/v1/vision/detection", INFER, || post(vision::detection))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .deepstack()
         .local_plain(),
-    Route::post("/v1/vision/face", INFER, || post(vision::face)).scope(Scope::Configured).deepstack().local_plain(),
-    Route::post("/v1/vision/scene", INFER, || post(vision::scene)).scope(Scope::Configured).deepstack().local_plain(),
+    Route::post("/v1/vision/face", INFER, || post(vision::face))
+        .scope(RouteScope::Configured)
+        .deepstack()
+        .local_plain(),
+    Route::post("/v1/vision/scene", INFER, || post(vision::scene))
+        .scope(RouteScope::Configured)
+        .deepstack()
+        .local_plain(),
     Route::post("/v1/vision/custom/list", VIEW_OR_INFER, || post(vision::custom_list))
-        .scope(Scope::Listed)
+        .scope(RouteScope::Listed)
         .deepstack()
         .local_plain(),
     Route::post("/v1/vision/custom/{model}", INFER, || post(vision::custom))
-        .scope(Scope::Model)
+        .scope(RouteScope::Model)
         .deepstack()
         .local_plain(),
     Route::post("/v1/embeddings", INFER, || post(openai::embeddings))
-        .scope(Scope::Configured)
+        .scope(RouteScope::Configured)
         .openai_errors()
         .local_plain(),
-    Route::get("/v1/models", VIEW_OR_INFER, || get(openai::models)).scope(Scope::Listed).openai_errors().local_plain(),
+    Route::get("/v1/models", VIEW_OR_INFER, || get(openai::models))
+        .scope(RouteScope::Listed)
+        .openai_errors()
+        .local_plain(),
     Route::get("/v1/models/{model}", VIEW_OR_INFER, || get(openai::model))
-        .scope(Scope::Model)
+        .scope(RouteScope::Model)
         .openai_errors()
         .local_plain(),
     Route::post("/get-online-features", READ_FEATURES, || post(features::get_online_features))
-        .scope(Scope::Values)
+        .scope(RouteScope::Values)
         .feast_errors(),
-    Route::post("/push", WRITE_FEATURES, || post(features::push)).scope(Scope::Values).feast_errors(),
+    Route::post("/push", WRITE_FEATURES, || post(features::push)).scope(RouteScope::Values).feast_errors(),
     Route::post("/write-to-online-store", WRITE_FEATURES, || post(features::write_to_online_store))
-        .scope(Scope::Values)
+        .scope(RouteScope::Values)
         .feast_errors(),
     Route::post("/materialize", WRITE_FEATURES, || post(features::materialize)).feast_errors(),
     Route::post("/materialize-incremental", WRITE_FEATURES, || post(features::materialize)).feast_errors(),
@@ -74,7 +90,7 @@ pub const ROUTES: &[Route<App>] = &[
     Route::get("/feature-services", VIEW_OR_PUSH, || get(features::services)),
     Route::get("/feature-services/{feature_service}", VIEW_OR_PUSH, || get(features::service)),
     Route::get("/entities", VIEW_OR_PUSH, || get(features::entities)),
-    Route::get("/metrics", VIEW, || get(metrics::metrics)).scope(Scope::Listed),
+    Route::get("/metrics", VIEW, || get(metrics::metrics)).scope(RouteScope::Listed),
     Route::get("/openapi.json", PUBLIC, || get(openapi::document)),
 ];
 

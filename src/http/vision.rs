@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ledge_base::memory_budget::Account;
 use ledge_base::names::{CameraName, ModelName};
 use ledge_base::principal::Principal;
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_identity::authentication::RequestPermit;
 use ledge_models::repository::PinError;
@@ -23,7 +23,7 @@ use ledge_part::reply::json;
 use ledge_part::route::PathParts;
 use ledge_protocol::call::{check_camera, log_answered, report_sighting};
 use ledge_protocol::deepstack::{
-    DetectionAnswer, FormError, ModelListAnswer, Pong, SceneAnswer, Selection, VisionForm,
+    DetectionAnswer, FormError, ModelListAnswer, Pong, PredictionFilter, SceneAnswer, VisionForm,
 };
 use ledge_service::off_thread::off_thread;
 use serde::Deserialize;
@@ -166,7 +166,7 @@ impl VisionCall {
         let image = form.image.ok_or_else(|| bad_request("the form has no field image".into()))?;
         // No more than was counted.
         let _ = copy.resize(image.len());
-        let (image, min_confidence) = (copy.keep(image), form.min_confidence);
+        let (image, min_confidence) = (copy.attach(image), form.min_confidence);
         let FormCaller { principal, permit, .. } = caller;
         Ok(Self { model, setting, image, min_confidence, headers, camera, arrived, account, principal, permit })
     }
@@ -179,7 +179,7 @@ impl VisionCall {
             self.not_set_up(message)
         })?;
         let config = app.vision();
-        let selection = Selection {
+        let selection = PredictionFilter {
             min_confidence: self.min_confidence.unwrap_or(min_confidence),
             labels: if is_labeled { &config.labels } else { &[] },
             max: config.max_predictions,
@@ -192,13 +192,14 @@ impl VisionCall {
     /// Answers with the best class of the photograph.
     async fn class(self, app: &App) -> Result<Response, ApiError> {
         #[derive(Deserialize)]
-        struct Class {
+        struct AnsweredClass {
             label: Option<String>,
             index: usize,
             score: f64,
         }
         let answer = self.infer(app).await?;
-        let classes: Option<Vec<Class>> = answer.result.and_then(|result| serde_json::from_str(result.json.get()).ok());
+        let classes: Option<Vec<AnsweredClass>> =
+            answer.result.and_then(|result| serde_json::from_str(result.json.get()).ok());
         let best = classes.into_iter().flatten().next().ok_or_else(|| {
             let message = format!("the model '{}' names no class of a photograph", self.model);
             self.not_set_up(message)
@@ -210,7 +211,7 @@ impl VisionCall {
     async fn infer(&self, app: &App) -> Result<InferResponse, ApiError> {
         let CallHeaders { priority, deadline } = self.headers;
         let request = InferRequest {
-            payload: Payload::Content(Content::Photograph(self.image.clone()), ResultForm::Json),
+            payload: Payload::Content(CallContent::Photograph(self.image.clone()), ResultForm::Json),
             deadline,
             priority,
             account: self.account.clone(),

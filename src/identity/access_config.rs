@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use ledge_base::names::ModelName;
 use ledge_base::token_bucket::Rate;
-use ledge_base::toml_check::{Problem, from_text, in_range};
+use ledge_base::toml_check::{ValueProblem, from_text, in_range};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::access::{Access, Role, ViewScope};
@@ -108,7 +108,7 @@ impl MqttAccess {
 
 impl AccessConfig {
     /// Mistakes between well-formed values: the key within the section, and the remedy.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         for (index, entry) in self.users.iter().enumerate() {
             let uid = entry.user.uid();
@@ -116,33 +116,33 @@ impl AccessConfig {
                 |earlier: &UserAccess| earlier.user == entry.user || (uid.is_some() && earlier.user.uid() == uid);
             if self.users.iter().take(index).any(is_same) {
                 let problem = format!("the user {:?} is named twice", entry.user.0);
-                problems.push(Problem::new(format!("users[{index}].user"), problem));
+                problems.push(ValueProblem::new(format!("users[{index}].user"), problem));
             }
         }
         for (index, entry) in self.certificates.iter().enumerate() {
             if self.certificates.iter().take(index).any(|earlier| earlier.name == entry.name) {
                 let problem = format!("{} is named twice", entry.name);
-                problems.push(Problem::new(format!("certificates[{index}].name"), problem));
+                problems.push(ValueProblem::new(format!("certificates[{index}].name"), problem));
             }
         }
         let useful = [Role::Infer, Role::FeatureWriter, Role::Admin];
         for (index, role) in self.mqtt.roles.iter().enumerate().filter(|(_, role)| !useful.contains(role)) {
             let problem = format!("the role {role} grants nothing over MQTT: use infer, feature-writer or admin");
-            problems.push(Problem::new(format!("mqtt.roles[{index}]"), problem));
+            problems.push(ValueProblem::new(format!("mqtt.roles[{index}]"), problem));
         }
         problems
     }
 
     /// Entries without effect that are not mistakes, such as a user who has left: the key within the section, and the
     /// remedy.
-    pub fn warnings(&self) -> Vec<Problem> {
+    pub fn warnings(&self) -> Vec<ValueProblem> {
         let warning = |(index, entry): (usize, &UserAccess)| {
             let problem = format!(
                 "there is no user {:?} in {PASSWD_FILE}, so nobody gets these roles: remove the entry, or give the \
                  number of the user if it comes from another source, such as LDAP",
                 entry.user.0
             );
-            entry.user.uid().is_none().then(|| Problem::new(format!("users[{index}].user"), problem))
+            entry.user.uid().is_none().then(|| ValueProblem::new(format!("users[{index}].user"), problem))
         };
         self.users.iter().enumerate().filter_map(warning).collect()
     }
@@ -300,7 +300,7 @@ mod tests {
                     { user = \"gone\", roles = [] }, { user = \"gone\", roles = [] }]\n\
                     certificates = [{ name = \"a\", roles = [] }, { name = \"a\", roles = [] }]";
         let config: AccessConfig = toml::from_str(text).unwrap();
-        let keys = |told: Vec<Problem>| told.into_iter().map(|problem| problem.key).collect::<Vec<_>>();
+        let keys = |told: Vec<ValueProblem>| told.into_iter().map(|problem| problem.key).collect::<Vec<_>>();
         assert_eq!(keys(config.problems()), ["users[1].user", "users[3].user", "certificates[1].name"]);
         assert_eq!(keys(config.warnings()), ["users[2].user", "users[3].user"]);
     }

@@ -27,8 +27,8 @@ use super::access::{Access, Permission};
 use super::access_config::AccessConfig;
 use super::api_key::{ApiKey, ApiKeyId};
 use super::certificate::PeerCertificate;
-use super::keys::{self, KeyRecord, KeysError, RecordedKeys, SecretHash, Stamp};
-pub use administration::{KeyChangeError, KeyList, ListedKey};
+use super::keys::{self, ApiKeysError, KeyRecord, RecordedKeys, SecretHash, Stamp};
+pub use administration::{ApiKeyList, KeyChangeError, ListedKey};
 use failed_attempts::{AttemptSource, FailedAttempts};
 pub use network::network;
 use request_limiter::RequestLimiter;
@@ -66,7 +66,7 @@ impl Peer {
 
 /// The proof of a caller's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Proof {
+pub enum CallerProof {
     /// No proof: it has the access of its transport.
     None,
     User,
@@ -82,7 +82,7 @@ pub enum Proof {
 pub struct Caller {
     pub principal: Principal,
     pub access: Access,
-    pub proof: Proof,
+    pub proof: CallerProof,
     limiter: Option<Arc<RequestLimiter>>,
     /// The id of its key, which is no secret.
     key: Option<ApiKeyId>,
@@ -287,24 +287,24 @@ impl Authenticator {
         let shared = &*self.shared;
         match peer {
             Peer::User(uid) if *uid == 0 || *uid == shared.own_uid => {
-                Caller { proof: Proof::User, ..anonymous(peer.principal(), &Access::everything()) }
+                Caller { proof: CallerProof::User, ..anonymous(peer.principal(), &Access::everything()) }
             }
             Peer::User(uid) => match shared.users.get(uid) {
-                Some(access) => Caller { proof: Proof::User, ..anonymous(peer.principal(), access) },
+                Some(access) => Caller { proof: CallerProof::User, ..anonymous(peer.principal(), access) },
                 None => anonymous(peer.principal(), &shared.socket),
             },
             Peer::Unencrypted { .. } => anonymous(peer.principal(), &Access::default()),
             Peer::Address { ip, certificate } => {
                 let mut names = certificate.iter().flat_map(|certificate| &certificate.names);
                 if let Some(listed) = names.find_map(|name| shared.certificates.get(name)) {
-                    return listed.caller(Proof::Certificate);
+                    return listed.caller(CallerProof::Certificate);
                 }
                 let caller = if ip.to_canonical().is_loopback() {
                     anonymous(peer.principal(), &shared.loopback)
                 } else {
                     anonymous(peer.principal(), &Access::default())
                 };
-                let proof = certificate.clone().map_or(Proof::None, Proof::UnlistedCertificate);
+                let proof = certificate.clone().map_or(CallerProof::None, CallerProof::UnlistedCertificate);
                 Caller { proof, ..caller }
             }
         }
@@ -324,7 +324,7 @@ impl Authenticator {
             return Err(CredentialError::Expired);
         }
         found.last_used_ms.store(clock::unix_millis(), Ordering::Relaxed);
-        Ok(Caller { key: Some(key.id()), ..found.holder.caller(Proof::Key) })
+        Ok(Caller { key: Some(key.id()), ..found.holder.caller(CallerProof::Key) })
     }
 
     /// Returns `true` while a caller would be let in as it was: for answers that last. A key may have been revoked, or have
@@ -357,7 +357,7 @@ impl Authenticator {
     }
 
     /// Reads the store of keys again if it changed or could not be read. Returns and logs each result once.
-    fn reload(&self) -> Option<Result<Vec<KeyRecord>, KeysError>> {
+    fn reload(&self) -> Option<Result<Vec<KeyRecord>, ApiKeysError>> {
         let path = &self.shared.path;
         let _alone = self.shared.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shared.keys.load();
@@ -369,7 +369,7 @@ impl Authenticator {
         // The stamp is taken before the file is read, so the next check finds a change in between.
         let (seen, read) = match stamp {
             Ok(stamp) => (LastRead::File(stamp), keys::read(path)),
-            Err(source) => (LastRead::Unread, Err(KeysError::Unreadable { path: path.clone(), source })),
+            Err(source) => (LastRead::Unread, Err(ApiKeysError::Unreadable { path: path.clone(), source })),
         };
 
         let mut revoked = before.revoked.clone();
@@ -380,7 +380,7 @@ impl Authenticator {
                 (seen, Some(records.iter().map(known).collect()))
             }
             // A disk error, or no free file descriptor: it may pass by the next check, with the file unchanged.
-            Err(KeysError::Unreadable { .. }) => (LastRead::Unread, None),
+            Err(ApiKeysError::Unreadable { .. }) => (LastRead::Unread, None),
             Err(_) => (seen, None),
         };
 
@@ -402,11 +402,11 @@ fn is_expired(record: &KeyRecord) -> bool {
 }
 
 fn anonymous(principal: Principal, access: &Access) -> Caller {
-    Caller { principal, access: access.clone(), proof: Proof::None, limiter: None, key: None }
+    Caller { principal, access: access.clone(), proof: CallerProof::None, limiter: None, key: None }
 }
 
 impl Holder {
-    fn caller(&self, proof: Proof) -> Caller {
+    fn caller(&self, proof: CallerProof) -> Caller {
         let Self { principal, access, limiter } = self;
         Caller { principal: principal.clone(), access: access.clone(), proof, limiter: limiter.clone(), key: None }
     }

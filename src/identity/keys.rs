@@ -21,11 +21,11 @@ use ledge_base::token_bucket::Rate;
 use super::access::{Access, Role, ViewScope};
 use super::api_key::{ApiKey, ApiKeyId};
 pub use document::{KeyDocument, KeyState};
-pub use error::KeysError;
+pub use error::ApiKeysError;
 pub use expiry::{DEFAULT_LIFETIME, Expiry};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use file::fuzz_keys;
-pub use file::{FORM, Stamp, read};
+pub use file::{FORMAT_VERSION, Stamp, read};
 pub use record::{KeyRecord, SecretHash};
 pub use recorded::RecordedKeys;
 
@@ -49,7 +49,7 @@ pub struct NewKey {
     pub max_concurrent: u32,
 }
 
-impl KeysError {
+impl ApiKeysError {
     /// The message with its cause, on one line.
     pub fn with_cause(&self) -> String {
         use std::error::Error as _;
@@ -76,7 +76,7 @@ impl KeyStore {
 
     /// All keys, revoked ones included, in the order of their creation. A key that the daemon has recorded as revoked
     /// is revoked, whatever an older store says.
-    pub fn list(&self) -> Result<Vec<KeyRecord>, KeysError> {
+    pub fn list(&self) -> Result<Vec<KeyRecord>, ApiKeysError> {
         let mut keys = file::read(&self.path)?;
         let revoked = RecordedKeys::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();
         for key in &mut keys {
@@ -91,19 +91,19 @@ impl KeyStore {
     }
 
     /// Creates a key. When this returns, it survives a power cut; the daemon loads it within a second or two.
-    pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), KeysError> {
+    pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), ApiKeysError> {
         if new.roles.is_empty() {
-            return Err(KeysError::NoRole);
+            return Err(ApiKeysError::NoRole);
         }
         if ApiKey::resembles(new.name.as_str()) {
-            return Err(KeysError::NameIsKey);
+            return Err(ApiKeysError::NameIsKey);
         }
         self.change(file::STORE_FULL_BYTES, |keys| {
             if keys.iter().any(|key| key.name == new.name) {
-                return Err(KeysError::NameTaken { name: new.name.clone() });
+                return Err(ApiKeysError::NameTaken { name: new.name.clone() });
             }
             let key = loop {
-                let key = ApiKey::generate().map_err(KeysError::NoRandom)?;
+                let key = ApiKey::generate().map_err(ApiKeysError::NoRandom)?;
                 if keys.iter().all(|other| other.id != key.id()) {
                     break key;
                 }
@@ -128,13 +128,13 @@ impl KeyStore {
     }
 
     /// Revokes the key of this name or id, and returns its record. A key that is revoked already stays as it is.
-    pub fn revoke(&self, what: &str, now_ms: u64) -> Result<KeyRecord, KeysError> {
+    pub fn revoke(&self, what: &str, now_ms: u64) -> Result<KeyRecord, ApiKeysError> {
         self.change(file::STORE_BYTES_MAX, |keys| {
             let is_it = |key: &&mut KeyRecord| key.name.as_str() == what || what.parse() == Ok(key.id);
             // A name may look like an id: the name takes precedence.
             let by_name = keys.iter().any(|key| key.name.as_str() == what);
             let found = keys.iter_mut().filter(is_it).find(|key| !by_name || key.name.as_str() == what);
-            let key = found.ok_or_else(|| KeysError::Unknown { what: what.chars().take(128).collect() })?;
+            let key = found.ok_or_else(|| ApiKeysError::Unknown { what: what.chars().take(128).collect() })?;
             key.revoked_ms.get_or_insert(now_ms);
             Ok(key.clone())
         })
@@ -145,9 +145,9 @@ impl KeyStore {
     fn change<T>(
         &self,
         most: usize,
-        change: impl FnOnce(&mut Vec<KeyRecord>) -> Result<T, KeysError>,
-    ) -> Result<T, KeysError> {
-        let unwritable = |source| KeysError::Unwritable { path: self.path.clone(), source };
+        change: impl FnOnce(&mut Vec<KeyRecord>) -> Result<T, ApiKeysError>,
+    ) -> Result<T, ApiKeysError> {
+        let unwritable = |source| ApiKeysError::Unwritable { path: self.path.clone(), source };
         let folder = self.path.parent().unwrap_or(Path::new("."));
         durable::create_folder(folder).map_err(unwritable)?;
         // Lock the folder itself, which root and its owner may both open. The lock ends with this handle, however the
@@ -159,7 +159,7 @@ impl KeyStore {
         let done = change(&mut keys)?;
         let content = file::write(&keys).map_err(|error| unwritable(io::Error::other(error)))?;
         if content.len() > most {
-            return Err(KeysError::Full { path: self.path.clone() });
+            return Err(ApiKeysError::Full { path: self.path.clone() });
         }
         durable::replace_private(&self.path, &content).map_err(unwritable)?;
         Ok(done)

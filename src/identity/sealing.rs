@@ -24,9 +24,9 @@ use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-pub use folder::{FolderError, OpenedFolder, SealedFolder, memory_folder, remove_leftovers};
+pub use folder::{OpenedFolder, SealedFolder, SealedFolderError, memory_folder, remove_leftovers};
 pub use stream::{
-    CHUNK_BYTES, Header, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream,
+    CHUNK_BYTES, EncryptedHeader, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream,
 };
 
 /// The first bytes of everything encrypted.
@@ -130,7 +130,7 @@ pub enum MasterKeyError {
 
 /// The reason why bytes cannot be decrypted or encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
+pub enum CipherError {
     #[error("it is not encrypted by Ledge")]
     NotSealed,
     #[error(
@@ -249,12 +249,12 @@ impl Sealer {
 
     /// Encrypts `plain` for one purpose and one place, which `associated` names. Returns the same bytes when encryption
     /// is off.
-    pub fn seal(&self, purpose: SealPurpose, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, OpenError> {
+    pub fn seal(&self, purpose: SealPurpose, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, CipherError> {
         let keys = self.keys.load();
         let Some(master) = keys.first() else { return Ok(plain.to_vec()) };
-        let key = master.key(purpose).ok_or(OpenError::Unsealable)?;
+        let key = master.key(purpose).ok_or(CipherError::Unsealable)?;
         let mut nonce = [0; NONCE_BYTES];
-        getrandom::fill(&mut nonce).map_err(|_| OpenError::Unsealable)?;
+        getrandom::fill(&mut nonce).map_err(|_| CipherError::Unsealable)?;
 
         let mut sealed = Vec::with_capacity(plain.len() + OVERHEAD_BYTES);
         sealed.extend_from_slice(MAGIC);
@@ -263,12 +263,12 @@ impl Sealer {
         sealed.extend_from_slice(plain);
 
         let (_, body) =
-            sealed.split_at_mut_checked(MAGIC.len() + ID_BYTES + NONCE_BYTES).ok_or(OpenError::Unsealable)?;
+            sealed.split_at_mut_checked(MAGIC.len() + ID_BYTES + NONCE_BYTES).ok_or(CipherError::Unsealable)?;
         let tag = key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(associated), body);
         let tag = tag.map_err(|_| {
             // A part of it may still be plain.
             sealed.zeroize();
-            OpenError::Unsealable
+            CipherError::Unsealable
         })?;
         sealed.extend_from_slice(tag.as_ref());
         Ok(sealed)
@@ -276,16 +276,16 @@ impl Sealer {
 
     /// Decrypts bytes of [`Self::seal`] for the same purpose and place. Plain bytes are an error: only the caller knows
     /// if they are acceptable.
-    pub fn open(&self, purpose: SealPurpose, associated: &[u8], sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
-        let id = Self::key_of(sealed).ok_or(OpenError::NotSealed)?;
+    pub fn open(&self, purpose: SealPurpose, associated: &[u8], sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
+        let id = Self::key_of(sealed).ok_or(CipherError::NotSealed)?;
         let keys = self.keys.load();
-        let master = keys.iter().find(|key| key.id == id).ok_or(OpenError::NoKey(id))?;
-        let key = master.key(purpose).ok_or(OpenError::Unsealable)?;
-        let (_, rest) = sealed.split_at_checked(MAGIC.len() + ID_BYTES).ok_or(OpenError::NotSealed)?;
-        let (nonce, body) = rest.split_at_checked(NONCE_BYTES).ok_or(OpenError::NotSealed)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| OpenError::NotSealed)?;
+        let master = keys.iter().find(|key| key.id == id).ok_or(CipherError::NoKey(id))?;
+        let key = master.key(purpose).ok_or(CipherError::Unsealable)?;
+        let (_, rest) = sealed.split_at_checked(MAGIC.len() + ID_BYTES).ok_or(CipherError::NotSealed)?;
+        let (nonce, body) = rest.split_at_checked(NONCE_BYTES).ok_or(CipherError::NotSealed)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| CipherError::NotSealed)?;
         let mut body = body.to_vec();
-        let length = key.open_in_place(nonce, Aad::from(associated), &mut body).map_err(|_| OpenError::Forged)?.len();
+        let length = key.open_in_place(nonce, Aad::from(associated), &mut body).map_err(|_| CipherError::Forged)?.len();
         body.truncate(length);
         Ok(body)
     }
@@ -327,9 +327,9 @@ impl std::ops::AddAssign for Rekeyed {
 
 /// The number of files or values under each master key; `None` counts the plain ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Survey(pub BTreeMap<Option<MasterKeyId>, u64>);
+pub struct MasterKeyCounts(pub BTreeMap<Option<MasterKeyId>, u64>);
 
-impl Survey {
+impl MasterKeyCounts {
     /// Counts one.
     pub fn count(&mut self, key: Option<MasterKeyId>) {
         *self.0.entry(key).or_default() += 1;

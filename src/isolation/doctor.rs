@@ -5,12 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_sandbox::SealReport;
 
 use crate::channel;
 use crate::starter::{Starter, Verb};
-use crate::wire::{Done, Setup};
+use crate::wire::{ChildMessage, Setup};
 
 /// The most bytes of a report.
 const REPORT_BYTES_MAX: usize = 1 << 20;
@@ -24,14 +24,14 @@ pub fn seal_report(starter: &Starter, runtimes: &Path) -> io::Result<SealReport>
     socket.set_read_timeout(Some(TIMEOUT))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
     let mut process = starter.start(Verb::Runtime, other.into(), None)?;
-    let memory_bytes = Memory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))));
+    let memory_bytes = MachineMemory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))));
     let setup = Setup { runtimes: runtimes.to_owned(), memory_bytes, ..Setup::default() };
     let report = channel::send(&socket, &setup).and_then(|()| channel::receive(&socket, REPORT_BYTES_MAX));
     // It ends with its socket too, but it has nothing to do any more.
     process.kill();
     let ended = process.wait();
     match report? {
-        Some(Done::Sealed(report)) => Ok(report),
+        Some(ChildMessage::Sealed(report)) => Ok(report),
         Some(_) => Err(io::Error::other("it sent something else than its report")),
         None => Err(io::Error::other(format!("it ended without a report ({})", ended?))),
     }

@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::lane;
+use crate::job_channel;
 use crate::shared_memory::SharedMemory;
 
 /// Places of the words in the memory of the crash report, each in a cache line of its own.
@@ -86,7 +86,7 @@ pub fn ask(memory: &SharedMemory) -> bool {
         return true;
     }
     memory.word(ASKED).store(asked.wrapping_add(1), Ordering::Release);
-    lane::wake(memory.word(ASKED));
+    job_channel::wake(memory.word(ASKED));
     false
 }
 
@@ -95,7 +95,7 @@ pub fn answer(memory: &SharedMemory) -> ! {
     let asked = memory.word(ASKED);
     let mut last = 0;
     loop {
-        lane::sleep(asked, last, None);
+        job_channel::sleep(asked, last, None);
         last = asked.load(Ordering::Acquire);
         memory.word(ANSWERED).store(last, Ordering::Release);
     }

@@ -11,10 +11,10 @@
 //! * `doctor.rs` - the seal of a child, for findings
 //! * `remote.rs` - a model in a child, behind the trait `Backend`
 //! * `pipeline.rs` - the daemon's twins of pipelines that run in children
-//! * `stage.rs` - the files of a model, laid out where a child may read them
+//! * `staged_files.rs` - the files of a model, laid out where a child may read them
 //! * `wire.rs` - what passes between the processes
 //! * `channel.rs` - orders and their results, over a socket
-//! * `lane.rs`, `lane/` - jobs and answers, through the shared memory of one core; the folder has tests
+//! * `job_channel.rs`, `job_channel/` - jobs and answers, through the shared memory of one core; the folder has tests
 //! * `shared_memory.rs` - that memory
 //! * `child/` - the child, from inside: `mod.rs` its threads and orders, `reading.rs` model files, `models.rs` what it
 //!   loaded, `jobs.rs` the thread of a core, `running.rs` the runs that can be cancelled, `threads.rs` what every
@@ -53,7 +53,7 @@ mod channel;
 mod doctor;
 mod exit_status;
 mod heartbeat;
-mod lane;
+mod job_channel;
 mod pipeline;
 mod pool;
 mod process;
@@ -61,18 +61,18 @@ mod remote;
 mod setting;
 mod shared_memory;
 pub mod spawner;
-mod stage;
+mod staged_files;
 pub mod starter;
 mod wire;
 
-pub use child::crash::Work;
+pub use child::crash::ThreadWork;
 pub use doctor::seal_report;
-pub use lane::JOBS_MAX as HAND_OVER_MAX;
+pub use job_channel::JOBS_MAX as HAND_OVER_MAX;
 pub use pool::{ChildSettings, ChildUsage, Children, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
-pub use process::{ChildId, Ended, OnEnd, ReadError};
+pub use process::{ChildEnd, ChildId, ModelReadError, OnEnd};
 pub use remote::RemoteBackend;
 pub use setting::{Isolation, IsolationFinding, IsolationSetting};
-pub use spawner::{SPAWNER_VARIABLE, Spawner, SpawnerProcess};
+pub use spawner::{ForkServer, SPAWNER_VARIABLE, SpawnerProcess};
 pub use starter::{Starter, User};
 pub use wire::LanePlace;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -5,37 +5,39 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::annotation::TextOutline;
 use ledge_engine::pipeline::chain::{Chain, LeaseId};
-use ledge_engine::pipeline::content::{Content, Division};
+use ledge_engine::pipeline::content::{CallContent, Division};
 use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, Expected, FeatureColumn, InputError, Kind, Pipeline, Prepared};
+use ledge_engine::pipeline::kind::{
+    AnswerError, Expected, FeatureColumn, InputError, Pipeline, PipelineKind, PreparedInputs,
+};
 use ledge_engine::pipeline::setup::PipelineSetup;
 use serde_json::value::RawValue;
 
-use crate::pool::Home;
+use crate::pool::WorkerProcess;
 use crate::wire::PipelineId;
 
 /// The pipelines that children may need.
 #[derive(Debug, Default)]
 pub(crate) struct Pipelines {
-    known: Mutex<HashMap<PipelineId, Known>>,
+    known: Mutex<HashMap<PipelineId, KnownPipeline>>,
     /// Models, pipelines and files have numbers of one sequence.
     next: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownPipeline {
     setup: Arc<PipelineSetup>,
     /// The children that have it.
-    homes: Vec<Weak<Home>>,
+    homes: Vec<Weak<WorkerProcess>>,
 }
 
 impl Pipelines {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PipelineId, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PipelineId, KnownPipeline>> {
         // Nothing panics under this lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,13 +47,13 @@ impl Pipelines {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn homes(&self, id: PipelineId) -> Vec<Arc<Home>> {
+    fn homes(&self, id: PipelineId) -> Vec<Arc<WorkerProcess>> {
         let known = self.lock();
         known.get(&id).into_iter().flat_map(|known| &known.homes).filter_map(Weak::upgrade).collect()
     }
 
     /// The setup of a pipeline, for a child that binds it now.
-    fn give(&self, id: PipelineId, home: &Arc<Home>) -> Option<Arc<PipelineSetup>> {
+    fn give(&self, id: PipelineId, home: &Arc<WorkerProcess>) -> Option<Arc<PipelineSetup>> {
         let mut known = self.lock();
         let known = known.get_mut(&id)?;
         known.homes.retain(|home| home.strong_count() > 0);
@@ -65,7 +67,7 @@ impl Pipelines {
 pub(crate) struct Bound(Mutex<HashSet<PipelineId>>);
 
 /// Makes sure that the child has bound the pipeline.
-pub(crate) fn bind(home: &Arc<Home>, pipelines: &Pipelines, id: PipelineId) -> Result<(), String> {
+pub(crate) fn bind(home: &Arc<WorkerProcess>, pipelines: &Pipelines, id: PipelineId) -> Result<(), String> {
     // Held meanwhile, so that another run waits for the pipeline too.
     let mut bound = home.bound.0.lock().unwrap_or_else(PoisonError::into_inner);
     if bound.contains(&id) {
@@ -89,7 +91,7 @@ impl RemotePipeline {
     /// Registers a pipeline; `twin` is bound of the same setup.
     pub fn new(pipelines: &Arc<Pipelines>, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Self {
         let id = pipelines.next_id();
-        pipelines.lock().insert(id, Known { setup: Arc::new(setup), homes: Vec::new() });
+        pipelines.lock().insert(id, KnownPipeline { setup: Arc::new(setup), homes: Vec::new() });
         Self { twin, id, pipelines: pipelines.clone() }
     }
 }
@@ -115,11 +117,11 @@ impl Pipeline for RemotePipeline {
         }
     }
 
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         self.twin.kind()
     }
 
-    fn sample(&self) -> Content {
+    fn sample(&self) -> CallContent {
         self.twin.sample()
     }
 
@@ -127,7 +129,7 @@ impl Pipeline for RemotePipeline {
         self.twin.chain()
     }
 
-    fn divide(&self, content: &Content) -> Option<Division> {
+    fn divide(&self, content: &CallContent) -> Option<Division> {
         self.twin.divide(content)
     }
 
@@ -139,11 +141,16 @@ impl Pipeline for RemotePipeline {
         self.twin.has_column(name)
     }
 
-    fn memory_of(&self, content: &Content, limits: DecodeLimits) -> usize {
+    fn memory_of(&self, content: &CallContent, limits: DecodeLimits) -> usize {
         self.twin.memory_of(content, limits)
     }
 
-    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+    fn prepare(
+        &self,
+        content: &CallContent,
+        limits: DecodeLimits,
+        hold: &mut Reservation,
+    ) -> Result<PreparedInputs, InputError> {
         self.twin.prepare(content, limits, hold)
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ledge_base::sys;
 use ledge_base::telemetry::process::{self, ResidentMemory};
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{CompiledCache, Format, LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{CompiledCache, LoadError, LoadOptions, ModelFiles, ModelFormat, Runtime};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
@@ -22,10 +22,10 @@ use ledge_service::limited_process::TRIAL_NICENESS;
 use rustix::process::{Pid, setpriority_process};
 
 use crate::pipeline::{Bound, Pipelines, RemotePipeline};
-use crate::process::{Child, Ended, OnEnd, ReadError};
+use crate::process::{Child, ChildEnd, ModelReadError, OnEnd};
 use crate::remote::RemoteBackend;
 use crate::setting::Isolation;
-use crate::stage::{self, Stage, StageFolders};
+use crate::staged_files::{self, StageFolders, StagedFiles};
 use crate::starter::{Starter, User};
 use crate::wire::{LanePlace, LoadOrder, Setup};
 
@@ -63,7 +63,7 @@ pub struct ChildSettings {
 pub enum TrialEnd {
     /// Its process could not be started, for this reason.
     NotStarted(String),
-    Ended(Ended),
+    Ended(ChildEnd),
 }
 
 /// The resources of one child.
@@ -118,7 +118,7 @@ pub struct Children {
 /// Keeps the process that read a file, so that the load that follows finds it.
 #[derive(Debug)]
 pub struct KeptChild {
-    _home: Arc<Home>,
+    _home: Arc<WorkerProcess>,
 }
 
 /// A child that may have ended.
@@ -126,7 +126,7 @@ pub struct KeptChild {
 struct KnownHome {
     /// The model that has it to itself; the shared one has no name.
     name: Option<String>,
-    home: Weak<Home>,
+    home: Weak<WorkerProcess>,
 }
 
 impl std::fmt::Debug for Children {
@@ -137,7 +137,7 @@ impl std::fmt::Debug for Children {
 
 /// A child, and the folders that it may read.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct WorkerProcess {
     pub child: Child,
     runtimes: Runtimes,
     pub bound: Bound,
@@ -207,7 +207,7 @@ impl Children {
     /// Ends every child now, for a reason that counts instead of the signal. No model is to blame.
     pub fn end_all(&self, reason: &str) {
         for (_, home) in self.running() {
-            home.child.end(Ended::by_us(reason.to_owned(), None));
+            home.child.end(ChildEnd::by_us(reason.to_owned(), None));
         }
     }
 
@@ -229,25 +229,25 @@ impl Children {
         isolation: Isolation,
         name: &str,
         runtimes: &Runtimes,
-        format: Format,
+        format: ModelFormat,
         file: &File,
-    ) -> Result<(FileFacts, KeptChild), ReadError> {
+    ) -> Result<(FileFacts, KeptChild), ModelReadError> {
         let mut is_own = isolation == Isolation::Own || self.unreadable().contains(name);
         let mut tries = READ_TRIES_MAX;
         loop {
             tries -= 1;
             let home = self.home(is_own.then(|| name.to_owned()), runtimes);
-            let home = home.map_err(|error| ReadError::NoProcess(error.to_string()))?;
+            let home = home.map_err(|error| ModelReadError::NoProcess(error.to_string()))?;
             match home.child.read(self.pipelines.next_id(), format, file) {
                 Ok(facts) => {
                     self.unreadable().remove(name);
                     return Ok((facts, KeptChild { _home: home }));
                 }
                 // A fault of another file, whose next reading is elsewhere.
-                Err(ReadError::Interrupted { is_explained: true, .. }) => tries += 1,
+                Err(ModelReadError::Interrupted { is_explained: true, .. }) => tries += 1,
                 // In a process of its own this shows if it is the cause.
-                Err(ReadError::Interrupted { .. }) if tries > 0 => is_own = true,
-                Err(error @ (ReadError::Crashed(_) | ReadError::Interrupted { .. })) => {
+                Err(ModelReadError::Interrupted { .. }) if tries > 0 => is_own = true,
+                Err(error @ (ModelReadError::Crashed(_) | ModelReadError::Interrupted { .. })) => {
                     self.unreadable().insert(name.to_owned());
                     return Err(error);
                 }
@@ -289,7 +289,7 @@ impl Children {
 
     /// The resources of each child that runs.
     pub fn usage(&self) -> Vec<ChildUsage> {
-        let usage = |(name, home): (Option<String>, Arc<Home>)| {
+        let usage = |(name, home): (Option<String>, Arc<WorkerProcess>)| {
             let ResidentMemory { bytes, peak_bytes } = home.child.memory()?;
             let cpu = sys::process_cpu_time(home.child.pid()).unwrap_or_default();
             Some(ChildUsage { name, pid: home.child.pid(), resident_bytes: bytes, peak_bytes, cpu })
@@ -309,7 +309,7 @@ impl Children {
         self.running().iter().filter_map(|(_, home)| home.child.seal().cloned()).collect()
     }
 
-    fn running(&self) -> Vec<(Option<String>, Arc<Home>)> {
+    fn running(&self) -> Vec<(Option<String>, Arc<WorkerProcess>)> {
         self.lock().iter().filter_map(|known| Some((known.name.clone(), known.home.upgrade()?))).collect()
     }
 
@@ -320,7 +320,7 @@ impl Children {
 
     /// The child of this name with these libraries, or a new one in place of one that has ended. One with other libraries goes
     /// on as long as it has models.
-    fn home(&self, name: Option<String>, runtimes: &Runtimes) -> io::Result<Arc<Home>> {
+    fn home(&self, name: Option<String>, runtimes: &Runtimes) -> io::Result<Arc<WorkerProcess>> {
         // Held during a start, so that two loads at a time do not start two.
         let mut homes = self.lock();
         homes.retain(|known| known.home.strong_count() > 0);
@@ -344,7 +344,7 @@ impl Children {
         Ok(home)
     }
 
-    fn start(&self, runtimes: &Runtimes) -> io::Result<Home> {
+    fn start(&self, runtimes: &Runtimes) -> io::Result<WorkerProcess> {
         let folders = OwnFolders::create(&self.settings)?;
         let setup = Setup {
             lanes: self.lanes.clone(),
@@ -359,7 +359,7 @@ impl Children {
         };
         let child = Child::start(&self.settings.starter, &setup, self.on_end.clone())?;
         let (runtimes, bound, pipelines) = (runtimes.clone(), Bound::default(), self.pipelines.clone());
-        Ok(Home { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
+        Ok(WorkerProcess { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
     }
 }
 
@@ -390,12 +390,12 @@ impl OwnFolders {
 
     fn create_in(place: &Path, name: &str, user: Option<User>) -> io::Result<PathBuf> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
-        stage::give(place, user, 0o710)?;
+        staged_files::give(place, user, 0o710)?;
         let folder = place.join(name);
-        stage::create(&folder, user)?;
+        staged_files::create(&folder, user)?;
         let folder = folder.canonicalize()?;
         for part in [FILES, WRITTEN] {
-            stage::create(&folder.join(part), user)?;
+            staged_files::create(&folder.join(part), user)?;
         }
         Ok(folder)
     }
@@ -418,15 +418,19 @@ impl Drop for OwnFolders {
     }
 }
 
-impl Home {
+impl WorkerProcess {
     /// Lays out the files of an instance, in memory if they are secret or the disk cannot be written any more.
-    fn stage(&self, order: &ModelOrder<'_>, user: Option<User>) -> io::Result<(Stage, ModelFiles, CompiledCache)> {
+    fn stage(
+        &self,
+        order: &ModelOrder<'_>,
+        user: Option<User>,
+    ) -> io::Result<(StagedFiles, ModelFiles, CompiledCache)> {
         let name = self.next_stage.fetch_add(1, Ordering::Relaxed).to_string();
         let mut failed = None;
         for folder in self.folders.allowed(order.is_secret) {
             let folders =
                 StageFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) };
-            match Stage::new(folders, order.files, order.cache, user) {
+            match StagedFiles::new(folders, order.files, order.cache, user) {
                 Ok(staged) => return Ok(staged),
                 Err(error) => failed = failed.or(Some(error)),
             }

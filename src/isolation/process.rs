@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ledge_base::sys;
 use ledge_base::telemetry::process::{MemoryReader, ResidentMemory};
-use ledge_engine::backend::{Format, LoadError, Runtime};
+use ledge_engine::backend::{LoadError, ModelFormat, Runtime};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::chain::LeaseId;
 use ledge_engine::pipeline::setup::PipelineSetup;
@@ -20,13 +20,13 @@ use ledge_service::limited_process;
 use rustix::process::Signal;
 
 use crate::channel;
-use crate::child::crash::{self, Crash, Work};
+use crate::child::crash::{self, Crash, ThreadWork};
 use crate::exit_status::describe;
 use crate::heartbeat::{self, Beating, Remedy, Silence};
-use crate::lane::Lane;
+use crate::job_channel::JobChannel;
 use crate::shared_memory::SharedMemory;
-use crate::starter::{Process, Starter, Verb};
-use crate::wire::{Done, LoadOrder, LoadedFacts, ModelId, Order, PipelineId, ReadId, Setup};
+use crate::starter::{ChildProcess, Starter, Verb};
+use crate::wire::{ChildMessage, ChildOrder, LoadOrder, LoadedFacts, ModelId, PipelineId, ReadId, Setup};
 
 /// The most bytes of a message from a child: a signature with names, or the facts of a model file.
 pub(crate) const RESULT_BYTES_MAX: usize = 16 << 20;
@@ -53,25 +53,25 @@ pub type ChildId = u64;
 
 /// The end of a child.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct ChildEnd {
     /// The end and its cause, for people.
     pub reason: String,
     /// The work that is to blame, if it is known.
-    pub blamed: Option<Work>,
+    pub blamed: Option<ThreadWork>,
     /// The signal that ended it, unless this process sent that.
     pub signal: Option<i32>,
 }
 
-impl Ended {
+impl ChildEnd {
     /// An end by this process.
-    pub(crate) fn by_us(reason: String, blamed: Option<Work>) -> Self {
+    pub(crate) fn by_us(reason: String, blamed: Option<ThreadWork>) -> Self {
         Self { reason, blamed, signal: None }
     }
 }
 
 /// A model file was not read. `Display` completes a sentence about the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
+pub enum ModelReadError {
     /// The file is none that can be used.
     #[error("{0}")]
     Refused(String),
@@ -90,7 +90,7 @@ pub enum ReadError {
 }
 
 /// Is told the end of each child that was not stopped.
-pub type OnEnd = Arc<dyn Fn(ChildId, &Ended) + Send + Sync>;
+pub type OnEnd = Arc<dyn Fn(ChildId, &ChildEnd) + Send + Sync>;
 
 /// A child. It ends with the last handle.
 #[derive(Debug)]
@@ -115,26 +115,26 @@ struct Inner {
     /// Set before lanes are closed: no answer comes any more.
     is_closed: AtomicBool,
     silence: Mutex<Silence>,
-    state: Mutex<State>,
+    state: Mutex<ChildState>,
     ended: Condvar,
 }
 
 /// A lane, and the lock of the thread that has a job in it.
 #[derive(Debug)]
 struct LaneSlot {
-    shared: Lane,
-    taken: Mutex<Lane>,
+    shared: JobChannel,
+    taken: Mutex<JobChannel>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChildState {
     /// Those who wait for the result of an order, by the number of its model, pipeline or file.
-    waiting: HashMap<u64, mpsc::Sender<Done>>,
+    waiting: HashMap<u64, mpsc::Sender<ChildMessage>>,
     /// Set when the daemon ends the child.
-    cause: Option<Ended>,
+    cause: Option<ChildEnd>,
     /// Set when the last handle was dropped.
     was_stopped: bool,
-    end: Option<Ended>,
+    end: Option<ChildEnd>,
 }
 
 impl Child {
@@ -162,7 +162,7 @@ impl Child {
         Ok(Self { inner })
     }
 
-    fn set_up(id: ChildId, process: &Process, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
+    fn set_up(id: ChildId, process: &ChildProcess, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
         let (number, process) = (process.id(), process.as_fd().try_clone_to_owned()?);
         socket.set_write_timeout(Some(ORDER_TIMEOUT))?;
         // It seals itself when it has its first message, and is hidden then.
@@ -172,9 +172,9 @@ impl Child {
         channel::send_file(socket, &file)?;
         let mut lanes = Vec::with_capacity(setup.lanes.len());
         for _ in &setup.lanes {
-            let (memory, file) = SharedMemory::create("ledge-lane", Lane::LENGTH)?;
+            let (memory, file) = SharedMemory::create("ledge-lane", JobChannel::LENGTH)?;
             channel::send_file(socket, &file)?;
-            let lane = Lane::new(memory);
+            let lane = JobChannel::new(memory);
             lanes.push(LaneSlot { shared: lane.clone(), taken: Mutex::new(lane) });
         }
         let cores = setup.lanes.iter().map(|place| place.core).collect::<HashSet<_>>().len();
@@ -221,7 +221,7 @@ impl Child {
     }
 
     /// A lane, for one job.
-    pub fn lane(&self, index: usize) -> Option<MutexGuard<'_, Lane>> {
+    pub fn lane(&self, index: usize) -> Option<MutexGuard<'_, JobChannel>> {
         Some(self.inner.lanes.get(index)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -233,13 +233,13 @@ impl Child {
     /// Loads a model within `limit`. Blocks until that is done.
     pub fn load(&self, order: LoadOrder, limit: Duration) -> Result<LoadedFacts, LoadError> {
         let (model, runtime) = (order.model, order.runtime);
-        match self.done(model, &Order::Load(Box::new(order)), None, limit) {
-            Ok(Done::Loaded(_, result)) => result,
+        match self.done(model, &ChildOrder::Load(Box::new(order)), None, limit) {
+            Ok(ChildMessage::Loaded(_, result)) => result,
             Ok(_) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false }),
-            Err(Ended { reason, blamed, .. }) if blamed == Some(Work::Load(model)) => {
+            Err(ChildEnd { reason, blamed, .. }) if blamed == Some(ThreadWork::Load(model)) => {
                 Err(LoadError::Crashed { runtime, reason })
             }
-            Err(Ended { reason, blamed, .. }) => {
+            Err(ChildEnd { reason, blamed, .. }) => {
                 Err(LoadError::Interrupted { runtime, reason, is_explained: blamed.is_some() })
             }
         }
@@ -247,51 +247,61 @@ impl Child {
 
     /// Loads the library of a runtime, and returns its version. Blocks until that is done.
     pub fn open(&self, number: u64, runtime: Runtime) -> Result<String, String> {
-        match self.done(number, &Order::Open(number, runtime), None, SETUP_TIME_MAX) {
-            Ok(Done::Opened(_, result)) => result,
+        match self.done(number, &ChildOrder::Open(number, runtime), None, SETUP_TIME_MAX) {
+            Ok(ChildMessage::Opened(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
-            Err(Ended { reason, .. }) => Err(reason),
+            Err(ChildEnd { reason, .. }) => Err(reason),
         }
     }
 
     /// Binds a pipeline. Blocks until that is done.
     pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
-        match self.done(pipeline, &Order::Bind(pipeline, Box::new(setup.clone())), None, SETUP_TIME_MAX) {
-            Ok(Done::Bound(_, result)) => result,
+        match self.done(pipeline, &ChildOrder::Bind(pipeline, Box::new(setup.clone())), None, SETUP_TIME_MAX) {
+            Ok(ChildMessage::Bound(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
-            Err(Ended { reason, .. }) => Err(reason),
+            Err(ChildEnd { reason, .. }) => Err(reason),
         }
     }
 
     /// Has a model file read, and checks the facts about it. Blocks until that is done.
-    pub fn read(&self, number: ReadId, format: Format, file: &File) -> Result<FileFacts, ReadError> {
+    pub fn read(&self, number: ReadId, format: ModelFormat, file: &File) -> Result<FileFacts, ModelReadError> {
         let bytes = file.metadata().map_or(0, |metadata| metadata.len());
         let limit = READ_TIME_MIN + Duration::from_secs(bytes / READ_BYTES_PER_SECOND);
-        match self.done(number, &Order::Read(number, format), Some(file), limit) {
-            Ok(Done::Read(_, Ok(facts))) => match facts.check(format) {
+        match self.done(number, &ChildOrder::Read(number, format), Some(file), limit) {
+            Ok(ChildMessage::Read(_, Ok(facts))) => match facts.check(format) {
                 Ok(()) => Ok(*facts),
                 Err(lie) => {
                     let reason = format!("the process of the runtimes says of a file that it {}", words(&lie));
-                    self.end(Ended::by_us(reason.clone(), Some(Work::Load(number))));
+                    self.end(ChildEnd::by_us(reason.clone(), Some(ThreadWork::Load(number))));
                     self.wait_for_end();
-                    Err(ReadError::Crashed(reason))
+                    Err(ModelReadError::Crashed(reason))
                 }
             },
-            Ok(Done::Read(_, Err(reason))) => Err(ReadError::Refused(words(&reason))),
-            Ok(_) => Err(ReadError::Interrupted { reason: self.confused().reason, is_explained: false }),
-            Err(Ended { reason, blamed, .. }) if blamed == Some(Work::Load(number)) => Err(ReadError::Crashed(reason)),
-            Err(Ended { reason, blamed, .. }) => Err(ReadError::Interrupted { reason, is_explained: blamed.is_some() }),
+            Ok(ChildMessage::Read(_, Err(reason))) => Err(ModelReadError::Refused(words(&reason))),
+            Ok(_) => Err(ModelReadError::Interrupted { reason: self.confused().reason, is_explained: false }),
+            Err(ChildEnd { reason, blamed, .. }) if blamed == Some(ThreadWork::Load(number)) => {
+                Err(ModelReadError::Crashed(reason))
+            }
+            Err(ChildEnd { reason, blamed, .. }) => {
+                Err(ModelReadError::Interrupted { reason, is_explained: blamed.is_some() })
+            }
         }
     }
 
     /// Gives an order, and waits for its result.
-    fn done(&self, number: u64, order: &Order, file: Option<&File>, limit: Duration) -> Result<Done, Ended> {
+    fn done(
+        &self,
+        number: u64,
+        order: &ChildOrder,
+        file: Option<&File>,
+        limit: Duration,
+    ) -> Result<ChildMessage, ChildEnd> {
         let (sender, receiver) = mpsc::channel();
         {
             let mut state = self.inner.state();
             if let Some(end) = &state.end {
                 // Its end had another cause.
-                return Err(Ended { blamed: Some(Work::None), ..end.clone() });
+                return Err(ChildEnd { blamed: Some(ThreadWork::None), ..end.clone() });
             }
             state.waiting.insert(number, sender);
         }
@@ -300,10 +310,10 @@ impl Child {
             Ok(done) => Ok(done),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let reason = match order {
-                    Order::Read(..) => format!("it was not read within {} seconds", limit.as_secs()),
+                    ChildOrder::Read(..) => format!("it was not read within {} seconds", limit.as_secs()),
                     _ => format!("the load took longer than {} s", limit.as_secs()),
                 };
-                self.end(Ended::by_us(reason, Some(Work::Load(number))));
+                self.end(ChildEnd::by_us(reason, Some(ThreadWork::Load(number))));
                 Err(self.wait_for_end())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.wait_for_end()),
@@ -311,33 +321,33 @@ impl Child {
     }
 
     /// Ends a child that gave the result of another order.
-    fn confused(&self) -> Ended {
-        self.end(Ended::by_us("the process of the runtimes confuses orders".to_owned(), None));
+    fn confused(&self) -> ChildEnd {
+        self.end(ChildEnd::by_us("the process of the runtimes confuses orders".to_owned(), None));
         self.wait_for_end()
     }
 
     /// Unloads a model, when its run has ended.
     pub fn unload(&self, model: ModelId) {
-        self.order(&Order::Unload(model), None);
+        self.order(&ChildOrder::Unload(model), None);
     }
 
     /// Drops a pipeline.
     pub fn unbind(&self, pipeline: PipelineId) {
-        self.order(&Order::Unbind(pipeline), None);
+        self.order(&ChildOrder::Unbind(pipeline), None);
     }
 
     /// Frees a page that the steps of a call kept.
     pub fn release(&self, pipeline: PipelineId, lease: LeaseId) {
-        self.order(&Order::ReleaseLease(pipeline, lease), None);
+        self.order(&ChildOrder::ReleaseLease(pipeline, lease), None);
     }
 
     /// Cancels the run of a job, unless it has ended.
     pub fn cancel(&self, lane: usize, job: u32) {
-        self.order(&Order::Cancel { lane, job }, None);
+        self.order(&ChildOrder::Cancel { lane, job }, None);
     }
 
     /// Gives an order, with the file that belongs to it: no other order may get between them.
-    fn order(&self, order: &Order, file: Option<&File>) {
+    fn order(&self, order: &ChildOrder, file: Option<&File>) {
         let socket = self.inner.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = channel::send(&socket, order).and_then(|()| match file {
             Some(file) => channel::send_file(&socket, file),
@@ -346,18 +356,18 @@ impl Child {
         if let Err(error) = sent
             && !self.is_closed()
         {
-            self.end(Ended::by_us(format!("the process of the runtimes takes no orders: {error}"), None));
+            self.end(ChildEnd::by_us(format!("the process of the runtimes takes no orders: {error}"), None));
         }
     }
 
     /// Ends the process now, for a reason that counts instead of the signal.
-    pub fn end(&self, cause: Ended) {
+    pub fn end(&self, cause: ChildEnd) {
         self.inner.state().cause.get_or_insert(cause);
         self.inner.kill();
     }
 
     /// Waits for the end of a child that is closed, or was ended, and returns its cause.
-    pub fn wait_for_end(&self) -> Ended {
+    pub fn wait_for_end(&self) -> ChildEnd {
         let mut state = self.inner.state();
         loop {
             if let Some(end) = &state.end {
@@ -378,7 +388,7 @@ impl Drop for Child {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ChildState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -388,15 +398,15 @@ impl Inner {
     }
 
     /// The jobs and orders that have no answer yet.
-    fn works(&self) -> Vec<Work> {
-        let job = |(index, lane): (usize, &LaneSlot)| Some(Work::Lane { index, job: lane.shared.pending()? });
+    fn works(&self) -> Vec<ThreadWork> {
+        let job = |(index, lane): (usize, &LaneSlot)| Some(ThreadWork::Lane { index, job: lane.shared.pending()? });
         let mut works: Vec<_> = self.lanes.iter().enumerate().filter_map(job).collect();
-        works.extend(self.state().waiting.keys().map(|number| Work::Load(*number)));
+        works.extend(self.state().waiting.keys().map(|number| ThreadWork::Load(*number)));
         works
     }
 
     /// The job or order that has no answer yet, if there is only one.
-    fn only_work(&self) -> Option<Work> {
+    fn only_work(&self) -> Option<ThreadWork> {
         match self.works()[..] {
             [work] => Some(work),
             _ => None,
@@ -417,18 +427,18 @@ impl Inner {
     }
 
     /// Passes results on until the child ends, and then tells everybody who waits.
-    fn watch(&self, socket: &UnixStream, mut process: Process, on_end: &OnEnd) {
+    fn watch(&self, socket: &UnixStream, mut process: ChildProcess, on_end: &OnEnd) {
         let nonsense = loop {
-            match channel::receive::<Done>(socket, RESULT_BYTES_MAX) {
-                Ok(Some(Done::Sealed(seal))) => {
+            match channel::receive::<ChildMessage>(socket, RESULT_BYTES_MAX) {
+                Ok(Some(ChildMessage::Sealed(seal))) => {
                     self.sealed(&seal);
                     let _ = self.seal.set(seal);
                 }
                 Ok(Some(done)) => {
-                    let (Done::Loaded(number, _)
-                    | Done::Bound(number, _)
-                    | Done::Read(number, _)
-                    | Done::Opened(number, _)) = &done
+                    let (ChildMessage::Loaded(number, _)
+                    | ChildMessage::Bound(number, _)
+                    | ChildMessage::Read(number, _)
+                    | ChildMessage::Opened(number, _)) = &done
                     else {
                         break true;
                     };
@@ -459,15 +469,15 @@ impl Inner {
         let found = match crash::crashed(&self.report) {
             _ if process.was_frozen() => {
                 let reason = "the process of the runtimes was stopped from outside again and again".to_owned();
-                Ended::by_us(reason, Some(Work::None))
+                ChildEnd::by_us(reason, Some(ThreadWork::None))
             }
             // Whoever fails first need not be the one who used the memory.
             Some(Crash { out_of_memory: Some(memory), limit_bytes, .. }) => {
-                Ended { reason: out_of_memory(limit_bytes), blamed: memory.user.or(only_work), signal }
+                ChildEnd { reason: out_of_memory(limit_bytes), blamed: memory.user.or(only_work), signal }
             }
             // C++ code gave up though there is memory left: what it asked for was too much by itself.
             Some(Crash { work, limit_bytes, .. }) if gave_up => {
-                Ended { reason: out_of_memory(limit_bytes), blamed: work, signal }
+                ChildEnd { reason: out_of_memory(limit_bytes), blamed: work, signal }
             }
             crash => {
                 let reason = if nonsense {
@@ -475,7 +485,7 @@ impl Inner {
                 } else {
                     format!("the process of the runtimes {}", by_itself())
                 };
-                Ended { reason, blamed: crash.and_then(|crash| crash.work), signal }
+                ChildEnd { reason, blamed: crash.and_then(|crash| crash.work), signal }
             }
         };
         let mut state = self.state();
@@ -515,7 +525,7 @@ impl Beating for Inner {
             Remedy::End => {
                 let reason =
                     "the process of the runtimes was frozen from outside: it showed no sign of life".to_owned();
-                self.state().cause.get_or_insert(Ended::by_us(reason, Some(Work::None)));
+                self.state().cause.get_or_insert(ChildEnd::by_us(reason, Some(ThreadWork::None)));
                 self.kill();
             }
         }

@@ -8,13 +8,13 @@ use ledge_base::telemetry::process::{self, ThreadActivity};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, RunActivity, RunError, RunInputs, RunPlace, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
-use ledge_engine::pipeline::work::{self, FinishedWork, RunWork, Work, WorkError, WorkInput, WorkTimes};
+use ledge_engine::pipeline::work::{self, FinishedWork, PipelineRun, RunWork, WorkError, WorkInput, WorkTimes};
 
-use crate::child::crash::Work as ChildWork;
-use crate::lane::{Lane, LaneError, NoAnswer, Writer};
-use crate::pool::Home;
-use crate::process::{ChildId, Ended, SETUP_TIME_MAX};
-use crate::stage::Stage;
+use crate::child::crash::ThreadWork as ChildWork;
+use crate::job_channel::{AreaWriter, JobChannel, LaneError, NoAnswer};
+use crate::pool::WorkerProcess;
+use crate::process::{ChildEnd, ChildId, SETUP_TIME_MAX};
+use crate::staged_files::StagedFiles;
 use crate::wire::{AnswerHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
 
 /// The time beyond its deadline, or beyond the model's own time limit, after which work that nobody watches counts as work
@@ -25,8 +25,8 @@ const UNWATCHED_GRACE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct RemoteBackend {
     /// The first field, so that files are removed before their folder is.
-    _stage: Stage,
-    home: Arc<Home>,
+    _stage: StagedFiles,
+    home: Arc<WorkerProcess>,
     model: ModelId,
     runtime: Runtime,
     signature: Signature,
@@ -65,11 +65,11 @@ struct Sent {
 
 impl RemoteBackend {
     pub(crate) fn new(
-        home: Arc<Home>,
+        home: Arc<WorkerProcess>,
         (model, runtime): (ModelId, Runtime),
         facts: LoadedFacts,
         time_limit: Duration,
-        stage: Stage,
+        stage: StagedFiles,
     ) -> Self {
         let LoadedFacts { signature, .. } = facts;
         Self {
@@ -90,8 +90,8 @@ impl RemoteBackend {
     fn ask<T>(
         &mut self,
         place: RunPlace,
-        make: impl FnOnce(&mut Writer<'_>) -> Result<JobHead, LaneError>,
-        read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
+        make: impl FnOnce(&mut AreaWriter<'_>) -> Result<JobHead, LaneError>,
+        read: impl FnOnce(&Signature, &JobChannel, RunHead) -> Result<T, String>,
     ) -> (Result<T, WorkError>, WorkTimes) {
         let mut times = WorkTimes::default();
         let result = self.ask_measured(place, make, read, &mut times);
@@ -101,8 +101,8 @@ impl RemoteBackend {
     fn ask_measured<T>(
         &mut self,
         place: RunPlace,
-        make: impl FnOnce(&mut Writer<'_>) -> Result<JobHead, LaneError>,
-        read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
+        make: impl FnOnce(&mut AreaWriter<'_>) -> Result<JobHead, LaneError>,
+        read: impl FnOnce(&Signature, &JobChannel, RunHead) -> Result<T, String>,
         times: &mut WorkTimes,
     ) -> Result<T, WorkError> {
         self.core = place.core;
@@ -123,7 +123,7 @@ impl RemoteBackend {
     }
 
     /// Gives the child the jobs that end with `last`, with so many `bytes` of inputs. Returns the last one.
-    fn sent(&mut self, lane: &Lane, last: u32, bytes: usize, place: RunPlace) -> Sent {
+    fn sent(&mut self, lane: &JobChannel, last: u32, bytes: usize, place: RunPlace) -> Sent {
         lane.ask(last);
         self.last_job = last;
         let until = place.deadline.max(Instant::now() + self.time_limit) + UNWATCHED_GRACE;
@@ -162,7 +162,8 @@ impl RemoteBackend {
                 Err(RunError::Interrupted { reason, is_explained: true })
             } else if job.wait(&lane, &home, Duration::ZERO) != Err(NoAnswer::Late) {
                 let mut times = WorkTimes::default();
-                let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, run.outputs, 0);
+                let read =
+                    |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, run.outputs, 0);
                 let result = self.receive(&home, &lane, job, read, &mut times);
                 self.of_tensors(result, times)
             } else if number == job.last {
@@ -179,10 +180,10 @@ impl RemoteBackend {
     /// Waits for the answer to a job.
     fn receive<T>(
         &mut self,
-        home: &Home,
-        lane: &Lane,
+        home: &WorkerProcess,
+        lane: &JobChannel,
         Sent { number, last, bytes, until }: Sent,
-        read: impl FnOnce(&Signature, &Lane, RunHead) -> Result<T, String>,
+        read: impl FnOnce(&Signature, &JobChannel, RunHead) -> Result<T, String>,
         times: &mut WorkTimes,
     ) -> Result<T, WorkError> {
         match lane.wait(number, last, until, || home.child.is_closed()) {
@@ -228,7 +229,8 @@ impl RemoteBackend {
         }
 
         let InProgress { job, outputs, others, is_of_tensors, .. } = run;
-        let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, &outputs, others);
+        let read =
+            |signature: &Signature, lane: &JobChannel, head| self::outputs(signature, lane, head, &outputs, others);
         let result = self.receive(&home, &lane, job, read, times);
         if is_of_tensors { Ok(self.of_tensors(result, *times)?) } else { result }
     }
@@ -247,7 +249,7 @@ impl RemoteBackend {
 
 impl Sent {
     /// Waits `patience` for the answer.
-    fn wait(&self, lane: &Lane, home: &Home, patience: Duration) -> Result<(), NoAnswer> {
+    fn wait(&self, lane: &JobChannel, home: &WorkerProcess, patience: Duration) -> Result<(), NoAnswer> {
         lane.wait(self.number, self.last, self.until.min(Instant::now() + patience), || home.child.is_closed())
     }
 }
@@ -266,28 +268,28 @@ fn run_head(
     model: ModelId,
     RunInputs { inputs, outputs }: RunInputs<'_>,
     is_wide: bool,
-    area: &mut Writer<'_>,
+    area: &mut AreaWriter<'_>,
 ) -> Result<JobHead, LaneError> {
     let inputs = inputs.iter().map(|tensor| TensorHead::write(tensor, area)).collect::<Result<_, _>>()?;
     Ok(JobHead::Run { model, inputs, outputs: outputs.to_vec(), is_wide })
 }
 
 /// Ends the child because of a job on the core.
-fn end(home: &Home, index: usize, job: u32, reason: String) -> RunError {
-    home.child.end(Ended::by_us(reason, Some(ChildWork::Lane { index, job })));
+fn end(home: &WorkerProcess, index: usize, job: u32, reason: String) -> RunError {
+    home.child.end(ChildEnd::by_us(reason, Some(ChildWork::Lane { index, job })));
     ended(home, index, job)
 }
 
 /// The error of a run on the core whose child has ended.
-fn ended(home: &Home, index: usize, job: u32) -> RunError {
+fn ended(home: &WorkerProcess, index: usize, job: u32) -> RunError {
     ended_by(home, ChildWork::Lane { index, job })
 }
 
 /// The error of `own` work whose child has ended.
-fn ended_by(home: &Home, own: ChildWork) -> RunError {
+fn ended_by(home: &WorkerProcess, own: ChildWork) -> RunError {
     match home.child.wait_for_end() {
-        Ended { reason, blamed: Some(work), .. } if work == own => RunError::Crashed { reason },
-        Ended { reason, blamed, .. } => RunError::Interrupted { reason, is_explained: blamed.is_some() },
+        ChildEnd { reason, blamed: Some(work), .. } if work == own => RunError::Crashed { reason },
+        ChildEnd { reason, blamed, .. } => RunError::Interrupted { reason, is_explained: blamed.is_some() },
     }
 }
 
@@ -295,7 +297,7 @@ fn ended_by(home: &Home, own: ChildWork) -> RunError {
 /// their datatype is.
 fn outputs(
     signature: &Signature,
-    lane: &Lane,
+    lane: &JobChannel,
     head: RunHead,
     asked: &[usize],
     others: usize,
@@ -319,7 +321,7 @@ fn outputs(
 }
 
 /// A tensor that a child left, copied and then checked.
-fn tensor(lane: &Lane, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, String> {
+fn tensor(lane: &JobChannel, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, String> {
     let bytes = lane.answer_bytes(place).map_err(|error| format!("gave an output that is none: {error}"))?;
     Tensor::new(datatype, shape, bytes.into()).map_err(|error| format!("gave an output that is none: {error}"))
 }
@@ -347,8 +349,8 @@ impl Backend for RemoteBackend {
 
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
         let model = self.model;
-        let make = |area: &mut Writer<'_>| run_head(model, RunInputs { inputs, outputs }, place.is_wide, area);
-        let read = |signature: &Signature, lane: &Lane, head| self::outputs(signature, lane, head, outputs, 0);
+        let make = |area: &mut AreaWriter<'_>| run_head(model, RunInputs { inputs, outputs }, place.is_wide, area);
+        let read = |signature: &Signature, lane: &JobChannel, head| self::outputs(signature, lane, head, outputs, 0);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
             run.outputs = outputs.to_vec();
@@ -368,7 +370,7 @@ impl Backend for RemoteBackend {
 }
 
 impl RunWork for RemoteBackend {
-    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork {
         let Some(id) = pipeline.remote_id() else { return work::run(self, pipeline, work, place) };
         let model = self.model;
         // The process works within the memory of the caller, as this one would.
@@ -390,7 +392,7 @@ impl RunWork for RemoteBackend {
             return FinishedWork { result, times: WorkTimes::default() };
         }
         let (head, bytes) = work.input.clone().into_parts();
-        let make = |area: &mut Writer<'_>| {
+        let make = |area: &mut AreaWriter<'_>| {
             let places = bytes.iter().map(|bytes| area.put(bytes)).collect::<Result<_, _>>()?;
             let (outputs, own, is_wide) = (work.outputs.to_vec(), work.own, place.is_wide);
             Ok(JobHead::Work { model, pipeline: id, input: head, places, outputs, own, is_wide })
@@ -401,7 +403,7 @@ impl RunWork for RemoteBackend {
             (WorkInput::Content { .. }, Some(names)) => (work.outputs.get(..work.own).unwrap_or_default(), names.len()),
             (WorkInput::Content { .. }, None) => (work.outputs, 0),
         };
-        let read = |signature: &Signature, lane: &Lane, head| outputs(signature, lane, head, asked, others);
+        let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, asked, others);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
             (run.outputs, run.others, run.is_of_tensors) = (asked.to_vec(), others, false);

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit_status::describe;
 use crate::heartbeat::{self, Beating, Remedy, Silence, Stops};
-use packets::{Report, Request, Verb};
+use packets::{ForkReport, ForkRequest, Verb};
 pub use server::{SpawnerError, end_with_spawner, run};
 
 /// The environment variable with the spawner that a program leaves to the next program of its process.
@@ -127,18 +127,18 @@ impl SpawnerProcess {
     }
 
     /// Begins to speak to it: an error is a spawner that does not answer. The children of a previous program end.
-    pub fn connect(self) -> io::Result<Spawner> {
+    pub fn connect(self) -> io::Result<ForkServer> {
         self.connect_within(START_TIMEOUT)
     }
 
-    fn connect_within(self, timeout: Duration) -> io::Result<Spawner> {
+    fn connect_within(self, timeout: Duration) -> io::Result<ForkServer> {
         set_socket_timeout(&self.socket, Timeout::Recv, Some(timeout))?;
         // An error here is that of a socket whose other end is closed.
-        let mut answer = packets::send(&self.socket, &Request::Reset, &[]).ok();
+        let mut answer = packets::send(&self.socket, &ForkRequest::Reset, &[]).ok();
         // Reports about those children come first.
         while answer.is_some() {
             match packets::receive(&self.socket) {
-                Ok(Some((Report::Reset, _))) => break,
+                Ok(Some((ForkReport::Reset, _))) => break,
                 Ok(Some(_)) => {}
                 Ok(None) => answer = None,
                 Err(error) => {
@@ -162,26 +162,26 @@ impl SpawnerProcess {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let program = rustix::fs::open(Path::new(THIS_PROGRAM), flags, Mode::empty())?;
         let counted = CountedProcess::with_files(self.pid.as_raw_nonzero().get().cast_unsigned(), self.files);
-        let shared = Arc::new(Shared::new(self.socket, self.pid, program, errors, counted));
+        let shared = Arc::new(ForkServerShared::new(self.socket, self.pid, program, errors, counted));
         let reader = shared.clone();
         std::thread::Builder::new().name("spawner".to_owned()).spawn(move || reader.read())?;
-        Ok(Spawner { handle: Arc::new(Handle { shared }) })
+        Ok(ForkServer { handle: Arc::new(ForkServerHandle { shared }) })
     }
 }
 
 /// A handle to the spawner. Clones share it; with the last one it ends.
 #[derive(Debug, Clone)]
-pub struct Spawner {
-    handle: Arc<Handle>,
+pub struct ForkServer {
+    handle: Arc<ForkServerHandle>,
 }
 
 #[derive(Debug)]
-struct Handle {
-    shared: Arc<Shared>,
+struct ForkServerHandle {
+    shared: Arc<ForkServerShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ForkServerShared {
     socket: OwnedFd,
     pid: Pid,
     /// The file of this program.
@@ -190,23 +190,23 @@ struct Shared {
     errors: Option<OwnedFd>,
     counted: CountedProcess,
     next: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ForkServerState>,
     /// Those who look for their own life in each interval.
     beating: Mutex<Vec<Weak<dyn Beating>>>,
 }
 
 #[derive(Default)]
-struct State {
+struct ForkServerState {
     /// Those who wait for a start, by the number of the child.
     starting: HashMap<u64, mpsc::Sender<io::Result<(u32, OwnedFd)>>>,
-    running: HashMap<u64, Running>,
+    running: HashMap<u64, RunningChild>,
     on_end: Option<Box<dyn FnOnce(String) + Send>>,
     /// The end of the spawner, completing "the process that starts the others ...".
     end: Option<String>,
 }
 
 /// A child that was started, or is about to be.
-struct Running {
+struct RunningChild {
     /// Of the one who waits for its end.
     ended: mpsc::Sender<ExitStatus>,
     /// Its process id and its pidfd, once it was started.
@@ -215,9 +215,12 @@ struct Running {
     was_frozen: Arc<AtomicBool>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for ForkServerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("running", &self.running.len()).field("end", &self.end).finish_non_exhaustive()
+        f.debug_struct("ForkServerState")
+            .field("running", &self.running.len())
+            .field("end", &self.end)
+            .finish_non_exhaustive()
     }
 }
 
@@ -232,7 +235,7 @@ pub(crate) struct Spawned {
     pub was_frozen: Arc<AtomicBool>,
 }
 
-impl Spawner {
+impl ForkServer {
     /// The process id of the spawner.
     pub fn pid(&self) -> i32 {
         self.handle.shared.pid.as_raw_nonzero().get()
@@ -251,11 +254,12 @@ impl Spawner {
             }
             state.starting.insert(number, sender);
             // At once: the report of the end may come right behind that of the start.
-            let running = Running { ended, process: None, stops: Stops::default(), was_frozen: was_frozen.clone() };
+            let running =
+                RunningChild { ended, process: None, stops: Stops::default(), was_frozen: was_frozen.clone() };
             state.running.insert(number, running);
         }
         let files: Vec<_> = [&shared.program, input].into_iter().chain(outputs).map(AsFd::as_fd).collect();
-        let sent = packets::send(&shared.socket, &Request::Start { number, verb }, &files);
+        let sent = packets::send(&shared.socket, &ForkRequest::Start { number, verb }, &files);
         let started = sent.and_then(|()| match receiver.recv_timeout(START_TIMEOUT) {
             Ok(started) => started,
             // A child that is started later ends with its standard input, whose other end is dropped with this error.
@@ -310,20 +314,20 @@ impl Spawner {
     }
 }
 
-impl Drop for Handle {
+impl Drop for ForkServerHandle {
     fn drop(&mut self) {
         self.shared.state().on_end = None;
         let _ = rustix::net::shutdown(&self.shared.socket, Shutdown::Both);
     }
 }
 
-impl Shared {
+impl ForkServerShared {
     fn new(socket: OwnedFd, pid: Pid, program: OwnedFd, errors: Option<OwnedFd>, counted: CountedProcess) -> Self {
         let (next, state, beating) = (AtomicU64::new(1), Mutex::default(), Mutex::default());
         Self { socket, pid, program, errors, counted, next, state, beating }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ForkServerState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -351,10 +355,10 @@ impl Shared {
         self.ended();
     }
 
-    fn handle(&self, report: Report, files: Vec<OwnedFd>) {
+    fn handle(&self, report: ForkReport, files: Vec<OwnedFd>) {
         let mut state = self.state();
         match report {
-            Report::Started { number, pid } => {
+            ForkReport::Started { number, pid } => {
                 let pidfd = files.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into());
                 if let (Some(running), Ok(pidfd)) = (state.running.get_mut(&number), &pidfd) {
                     running.process = pidfd.try_clone().ok().map(|pidfd| (pid, pidfd));
@@ -362,19 +366,19 @@ impl Shared {
                 let starting = state.starting.remove(&number);
                 starting.map(|starting| starting.send(pidfd.map(|pidfd| (pid, pidfd))));
             }
-            Report::NotStarted { number, error } => {
+            ForkReport::NotStarted { number, error } => {
                 state.running.remove(&number);
                 state.starting.remove(&number).map(|starting| starting.send(Err(io::Error::other(error))));
             }
-            Report::Ended { number, status } => {
+            ForkReport::Ended { number, status } => {
                 state.running.remove(&number).map(|running| running.ended.send(ExitStatus::from_raw(status)));
             }
-            Report::Stopped { number } => {
+            ForkReport::Stopped { number } => {
                 if let Some(running) = state.running.get_mut(&number) {
                     running.stopped(Instant::now());
                 }
             }
-            Report::Reset => {}
+            ForkReport::Reset => {}
         }
     }
 
@@ -436,7 +440,7 @@ fn end_of(pid: Pid) -> String {
     }
 }
 
-impl Running {
+impl RunningChild {
     /// It was stopped by a signal.
     fn stopped(&mut self, now: Instant) {
         let Some((pid, pidfd)) = &self.process else { return };

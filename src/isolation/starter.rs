@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::heartbeat::Beating;
-use crate::spawner::Spawner;
+use crate::spawner::ForkServer;
 pub use crate::spawner::packets::Verb;
 
 /// The name of a process that runs models, in the log.
@@ -34,7 +34,7 @@ pub enum Starter {
     /// The same, as another user: for commands of root.
     DirectAs(PathBuf, User),
     /// From the spawner, which the limits of this process do not bind.
-    Spawner(Spawner),
+    Spawner(ForkServer),
     /// Starts nothing, for this reason.
     Unavailable(Arc<str>),
 }
@@ -55,7 +55,7 @@ pub struct Outputs {
 
 /// A child. It goes on when this is dropped.
 #[derive(Debug)]
-pub struct Process {
+pub struct ChildProcess {
     pid: u32,
     pidfd: OwnedFd,
     status: StatusSource,
@@ -96,7 +96,7 @@ impl Starter {
 
     /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors are logged. It
     /// inherits no setting, no secret and no other open file.
-    pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<Process> {
+    pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<ChildProcess> {
         let (outputs, errors) = if let Some(outputs) = outputs {
             (outputs, None)
         } else {
@@ -112,7 +112,7 @@ impl Starter {
         Ok(process)
     }
 
-    fn start_with(&self, verb: Verb, input: OwnedFd, Outputs { output, errors }: Outputs) -> io::Result<Process> {
+    fn start_with(&self, verb: Verb, input: OwnedFd, Outputs { output, errors }: Outputs) -> io::Result<ChildProcess> {
         match self {
             Self::Direct(program) | Self::DirectAs(program, _) => {
                 let mut command = Command::new(program);
@@ -124,11 +124,11 @@ impl Starter {
                 // A signal to the group of this process, such as Ctrl-C, is for it alone: it ends the child.
                 command.process_group(0);
                 let (child, pidfd) = spawn(&mut command)?;
-                Ok(Process::new(child.id(), pidfd, StatusSource::Own(child), Arc::default()))
+                Ok(ChildProcess::new(child.id(), pidfd, StatusSource::Own(child), Arc::default()))
             }
             Self::Spawner(spawner) => {
                 let child = spawner.spawn(verb, &input, &[output, errors])?;
-                Ok(Process::new(child.pid, child.pidfd, StatusSource::Spawner(child.status), child.was_frozen))
+                Ok(ChildProcess::new(child.pid, child.pidfd, StatusSource::Spawner(child.status), child.was_frozen))
             }
             Self::Unavailable(reason) => Err(io::Error::other(reason.to_string())),
         }
@@ -162,7 +162,7 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<(std::process::Child, O
     }
 }
 
-impl Process {
+impl ChildProcess {
     fn new(pid: u32, pidfd: OwnedFd, status: StatusSource, was_frozen: Arc<AtomicBool>) -> Self {
         Self { pid, pidfd, status, last_words: None, was_frozen, _counted: CountedProcess::new(pid) }
     }
@@ -199,7 +199,7 @@ impl Process {
     }
 }
 
-impl AsFd for Process {
+impl AsFd for ChildProcess {
     /// The pidfd, which is readable when the process has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()

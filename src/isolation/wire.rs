@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_engine::backend::{ComputeTime, Format, LoadError, LoadOptions, ModelFiles, Runtime, Signature};
+use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, ModelFormat, Runtime, Signature};
 use ledge_engine::files::FileFacts;
 use ledge_engine::pipeline::chain::LeaseId;
 use ledge_engine::pipeline::setup::PipelineSetup;
@@ -14,7 +14,7 @@ use ledge_engine::warm_up::WarmUp;
 use ledge_sandbox::SealReport;
 use serde::{Deserialize, Serialize};
 
-use crate::lane::{LaneError, Place, Writer};
+use crate::job_channel::{AreaWriter, ByteRange, LaneError};
 
 /// A model in a child, by a number that the daemon gave it.
 pub type ModelId = u64;
@@ -65,7 +65,7 @@ impl LanePlace {
 
 /// An order of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Order {
+pub enum ChildOrder {
     Load(Box<LoadOrder>),
     Unload(ModelId),
     Bind(PipelineId, Box<PipelineSetup>),
@@ -77,7 +77,7 @@ pub enum Order {
         job: u32,
     },
     /// Read a model file for its facts. The open file follows.
-    Read(ReadId, Format),
+    Read(ReadId, ModelFormat),
     /// Load the library of a runtime.
     Open(u64, Runtime),
 }
@@ -97,7 +97,7 @@ pub struct LoadOrder {
 
 /// A message of a child: its seal, first of all, and then the result of each order that has one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Done {
+pub enum ChildMessage {
     Sealed(SealReport),
     Loaded(ModelId, Result<LoadedFacts, LoadError>),
     Bound(PipelineId, Result<(), String>),
@@ -131,7 +131,7 @@ pub enum JobHead {
         pipeline: PipelineId,
         input: WorkHead,
         /// The large bytes of the input.
-        places: Vec<Place>,
+        places: Vec<ByteRange>,
         outputs: Vec<usize>,
         own: usize,
         is_wide: bool,
@@ -145,12 +145,12 @@ pub enum JobHead {
 pub struct TensorHead {
     pub datatype: DataType,
     pub shape: Vec<usize>,
-    pub place: Place,
+    pub place: ByteRange,
 }
 
 impl TensorHead {
     /// Writes the bytes of `tensor` into an area.
-    pub fn write(tensor: &Tensor, area: &mut Writer<'_>) -> Result<Self, LaneError> {
+    pub fn write(tensor: &Tensor, area: &mut AreaWriter<'_>) -> Result<Self, LaneError> {
         let place = area.put(tensor.data())?;
         Ok(Self { datatype: tensor.datatype(), shape: tensor.shape().to_vec(), place })
     }
@@ -190,9 +190,9 @@ pub fn fuzz_child_message(data: &[u8]) -> bool {
     }
     match data.split_first() {
         Some((kind, bytes)) if kind.is_multiple_of(2) => {
-            let Some(done) = message::<Done>(bytes) else { return false };
-            if let Done::Read(_, Ok(facts)) = done {
-                for format in [Format::Onnx, Format::OpenVinoIr, Format::TfLite] {
+            let Some(done) = message::<ChildMessage>(bytes) else { return false };
+            if let ChildMessage::Read(_, Ok(facts)) = done {
+                for format in [ModelFormat::Onnx, ModelFormat::OpenVinoIr, ModelFormat::TfLite] {
                     if facts.check(format).is_ok() {
                         assert_sound(&facts);
                     }

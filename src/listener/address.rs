@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use ledge_base::toml_check::{Problem, from_text};
+use ledge_base::toml_check::{ValueProblem, from_text};
 use serde::de::{SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -154,7 +154,7 @@ impl Serialize for SocketMode {
 }
 
 /// The mistakes in the addresses of a section, with keys within it.
-pub fn problems(listen: &[ListenAddress]) -> Vec<Problem> {
+pub fn problems(listen: &[ListenAddress]) -> Vec<ValueProblem> {
     let mut problems = Vec::new();
     for (index, address) in listen.iter().enumerate() {
         let problem = if listen.iter().take(index).any(|earlier| earlier.conflicts_with(address)) {
@@ -175,7 +175,7 @@ pub fn problems(listen: &[ListenAddress]) -> Vec<Problem> {
                 _ => continue,
             }
         };
-        problems.push(Problem::new(format!("listen[{index}]"), problem));
+        problems.push(ValueProblem::new(format!("listen[{index}]"), problem));
     }
     problems
 }

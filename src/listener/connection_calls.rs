@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 /// The calls of one connection.
 #[derive(Debug, Clone, Default)]
-pub struct ConnectionCalls(Arc<CallCounts>);
+pub struct ConnectionCalls(Arc<ConnectionCounts>);
 
 #[derive(Debug)]
-struct CallCounts {
+struct ConnectionCounts {
     begun: AtomicU64,
     /// Calls whose whole answer was taken or dropped.
     ended: AtomicU64,
@@ -32,9 +32,9 @@ struct CallCounts {
 
 /// Counts one call as open, until its whole answer was taken or dropped.
 #[derive(Debug)]
-pub struct CallGuard(Arc<CallCounts>);
+pub struct CallGuard(Arc<ConnectionCounts>);
 
-impl Default for CallCounts {
+impl Default for ConnectionCounts {
     fn default() -> Self {
         Self {
             begun: AtomicU64::default(),
@@ -48,7 +48,7 @@ impl Default for CallCounts {
     }
 }
 
-impl CallCounts {
+impl ConnectionCounts {
     fn changed(&self) -> MutexGuard<'_, Instant> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,7 +57,7 @@ impl CallCounts {
 impl ConnectionCalls {
     /// The calls of a connection under a limit that sets `is_room_wanted`.
     pub fn new(is_room_wanted: Arc<AtomicBool>) -> Self {
-        Self(Arc::new(CallCounts { is_room_wanted, ..CallCounts::default() }))
+        Self(Arc::new(ConnectionCounts { is_room_wanted, ..ConnectionCounts::default() }))
     }
 
     /// Begins a call.

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use ledge_identity::access::Access;
-use ledge_part::{Environment, Part};
+use ledge_part::{Environment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::tls::{self, ServerTls};
 
-impl Part for ServerTls {
+impl Subsystem for ServerTls {
     fn name(&self) -> &'static str {
         "https"
     }

@@ -4,13 +4,13 @@ use std::fmt::Error;
 
 use ledge_identity::access::Access;
 use ledge_isolation::ChildUsage;
-use ledge_part::metrics::{Labels, family, gauge_value};
+use ledge_part::metrics::{MetricLabels, family, gauge_value};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::repository::statistics::{Counters, Histogram, RefusalReason, SizeHistogram, TimeHistogram, Total};
+use crate::repository::statistics::{Histogram, RefusalReason, SizeHistogram, TimeHistogram, Total, VersionCounters};
 use crate::repository::{LoadedModel, Repository, VersionState};
 use crate::scheduling::instance::InstanceUsage;
 
@@ -41,7 +41,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
         .all_live()
         .into_iter()
         .filter(|model| access.has_model(&model.name))
-        .map(|model| LiveVersion::new(&model))
+        .map(|model| MeasuredVersion::new(&model))
         .collect();
     let mut metrics = ModelMetrics { encoder, live: &live };
     metrics.requests()?;
@@ -63,16 +63,16 @@ fn processes(encoder: &mut DescriptorEncoder<'_>, processes: &[ChildUsage]) -> R
 }
 
 /// A live version, and its counters at one moment.
-struct LiveVersion {
-    labels: Labels,
-    counters: Counters,
+struct MeasuredVersion {
+    labels: MetricLabels,
+    counters: VersionCounters,
     instance_usage: InstanceUsage,
     memory_bytes: Option<u64>,
     is_stand_in: bool,
     is_crashing: bool,
 }
 
-impl LiveVersion {
+impl MeasuredVersion {
     fn new(model: &LoadedModel) -> Self {
         let labels = vec![
             ("model", model.name.to_string()),
@@ -92,7 +92,7 @@ impl LiveVersion {
 
 struct ModelMetrics<'a, 'e> {
     encoder: &'a mut DescriptorEncoder<'e>,
-    live: &'a [LiveVersion],
+    live: &'a [MeasuredVersion],
 }
 
 impl ModelMetrics<'_, '_> {
@@ -179,7 +179,7 @@ impl ModelMetrics<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        sample: impl Fn(&LiveVersion) -> M,
+        sample: impl Fn(&MeasuredVersion) -> M,
     ) -> Result<(), Error> {
         family(self.encoder, name, help, self.live.iter().map(|live| (live.labels.clone(), sample(live))))
     }
@@ -190,7 +190,7 @@ impl ModelMetrics<'_, '_> {
         label: &'static str,
         name: &str,
         help: &str,
-        samples: impl Fn(&LiveVersion) -> [(&'static str, M); N],
+        samples: impl Fn(&MeasuredVersion) -> [(&'static str, M); N],
     ) -> Result<(), Error> {
         let samples = self.live.iter().flat_map(|live| {
             samples(live).map(|(value, sample)| {
@@ -203,7 +203,7 @@ impl ModelMetrics<'_, '_> {
     }
 }
 
-fn lookups(counters: &Counters) -> [(&'static str, Total); 2] {
+fn lookups(counters: &VersionCounters) -> [(&'static str, Total); 2] {
     [("hit", counters.cache_hit), ("miss", counters.cache_miss)]
 }
 

@@ -9,7 +9,7 @@ use ledge_base::config_path;
 use ledge_identity::access::Access;
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
-use ledge_part::{Environment, Part};
+use ledge_part::{Environment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
@@ -39,7 +39,7 @@ impl Section for ResponseCacheConfig {}
 
 impl Section for QuotaConfig {}
 
-impl Part for Serving {
+impl Subsystem for Serving {
     fn name(&self) -> &'static str {
         "inference"
     }

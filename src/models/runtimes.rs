@@ -8,7 +8,7 @@ pub mod seal;
 
 use std::path::PathBuf;
 
-use ledge_base::toml_check::{Problem, in_range};
+use ledge_base::toml_check::{ValueProblem, in_range};
 use ledge_isolation::IsolationSetting;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,11 @@ impl Default for RuntimesConfig {
 
 impl RuntimesConfig {
     /// Settings that no longer mean what they say. The daemon starts with them.
-    pub fn warnings(&self) -> Vec<Problem> {
-        self.isolation.finding().map(|finding| Problem::new("isolation", finding.to_string())).into_iter().collect()
+    pub fn warnings(&self) -> Vec<ValueProblem> {
+        self.isolation
+            .finding()
+            .map(|finding| ValueProblem::new("isolation", finding.to_string()))
+            .into_iter()
+            .collect()
     }
 }

@@ -7,22 +7,23 @@ use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::memory_budget::Account;
 use ledge_base::names::{DeviceName, ModelName};
-use ledge_features::online::{Columns, Ignored, Push, bytes_of_json};
+use ledge_features::online::{FrameColumns, Ignored, Push, bytes_of_json};
 use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;
 use ledge_identity::access::ViewScope;
 use ledge_models::serving::Serving;
 use ledge_part::api_error::ApiError;
-use ledge_protocol::Target;
+use ledge_protocol::ModelTarget;
 use ledge_protocol::call::{self, BodyKind, CallAnswer, INLINE_JSON_BYTES_MAX, InferenceCall};
 use ledge_service::off_thread::blocking;
 
 use super::answer::{self, ReturnPath};
 use super::bindings::{
-    Binding, Extracted, Origin, PushRows, Subject, entities, join_keys, push_rows, request_of_rows, request_of_value,
+    Binding, Extracted, MessageOrigin, MessageParts, PushRows, entities, join_keys, push_rows, request_of_rows,
+    request_of_value,
 };
 use super::client::packet::{Message, Qos};
-use super::client::session::Delivery;
+use super::client::session::PendingDelivery;
 use super::held_bytes::HeldBytesGuard;
 use super::model_wait::ModelWait;
 use super::push::{self, PushError, Pusher};
@@ -46,7 +47,7 @@ pub struct BindingMessage {
     /// The start of the time that its answer may take.
     pub runs_from: Instant,
     /// The delivery to settle when the broker has accepted the answer; `None` when there is nothing to settle.
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<PendingDelivery>,
     /// The QoS of the answer.
     pub qos: Qos,
     /// Set when it may have been answered before.
@@ -94,14 +95,14 @@ struct BindingRows {
     views: Vec<Arc<FeatureView>>,
     push: Push,
     /// The columns among them that are entity keys.
-    entities: Columns,
+    entities: FrameColumns,
     unused: Vec<String>,
 }
 
 /// The rows that a dry run does not push.
 #[derive(Debug)]
 pub struct DryRunRows {
-    pub columns: Columns,
+    pub columns: FrameColumns,
     /// Set when the store would refuse them.
     pub is_refused: bool,
     /// The columns that no feature view has.
@@ -213,7 +214,7 @@ impl BindingMessage {
         }
         let (binding, payload, captures) = (self.binding.clone(), self.payload.clone(), self.captures.clone());
         let device = device.clone();
-        let judge = move || binding.unmet(&Subject::new(Some(&payload), &device), &captures).is_some();
+        let judge = move || binding.unmet(&MessageParts::new(Some(&payload), &device), &captures).is_some();
         parse(self.payload.len(), judge).await
     }
 
@@ -240,7 +241,7 @@ impl BindingMessage {
         &self,
         serving: &Serving,
         device: &DeviceName,
-    ) -> Result<Option<(DryRunRows, Columns)>, (Option<DryRunRows>, ApiError)> {
+    ) -> Result<Option<(DryRunRows, FrameColumns)>, (Option<DryRunRows>, ApiError)> {
         let rows = self.rows(serving, device).await.map_err(|failure| (None, failure))?;
         let Some(BindingRows { push, entities, unused, .. }) = rows else { return Ok(None) };
         let columns = push.columns.clone();
@@ -287,7 +288,7 @@ impl BindingMessage {
         serving: &Serving,
         device: &DeviceName,
         pusher: &Pusher,
-    ) -> Result<Option<Columns>, PushError> {
+    ) -> Result<Option<FrameColumns>, PushError> {
         let Some(rows) = self.rows(serving, device).await.map_err(PushError::Failed)? else { return Ok(None) };
         pusher.push(serving.features(), rows.push, principal(&self.source)).await?;
         serving.features().note_ignored(&rows.views, Ignored::Fields(rows.unused.len()));
@@ -298,11 +299,11 @@ impl BindingMessage {
         let Some(target) = self.binding.config().target() else { return Ok(None) };
         let views = serving.features().registry().targets(&target).map_err(|error| push::failure(&error))?;
         let for_rows = views.clone();
-        let extract = move |binding: &Binding, payload: &Bytes, origin: Origin<'_>| {
+        let extract = move |binding: &Binding, payload: &Bytes, origin: MessageOrigin<'_>| {
             push_rows(binding.config(), &for_rows, payload, origin)
         };
         let PushRows { columns, unused } = self.extract(device, extract).await?;
-        let entities = if self.publish.is_some() { join_keys(&columns, &views) } else { Columns::new() };
+        let entities = if self.publish.is_some() { join_keys(&columns, &views) } else { FrameColumns::new() };
         Ok(Some(BindingRows { views, push: Push { target, columns }, entities, unused }))
     }
 
@@ -310,14 +311,17 @@ impl BindingMessage {
     async fn extract<T: Send + 'static>(
         &self,
         device: &DeviceName,
-        extract: impl FnOnce(&Binding, &Bytes, Origin<'_>) -> Result<T, super::bindings::BindingError> + Send + 'static,
+        extract: impl FnOnce(&Binding, &Bytes, MessageOrigin<'_>) -> Result<T, super::bindings::BindingError>
+        + Send
+        + 'static,
     ) -> Result<T, ApiError> {
         let (binding, payload, captures) = (self.binding.clone(), self.payload.clone(), self.captures.clone());
         let device = device.clone();
         let waited = i64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(i64::MAX);
         let arrived_us = clock::unix_micros().saturating_sub(waited);
         let parsed = if binding.parses() { payload.len() } else { 0 };
-        let work = move || extract(&binding, &payload, Origin { captures: &captures, device: &device, arrived_us });
+        let work =
+            move || extract(&binding, &payload, MessageOrigin { captures: &captures, device: &device, arrived_us });
         parse(parsed, work).await.map_err(|error| bad_request(&error))
     }
 
@@ -326,7 +330,7 @@ impl BindingMessage {
         &self,
         serving: &Serving,
         device: &DeviceName,
-        pushed: Option<Columns>,
+        pushed: Option<FrameColumns>,
     ) -> Result<Option<CallAnswer>, ApiError> {
         let Some(call) = self.call(serving, device, pushed).await? else { return Ok(None) };
         let account = call.account.clone();
@@ -343,7 +347,7 @@ impl BindingMessage {
         let _parsed = account.take(bytes_of_json(&body))?;
         let selected = parse(body.len(), move || binding.answer(&body)).await;
         let selected = selected.map_err(|error| ApiError::with_code(500, error.to_string()))?;
-        answered.body = account.take_anyway(selected.len()).keep(selected);
+        answered.body = account.force_reserve(selected.len()).attach(selected);
         Ok(answered)
     }
 
@@ -352,7 +356,7 @@ impl BindingMessage {
         &self,
         serving: &Serving,
         device: &DeviceName,
-        pushed: Option<Columns>,
+        pushed: Option<FrameColumns>,
     ) -> Result<Option<InferenceCall>, ApiError> {
         let config = self.binding.config();
         let Some((model, _)) = self.binding.model() else { return Ok(None) };
@@ -379,7 +383,7 @@ impl BindingMessage {
         };
 
         Ok(Some(InferenceCall {
-            target: Target { model: model.clone(), version: config.version },
+            target: ModelTarget { model: model.clone(), version: config.version },
             body,
             form,
             prefers_text: false,
@@ -393,9 +397,9 @@ impl BindingMessage {
     }
 
     /// The entity keys of a message that is not pushed.
-    async fn entities(&self, registry: Arc<Registry>, device: &DeviceName) -> Result<Columns, ApiError> {
+    async fn entities(&self, registry: Arc<Registry>, device: &DeviceName) -> Result<FrameColumns, ApiError> {
         if self.binding.config().entities.is_empty() {
-            return Ok(Columns::new());
+            return Ok(FrameColumns::new());
         }
         self.extract(device, move |binding, payload, origin| entities(binding.config(), &registry, payload, origin))
             .await
@@ -406,13 +410,13 @@ impl BindingMessage {
         serving: &Serving,
         model: &ModelName,
         rows: Vec<(String, Vec<serde_json::Value>)>,
-        entities: Columns,
+        entities: FrameColumns,
     ) -> Result<Bytes, ApiError> {
         let model = serving.repository().pin(model, self.binding.config().version);
         let model = model?;
         // The entity keys may be there only for the push.
         let unused = !rows.is_empty() && !model.config.has_features();
-        let entities = if unused { Columns::new() } else { entities };
+        let entities = if unused { FrameColumns::new() } else { entities };
         let body = parse(self.payload.len(), move || request_of_rows(&rows, &model.signature, entities)).await;
         body.map_err(|error| bad_request(&error))
     }

@@ -18,11 +18,11 @@ use ledge_models::serving::Serving;
 use ledge_protocol::call::BodyKind;
 
 pub use self::bare_value::ValueKind;
-pub use self::check::{Effect, KnownModel, Problem, against_model, against_views};
+pub use self::check::{BindingProblem, KnownModel, MisfitEffect, against_model, against_views};
 pub use self::config::{BindingConfig, problems};
 pub use self::extract::{BindingError, Extracted, request_of_rows, request_of_value};
-pub use self::rows::{KeySource, Origin, PushRows, entities, join_keys, push_rows};
-pub use self::when::{Subject, When};
+pub use self::rows::{KeySource, MessageOrigin, PushRows, entities, join_keys, push_rows};
+pub use self::when::{MessageParts, When};
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
 
 /// A valid binding.
@@ -80,7 +80,7 @@ impl Binding {
     }
 
     /// The reason why `when` excludes a message; `None` for one that it takes.
-    pub fn unmet<C: AsRef<str>>(&self, subject: &Subject<'_>, captures: &[C]) -> Option<String> {
+    pub fn unmet<C: AsRef<str>>(&self, subject: &MessageParts<'_>, captures: &[C]) -> Option<String> {
         self.config.when.unmet(subject, captures, self.config.model.as_ref())
     }
 
@@ -148,16 +148,16 @@ pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
             let known = KnownModel { name, config: &model.config, inputs: Some(&inputs) };
             problems.extend(against_model(config, &registry, known));
         }
-        for Problem { key, reason, effect } in problems {
+        for BindingProblem { key, reason, effect } in problems {
             let (binding, problem) = (config.name(), reason);
             match effect {
-                Effect::Refused => {
+                MisfitEffect::Refused => {
                     tracing::warn!(binding, key, problem, "every message of a binding will be refused");
                 }
-                Effect::PartIgnored => {
+                MisfitEffect::PartIgnored => {
                     tracing::warn!(binding, key, problem, "a part of every message of a binding will be ignored");
                 }
-                Effect::OthersErased => {
+                MisfitEffect::OthersErased => {
                     tracing::warn!(binding, key, problem, "every message of a binding will set other features to null");
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Permission;
-use ledge_identity::authentication::{Authenticator, Caller, CredentialError, Lacking, Proof, RequestPermit};
+use ledge_identity::authentication::{Authenticator, Caller, CallerProof, CredentialError, Lacking, RequestPermit};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::audit_event::AuditSink;
 
@@ -83,7 +83,7 @@ pub fn admit(
 }
 
 fn denied(caller: &Caller, lacking: Lacking) -> ApiError {
-    let (principal, is_known) = (&caller.principal, caller.proof != Proof::None);
+    let (principal, is_known) = (&caller.principal, caller.proof != CallerProof::None);
     match (lacking, is_known) {
         (Lacking::Permission, true) => {
             ApiError::with_code(403, format!("{principal} may not call models: this needs the role infer or admin"))

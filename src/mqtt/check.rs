@@ -13,15 +13,15 @@ use ledge_egress::{Content, Egress};
 use serde::Serialize;
 
 use super::bindings::Bindings;
-use super::client::connection::{Connection, ConnectionError, Reader, Writer};
+use super::client::connection::{BrokerConnection, ConnectionError, ConnectionReader, ConnectionWriter};
 use super::client::packet::{
-    ConnAck, Connect, Incoming, Message, Outgoing, Properties, Qos, Reason, RetainHandling, Subscription,
+    ConnAck, Connect, Incoming, Message, Outgoing, Properties, Qos, ReasonCode, RetainHandling, Subscription,
     SubscriptionId, Version,
 };
-use super::client::session::{Event, NextPacket, Outbound, Session};
+use super::client::session::{NextPacket, Outbound, Session, SessionEvent};
 use super::config::MqttConfig;
 use super::connect::{self, ConnectError};
-use super::plan::{Plan, PlanRules, SessionName};
+use super::plan::{PlanRules, SessionName, SubscriptionPlan};
 use super::subscriptions;
 use super::topics::{DeviceTopics, TopicFilter, TopicName};
 
@@ -37,7 +37,7 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The finding of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct StepFinding {
     pub step: CheckStep,
     /// True if the broker grants what the daemon needs, as far as the check can find out.
     pub ok: bool,
@@ -79,7 +79,7 @@ impl CheckStep {
 
 /// The reason why a step has no result.
 #[derive(Debug, thiserror::Error)]
-enum CheckError {
+enum BrokerCheckError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -88,7 +88,7 @@ enum CheckError {
     TooLarge(usize),
 }
 
-impl From<ConnectionError> for CheckError {
+impl From<ConnectionError> for BrokerCheckError {
     fn from(error: ConnectionError) -> Self {
         Self::Connect(error.into())
     }
@@ -115,9 +115,9 @@ pub async fn check(
     egress: &Egress,
     probes: Probes,
     limit: Duration,
-) -> Vec<Finding> {
+) -> Vec<StepFinding> {
     let bindings = Bindings::new(&config.bindings);
-    let mut check = Check {
+    let mut check = BrokerCheck {
         config,
         topics,
         bindings,
@@ -142,7 +142,7 @@ pub fn is_probe(message: &Message) -> bool {
     message.payload.is_empty() && message.topic.as_str().split('/').any(|level| level.starts_with(PROBE_LEVEL))
 }
 
-struct Check<'a> {
+struct BrokerCheck<'a> {
     config: &'a MqttConfig,
     topics: &'a DeviceTopics,
     bindings: Bindings,
@@ -152,7 +152,7 @@ struct Check<'a> {
     /// Distinguishes this check from others.
     tag: String,
     step: CheckStep,
-    findings: Vec<Finding>,
+    findings: Vec<StepFinding>,
 }
 
 /// A subscription that the broker has granted.
@@ -164,7 +164,7 @@ struct Granted {
 }
 
 /// The way in which a message was published.
-enum Published {
+enum PublishResult {
     Accepted,
     /// The broker does not report whether it accepts it.
     Unreported,
@@ -172,17 +172,17 @@ enum Published {
     Refused(String),
 }
 
-impl Check<'_> {
+impl BrokerCheck<'_> {
     fn add_finding(&mut self, ok: bool, detail: impl Into<String>) {
-        self.findings.push(Finding { step: self.step, ok, untested: false, detail: detail.into() });
+        self.findings.push(StepFinding { step: self.step, ok, untested: false, detail: detail.into() });
     }
 
     fn add_untested(&mut self, detail: impl Into<String>) {
-        self.findings.push(Finding { step: self.step, ok: true, untested: true, detail: detail.into() });
+        self.findings.push(StepFinding { step: self.step, ok: true, untested: true, detail: detail.into() });
     }
 
-    fn plan(&self, rules: PlanRules) -> Plan {
-        Plan::new(self.topics, &self.bindings, self.heard, rules)
+    fn plan(&self, rules: PlanRules) -> SubscriptionPlan {
+        SubscriptionPlan::new(self.topics, &self.bindings, self.heard, rules)
     }
 
     /// The CONNECT packet of a session of the check.
@@ -194,7 +194,7 @@ impl Check<'_> {
         Ok(connect)
     }
 
-    async fn run(&mut self) -> Result<(), CheckError> {
+    async fn run(&mut self) -> Result<(), BrokerCheckError> {
         let connect = self.connect_packet(SessionName::Main)?;
         let client_id = connect.client_id.clone();
         let connection = connect::open(self.egress, self.config, self.config.protocol, connect).await?;
@@ -243,7 +243,11 @@ impl Check<'_> {
     }
 
     /// Connects a session besides the main one. `None` if the broker does not accept it.
-    async fn connect_other(&mut self, plan: &Plan, name: SessionName) -> Result<Option<CheckConnection>, CheckError> {
+    async fn connect_other(
+        &mut self,
+        plan: &SubscriptionPlan,
+        name: SessionName,
+    ) -> Result<Option<CheckConnection>, BrokerCheckError> {
         let connect = self.connect_packet(name)?;
         let client_id = connect.client_id.clone();
         let why: Vec<String> = plan.separations(name, &self.bindings).iter().map(ToString::to_string).collect();
@@ -269,7 +273,7 @@ impl Check<'_> {
         }
     }
 
-    fn announced(&mut self, version: Version, broker: &ConnAck, plan: &Plan) {
+    fn announced(&mut self, version: Version, broker: &ConnAck, plan: &SubscriptionPlan) {
         if version == Version::V311 {
             return self.add_finding(true, "a broker of MQTT 3.1.1 does not announce its limits");
         }
@@ -302,7 +306,7 @@ impl Check<'_> {
         connection: &mut CheckConnection,
         wanted: &[Subscription],
         index: usize,
-    ) -> Result<Vec<Granted>, CheckError> {
+    ) -> Result<Vec<Granted>, BrokerCheckError> {
         let group: DeviceName = format!("check-{}", self.tag).parse()?;
         let harmless = |subscription: &Subscription| {
             let filter = &subscription.filter;
@@ -342,7 +346,7 @@ impl Check<'_> {
         granted: &[Granted],
         version: Version,
         broker: &ConnAck,
-    ) -> Result<(), CheckError> {
+    ) -> Result<(), BrokerCheckError> {
         let mut expected = Vec::new();
         for subscription in granted {
             let filter = &subscription.filter;
@@ -355,12 +359,12 @@ impl Check<'_> {
             }
             let Some(main) = connections.first_mut() else { return Ok(()) };
             match main.publish(topic.clone(), Bytes::new(), Properties::default(), broker).await {
-                Ok(Published::Refused(reason)) => self.add_untested(format!(
+                Ok(PublishResult::Refused(reason)) => self.add_untested(format!(
                     "{filter}: not tested, since this box may not publish to {topic} ({reason}). Publish there with \
                      another client to see whether its messages come"
                 )),
                 Ok(published) => expected.push((subscription, topic, published)),
-                Err(CheckError::Connect(ConnectError::Connection(ConnectionError::Ended))) => {
+                Err(BrokerCheckError::Connect(ConnectError::Connection(ConnectionError::Ended))) => {
                     self.add_untested(format!(
                         "{filter}: not tested, since the broker closed the connection after a message to {topic}, as some \
                          do when publishing is not allowed"
@@ -386,7 +390,7 @@ impl Check<'_> {
             match published {
                 _ if came => self.add_finding(true, format!("{filter}: a message to {topic} came back")),
                 _ if nameless => self.nameless(filter, topic),
-                Published::Accepted if version == Version::V5 => self.add_finding(
+                PublishResult::Accepted if version == Version::V5 => self.add_finding(
                     false,
                     format!(
                         "{filter}: granted, but a message to {topic} did not come back: the broker withholds it. Allow \
@@ -426,22 +430,22 @@ impl Check<'_> {
         connection: &mut CheckConnection,
         version: Version,
         broker: &ConnAck,
-    ) -> Result<(), CheckError> {
+    ) -> Result<(), BrokerCheckError> {
         let topic = DeviceTopics::result(&self.topics.device, &CHECK_MODEL.parse()?);
         let properties = Properties { content_type: Some("application/json".to_owned()), ..Properties::default() };
         let (ok, result) = match connection.publish(topic.clone(), CHECK_PAYLOAD.into(), properties, broker).await {
-            Ok(Published::Refused(reason)) => (false, format!("refused, {reason}")),
-            Ok(Published::Accepted) if version == Version::V311 => {
+            Ok(PublishResult::Refused(reason)) => (false, format!("refused, {reason}")),
+            Ok(PublishResult::Accepted) if version == Version::V311 => {
                 (true, "acknowledged; a broker of MQTT 3.1.1 cannot report that it is not allowed".to_owned())
             }
-            Ok(Published::Accepted) if connection.has_no_subscriber => {
+            Ok(PublishResult::Accepted) if connection.has_no_subscriber => {
                 (true, "accepted; it has no subscriber now".to_owned())
             }
-            Ok(Published::Accepted) => (true, "accepted".to_owned()),
-            Ok(Published::Unreported) => {
+            Ok(PublishResult::Accepted) => (true, "accepted".to_owned()),
+            Ok(PublishResult::Unreported) => {
                 (true, "sent; with QoS 0 a broker does not report whether it accepts a message".to_owned())
             }
-            Err(CheckError::Connect(ConnectError::Connection(ConnectionError::Ended))) => {
+            Err(BrokerCheckError::Connect(ConnectError::Connection(ConnectionError::Ended))) => {
                 let result = "the broker closed the connection, as some do when publishing is not allowed";
                 self.add_finding(false, format!("{topic}: {result}"));
                 return Err(ConnectionError::Ended.into());
@@ -464,8 +468,8 @@ fn probe_topic(filter: &TopicFilter, tag: &str) -> Option<TopicName> {
 
 /// An open connection with its session.
 struct CheckConnection {
-    reader: Reader,
-    writer: Writer,
+    reader: ConnectionReader,
+    writer: ConnectionWriter,
     session: Session,
     /// The messages that came, with the identifiers of their subscriptions.
     came: Vec<(TopicName, Vec<SubscriptionId>)>,
@@ -474,8 +478,8 @@ struct CheckConnection {
 }
 
 impl CheckConnection {
-    fn new(connection: Connection) -> Self {
-        let Connection { reader, writer, accepted, .. } = connection;
+    fn new(connection: BrokerConnection) -> Self {
+        let BrokerConnection { reader, writer, accepted, .. } = connection;
         let mut session = Session::default();
         session.connected(&accepted);
         Self { reader, writer, session, came: Vec::new(), has_no_subscriber: false }
@@ -488,7 +492,7 @@ impl CheckConnection {
         payload: Bytes,
         properties: Properties,
         broker: &ConnAck,
-    ) -> Result<Published, CheckError> {
+    ) -> Result<PublishResult, BrokerCheckError> {
         let message = Message { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
         self.session.publish(Outbound { message, content: Content::Answer, settles: None });
         let taken = if broker.maximum_qos == Qos::AtMostOnce {
@@ -500,25 +504,25 @@ impl CheckConnection {
             };
             self.wait(is_ack).await
         };
-        self.has_no_subscriber = matches!(taken, Ok(Some(Reason::NO_MATCHING_SUBSCRIBERS)));
+        self.has_no_subscriber = matches!(taken, Ok(Some(ReasonCode::NO_MATCHING_SUBSCRIBERS)));
         match taken {
-            Ok(Some(reason)) if reason.is_failure() => Ok(Published::Refused(reason.to_string())),
-            Ok(Some(_)) => Ok(Published::Accepted),
-            Ok(None) => Ok(Published::Unreported),
-            Err(CheckError::Connect(ConnectError::Connection(ConnectionError::NotPermitted(reason)))) => {
-                Ok(Published::Refused(reason))
+            Ok(Some(reason)) if reason.is_failure() => Ok(PublishResult::Refused(reason.to_string())),
+            Ok(Some(_)) => Ok(PublishResult::Accepted),
+            Ok(None) => Ok(PublishResult::Unreported),
+            Err(BrokerCheckError::Connect(ConnectError::Connection(ConnectionError::NotPermitted(reason)))) => {
+                Ok(PublishResult::Refused(reason))
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn send(&mut self) -> Result<(), CheckError> {
+    async fn send(&mut self) -> Result<(), BrokerCheckError> {
         while let Some(step) = self.session.next(|packet| self.writer.size(packet)) {
             match step {
                 NextPacket::Send(content, packet) => self.writer.put(content, &packet)?,
                 NextPacket::TooLarge(Outbound { message, .. }) => {
                     let packet = Outgoing::Publish { message, packet_id: None, duplicate: false };
-                    return Err(CheckError::TooLarge(self.writer.size(&packet)));
+                    return Err(BrokerCheckError::TooLarge(self.writer.size(&packet)));
                 }
             }
         }
@@ -527,19 +531,21 @@ impl CheckConnection {
 
     /// Waits for a packet for which `wanted` returns a value. Messages that come meanwhile are acknowledged, so that the
     /// broker goes on: the daemon has a session of its own, and gets them too.
-    async fn wait<T>(&mut self, wanted: impl Fn(&Incoming) -> Option<T>) -> Result<T, CheckError> {
+    async fn wait<T>(&mut self, wanted: impl Fn(&Incoming) -> Option<T>) -> Result<T, BrokerCheckError> {
         loop {
             self.send().await?;
             let packet = self.reader.next().await?;
             let found = wanted(&packet);
             match self.session.receive(packet) {
-                Event::Disconnected(reason, text) => return Err(ConnectionError::Disconnected { reason, text }.into()),
-                Event::Message(received, delivery) => {
+                SessionEvent::Disconnected(reason, text) => {
+                    return Err(ConnectionError::Disconnected { reason, text }.into());
+                }
+                SessionEvent::Message(received, delivery) => {
                     if received.message.payload.is_empty() {
                         self.came.push((received.message.topic, received.subscription_ids));
                     }
                     if let Some(delivery) = delivery {
-                        self.session.settle(delivery, Reason::SUCCESS);
+                        self.session.settle(delivery, ReasonCode::SUCCESS);
                     }
                 }
                 _ => {}
@@ -555,7 +561,7 @@ impl CheckConnection {
         &mut self,
         wanted: &[(&Granted, &TopicName)],
         until: Instant,
-    ) -> Result<(), CheckError> {
+    ) -> Result<(), BrokerCheckError> {
         while !wanted.iter().all(|(subscription, topic)| self.has(subscription, topic)) {
             let message = self.wait(|packet| matches!(packet, Incoming::Publish(_)).then_some(()));
             match tokio::time::timeout_at(until.into(), message).await {

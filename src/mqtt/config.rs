@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
 use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
 use ledge_part::section::Section;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -212,9 +212,9 @@ impl Section for MqttConfig {
         self.tls.resolve(root);
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: String| problems.push(Problem::new(key, problem));
+        let mut wrong = |key: &str, problem: String| problems.push(ValueProblem::new(key, problem));
         if let Some(broker) = &self.broker {
             for (key, file) in self.tls.keys() {
                 if !broker.tls && file.is_some() {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use ledge_base::secret::{SecretError, SecretFile};
 use ledge_egress::{Content, Destination, Egress};
 
-use super::client::connection::{Connection, ConnectionError, Writer};
-use super::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
+use super::client::connection::{BrokerConnection, ConnectionError, ConnectionWriter};
+use super::client::packet::{Connect, Message, Outgoing, Properties, Qos, ReasonCode, Version};
 use super::config::{MqttConfig, Protocol};
 use super::plan::SessionName;
 use super::request::MESSAGE_HEAD_BYTES;
@@ -50,7 +50,7 @@ pub enum ConnectError {
 impl ConnectError {
     /// Returns `true` if another client of the same name has taken over the session.
     pub fn is_takeover(&self) -> bool {
-        matches!(self, Self::Connection(ConnectionError::Disconnected { reason: Reason::SESSION_TAKEN_OVER, .. }))
+        matches!(self, Self::Connection(ConnectionError::Disconnected { reason: ReasonCode::SESSION_TAKEN_OVER, .. }))
     }
 }
 
@@ -101,13 +101,13 @@ pub async fn open(
     config: &MqttConfig,
     protocol: Protocol,
     mut connect: Connect,
-) -> Result<Connection, ConnectionError> {
+) -> Result<BrokerConnection, ConnectionError> {
     let to = destination(config);
     if !egress.permits(&to, Content::Presence) {
         connect.will = None;
     }
     let max_packet = config.max_payload_bytes.saturating_add(MESSAGE_HEAD_BYTES);
-    let mut opening = Opening { egress, to, connect, max_packet };
+    let mut opening = OpeningConnection { egress, to, connect, max_packet };
     match protocol {
         Protocol::V5 => opening.open(Version::V5, CONNACK_TIMEOUT).await,
         Protocol::V311 => opening.open(Version::V311, CONNACK_TIMEOUT).await,
@@ -116,17 +116,17 @@ pub async fn open(
 }
 
 /// A connection to be opened.
-struct Opening<'a> {
+struct OpeningConnection<'a> {
     egress: &'a Egress,
     to: Destination,
     connect: Connect,
     max_packet: usize,
 }
 
-impl Opening<'_> {
-    async fn open_any(&mut self) -> Result<Connection, ConnectionError> {
+impl OpeningConnection<'_> {
+    async fn open_any(&mut self) -> Result<BrokerConnection, ConnectionError> {
         match self.open(Version::V5, AUTO_TIMEOUT).await {
-            Err(ConnectionError::Refused { reason: Reason::UNSUPPORTED_VERSION, .. }) => {
+            Err(ConnectionError::Refused { reason: ReasonCode::UNSUPPORTED_VERSION, .. }) => {
                 self.open(Version::V311, CONNACK_TIMEOUT).await
             }
             // A broker of 3.1.1 should answer that it does not support MQTT 5, but some only close the connection.
@@ -139,7 +139,7 @@ impl Opening<'_> {
     /// Connects to a broker that did not answer a CONNECT in MQTT 5. One that is only slow, or was for a moment, is told
     /// apart by a second attempt in MQTT 5, after it has answered one in 3.1.1: a box that speaks 3.1.1 gets no response
     /// topics.
-    async fn open_silent(&mut self) -> Result<Connection, ConnectionError> {
+    async fn open_silent(&mut self) -> Result<BrokerConnection, ConnectionError> {
         let began = Instant::now();
         let older = self.open(Version::V311, CONNACK_TIMEOUT).await?;
         let patience = AUTO_TIMEOUT.max(began.elapsed() * SLOW_FACTOR);
@@ -161,14 +161,14 @@ impl Opening<'_> {
     }
 
     /// Connects with one version, with as much of the last will as the broker supports.
-    async fn open(&mut self, version: Version, timeout: Duration) -> Result<Connection, ConnectionError> {
+    async fn open(&mut self, version: Version, timeout: Duration) -> Result<BrokerConnection, ConnectionError> {
         loop {
             let (connect, max_packet) = (self.connect.clone(), self.max_packet);
-            let opened = Connection::open(self.egress, &self.to, version, connect, max_packet, timeout).await;
+            let opened = BrokerConnection::open(self.egress, &self.to, version, connect, max_packet, timeout).await;
             let Err(ConnectionError::Refused { reason, .. }) = &opened else { return opened };
             let again = match (*reason, &mut self.connect.will) {
-                (Reason::RETAIN_NOT_SUPPORTED, Some(will)) => std::mem::replace(&mut will.retain, false),
-                (Reason::QOS_NOT_SUPPORTED, Some(will)) => {
+                (ReasonCode::RETAIN_NOT_SUPPORTED, Some(will)) => std::mem::replace(&mut will.retain, false),
+                (ReasonCode::QOS_NOT_SUPPORTED, Some(will)) => {
                     std::mem::replace(&mut will.qos, Qos::AtMostOnce) != Qos::AtMostOnce
                 }
                 _ => false,
@@ -181,8 +181,8 @@ impl Opening<'_> {
 }
 
 /// Ends a connection in order: the last will is withheld.
-pub async fn disconnect(mut writer: Writer) -> Result<(), ConnectionError> {
-    writer.put(Content::Protocol, &Outgoing::Disconnect { reason: Reason::SUCCESS })?;
+pub async fn disconnect(mut writer: ConnectionWriter) -> Result<(), ConnectionError> {
+    writer.put(Content::Protocol, &Outgoing::Disconnect { reason: ReasonCode::SUCCESS })?;
     writer.flush().await?;
     writer.close().await;
     tracing::debug!("disconnected from the broker");

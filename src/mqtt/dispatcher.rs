@@ -22,15 +22,15 @@ use self::binding_messages::LimitedBinding;
 use super::answer::{self, ReturnPath};
 use super::bindings::{Binding, Bindings};
 use super::check;
-use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, ReceivedMessage};
-use super::client::session::{Delivery, Event, NextPacket, Outbound, Session};
+use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, ReasonCode, ReceivedMessage};
+use super::client::session::{NextPacket, Outbound, PendingDelivery, Session, SessionEvent};
 use super::config::MqttConfig;
 use super::held_bytes::{HeldBytes, HeldBytesGuard};
 use super::model_wait::ModelWait;
-use super::plan::{Plan, SessionName};
-use super::publisher::Listener;
+use super::plan::{SessionName, SubscriptionPlan};
+use super::publisher::TopicListener;
 use super::push::Pusher;
-use super::request::{Request, UnansweredReason, overload, too_large};
+use super::request::{CallMessage, UnansweredReason, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 
@@ -64,7 +64,7 @@ pub struct DispatcherParts {
     /// Receives the platform's hints.
     pub updates: Option<Updates>,
     /// The topics that other parts hear.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<TopicListener>,
     /// The bytes of the messages of all sessions.
     pub held: HeldBytes,
     pub shutdown: Shutdown,
@@ -76,7 +76,7 @@ pub struct Dispatcher {
     topics: DeviceTopics,
     /// The session of this dispatcher, and all subscriptions of this box.
     name: SessionName,
-    plan: Arc<Plan>,
+    plan: Arc<SubscriptionPlan>,
     subscriptions: Subscriptions,
     /// All bindings of this box.
     bindings: Vec<LimitedBinding>,
@@ -90,7 +90,7 @@ pub struct Dispatcher {
     statistics: MessageStatistics,
     /// Receives the platform's hints.
     updates: Option<Updates>,
-    listeners: Vec<Listener>,
+    listeners: Vec<TopicListener>,
     session: Session,
     results: UnboundedSender<FinishedMessage>,
     finished: UnboundedReceiver<FinishedMessage>,
@@ -112,7 +112,7 @@ pub struct Dispatcher {
 /// A message whose work has ended.
 #[derive(Debug)]
 pub struct FinishedMessage {
-    delivery: Option<Delivery>,
+    delivery: Option<PendingDelivery>,
     answer: Option<Message>,
     held: Option<HeldBytesGuard>,
     /// The binding that failed, and the error.
@@ -159,7 +159,7 @@ impl Dispatcher {
         topics: DeviceTopics,
         bindings: &Bindings,
         config: &MqttConfig,
-        (name, plan): (SessionName, Arc<Plan>),
+        (name, plan): (SessionName, Arc<SubscriptionPlan>),
         parts: DispatcherParts,
     ) -> Self {
         let DispatcherParts { serving, authenticator, statistics, updates, listeners, held, shutdown } = parts;
@@ -225,19 +225,19 @@ impl Dispatcher {
         self.session.disconnected();
     }
 
-    pub fn plan(&self) -> &Arc<Plan> {
+    pub fn plan(&self) -> &Arc<SubscriptionPlan> {
         &self.plan
     }
 
     /// Takes another plan on this connection.
-    pub fn replan(&mut self, plan: &Arc<Plan>) {
+    pub fn replan(&mut self, plan: &Arc<SubscriptionPlan>) {
         self.set_plan(plan);
         self.subscriptions.leave_others(&mut self.session);
         self.subscriptions.ask(&mut self.session, self.knows_shared);
     }
 
     /// Takes another plan, from the next connection on.
-    pub fn set_plan(&mut self, plan: &Arc<Plan>) {
+    pub fn set_plan(&mut self, plan: &Arc<SubscriptionPlan>) {
         if self.plan != *plan {
             self.subscriptions = Subscriptions::new(plan, self.name);
             self.plan = plan.clone();
@@ -314,30 +314,30 @@ impl Dispatcher {
     }
 
     /// Handles a packet. The error is the reason of the broker's DISCONNECT.
-    pub fn receive(&mut self, packet: Incoming, now: Instant) -> Result<(), (Reason, Option<String>)> {
+    pub fn receive(&mut self, packet: Incoming, now: Instant) -> Result<(), (ReasonCode, Option<String>)> {
         match self.session.receive(packet) {
-            Event::Message(received, delivery) => self.message(received, delivery, now),
-            Event::Unusable(reason) => {
+            SessionEvent::Message(received, delivery) => self.message(received, delivery, now),
+            SessionEvent::Unusable(reason) => {
                 self.statistics.ignored(messages::Unanswered::Invalid);
                 if let Some(suppressed) = self.log_limiter.take(("unusable", 0), now) {
                     tracing::warn!(reason, suppressed, "message ignored: it cannot be read");
                 }
             }
-            Event::Refused(outbound, reason) => {
+            SessionEvent::Refused(outbound, reason) => {
                 self.statistics.answer_refused();
                 if let Some(suppressed) = self.log_limiter.take(("refused", reason.0.into()), now) {
                     let (topic, reason) = (outbound.message.topic, reason.to_string());
                     tracing::error!(%topic, reason, suppressed, "the broker refused a message");
                 }
             }
-            Event::Subscribed(filters) => self.subscribed(&filters, now),
-            Event::Disconnected(reason, text) => return Err((reason, text)),
-            Event::None => {}
+            SessionEvent::Subscribed(filters) => self.subscribed(&filters, now),
+            SessionEvent::Disconnected(reason, text) => return Err((reason, text)),
+            SessionEvent::None => {}
         }
         Ok(())
     }
 
-    fn subscribed(&mut self, filters: &[(TopicFilter, Reason)], now: Instant) {
+    fn subscribed(&mut self, filters: &[(TopicFilter, ReasonCode)], now: Instant) {
         for (filter, reason) in filters {
             let Some(index) = self.subscriptions.note(filter, *reason) else { continue };
             let kind = ("subscription", u32::try_from(index).unwrap_or(u32::MAX));
@@ -347,7 +347,7 @@ impl Dispatcher {
         }
     }
 
-    fn message(&mut self, received: ReceivedMessage, delivery: Option<Delivery>, now: Instant) {
+    fn message(&mut self, received: ReceivedMessage, delivery: Option<PendingDelivery>, now: Instant) {
         // Leave it unsettled: the broker delivers it again when this box is back.
         if self.closing {
             return;
@@ -360,7 +360,7 @@ impl Dispatcher {
         }
         if let Some(route) = self.topics.route(&received.message.topic) {
             if check::is_probe(&received.message) {
-                return self.settle(delivery, Reason::SUCCESS);
+                return self.settle(delivery, ReasonCode::SUCCESS);
             }
             return self.request(route, received, delivery, now);
         }
@@ -377,13 +377,13 @@ impl Dispatcher {
         if bindings.is_empty() {
             // A part hears it, or the broker still has a subscription of an earlier configuration.
             tracing::debug!(topic = %received.message.topic, "message settled: no binding takes it");
-            return self.settle(delivery, Reason::SUCCESS);
+            return self.settle(delivery, ReasonCode::SUCCESS);
         }
         self.binding_message(received, &bindings, delivery, now);
     }
 
     /// Handles the platform's hint that there is something new. Its content has no authority and is not read.
-    fn hint(&mut self, received: &ReceivedMessage, delivery: Option<Delivery>, now: Instant) {
+    fn hint(&mut self, received: &ReceivedMessage, delivery: Option<PendingDelivery>, now: Instant) {
         if received.message.payload.len() > HINT_MAX_BYTES || received.oversized.is_some() {
             self.statistics.ignored(messages::Unanswered::Invalid);
             if let Some(suppressed) = self.log_limiter.take(("hint", 0), now) {
@@ -393,7 +393,7 @@ impl Dispatcher {
             // An empty payload only clears a retained message.
             updates.check_soon();
         }
-        self.settle(delivery, Reason::SUCCESS);
+        self.settle(delivery, ReasonCode::SUCCESS);
     }
 
     /// The refusal of a message before it is read: it is too large, or memory is full.
@@ -405,7 +405,7 @@ impl Dispatcher {
         &mut self,
         route: Result<InferRoute, InvalidRoute>,
         received: ReceivedMessage,
-        delivery: Option<Delivery>,
+        delivery: Option<PendingDelivery>,
         now: Instant,
     ) {
         let of_group = route.as_ref().is_ok_and(|route| Some(&route.owner) == self.topics.group.as_ref());
@@ -414,7 +414,7 @@ impl Dispatcher {
 
         let refused = refusal.is_some();
         let bindings = self.bindings.iter().map(|limited| &limited.binding);
-        let request = Request::read(route, received, now, refusal).and_then(|request| {
+        let request = CallMessage::read(route, received, now, refusal).and_then(|request| {
             // Spend nothing more on a refused request.
             let request =
                 if refused { request } else { request.admitted(&self.authenticator, self.serving.audit(), now) };
@@ -462,14 +462,20 @@ impl Dispatcher {
     }
 
     /// Counts a message as in progress until the guard is dropped and its end is taken.
-    fn begin(&mut self, delivery: Option<Delivery>, path: Option<(ReturnPath, DeviceName)>) -> FinishGuard {
+    fn begin(&mut self, delivery: Option<PendingDelivery>, path: Option<(ReturnPath, DeviceName)>) -> FinishGuard {
         self.in_progress += 1;
         let finished =
             FinishedMessage { delivery, answer: None, held: None, failed: None, pushed: false, skipped: false };
         FinishGuard { results: self.results.clone(), finished: Some(finished), path }
     }
 
-    fn leave_unanswered(&mut self, topic: &TopicName, why: UnansweredReason, delivery: Option<Delivery>, now: Instant) {
+    fn leave_unanswered(
+        &mut self,
+        topic: &TopicName,
+        why: UnansweredReason,
+        delivery: Option<PendingDelivery>,
+        now: Instant,
+    ) {
         self.statistics.ignored(match why {
             UnansweredReason::Answer | UnansweredReason::ForbiddenResponseTopic => messages::Unanswered::Loop,
             UnansweredReason::Retained | UnansweredReason::InvalidResponseTopic | UnansweredReason::NoModel => {
@@ -479,10 +485,10 @@ impl Dispatcher {
         if let Some(suppressed) = self.log_limiter.take(("request", why as u32), now) {
             tracing::warn!(%topic, reason = %why, suppressed, "request not answered");
         }
-        self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
+        self.settle(delivery, ReasonCode::IMPLEMENTATION_SPECIFIC);
     }
 
-    fn settle(&mut self, delivery: Option<Delivery>, reason: Reason) {
+    fn settle(&mut self, delivery: Option<PendingDelivery>, reason: ReasonCode) {
         if let Some(delivery) = delivery {
             self.session.settle(delivery, reason);
         }
@@ -519,13 +525,13 @@ impl Dispatcher {
 
             match answer {
                 Some(answer) => self.answer(answer, delivery, now),
-                None => self.settle(delivery, Reason::SUCCESS),
+                None => self.settle(delivery, ReasonCode::SUCCESS),
             }
             next = self.finished.try_recv().ok();
         }
     }
 
-    fn answer(&mut self, mut message: Message, delivery: Option<Delivery>, now: Instant) {
+    fn answer(&mut self, mut message: Message, delivery: Option<PendingDelivery>, now: Instant) {
         if self.session.outbox_bytes() + message.payload.len() > self.limits.memory_bytes {
             // No memory even for the error: the broker accepts nothing, and a message of QoS 0 may get lost.
             if message.qos == Qos::AtMostOnce && self.session.outbox_bytes() > self.limits.memory_bytes {
@@ -537,11 +543,11 @@ impl Dispatcher {
                         "answer dropped: too many answers wait for the broker (mqtt.max_memory_bytes)"
                     );
                 }
-                return self.settle(delivery, Reason::SUCCESS);
+                return self.settle(delivery, ReasonCode::SUCCESS);
             }
             if !self.takes_errors(&message.topic) {
                 self.statistics.ignored(messages::Unanswered::Overload);
-                return self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
+                return self.settle(delivery, ReasonCode::IMPLEMENTATION_SPECIFIC);
             }
             answer::replace(&mut message, &overload());
         }
@@ -574,7 +580,7 @@ impl Dispatcher {
                         continue;
                     }
                     self.log_too_large(message.topic, bytes, content, now);
-                    self.settle(settles, Reason::UNSPECIFIED_ERROR);
+                    self.settle(settles, ReasonCode::UNSPECIFIED_ERROR);
                 }
             }
         }
@@ -609,7 +615,7 @@ impl Dispatcher {
         }
         if let Some(packet_id) = packet_id {
             // It is logged above.
-            let _ = self.session.receive(Incoming::PubAck { packet_id, reason: Reason::NOT_AUTHORIZED });
+            let _ = self.session.receive(Incoming::PubAck { packet_id, reason: ReasonCode::NOT_AUTHORIZED });
         }
     }
 

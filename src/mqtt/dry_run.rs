@@ -11,10 +11,10 @@ use ledge_models::serving::Serving;
 use ledge_part::api_error::ApiError;
 
 use super::binding_message::{BindingMessage, Dismissal, DryRunRows};
-use super::bindings::{Binding, BindingConfig, Bindings, Subject};
+use super::bindings::{Binding, BindingConfig, Bindings, MessageParts};
 use super::client::packet::{Message, PacketId, Properties, Qos, ReceivedMessage};
 use super::held_bytes::HeldBytes;
-use super::request::{Request, too_large};
+use super::request::{CallMessage, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 
 /// A box without a broker.
@@ -116,7 +116,7 @@ impl DryRun<'_> {
         };
         let not_loaded = self.load(model.as_ref()).await;
         let refusal = too_large(&received, self.max_payload);
-        let request = Request::read(route, received, Instant::now(), refusal)
+        let request = CallMessage::read(route, received, Instant::now(), refusal)
             .map(|request| request.admitted(self.authenticator, self.serving.audit(), Instant::now()))
             .and_then(|request| request.unless_misdirected(self.response_topics, self.bindings.iter()));
         let principal = request.as_ref().ok().map(|request| request.principal().clone());
@@ -146,7 +146,7 @@ impl DryRun<'_> {
         let problem = |failure: &ApiError| format!("{} (status {})", failure.message, failure.status.as_u16());
         let mut results = Vec::new();
         let read = Some(&message.payload).filter(|_| refusal.is_none());
-        let subject = Subject::new(read, &self.topics.device);
+        let subject = MessageParts::new(read, &self.topics.device);
 
         for (binding, captures) in self.bindings.matching(&message.topic) {
             let config = binding.config();

@@ -12,10 +12,10 @@ const MAX_INDEX: i64 = (1 << 53) - 1;
 
 /// A path into a JSON document: `$.labels[0].label`. It leads to one value at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldPath(Vec<Segment>);
+pub struct FieldPath(Vec<PathSegment>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Segment {
+enum PathSegment {
     Name(String),
     /// Below zero it counts from the end.
     Index(i64),
@@ -24,7 +24,7 @@ enum Segment {
 /// The reason why a text is no path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("path {text:?} {reason}, as in $.payload.temp, $['any name'], $.labels[0] or $.values[-1]")]
-pub struct InvalidPath {
+pub struct InvalidFieldPath {
     text: String,
     reason: &'static str,
 }
@@ -33,8 +33,8 @@ impl FieldPath {
     /// The value at this path, if there is one.
     pub fn find<'v>(&self, document: &'v Value) -> Option<&'v Value> {
         self.0.iter().try_fold(document, |value, segment| match segment {
-            Segment::Name(name) => value.as_object()?.get(name),
-            Segment::Index(index) => {
+            PathSegment::Name(name) => value.as_object()?.get(name),
+            PathSegment::Index(index) => {
                 let elements = value.as_array()?;
                 let from_end = usize::try_from(index.unsigned_abs()).ok()?;
                 elements.get(if *index < 0 { elements.len().checked_sub(from_end)? } else { from_end })
@@ -44,10 +44,10 @@ impl FieldPath {
 }
 
 impl FromStr for FieldPath {
-    type Err = InvalidPath;
+    type Err = InvalidFieldPath;
 
-    fn from_str(text: &str) -> Result<Self, InvalidPath> {
-        let wrong = |reason| InvalidPath { text: text.chars().take(128).collect(), reason };
+    fn from_str(text: &str) -> Result<Self, InvalidFieldPath> {
+        let wrong = |reason| InvalidFieldPath { text: text.chars().take(128).collect(), reason };
         let mut rest = text.strip_prefix('$').ok_or_else(|| wrong("does not begin with $, the whole message"))?;
         let mut segments = Vec::new();
         while !rest.is_empty() {
@@ -72,7 +72,7 @@ fn begins_name(c: char) -> bool {
 }
 
 /// A name without brackets, and what follows it.
-fn dotted(text: &str) -> Result<(Segment, &str), &'static str> {
+fn dotted(text: &str) -> Result<(PathSegment, &str), &'static str> {
     if text.starts_with(['.', '*', '[']) {
         return Err("may lead to many values: expected a name after the dot");
     }
@@ -81,22 +81,22 @@ fn dotted(text: &str) -> Result<(Segment, &str), &'static str> {
     if !name.starts_with(begins_name) {
         return Err("has no name after a dot; put a name with other characters in brackets and quotes");
     }
-    Ok((Segment::Name(name.to_owned()), after))
+    Ok((PathSegment::Name(name.to_owned()), after))
 }
 
 /// The segment in brackets, of a text after the opening bracket, and the text after the closing one.
-fn bracketed(text: &str) -> Result<(Segment, &str), &'static str> {
+fn bracketed(text: &str) -> Result<(PathSegment, &str), &'static str> {
     if text.starts_with(['\'', '"']) {
         let (name, after) = quoted(text)?;
         let after = after.strip_prefix(']').ok_or("has a bracket that is not closed after its name")?;
-        return Ok((Segment::Name(name), after));
+        return Ok((PathSegment::Name(name), after));
     }
     let (number, after) = text.split_once(']').ok_or("has a bracket that is not closed")?;
     let digits = number.strip_prefix('-').unwrap_or(number);
     let plain = digits.bytes().all(|b| b.is_ascii_digit()) && (number == "0" || !digits.starts_with('0'));
     let index = if plain { number.parse().ok() } else { None };
     let index = index.filter(|index: &i64| index.unsigned_abs() <= MAX_INDEX.unsigned_abs());
-    Ok((Segment::Index(index.ok_or("has brackets without one index or one name in quotes")?), after))
+    Ok((PathSegment::Index(index.ok_or("has brackets without one index or one name in quotes")?), after))
 }
 
 /// A text in quotes of either kind, and the text after it. Except for the quote the rules are those of JSON, so JSON's
@@ -134,8 +134,8 @@ impl FieldPath {
     /// The name of the top-level field of a document that the path leads into.
     pub fn top(&self) -> Option<&str> {
         match self.0.first()? {
-            Segment::Name(name) => Some(name),
-            Segment::Index(_) => None,
+            PathSegment::Name(name) => Some(name),
+            PathSegment::Index(_) => None,
         }
     }
 }
@@ -146,13 +146,13 @@ impl fmt::Display for FieldPath {
         f.write_char('$')?;
         for segment in &self.0 {
             match segment {
-                Segment::Index(index) => write!(f, "[{index}]")?,
-                Segment::Name(name)
+                PathSegment::Index(index) => write!(f, "[{index}]")?,
+                PathSegment::Name(name)
                     if name.starts_with(begins_name) && name.chars().all(|c| begins_name(c) || c.is_ascii_digit()) =>
                 {
                     write!(f, ".{name}")?;
                 }
-                Segment::Name(name) => {
+                PathSegment::Name(name) => {
                     f.write_str("['")?;
                     for c in name.chars() {
                         match c {
@@ -261,8 +261,8 @@ mod tests {
     }
 
     fn some_path() -> impl Strategy<Value = FieldPath> {
-        let name = prop_oneof![".*", "[a-zäé_][a-z0-9_]{0,3}", "['\"\\\\\\n\\u{1}]{0,3}"].prop_map(Segment::Name);
-        let index = (-MAX_INDEX..=MAX_INDEX).prop_map(Segment::Index);
+        let name = prop_oneof![".*", "[a-zäé_][a-z0-9_]{0,3}", "['\"\\\\\\n\\u{1}]{0,3}"].prop_map(PathSegment::Name);
+        let index = (-MAX_INDEX..=MAX_INDEX).prop_map(PathSegment::Index);
         prop::collection::vec(prop_oneof![name, index], 0..5).prop_map(FieldPath)
     }
 
@@ -285,13 +285,13 @@ mod tests {
             let mut document = json!(number);
             for segment in path.0.iter().rev() {
                 document = match segment {
-                    Segment::Name(name) => Value::Object([(name.clone(), document)].into_iter().collect()),
-                    Segment::Index(index) if (0..100).contains(index) => {
+                    PathSegment::Name(name) => Value::Object([(name.clone(), document)].into_iter().collect()),
+                    PathSegment::Index(index) if (0..100).contains(index) => {
                         let mut elements = vec![Value::Null; usize::try_from(*index).unwrap()];
                         elements.push(document);
                         Value::Array(elements)
                     }
-                    Segment::Index(_) => return Ok(()),
+                    PathSegment::Index(_) => return Ok(()),
                 };
             }
             prop_assert_eq!(path.find(&document), Some(&json!(number)));

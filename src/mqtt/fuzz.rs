@@ -8,10 +8,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use ledge_base::tensor::DataType;
 use ledge_engine::backend::{Port, Signature};
-use ledge_models::serving::request::Inputs;
+use ledge_models::serving::request::CallInputs;
 use ledge_protocol::decode_request;
 
-use super::bindings::{Binding, BindingConfig, Bindings, Extracted, Subject, ValueKind, When, request_of_rows};
+use super::bindings::{Binding, BindingConfig, Bindings, Extracted, MessageParts, ValueKind, When, request_of_rows};
 use super::field_path::FieldPath;
 use super::topics::{DeviceTopics, TopicFilter, TopicName, TopicTemplate};
 
@@ -90,7 +90,7 @@ pub fn fuzz_conditions(data: &[u8]) -> bool {
     assert_eq!(serde_json::from_slice::<When>(&written).ok().as_ref(), Some(&when));
     assert!(!when.to_string().is_empty() || when.is_empty());
     let (payload, device) = (Bytes::copy_from_slice(payload), valid("box"));
-    let unmet = |payload| when.unmet(&Subject::new(payload, &device), &["a", "b"], None);
+    let unmet = |payload| when.unmet(&MessageParts::new(payload, &device), &["a", "b"], None);
     let (read, unread) = (unmet(Some(&payload)), unmet(None));
     // A message that is not read may turn out to be meant, and never the other way round.
     assert!(unread.is_none() || read == unread, "{read:?} {unread:?}");
@@ -134,7 +134,7 @@ fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
         let body = request_of_rows(rows, &Signature { inputs: vec![input], outputs: Vec::new() }, Vec::new());
         let body = body.unwrap_or_else(|error| unreachable!("{error}"));
         let decoded = decode_request(&valid("m"), body, None, Instant::now());
-        let Ok(Inputs::Named(inputs)) = decoded.map(|decoded| decoded.tensors.inputs) else { continue };
+        let Ok(CallInputs::Named(inputs)) = decoded.map(|decoded| decoded.tensors.inputs) else { continue };
         for ((_, tensor), (_, row)) in inputs.iter().zip(rows) {
             assert_eq!((tensor.datatype(), tensor.shape()), (datatype, &[1, row.len()][..]));
         }

@@ -19,17 +19,17 @@ use ledge_updates::Updates;
 use tokio::sync::watch;
 
 use super::bindings::Bindings;
-use super::client::connection::{Connection, ConnectionError, Reader, Writer};
+use super::client::connection::{BrokerConnection, ConnectionError, ConnectionReader, ConnectionWriter};
 use super::client::packet::{ConnAck, Incoming, Message, Properties, Qos, Version};
 use super::config::MqttConfig;
 use super::connect::{self, ConnectError, OFFLINE, ONLINE, presence};
 use super::dispatcher::{Dispatcher, DispatcherParts};
 use super::held_bytes::HeldBytes;
 use super::keep_alive::{ByteCounts, KeepAlive, KeepAliveAction, PING_TIMEOUT};
-use super::plan::{Plan, SessionName};
-use super::publisher::{Listener, Publisher};
+use super::plan::{SessionName, SubscriptionPlan};
+use super::publisher::{Publisher, TopicListener};
 use super::request::MESSAGE_HEAD_BYTES;
-use super::sessions::{Plans, Refusal, SessionEnd};
+use super::sessions::{Plans, RefusedSession, SessionEnd};
 use super::topics::DeviceTopics;
 
 /// Bytes in the writer above which no more packets are put into it.
@@ -71,7 +71,7 @@ pub struct Gateway {
     /// The messages of other parts.
     pub publisher: Publisher,
     /// The topics that other parts hear.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<TopicListener>,
     /// Receives the platform's hints; `None` where no platform manages this box.
     pub updates: Option<Updates>,
     pub former: FormerBindings,
@@ -180,8 +180,8 @@ impl SessionTask {
                 }
                 Err(failed) => {
                     match self.refusal(&plan, &failed, &mut ended_early) {
-                        Some(Refusal::SharesMain) => return,
-                        Some(Refusal::Problem(told)) => {
+                        Some(RefusedSession::SharesMain) => return,
+                        Some(RefusedSession::Problem(told)) => {
                             statistics.session_refused(&client_id, &told);
                             problem = Some(told);
                         }
@@ -218,7 +218,7 @@ impl SessionTask {
         }
     }
 
-    async fn connect(&self, plan: &Plan) -> Result<Connection, ConnectError> {
+    async fn connect(&self, plan: &SubscriptionPlan) -> Result<BrokerConnection, ConnectError> {
         let Gateway { config, topics, egress, .. } = &self.gateway;
         let connect = connect::connect_packet(config, topics, self.name)?;
         // All sessions speak the version that the broker accepted for the main one.
@@ -233,11 +233,11 @@ impl SessionTask {
     /// Exchanges packets until the connection breaks, or is closed at the end.
     async fn exchange(
         &mut self,
-        connection: Connection,
+        connection: BrokerConnection,
         dispatcher: &mut Dispatcher,
         end: &SessionEnd,
     ) -> Result<(), ConnectionError> {
-        let Connection { mut reader, mut writer, version, accepted } = connection;
+        let BrokerConnection { mut reader, mut writer, version, accepted } = connection;
         let keep_alive_s = accepted.server_keep_alive_s.unwrap_or(self.gateway.config.keep_alive_s);
         let mut keep_alive = KeepAlive::new(Duration::from_secs(keep_alive_s.into()), Instant::now());
         let resubscribe_interval = RESUBSCRIBE_INTERVAL.min(self.gateway.config.reconnect_max());
@@ -340,7 +340,7 @@ impl SessionTask {
     fn receive(
         &self,
         mut packet: Incoming,
-        reader: &mut Reader,
+        reader: &mut ConnectionReader,
         dispatcher: &mut Dispatcher,
     ) -> Result<(), ConnectionError> {
         let now = Instant::now();
@@ -398,7 +398,7 @@ impl SessionTask {
 }
 
 /// Puts packets of the session into the writer, up to [`WRITE_QUEUE_MAX_BYTES`].
-fn send(writer: &mut Writer, dispatcher: &mut Dispatcher) -> Result<(), ConnectionError> {
+fn send(writer: &mut ConnectionWriter, dispatcher: &mut Dispatcher) -> Result<(), ConnectionError> {
     while writer.queued() < WRITE_QUEUE_MAX_BYTES {
         let Some((content, packet)) = dispatcher.next_packet(|packet| writer.size(packet), Instant::now()) else {
             break;
@@ -414,7 +414,7 @@ fn send(writer: &mut Writer, dispatcher: &mut Dispatcher) -> Result<(), Connecti
 
 /// The broker's reason for closing a connection that broke, if it sent one. Other packets are dropped: the broker
 /// delivers messages of QoS 1 again.
-async fn read_disconnect_reason(reader: &mut Reader) -> Option<ConnectionError> {
+async fn read_disconnect_reason(reader: &mut ConnectionReader) -> Option<ConnectionError> {
     let said = async {
         loop {
             match reader.next().await {

@@ -64,12 +64,12 @@
 //! 1. `gateway.rs` always reads. `framing.rs` cuts the packet out, `codec.rs` decodes it; the payload stays a slice of
 //!    the packet's memory. The payload of a packet larger than the free memory (`Dispatcher::free_memory`) is skipped,
 //!    and only topic and properties are handed on.
-//! 2. `Session::receive` notes the packet id as a pending acknowledgement and hands out a `Delivery`. A message
+//! 2. `Session::receive` notes the packet id as a pending acknowledgement and hands out a `PendingDelivery`. A message
 //!    delivered again while the first delivery is in progress ends here: one end settles both.
-//! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else `Plan::takers` says
+//! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else `SubscriptionPlan::takers` says
 //!    which bindings it is for, each through its rate limit. The delivery then needs as many settlements as there are
 //!    bindings; a rate limit settles its part at once.
-//! 4. `Request::read` makes an `InferenceCall`: target from the topic, deadline from the message expiry, form from
+//! 4. `CallMessage::read` makes an `InferenceCall`: target from the topic, deadline from the message expiry, form from
 //!    content type or first bytes. A message that could loop or pass for something else gets no answer
 //!    (`UnansweredReason`): it is settled, counted and logged. One that is too large or finds no memory is answered
 //!    here, with 413 or 429.

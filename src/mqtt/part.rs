@@ -4,7 +4,7 @@ use std::fmt;
 
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_identity::access::Access;
-use ledge_part::Part;
+use ledge_part::Subsystem;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
@@ -16,7 +16,7 @@ pub struct MqttPart {
     pub statistics: Option<MessageStatistics>,
 }
 
-impl Part for MqttPart {
+impl Subsystem for MqttPart {
     fn name(&self) -> &'static str {
         "mqtt"
     }

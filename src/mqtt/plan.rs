@@ -76,7 +76,7 @@ pub struct PlannedSubscription {
 
 /// All subscriptions of this box.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct SubscriptionPlan {
     subscriptions: Vec<PlannedSubscription>,
     /// Filters that an earlier configuration may have left in any session.
     former: BTreeSet<TopicFilter>,
@@ -94,7 +94,7 @@ pub struct Separation {
     pub overlaps: bool,
 }
 
-impl Plan {
+impl SubscriptionPlan {
     /// The subscriptions that this box needs; `heard` are those of other parts.
     pub fn new(topics: &DeviceTopics, bindings: &Bindings, heard: &[TopicFilter], rules: PlanRules) -> Self {
         let mut subscriptions: Vec<PlannedSubscription> = Vec::new();
@@ -364,12 +364,12 @@ mod tests {
         Bindings::new(&filters.iter().enumerate().map(binding).collect::<Vec<_>>())
     }
 
-    fn plan(filters: &[&str], rules: PlanRules) -> Plan {
-        Plan::new(&topics(), &bindings(filters), &[], rules)
+    fn plan(filters: &[&str], rules: PlanRules) -> SubscriptionPlan {
+        SubscriptionPlan::new(&topics(), &bindings(filters), &[], rules)
     }
 
     /// The session of each binding.
-    fn sessions(plan: &Plan, count: usize) -> Vec<String> {
+    fn sessions(plan: &SubscriptionPlan, count: usize) -> Vec<String> {
         let of = |index: usize| plan.iter().find(|planned| planned.bindings.contains(&index)).unwrap().session;
         (0..count).map(|index| of(index).client_id("box")).collect()
     }
@@ -381,7 +381,7 @@ mod tests {
         ReceivedMessage { message, packet_id: None, duplicate: false, oversized: None, subscription_ids }
     }
 
-    fn taken(plan: &Plan, session: SessionName, topic: &str, ids: Vec<SubscriptionId>) -> Vec<usize> {
+    fn taken(plan: &SubscriptionPlan, session: SessionName, topic: &str, ids: Vec<SubscriptionId>) -> Vec<usize> {
         let received = delivered(topic, ids);
         plan.takers(session, &received).iter().flat_map(|planned| planned.bindings.iter().copied()).collect()
     }
@@ -414,7 +414,7 @@ mod tests {
     fn no_binding_takes_the_session_of_what_a_part_hears_on_the_same_topics() {
         let heard = ["homeassistant/status".parse().unwrap()];
         let of = |filter: &str| {
-            let plan = Plan::new(&topics(), &bindings(&[filter]), &heard, rules(false, true));
+            let plan = SubscriptionPlan::new(&topics(), &bindings(&[filter]), &heard, rules(false, true));
             sessions(&plan, 1).remove(0)
         };
         assert_eq!((of("m:homeassistant/#"), of("m:homeassistant/status")), ("box-2".into(), "box".into()));

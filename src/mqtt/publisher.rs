@@ -41,7 +41,7 @@ pub struct Publication {
 
 /// A topic that another part hears: its messages are passed on as long as there is room.
 #[derive(Debug, Clone)]
-pub struct Listener {
+pub struct TopicListener {
     pub filter: TopicFilter,
     pub messages: mpsc::Sender<Bytes>,
 }
@@ -52,17 +52,17 @@ pub struct Publisher(Arc<PublisherState>);
 
 #[derive(Debug, Default)]
 struct PublisherState {
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingMessages>,
     woken: Notify,
     dropped: AtomicU64,
     is_connected: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingMessages {
     /// The newest retained message of each topic; true if it is due.
     retained: BTreeMap<TopicName, (Publication, bool)>,
-    due: VecDeque<Due>,
+    due: VecDeque<DueMessage>,
     /// The number of messages in `due` that are not retained.
     waiting: usize,
     bytes: usize,
@@ -71,7 +71,7 @@ struct Pending {
 }
 
 #[derive(Debug)]
-enum Due {
+enum DueMessage {
     Retained(TopicName),
     Once(Publication),
 }
@@ -108,10 +108,10 @@ impl Publisher {
     pub fn connected(&self) {
         self.0.is_connected.store(true, Ordering::Relaxed);
         let mut pending = self.0.lock();
-        let Pending { retained, due, .. } = &mut *pending;
+        let PendingMessages { retained, due, .. } = &mut *pending;
         for (topic, (_, is_due)) in retained {
             if !std::mem::replace(is_due, true) {
-                due.push_back(Due::Retained(topic.clone()));
+                due.push_back(DueMessage::Retained(topic.clone()));
             }
         }
     }
@@ -138,13 +138,13 @@ impl Publication {
 }
 
 impl PublisherState {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+    fn lock(&self) -> MutexGuard<'_, PendingMessages> {
         // Nothing panics under this lock.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending {
+impl PendingMessages {
     /// Takes a retained message. Returns the number of messages that were dropped for it, itself included.
     fn retain(&mut self, publication: Publication) -> u64 {
         let topic = publication.topic.clone();
@@ -161,7 +161,7 @@ impl Pending {
         (self.bytes, self.picture_bytes) = (bytes, picture_bytes);
         match self.retained.insert(topic.clone(), (publication, true)) {
             Some((_, true)) => {}
-            _ => self.due.push_back(Due::Retained(topic)),
+            _ => self.due.push_back(DueMessage::Retained(topic)),
         }
         0
     }
@@ -169,8 +169,8 @@ impl Pending {
     fn enqueue(&mut self, publication: Publication) -> u64 {
         let mut dropped = 0;
         while self.waiting >= WAITING_MAX || (self.waiting > 0 && self.bytes + publication.payload.len() > BYTES_MAX) {
-            let Some(oldest) = self.due.iter().position(|due| matches!(due, Due::Once(_))) else { break };
-            if let Some(Due::Once(oldest)) = self.due.remove(oldest) {
+            let Some(oldest) = self.due.iter().position(|due| matches!(due, DueMessage::Once(_))) else { break };
+            if let Some(DueMessage::Once(oldest)) = self.due.remove(oldest) {
                 self.bytes -= oldest.payload.len();
             }
             self.waiting -= 1;
@@ -181,18 +181,18 @@ impl Pending {
         }
         self.bytes += publication.payload.len();
         self.waiting += 1;
-        self.due.push_back(Due::Once(publication));
+        self.due.push_back(DueMessage::Once(publication));
         dropped
     }
 
     fn next(&mut self) -> Option<Publication> {
         match self.due.pop_front()? {
-            Due::Once(publication) => {
+            DueMessage::Once(publication) => {
                 self.waiting -= 1;
                 self.bytes -= publication.payload.len();
                 Some(publication)
             }
-            Due::Retained(topic) => {
+            DueMessage::Retained(topic) => {
                 let (publication, is_due) = self.retained.get_mut(&topic)?;
                 *is_due = false;
                 let publication = publication.clone();
@@ -302,8 +302,8 @@ mod tests {
                 let pending = publisher.0.lock();
                 let retained: usize = pending.retained.values().map(|(it, _)| it.payload.len()).sum();
                 let once = pending.due.iter().filter_map(|due| match due {
-                    Due::Once(it) => Some(it.payload.len()),
-                    Due::Retained(_) => None,
+                    DueMessage::Once(it) => Some(it.payload.len()),
+                    DueMessage::Retained(_) => None,
                 });
                 let once: Vec<_> = once.collect();
                 prop_assert_eq!(pending.bytes, retained + once.iter().sum::<usize>());

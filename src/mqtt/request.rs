@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Hold, MemoryBudget};
+use ledge_base::memory_budget::{Account, MemoryBudget, Reservation};
 use ledge_base::names::{CameraName, DeviceName};
 use ledge_base::principal::Principal;
 use ledge_identity::access::ViewScope;
@@ -13,7 +13,7 @@ use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
-use ledge_protocol::{Target, parse_header_length};
+use ledge_protocol::{ModelTarget, parse_header_length};
 use ledge_service::audit_event::AuditSink;
 
 use super::answer::{ReturnPath, STATUS_PROPERTY};
@@ -31,7 +31,7 @@ const CALLER_NAME_MAX_BYTES: usize = 256;
 
 /// A message to a topic for inference calls.
 #[derive(Debug)]
-pub struct Request {
+pub struct CallMessage {
     call: Result<InferenceCall, ApiError>,
     /// The payload, in which an error looks for the id.
     body: Bytes,
@@ -60,7 +60,7 @@ pub enum UnansweredReason {
     NoModel,
 }
 
-impl Request {
+impl CallMessage {
     /// Reads a message that arrived at `arrived` with a topic for `route`. A `refusal` becomes the answer.
     pub fn read(
         route: Result<InferRoute, InvalidRoute>,
@@ -84,7 +84,7 @@ impl Request {
             (Some(refusal), _) => Err(refusal),
             (None, Err(invalid)) => Err(ApiError::with_code(404, invalid.to_string())),
             (None, Ok(route)) => {
-                let target = Target { model: route.model, version: route.version };
+                let target = ModelTarget { model: route.model, version: route.version };
                 call(target, body.clone(), &properties, arrived)
             }
         };
@@ -107,7 +107,7 @@ impl Request {
     }
 
     /// Counts it, and what is made of it, as memory of its caller. If there is no room for it, that is the answer.
-    pub fn counted(&mut self, memory: &MemoryBudget) -> Option<Hold> {
+    pub fn counted(&mut self, memory: &MemoryBudget) -> Option<Reservation> {
         let account = memory.account(self.principal.clone());
         match account.take(self.held_bytes()) {
             Ok(hold) => {
@@ -230,7 +230,12 @@ fn response_topic(text: &str) -> Result<TopicName, UnansweredReason> {
     if own.is_some_and(|own| !is_result(own)) { Err(UnansweredReason::ForbiddenResponseTopic) } else { Ok(topic) }
 }
 
-fn call(target: Target, body: Bytes, properties: &Properties, arrived: Instant) -> Result<InferenceCall, ApiError> {
+fn call(
+    target: ModelTarget,
+    body: Bytes,
+    properties: &Properties,
+    arrived: Instant,
+) -> Result<InferenceCall, ApiError> {
     let bad =
         |error: &dyn std::fmt::Display, name: &str| ApiError::with_code(400, format!("user property {name}: {error}"));
     let length = properties.user(HEADER_LENGTH);
@@ -254,7 +259,7 @@ mod tests {
     use super::*;
     use crate::client::packet::Qos;
 
-    fn read(topic: &str, message: Message) -> Result<Request, UnansweredReason> {
+    fn read(topic: &str, message: Message) -> Result<CallMessage, UnansweredReason> {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
         let route = topics.route(&topic.parse().unwrap()).unwrap();
         let received = ReceivedMessage {
@@ -264,7 +269,7 @@ mod tests {
             oversized: None,
             subscription_ids: Vec::new(),
         };
-        Request::read(route, received, Instant::now(), None)
+        CallMessage::read(route, received, Instant::now(), None)
     }
 
     fn message(properties: Properties) -> Message {

@@ -10,11 +10,11 @@ use tokio::sync::watch;
 
 use super::bindings::Bindings;
 use super::client::connection::ConnectionError;
-use super::client::packet::{ConnAck, Reason, Version};
+use super::client::packet::{ConnAck, ReasonCode, Version};
 use super::connect::{self, ConnectError};
 use super::dispatcher::Dispatcher;
 use super::gateway::{FIRST_RECONNECT_PAUSE, FormerBindings, SessionTask};
-use super::plan::{Plan, PlanRules, SessionName};
+use super::plan::{PlanRules, SessionName, SubscriptionPlan};
 use super::topics::{DeviceTopics, TopicFilter};
 
 /// Connections in a row that the broker ended instead of accepting a session, after which it counts as refused: some brokers
@@ -34,7 +34,7 @@ struct PlansState {
     /// False once the broker has refused a session for rows.
     splits_rows: watch::Sender<bool>,
     /// `None` until the main session is connected, and has none of the subscriptions of the others.
-    now: watch::Sender<Option<Arc<Plan>>>,
+    now: watch::Sender<Option<Arc<SubscriptionPlan>>>,
     /// The sessions whose subscriptions the broker has answered.
     subscribed: Mutex<BTreeSet<SessionName>>,
 }
@@ -53,14 +53,14 @@ impl Plans {
     }
 
     /// The plan for a broker that has accepted the main session.
-    pub fn plan(&self, version: Version, broker: &ConnAck) -> Arc<Plan> {
+    pub fn plan(&self, version: Version, broker: &ConnAck) -> Arc<SubscriptionPlan> {
         Arc::new(self.with(PlanRules::of(version, broker, *self.0.splits_rows.borrow())))
     }
 
-    fn with(&self, rules: PlanRules) -> Plan {
+    fn with(&self, rules: PlanRules) -> SubscriptionPlan {
         let FormerBindings { bindings, group } = &self.0.former;
         let former = bindings.iter().map(|binding| binding.subscription(group.as_ref()));
-        Plan::new(&self.0.topics, &self.0.bindings, &self.0.heard, rules).without(former)
+        SubscriptionPlan::new(&self.0.topics, &self.0.bindings, &self.0.heard, rules).without(former)
     }
 
     /// The sessions besides the main one that this box may need, or may have needed before this start.
@@ -76,13 +76,13 @@ impl Plans {
     fn with_each<const N: usize>(&self, all: [(bool, bool); N]) -> BTreeSet<SessionName> {
         let rules = all.map(|(has_ids, splits_rows)| PlanRules { version: Version::V5, has_ids, splits_rows });
         let topics = DeviceTopics { group: self.0.former.group.clone(), ..self.0.topics.clone() };
-        let former = |rules| Plan::new(&topics, &self.0.former.bindings, &self.0.heard, rules);
+        let former = |rules| SubscriptionPlan::new(&topics, &self.0.former.bindings, &self.0.heard, rules);
         let plans = rules.into_iter().flat_map(|rules| [self.with(rules), former(rules)]);
         plans.flat_map(|plan| plan.others()).collect()
     }
 
     /// Lets the other sessions follow this plan.
-    pub fn announce(&self, plan: &Arc<Plan>) {
+    pub fn announce(&self, plan: &Arc<SubscriptionPlan>) {
         self.0.now.send_if_modified(|now| {
             let is_new = now.as_ref() != Some(plan);
             if is_new {
@@ -122,11 +122,11 @@ impl Plans {
 #[derive(Debug, Clone)]
 pub struct SessionEnd {
     shutdown: Shutdown,
-    plan: Option<(Arc<Plan>, CurrentPlan)>,
+    plan: Option<(Arc<SubscriptionPlan>, CurrentPlan)>,
 }
 
 /// The plan that is in force now; `None` before the first.
-type CurrentPlan = watch::Receiver<Option<Arc<Plan>>>;
+type CurrentPlan = watch::Receiver<Option<Arc<SubscriptionPlan>>>;
 
 impl SessionEnd {
     /// The end of the daemon.
@@ -136,7 +136,7 @@ impl SessionEnd {
 
     /// Returns `true` if the session is to end.
     pub fn is_requested(&self) -> bool {
-        let is_replaced = |(plan, now): &(Arc<Plan>, CurrentPlan)| now.borrow().as_ref() != Some(plan);
+        let is_replaced = |(plan, now): &(Arc<SubscriptionPlan>, CurrentPlan)| now.borrow().as_ref() != Some(plan);
         self.shutdown.is_requested() || self.plan.as_ref().is_some_and(is_replaced)
     }
 
@@ -216,7 +216,12 @@ impl SessionTask {
 
     /// The consequence of a connection that was not opened, if the broker refuses a session of its own to this one. `ended`
     /// counts those that it closed without a reason.
-    pub(super) fn refusal(&self, plan: &Plan, failed: &ConnectError, ended: &mut u32) -> Option<Refusal> {
+    pub(super) fn refusal(
+        &self,
+        plan: &SubscriptionPlan,
+        failed: &ConnectError,
+        ended: &mut u32,
+    ) -> Option<RefusedSession> {
         let ConnectError::Connection(failed) = failed else { return None };
         let is_refused = match failed {
             ConnectionError::Refused { reason, .. } => !is_temporary(*reason),
@@ -239,11 +244,11 @@ impl SessionTask {
                  calls, and wait behind calls whose models are being loaded"
             );
             self.plans.0.splits_rows.send_replace(false);
-            return Some(Refusal::SharesMain);
+            return Some(RefusedSession::SharesMain);
         }
         let separations: Vec<String> =
             plan.separations(self.name, &self.plans.0.bindings).iter().map(ToString::to_string).collect();
-        Some(Refusal::Problem(format!(
+        Some(RefusedSession::Problem(format!(
             "{}, so without the subscription identifiers of MQTT 5 each needs a session of its own, and the broker accepts \
              no session {client_id:?}: {reason}. Allow the client id, or give them filters without common topics",
             separations.join("; "),
@@ -253,7 +258,7 @@ impl SessionTask {
 
 /// The consequence of a refused session.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum RefusedSession {
     /// The main session gets its subscriptions.
     SharesMain,
     /// Its bindings get no messages, for this reason.
@@ -261,7 +266,7 @@ pub enum Refusal {
 }
 
 /// Returns `true` for a refusal that says nothing about the client id.
-fn is_temporary(reason: Reason) -> bool {
+fn is_temporary(reason: ReasonCode) -> bool {
     // Server unavailable, busy, shutting down, and too many connections at once.
     matches!(reason.0, 0x88 | 0x89 | 0x8B | 0x9F)
 }

@@ -1,8 +1,8 @@
 //! The subscriptions of one session, and those that the broker refused.
 
-use super::client::packet::{Reason, Subscription};
+use super::client::packet::{ReasonCode, Subscription};
 use super::client::session::Session;
-use super::plan::{Plan, SessionName};
+use super::plan::{SessionName, SubscriptionPlan};
 use super::topics::TopicFilter;
 
 /// Filters in one packet: some brokers, that of AWS among them, accept no more.
@@ -19,7 +19,7 @@ pub struct Subscriptions {
 }
 
 impl Subscriptions {
-    pub fn new(plan: &Plan, session: SessionName) -> Self {
+    pub fn new(plan: &SubscriptionPlan, session: SessionName) -> Self {
         let wanted = plan.of(session).cloned().collect();
         Self { wanted, of_others: plan.of_others(session), refused: Vec::new() }
     }
@@ -55,7 +55,7 @@ impl Subscriptions {
     }
 
     /// Notes the broker's answer. Returns the number of the subscription when it was refused.
-    pub fn note(&mut self, filter: &TopicFilter, reason: Reason) -> Option<usize> {
+    pub fn note(&mut self, filter: &TopicFilter, reason: ReasonCode) -> Option<usize> {
         let index = self.wanted.iter().position(|subscription| subscription.filter == *filter)?;
         if !reason.is_failure() {
             return None;
@@ -97,7 +97,7 @@ mod tests {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
         let mut session = Session::default();
         session.connected(&ConnAck::accepting());
-        let plan = Plan::new(
+        let plan = SubscriptionPlan::new(
             &topics,
             &Bindings::new(&bindings),
             &[],
@@ -141,11 +141,11 @@ mod tests {
         let (mut subscriptions, mut session) = subscriptions(2, false);
         subscriptions.ask(&mut session, true);
         asked(&mut session);
-        assert_eq!(subscriptions.note(&"cameras/0".parse().unwrap(), Reason::NOT_AUTHORIZED), Some(2));
-        assert_eq!(subscriptions.note(&"cameras/1".parse().unwrap(), Reason(1)), None);
+        assert_eq!(subscriptions.note(&"cameras/0".parse().unwrap(), ReasonCode::NOT_AUTHORIZED), Some(2));
+        assert_eq!(subscriptions.note(&"cameras/1".parse().unwrap(), ReasonCode(1)), None);
         assert!(subscriptions.lacks_one());
         for own in ["ledge/v1/box/infer/#", "$share/shop/ledge/v1/shop/infer/#"] {
-            subscriptions.note(&own.parse().unwrap(), Reason(1));
+            subscriptions.note(&own.parse().unwrap(), ReasonCode(1));
         }
         subscriptions.ask_again(&mut session);
         assert_eq!(asked(&mut session), [["cameras/0"]]);

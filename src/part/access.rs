@@ -2,7 +2,7 @@
 
 use ledge_base::names::{FeatureName, ModelName};
 use ledge_base::principal::Principal;
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_identity::access::Access;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::authentication::Authenticator;
@@ -11,15 +11,15 @@ use ledge_service::audit_event::AuditSink;
 use crate::api_error::{ApiError, StatusCode};
 use crate::route::RouteRule;
 use crate::section::Section;
-use crate::{Environment, Part};
+use crate::{Environment, Subsystem};
 
 impl Section for AccessConfig {
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         self.problems()
     }
 }
 
-impl Part for Authenticator {
+impl Subsystem for Authenticator {
     fn name(&self) -> &'static str {
         "access"
     }

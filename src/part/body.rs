@@ -14,7 +14,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, BodyStream, LengthLimitError, Limited, StreamBody};
 use hyper::body::Frame;
-use ledge_base::memory_budget::{Account, Hold, NoRoom, UNCOUNTED_BYTES_MAX};
+use ledge_base::memory_budget::{Account, NoRoom, Reservation, UNCOUNTED_BYTES_MAX};
 use ledge_base::principal::Principal;
 use ledge_service::off_thread::off_thread;
 
@@ -90,7 +90,7 @@ pub async fn read(parts: &Parts, body: Body, context: &HandlerContext) -> Result
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
     })?;
     let bytes = assembled.map_err(|unread| failure(unread, "read", limit))?;
-    let bytes = hold.keep(bytes);
+    let bytes = hold.attach(bytes);
 
     let Some(encoding) = encoding else { return Ok(ReceivedBody { bytes, account }) };
     let bytes = decompressed(encoding, bytes, limit, &account).await?;
@@ -99,7 +99,7 @@ pub async fn read(parts: &Parts, body: Body, context: &HandlerContext) -> Result
 
 /// Decompresses a body of at most `limit` bytes, off the async threads. It counts as memory until it is dropped.
 pub async fn decompressed(
-    encoding: Encoding,
+    encoding: ContentEncoding,
     packed: Bytes,
     limit: usize,
     account: &Account,
@@ -107,7 +107,7 @@ pub async fn decompressed(
     let mut hold = account.hold();
     let decompressing = off_thread(account, move || {
         let decompressed = decompress(encoding, &packed, limit, &mut hold)?;
-        Ok(hold.keep(decompressed.into()))
+        Ok(hold.attach(decompressed.into()))
     });
     decompressing.await.map_err(|unread| failure(unread, "decompressed", limit))
 }
@@ -139,7 +139,7 @@ fn content_length(headers: &HeaderMap) -> Option<usize> {
 ///
 /// Each frame is copied and dropped as it arrives, so that the connection reads the next one into the same memory. A
 /// body in one frame is not copied.
-async fn collect(body: Limited<Body>, announced: Option<usize>, hold: &mut Hold) -> Result<Bytes, BodyError> {
+async fn collect(body: Limited<Body>, announced: Option<usize>, hold: &mut Reservation) -> Result<Bytes, BodyError> {
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -224,23 +224,23 @@ pub fn is_large(headers: &HeaderMap) -> bool {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
+pub enum ContentEncoding {
     Gzip,
     Deflate,
 }
 
-impl Encoding {
+impl ContentEncoding {
     pub fn name(self) -> HeaderValue {
         HeaderValue::from_static(if self == Self::Gzip { "gzip" } else { "deflate" })
     }
 }
 
-pub fn content_encoding(headers: &HeaderMap) -> Result<Option<Encoding>, ApiError> {
+pub fn content_encoding(headers: &HeaderMap) -> Result<Option<ContentEncoding>, ApiError> {
     let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
     match value.to_str().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(None),
-        "gzip" | "x-gzip" => Ok(Some(Encoding::Gzip)),
-        "deflate" => Ok(Some(Encoding::Deflate)),
+        "gzip" | "x-gzip" => Ok(Some(ContentEncoding::Gzip)),
+        "deflate" => Ok(Some(ContentEncoding::Deflate)),
         other => {
             let message = format!("content encoding {other:?} is not supported: send gzip, deflate or none");
             Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
@@ -248,19 +248,24 @@ pub fn content_encoding(headers: &HeaderMap) -> Result<Option<Encoding>, ApiErro
     }
 }
 
-fn decompress(encoding: Encoding, packed: &[u8], limit: usize, hold: &mut Hold) -> Result<Vec<u8>, BodyError> {
+fn decompress(
+    encoding: ContentEncoding,
+    packed: &[u8],
+    limit: usize,
+    hold: &mut Reservation,
+) -> Result<Vec<u8>, BodyError> {
     match encoding {
-        Encoding::Gzip => decompress_all(MultiGzDecoder::new(packed), limit, hold),
+        ContentEncoding::Gzip => decompress_all(MultiGzDecoder::new(packed), limit, hold),
         // "deflate" means zlib (RFC 9110, 8.4.1.2), but some clients send raw deflate.
-        Encoding::Deflate if packed.first().is_some_and(|first| first & 0x0f == 8) => {
+        ContentEncoding::Deflate if packed.first().is_some_and(|first| first & 0x0f == 8) => {
             decompress_all(ZlibDecoder::new(packed), limit, hold)
         }
-        Encoding::Deflate => decompress_all(DeflateDecoder::new(packed), limit, hold),
+        ContentEncoding::Deflate => decompress_all(DeflateDecoder::new(packed), limit, hold),
     }
 }
 
 /// Reads all of a stream, up to the limit.
-fn decompress_all(mut stream: impl Read, limit: usize, hold: &mut Hold) -> Result<Vec<u8>, BodyError> {
+fn decompress_all(mut stream: impl Read, limit: usize, hold: &mut Reservation) -> Result<Vec<u8>, BodyError> {
     let mut bytes = Vec::new();
     loop {
         let read = stream.by_ref().take(DECOMPRESSION_STEP_BYTES as u64).read_to_end(&mut bytes)?;
@@ -289,7 +294,7 @@ pub async fn compress_response(asked: &HeaderMap, response: Response, account: &
     let to = account.clone();
     let compressing = move || {
         let compressed = compress(encoding, std::iter::once(bytes))?;
-        Ok::<_, std::io::Error>(to.take_anyway(compressed.len()).keep(compressed.into()))
+        Ok::<_, std::io::Error>(to.force_reserve(compressed.len()).attach(compressed.into()))
     };
     match off_thread(account, compressing).await {
         Ok(compressed) => {
@@ -303,14 +308,14 @@ pub async fn compress_response(asked: &HeaderMap, response: Response, account: &
 
 /// Compresses an answer that is made in pieces.
 pub async fn compress_pieces(
-    encoding: Encoding,
+    encoding: ContentEncoding,
     pieces: impl Iterator<Item = Bytes> + Send + 'static,
     account: &Account,
 ) -> std::io::Result<Response> {
     let to = account.clone();
     let compressing = move || {
         let compressed = compress(encoding, pieces)?;
-        Ok::<_, std::io::Error>(to.take_anyway(compressed.len()).keep(compressed.into()))
+        Ok::<_, std::io::Error>(to.force_reserve(compressed.len()).attach(compressed.into()))
     };
     let compressed = off_thread(account, compressing).await?;
     let mut response = crate::reply::json_bytes(compressed);
@@ -327,15 +332,15 @@ pub fn gzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-fn compress(encoding: Encoding, mut pieces: impl Iterator<Item = Bytes>) -> std::io::Result<Vec<u8>> {
+fn compress(encoding: ContentEncoding, mut pieces: impl Iterator<Item = Bytes>) -> std::io::Result<Vec<u8>> {
     use std::io::Write;
     match encoding {
-        Encoding::Gzip => {
+        ContentEncoding::Gzip => {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
             pieces.try_for_each(|piece| encoder.write_all(&piece))?;
             encoder.finish()
         }
-        Encoding::Deflate => {
+        ContentEncoding::Deflate => {
             let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
             pieces.try_for_each(|piece| encoder.write_all(&piece))?;
             encoder.finish()
@@ -344,7 +349,7 @@ fn compress(encoding: Encoding, mut pieces: impl Iterator<Item = Bytes>) -> std:
 }
 
 /// The first of gzip and deflate that `Accept-Encoding` names without `q=0`. `*` counts as neither.
-pub fn accepted_encoding(headers: &HeaderMap) -> Option<Encoding> {
+pub fn accepted_encoding(headers: &HeaderMap) -> Option<ContentEncoding> {
     let text = headers.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
     let wanted = |name: &str| {
         text.split(',').any(|item| {
@@ -354,9 +359,9 @@ pub fn accepted_encoding(headers: &HeaderMap) -> Option<Encoding> {
         })
     };
     if wanted("gzip") {
-        Some(Encoding::Gzip)
+        Some(ContentEncoding::Gzip)
     } else if wanted("deflate") {
-        Some(Encoding::Deflate)
+        Some(ContentEncoding::Deflate)
     } else {
         None
     }
@@ -371,15 +376,15 @@ mod tests {
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
     }
 
-    fn unpacked(encoding: Encoding, packed: &[u8], limit: usize) -> Result<Vec<u8>, BodyError> {
+    fn unpacked(encoding: ContentEncoding, packed: &[u8], limit: usize) -> Result<Vec<u8>, BodyError> {
         decompress(encoding, packed, limit, &mut Account::unlimited().hold())
     }
 
     #[test]
     fn accept_encoding_is_read_with_its_weights() {
         let accept = |value| accepted_encoding(&headers(header::ACCEPT_ENCODING, value));
-        assert_eq!(accept("gzip, deflate"), Some(Encoding::Gzip));
-        assert_eq!(accept("gzip;q=0, deflate"), Some(Encoding::Deflate));
+        assert_eq!(accept("gzip, deflate"), Some(ContentEncoding::Gzip));
+        assert_eq!(accept("gzip;q=0, deflate"), Some(ContentEncoding::Deflate));
         assert_eq!(accept("br, identity"), None);
         assert_eq!(accept("*"), None);
         assert_eq!(accepted_encoding(&HeaderMap::new()), None);
@@ -399,22 +404,23 @@ mod tests {
     #[test]
     fn both_encodings_round_trip_and_raw_deflate_is_read() {
         let body = b"ledge".repeat(1000);
-        for encoding in [Encoding::Gzip, Encoding::Deflate] {
+        for encoding in [ContentEncoding::Gzip, ContentEncoding::Deflate] {
             let packed = compress(encoding, std::iter::once(body.clone().into())).unwrap();
             assert_eq!(unpacked(encoding, &packed, body.len()).unwrap(), body);
         }
         let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), Compression::fast());
         std::io::Write::write_all(&mut encoder, &body).unwrap();
-        assert_eq!(unpacked(Encoding::Deflate, &encoder.finish().unwrap(), body.len()).unwrap(), body);
+        assert_eq!(unpacked(ContentEncoding::Deflate, &encoder.finish().unwrap(), body.len()).unwrap(), body);
     }
 
     #[test]
     fn a_decompression_bomb_is_read_only_up_to_the_limit() {
-        let packed = compress(Encoding::Gzip, std::iter::once(vec![0; 10 << 20].into())).unwrap();
-        assert!(matches!(unpacked(Encoding::Gzip, &packed, 1000), Err(BodyError::TooLarge)));
-        assert!(matches!(unpacked(Encoding::Gzip, b"not gzip", 1000), Err(BodyError::Other(_))));
+        let packed = compress(ContentEncoding::Gzip, std::iter::once(vec![0; 10 << 20].into())).unwrap();
+        assert!(matches!(unpacked(ContentEncoding::Gzip, &packed, 1000), Err(BodyError::TooLarge)));
+        assert!(matches!(unpacked(ContentEncoding::Gzip, b"not gzip", 1000), Err(BodyError::Other(_))));
         let memory = MemoryBudget::new(1 << 20);
-        let unpacked = decompress(Encoding::Gzip, &packed, 10 << 20, &mut memory.account(Principal::Others).hold());
+        let unpacked =
+            decompress(ContentEncoding::Gzip, &packed, 10 << 20, &mut memory.account(Principal::Others).hold());
         assert!(matches!(unpacked, Err(BodyError::NoRoom)));
         assert_eq!(memory.used(), 0);
     }

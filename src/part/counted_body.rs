@@ -26,7 +26,7 @@ pub fn count(answer: Response, account: &Account) -> Response {
     let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     match size {
         Some(bytes) if bytes > UNCOUNTED_BYTES_MAX && answer.extensions().get::<AlreadyCounted>().is_none() => {
-            let mut answer = keep_until_sent(answer, account.take_anyway(bytes));
+            let mut answer = keep_until_sent(answer, account.force_reserve(bytes));
             mark_counted(&mut answer, bytes);
             answer
         }

@@ -4,19 +4,19 @@ mod doctor;
 
 use std::fmt::{self, Error};
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_egress::{DestinationStatistics, Egress, EgressConfig, EgressCounts};
 use ledge_identity::access::Access;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 
-use crate::Part;
+use crate::Subsystem;
 use crate::check::Check;
-use crate::metrics::{Labels, family};
+use crate::metrics::{MetricLabels, family};
 use crate::section::{DoctorContext, Section};
 
 impl Section for EgressConfig {
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         self.problems()
     }
 
@@ -26,7 +26,7 @@ impl Section for EgressConfig {
     }
 }
 
-impl Part for Egress {
+impl Subsystem for Egress {
     fn name(&self) -> &'static str {
         "egress"
     }
@@ -60,6 +60,6 @@ fn encode(encoder: &mut DescriptorEncoder<'_>, destinations: &[DestinationStatis
     counter("egress_failures", "Connections that this box could not open", |of| of.failures)
 }
 
-fn labels(of: &DestinationStatistics) -> Labels {
+fn labels(of: &DestinationStatistics) -> MetricLabels {
     vec![("destination", of.destination.clone()), ("region", of.region.clone())]
 }

@@ -4,7 +4,7 @@
 //! know about it, so a new part is a crate of its own and one line in `src/config.rs`:
 //! * its section of the configuration is a [`Section`]: its mistakes, its findings for `ledge doctor`, and how to open
 //!   the part;
-//! * [`Section::open`] returns a [`Part`]: routes, metrics, tasks, a heartbeat for the watchdog, a line for
+//! * [`Section::open`] returns a [`Subsystem`]: routes, metrics, tasks, a heartbeat for the watchdog, a line for
 //!   `systemctl status`, and the files that it encrypts.
 //!
 //! Files, in reading order:
@@ -60,7 +60,7 @@ use handler_context::HandlerContext;
 use route::BoundRoute;
 
 /// A subsystem of the daemon. Every method except `name` has a default.
-pub trait Part: fmt::Debug + Send + Sync {
+pub trait Subsystem: fmt::Debug + Send + Sync {
     /// The name in logs and for people, such as "audit log".
     fn name(&self) -> &'static str;
 

@@ -7,10 +7,10 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::registry::Registry;
 
 /// The labels of a sample.
-pub type Labels = Vec<(&'static str, String)>;
+pub type MetricLabels = Vec<(&'static str, String)>;
 
 /// One label.
-pub fn label(name: &'static str, value: &str) -> Labels {
+pub fn label(name: &'static str, value: &str) -> MetricLabels {
     vec![(name, value.to_owned())]
 }
 
@@ -19,7 +19,7 @@ pub fn family<M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    samples: impl IntoIterator<Item = (Labels, M)>,
+    samples: impl IntoIterator<Item = (MetricLabels, M)>,
 ) -> Result<(), Error> {
     let mut samples = samples.into_iter().peekable();
     let Some((_, first)) = samples.peek() else { return Ok(()) };

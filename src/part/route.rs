@@ -12,7 +12,7 @@ use crate::api_error::ApiError;
 
 /// The subject of a route, for callers whose access is limited to certain models or feature views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum RouteScope {
     /// The model in its path, which must be one of the caller's.
     Model,
     /// The `{kind}/{name}` in its path, which must be one of the caller's models. The answer lists only the caller's
@@ -52,7 +52,7 @@ pub struct RouteRule {
     pub path: &'static str,
     /// The permissions, of which one suffices.
     pub needs: &'static [Permission],
-    pub scope: Scope,
+    pub scope: RouteScope,
     pub form: ErrorForm,
     /// Set for routes that are answered only after their durable audit record.
     pub is_audited: bool,
@@ -95,9 +95,9 @@ impl RouteRule {
             Some("changes the box and is not audited")
         } else if self.is_audited && !may_change {
             Some("is audited and does not change the box")
-        } else if may_change && self.scope == Scope::Other {
+        } else if may_change && self.scope == RouteScope::Other {
             Some("changes the box and has no scope")
-        } else if self.path.contains("{model}") != (self.scope == Scope::Model) {
+        } else if self.path.contains("{model}") != (self.scope == RouteScope::Model) {
             Some("must have the scope Model exactly if its path has {model}")
         } else {
             None
@@ -119,7 +119,7 @@ impl<S> Route<S> {
         needs: &'static [Permission],
         handler: fn() -> MethodRouter<S>,
     ) -> Self {
-        let (scope, form) = (Scope::Other, ErrorForm::Ledge);
+        let (scope, form) = (RouteScope::Other, ErrorForm::Ledge);
         let (is_audited, recorded_as, is_local_plain, needs_caller) = (false, None, false, false);
         let rule =
             RouteRule { method, path, needs, scope, form, is_audited, recorded_as, is_local_plain, needs_caller };
@@ -136,7 +136,7 @@ impl<S> Route<S> {
 
     /// Sets the scope; the default is [`Scope::Other`].
     #[must_use]
-    pub const fn scope(mut self, scope: Scope) -> Self {
+    pub const fn scope(mut self, scope: RouteScope) -> Self {
         self.rule.scope = scope;
         self
     }

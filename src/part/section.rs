@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ledge_base::telemetry::logging::LogConfig;
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_egress::{ConfiguredDestination, EgressConfig};
 use ledge_identity::device::DeviceConfig;
 use ledge_identity::sealing::EncryptionConfig;
 use serde_json::Value;
 
 use crate::check::Check;
-use crate::{Environment, Part};
+use crate::{Environment, Subsystem};
 
 /// A section of the configuration: the struct that serde deserializes. Every method has a default.
 pub trait Section: Debug + Send + Sync {
@@ -20,7 +20,7 @@ pub trait Section: Debug + Send + Sync {
     fn resolve(&mut self, _root: &Path) {}
 
     /// The mistakes in it although each value is well-formed, with keys within the section.
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         Vec::new()
     }
 
@@ -36,7 +36,7 @@ pub trait Section: Debug + Send + Sync {
 
     /// Opens the part of this section. `None` where it is off, and where the daemon opens the part itself, because it
     /// connects it to other parts.
-    fn open(&self, _environment: &Environment) -> Result<Option<Arc<dyn Part>>, String> {
+    fn open(&self, _environment: &Environment) -> Result<Option<Arc<dyn Subsystem>>, String> {
         Ok(None)
     }
 }

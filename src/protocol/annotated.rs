@@ -8,7 +8,7 @@ use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::{
     Annotation, AnnotationError, PictureFormat, annotate, as_faces, blurred_places, blurs_faces,
 };
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::file_format::FileFormat;
 use ledge_engine::pipeline::image::ImageError;
 use ledge_models::serving::Serving;
@@ -17,7 +17,7 @@ use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
 use super::call::{BodyKind, InferenceCall, check_camera, file, log_answered, report_sighting};
-use super::decode::Target;
+use super::decode::ModelTarget;
 
 /// The places of photographs that are blurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,7 @@ async fn annotated(
         ));
     }
     check_camera(serving, call.camera.as_ref())?;
-    let InferenceCall { target: Target { model, version }, body: photograph, form, account, camera, .. } = call;
+    let InferenceCall { target: ModelTarget { model, version }, body: photograph, form, account, camera, .. } = call;
     let request = |content| InferRequest {
         payload: Payload::Content(content, ResultForm::Json),
         deadline: call.deadline,
@@ -93,7 +93,7 @@ async fn annotated(
     let mut found = [&*detections, &*answer.unreported(&loaded)].concat();
     drop(loaded);
     if blurs_faces(&blur.labels) {
-        let request = request(Content::Photograph(photograph.clone()));
+        let request = request(CallContent::Photograph(photograph.clone()));
         let (answer, loaded) = serving.pin_and_infer(&blur.faces, request, principal).await?;
         let faces = answer.detections().ok_or_else(|| {
             let message =
@@ -110,7 +110,7 @@ async fn annotated(
         let picture = annotate(&photograph, &annotation, limits, &mut hold)?;
         // The bytes of the answer are left; no more than were counted.
         let _ = hold.resize(picture.len());
-        Ok(hold.keep(picture.into()))
+        Ok(hold.attach(picture.into()))
     });
     let body = picture.await.map_err(|error: AnnotationError| match error {
         AnnotationError::Photograph(ImageError::NoRoom(error)) => error.into(),

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::log_limiter::LogLimiter;
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
-use ledge_engine::pipeline::content::{Content, ContentError, Input, Texts};
+use ledge_engine::pipeline::content::{CallContent, ContentError, PipelineInput, Texts};
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_engine::pipeline::kind::TextOf;
 use ledge_identity::access::ViewScope;
@@ -21,7 +21,7 @@ use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::off_thread::off_thread;
 
 use super::content::PipelineAnswer;
-use super::decode::{ReplyFormat, Target, decode_within};
+use super::decode::{ModelTarget, ReplyFormat, decode_within};
 use super::encode::encode_counted;
 use super::error::ProtocolError;
 use super::rows::are_rows;
@@ -39,7 +39,7 @@ const ANSWER_HEAD_BYTES: usize = 2 << 10;
 /// A call as it was received.
 #[derive(Debug, Clone)]
 pub struct InferenceCall {
-    pub target: Target,
+    pub target: ModelTarget,
     pub body: Bytes,
     pub form: BodyKind,
     /// A caller that would rather have the text of a document than JSON.
@@ -81,7 +81,7 @@ pub fn report_sighting(
     if let Some(sightings) = serving.sightings()
         && let Some(detections) = answer.detections()
     {
-        sightings.saw(camera, model, photograph, detections, answer.unreported(model));
+        sightings.on_detections(camera, model, photograph, detections, answer.unreported(model));
     }
 }
 
@@ -168,13 +168,13 @@ pub enum ContentType {
 /// A call, decoded for the version that answers it.
 struct DecodedCall {
     request: InferRequest,
-    answer: AnswerForm,
+    answer: ReplyForm,
     /// The memory of what was copied out of the body.
-    copied: Option<Hold>,
+    copied: Option<Reservation>,
 }
 
 /// The form of an answer.
-enum AnswerForm {
+enum ReplyForm {
     /// The protocol's.
     Tensors { id: Option<String>, reply: ReplyFormat },
     /// The result of the pipeline, in JSON.
@@ -202,7 +202,7 @@ async fn answer_pinned(
     let account = call.account.clone();
     let sighted = call.camera.clone().map(|camera| (camera, call.body.clone(), pinned.model.clone()));
     let DecodedCall { request, answer, copied: _copied } = decode(call, &pinned.model).await?;
-    if let AnswerForm::Tensors { id, .. } = &answer {
+    if let ReplyForm::Tensors { id, .. } = &answer {
         told_id.clone_from(id);
     }
     let response = serving.infer(pinned, request, principal).await?;
@@ -226,7 +226,7 @@ async fn decode(call: InferenceCall, model: &LoadedModel) -> Result<DecodedCall,
             Ok(call.with_content(content))
         }
         BodyKind::Text | BodyKind::Tensors { header_length: None } if has_rows(&call, input).await => rows(call).await,
-        BodyKind::Text if call.body.trim_ascii_start().starts_with(b"{") && input != Some(Input::Texts) => {
+        BodyKind::Text if call.body.trim_ascii_start().starts_with(b"{") && input != Some(PipelineInput::Texts) => {
             tensors(call, None, input).await
         }
         BodyKind::Text => text(call, input),
@@ -236,11 +236,11 @@ async fn decode(call: InferenceCall, model: &LoadedModel) -> Result<DecodedCall,
 
 impl InferenceCall {
     /// The call of a pipeline, answered with its result.
-    fn with_content(self, content: Content) -> DecodedCall {
+    fn with_content(self, content: CallContent) -> DecodedCall {
         let Self { deadline, priority, account, .. } = self;
         let payload = Payload::Content(content, ResultForm::Json);
         let request = InferRequest { payload, deadline, priority, account };
-        DecodedCall { request, answer: AnswerForm::Result, copied: None }
+        DecodedCall { request, answer: ReplyForm::Result, copied: None }
     }
 }
 
@@ -280,16 +280,16 @@ fn log_permit(status: u16) -> Option<u64> {
 }
 
 /// A file as the model takes it: a document for a model that reads documents. `input` is what the model takes.
-pub(super) fn file(form: BodyKind, body: Bytes, input: Option<Input>) -> Content {
-    if form == BodyKind::Document || input == Some(Input::Document) {
-        Content::Document(body)
+pub(super) fn file(form: BodyKind, body: Bytes, input: Option<PipelineInput>) -> CallContent {
+    if form == BodyKind::Document || input == Some(PipelineInput::Document) {
+        CallContent::Document(body)
     } else {
-        Content::Photograph(body)
+        CallContent::Photograph(body)
     }
 }
 
 /// A call that is answered with the text of a file.
-fn file_for_text(call: InferenceCall, input: Option<Input>, text: TextOf) -> Result<DecodedCall, ApiError> {
+fn file_for_text(call: InferenceCall, input: Option<PipelineInput>, text: TextOf) -> Result<DecodedCall, ApiError> {
     if !matches!(call.form, BodyKind::Photograph | BodyKind::Document) {
         let message = "only a document is answered with its text: send it with its content type, such as image/png";
         return Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, message));
@@ -297,12 +297,12 @@ fn file_for_text(call: InferenceCall, input: Option<Input>, text: TextOf) -> Res
     let InferenceCall { body, form, deadline, priority, account, .. } = call;
     let payload = Payload::Content(file(form, body, input), ResultForm::Tensors);
     let request = InferRequest { payload, deadline, priority, account };
-    Ok(DecodedCall { request, answer: AnswerForm::Text(text), copied: None })
+    Ok(DecodedCall { request, answer: ReplyForm::Text(text), copied: None })
 }
 
 /// True for rows in the place of a request, for a model that takes them.
-async fn has_rows(call: &InferenceCall, input: Option<Input>) -> bool {
-    if input != Some(Input::Rows) {
+async fn has_rows(call: &InferenceCall, input: Option<PipelineInput>) -> bool {
+    if input != Some(PipelineInput::Rows) {
         return false;
     }
     let body = call.body.clone();
@@ -312,26 +312,27 @@ async fn has_rows(call: &InferenceCall, input: Option<Input>) -> bool {
 async fn rows(call: InferenceCall) -> Result<DecodedCall, ApiError> {
     let body = call.body.clone();
     let rows = large_off_thread(call.body.len(), &call.account, move || RowsText::new(body)).await;
-    let content = rows.map(Content::Rows).map_err(content_error)?;
+    let content = rows.map(CallContent::Rows).map_err(content_error)?;
     Ok(call.with_content(content))
 }
 
-fn text(call: InferenceCall, input: Option<Input>) -> Result<DecodedCall, ApiError> {
-    if let Some(input @ (Input::Photograph | Input::Document)) = input {
+fn text(call: InferenceCall, input: Option<PipelineInput>) -> Result<DecodedCall, ApiError> {
+    if let Some(input @ (PipelineInput::Photograph | PipelineInput::Document)) = input {
         return Err(not_a_text(input, &call.body));
     }
     // The bytes are copied.
     let copied = call.account.take(call.body.len())?;
     let texts = Texts::one(&call.body).map_err(content_error)?;
-    Ok(DecodedCall { copied: Some(copied), ..call.with_content(Content::Texts(texts)) })
+    Ok(DecodedCall { copied: Some(copied), ..call.with_content(CallContent::Texts(texts)) })
 }
 
 async fn tensors(
     call: InferenceCall,
     header_length: Option<usize>,
-    input: Option<Input>,
+    input: Option<PipelineInput>,
 ) -> Result<DecodedCall, ApiError> {
-    let InferenceCall { target: Target { model, .. }, body, arrived, priority, deadline, account, views, .. } = call;
+    let InferenceCall { target: ModelTarget { model, .. }, body, arrived, priority, deadline, account, views, .. } =
+        call;
     let (json, bytes, payer) = (header_length.unwrap_or(body.len()), body.clone(), account.clone());
     let work = move || decode_within(&model, bytes, header_length, arrived, &payer);
     let decoded = large_off_thread(json, &account, work).await;
@@ -346,34 +347,34 @@ async fn tensors(
         priority: decoded.priority.or(priority),
         account,
     };
-    Ok(DecodedCall { request, answer: AnswerForm::Tensors { id: decoded.id, reply: decoded.reply }, copied: None })
+    Ok(DecodedCall { request, answer: ReplyForm::Tensors { id: decoded.id, reply: decoded.reply }, copied: None })
 }
 
 /// Writes an answer.
-fn encode(response: InferResponse, form: AnswerForm, account: &Account) -> Result<CallAnswer, ApiError> {
+fn encode(response: InferResponse, form: ReplyForm, account: &Account) -> Result<CallAnswer, ApiError> {
     let (version, cache) = (response.version, response.cache);
     let (body, content_type) = match form {
-        AnswerForm::Tensors { id, reply } => {
+        ReplyForm::Tensors { id, reply } => {
             let encoded = encode_counted(response, id.as_deref(), &reply)?;
             let content_type =
                 encoded.header_length.map_or(ContentType::Json, |header_length| ContentType::Binary { header_length });
             (encoded.into_bytes()?, content_type)
         }
-        AnswerForm::Result => {
+        ReplyForm::Result => {
             let result = response.result.as_ref().map_or(0, |result| result.json.get().len());
             let mut memory = account.take(ANSWER_HEAD_BYTES + result)?;
             let body = serde_json::to_vec(&PipelineAnswer::new(&response));
             let body = body.map_err(|error| ProtocolError::Encode { reason: error.to_string() })?;
             memory.resize(body.len())?;
-            (memory.keep(body.into()), ContentType::Json)
+            (memory.attach(body.into()), ContentType::Json)
         }
-        AnswerForm::Text(text) => {
+        ReplyForm::Text(text) => {
             let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor).collect();
             // A form feed and a line end between two pages.
             let mut memory = account.take(results.iter().map(|tensor| tensor.data().len()).sum())?;
             let text = text(&results);
             memory.resize(text.len())?;
-            (memory.keep(text.into()), ContentType::Text)
+            (memory.attach(text.into()), ContentType::Text)
         }
     };
     Ok(CallAnswer { body, content_type, version, cache })
@@ -387,15 +388,19 @@ pub fn content_error(error: impl Into<ContentError>) -> ApiError {
 }
 
 /// The answer to a body that is no inference request, by what it is instead. `input` is what the model takes.
-fn not_a_request(input: Option<Input>, body: &[u8], error: ProtocolError) -> ApiError {
+fn not_a_request(input: Option<PipelineInput>, body: &[u8], error: ProtocolError) -> ApiError {
     match (FileFormat::of(body), input) {
-        (Some(format), None | Some(Input::Photograph | Input::Document)) if format.is_read() => unmarked_file(format),
+        (Some(format), None | Some(PipelineInput::Photograph | PipelineInput::Document)) if format.is_read() => {
+            unmarked_file(format)
+        }
         (Some(format), None) => {
             ApiError::new(StatusCode::BAD_REQUEST, format!("the body is {format}, not an inference request"))
         }
         (Some(_), Some(input)) => unexpected_file(input, body),
         (None, _) if is_form_data(body) => form_data(),
-        (None, Some(input @ (Input::Photograph | Input::Document))) if !body.trim_ascii_start().starts_with(b"{") => {
+        (None, Some(input @ (PipelineInput::Photograph | PipelineInput::Document)))
+            if !body.trim_ascii_start().starts_with(b"{") =>
+        {
             unexpected_file(input, body)
         }
         (None, Some(input)) if error == ProtocolError::NotText => unexpected_file(input, body),
@@ -404,14 +409,14 @@ fn not_a_request(input: Option<Input>, body: &[u8], error: ProtocolError) -> Api
 }
 
 /// The answer to a body with the content type of a text, for a model that takes files.
-fn not_a_text(input: Input, body: &[u8]) -> ApiError {
+fn not_a_text(input: PipelineInput, body: &[u8]) -> ApiError {
     match FileFormat::of(body) {
         Some(format) if format.is_read() => unmarked_file(format),
         _ => unexpected_file(input, body),
     }
 }
 
-fn unexpected_file(input: Input, body: &[u8]) -> ApiError {
+fn unexpected_file(input: PipelineInput, body: &[u8]) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, UnexpectedFile::new(input, body).to_string())
 }
 

@@ -18,12 +18,12 @@ pub enum CsvError {
     #[error("there is no row: the first line of CSV has the names of the columns")]
     Empty,
     #[error("{place} has more than {LINE_BYTES_MAX} bytes: is a quote not closed?")]
-    LongLine { place: Place },
+    LongLine { place: CsvLine },
     #[error("{place} has more than {COLUMNS_MAX} columns")]
-    Wide { place: Place },
+    Wide { place: CsvLine },
     #[error("{place}: column {column} is not UTF-8")]
     NotUtf8 {
-        place: Place,
+        place: CsvLine,
         /// From 0.
         column: usize,
     },
@@ -33,13 +33,13 @@ pub enum CsvError {
 
 /// A line of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum CsvLine {
     Header,
     /// From 0, the first row behind the header.
     Row(usize),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for CsvLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Header => f.write_str("the header"),
@@ -134,8 +134,8 @@ impl CsvRows {
     }
 
     /// The line that is being read.
-    fn place(&self) -> Place {
-        if self.names.is_some() { Place::Row(self.before + self.part_rows) } else { Place::Header }
+    fn place(&self) -> CsvLine {
+        if self.names.is_some() { CsvLine::Row(self.before + self.part_rows) } else { CsvLine::Header }
     }
 
     /// Takes the line that was read as the header or as a row.
@@ -158,7 +158,7 @@ impl CsvRows {
             self.names = Some(texts.map(name).collect::<Result<_, _>>()?);
             return Ok(());
         };
-        if let Place::Row(row) = place
+        if let CsvLine::Row(row) = place
             && names.len() != ends.len()
         {
             return Err(CsvError::Cells { row, got: ends.len(), expected: names.len() });

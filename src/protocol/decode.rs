@@ -8,7 +8,7 @@ use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use ledge_base::tensor::Tensor;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
-use ledge_models::serving::request::{FeatureRequest, Inputs, OutputRequest, TensorPayload};
+use ledge_models::serving::request::{CallInputs, FeatureRequest, OutputRequest, TensorPayload};
 use ledge_part::api_error::{ApiError, StatusCode};
 
 use super::error::{ProtocolError, excerpt};
@@ -17,13 +17,13 @@ use super::wire::{self, RequestedOutput};
 
 /// The model that a request is for, as its path or topic says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct ModelTarget {
     pub model: ModelName,
     /// The version; `None` is the model's default.
     pub version: Option<ModelVersion>,
 }
 
-impl Target {
+impl ModelTarget {
     /// Reads a model and a version. A text that is not a version is answered like an unknown version.
     pub fn parse(model: &str, version: Option<&str>) -> Result<Self, ApiError> {
         let failure = |status, error: InvalidName| ApiError::new(status, error.to_string());
@@ -101,7 +101,8 @@ pub fn decode_within(
     account: &Account,
 ) -> Result<DecodedRequest, ProtocolError> {
     if header_length == Some(0) {
-        let tensors = TensorPayload { inputs: Inputs::Raw(body), outputs: None, features: FeatureRequest::default() };
+        let tensors =
+            TensorPayload { inputs: CallInputs::Raw(body), outputs: None, features: FeatureRequest::default() };
         let reply = ReplyFormat::BINARY;
         return Ok(DecodedRequest { id: None, tensors, deadline: None, priority: None, reply });
     }
@@ -111,7 +112,7 @@ pub fn decode_within(
     }
     let mut binary = body;
     let json = binary.split_to(length);
-    let wire::Request { id, parameters, inputs, outputs, entities, features } =
+    let wire::WireRequest { id, parameters, inputs, outputs, entities, features } =
         wire::read(&json, binary, model, account)?;
 
     let features = FeatureRequest {
@@ -142,7 +143,7 @@ pub(super) fn decoded(
     DecodedRequest {
         id,
         tensors: TensorPayload {
-            inputs: Inputs::Named(inputs),
+            inputs: CallInputs::Named(inputs),
             outputs: (!wanted.is_empty()).then_some(wanted),
             features,
         },

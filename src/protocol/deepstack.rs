@@ -37,7 +37,7 @@ pub struct DetectionAnswer<'a> {
 
 /// The predictions of an answer: those that a caller wants of what a model found.
 #[derive(Debug, Clone, Copy)]
-pub struct Selection<'a> {
+pub struct PredictionFilter<'a> {
     /// The least score.
     pub min_confidence: f32,
     /// The labels; empty is all.
@@ -50,8 +50,8 @@ pub struct Selection<'a> {
 
 impl<'a> DetectionAnswer<'a> {
     /// The answer with those of `detections`, best first, that `selection` takes.
-    pub fn new(detections: &'a [Detection], selection: Selection<'_>, duration_ms: u64) -> Self {
-        let Selection { min_confidence, labels, max, is_labeled } = selection;
+    pub fn new(detections: &'a [Detection], selection: PredictionFilter<'_>, duration_ms: u64) -> Self {
+        let PredictionFilter { min_confidence, labels, max, is_labeled } = selection;
         let wanted = detections.iter().filter(|detection| {
             detection.score >= min_confidence && (labels.is_empty() || labels.contains(&detection.label))
         });
@@ -142,18 +142,19 @@ mod tests {
         Detection { label: label.to_owned(), score, area, margin: 0.0 }
     }
 
-    fn written(detections: &[Detection], selection: Selection<'_>) -> Value {
+    fn written(detections: &[Detection], selection: PredictionFilter<'_>) -> Value {
         serde_json::to_value(DetectionAnswer::new(detections, selection, 7)).unwrap()
     }
 
-    const ALL: Selection<'static> = Selection { min_confidence: 0.0, labels: &[], max: 20, is_labeled: true };
+    const ALL: PredictionFilter<'static> =
+        PredictionFilter { min_confidence: 0.0, labels: &[], max: 20, is_labeled: true };
 
     #[test]
     fn a_prediction_has_whole_pixels_from_edge_to_edge() {
         let found = [detection("dog", 0.5, [1.5, 2.25, 10.25, 20.5])];
         let prediction = json!({"label": "dog", "confidence": 0.5, "x_min": 2, "y_min": 2, "x_max": 12, "y_max": 23});
         assert_eq!(written(&found, ALL), json!({"success": true, "predictions": [prediction], "duration": 7}));
-        let faces = written(&found, Selection { is_labeled: false, ..ALL });
+        let faces = written(&found, PredictionFilter { is_labeled: false, ..ALL });
         assert_eq!(faces["predictions"][0].get("label"), None);
     }
 
@@ -169,14 +170,14 @@ mod tests {
         let place = [0.0, 0.0, 9.0, 9.0];
         let found: Vec<_> =
             ["dog", "cat", "dog"].iter().zip([0.9, 0.8, 0.3]).map(|(l, s)| detection(l, s, place)).collect();
-        let labels = |selection: Selection<'_>| {
+        let labels = |selection: PredictionFilter<'_>| {
             let answer = written(&found, selection);
             let list = answer["predictions"].as_array().unwrap().clone();
             list.iter().map(|one| one["label"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(labels(ALL), ["dog", "cat", "dog"]);
-        assert_eq!(labels(Selection { min_confidence: 0.8, ..ALL }), ["dog", "cat"]);
-        assert_eq!(labels(Selection { labels: &["dog".to_owned()], ..ALL }), ["dog", "dog"]);
-        assert_eq!(labels(Selection { max: 1, ..ALL }), ["dog"]);
+        assert_eq!(labels(PredictionFilter { min_confidence: 0.8, ..ALL }), ["dog", "cat"]);
+        assert_eq!(labels(PredictionFilter { labels: &["dog".to_owned()], ..ALL }), ["dog", "dog"]);
+        assert_eq!(labels(PredictionFilter { max: 1, ..ALL }), ["dog"]);
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use half::{bf16, f16};
-use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_base::memory_budget::{Account, NoRoom, Reservation};
 use ledge_base::names::ModelName;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_models::serving::request::InferResponse;
@@ -26,7 +26,7 @@ pub struct Encoded {
     /// The body in pieces: the JSON, then each binary output, whose bytes are shared and not copied.
     pub chunks: Vec<Bytes>,
     /// Memory of the outputs and of the JSON.
-    memory: Hold,
+    memory: Reservation,
 }
 
 impl Encoded {
@@ -49,7 +49,7 @@ impl Encoded {
             }
         };
         memory.resize(length)?;
-        Ok(memory.keep(body))
+        Ok(memory.attach(body))
     }
 }
 
@@ -77,7 +77,7 @@ fn encode_within(
     response: &InferResponse,
     id: Option<&str>,
     format: &ReplyFormat,
-    mut memory: Hold,
+    mut memory: Reservation,
 ) -> Result<Encoded, ProtocolError> {
     let mut binary = Vec::new();
     let mut outputs = Vec::with_capacity(response.outputs.len());
@@ -86,7 +86,7 @@ fn encode_within(
     for (name, tensor) in &response.outputs {
         let (parameters, data) = if format.is_binary(name) {
             binary.push(tensor.data().clone());
-            (Some(OutputParameters { binary_data_size: tensor.data().len() }), None)
+            (Some(BinaryParameters { binary_data_size: tensor.data().len() }), None)
         } else {
             estimate += tensor.data().len().saturating_mul(3);
             (None, Some(JsonData::of(name, tensor)?))
@@ -96,7 +96,7 @@ fn encode_within(
     }
 
     estimate += response.features.iter().map(|used| 128 + used.cells.len() * 80).sum::<usize>();
-    let body = Body {
+    let body = InferResponseBody {
         id,
         model_name: &response.model,
         model_version: response.version.to_string(),
@@ -129,7 +129,7 @@ struct CountedJson<'h> {
     covered: usize,
     /// Bytes that it has besides the JSON.
     beside: usize,
-    memory: &'h mut Hold,
+    memory: &'h mut Reservation,
 }
 
 impl Write for CountedJson<'_> {
@@ -155,11 +155,11 @@ impl Write for CountedJson<'_> {
 
 /// The form of an answer in JSON, as JSON Schema.
 pub fn schema() -> Schema {
-    schema_for!(Body<'static>)
+    schema_for!(InferResponseBody<'static>)
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Body<'a> {
+struct InferResponseBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
     model_name: &'a ModelName,
@@ -178,14 +178,14 @@ struct OutputDocument<'a> {
     datatype: DataType,
     shape: &'a [usize],
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<OutputParameters>,
+    parameters: Option<BinaryParameters>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<serde_json::Value>>")]
     data: Option<JsonData<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct OutputParameters {
+struct BinaryParameters {
     binary_data_size: usize,
 }
 

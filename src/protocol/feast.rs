@@ -24,8 +24,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use error::{Detail, FeastError, Location};
-pub use reply::{LongAnswer, Pieces, encode_online_features};
+pub use error::{FeastError, Location, RequestMistake};
+pub use reply::{LongAnswer, LongAnswerPieces, encode_online_features};
 pub use request::{OnlineFeaturesCall, decode_online_features, decode_push, decode_write};
 
 /// The most cells, features times entities, of one answer.

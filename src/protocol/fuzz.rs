@@ -7,7 +7,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::names::ModelVersion;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
-use ledge_models::serving::request::{InferResponse, Inputs, Timings};
+use ledge_models::serving::request::{CallInputs, InferResponse, Timings};
 use ledge_part::api_error::ErrorBody;
 
 use super::decode::{DecodedRequest, ReplyFormat, decode_request};
@@ -85,11 +85,11 @@ fn check(body: Bytes, header_length: Option<usize>) -> bool {
         }
     };
     let inputs = match tensors.inputs {
-        Inputs::Raw(raw) => {
+        CallInputs::Raw(raw) => {
             assert_eq!((raw, header_length), (body, Some(0)));
             return true;
         }
-        Inputs::Named(inputs) => inputs,
+        CallInputs::Named(inputs) => inputs,
     };
     for (index, (name, _)) in inputs.iter().enumerate() {
         assert!(!inputs.iter().skip(index + 1).any(|(other, _)| other == name), "{name:?} twice");
@@ -140,7 +140,7 @@ pub(super) fn back(tensors: &Tensors, format: &ReplyFormat) -> Result<Tensors, P
     let at = body.windows(from.len()).position(|window| window == from).unwrap_or_else(|| unreachable!("a key"));
     body.splice(at..at + from.len(), to.iter().copied());
     match decode(body.into(), header_length.map(|length| length - 1))?.tensors.inputs {
-        Inputs::Named(inputs) => Ok(inputs),
-        Inputs::Raw(_) => unreachable!("the JSON is not empty"),
+        CallInputs::Named(inputs) => Ok(inputs),
+        CallInputs::Raw(_) => unreachable!("the JSON is not empty"),
     }
 }

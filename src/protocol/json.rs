@@ -10,7 +10,7 @@
 use std::fmt;
 
 use half::{bf16, f16};
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Element, Tensor, element_count, push_string};
 use serde::Deserialize;
@@ -18,7 +18,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, Visitor};
 
 use super::error::{ProtocolError, excerpt};
 use super::object::FirstError;
-use nest::{Level, Sink};
+use nest::{ArrayLevel, ElementSink};
 
 mod nest;
 
@@ -71,7 +71,7 @@ impl TensorSeed<'_> {
         let expected = self.expected();
         let capacity = expected.min(self.body_length / 2 + 1);
         let hold = self.take(capacity.saturating_mul(size_of::<T>()))?;
-        let mut sink = Numbers { elements: Vec::<T>::with_capacity(capacity), most: expected, count: 0 };
+        let mut sink = NumberSink { elements: Vec::<T>::with_capacity(capacity), most: expected, count: 0 };
         let shape = self.fill(&mut sink, deserializer)?;
         let tensor = Tensor::from_vec(shape, sink.elements).map_err(D::Error::custom)?;
         Ok(kept(tensor, hold))
@@ -85,7 +85,7 @@ impl TensorSeed<'_> {
         }
         let beside = expected.min(self.body_length / 3 + 1) * STRING_OVERHEAD_BYTES;
         let mut hold = self.take(beside + self.body_length)?;
-        let mut sink = Strings { data: Vec::new(), most: expected, count: 0 };
+        let mut sink = StringSink { data: Vec::new(), most: expected, count: 0 };
         let shape = self.fill(&mut sink, deserializer)?;
         let tensor = Tensor::new(DataType::Bytes, shape, sink.data.into()).map_err(D::Error::custom)?;
         if let Some(hold) = &mut hold {
@@ -99,15 +99,19 @@ impl TensorSeed<'_> {
     }
 
     /// Takes bytes from the memory budget, where there is an account.
-    fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<Option<Hold>, E> {
+    fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<Option<Reservation>, E> {
         let hold = self.account.map(|account| account.take(bytes)).transpose();
         hold.map_err(|error| self.failure.refuse(error.into()))
     }
 
-    fn fill<'de, S: Sink, D: Deserializer<'de>>(self, sink: &mut S, deserializer: D) -> Result<Vec<usize>, D::Error> {
+    fn fill<'de, S: ElementSink, D: Deserializer<'de>>(
+        self,
+        sink: &mut S,
+        deserializer: D,
+    ) -> Result<Vec<usize>, D::Error> {
         let mut problem = None;
         let expected = self.expected();
-        let level = Level { sink, dims: self.shape, outermost: true, problem: &mut problem };
+        let level = ArrayLevel { sink, dims: self.shape, outermost: true, problem: &mut problem };
         let result = level.deserialize(deserializer);
         let got = sink.len();
         let (input, shape) = (excerpt(self.input), self.shape.to_vec());
@@ -123,7 +127,7 @@ impl TensorSeed<'_> {
     }
 }
 
-fn kept(tensor: Tensor, hold: Option<Hold>) -> Tensor {
+fn kept(tensor: Tensor, hold: Option<Reservation>) -> Tensor {
     match hold {
         Some(hold) => tensor.kept(hold),
         None => tensor,
@@ -159,13 +163,13 @@ macro_rules! rounded_elements {
 }
 rounded_elements!(f16, f32, f16::from_f32; bf16, f32, bf16::from_f32; f32, f32, |v| v; f64, f64, |v| v);
 
-struct Numbers<T> {
+struct NumberSink<T> {
     elements: Vec<T>,
     most: usize,
     count: usize,
 }
 
-impl<T: JsonElement> Sink for Numbers<T> {
+impl<T: JsonElement> ElementSink for NumberSink<T> {
     fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error> {
         let element = T::read(deserializer)?;
         if self.count < self.most {
@@ -181,13 +185,13 @@ impl<T: JsonElement> Sink for Numbers<T> {
 }
 
 /// Elements in the form of a binary body.
-struct Strings {
+struct StringSink {
     data: Vec<u8>,
     most: usize,
     count: usize,
 }
 
-impl Sink for Strings {
+impl ElementSink for StringSink {
     fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_str(&mut *self)
     }
@@ -197,7 +201,7 @@ impl Sink for Strings {
     }
 }
 
-impl Visitor<'_> for &mut Strings {
+impl Visitor<'_> for &mut StringSink {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -59,7 +59,7 @@ mod roundtrip;
 mod used_features;
 mod wire;
 
-pub use decode::{DecodedRequest, ReplyFormat, Target, decode_request, parse_header_length};
+pub use decode::{DecodedRequest, ModelTarget, ReplyFormat, decode_request, parse_header_length};
 pub use encode::{Encoded, encode_response};
 pub use error::ProtocolError;
-pub use parameters::Value;
+pub use parameters::ParameterValue;

@@ -11,9 +11,9 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::error::{ProtocolError, excerpt};
 
-/// Reads `json`, one object, into a [`Fields`], which may have recorded a better reason for an error in its
+/// Reads `json`, one object, into a [`ObjectFields`], which may have recorded a better reason for an error in its
 /// [`FirstError`].
-pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl Fields<'de>) -> Result<(), ProtocolError> {
+pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl ObjectFields<'de>) -> Result<(), ProtocolError> {
     let text = std::str::from_utf8(json).map_err(|_| ProtocolError::NotText)?;
     if text.trim().is_empty() {
         return Err(ProtocolError::Json { reason: "the body is empty".into() });
@@ -56,7 +56,7 @@ impl FirstError {
 }
 
 /// Takes the entries of one JSON object.
-pub(super) trait Fields<'de> {
+pub(super) trait ObjectFields<'de> {
     /// Description of the object, for a message: "expected ...".
     const EXPECTED: &'static str;
 
@@ -73,10 +73,10 @@ pub(super) trait Items<'de> {
     fn item<A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error>;
 }
 
-/// Reads an object into a [`Fields`].
+/// Reads an object into a [`ObjectFields`].
 pub(super) struct Object<'f, F>(pub &'f mut F);
 
-impl<'de, F: Fields<'de>> DeserializeSeed<'de> for Object<'_, F> {
+impl<'de, F: ObjectFields<'de>> DeserializeSeed<'de> for Object<'_, F> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -84,7 +84,7 @@ impl<'de, F: Fields<'de>> DeserializeSeed<'de> for Object<'_, F> {
     }
 }
 
-impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
+impl<'de, F: ObjectFields<'de>> Visitor<'de> for Object<'_, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -92,7 +92,7 @@ impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(Key(key)) = map.next_key()? {
+        while let Some(ObjectKey(key)) = map.next_key()? {
             self.0.field(&key, &mut map)?;
         }
         Ok(())
@@ -101,7 +101,7 @@ impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
 
 /// A key, borrowed from the body when it has no escapes.
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct ObjectKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Reads an array into an [`Items`].
 pub(super) struct Array<'f, I>(pub &'f mut I);

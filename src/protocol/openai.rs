@@ -29,7 +29,7 @@ const TOKEN_IDS: &str = "token ids are not accepted, because they belong to anot
 pub struct EmbeddingsRequest {
     pub model: ModelName,
     pub texts: Texts,
-    pub encoding: Encoding,
+    pub encoding: EmbeddingEncoding,
     /// The length of the vectors that the caller expects.
     pub dimensions: Option<usize>,
 }
@@ -37,7 +37,7 @@ pub struct EmbeddingsRequest {
 /// The form of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Encoding {
+pub enum EmbeddingEncoding {
     /// An array of numbers.
     #[default]
     Float,
@@ -46,49 +46,49 @@ pub enum Encoding {
 }
 
 #[derive(Deserialize)]
-struct Wire<'a> {
+struct WireEmbeddings<'a> {
     #[serde(borrow)]
     model: Cow<'a, str>,
     #[serde(borrow)]
-    input: Input<'a>,
+    input: EmbeddingInput<'a>,
     #[serde(default)]
-    encoding_format: Option<Encoding>,
+    encoding_format: Option<EmbeddingEncoding>,
     #[serde(default)]
     dimensions: Option<usize>,
 }
 
 /// The texts of a request, as many as may be sent, and the number of them.
-struct Input<'a> {
+struct EmbeddingInput<'a> {
     texts: Vec<Cow<'a, str>>,
     count: usize,
 }
 
 /// A text, and never a token id.
-struct Text<'a>(Cow<'a, str>);
+struct InputText<'a>(Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Input<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for EmbeddingInput<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMany;
+        struct TextsVisitor;
 
-        impl<'de> Visitor<'de> for OneOrMany {
-            type Value = Input<'de>;
+        impl<'de> Visitor<'de> for TextsVisitor {
+            type Value = EmbeddingInput<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a string or an array of strings")
             }
 
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Input { texts: vec![text.into()], count: 1 })
+                Ok(EmbeddingInput { texts: vec![text.into()], count: 1 })
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Input { texts: vec![text.to_owned().into()], count: 1 })
+                Ok(EmbeddingInput { texts: vec![text.to_owned().into()], count: 1 })
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut input = Input { texts: Vec::new(), count: 0 };
+                let mut input = EmbeddingInput { texts: Vec::new(), count: 0 };
                 while input.count < TEXTS_MAX {
-                    let Some(Text(text)) = list.next_element()? else { return Ok(input) };
+                    let Some(InputText(text)) = list.next_element()? else { return Ok(input) };
                     input.texts.push(text);
                     input.count += 1;
                 }
@@ -99,27 +99,27 @@ impl<'de: 'a, 'a> Deserialize<'de> for Input<'a> {
             }
         }
 
-        deserializer.deserialize_any(OneOrMany)
+        deserializer.deserialize_any(TextsVisitor)
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for InputText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct One;
 
         impl<'de> Visitor<'de> for One {
-            type Value = Text<'de>;
+            type Value = InputText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a string")
             }
 
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text(text.into()))
+                Ok(InputText(text.into()))
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text(text.to_owned().into()))
+                Ok(InputText(text.to_owned().into()))
             }
 
             fn visit_u64<E: Error>(self, _: u64) -> Result<Self::Value, E> {
@@ -143,9 +143,9 @@ impl EmbeddingsRequest {
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err(bad("the body is not a JSON object with \"model\" and \"input\"".to_owned()));
         }
-        let Wire { model, input, encoding_format, dimensions } =
+        let WireEmbeddings { model, input, encoding_format, dimensions } =
             serde_json::from_slice(body).map_err(|error| bad(excerpt(&in_json(&error.to_string()))))?;
-        let Input { texts, count } = input;
+        let EmbeddingInput { texts, count } = input;
         if count > texts.len() {
             return Err(content_error(TextError::TooMany { count }));
         }
@@ -171,8 +171,8 @@ impl EmbeddingsRequest {
         let prompt_tokens = embeddings.rows().map(|row| row.tokens).sum();
         let row = |(index, Embedding { embedding, truncated, .. })| {
             let embedding = match self.encoding {
-                Encoding::Float => Vector::Float(embedding),
-                Encoding::Base64 => {
+                EmbeddingEncoding::Float => Vector::Float(embedding),
+                EmbeddingEncoding::Base64 => {
                     let bytes: Vec<u8> = embedding.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
                     Vector::Base64(BASE64_STANDARD.encode(bytes))
                 }
@@ -219,7 +219,7 @@ struct Usage {
 
 /// One model of a list.
 #[derive(Debug, Serialize)]
-pub struct ModelEntry<'a> {
+pub struct ListedModel<'a> {
     id: &'a ModelName,
     object: &'static str,
     /// When it was made, which is not known.
@@ -227,7 +227,7 @@ pub struct ModelEntry<'a> {
     owned_by: &'static str,
 }
 
-impl<'a> ModelEntry<'a> {
+impl<'a> ListedModel<'a> {
     pub fn new(id: &'a ModelName) -> Self {
         Self { id, object: "model", created: 0, owned_by: "ledge" }
     }
@@ -237,12 +237,12 @@ impl<'a> ModelEntry<'a> {
 #[derive(Debug, Serialize)]
 pub struct ModelList<'a> {
     object: &'static str,
-    data: Vec<ModelEntry<'a>>,
+    data: Vec<ListedModel<'a>>,
 }
 
 impl<'a> ModelList<'a> {
     pub fn new(models: impl Iterator<Item = &'a ModelName>) -> Self {
-        Self { object: "list", data: models.map(ModelEntry::new).collect() }
+        Self { object: "list", data: models.map(ListedModel::new).collect() }
     }
 }
 
@@ -319,10 +319,10 @@ mod tests {
     #[test]
     fn a_request_has_one_text_or_a_list() {
         let one = decode(&json!({"model": "m", "input": "a \"b\"", "user": "x", "extra": [1]})).unwrap();
-        assert_eq!((one.texts.iter().collect::<Vec<_>>(), one.encoding), (vec!["a \"b\""], Encoding::Float));
+        assert_eq!((one.texts.iter().collect::<Vec<_>>(), one.encoding), (vec!["a \"b\""], EmbeddingEncoding::Float));
         let list = json!({"model": "m", "input": ["a", ""], "encoding_format": "base64", "dimensions": null});
         let list = decode(&list).unwrap();
-        assert_eq!((list.texts.iter().collect::<Vec<_>>(), list.encoding), (vec!["a", ""], Encoding::Base64));
+        assert_eq!((list.texts.iter().collect::<Vec<_>>(), list.encoding), (vec!["a", ""], EmbeddingEncoding::Base64));
     }
 
     #[test]

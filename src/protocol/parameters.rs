@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::error::{ProtocolError, excerpt};
-use super::object::{Fields, FirstError};
+use super::object::{FirstError, ObjectFields};
 
 /// The value of a parameter.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum ParameterValue {
     Bool(bool),
     Unsigned(u64),
     /// Negative or not an integer.
@@ -20,35 +20,35 @@ pub enum Value {
     Text(String),
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for ParameterValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ValueVisitor;
 
         impl Visitor<'_> for ValueVisitor {
-            type Value = Value;
+            type Value = ParameterValue;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a string, a number or a boolean")
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-                Ok(Value::Bool(value))
+            fn visit_bool<E>(self, value: bool) -> Result<ParameterValue, E> {
+                Ok(ParameterValue::Bool(value))
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-                Ok(Value::Unsigned(value))
+            fn visit_u64<E>(self, value: u64) -> Result<ParameterValue, E> {
+                Ok(ParameterValue::Unsigned(value))
             }
 
-            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-                Ok(u64::try_from(value).map_or(Value::OtherNumber, Value::Unsigned))
+            fn visit_i64<E>(self, value: i64) -> Result<ParameterValue, E> {
+                Ok(u64::try_from(value).map_or(ParameterValue::OtherNumber, ParameterValue::Unsigned))
             }
 
-            fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
-                Ok(Value::OtherNumber)
+            fn visit_f64<E>(self, _: f64) -> Result<ParameterValue, E> {
+                Ok(ParameterValue::OtherNumber)
             }
 
-            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-                Ok(Value::Text(value.to_owned()))
+            fn visit_str<E>(self, value: &str) -> Result<ParameterValue, E> {
+                Ok(ParameterValue::Text(value.to_owned()))
             }
         }
 
@@ -66,7 +66,7 @@ pub(super) struct Parameters<'s, K> {
 /// The parameters that are known in one place.
 pub(super) trait KnownParameters {
     /// Takes a parameter if it is a known one. `Err` is the reason to refuse the value.
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError>;
+    fn take(&mut self, name: &str, value: &ParameterValue) -> Result<(), ParameterError>;
 }
 
 /// Reason why a parameter is refused.
@@ -77,11 +77,11 @@ pub(super) enum ParameterError {
     Sequence,
 }
 
-impl<'de, K: KnownParameters> Fields<'de> for Parameters<'_, K> {
+impl<'de, K: KnownParameters> ObjectFields<'de> for Parameters<'_, K> {
     const EXPECTED: &'static str = "an object of parameters";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
-        let value: Value = self.failure.field(self.place, key, map.next_value())?;
+        let value: ParameterValue = self.failure.field(self.place, key, map.next_value())?;
         self.known.take(key, &value).map_err(|refused| self.failure.refuse(refused.at(self.place, key)))
     }
 }
@@ -113,17 +113,17 @@ pub(super) struct RequestParameters {
 }
 
 impl KnownParameters for RequestParameters {
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError> {
+    fn take(&mut self, name: &str, value: &ParameterValue) -> Result<(), ParameterError> {
         match name {
             "binary_data_output" => set(&mut self.binary_data_output, "binary_data_output", boolean(value)?),
             "timeout" => set(&mut self.timeout, "timeout", Duration::from_micros(unsigned(value)?)),
             "priority" => set(&mut self.priority, "priority", unsigned(value)?),
             "feature_values" => set(&mut self.feature_values, "feature_values", boolean(value)?),
             "sequence_id" => match value {
-                Value::Unsigned(0) => Ok(()),
-                Value::Text(text) if text.is_empty() => Ok(()),
-                Value::Unsigned(_) | Value::Text(_) => Err(ParameterError::Sequence),
-                Value::Bool(_) | Value::OtherNumber => {
+                ParameterValue::Unsigned(0) => Ok(()),
+                ParameterValue::Text(text) if text.is_empty() => Ok(()),
+                ParameterValue::Unsigned(_) | ParameterValue::Text(_) => Err(ParameterError::Sequence),
+                ParameterValue::Bool(_) | ParameterValue::OtherNumber => {
                     Err(ParameterError::Expected("expected a non-negative integer or a string"))
                 }
             },
@@ -141,7 +141,7 @@ pub(super) struct InputParameters {
 }
 
 impl KnownParameters for InputParameters {
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError> {
+    fn take(&mut self, name: &str, value: &ParameterValue) -> Result<(), ParameterError> {
         match name {
             "binary_data_size" => {
                 // More than the machine can address is more than any body holds.
@@ -164,7 +164,7 @@ pub(super) struct OutputParameters {
 }
 
 impl KnownParameters for OutputParameters {
-    fn take(&mut self, name: &str, value: &Value) -> Result<(), ParameterError> {
+    fn take(&mut self, name: &str, value: &ParameterValue) -> Result<(), ParameterError> {
         match name {
             "binary_data" => set(&mut self.binary_data, "binary_data", boolean(value)?),
             "classification" => {
@@ -181,12 +181,16 @@ fn set<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), Para
     if slot.replace(value).is_some() { Err(ParameterError::Twice(name)) } else { Ok(()) }
 }
 
-fn boolean(value: &Value) -> Result<bool, ParameterError> {
-    if let Value::Bool(value) = value { Ok(*value) } else { Err(ParameterError::Expected("expected true or false")) }
+fn boolean(value: &ParameterValue) -> Result<bool, ParameterError> {
+    if let ParameterValue::Bool(value) = value {
+        Ok(*value)
+    } else {
+        Err(ParameterError::Expected("expected true or false"))
+    }
 }
 
-fn unsigned(value: &Value) -> Result<u64, ParameterError> {
-    if let Value::Unsigned(value) = value {
+fn unsigned(value: &ParameterValue) -> Result<u64, ParameterError> {
+    if let ParameterValue::Unsigned(value) = value {
         Ok(*value)
     } else {
         Err(ParameterError::Expected("expected a non-negative integer"))

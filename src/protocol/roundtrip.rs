@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use half::{bf16, f16};
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_models::serving::request::Inputs;
+use ledge_models::serving::request::CallInputs;
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
@@ -71,16 +71,16 @@ fn low32(word: u64) -> u32 {
 /// The elements as JSON texts, from the encoder's flat array.
 fn elements(tensor: &Tensor) -> Vec<String> {
     #[derive(serde::Deserialize)]
-    struct Output {
+    struct RoundtripOutput {
         data: Vec<Box<RawValue>>,
     }
     #[derive(serde::Deserialize)]
-    struct Response {
-        outputs: Vec<Output>,
+    struct RoundtripResponse {
+        outputs: Vec<RoundtripOutput>,
     }
     let response = super::fuzz::response(vec![("T".into(), tensor.clone())]);
     let body = super::encode::encode_response(&response, None, &ReplyFormat::JSON).unwrap().into_bytes().unwrap();
-    let response: Response = serde_json::from_slice(&body).unwrap();
+    let response: RoundtripResponse = serde_json::from_slice(&body).unwrap();
     response.outputs[0].data.iter().map(|element| element.get().to_owned()).collect()
 }
 
@@ -122,7 +122,7 @@ proptest! {
         let body = format!(r#"{{"inputs": [{{{}}}]}}"#, fields.join(", "));
         let decoded = decode_request(&"m".parse().unwrap(), body.clone().into(), None, Instant::now());
         match decoded.map(|decoded| decoded.tensors.inputs) {
-            Ok(Inputs::Named(inputs)) => prop_assert_eq!(&inputs[0].1, &tensor, "{}", body),
+            Ok(CallInputs::Named(inputs)) => prop_assert_eq!(&inputs[0].1, &tensor, "{}", body),
             other => prop_assert!(false, "{body}: {other:?}"),
         }
     }

@@ -33,39 +33,39 @@ pub struct RowAnswers {
 
 /// The answer to a row. Numbers stay as they are written.
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct RawRowAnswer<'a> {
     #[serde(borrow)]
-    class: Option<Text<'a>>,
+    class: Option<JsonText<'a>>,
     #[serde(borrow)]
-    probabilities: Option<Pairs<'a>>,
+    probabilities: Option<ObjectMembers<'a>>,
     #[serde(borrow)]
     values: Option<Vec<&'a RawValue>>,
 }
 
 /// Borrowed where it has no escapes.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct JsonText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The members of an object, in their order.
-struct Pairs<'a>(Vec<(Text<'a>, &'a RawValue)>);
+struct ObjectMembers<'a>(Vec<(JsonText<'a>, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ObjectMembers<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Members;
 
         impl<'de> Visitor<'de> for Members {
-            type Value = Pairs<'de>;
+            type Value = ObjectMembers<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectMembers<'de>, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
                     pairs.push(pair);
                 }
-                Ok(Pairs(pairs))
+                Ok(ObjectMembers(pairs))
             }
         }
 
@@ -89,7 +89,7 @@ impl RowAnswers {
                 }
             }
             RowsForm::Csv => {
-                for answer in serde_json::from_str::<Vec<Answer<'_>>>(result.get())? {
+                for answer in serde_json::from_str::<Vec<RawRowAnswer<'_>>>(result.get())? {
                     if !std::mem::replace(&mut self.is_headed, true) {
                         write_line(&mut lines, answer.header());
                     }
@@ -101,7 +101,7 @@ impl RowAnswers {
     }
 }
 
-impl Answer<'_> {
+impl RawRowAnswer<'_> {
     /// The names of the columns of all answers, which have the same form.
     fn header(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let class = self.class.iter().map(|_| "class".into());

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 /// whose `inputs` is a list, or whose `entities` are an object, which no cell of a row is. Rows that cannot be read are rows.
 pub fn are_rows(body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Request<'a> {
+    struct RowsRequestKeys<'a> {
         #[serde(borrow, default)]
         inputs: Option<&'a RawValue>,
         #[serde(borrow, default)]
@@ -17,7 +17,7 @@ pub fn are_rows(body: &[u8]) -> bool {
     match body.trim_ascii_start().first() {
         Some(b'[') => true,
         Some(b'{') => {
-            let request: Result<Request<'_>, _> = serde_json::from_slice(body);
+            let request: Result<RowsRequestKeys<'_>, _> = serde_json::from_slice(body);
             let begins =
                 |member: Option<&RawValue>, with: char| member.is_some_and(|json| json.get().starts_with(with));
             !request.is_ok_and(|request| begins(request.inputs, '[') || begins(request.entities, '{'))

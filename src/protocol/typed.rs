@@ -9,11 +9,11 @@ use ledge_models::serving::request::FeatureRequest;
 
 use super::decode::{DecodedRequest, decoded};
 use super::error::{ProtocolError, excerpt};
-use super::parameters::{InputParameters, KnownParameters, OutputParameters, RequestParameters, Value};
+use super::parameters::{InputParameters, KnownParameters, OutputParameters, ParameterValue, RequestParameters};
 use super::wire::{ENTRIES_MAX, RANK_MAX, RequestedOutput, tensor};
 
 /// Parameters, as name and value.
-pub type NamedValues = Vec<(String, Value)>;
+pub type NamedValues = Vec<(String, ParameterValue)>;
 
 /// An inference request.
 #[derive(Debug, Clone, Default)]

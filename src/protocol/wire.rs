@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
 use ledge_base::names::ModelName;
 use ledge_base::tensor::Tensor;
-use ledge_features::online::Columns;
+use ledge_features::online::FrameColumns;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use self::columns::ColumnsReader;
@@ -14,7 +14,7 @@ use self::input::InputReader;
 pub(super) use self::input::{RANK_MAX, tensor};
 use super::cells::REQUEST_VALUES_MAX;
 use super::error::{ProtocolError, excerpt};
-use super::object::{self, Array, Fields, FirstError, Items, Nullable, Object};
+use super::object::{self, Array, FirstError, Items, Nullable, Object, ObjectFields};
 use super::parameters::{KnownParameters, OutputParameters, Parameters, RequestParameters};
 
 mod columns;
@@ -25,16 +25,16 @@ pub(super) const ENTRIES_MAX: usize = 1024;
 
 /// An inference request, as in its JSON.
 #[derive(Debug, Default)]
-pub(super) struct Request {
+pub(super) struct WireRequest {
     pub id: Option<String>,
     pub parameters: RequestParameters,
     pub inputs: Vec<(String, Tensor)>,
     /// Empty when absent.
     pub outputs: Vec<RequestedOutput>,
     /// Entity keys for inputs made of features. Empty when absent, like the next field.
-    pub entities: Columns,
+    pub entities: FrameColumns,
     /// Values of features that replace the stored ones.
-    pub features: Columns,
+    pub features: FrameColumns,
 }
 
 /// An output asked for.
@@ -45,11 +45,16 @@ pub(super) struct RequestedOutput {
 }
 
 /// Reads a request from its JSON and the binary data after it. Its tensors are counted while they exist.
-pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName, account: &Account) -> Result<Request, ProtocolError> {
+pub(super) fn read(
+    json: &[u8],
+    binary: Bytes,
+    model: &ModelName,
+    account: &Account,
+) -> Result<WireRequest, ProtocolError> {
     let mut failure = FirstError::default();
     // A short JSON decodes to little data, which is not counted.
     let account = (json.len() > UNCOUNTED_BYTES_MAX).then_some(account);
-    let source = Source {
+    let source = DataSource {
         model,
         binary,
         json_length: json.len(),
@@ -57,9 +62,9 @@ pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName, account: &Acco
         cells_left: REQUEST_VALUES_MAX,
         failure: &mut failure,
     };
-    let mut reader = RequestReader { source, request: Request::default(), seen: SeenKeys::default() };
+    let mut reader = RequestReader { source, request: WireRequest::default(), seen: SeenKeys::default() };
     let result = object::read(json, &mut reader);
-    let RequestReader { source: Source { binary, .. }, request, seen } = reader;
+    let RequestReader { source: DataSource { binary, .. }, request, seen } = reader;
     result.map_err(|error| failure.or(error))?;
     // For a model whose inputs are made of features, entity keys are enough.
     if !seen.inputs && request.entities.is_empty() && request.features.is_empty() {
@@ -75,7 +80,7 @@ pub(super) fn read(json: &[u8], binary: Bytes, model: &ModelName, account: &Acco
 const REQUEST_PLACE: &str = "the request";
 
 /// State that the readers share: the source of data, and the reason of a refusal.
-struct Source<'s> {
+struct DataSource<'s> {
     model: &'s ModelName,
     /// Binary data that is not read yet.
     binary: Bytes,
@@ -87,7 +92,7 @@ struct Source<'s> {
     failure: &'s mut FirstError,
 }
 
-impl Source<'_> {
+impl DataSource<'_> {
     /// Reads the value of "parameters".
     fn parameters<'de, A: MapAccess<'de>, K: KnownParameters>(
         &mut self,
@@ -104,7 +109,7 @@ impl Source<'_> {
     fn columns<'de, A: MapAccess<'de>>(
         &mut self,
         key: &'static str,
-        columns: &mut Columns,
+        columns: &mut FrameColumns,
         map: &mut A,
     ) -> Result<(), A::Error> {
         let mut reader = ColumnsReader { key, columns, left: &mut self.cells_left, failure: &mut *self.failure };
@@ -126,12 +131,12 @@ struct SeenKeys {
 }
 
 struct RequestReader<'s> {
-    source: Source<'s>,
-    request: Request,
+    source: DataSource<'s>,
+    request: WireRequest,
     seen: SeenKeys,
 }
 
-impl<'de> Fields<'de> for RequestReader<'_> {
+impl<'de> ObjectFields<'de> for RequestReader<'_> {
     const EXPECTED: &'static str = "an inference request object";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -172,7 +177,7 @@ impl<'de> Fields<'de> for RequestReader<'_> {
 }
 
 struct InputsReader<'r, 's> {
-    source: &'r mut Source<'s>,
+    source: &'r mut DataSource<'s>,
     inputs: &'r mut Vec<(String, Tensor)>,
 }
 
@@ -201,7 +206,7 @@ impl<'de> Items<'de> for InputsReader<'_, '_> {
 }
 
 struct OutputsReader<'r, 's> {
-    source: &'r mut Source<'s>,
+    source: &'r mut DataSource<'s>,
     outputs: &'r mut Vec<RequestedOutput>,
 }
 
@@ -237,7 +242,7 @@ impl<'de> Items<'de> for OutputsReader<'_, '_> {
 }
 
 struct OutputReader<'r, 's> {
-    source: &'r mut Source<'s>,
+    source: &'r mut DataSource<'s>,
     /// The output in messages: its number until its name is read.
     place: String,
     name: Option<String>,
@@ -245,7 +250,7 @@ struct OutputReader<'r, 's> {
     has_parameters: bool,
 }
 
-impl<'de> Fields<'de> for OutputReader<'_, '_> {
+impl<'de> ObjectFields<'de> for OutputReader<'_, '_> {
     const EXPECTED: &'static str = "an output object";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {

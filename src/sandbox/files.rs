@@ -8,7 +8,7 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use crate::report::State;
+use crate::report::MechanismState;
 
 /// The newest interface of Landlock whose rights are all denied, where the kernel has them.
 const NEWEST: ABI = ABI::V10;
@@ -47,22 +47,22 @@ static KEPT_OPEN: OnceLock<Vec<PathFd>> = OnceLock::new();
 
 /// The states of the mechanisms of Landlock.
 pub(crate) struct Landlock {
-    pub files: State,
-    pub tcp_ports: State,
-    pub device_commands: State,
-    pub sockets_and_signals: State,
+    pub files: MechanismState,
+    pub tcp_ports: MechanismState,
+    pub device_commands: MechanismState,
+    pub sockets_and_signals: MechanismState,
 }
 
 impl Landlock {
     fn absent(reason: &str) -> Self {
-        let absent = || State::Absent(reason.to_owned());
+        let absent = || MechanismState::Absent(reason.to_owned());
         Self { files: absent(), tcp_ports: absent(), device_commands: absent(), sockets_and_signals: absent() }
     }
 
     /// The states, for a process that has threads besides the calling one unless `alone`.
     pub(crate) fn on_all_threads(mut self, alone: bool) -> Self {
         if !alone && self.files.is_in_force() {
-            self.files = State::Partial("threads that ran before the seal are not confined".to_owned());
+            self.files = MechanismState::Partial("threads that ran before the seal are not confined".to_owned());
         }
         self
     }
@@ -70,7 +70,7 @@ impl Landlock {
 
 /// Closes everything to this process, except that it may read `readable` and write to `writable`.
 pub(crate) fn close(readable: &[PathBuf], writable: &[PathBuf], system_files: bool) -> Landlock {
-    let mut opened = Opened::default();
+    let mut opened = OpenedPaths::default();
     for path in readable {
         opened.add(path, read_rights());
     }
@@ -93,13 +93,13 @@ pub(crate) fn close(readable: &[PathBuf], writable: &[PathBuf], system_files: bo
 
 /// Paths with their rights.
 #[derive(Default)]
-struct Opened {
+struct OpenedPaths {
     rules: Vec<PathBeneath<PathFd>>,
     /// The paths that could not be opened, and why.
     failures: Vec<String>,
 }
 
-impl Opened {
+impl OpenedPaths {
     fn add(&mut self, path: &Path, rights: BitFlags<AccessFs>) {
         let rights = if path.is_dir() { rights } else { rights & AccessFs::from_file(NEWEST) };
         match PathFd::new(path) {
@@ -151,7 +151,7 @@ fn states(status: &RestrictionStatus, failures: &[String]) -> Landlock {
 
     let since = |first: ABI, linux: &str, extent: &str| {
         let reason = || format!("this kernel has Landlock {abi}; it needs {first} (Linux {linux})");
-        if abi >= first { State::InForce(extent.to_owned()) } else { State::Absent(reason()) }
+        if abi >= first { MechanismState::InForce(extent.to_owned()) } else { MechanismState::Absent(reason()) }
     };
     let mut files = format!("Landlock {abi}; {LEFT_OPEN}");
     if abi < ABI::V3 {
@@ -163,7 +163,7 @@ fn states(status: &RestrictionStatus, failures: &[String]) -> Landlock {
         files.push_str(&failures.join(", "));
     }
     Landlock {
-        files: State::InForce(files),
+        files: MechanismState::InForce(files),
         tcp_ports: since(ABI::V4, "6.7", "none"),
         device_commands: since(ABI::V5, "6.10", "none"),
         sockets_and_signals: since(ABI::V6, "6.12", "none outside"),

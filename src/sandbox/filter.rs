@@ -8,8 +8,8 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use crate::report::{State, refusal};
-use crate::rules::{Argument, Is, Rules, Size};
+use crate::report::{MechanismState, refusal};
+use crate::rules::{Argument, FilterRules, Is, Size};
 use crate::system_calls;
 
 /// The reason why a filter is not in force.
@@ -35,7 +35,7 @@ impl FilterError {
 }
 
 /// Denies every system call of this process that a sealed process does not need.
-pub(crate) fn allow_listed(opens_files: bool) -> State {
+pub(crate) fn allow_listed(opens_files: bool) -> MechanismState {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     let allowed = system_calls::allowed(own, opens_files);
     let count = allowed.len();
@@ -50,21 +50,21 @@ pub(crate) fn allow_listed(opens_files: bool) -> State {
 }
 
 /// The state of a filter.
-pub(crate) fn state(applied: Result<(), FilterError>, in_force: &str) -> State {
+pub(crate) fn state(applied: Result<(), FilterError>, in_force: &str) -> MechanismState {
     match applied {
-        Ok(()) => State::InForce(in_force.to_owned()),
-        Err(error) => State::Absent(error.reason()),
+        Ok(()) => MechanismState::InForce(in_force.to_owned()),
+        Err(error) => MechanismState::Absent(error.reason()),
     }
 }
 
 /// A filter that denies what does not match, with EPERM.
-pub(crate) fn allow_only(rules: Rules, arch: TargetArch) -> Result<BpfProgram, FilterError> {
+pub(crate) fn allow_only(rules: FilterRules, arch: TargetArch) -> Result<BpfProgram, FilterError> {
     let denied = SeccompAction::Errno(Errno::PERM.raw_os_error().unsigned_abs());
     Ok(SeccompFilter::new(compile(rules)?, denied, SeccompAction::Allow, arch)?.try_into()?)
 }
 
 /// A filter that denies what matches.
-pub(crate) fn deny(rules: Rules, error: Errno) -> Result<BpfProgram, FilterError> {
+pub(crate) fn deny(rules: FilterRules, error: Errno) -> Result<BpfProgram, FilterError> {
     let denied = SeccompAction::Errno(error.raw_os_error().unsigned_abs());
     Ok(SeccompFilter::new(compile(rules)?, SeccompAction::Allow, denied, host()?)?.try_into()?)
 }
@@ -84,7 +84,7 @@ fn host() -> Result<TargetArch, BackendError> {
     std::env::consts::ARCH.try_into()
 }
 
-fn compile(rules: Rules) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+fn compile(rules: FilterRules) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let rule = |arguments: Vec<Argument>| {
         SeccompRule::new(arguments.into_iter().map(Argument::condition).collect::<Result<_, _>>()?)
     };

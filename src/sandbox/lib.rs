@@ -1,7 +1,7 @@
 //! The seal of a process that reads foreign bytes: what it may still do, taken from it once and for all by the kernel.
 //!
 //! Files, in reading order:
-//! * `seal.rs` - `Seal`, and the order in which its mechanisms are applied
+//! * `seal.rs` - `Sandbox`, and the order in which its mechanisms are applied
 //! * `report.rs` - the mechanisms, each in force or not, in words for people
 //! * `limits.rs` - limits of memory, files and threads
 //! * `namespaces.rs` - a user, a network and an IPC namespace of its own; no capabilities
@@ -12,7 +12,7 @@
 //! * `writable_code.rs` - for the daemon: no memory that is both written and executed
 //! * `probe.rs` - attempts of everything that is denied; only with the feature `probe`, for tests
 //!
-//! The process to be sealed calls [`Seal::apply`] while it has one thread and has read nothing foreign. It has opened, or
+//! The process to be sealed calls [`Sandbox::apply`] while it has one thread and has read nothing foreign. It has opened, or
 //! inherited, every socket and file that the seal would not let it open; threads, `dlopen` and models come after.
 //!
 //! Invariants:
@@ -50,8 +50,8 @@ mod writable_code;
 pub mod probe;
 
 pub use files::SYSTEM_FILES;
-pub use limits::Limits;
-pub use report::{Finding, Mechanism, SealReport, State};
-pub use seal::Seal;
+pub use limits::SandboxLimits;
+pub use report::{Mechanism, MechanismReport, MechanismState, SealReport};
+pub use seal::Sandbox;
 pub use system_calls::BACKGROUND_NICENESS;
 pub use writable_code::deny_writable_code;

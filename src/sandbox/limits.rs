@@ -3,11 +3,11 @@
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
-use crate::report::{State, refusal};
+use crate::report::{MechanismState, refusal};
 
 /// The resources that it may take. Nothing raises them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct SandboxLimits {
     /// Memory that it may reserve, in bytes. Files and shared memory that it maps do not count.
     pub data_bytes: u64,
     pub open_files: u64,
@@ -24,8 +24,8 @@ pub(crate) fn thread_count() -> Option<usize> {
 }
 
 /// Sets the limits except that of threads, soft and hard.
-pub(crate) fn limit_resources(limits: Limits) -> State {
-    let Limits { data_bytes, open_files, file_bytes, threads: _ } = limits;
+pub(crate) fn limit_resources(limits: SandboxLimits) -> MechanismState {
+    let SandboxLimits { data_bytes, open_files, file_bytes, threads: _ } = limits;
     let wanted = [
         (Resource::Data, data_bytes),
         (Resource::Nofile, open_files),
@@ -36,31 +36,34 @@ pub(crate) fn limit_resources(limits: Limits) -> State {
         (Resource::Msgqueue, 0),
     ];
     let set = wanted.into_iter().try_for_each(|(resource, most)| limit(resource, most));
-    State::after(set, format!("{data_bytes} bytes of memory, {open_files} open files, files of {file_bytes} bytes"))
+    MechanismState::after(
+        set,
+        format!("{data_bytes} bytes of memory, {open_files} open files, files of {file_bytes} bytes"),
+    )
 }
 
 /// Limits the threads. The kernel counts those of a user in a namespace, and limits none of root. Without a namespace of its own
 /// it counts those of Ledge too, so that process gets three quarters of what its user may have: the daemon, which may
 /// have all, goes on whatever this process starts.
-pub(crate) fn limit_threads(most: u64, user_namespace: &State, is_root: bool) -> State {
+pub(crate) fn limit_threads(most: u64, user_namespace: &MechanismState, is_root: bool) -> MechanismState {
     if is_root {
-        return State::Absent("Ledge runs as root, whose threads the kernel does not limit".to_owned());
+        return MechanismState::Absent("Ledge runs as root, whose threads the kernel does not limit".to_owned());
     }
     if user_namespace.is_in_force() {
-        return State::after(limit(Resource::Nproc, most), format!("{most} threads"));
+        return MechanismState::after(limit(Resource::Nproc, most), format!("{most} threads"));
     }
     let Some(all) = rustix::process::getrlimit(Resource::Nproc).maximum else {
-        return State::Absent(
+        return MechanismState::Absent(
             "there is no user namespace, so the threads of Ledge itself count, and it may have any number (LimitNPROC=)"
                 .to_owned(),
         );
     };
     let most = all / 4 * 3;
     match limit(Resource::Nproc, most) {
-        Ok(()) => State::Partial(format!(
+        Ok(()) => MechanismState::Partial(format!(
             "there is no user namespace, so the threads of Ledge itself count: {most} together, of {all} that its user may have"
         )),
-        Err(error) => State::Absent(refusal(error)),
+        Err(error) => MechanismState::Absent(refusal(error)),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
-use crate::report::State;
+use crate::report::MechanismState;
 
 /// Moves this process into a user, a network and an IPC namespace of its own, in this order; each that the system allows.
 ///
 /// Not into one of control groups: the process reads its CPU limits from its group. Not into one of mounts or processes:
 /// Landlock and the list of system calls deny the same.
-pub(crate) fn unshare() -> [State; 3] {
+pub(crate) fn unshare() -> [MechanismState; 3] {
     let extents = [
         (UnshareFlags::NEWUSER, "no rights over anything outside"),
         (UnshareFlags::NEWNET, "no network interface"),
@@ -17,13 +17,13 @@ pub(crate) fn unshare() -> [State; 3] {
     extents.map(|(namespace, extent)| {
         #[expect(deprecated, reason = "the safe form; only shared file descriptors, which stay, make the other unsafe")]
         let done = rustix::thread::unshare(namespace);
-        State::after(done, extent)
+        MechanismState::after(done, extent)
     })
 }
 
 /// Drops all capabilities: those of root, and those within the new user namespace. A service manager that gave none may deny
 /// the call that drops them.
-pub(crate) fn drop_capabilities() -> State {
+pub(crate) fn drop_capabilities() -> MechanismState {
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),
@@ -33,5 +33,5 @@ pub(crate) fn drop_capabilities() -> State {
         Ok(sets) if sets == none => Ok(()),
         _ => rustix::thread::set_capabilities(None, none),
     };
-    State::after(dropped, "none, and no way to any")
+    MechanismState::after(dropped, "none, and no way to any")
 }

@@ -20,7 +20,7 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signa
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::Limits;
+use crate::SandboxLimits;
 
 /// The largest number of programs that the probe tries to start at once.
 const PROGRAMS_MAX: usize = 64;
@@ -44,13 +44,13 @@ pub struct Targets {
     pub unconnected: OwnedFd,
     /// The abstract name on which a process outside listens.
     pub abstract_name: Vec<u8>,
-    pub limits: Limits,
+    pub limits: SandboxLimits,
 }
 
 /// The end of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum AttemptOutcome {
     Allowed,
     Denied(String),
     /// It failed, but perhaps not because it was denied.
@@ -61,15 +61,15 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeResult {
     pub attempt: String,
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
 }
 
 impl fmt::Display for ProbeResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            Outcome::Allowed => write!(f, "{}: ALLOWED", self.attempt),
-            Outcome::Denied(error) => write!(f, "{}: denied: {error}", self.attempt),
-            Outcome::Failed(error) => write!(f, "{}: failed: {error}", self.attempt),
+            AttemptOutcome::Allowed => write!(f, "{}: ALLOWED", self.attempt),
+            AttemptOutcome::Denied(error) => write!(f, "{}: denied: {error}", self.attempt),
+            AttemptOutcome::Failed(error) => write!(f, "{}: failed: {error}", self.attempt),
         }
     }
 }
@@ -111,9 +111,9 @@ impl Probe<'_> {
         result: Result<T, E>,
     ) {
         let outcome = match result.map_err(Into::into) {
-            Ok(_) => Outcome::Allowed,
-            Err(error) if denials.contains(&error.kind()) => Outcome::Denied(error.to_string()),
-            Err(error) => Outcome::Failed(error.to_string()),
+            Ok(_) => AttemptOutcome::Allowed,
+            Err(error) if denials.contains(&error.kind()) => AttemptOutcome::Denied(error.to_string()),
+            Err(error) => AttemptOutcome::Failed(error.to_string()),
         };
         (self.tell)(ProbeResult { attempt: name.into(), outcome });
     }
@@ -204,7 +204,7 @@ impl Probe<'_> {
         self.attempt("be dumped", rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable));
     }
 
-    fn resources(&mut self, limits: Limits) {
+    fn resources(&mut self, limits: SandboxLimits) {
         for (name, resource) in
             [("memory", Resource::Data), ("file size", Resource::Fsize), ("core files", Resource::Core)]
         {

@@ -114,7 +114,7 @@ impl Mechanism {
 /// The state of a mechanism.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum MechanismState {
     /// With the extent of it, for people.
     InForce(String),
     /// With the part that is not in force, and why.
@@ -123,7 +123,7 @@ pub enum State {
     Absent(String),
 }
 
-impl State {
+impl MechanismState {
     /// The state after a call of the kernel.
     pub(crate) fn after<E: Into<Errno>>(result: Result<(), E>, in_force: impl Into<String>) -> Self {
         match result {
@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for MechanismState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InForce(extent) if extent.is_empty() => f.write_str("in force"),
@@ -165,19 +165,19 @@ pub(crate) fn refusal(error: Errno) -> String {
 
 /// A mechanism with its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct MechanismReport {
     pub mechanism: Mechanism,
-    pub state: State,
+    pub state: MechanismState,
 }
 
-impl Finding {
+impl MechanismReport {
     /// The consequence, where the mechanism is not wholly in force.
     pub fn leaves_open(&self) -> String {
         if let Some(what) = self.mechanism.covered_by_system_calls() {
             return format!("only the list of system calls keeps {what} from the process");
         }
         let words = match (self.mechanism, &self.state) {
-            (Mechanism::ThreadLimit, State::Partial(_)) => {
+            (Mechanism::ThreadLimit, MechanismState::Partial(_)) => {
                 "the process can keep other processes of models from starting threads, and the daemon goes on"
             }
             (Mechanism::ThreadLimit, _) => {
@@ -198,7 +198,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for MechanismReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.mechanism.name(), self.state)
     }
@@ -208,16 +208,16 @@ impl fmt::Display for Finding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SealReport {
-    pub findings: Vec<Finding>,
+    pub findings: Vec<MechanismReport>,
 }
 
 impl SealReport {
-    pub fn state(&self, mechanism: Mechanism) -> Option<&State> {
+    pub fn state(&self, mechanism: Mechanism) -> Option<&MechanismState> {
         self.findings.iter().find(|finding| finding.mechanism == mechanism).map(|finding| &finding.state)
     }
 
     /// The mechanisms that are not wholly in force.
-    pub fn lacking(&self) -> impl Iterator<Item = &Finding> {
+    pub fn lacking(&self) -> impl Iterator<Item = &MechanismReport> {
         self.findings.iter().filter(|finding| !finding.state.is_in_force())
     }
 
@@ -225,7 +225,8 @@ impl SealReport {
     /// without a process.
     pub fn weakest(reports: impl IntoIterator<Item = Self>) -> Option<Self> {
         let weaker = |one: Self, other: Self| {
-            let weaker_of = |(one, other): (Finding, Finding)| if one.state.is_in_force() { other } else { one };
+            let weaker_of =
+                |(one, other): (MechanismReport, MechanismReport)| if one.state.is_in_force() { other } else { one };
             Self { findings: one.findings.into_iter().zip(other.findings).map(weaker_of).collect() }
         };
         reports.into_iter().reduce(weaker)
@@ -233,7 +234,8 @@ impl SealReport {
 
     /// Returns true if no essential mechanism is absent.
     pub fn is_tight(&self) -> bool {
-        let absent = |mechanism| !matches!(self.state(mechanism), Some(State::InForce(_) | State::Partial(_)));
+        let absent =
+            |mechanism| !matches!(self.state(mechanism), Some(MechanismState::InForce(_) | MechanismState::Partial(_)));
         !Mechanism::ALL.into_iter().filter(|mechanism| mechanism.is_essential()).any(absent)
     }
 }
@@ -242,8 +244,8 @@ impl SealReport {
 mod tests {
     use super::*;
 
-    fn report(state: impl Fn(Mechanism) -> State) -> SealReport {
-        let finding = |mechanism| Finding { mechanism, state: state(mechanism) };
+    fn report(state: impl Fn(Mechanism) -> MechanismState) -> SealReport {
+        let finding = |mechanism| MechanismReport { mechanism, state: state(mechanism) };
         SealReport { findings: Mechanism::ALL.map(finding).into() }
     }
 
@@ -251,8 +253,8 @@ mod tests {
     fn a_seal_without_an_essential_mechanism_is_not_tight() {
         let without = |missing: Mechanism| {
             report(|mechanism| match mechanism {
-                mechanism if mechanism == missing => State::Absent("no".to_owned()),
-                _ => State::InForce(String::new()),
+                mechanism if mechanism == missing => MechanismState::Absent("no".to_owned()),
+                _ => MechanismState::InForce(String::new()),
             })
         };
         for mechanism in Mechanism::ALL {
@@ -266,8 +268,8 @@ mod tests {
     fn the_report_of_several_processes_has_what_any_of_them_lacks() {
         let lacks = |missing: Mechanism| {
             report(|mechanism| match mechanism {
-                mechanism if mechanism == missing => State::Absent(format!("no {}", missing.name())),
-                _ => State::InForce(String::new()),
+                mechanism if mechanism == missing => MechanismState::Absent(format!("no {}", missing.name())),
+                _ => MechanismState::InForce(String::new()),
             })
         };
         let all =
@@ -281,7 +283,7 @@ mod tests {
     #[test]
     fn each_mechanism_that_is_missing_leaves_something_open_in_words() {
         for mechanism in Mechanism::ALL {
-            let finding = Finding { mechanism, state: State::Absent(String::new()) };
+            let finding = MechanismReport { mechanism, state: MechanismState::Absent(String::new()) };
             assert!(!finding.leaves_open().is_empty(), "{mechanism:?}");
             assert!(!mechanism.is_essential() || mechanism.covered_by_system_calls().is_none(), "{mechanism:?}");
         }
@@ -290,9 +292,9 @@ mod tests {
     #[test]
     fn a_report_comes_back_from_its_json() {
         let report = report(|mechanism| match mechanism {
-            Mechanism::Files => State::Partial("truncation".to_owned()),
-            Mechanism::UserNamespace => State::Absent(refusal(Errno::PERM)),
-            _ => State::InForce("all".to_owned()),
+            Mechanism::Files => MechanismState::Partial("truncation".to_owned()),
+            Mechanism::UserNamespace => MechanismState::Absent(refusal(Errno::PERM)),
+            _ => MechanismState::InForce("all".to_owned()),
         });
         let json = serde_json::to_string(&report).unwrap();
         assert!(json.contains(r#"{"mechanism":"files","state":{"partial":"truncation"}}"#), "{json}");

@@ -30,4 +30,4 @@ pub(crate) enum Is {
 
 /// A system call by its number, with the conditions under which a filter matches it: all of one of the lists. Without
 /// lists it always does.
-pub(crate) type Rules = BTreeMap<i64, Vec<Vec<Argument>>>;
+pub(crate) type FilterRules = BTreeMap<i64, Vec<Vec<Argument>>>;

@@ -4,23 +4,23 @@ use std::path::PathBuf;
 
 use rustix::process::DumpableBehavior;
 
-use crate::limits::Limits;
-use crate::report::{Finding, Mechanism, SealReport, State};
+use crate::limits::SandboxLimits;
+use crate::report::{Mechanism, MechanismReport, MechanismState, SealReport};
 use crate::{files, filter, limits, namespaces};
 
 /// The extent of what a process may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seal {
+pub struct Sandbox {
     /// Folders and files that it may read. It may map libraries from there, and run none of them as a program.
     pub readable: Vec<PathBuf>,
     /// Folders in which it may also create, change, rename and remove files and folders.
     pub writable: Vec<PathBuf>,
     /// Set to let it read the system's libraries and facts about this machine, as runtimes do: [`crate::SYSTEM_FILES`].
     pub system_files: bool,
-    pub limits: Limits,
+    pub limits: SandboxLimits,
 }
 
-impl Seal {
+impl Sandbox {
     /// Seals this process for the rest of its life. To be called while there is one thread: some mechanisms apply only to
     /// the calling thread and those that it starts.
     ///
@@ -36,11 +36,11 @@ impl Seal {
         let threads = limits::limit_threads(self.limits.threads, &user, is_root);
         let resources = limits::limit_resources(self.limits);
         let no_new_privileges =
-            State::after(rustix::thread::set_no_new_privs(true), "a program that it started would gain none");
+            MechanismState::after(rustix::thread::set_no_new_privs(true), "a program that it started would gain none");
 
         let landlock = files::close(&self.readable, &self.writable, self.system_files).on_all_threads(alone);
         let memory = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        let memory = State::after(memory, "no core file, closed to processes of the same user");
+        let memory = MechanismState::after(memory, "no core file, closed to processes of the same user");
         let capabilities = namespaces::drop_capabilities();
 
         // Last: it denies what the others need.
@@ -62,6 +62,8 @@ impl Seal {
             (Mechanism::Capabilities, capabilities),
             (Mechanism::SystemCalls, system_calls),
         ];
-        SealReport { findings: states.into_iter().map(|(mechanism, state)| Finding { mechanism, state }).collect() }
+        SealReport {
+            findings: states.into_iter().map(|(mechanism, state)| MechanismReport { mechanism, state }).collect(),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Measured with strace over loads and runs of all models in both runtimes, with one and two threads, with and without
 //! OpenVINO's cache. Added are those that need another CPU (AMX, SVE), an older C library, or an error that did not happen.
 
-use crate::rules::{Argument, Is, Rules, Size};
+use crate::rules::{Argument, FilterRules, Is, Size};
 
 /// The one niceness that a thread of the process may give itself. It then gets a third of the CPU time of the other threads,
 /// where they want the same core, and they do not wait for it.
@@ -174,9 +174,9 @@ const SOCKET_OPTIONS: [libc::c_int; 2] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
 const AMX_FUNCTIONS: [u64; 3] = [0x1021, 0x1022, 0x1023];
 
 /// Everything that a sealed process with this process id may do.
-pub(crate) fn allowed(own: u32, opens_files: bool) -> Rules {
+pub(crate) fn allowed(own: u32, opens_files: bool) -> FilterRules {
     let own = u64::from(own);
-    let mut rules = Rules::new();
+    let mut rules = FilterRules::new();
     let always = [ALWAYS, ALWAYS_OLD].into_iter();
     let files = [FILES, FILES_OLD].into_iter().filter(|_| opens_files);
     rules.extend(always.chain(files).flatten().map(|call| (*call, Vec::new())));
@@ -222,15 +222,15 @@ pub(crate) fn allowed(own: u32, opens_files: bool) -> Rules {
 }
 
 /// Denied as if the kernel did not have them: the C library then uses `clone`, whose flags a filter can see.
-pub(crate) fn missing() -> Rules {
-    Rules::from([(libc::SYS_clone3, Vec::new())])
+pub(crate) fn missing() -> FilterRules {
+    FilterRules::from([(libc::SYS_clone3, Vec::new())])
 }
 
 /// Reported as done, without doing anything. OpenVINO makes each file of its cache read-only, and takes an error for a
 /// failure of the load. Modes of files are not for a sealed process: Landlock knows none, and Ledge's keys have the same
 /// owner.
-pub(crate) fn pretended() -> Rules {
-    Rules::from([(libc::SYS_fchmodat, Vec::new())])
+pub(crate) fn pretended() -> FilterRules {
+    FilterRules::from([(libc::SYS_fchmodat, Vec::new())])
 }
 
 fn one_of<const N: usize>(index: u8, values: [u64; N]) -> Vec<Vec<Argument>> {

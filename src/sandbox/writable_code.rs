@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 
 use crate::filter;
-use crate::report::State;
-use crate::rules::{Argument, Is, Rules, Size};
+use crate::report::MechanismState;
+use crate::rules::{Argument, FilterRules, Is, Size};
 
 /// `personality(0xffffffff)` only asks.
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
@@ -19,12 +19,12 @@ const X32_BIT: i64 = 0x4000_0000;
 ///
 /// As systemd's `MemoryDenyWriteExecute=`, and `execveat`, which starts a program from memory. Libraries can still be
 /// loaded. A process that can write a file and map it as a library can still run what it wrote, as under systemd.
-pub fn deny_writable_code() -> State {
+pub fn deny_writable_code() -> MechanismState {
     let applied = filter::deny(denied(), Errno::PERM).and_then(|program| filter::install(&program));
     filter::state(applied, "no memory is both writable and executable")
 }
 
-fn denied() -> Rules {
+fn denied() -> FilterRules {
     let (write, exec) = (bits(libc::PROT_WRITE), bits(libc::PROT_EXEC));
     let has = |index, mask| Argument { index, size: Size::Bits32, is: Is::Masked { mask, bits: mask } };
     let asks = Argument { index: 0, size: Size::Bits32, is: Is::NotEqual(PERSONALITY_QUERY) };
@@ -36,7 +36,7 @@ fn denied() -> Rules {
         (libc::SYS_personality, vec![vec![has(0, READ_IMPLIES_EXEC), asks]]),
         (libc::SYS_execveat, Vec::new()),
     ];
-    let rules = Rules::from(calls);
+    let rules = FilterRules::from(calls);
     #[cfg(target_arch = "x86_64")]
     let rules = rules.into_iter().flat_map(|(call, rule)| [(call, rule.clone()), (call | X32_BIT, rule)]).collect();
     rules

@@ -17,38 +17,38 @@ use ledge_base::names::{CameraName, FeatureName, KeyName, ModelName, ModelVersio
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use inference::Outcome;
+use inference::CallOutcome;
 pub use sink::{AuditQueue, AuditSink};
 use tag::Tag;
 
 /// A fixed word of Ledge, such as a cause or a stage: up to 40 characters of `a-z`, `0-9` and `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Word(#[schemars(regex(pattern = "^[a-z0-9_]{1,40}$"))] Cow<'static, str>);
+pub struct FixedWord(#[schemars(regex(pattern = "^[a-z0-9_]{1,40}$"))] Cow<'static, str>);
 
-/// The longest [`Word`], in characters.
+/// The longest [`FixedWord`], in characters.
 const WORD_CHARS_MAX: usize = 40;
 
-impl Word {
+impl FixedWord {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl From<&'static str> for Word {
+impl From<&'static str> for FixedWord {
     fn from(word: &'static str) -> Self {
         Self(Cow::Borrowed(word))
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for FixedWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Word {
+impl<'de> Deserialize<'de> for FixedWord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let is_word = !text.is_empty()
@@ -147,7 +147,7 @@ pub enum AuditEvent {
     ModelAdded {
         model: ModelName,
         /// `catalogue` or `upload`.
-        origin: Word,
+        origin: FixedWord,
         /// SHA-256 of the list of its files, `.catalogue.sha256`.
         digest: String,
     },
@@ -162,7 +162,7 @@ pub enum AuditEvent {
         /// The first 16 digits of the digest of its files.
         digest: Option<String>,
         /// The outcome.
-        outcome: Outcome,
+        outcome: CallOutcome,
         /// The duration in microseconds.
         us: u64,
         /// The tag of the inputs.
@@ -181,7 +181,7 @@ pub enum AuditEvent {
         /// The first 16 digits of the digest of its files.
         digest: Option<String>,
         /// Their outcome.
-        outcome: Outcome,
+        outcome: CallOutcome,
         /// The number of calls.
         calls: u64,
         /// The sum of their durations in microseconds.
@@ -249,7 +249,7 @@ pub enum AuditEvent {
     /// Metadata of the update repository was refused. The log says why.
     MetadataRefused {
         /// The cause.
-        cause: Word,
+        cause: FixedWord,
     },
     /// The trusted metadata on this box was found damaged or missing.
     MetadataDamaged,
@@ -264,16 +264,16 @@ pub enum AuditEvent {
         /// The rollout.
         rollout: String,
         /// The stage.
-        stage: Word,
+        stage: FixedWord,
         /// The cause, if it was rolled back.
-        cause: Option<Word>,
+        cause: Option<FixedWord>,
     },
     /// The administrator of this box intervened in an update.
     UpdateOrdered {
         /// The subject of the update.
         subject: String,
         /// The order: `pin`, `unpin`, `rollback` or `cancel`.
-        order: Word,
+        order: FixedWord,
     },
     /// A connection out of this box was opened. One that carries the audit log itself is told when it is the first, or
     /// the first after a failure.
@@ -283,7 +283,7 @@ pub enum AuditEvent {
         /// The region of the destination.
         region: String,
         /// The purpose.
-        purpose: Word,
+        purpose: FixedWord,
         /// The number of further events of the kind since its last record: there is one a minute at most.
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
@@ -293,7 +293,7 @@ pub enum AuditEvent {
         /// `HOST:PORT`, as configured; `unlisted` if a request named it and the allow-list does not.
         destination: String,
         /// The purpose.
-        purpose: Word,
+        purpose: FixedWord,
     },
     /// Pictures of a camera were published. There is a record at the first picture after a start, and one an hour.
     PicturesPublished {
@@ -312,12 +312,12 @@ pub enum AuditEvent {
     /// A caller requested maintenance that leaves no other record.
     MaintenanceRequested {
         /// The request: `feature_snapshot`, `feature_compaction`, `update_check` or `catalogue_refresh`.
-        what: Word,
+        what: FixedWord,
     },
     /// A caller lacked the permission for a request.
     AccessDenied {
         /// The request, such as `model_load`.
-        what: Word,
+        what: FixedWord,
         /// The number of further events of the kind since its last record: there is one a minute at most.
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
@@ -325,7 +325,7 @@ pub enum AuditEvent {
     /// A caller presented a credential that was refused.
     AuthenticationFailed {
         /// The cause: `malformed`, `unknown` (or another secret), `expired`, `revoked`, or `too_many` failed attempts.
-        cause: Word,
+        cause: FixedWord,
         /// The number of further events of the kind since its last record: there is one a minute at most.
         #[serde(default, skip_serializing_if = "is_zero")]
         others: u64,
@@ -374,14 +374,14 @@ pub enum AuditEvent {
     /// The disk has too little room for something, or has enough again.
     SpaceChanged {
         /// The part: `audit_log`, `feature_store` or `updates`.
-        what: Word,
+        what: FixedWord,
         /// True if there is enough room.
         enough: bool,
     },
     /// Events were lost before they became records.
     RecordsLost {
         /// The cause: `queue` (they came faster than they could be written), `quota`, `disk` or `log`.
-        cause: Word,
+        cause: FixedWord,
         /// The time of the first loss, in milliseconds since the Unix epoch.
         since_ms: u64,
         /// The number of calls: of inference, and reads and pushes of features.
@@ -399,7 +399,7 @@ pub enum AuditEvent {
     /// This log begins.
     LogBegun {
         /// The cause: `new`, `damaged`, `forked` or `renamed`.
-        cause: Word,
+        cause: FixedWord,
         /// The previous log, which is kept unchanged.
         previous: Option<PreviousLog>,
     },
@@ -421,7 +421,7 @@ pub enum AuditEvent {
     /// Data that was plain or under an old master key was encrypted with the current one.
     Resealed {
         /// The data, such as `audit_keys`.
-        what: Word,
+        what: FixedWord,
         /// The number of files or values.
         files: u64,
     },

@@ -35,7 +35,7 @@ pub const FIRST_WITHOUT_MEMORY: u16 = 1000;
 
 /// What the process may take.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Memory that it may reserve, in bytes. Reserved memory is more than resident memory.
     pub data_bytes: u64,
     /// CPU time of all its threads, in seconds.
@@ -69,7 +69,7 @@ pub fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
 }
 
 /// Limits this process, from inside. To be called while there is one thread.
-pub fn limit_this_process(limits: Limits) -> rustix::io::Result<()> {
+pub fn limit_this_process(limits: ProcessLimits) -> rustix::io::Result<()> {
     let set = |resource, most: u64| {
         let hard = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let most = most.min(hard);

@@ -15,7 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const IDLE_CALLERS_MAX: usize = 64;
 
 /// The turns for such work, one for each core.
-static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(available_parallelism().map_or(1, usize::from)));
+static TURNS: LazyLock<CallerPermits> =
+    LazyLock::new(|| CallerPermits::new(available_parallelism().map_or(1, usize::from)));
 
 /// Runs work with a large output, such as unpacking, on the blocking pool, and returns its result. The work runs to its
 /// end even after the caller has gone. Callers on this box, whose memory is not counted, do not wait for a turn.
@@ -52,23 +53,23 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
 /// So many turns at a time. A caller has no more of them, and no more that wait in the one queue for all, so that a caller
 /// who sends much of it delays itself.
 #[derive(Debug)]
-pub struct Turns {
+pub struct CallerPermits {
     at_a_time: usize,
     all: Arc<Semaphore>,
     of: Mutex<HashMap<Principal, Arc<Semaphore>>>,
 }
 
 /// A turn, which lasts until it is dropped.
-pub type Turn = [Option<OwnedSemaphorePermit>; 2];
+pub type CallerPermit = [Option<OwnedSemaphorePermit>; 2];
 
-impl Turns {
+impl CallerPermits {
     /// So many at a time.
     pub fn new(at_a_time: usize) -> Self {
         Self { at_a_time, all: Arc::new(Semaphore::new(at_a_time)), of: Mutex::default() }
     }
 
     /// Waits for a turn of `owner`.
-    pub async fn take(&self, owner: &Principal) -> Turn {
+    pub async fn take(&self, owner: &Principal) -> CallerPermit {
         // No semaphore is ever closed.
         let own = self.own(owner).acquire_owned().await.ok();
         [own, self.all.clone().acquire_owned().await.ok()]
@@ -102,7 +103,7 @@ mod tests {
     async fn what_is_worked_on_counts_until_the_work_is_done_though_the_caller_has_gone() {
         let memory = MemoryBudget::new(100_000);
         let account = memory.account(key("a"));
-        let bytes = account.take(50_000).unwrap().keep(vec![0; 50_000].into());
+        let bytes = account.take(50_000).unwrap().attach(vec![0; 50_000].into());
         let ((go, may_go), (gone, has_gone)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         let work = off_thread(&account, move || {
             may_go.recv().unwrap();
@@ -118,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_has_much_work_for_the_box_delays_itself() {
-        let turns = Turns::new(2);
+        let turns = CallerPermits::new(2);
         let flood = key("a");
         let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(turns.take(&flood))).collect();
         let mut held: Vec<_> = waiting.iter_mut().filter_map(|turn| turn.as_mut().now_or_never()).collect();
@@ -133,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn callers_that_have_gone_are_forgotten() {
-        let turns = Turns::new(2);
+        let turns = CallerPermits::new(2);
         for caller in 0..10 * IDLE_CALLERS_MAX {
             drop(turns.take(&key(&caller.to_string())).await);
         }

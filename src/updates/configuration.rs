@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::names::ModelName;
 
+use super::artifact::{Artifact, ArtifactKind};
 use super::persisted::Persisted;
 use super::state::SubjectState;
 use super::store::release_folder;
-use super::subject::{Kind, Subject};
 
 /// The only file of a configuration release.
 pub const SETTINGS_FILE: &str = "settings.toml";
@@ -49,18 +49,18 @@ pub fn is_settable(key: &str) -> bool {
 /// Returns the files of the live settings, by the state of the update store in `folder`, in the order of their names.
 /// None where the state cannot be read: the updater reports that.
 pub fn active(folder: &Path) -> Vec<PathBuf> {
-    live(folder, Kind::Configuration).into_iter().map(|(_, release)| release.join(SETTINGS_FILE)).collect()
+    live(folder, ArtifactKind::Configuration).into_iter().map(|(_, release)| release.join(SETTINGS_FILE)).collect()
 }
 
 /// Returns the models that have a live release, by the same state.
 pub fn managed_models(folder: &Path) -> BTreeSet<ModelName> {
-    live(folder, Kind::Model).into_iter().map(|(subject, _)| subject.name).collect()
+    live(folder, ArtifactKind::Model).into_iter().map(|(subject, _)| subject.name).collect()
 }
 
 /// Returns the folders of the live releases of one kind.
-pub(super) fn live(folder: &Path, kind: Kind) -> Vec<(Subject, PathBuf)> {
+pub(super) fn live(folder: &Path, kind: ArtifactKind) -> Vec<(Artifact, PathBuf)> {
     let Ok(persisted) = Persisted::load(folder) else { return Vec::new() };
-    let release = |(subject, state): (Subject, SubjectState)| {
+    let release = |(subject, state): (Artifact, SubjectState)| {
         let path = release_folder(folder, &subject, state.live()?);
         Some((subject, path))
     };

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::config::{RepositoryAddress, UpdatesConfig};
 use crate::source::{self, Source};
-use crate::state::Cause;
+use crate::state::RollbackCause;
 use crate::status_report::{ROLLED_BACK, RoleReport, SubjectReport, UpdatesReport};
 
 /// The time that the repository has to answer.
@@ -99,7 +99,10 @@ fn rolled_back(report: &UpdatesReport) -> Vec<Check> {
         let last = of.last.as_ref().filter(|last| last.result == ROLLED_BACK)?;
         let cause = last.cause.as_deref().unwrap_or_default();
         // Ordered here, or by the platform.
-        if [Cause::Operator, Cause::Superseded, Cause::Withdrawn].iter().any(|ordered| ordered.name() == cause) {
+        if [RollbackCause::Operator, RollbackCause::Superseded, RollbackCause::Withdrawn]
+            .iter()
+            .any(|ordered| ordered.name() == cause)
+        {
             return None;
         }
         let (version, rollout) = (last.version, &last.rollout);

@@ -19,10 +19,10 @@ use ledge_service::off_thread::blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::error::DownloadError;
-use self::rate::{MinimumRate, TokenBucket};
+use self::rate::{DownloadBucket, MinimumRate};
 use super::config::UpdatesConfig;
 use super::source::{Arrival, Source, SourceError};
-use super::store::part::Part;
+use super::store::part::PartialDownload;
 use super::store::{BlobStore, StoreError};
 use super::trust::Target;
 
@@ -75,7 +75,7 @@ pub async fn fetch(
     limits: &DownloadLimits,
     progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), FetchFailure> {
-    let (begun, bucket) = (Instant::now(), TokenBucket::new(limits.max_bytes_per_s));
+    let (begun, bucket) = (Instant::now(), DownloadBucket::new(limits.max_bytes_per_s));
     let mut transfer = Transfer { target, limits, progress, begun, bucket, wasted: 0 };
     transfer.run_to_end(store, source).await.map_err(|error| FetchFailure { error, wasted: transfer.wasted })
 }
@@ -98,7 +98,7 @@ struct Transfer<'a, P> {
     limits: &'a DownloadLimits,
     progress: P,
     begun: Instant,
-    bucket: TokenBucket,
+    bucket: DownloadBucket,
     wasted: u64,
 }
 
@@ -108,19 +108,19 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
             return Ok(());
         }
         loop {
-            let part = Writer::open(store, self.target).await?;
+            let part = DownloadWriter::open(store, self.target).await?;
             // A cancelled transfer may have finished it since.
             if has(store, self.target).await {
-                return part.with(Part::remove).await;
+                return part.with(PartialDownload::remove).await;
             }
             let goes_on = part.length() > 0;
 
             let wrong = match self.run(store, source, &part).await {
-                Ok(TransferEnd::Whole) => !part.with(Part::finish).await?,
+                Ok(TransferEnd::Whole) => !part.with(PartialDownload::finish).await?,
                 Ok(TransferEnd::TooLong) => true,
                 Err(error) => {
                     // When this fails as well, some bytes are fetched again.
-                    let _ = part.with(Part::settle).await;
+                    let _ = part.with(PartialDownload::settle).await;
                     return Err(error);
                 }
             };
@@ -129,7 +129,7 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
             }
 
             self.wasted = self.wasted.saturating_add(part.length());
-            part.with(Part::remove).await?;
+            part.with(PartialDownload::remove).await?;
             // Try again at once only when the transfer continued bytes that an earlier server, or a failing disk, may
             // have damaged. A file that is wrong from its first byte on is wrong on the server, which needs time to be
             // repaired.
@@ -139,7 +139,12 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
         }
     }
 
-    async fn run(&mut self, store: &BlobStore, source: &Source, part: &Writer) -> Result<TransferEnd, DownloadError> {
+    async fn run(
+        &mut self,
+        store: &BlobStore,
+        source: &Source,
+        part: &DownloadWriter,
+    ) -> Result<TransferEnd, DownloadError> {
         let (signed, from) = (self.target.length, part.length());
         if from == signed {
             return Ok(TransferEnd::Whole);
@@ -164,7 +169,7 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
     async fn ask(
         &mut self,
         source: &Source,
-        part: &Writer,
+        part: &DownloadWriter,
         rate: &mut MinimumRate,
     ) -> Result<Option<TransferEnd>, DownloadError> {
         let (signed, from) = (self.target.length, part.length());
@@ -266,9 +271,9 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
 }
 
 /// A part, read and written on threads that may wait for the disk. After a drop, a write under way still ends.
-struct Writer(Arc<Mutex<Part>>);
+struct DownloadWriter(Arc<Mutex<PartialDownload>>);
 
-impl Writer {
+impl DownloadWriter {
     async fn open(store: &BlobStore, target: &Target) -> Result<Self, DownloadError> {
         let (store, sha256, length) = (store.clone(), target.sha256.clone(), target.length);
         // Settings are read before there is a key, and runtimes are not secret.
@@ -281,7 +286,7 @@ impl Writer {
 
     async fn with<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Part) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&mut PartialDownload) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, DownloadError> {
         let part = self.0.clone();
         Ok(blocking(move || work(&mut part.lock().unwrap_or_else(PoisonError::into_inner))).await?)

@@ -29,9 +29,9 @@
 use ledge_models::repository::observations::{ObservationSnapshot, VersionCounts};
 use ledge_models::repository::pace::{PacePair, RunCost};
 
-use super::package::{ExpectedAgreement, Reference};
-use super::plan::Gate;
-use super::state::{Cause, Reason};
+use super::package::{ExpectedAgreement, ReferenceClasses};
+use super::plan::RolloutGate;
+use super::state::{RollbackCause, RollbackReason};
 
 /// Requests below which no rate is judged.
 pub const RATE_FLOOR: u64 = 20;
@@ -75,24 +75,32 @@ const Z_95: f64 = 1.645;
 
 /// Judges `observed` by the limits of `gate`, where the previous version was asked again for each request that the new
 /// one failed. `reference` is the expected distribution of the classes.
-pub fn judge(gate: &Gate, observed: &ObservationSnapshot, reference: Option<&Reference>) -> Result<(), Reason> {
+pub fn judge(
+    gate: &RolloutGate,
+    observed: &ObservationSnapshot,
+    reference: Option<&ReferenceClasses>,
+) -> Result<(), RollbackReason> {
     judge_with(gate, observed, reference, 0.0)
 }
 
 /// Judges a soak, in which the previous version is not asked. The new one may fail the share of its requests that the
 /// previous version failed earlier in the trial, and `error_rate_max` more.
-pub fn judge_soak(gate: &Gate, observed: &ObservationSnapshot, reference: Option<&Reference>) -> Result<(), Reason> {
+pub fn judge_soak(
+    gate: &RolloutGate,
+    observed: &ObservationSnapshot,
+    reference: Option<&ReferenceClasses>,
+) -> Result<(), RollbackReason> {
     let VersionCounts { errors, requests, .. } = observed.incumbent;
     let failed_before = if requests < RATE_FLOOR { 0.0 } else { share(errors, requests) };
     judge_with(gate, observed, reference, failed_before)
 }
 
 fn judge_with(
-    gate: &Gate,
+    gate: &RolloutGate,
     observed: &ObservationSnapshot,
-    reference: Option<&Reference>,
+    reference: Option<&ReferenceClasses>,
     failed_before: f64,
-) -> Result<(), Reason> {
+) -> Result<(), RollbackReason> {
     crashes(&observed.candidate, &observed.incumbent)?;
     errors(gate, &observed.candidate, failed_before)?;
     agreement(gate, observed)?;
@@ -101,7 +109,7 @@ fn judge_with(
 
 /// Suspects a version by the times of its requests. They are of other moments than those of the previous version, so
 /// only [`judge_pace`] tells if it is too slow.
-pub fn is_suspect(gate: &Gate, observed: &ObservationSnapshot) -> bool {
+pub fn is_suspect(gate: &RolloutGate, observed: &ObservationSnapshot) -> bool {
     let (candidate, incumbent) = (&observed.candidate, &observed.incumbent);
     let enough = candidate.requests.min(incumbent.requests) >= PERCENTILE_FLOOR;
     let Some(limit) = gate.p95_ratio_max.filter(|_| enough) else { return false };
@@ -111,17 +119,17 @@ pub fn is_suspect(gate: &Gate, observed: &ObservationSnapshot) -> bool {
 
 /// The pace of a version against that of the previous one.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Pace {
+pub enum PaceJudgement {
     WithinLimit,
-    Slow(Reason),
+    Slow(RollbackReason),
     /// The machine is too busy to tell, or the ratio is very close to the limit.
     Unclear,
 }
 
 /// Judges pairs of runs by the limit `p95_ratio_max`.
-pub fn judge_pace(limit: f64, pairs: &[PacePair]) -> Pace {
+pub fn judge_pace(limit: f64, pairs: &[PacePair]) -> PaceJudgement {
     if pairs.len() < PAIRS_FLOOR {
-        return Pace::Unclear;
+        return PaceJudgement::Unclear;
     }
     let by_cpu = [|pair: &PacePair| pair.new, |pair: &PacePair| pair.live].iter().all(|side| knows_cpu(pairs, side));
     let time = |cost: RunCost| if by_cpu { cost.cpu } else { cost.wall }.as_secs_f64() * 1e6;
@@ -137,10 +145,10 @@ pub fn judge_pace(limit: f64, pairs: &[PacePair]) -> Pace {
     let slower_us = sorted(&|pair| time(pair.new) - time(pair.live));
     let (low, middle, high) = median_within(&ratios);
     if high <= limit || median_within(&slower_us).1 <= number(noise_us) {
-        return Pace::WithinLimit;
+        return PaceJudgement::WithinLimit;
     }
     if low <= limit {
-        return Pace::Unclear;
+        return PaceJudgement::Unclear;
     }
     let [new, live] = [sorted(&|pair| time(pair.new)), sorted(&|pair| time(pair.live))].map(|of| median_within(&of).1);
     let detail = format!(
@@ -149,7 +157,7 @@ pub fn judge_pace(limit: f64, pairs: &[PacePair]) -> Pace {
         new / 1e3,
         live / 1e3
     );
-    Pace::Slow(Reason::new(Cause::Latency, detail))
+    PaceJudgement::Slow(RollbackReason::new(RollbackCause::Latency, detail))
 }
 
 /// True when the CPU time of these runs is the time that they took on an idle machine.
@@ -170,7 +178,7 @@ fn median_within(sorted: &[f64]) -> (f64, f64, f64) {
 }
 
 /// Judges the agreement with the previous version by the one that was signed.
-pub fn judge_expected(expected: &ExpectedAgreement, observed: &ObservationSnapshot) -> Result<(), Reason> {
+pub fn judge_expected(expected: &ExpectedAgreement, observed: &ObservationSnapshot) -> Result<(), RollbackReason> {
     let compared = observed.agreed.saturating_add(observed.disagreed);
     let floor = expected_floor(expected);
     if compared < RATE_FLOOR || wilson(observed.agreed, compared).1 >= floor {
@@ -184,7 +192,7 @@ pub fn judge_expected(expected: &ExpectedAgreement, observed: &ObservationSnapsh
         percent(share(observed.agreed, compared)),
         percent(floor)
     );
-    Err(Reason::new(Cause::Agreement, detail))
+    Err(RollbackReason::new(RollbackCause::Agreement, detail))
 }
 
 /// The least share of answers that must agree.
@@ -207,17 +215,17 @@ pub fn answers_needed(expected: &ExpectedAgreement) -> u64 {
     needed.max(RATE_FLOOR)
 }
 
-fn crashes(candidate: &VersionCounts, incumbent: &VersionCounts) -> Result<(), Reason> {
+fn crashes(candidate: &VersionCounts, incumbent: &VersionCounts) -> Result<(), RollbackReason> {
     if candidate.crashes < CRASHES_FLOOR || incumbent.crashes > 0 {
         return Ok(());
     }
     let VersionCounts { crashes, requests, .. } = candidate;
     let detail = format!("{crashes} of {requests} requests ended its process, and none that of the previous version");
-    Err(Reason::new(Cause::Crash, detail))
+    Err(RollbackReason::new(RollbackCause::Crash, detail))
 }
 
 /// Judges the memory of one instance of each version by `gate`, in bytes. A 0 means unknown.
-pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), Reason> {
+pub fn judge_memory(gate: &RolloutGate, candidate: u64, incumbent: u64) -> Result<(), RollbackReason> {
     let Some(limit) = gate.memory_ratio_max.filter(|_| candidate > 0 && incumbent > 0) else { return Ok(()) };
     let ratio = number(candidate) / number(incumbent);
     if ratio <= limit || candidate.saturating_sub(incumbent) <= MEMORY_NOISE_BYTES {
@@ -228,12 +236,12 @@ pub fn judge_memory(gate: &Gate, candidate: u64, incumbent: u64) -> Result<(), R
         "takes {candidate:.1} MiB, {ratio:.2} times the {incumbent:.1} MiB before; at most {limit} \
          (memory_ratio_max)"
     );
-    Err(Reason::new(Cause::Memory, detail))
+    Err(RollbackReason::new(RollbackCause::Memory, detail))
 }
 
 const MIB_BYTES: f64 = 1_048_576.0;
 
-fn errors(gate: &Gate, candidate: &VersionCounts, failed_before: f64) -> Result<(), Reason> {
+fn errors(gate: &RolloutGate, candidate: &VersionCounts, failed_before: f64) -> Result<(), RollbackReason> {
     let (failed, requests) = (candidate.errors, candidate.requests);
     let Some(limit) = gate.error_rate_max.filter(|_| requests >= RATE_FLOOR) else { return Ok(()) };
     if wilson(failed, requests).0 <= limit + failed_before {
@@ -250,10 +258,10 @@ fn errors(gate: &Gate, candidate: &VersionCounts, failed_before: f64) -> Result<
         count => format!(", {count} of them by values that are not finite"),
     };
     let detail = format!("{failed} of {requests} requests failed ({rate}){not_finite}, at most {limit} may{more}");
-    Err(Reason::new(Cause::Errors, detail))
+    Err(RollbackReason::new(RollbackCause::Errors, detail))
 }
 
-fn agreement(gate: &Gate, observed: &ObservationSnapshot) -> Result<(), Reason> {
+fn agreement(gate: &RolloutGate, observed: &ObservationSnapshot) -> Result<(), RollbackReason> {
     let compared = observed.agreed.saturating_add(observed.disagreed);
     let Some(limit) = gate.agreement_min.filter(|_| compared >= RATE_FLOOR) else { return Ok(()) };
     if wilson(observed.agreed, compared).1 >= limit {
@@ -262,10 +270,10 @@ fn agreement(gate: &Gate, observed: &ObservationSnapshot) -> Result<(), Reason> 
     let (agreed, rate, limit) = (observed.agreed, percent(share(observed.agreed, compared)), percent(limit));
     let detail =
         format!("{agreed} of {compared} answers agreed with the previous version ({rate}), at least {limit} must");
-    Err(Reason::new(Cause::Agreement, detail))
+    Err(RollbackReason::new(RollbackCause::Agreement, detail))
 }
 
-fn drift(gate: &Gate, classes: &[u64], reference: Option<&Reference>) -> Result<(), Reason> {
+fn drift(gate: &RolloutGate, classes: &[u64], reference: Option<&ReferenceClasses>) -> Result<(), RollbackReason> {
     let (Some(limit), Some(reference)) = (gate.psi_max, reference) else { return Ok(()) };
     let answers: u64 = classes.iter().sum();
     let kinds = classes.len().max(reference.classes.len());
@@ -281,7 +289,7 @@ fn drift(gate: &Gate, classes: &[u64], reference: Option<&Reference>) -> Result<
         "the classes of {answers} answers drifted by {index:.3} (population stability index) from the signed reference; \
          at most {limit}"
     );
-    Err(Reason::new(Cause::Drift, detail))
+    Err(RollbackReason::new(RollbackCause::Drift, detail))
 }
 
 /// Returns the smoothed population stability index of `counts` against the shares `reference`, as defined above. A
@@ -332,8 +340,8 @@ mod tests {
 
     use super::*;
 
-    fn all() -> Gate {
-        Gate {
+    fn all() -> RolloutGate {
+        RolloutGate {
             golden_min: None,
             agreement_min: Some(0.95),
             p95_ratio_max: Some(1.25),
@@ -351,12 +359,12 @@ mod tests {
         ObservationSnapshot { candidate, incumbent: side(1_000, 0, 1_000), ..ObservationSnapshot::default() }
     }
 
-    fn thirds() -> Reference {
-        Reference { output: "OUT".to_owned(), classes: vec![1.0 / 3.0; 3] }
+    fn thirds() -> ReferenceClasses {
+        ReferenceClasses { output: "OUT".to_owned(), classes: vec![1.0 / 3.0; 3] }
     }
 
     #[track_caller]
-    fn stops(observed: &ObservationSnapshot, cause: Cause, words: &str) {
+    fn stops(observed: &ObservationSnapshot, cause: RollbackCause, words: &str) {
         let reason = judge(&all(), observed, Some(&thirds())).unwrap_err();
         assert!(reason.cause == cause && reason.detail.contains(words), "{reason}");
     }
@@ -383,21 +391,25 @@ mod tests {
     fn each_gate_stops_with_its_figures() {
         stops(
             &observed(side(100, 10, 1_000)),
-            Cause::Errors,
+            RollbackCause::Errors,
             "10 of 100 requests failed (10.00 %), at most 1.00 % may",
         );
         let differs = ObservationSnapshot { agreed: 80, disagreed: 20, ..observed(side(100, 0, 1_000)) };
         stops(
             &differs,
-            Cause::Agreement,
+            RollbackCause::Agreement,
             "80 of 100 answers agreed with the previous version (80.00 %), at least 95.00 %",
         );
         let crashed = VersionCounts { crashes: 2, ..side(1_000, 2, 1_000) };
-        stops(&observed(crashed), Cause::Crash, "2 of 1000 requests ended its process, and none that of the previous");
+        stops(
+            &observed(crashed),
+            RollbackCause::Crash,
+            "2 of 1000 requests ended its process, and none that of the previous",
+        );
         let drifted = ObservationSnapshot { classes: vec![800, 100, 100], ..observed(side(1_000, 0, 1_000)) };
-        stops(&drifted, Cause::Drift, "the classes of 1000 answers drifted by 0.9");
+        stops(&drifted, RollbackCause::Drift, "the classes of 1000 answers drifted by 0.9");
         let reason = judge_memory(&all(), 300 << 20, 100 << 20).unwrap_err();
-        assert_eq!(reason.cause, Cause::Memory);
+        assert_eq!(reason.cause, RollbackCause::Memory);
         assert!(reason.detail.contains("takes 300.0 MiB, 3.00 times the 100.0 MiB before; at most 1.5"), "{reason}");
     }
 
@@ -412,10 +424,10 @@ mod tests {
         (0..40).map(|turn| PacePair { new: cost(new_ms, 2 * turn), live: cost(live_ms, 2 * turn + 1) }).collect()
     }
 
-    fn slow(pace: &Pace) -> Option<&str> {
+    fn slow(pace: &PaceJudgement) -> Option<&str> {
         match pace {
-            Pace::Slow(reason) => Some(&reason.detail),
-            Pace::WithinLimit | Pace::Unclear => None,
+            PaceJudgement::Slow(reason) => Some(&reason.detail),
+            PaceJudgement::WithinLimit | PaceJudgement::Unclear => None,
         }
     }
 
@@ -423,21 +435,21 @@ mod tests {
     fn the_pace_is_judged_by_cpu_time_whatever_the_machine_does() {
         // Runs that wait for their core for up to six times as long as they take, one in five not at all.
         let busy = |turn: usize| [0.0, 60.0, 9.0, 31.0, 4.0][turn % 5];
-        assert_eq!(judge_pace(1.5, &pairs(10.0, 10.0, true, busy)), Pace::WithinLimit);
+        assert_eq!(judge_pace(1.5, &pairs(10.0, 10.0, true, busy)), PaceJudgement::WithinLimit);
         let pace = judge_pace(1.5, &pairs(20.0, 10.0, true, busy));
         let words = "a run takes 20.00 ms of CPU time, 2.00 times the 10.00 ms of the previous version at the same moments; \
                      at most 1.5 (p95_ratio_max)";
         assert_eq!(slow(&pace), Some(words), "{pace:?}");
-        assert_eq!(judge_pace(1.5, &pairs(20.0, 10.0, true, busy)[..PAIRS_FLOOR - 1]), Pace::Unclear);
+        assert_eq!(judge_pace(1.5, &pairs(20.0, 10.0, true, busy)[..PAIRS_FLOOR - 1]), PaceJudgement::Unclear);
     }
 
     #[test]
     fn without_cpu_time_a_busy_machine_cannot_tell_and_an_idle_one_can() {
         let idle = |_| 0.0;
-        assert_eq!(judge_pace(1.5, &pairs(10.0, 10.0, false, idle)), Pace::WithinLimit);
+        assert_eq!(judge_pace(1.5, &pairs(10.0, 10.0, false, idle)), PaceJudgement::WithinLimit);
         assert!(slow(&judge_pace(1.5, &pairs(20.0, 10.0, false, idle))).is_some());
         let busy = |turn: usize| [0.0, 90.0, 9.0, 31.0, 4.0, 70.0, 2.0][turn % 7];
-        assert_eq!(judge_pace(1.5, &pairs(14.0, 10.0, false, busy)), Pace::Unclear);
+        assert_eq!(judge_pace(1.5, &pairs(14.0, 10.0, false, busy)), PaceJudgement::Unclear);
         // CPU time of a thread that only waits for the runtime's own threads is not that of the run.
         let mut waiting = pairs(20.0, 10.0, true, idle);
         for pair in &mut waiting {
@@ -449,16 +461,16 @@ mod tests {
     #[test]
     fn a_difference_of_microseconds_is_not_slow() {
         let idle = |_| 0.0;
-        assert_eq!(judge_pace(1.5, &pairs(0.25, 0.06, true, idle)), Pace::WithinLimit);
+        assert_eq!(judge_pace(1.5, &pairs(0.25, 0.06, true, idle)), PaceJudgement::WithinLimit);
         assert!(slow(&judge_pace(1.5, &pairs(1.2, 0.6, true, idle))).is_some());
-        assert_eq!(judge_pace(1.5, &pairs(1.0, 0.1, false, idle)), Pace::WithinLimit);
+        assert_eq!(judge_pace(1.5, &pairs(1.0, 0.1, false, idle)), PaceJudgement::WithinLimit);
     }
 
     #[test]
     fn times_of_requests_are_a_suspicion_and_nothing_else() {
         let slower = observed(side(100, 0, 3_000));
         assert_eq!(judge(&all(), &slower, None), Ok(()));
-        assert!(is_suspect(&all(), &slower) && !is_suspect(&Gate::OPEN, &slower));
+        assert!(is_suspect(&all(), &slower) && !is_suspect(&RolloutGate::OPEN, &slower));
         assert!(!is_suspect(&all(), &observed(side(PERCENTILE_FLOOR - 1, 0, 3_000))));
         assert!(!is_suspect(&all(), &observed(side(100, 0, 1_100))));
     }
@@ -471,7 +483,7 @@ mod tests {
         let honest = expected(194, 200);
         assert_eq!(judge_expected(&honest, &seen(965, 35)), Ok(()));
         let reason = judge_expected(&honest, &seen(780, 220)).unwrap_err();
-        assert_eq!(reason.cause, Cause::Agreement);
+        assert_eq!(reason.cause, RollbackCause::Agreement);
         let words = "780 of 1000 answers agreed with the previous version (78.00 %); 194 of 200 did where the release was \
                      signed, so at least 93.";
         assert!(reason.detail.starts_with(words), "{reason}");
@@ -505,7 +517,7 @@ mod tests {
         };
         assert_eq!(judge(&all(), &crashes(1, 0), None), Ok(()));
         assert_eq!(judge(&all(), &crashes(5, 1), None), Ok(()));
-        assert_eq!(judge(&Gate::OPEN, &crashes(2, 0), None).unwrap_err().cause, Cause::Crash);
+        assert_eq!(judge(&RolloutGate::OPEN, &crashes(2, 0), None).unwrap_err().cause, RollbackCause::Crash);
     }
 
     #[test]
@@ -519,20 +531,20 @@ mod tests {
             "{reason}"
         );
         // A request that the previous version failed as well is not counted, and excuses nothing.
-        assert_eq!(judge(&all(), &both_fail, None).unwrap_err().cause, Cause::Errors);
+        assert_eq!(judge(&all(), &both_fail, None).unwrap_err().cause, RollbackCause::Errors);
         // A few requests make no rate.
         let few = ObservationSnapshot { incumbent: side(RATE_FLOOR - 1, RATE_FLOOR - 1, 1_000), ..both_fail };
-        assert_eq!(judge_soak(&all(), &few, None).unwrap_err().cause, Cause::Errors);
+        assert_eq!(judge_soak(&all(), &few, None).unwrap_err().cause, RollbackCause::Errors);
     }
 
     #[test]
     fn a_limit_that_is_left_out_stops_nothing() {
         let worst =
             ObservationSnapshot { disagreed: 1_000, classes: vec![1_000], ..observed(side(1_000, 1_000, 1_000_000)) };
-        assert_eq!(judge(&Gate::OPEN, &worst, Some(&thirds())), Ok(()));
-        assert_eq!(judge_memory(&Gate::OPEN, u64::MAX, 1), Ok(()));
+        assert_eq!(judge(&RolloutGate::OPEN, &worst, Some(&thirds())), Ok(()));
+        assert_eq!(judge_memory(&RolloutGate::OPEN, u64::MAX, 1), Ok(()));
         // And drift needs a signed reference.
-        let only_drift = Gate { psi_max: Some(0.1), ..Gate::OPEN };
+        let only_drift = RolloutGate { psi_max: Some(0.1), ..RolloutGate::OPEN };
         assert_eq!(judge(&only_drift, &worst, None), Ok(()));
     }
 
@@ -542,7 +554,7 @@ mod tests {
         assert_eq!(judge(&all(), &observed(side(50, 1, 1_000)), None), Ok(()));
         assert!(judge(&all(), &observed(side(5_000, 100, 1_000)), None).is_err());
         // At a limit of none at all, the twentieth request is the first that can fail it.
-        let none = Gate { error_rate_max: Some(0.0), ..Gate::OPEN };
+        let none = RolloutGate { error_rate_max: Some(0.0), ..RolloutGate::OPEN };
         assert_eq!(judge(&none, &observed(side(RATE_FLOOR - 1, 1, 1)), None), Ok(()));
         assert!(judge(&none, &observed(side(RATE_FLOOR, 1, 1)), None).is_err());
     }
@@ -560,10 +572,10 @@ mod tests {
 
     #[test]
     fn a_rollout_that_names_no_gate_is_judged_all_the_same() {
-        let default = Gate::default();
+        let default = RolloutGate::default();
         assert!(is_suspect(&default, &observed(side(100, 0, 68_000_000))));
-        assert_eq!(judge(&default, &observed(side(100, 50, 1_000)), None).unwrap_err().cause, Cause::Errors);
-        assert_eq!(judge_memory(&default, 300 << 20, 100 << 20).unwrap_err().cause, Cause::Memory);
+        assert_eq!(judge(&default, &observed(side(100, 50, 1_000)), None).unwrap_err().cause, RollbackCause::Errors);
+        assert_eq!(judge_memory(&default, 300 << 20, 100 << 20).unwrap_err().cause, RollbackCause::Memory);
         // One failure in the first twenty requests is chance, and another answer may be the better one.
         assert_eq!(
             judge(&default, &ObservationSnapshot { disagreed: 100, ..observed(side(20, 1, 1_000)) }, None),
@@ -573,7 +585,7 @@ mod tests {
 
     #[test]
     fn what_the_machine_does_by_itself_stops_nobody() {
-        let strict = Gate { p95_ratio_max: Some(1.25), memory_ratio_max: Some(1.5), ..Gate::OPEN };
+        let strict = RolloutGate { p95_ratio_max: Some(1.25), memory_ratio_max: Some(1.5), ..RolloutGate::OPEN };
         let quick = |new_us| ObservationSnapshot { incumbent: side(1_000, 0, 10), ..observed(side(1_000, 0, new_us)) };
         assert!(!is_suspect(&strict, &quick(10 + CPU_NOISE_US)));
         assert!(is_suspect(&strict, &quick(11 + CPU_NOISE_US)));
@@ -595,8 +607,8 @@ mod tests {
             classes[0] = answers;
             ObservationSnapshot { classes, ..observed(side(answers, 0, 1_000)) }
         };
-        let reference = Reference { output: "OUT".to_owned(), classes: vec![0.001; 1_000] };
-        let psi = Gate { psi_max: Some(0.25), ..Gate::OPEN };
+        let reference = ReferenceClasses { output: "OUT".to_owned(), classes: vec![0.001; 1_000] };
+        let psi = RolloutGate { psi_max: Some(0.25), ..RolloutGate::OPEN };
         assert_eq!(judge(&psi, &one_of_a_thousand(7_000), Some(&reference)), Ok(()));
         assert!(judge(&psi, &one_of_a_thousand(8_000), Some(&reference)).is_err());
     }

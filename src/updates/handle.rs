@@ -7,10 +7,10 @@ use ledge_base::principal::Principal;
 use ledge_egress::HostPort;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::artifact::Artifact;
 use super::config::RepositoryAddress;
 use super::plan::Wishes;
 use super::status::{CheckStatus, UpdatesStatus};
-use super::subject::Subject;
 
 /// Capacity of the queue of orders.
 const QUEUED_ORDERS_MAX: usize = 16;
@@ -91,7 +91,7 @@ impl UpdateOrder {
 /// An order on its way to the updater.
 #[derive(Debug)]
 pub struct QueuedOrder {
-    pub subject: Subject,
+    pub subject: Artifact,
     pub order: UpdateOrder,
     pub principal: Principal,
     pub answer: oneshot::Sender<Result<(), OrderError>>,
@@ -101,13 +101,13 @@ pub struct QueuedOrder {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
     #[error("no update of {subject} is known: no rollout has named it for this box")]
-    Unknown { subject: Subject },
+    Unknown { subject: Artifact },
     #[error("no update of {subject} is under way")]
-    NoTrial { subject: Subject },
+    NoTrial { subject: Artifact },
     #[error("{subject} cannot be rolled back: no earlier version is here")]
-    NothingToRollBack { subject: Subject },
+    NothingToRollBack { subject: Artifact },
     #[error("{subject}: {reason}")]
-    Failed { subject: Subject, reason: String },
+    Failed { subject: Artifact, reason: String },
     #[error("updates have stopped: the daemon is shutting down, or its log has the reason")]
     Stopped,
 }
@@ -210,7 +210,7 @@ impl Updates {
     }
 
     /// Has the updater carry out an order of the administrator. When this returns `Ok`, its effect is on disk.
-    pub async fn order(&self, subject: &Subject, order: UpdateOrder, principal: Principal) -> Result<(), OrderError> {
+    pub async fn order(&self, subject: &Artifact, order: UpdateOrder, principal: Principal) -> Result<(), OrderError> {
         let (answer, answered) = oneshot::channel();
         let ordered = QueuedOrder { subject: subject.clone(), order, principal, answer };
         self.orders.send(ordered).await.map_err(|_| OrderError::Stopped)?;
@@ -234,16 +234,16 @@ pub enum CheckRefused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Wish;
+    use crate::plan::DesiredState;
 
-    fn subject() -> Subject {
+    fn subject() -> Artifact {
         "models/m".parse().unwrap()
     }
 
     #[tokio::test]
     async fn the_same_wishes_wake_the_updater_once() {
         let (updates, mut inbox) = Updates::channel(Vec::new());
-        let wishes = Wishes::from([(subject(), Wish::default())]);
+        let wishes = Wishes::from([(subject(), DesiredState::default())]);
         updates.set_wishes(wishes.clone());
         assert_eq!(inbox.wishes.borrow_and_update().as_ref(), Some(&wishes));
         updates.set_wishes(wishes);

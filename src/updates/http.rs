@@ -14,23 +14,23 @@ use ledge_part::body;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::reply::json;
 use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
-use ledge_part::route::{Route, Scope};
+use ledge_part::route::{Route, RouteScope};
 use ledge_service::audit_event::AuditEvent;
 use serde::Deserialize;
 
 use crate::Updates;
+use crate::artifact::{Artifact, ArtifactKind};
 use crate::config::RepositoryAddress;
 use crate::handle::{CheckRefused, OrderError, UpdateOrder};
 use crate::status::UpdatesStatus;
 use crate::status_report::UpdatesReport;
-use crate::subject::{Kind, Subject};
 
 /// The routes of updates.
 pub const ROUTES: &[Route<ServedUpdates>] = &[
-    Route::get("/updates", VIEW, || get(status)).scope(Scope::Listed),
-    Route::post("/updates/check", OPERATE, || post(check)).scope(Scope::Box).recorded_as("update_check"),
-    Route::post("/updates/trust/reset", ADMINISTER, || post(reset_trust)).scope(Scope::Box).audited(),
-    Route::post("/updates/{kind}/{name}/{order}", OPERATE, || post(order)).scope(Scope::Subject).audited(),
+    Route::get("/updates", VIEW, || get(status)).scope(RouteScope::Listed),
+    Route::post("/updates/check", OPERATE, || post(check)).scope(RouteScope::Box).recorded_as("update_check"),
+    Route::post("/updates/trust/reset", ADMINISTER, || post(reset_trust)).scope(RouteScope::Box).audited(),
+    Route::post("/updates/{kind}/{name}/{order}", OPERATE, || post(order)).scope(RouteScope::Subject).audited(),
 ];
 
 /// The state of the routes.
@@ -61,7 +61,7 @@ async fn status(
 /// Limits the status to the models of a caller with limited access.
 pub fn visible(mut status: UpdatesStatus, access: &Access) -> UpdatesStatus {
     if access.models().is_some() {
-        let is_seen = |subject: &Subject| subject.kind == Kind::Model && access.has_model(&subject.name);
+        let is_seen = |subject: &Artifact| subject.kind == ArtifactKind::Model && access.has_model(&subject.name);
         status.subjects.retain(|subject, _| is_seen(subject));
         status.check.waiting.retain(|subject, _| is_seen(subject));
     }
@@ -128,7 +128,7 @@ async fn order(
         let known = UpdateOrder::ALL.map(UpdateOrder::name).join(", ");
         ApiError::new(StatusCode::NOT_FOUND, format!("unknown order {order:?}: expected one of {known}"))
     })?;
-    let subject: Subject = format!("{kind}/{name}")
+    let subject: Artifact = format!("{kind}/{name}")
         .parse()
         .map_err(|error| ApiError::new(StatusCode::NOT_FOUND, format!("no such subject of updates: {error}")))?;
     let ordered = updates.clone();

@@ -2,7 +2,7 @@
 //! One task owns the state. `rollout/` reads the signed rollout manifest, `report/` reports the state of this box.
 //!
 //! Files, in reading order:
-//! * `subject.rs` - a model, configuration or runtime that can be updated, and the names of its signed targets
+//! * `artifact.rs` - a model, configuration or runtime that can be updated, and the names of its signed targets
 //! * `package.rs` - the signed description of a release
 //! * `plan.rs` - the wishes of the platform for this box, as plain data
 //! * `state.rs` - the state of one subject, and every step that it can take
@@ -50,7 +50,7 @@
 //!   * `verdict.rs` - passes, continues or fails a stage that sees requests
 //!   * `paces.rs` - measures a version again before it counts as too slow
 //!   * `serving.rs` - the versions that requests see
-//!   * `volatile.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
+//!   * `trial_runtime.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
 //!   * `orders.rs` - orders of the administrator
 //!   * `publish.rs` - reports to the log, the audit log and the status
 //! * `handle.rs` - `Updates`, the handle of all other parts: wishes and orders in, status out
@@ -108,7 +108,7 @@ pub mod status;
 mod status_example;
 pub mod status_report;
 pub mod store;
-pub mod subject;
+pub mod artifact;
 pub mod trust;
 pub mod updater;
 

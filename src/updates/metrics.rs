@@ -7,19 +7,19 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::state::Stage;
+use crate::state::RolloutPhase;
 use crate::status::UpdatesStatus;
 use crate::status_report::IDLE_STAGE;
 
 /// The stages of a subject, in their order.
 const STAGE_NAMES: [&str; 7] = [
     IDLE_STAGE,
-    Stage::Downloading.name(),
-    Stage::Verified.name(),
-    Stage::Staged.name(),
-    Stage::Shadow.name(),
-    Stage::Canary.name(),
-    Stage::Active.name(),
+    RolloutPhase::Downloading.name(),
+    RolloutPhase::Verified.name(),
+    RolloutPhase::Staged.name(),
+    RolloutPhase::Shadow.name(),
+    RolloutPhase::Canary.name(),
+    RolloutPhase::Active.name(),
 ];
 
 /// Writes the metrics of updates as of `now_ms`.

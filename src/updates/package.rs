@@ -20,7 +20,7 @@ use ledge_base::names::ModelVersion;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::subject::FileName;
+use super::artifact::FileName;
 
 /// The only schema that this version reads.
 const SCHEMA: u32 = 1;
@@ -42,7 +42,7 @@ pub struct Package {
     pub requires: Requirements,
     /// The limits of its preflight.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: PreflightLimits,
     /// The inputs of the model; empty where it names none.
     #[serde(default)]
     pub inputs: Vec<DeclaredPort>,
@@ -53,7 +53,7 @@ pub struct Package {
     pub accuracy: Option<Value>,
     /// The expected distribution of its classes.
     #[serde(default)]
-    pub reference: Option<Reference>,
+    pub reference: Option<ReferenceClasses>,
     /// The difference up to which two versions agree; 0.01 where it names none.
     #[serde(default)]
     pub tolerance: Option<f64>,
@@ -88,7 +88,7 @@ pub struct Requirements {
 /// The limits of its preflight.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
+pub struct PreflightLimits {
     /// Resident memory, in MiB.
     pub memory_mb: Option<u64>,
     /// Time, in seconds.
@@ -107,7 +107,7 @@ pub struct DeclaredPort {
 
 /// The expected distribution of the best classes of an output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Reference {
+pub struct ReferenceClasses {
     /// The output with the scores.
     pub output: String,
     /// The share of each class, in the order of the scores.

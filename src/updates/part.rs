@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_base::{clock, config_path};
 use ledge_egress::ConfiguredDestination;
 use ledge_identity::access::Access;
 use ledge_identity::sealing::Rekey;
-use ledge_part::Part;
+use ledge_part::Subsystem;
 use ledge_part::check::Check;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
@@ -43,7 +43,7 @@ impl Section for UpdatesConfig {
         self.tls.resolve(root);
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         self.tls.problem("tls").into_iter().collect()
     }
 
@@ -58,7 +58,7 @@ impl Section for UpdatesConfig {
     }
 }
 
-impl Part for UpdatesPart {
+impl Subsystem for UpdatesPart {
     fn name(&self) -> &'static str {
         "updates"
     }

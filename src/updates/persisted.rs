@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::artifact::Artifact;
 use super::state::{Installed, SubjectState};
-use super::subject::Subject;
 
 /// The two state files, in the folder of the update store.
 const STATE_FILES: [&str; 2] = ["state.0.json", "state.1.json"];
@@ -23,7 +23,7 @@ const STATE_FILES: [&str; 2] = ["state.0.json", "state.1.json"];
 const SCHEMA: u32 = 1;
 
 /// The states of all subjects.
-pub type Subjects = BTreeMap<Subject, SubjectState>;
+pub type Subjects = BTreeMap<Artifact, SubjectState>;
 
 /// Reasons why the states cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -174,7 +174,7 @@ fn parse(text: &[u8]) -> Result<(u64, Subjects), ParseFault> {
 /// A release that is live according to the state files.
 #[derive(Debug, PartialEq)]
 pub struct LiveRelease {
-    pub subject: Subject,
+    pub subject: Artifact,
     pub release: Installed,
     /// The least share of its golden inputs that it had to answer right.
     pub golden_min: Option<f64>,

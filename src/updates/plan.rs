@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use ledge_base::names::{DeviceName, ModelVersion};
 use serde::{Deserialize, Serialize};
 
-use super::subject::{Subject, TargetPath};
+use super::artifact::{Artifact, TargetPath};
 
 /// The wishes for all subjects. A subject that is not in it keeps its version, and a trial of it is withdrawn.
-pub type Wishes = BTreeMap<Subject, Wish>;
+pub type Wishes = BTreeMap<Artifact, DesiredState>;
 
 /// The wish for one subject.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Wish {
+pub struct DesiredState {
     /// The release that this box should run, and how far it may go towards it now.
-    pub desired: Option<(Plan, Allow)>,
+    pub desired: Option<(RolloutPlan, Allow)>,
     /// Versions that must not run any more.
     pub revoked: BTreeSet<ModelVersion>,
     /// The lowest version that may run.
@@ -23,7 +23,7 @@ pub struct Wish {
     pub supersedes: BTreeSet<DeviceName>,
 }
 
-impl Wish {
+impl DesiredState {
     /// Returns whether a version must not run any more.
     pub fn revokes(&self, version: ModelVersion) -> bool {
         self.minimum.is_some_and(|minimum| version < minimum) || self.revoked.contains(&version)
@@ -44,7 +44,7 @@ pub enum Allow {
 /// One rollout, as far as it concerns this box. It is kept on disk with its trial, so that a soak goes on without a
 /// network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct RolloutPlan {
     /// The rollout. Together with the digest of the release it identifies a refusal.
     pub rollout: DeviceName,
     /// The release, by its first file, which carries the signed description of all.
@@ -56,7 +56,7 @@ pub struct Plan {
     /// All requests, before the commit. Its share does not count.
     pub soak: StagePlan,
     /// The limits that the new version must keep.
-    pub gate: Gate,
+    pub gate: RolloutGate,
     /// Number of times that loading it next to the live version may fail for passing reasons, such as memory that
     /// others hold. A bad link or a full disk does not count: a download has its deadline and its byte budget.
     pub max_attempts: u32,
@@ -140,7 +140,7 @@ impl StagePlanForm {
 /// and one that is `null` does not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Gate {
+pub struct RolloutGate {
     /// The least share of the golden inputs answered right, from 0 to 1. `None` is all of them.
     pub golden_min: Option<f64>,
     /// The least share of mirrored requests on which both versions agree: the same best class, or the same numbers
@@ -159,13 +159,13 @@ pub struct Gate {
     pub psi_max: Option<f64>,
 }
 
-impl Default for Gate {
+impl Default for RolloutGate {
     fn default() -> Self {
         Self { p95_ratio_max: Some(1.5), error_rate_max: Some(0.02), memory_ratio_max: Some(1.5), ..Self::OPEN }
     }
 }
 
-impl Gate {
+impl RolloutGate {
     /// No limit but the golden inputs.
     pub const OPEN: Self = Self {
         golden_min: None,

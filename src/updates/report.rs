@@ -39,7 +39,7 @@ use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName, ModelVersion};
 use ledge_base::telemetry::machine::{MachineMonitor, MachineUsage};
 use ledge_base::telemetry::service_usage::{self, ServiceUsage};
-use ledge_base::telemetry::system::Memory;
+use ledge_base::telemetry::system::MachineMemory;
 use ledge_engine::backend::Runtime;
 use ledge_identity::device::DeviceIdentity;
 use ledge_models::repository::statistics::RefusalReason;
@@ -72,7 +72,7 @@ pub struct DeviceSnapshot {
     pub live: Vec<LiveVersion>,
     /// The load of the machine.
     pub machine: MachineUsage,
-    pub memory: Option<Memory>,
+    pub memory: Option<MachineMemory>,
     /// The resources of all processes of the service.
     pub service: Option<ServiceUsage>,
     /// The status of updates; `None` where no platform updates this box.
@@ -90,12 +90,12 @@ pub struct LiveVersion {
     /// BLAKE3 of its files.
     pub digest: String,
     /// The outcomes of its requests.
-    pub requests: Requests,
+    pub requests: RequestCounts,
 }
 
 /// Outcomes of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
-pub struct Requests {
+pub struct RequestCounts {
     /// Answered.
     pub ok: u64,
     /// Not answered with a result.
@@ -121,7 +121,7 @@ impl DeviceSnapshot {
                 version: model.version,
                 runtime: model.runtime(),
                 digest: model.digest.clone(),
-                requests: Requests {
+                requests: RequestCounts {
                     ok: counters.success.count,
                     failed: counters.fail.count,
                     refused: RefusalReason::ALL.into_iter().map(|why| counters.refusals.of(why)).sum(),
@@ -136,7 +136,7 @@ impl DeviceSnapshot {
             index: repository.index(),
             live: live.collect(),
             machine: machine.read(),
-            memory: Memory::read(),
+            memory: MachineMemory::read(),
             service: service_usage::usage(),
             updates,
             audit: AuditSnapshot::gather(audit),
@@ -151,13 +151,13 @@ impl DeviceSnapshot {
 
 /// Encodes the document as JSON.
 pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
-    let requests = snapshot.live.iter().fold(Requests::default(), |sum, live| Requests {
+    let requests = snapshot.live.iter().fold(RequestCounts::default(), |sum, live| RequestCounts {
         ok: sum.ok + live.requests.ok,
         failed: sum.failed + live.requests.failed,
         refused: sum.refused + live.requests.refused,
     });
 
-    let document = Document {
+    let document = ReportDocument {
         schema: SCHEMA,
         device: &snapshot.device.id,
         group: snapshot.device.group.as_ref(),
@@ -169,13 +169,13 @@ pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
         models: models(snapshot),
         versions_left_out: snapshot.index.len().saturating_sub(MAX_VERSIONS),
         load: Load {
-            machine: Machine {
+            machine: MachineFigures {
                 cores: snapshot.machine.cores.len(),
                 cpu_ratio: mean_load(&snapshot.machine),
                 memory_total_bytes: snapshot.memory.map(|memory| memory.total_bytes),
                 memory_available_bytes: snapshot.memory.map(|memory| memory.available_bytes),
             },
-            process: snapshot.service.map(|service| Process {
+            process: snapshot.service.map(|service| ServiceProcess {
                 cpu_seconds: service.cpu.as_secs_f64(),
                 memory_bytes: service.memory_bytes,
                 threads: service.threads,
@@ -191,11 +191,11 @@ pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
 
 /// Returns the JSON Schema of the document.
 pub fn schema() -> Schema {
-    schema_for!(Document<'static>)
+    schema_for!(ReportDocument<'static>)
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Document<'a> {
+struct ReportDocument<'a> {
     schema: u32,
     device: &'a DeviceName,
     group: Option<&'a DeviceName>,
@@ -207,7 +207,7 @@ struct Document<'a> {
     models: Vec<ReportedModel<'a>>,
     versions_left_out: usize,
     load: Load,
-    requests: Requests,
+    requests: RequestCounts,
     #[serde(skip_serializing_if = "Option::is_none")]
     updates: Option<updates::ReportedUpdates>,
     audit: audit::ReportedAudit<'a>,
@@ -234,12 +234,12 @@ struct ReportedVersion<'a> {
 
 #[derive(Serialize, JsonSchema)]
 struct Load {
-    machine: Machine,
-    process: Option<Process>,
+    machine: MachineFigures,
+    process: Option<ServiceProcess>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Machine {
+struct MachineFigures {
     cores: usize,
     cpu_ratio: Option<f64>,
     memory_total_bytes: Option<u64>,
@@ -247,7 +247,7 @@ struct Machine {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Process {
+struct ServiceProcess {
     cpu_seconds: f64,
     memory_bytes: u64,
     threads: u64,

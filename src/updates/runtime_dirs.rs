@@ -6,11 +6,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::artifact::ArtifactKind;
 use super::configuration::live;
-use super::subject::Kind;
 
 /// Returns the folders of the runtimes that are live as releases, by the state of the update store in `folder`: for
 /// [`ledge_engine::Runtimes::with_own_folders`].
 pub fn active(folder: &Path) -> BTreeMap<String, PathBuf> {
-    live(folder, Kind::Runtime).into_iter().map(|(subject, release)| (subject.name.to_string(), release)).collect()
+    live(folder, ArtifactKind::Runtime)
+        .into_iter()
+        .map(|(subject, release)| (subject.name.to_string(), release))
+        .collect()
 }

@@ -40,11 +40,11 @@ pub struct Arrival {
     pub start: u64,
     /// The number of bytes from `start` on, where that is known.
     pub length: Option<u64>,
-    origin: Origin,
+    origin: ByteSource,
 }
 
 #[derive(Debug)]
-enum Origin {
+enum ByteSource {
     Http(Box<HttpDownload>),
     Folder(OpenFile),
 }
@@ -167,13 +167,13 @@ impl FileTree {
             Self::Unreachable(address) => Err(SourceError::NoClient { address: address.to_string() }),
             Self::Folder(folder) => {
                 let (file, start, length) = OpenFile::open(folder.join(name), from).await?;
-                Ok(Arrival { start, length: Some(length), origin: Origin::Folder(file) })
+                Ok(Arrival { start, length: Some(length), origin: ByteSource::Folder(file) })
             }
             Self::Http { client, base } => {
                 let download = client.get(&format!("{base}{encoded}"), from).await?;
                 let HttpDownload { status, start, length, retry_after, .. } = download;
                 match status {
-                    200 | 206 => Ok(Arrival { start, length, origin: Origin::Http(Box::new(download)) }),
+                    200 | 206 => Ok(Arrival { start, length, origin: ByteSource::Http(Box::new(download)) }),
                     _ => Err(SourceError::Status { file: name.to_owned(), status, hint: hint(status), retry_after }),
                 }
             }
@@ -195,8 +195,8 @@ impl Arrival {
     /// Reads the next piece; `None` is the end. An end that comes too early is an error.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, SourceError> {
         match &mut self.origin {
-            Origin::Http(download) => Ok(download.chunk().await?),
-            Origin::Folder(file) => file.chunk().await,
+            ByteSource::Http(download) => Ok(download.chunk().await?),
+            ByteSource::Folder(file) => file.chunk().await,
         }
     }
 

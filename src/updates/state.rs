@@ -21,11 +21,11 @@ use std::sync::Arc;
 use ledge_base::names::{DeviceName, ModelVersion};
 use serde::{Deserialize, Serialize};
 
+use super::artifact::ArtifactKind;
 use super::package::Package;
-use super::plan::{Allow, Plan, Wish};
-use super::subject::Kind;
+use super::plan::{Allow, DesiredState, RolloutPlan};
 pub use fault::{Fault, PAUSE_MAX_MS};
-pub use reason::{Cause, Reason};
+pub use reason::{RollbackCause, RollbackReason};
 pub use superseded::Superseded;
 pub use trial::{Trial, UsedBudget};
 
@@ -46,7 +46,7 @@ pub struct Installed {
 /// The progress of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum RolloutPhase {
     /// Its files are being fetched.
     Downloading,
     /// All files are here, with their signed hashes.
@@ -61,7 +61,7 @@ pub enum Stage {
     Active,
 }
 
-impl Stage {
+impl RolloutPhase {
     /// Returns its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Stage {
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for RolloutPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -83,11 +83,11 @@ impl fmt::Display for Stage {
 
 /// The outcome of the last rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RolloutOutcome {
     pub rollout: DeviceName,
     pub version: ModelVersion,
     /// The stage in which it was rolled back, and the reason; `None` is a success.
-    pub rolled_back: Option<(Stage, Reason)>,
+    pub rolled_back: Option<(RolloutPhase, RollbackReason)>,
 }
 
 /// A release that is not tried again.
@@ -127,16 +127,16 @@ pub struct SubjectState {
     /// True when the administrator of this box keeps its version.
     pub pinned: bool,
     /// The outcome of the last rollout.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RolloutOutcome>,
 }
 
 /// An event of a subject.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum UpdateEvent {
     /// The wish of the platform, after a check.
     Wanted {
-        wish: Wish,
+        wish: DesiredState,
         /// True when the owner's model or settings serve where no release does.
         has_own: bool,
     },
@@ -152,13 +152,13 @@ pub enum Event {
     /// The work or the gate of the stage was passed.
     Passed,
     /// It failed, and would fail again.
-    Failed(Reason),
+    Failed(RollbackReason),
     /// It failed, and may succeed the next time. The attempt counts.
-    Interrupted(Reason),
+    Interrupted(RollbackReason),
     /// It cannot be done now, for a reason outside of the release: a server, a link, a full disk. The attempt does not
     /// count.
     Deferred {
-        reason: Reason,
+        reason: RollbackReason,
         /// The time, in milliseconds since the Unix epoch.
         now_ms: u64,
         /// The time of the next attempt, in milliseconds since the Unix epoch.
@@ -196,7 +196,7 @@ pub enum Event {
 
 /// The work of a box for a subject now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Duty {
+pub enum UpdateAction {
     Rest,
     /// Fetch the files of the trial.
     Download,
@@ -227,7 +227,7 @@ impl SubjectState {
     /// Returns the release that answers requests according to this state. `None`: the owner's model.
     pub fn live(&self) -> Option<&Installed> {
         match &self.trial {
-            Some(trial) if trial.stage == Stage::Active => Some(&trial.release),
+            Some(trial) if trial.stage == RolloutPhase::Active => Some(&trial.release),
             _ => self.committed.as_ref(),
         }
     }
@@ -235,7 +235,7 @@ impl SubjectState {
     /// Returns the release that a rollback would return to. `None`: the owner's model, or none.
     pub fn way_back(&self) -> Option<&Installed> {
         match &self.trial {
-            Some(trial) if trial.stage == Stage::Active => self.committed.as_ref(),
+            Some(trial) if trial.stage == RolloutPhase::Active => self.committed.as_ref(),
             _ => self.previous.as_ref(),
         }
     }
@@ -247,58 +247,61 @@ impl SubjectState {
     }
 
     /// Returns the work to do now.
-    pub fn duty(&self) -> Duty {
+    pub fn duty(&self) -> UpdateAction {
         match &self.trial {
             Some(trial) if !trial.held => match trial.stage {
-                Stage::Downloading => Duty::Download,
-                Stage::Verified => Duty::Preflight,
-                Stage::Staged => Duty::LoadCandidate,
-                Stage::Shadow => Duty::Mirror,
-                Stage::Canary => Duty::Share,
-                Stage::Active => Duty::Soak,
+                RolloutPhase::Downloading => UpdateAction::Download,
+                RolloutPhase::Verified => UpdateAction::Preflight,
+                RolloutPhase::Staged => UpdateAction::LoadCandidate,
+                RolloutPhase::Shadow => UpdateAction::Mirror,
+                RolloutPhase::Canary => UpdateAction::Share,
+                RolloutPhase::Active => UpdateAction::Soak,
             },
-            _ => Duty::Rest,
+            _ => UpdateAction::Rest,
         }
     }
 
     /// Returns the state after `event`.
     #[must_use]
-    pub fn after(mut self, event: Event, kind: Kind) -> Self {
+    pub fn after(mut self, event: UpdateEvent, kind: ArtifactKind) -> Self {
         match event {
-            Event::Wanted { wish, has_own } => self.wanted(&wish, has_own),
-            Event::Described { digest, package } => self.described(digest, package),
-            Event::Damaged(release) => self.damaged(&release),
-            Event::Fetched { bytes } => self.fetched(bytes),
-            Event::Passed => self.passed(kind),
-            Event::Failed(reason) => self.roll_back(reason),
-            Event::Interrupted(reason) => self.interrupted(&reason),
-            Event::Deferred { reason, now_ms, next_ms, wasted } => self.deferred(reason, now_ms, next_ms, wasted),
-            Event::Retry { now_ms } => self.retry(now_ms),
-            Event::Waited { seconds } => self.waited(seconds),
-            Event::Started { under_way } => self.started(under_way),
-            Event::Pin => self.pinned = true,
-            Event::Unpin => self.pinned = false,
-            Event::RollBack if self.trial.is_none() => {
+            UpdateEvent::Wanted { wish, has_own } => self.wanted(&wish, has_own),
+            UpdateEvent::Described { digest, package } => self.described(digest, package),
+            UpdateEvent::Damaged(release) => self.damaged(&release),
+            UpdateEvent::Fetched { bytes } => self.fetched(bytes),
+            UpdateEvent::Passed => self.passed(kind),
+            UpdateEvent::Failed(reason) => self.roll_back(reason),
+            UpdateEvent::Interrupted(reason) => self.interrupted(&reason),
+            UpdateEvent::Deferred { reason, now_ms, next_ms, wasted } => self.deferred(reason, now_ms, next_ms, wasted),
+            UpdateEvent::Retry { now_ms } => self.retry(now_ms),
+            UpdateEvent::Waited { seconds } => self.waited(seconds),
+            UpdateEvent::Started { under_way } => self.started(under_way),
+            UpdateEvent::Pin => self.pinned = true,
+            UpdateEvent::Unpin => self.pinned = false,
+            UpdateEvent::RollBack if self.trial.is_none() => {
                 if self.previous.is_some() {
-                    self.leave_committed(Reason::new(Cause::Operator, "rolled back by the administrator of this box"));
+                    self.leave_committed(RollbackReason::new(
+                        RollbackCause::Operator,
+                        "rolled back by the administrator of this box",
+                    ));
                 }
             }
-            Event::LeaveToOwner => {
-                self.roll_back(Reason::new(Cause::Operator, "ended by the administrator of this box"));
+            UpdateEvent::LeaveToOwner => {
+                self.roll_back(RollbackReason::new(RollbackCause::Operator, "ended by the administrator of this box"));
                 (self.previous, self.previous_by) = (None, None);
-                self.leave_committed(Reason::new(
-                    Cause::Operator,
+                self.leave_committed(RollbackReason::new(
+                    RollbackCause::Operator,
                     "the administrator of this box returned to the owner's model",
                 ));
             }
-            Event::RollBack | Event::Cancel => {
-                self.roll_back(Reason::new(Cause::Operator, "ended by the administrator of this box"));
+            UpdateEvent::RollBack | UpdateEvent::Cancel => {
+                self.roll_back(RollbackReason::new(RollbackCause::Operator, "ended by the administrator of this box"));
             }
         }
         self
     }
 
-    fn wanted(&mut self, wish: &Wish, has_own: bool) {
+    fn wanted(&mut self, wish: &DesiredState, has_own: bool) {
         self.note_superseded(wish);
         self.revoke(wish);
 
@@ -311,12 +314,17 @@ impl SubjectState {
             }
             // A pinned subject stays as it is, a trial under way included: it may end, but nothing new begins.
             _ if self.pinned => {}
-            (_, None) => self.roll_back(Reason::new(Cause::Withdrawn, "no rollout is for this box any more")),
+            (_, None) => {
+                self.roll_back(RollbackReason::new(RollbackCause::Withdrawn, "no rollout is for this box any more"));
+            }
             (_, Some((plan, allow))) => {
                 let ended = self.trial.as_ref().map(|trial| trial.plan.rollout.clone());
                 let ended = ended.filter(|rollout| wish.supersedes.contains(rollout));
                 self.remember_superseded(&ended, plan.target.version);
-                self.roll_back(Reason::new(Cause::Superseded, format!("replaced by rollout {}", plan.rollout)));
+                self.roll_back(RollbackReason::new(
+                    RollbackCause::Superseded,
+                    format!("replaced by rollout {}", plan.rollout),
+                ));
                 let serves = has_own || self.committed.is_some();
                 if !(serves && self.stays_superseded(&plan, wish)) {
                     if allow != Allow::Nothing {
@@ -331,21 +339,21 @@ impl SubjectState {
 
     /// Removes revoked versions, even from a pinned subject: the platform that allowed them no longer does. With no
     /// version left in the update store that leaves the owner's, or no version at all: an order, not a failure.
-    fn revoke(&mut self, wish: &Wish) {
+    fn revoke(&mut self, wish: &DesiredState) {
         if self.previous.take_if(|previous| wish.revokes(previous.version)).is_some() {
             self.previous_by = None;
         }
         let committed = self.committed.as_ref().map(|committed| committed.version);
         if let Some(version) = committed.filter(|version| wish.revokes(*version)) {
-            self.leave_committed(Reason::new(Cause::Revoked, format!("version {version} was revoked")));
+            self.leave_committed(RollbackReason::new(RollbackCause::Revoked, format!("version {version} was revoked")));
         }
         let tried = self.trial.as_ref().map(|trial| trial.release.version);
         if let Some(version) = tried.filter(|version| wish.revokes(*version)) {
-            self.roll_back(Reason::new(Cause::Revoked, format!("version {version} was revoked")));
+            self.roll_back(RollbackReason::new(RollbackCause::Revoked, format!("version {version} was revoked")));
         }
     }
 
-    fn begin(&mut self, plan: Plan, allow: Allow) {
+    fn begin(&mut self, plan: RolloutPlan, allow: Allow) {
         let version = plan.target.version;
         let running = self.committed.as_ref().map(|committed| committed.version);
         if running == Some(version) {
@@ -355,7 +363,7 @@ impl SubjectState {
             }
             // A rollout of the running version is a success without work.
             self.committed_by = Some(plan.rollout.clone());
-            self.outcome = Some(Outcome { rollout: plan.rollout, version, rolled_back: None });
+            self.outcome = Some(RolloutOutcome { rollout: plan.rollout, version, rolled_back: None });
             return;
         }
         let upward = running.is_none_or(|running| running < version) || plan.allow_downgrade;
@@ -368,7 +376,7 @@ impl SubjectState {
 
     fn described(&mut self, digest: String, package: Arc<Package>) {
         let Some(trial) = &mut self.trial else { return };
-        if trial.stage > Stage::Downloading {
+        if trial.stage > RolloutPhase::Downloading {
             // A verified release is not described again.
             return;
         }
@@ -399,22 +407,25 @@ impl SubjectState {
         }
         let (fetched, budget) = (trial.fetched_bytes, trial.plan.byte_budget);
         if let Some(budget) = budget.filter(|budget| fetched > *budget) {
-            self.roll_back(Reason::new(Cause::Budget, format!("{fetched} bytes fetched, {budget} allowed")));
+            self.roll_back(RollbackReason::new(
+                RollbackCause::Budget,
+                format!("{fetched} bytes fetched, {budget} allowed"),
+            ));
         }
     }
 
-    fn passed(&mut self, kind: Kind) {
+    fn passed(&mut self, kind: ArtifactKind) {
         let Some(trial) = self.trial.as_mut().filter(|trial| !trial.held) else { return };
-        let sees_requests = kind == Kind::Model;
+        let sees_requests = kind == ArtifactKind::Model;
         let (shadow, canary) =
             (sees_requests && trial.plan.shadow.share > 0.0, sees_requests && trial.plan.canary.share > 0.0);
         trial.enter(match trial.stage {
-            Stage::Downloading => Stage::Verified,
-            Stage::Verified => Stage::Staged,
-            Stage::Staged if shadow => Stage::Shadow,
-            Stage::Staged | Stage::Shadow if canary => Stage::Canary,
-            Stage::Staged | Stage::Shadow | Stage::Canary => Stage::Active,
-            Stage::Active => return self.commit(),
+            RolloutPhase::Downloading => RolloutPhase::Verified,
+            RolloutPhase::Verified => RolloutPhase::Staged,
+            RolloutPhase::Staged if shadow => RolloutPhase::Shadow,
+            RolloutPhase::Staged | RolloutPhase::Shadow if canary => RolloutPhase::Canary,
+            RolloutPhase::Staged | RolloutPhase::Shadow | RolloutPhase::Canary => RolloutPhase::Active,
+            RolloutPhase::Active => return self.commit(),
         });
     }
 
@@ -424,18 +435,18 @@ impl SubjectState {
         self.previous = self.committed.replace(release);
         self.previous_by = self.committed_by.replace(rollout.clone());
         self.previous_golden_min = std::mem::replace(&mut self.committed_golden_min, plan.gate.golden_min);
-        self.outcome = Some(Outcome { rollout, version, rolled_back: None });
+        self.outcome = Some(RolloutOutcome { rollout, version, rolled_back: None });
     }
 
     /// Returns to the version before the last commit, or to the owner's.
-    fn leave_committed(&mut self, reason: Reason) {
+    fn leave_committed(&mut self, reason: RollbackReason) {
         let Some(left) = self.committed.take() else { return };
         let rollout = self.committed_by.take();
         self.take_previous();
         if let Some(rollout) = rollout {
             let version = left.version;
             self.refuse(RefusedRelease { rollout: rollout.clone(), digest: left.digest, version });
-            self.outcome = Some(Outcome { rollout, version, rolled_back: Some((Stage::Active, reason)) });
+            self.outcome = Some(RolloutOutcome { rollout, version, rolled_back: Some((RolloutPhase::Active, reason)) });
         }
     }
 
@@ -444,7 +455,7 @@ impl SubjectState {
         self.committed_golden_min = self.previous_golden_min.take();
     }
 
-    fn roll_back(&mut self, reason: Reason) {
+    fn roll_back(&mut self, reason: RollbackReason) {
         let Some(trial) = self.trial.take() else { return };
         let (rollout, version) = (trial.plan.rollout.clone(), trial.release.version);
         if reason.cause.is_final() {
@@ -452,7 +463,7 @@ impl SubjectState {
         } else {
             UsedBudget::remember(&mut self.used, &trial);
         }
-        self.outcome = Some(Outcome { rollout, version, rolled_back: Some((trial.stage, reason)) });
+        self.outcome = Some(RolloutOutcome { rollout, version, rolled_back: Some((trial.stage, reason)) });
     }
 
     fn refuse(&mut self, refused: RefusedRelease) {
@@ -463,19 +474,19 @@ impl SubjectState {
         self.refused.drain(..surplus);
     }
 
-    fn interrupted(&mut self, reason: &Reason) {
+    fn interrupted(&mut self, reason: &RollbackReason) {
         let Some(trial) = &mut self.trial else { return };
         trial.failures += 1;
         if trial.failures >= trial.plan.max_attempts.max(1) {
             let detail = format!("{} attempts failed, the last one: {reason}", trial.failures);
-            self.roll_back(Reason::new(Cause::Attempts, detail));
+            self.roll_back(RollbackReason::new(RollbackCause::Attempts, detail));
         }
     }
 
     /// Handles a damaged release. It is not refused: it may be fetched again.
     fn damaged(&mut self, release: &Installed) {
         if let Some(trial) = self.trial.as_mut().filter(|trial| trial.release == *release) {
-            trial.enter(Stage::Downloading);
+            trial.enter(RolloutPhase::Downloading);
         }
         if self.committed.as_ref() == Some(release) {
             self.take_previous();
@@ -484,7 +495,7 @@ impl SubjectState {
     }
 
     fn started(&mut self, under_way: bool) {
-        let Some(trial) = self.trial.as_mut().filter(|trial| trial.stage > Stage::Downloading) else { return };
+        let Some(trial) = self.trial.as_mut().filter(|trial| trial.stage > RolloutPhase::Downloading) else { return };
         if !under_way {
             // Something else ended the process: the release had done its work well until then.
             trial.starts_left = STARTS_MAX;
@@ -496,12 +507,12 @@ impl SubjectState {
                 STARTS_MAX + 1,
                 trial.stage
             );
-            self.roll_back(Reason::new(Cause::Restarts, detail));
+            self.roll_back(RollbackReason::new(RollbackCause::Restarts, detail));
             return;
         }
-        if (Stage::Shadow..Stage::Active).contains(&trial.stage) {
+        if (RolloutPhase::Shadow..RolloutPhase::Active).contains(&trial.stage) {
             // It was loaded next to the live version, in memory that is gone: load and judge it again.
-            trial.enter(Stage::Staged);
+            trial.enter(RolloutPhase::Staged);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use ledge_base::names::{DeviceName, ModelVersion};
 
-use super::state::{Installed, Outcome, Stage, SubjectState};
-use super::subject::Subject;
+use super::artifact::Artifact;
+use super::state::{Installed, RolloutOutcome, RolloutPhase, SubjectState};
 
 /// The status of updates at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -14,9 +14,9 @@ pub struct UpdatesStatus {
     /// The state of the platform: the poller's part.
     pub check: CheckStatus,
     /// The subjects of updates: the updater's part, like the fields below.
-    pub subjects: BTreeMap<Subject, SubjectState>,
+    pub subjects: BTreeMap<Artifact, SubjectState>,
     /// Reasons why the last attempt at a step failed, in words, until another succeeds.
-    pub errors: BTreeMap<Subject, String>,
+    pub errors: BTreeMap<Artifact, String>,
     /// Bytes fetched since the start.
     pub fetched_bytes: u64,
     /// Rollbacks since the start, by the name of the cause.
@@ -37,7 +37,7 @@ pub struct CheckStatus {
     /// The time at which the current rollout manifest was published, in milliseconds since the Unix epoch.
     pub published_ms: Option<u64>,
     /// Wanted rollouts that may not go on now.
-    pub waiting: BTreeMap<Subject, Waiting>,
+    pub waiting: BTreeMap<Artifact, WaitingRollout>,
 }
 
 /// One role of the trusted metadata.
@@ -51,7 +51,7 @@ pub struct RoleStatus {
 
 /// A rollout that is meant for this box and may not go on, or not to its end, now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingRollout {
     pub rollout: DeviceName,
     /// The version that it brings.
     pub version: ModelVersion,
@@ -62,10 +62,10 @@ pub struct Waiting {
 /// The progress of a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Milestone {
-    subject: Subject,
+    subject: Artifact,
     live: Option<Installed>,
-    stage: Option<Stage>,
-    outcome: Option<Outcome>,
+    stage: Option<RolloutPhase>,
+    outcome: Option<RolloutOutcome>,
     pinned: bool,
 }
 
@@ -80,7 +80,7 @@ impl UpdatesStatus {
     /// Returns the facts that the platform should learn at once when they change: the running versions, the stages of
     /// trials, and their outcomes. The rest of a status changes all the time.
     pub fn milestones(&self) -> Vec<Milestone> {
-        let of = |(subject, state): (&Subject, &SubjectState)| Milestone {
+        let of = |(subject, state): (&Artifact, &SubjectState)| Milestone {
             subject: subject.clone(),
             live: state.live().cloned(),
             stage: state.trial.as_ref().map(|trial| trial.stage),
@@ -91,9 +91,9 @@ impl UpdatesStatus {
     }
 
     /// Returns every subject that has a state or a waiting rollout.
-    pub fn known(&self) -> impl Iterator<Item = &Subject> {
+    pub fn known(&self) -> impl Iterator<Item = &Artifact> {
         let waiting = self.check.waiting.keys().filter(|subject| !self.subjects.contains_key(subject));
-        let mut known: Vec<&Subject> = self.subjects.keys().chain(waiting).collect();
+        let mut known: Vec<&Artifact> = self.subjects.keys().chain(waiting).collect();
         known.sort_unstable();
         known.into_iter()
     }

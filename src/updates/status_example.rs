@@ -1,20 +1,22 @@
 //! A status for the tests of this crate, and of those that show one: they include this file.
 
-use ledge_updates::plan::{Allow, Gate, Plan, StagePlan};
-use ledge_updates::state::{Cause, Fault, Installed, Outcome, Reason, Stage, SubjectState, Trial};
-use ledge_updates::status::{CheckStatus, RoleStatus, UpdatesStatus, Waiting};
+use ledge_updates::plan::{Allow, RolloutGate, RolloutPlan, StagePlan};
+use ledge_updates::state::{
+    Fault, Installed, RollbackCause, RollbackReason, RolloutOutcome, RolloutPhase, SubjectState, Trial,
+};
+use ledge_updates::status::{CheckStatus, RoleStatus, UpdatesStatus, WaitingRollout};
 
 /// A status with one subject in the middle of a trial, and one that has only something to wait for.
 pub fn status() -> UpdatesStatus {
     let version = |number: u64| number.try_into().unwrap();
     let installed = |number, digest: &str| Installed { version: version(number), digest: digest.repeat(32) };
-    let plan = Plan {
+    let plan = RolloutPlan {
         rollout: "r-3".parse().unwrap(),
         target: "models/m/3/model.onnx".parse().unwrap(),
         shadow: StagePlan::SHADOW,
         canary: StagePlan::CANARY,
         soak: StagePlan::SOAK,
-        gate: Gate::default(),
+        gate: RolloutGate::default(),
         max_attempts: 5,
         byte_budget: None,
         allow_downgrade: false,
@@ -23,13 +25,13 @@ pub fn status() -> UpdatesStatus {
         plan,
         release: installed(3, "cd"),
         package: None,
-        stage: Stage::Staged,
+        stage: RolloutPhase::Staged,
         in_stage_s: 7,
         starts_left: 3,
         failures: 1,
         fetched_bytes: 9,
         fault: Some(Fault {
-            reason: Reason::new(Cause::Download, "status 404"),
+            reason: RollbackReason::new(RollbackCause::Download, "status 404"),
             since_ms: 1_795_132_800_000,
             lasted_s: 7,
             attempts: 2,
@@ -40,19 +42,19 @@ pub fn status() -> UpdatesStatus {
         allow: Allow::Prepare,
         held: true,
     };
-    let reason = Reason::new(Cause::Golden, "7 of 10");
+    let reason = RollbackReason::new(RollbackCause::Golden, "7 of 10");
     let state = SubjectState {
         committed: Some(installed(2, "ab")),
         previous: Some(installed(1, "00")),
         trial: Some(trial),
-        outcome: Some(Outcome {
+        outcome: Some(RolloutOutcome {
             rollout: "r-2".parse().unwrap(),
             version: version(4),
-            rolled_back: Some((Stage::Verified, reason)),
+            rolled_back: Some((RolloutPhase::Verified, reason)),
         }),
         ..SubjectState::default()
     };
-    let waiting = |rollout: &str, number, reason: &str| Waiting {
+    let waiting = |rollout: &str, number, reason: &str| WaitingRollout {
         rollout: rollout.parse().unwrap(),
         version: version(number),
         reason: reason.into(),

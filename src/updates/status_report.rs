@@ -6,9 +6,9 @@ use ledge_base::clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::state::{Fault, Outcome, SubjectState, Trial};
-use super::status::{UpdatesStatus, Waiting};
-use super::subject::Subject;
+use super::artifact::Artifact;
+use super::state::{Fault, RolloutOutcome, SubjectState, Trial};
+use super::status::{UpdatesStatus, WaitingRollout};
 
 /// The stage of a subject without a trial.
 pub const IDLE_STAGE: &str = "idle";
@@ -130,7 +130,7 @@ impl From<&UpdatesStatus> for UpdatesReport {
             (name.clone(), RoleReport { version: role.version, expires: role.expires_ms.map(clock::rfc3339) })
         };
         let nothing = SubjectState::default();
-        let subject = |subject: &Subject| {
+        let subject = |subject: &Artifact| {
             let state = status.subjects.get(subject).unwrap_or(&nothing);
             SubjectReport::new(subject, state, check.waiting.get(subject), status.errors.get(subject))
         };
@@ -147,9 +147,9 @@ impl From<&UpdatesStatus> for UpdatesReport {
 }
 
 impl SubjectReport {
-    fn new(subject: &Subject, state: &SubjectState, waiting: Option<&Waiting>, error: Option<&String>) -> Self {
+    fn new(subject: &Artifact, state: &SubjectState, waiting: Option<&WaitingRollout>, error: Option<&String>) -> Self {
         let live = state.live();
-        let waiting = waiting.map(|Waiting { rollout, version, reason }| WaitingReport {
+        let waiting = waiting.map(|WaitingRollout { rollout, version, reason }| WaitingReport {
             rollout: rollout.to_string(),
             version: version.get(),
             reason: reason.clone(),
@@ -190,8 +190,8 @@ impl From<&Fault> for FaultReport {
     }
 }
 
-impl From<&Outcome> for LastReport {
-    fn from(outcome: &Outcome) -> Self {
+impl From<&RolloutOutcome> for LastReport {
+    fn from(outcome: &RolloutOutcome) -> Self {
         let rolled_back = outcome.rolled_back.as_ref();
         Self {
             rollout: outcome.rollout.to_string(),
@@ -209,7 +209,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::state::Stage;
+    use crate::state::RolloutPhase;
     use crate::status_example::status;
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
     fn while_a_version_is_tried_the_way_back_is_what_ran_until_then() {
         let mut status = status();
         let state = status.subjects.values_mut().next().unwrap();
-        state.trial.as_mut().unwrap().stage = Stage::Active;
+        state.trial.as_mut().unwrap().stage = RolloutPhase::Active;
         let report = UpdatesReport::from(&status);
         let subject = report.subjects.iter().find(|subject| subject.subject == "models/m").unwrap();
         assert_eq!((subject.version, subject.previous), (Some(3), Some(2)));

@@ -27,17 +27,17 @@ mod sealed_part;
 mod survey;
 
 /// Returns the folder of a release in the store at `folder`, made or not, for code that only reads it.
-pub(super) fn release_folder(folder: &Path, subject: &Subject, release: &Installed) -> PathBuf {
+pub(super) fn release_folder(folder: &Path, subject: &Artifact, release: &Installed) -> PathBuf {
     let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     releases(folder, subject).join(format!("{}-{digits}", release.version))
 }
 
-fn releases(folder: &Path, subject: &Subject) -> PathBuf {
+fn releases(folder: &Path, subject: &Artifact) -> PathBuf {
     folder.join("releases").join(subject.kind.folder()).join(subject.name.as_str())
 }
 
 /// Returns the path of the mark of a release on trial in the store at `folder`.
-pub(super) fn mark_path(folder: &Path, subject: &Subject) -> PathBuf {
+pub(super) fn mark_path(folder: &Path, subject: &Artifact) -> PathBuf {
     folder.join("marks").join(subject.kind.folder()).join(subject.name.as_str())
 }
 
@@ -52,16 +52,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aws_lc_rs::digest::{Context, SHA256};
 use ledge_base::durable;
 use ledge_base::telemetry::system::Disk;
-use ledge_identity::sealing::{Header, OpenError, SealPurpose, Sealer, StreamError, open_stream};
+use ledge_identity::sealing::{CipherError, EncryptedHeader, SealPurpose, Sealer, StreamError, open_stream};
 
-use super::state::{Cause, Installed};
-use super::subject::Subject;
+use super::artifact::Artifact;
+use super::state::{Installed, RollbackCause};
 use survey::FileEncryption;
 pub use survey::{StoreSurvey, survey};
 
 /// The format of the store. 2: blobs may be encrypted in chunks, which a version without encryption would find damaged
 /// and give up.
-pub const FORM: u32 = 2;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Bytes of one read.
 const READ_BLOCK_BYTES: usize = 256 << 10;
@@ -103,7 +103,7 @@ pub enum StoreError {
     Sealed {
         path: PathBuf,
         /// The reason why it cannot be decrypted.
-        error: OpenError,
+        error: CipherError,
     },
     #[error("no room on the disk for {path}: {error}", path = path.display())]
     Full {
@@ -118,10 +118,10 @@ pub enum StoreError {
 
 impl StoreError {
     /// Returns the cause of a rollback, if this ends a release.
-    pub fn cause(&self) -> Cause {
+    pub fn cause(&self) -> RollbackCause {
         match self {
-            Self::Digest { .. } | Self::Missing { .. } => Cause::Download,
-            Self::Locked { .. } | Self::Sealed { .. } | Self::Full { .. } | Self::File { .. } => Cause::Disk,
+            Self::Digest { .. } | Self::Missing { .. } => RollbackCause::Download,
+            Self::Locked { .. } | Self::Sealed { .. } | Self::Full { .. } | Self::File { .. } => RollbackCause::Disk,
         }
     }
 
@@ -196,12 +196,12 @@ impl BlobStore {
     }
 
     /// Returns the folder of a release, made or not.
-    pub fn release_folder(&self, subject: &Subject, release: &Installed) -> PathBuf {
+    pub fn release_folder(&self, subject: &Artifact, release: &Installed) -> PathBuf {
         release_folder(&self.folder, subject, release)
     }
 
     /// Returns the path of the mark of a release on trial.
-    pub fn mark_path(&self, subject: &Subject) -> PathBuf {
+    pub fn mark_path(&self, subject: &Artifact) -> PathBuf {
         mark_path(&self.folder, subject)
     }
 
@@ -230,14 +230,14 @@ impl BlobStore {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sealed_header(&self, sha256: &str, length: u64) -> Result<Header, StoreError> {
+    fn sealed_header(&self, sha256: &str, length: u64) -> Result<EncryptedHeader, StoreError> {
         self.blob(sha256)?;
         let mut name = [0; 32];
         for (at, byte) in name.iter_mut().enumerate() {
             let digits = sha256.get(2 * at..2 * at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
             *byte = digits.unwrap_or_default();
         }
-        Ok(Header { name, length })
+        Ok(EncryptedHeader { name, length })
     }
 
     fn blobs(&self) -> PathBuf {
@@ -275,7 +275,7 @@ fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, Sto
     let mut context = Context::new(&SHA256);
     let mut file = File::open(path).map_err(&read)?;
 
-    match Header::read(&mut file).map_err(&read)? {
+    match EncryptedHeader::read(&mut file).map_err(&read)? {
         None => {
             file.rewind().map_err(&read)?;
             while hash_some(&mut file, &mut context, PROGRESS_BYTES).map_err(&read)? == PROGRESS_BYTES {
@@ -296,7 +296,7 @@ fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, Sto
             match open_stream(sealer, SealPurpose::Model, &header, &mut file, take) {
                 Ok(()) => {}
                 Err(StreamError::File(error)) => return Err(read(error)),
-                Err(StreamError::Open(error @ OpenError::NoKey(_))) => {
+                Err(StreamError::Open(error @ CipherError::NoKey(_))) => {
                     return Err(StoreError::Sealed { path: path.to_owned(), error });
                 }
                 Err(StreamError::Open(_)) => return Ok(String::new()),

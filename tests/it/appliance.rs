@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledge::audit_event::inference::{Detail, Outcome, Policy};
-use ledge::audit_event::sink::Recorded;
+use ledge::audit_event::inference::{CallOutcome, RecordDetail, RecordPolicy};
+use ledge::audit_event::sink::RecordedItem;
 use ledge::audit_event::{AuditQueue, AuditSink};
 use ledge::config::Config;
 use ledge::daemon::Standalone;
@@ -17,7 +17,7 @@ use ledge::repository::{
     Repository,
 };
 use ledge::serving::ServingError;
-use ledge::serving::request::{FeatureRequest, InferRequest, InferResponse, Inputs, Payload, TensorPayload};
+use ledge::serving::request::{CallInputs, FeatureRequest, InferRequest, InferResponse, Payload, TensorPayload};
 use ledge::tensor::{Tensor, to_f64};
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ impl Appliance {
         config.repository.path = folder.path().join("models");
         config.runtimes.dir = setup_root().join("runtimes");
         config.runtimes.cache = folder.path().join("cache");
-        let each_call = Policy { detail: Detail::Calls, ..Policy::default() };
+        let each_call = RecordPolicy { detail: RecordDetail::Calls, ..RecordPolicy::default() };
         let (audit, events) = AuditSink::with_policy(each_call);
         // The program of this process is not Ledge.
         let starter = Starter::Direct(env!("CARGO_BIN_EXE_ledge").into());
@@ -111,8 +111,10 @@ impl Appliance {
     /// The versions that calls were audited for.
     pub fn audited(&mut self) -> Vec<(Option<u64>, bool)> {
         let audited = self.events.take().entries.into_iter().filter_map(|entry| match entry.what {
-            Recorded::Call(call) => Some((call.key.version.map(ModelVersion::get), call.key.outcome == Outcome::Ok)),
-            Recorded::Event(..) => None,
+            RecordedItem::Call(call) => {
+                Some((call.key.version.map(ModelVersion::get), call.key.outcome == CallOutcome::Ok))
+            }
+            RecordedItem::Event(..) => None,
         });
         audited.collect()
     }
@@ -132,7 +134,8 @@ pub fn observations(reference: Option<&str>) -> Arc<Observations> {
 }
 
 pub fn request(input: &str, row: &[f32]) -> InferRequest {
-    let inputs = Inputs::Named(vec![(input.to_owned(), Tensor::from_vec(vec![1, row.len()], row.to_vec()).unwrap())]);
+    let inputs =
+        CallInputs::Named(vec![(input.to_owned(), Tensor::from_vec(vec![1, row.len()], row.to_vec()).unwrap())]);
     InferRequest {
         payload: Payload::Tensors(TensorPayload { inputs, outputs: None, features: FeatureRequest::default() }),
         deadline: None,

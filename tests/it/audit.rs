@@ -8,7 +8,7 @@ use ledge::audit::layout::{FULL_WIDTH, TileKind, TilePath, log_folder, whole_ent
 use ledge::audit::local::{LocalLog, generations};
 use ledge::audit::record::AuditRecord;
 use ledge::audit_event::AuditEvent;
-use ledge::audit_event::inference::Outcome;
+use ledge::audit_event::inference::CallOutcome;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -158,21 +158,21 @@ fn inference_by_minutes_is_a_record_a_caller_model_and_outcome_and_no_name_that_
     let mut minutes = Vec::new();
     for record in records(&root, 1) {
         if let AuditEvent::InferenceMinute { model, outcome, calls, us, us_max, .. } = record.event {
-            let took = outcome != Outcome::Ok || us_max > 0;
+            let took = outcome != CallOutcome::Ok || us_max > 0;
             assert!(us >= us_max && took && record.actor.tag.is_some(), "{us} {us_max}");
             minutes.push((model.map(|model| model.to_string()), record.actor.kind.as_str(), outcome, calls));
         }
     }
     let of = |model: &str| Some(model.to_owned());
     // A minute may end between two calls.
-    let sum = |model: Option<String>, kind: &str, outcome: Outcome| {
+    let sum = |model: Option<String>, kind: &str, outcome: CallOutcome| {
         let alike = |minute: &&(_, &str, _, u64)| (&minute.0, minute.1, minute.2) == (&model, kind, outcome);
         minutes.iter().filter(alike).map(|minute| minute.3).sum::<u64>()
     };
-    assert_eq!(sum(of("add_sub"), "ip", Outcome::Ok), 3, "{minutes:?}");
-    assert_eq!(sum(of("add_sub"), "uid", Outcome::Ok), 3, "{minutes:?}");
-    assert_eq!(sum(of("add_sub"), "ip", Outcome::Failed), 1, "{minutes:?}");
-    assert_eq!(sum(None, "ip", Outcome::Unavailable), 2, "{minutes:?}");
+    assert_eq!(sum(of("add_sub"), "ip", CallOutcome::Ok), 3, "{minutes:?}");
+    assert_eq!(sum(of("add_sub"), "uid", CallOutcome::Ok), 3, "{minutes:?}");
+    assert_eq!(sum(of("add_sub"), "ip", CallOutcome::Failed), 1, "{minutes:?}");
+    assert_eq!(sum(None, "ip", CallOutcome::Unavailable), 2, "{minutes:?}");
     assert!((4..=8).contains(&minutes.len()), "{minutes:?}");
     for (path, content) in files(&audit(&root)) {
         assert!(!content.windows(secret.len()).any(|part| part == secret.as_bytes()), "{}", path.display());

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Output, Stdio};
 
 use ledge::audit_event::AuditEvent;
-use ledge::audit_event::inference::Outcome;
+use ledge::audit_event::inference::CallOutcome;
 use ledge::principal::Principal;
 use serde_json::Value;
 
@@ -145,7 +145,7 @@ fn a_proof_is_checked_with_the_key_alone() {
 /// A call on a photograph, by a caller.
 fn call(model: &str, input: Option<ledge::audit_event::tag::Tag>) -> AuditEvent {
     let (model, version) = (model.parse().ok(), 1.try_into().ok());
-    AuditEvent::Inference { model, version, digest: None, outcome: Outcome::Ok, us: 81, input, output: None }
+    AuditEvent::Inference { model, version, digest: None, outcome: CallOutcome::Ok, us: 81, input, output: None }
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ledge::audit::config::AuditConfig;
 use ledge::audit::status::{AuditState, SyncNews};
-use ledge::audit::writer::Writer;
-use ledge::audit_event::inference::Outcome;
+use ledge::audit::writer::LogWriter;
+use ledge::audit_event::inference::CallOutcome;
 use ledge::audit_event::{AuditEvent, AuditSink};
 use ledge::principal::Principal;
 use tokio::runtime::{Builder, Runtime};
@@ -40,7 +40,7 @@ impl Offline {
         }
         let (sink, queue) = AuditSink::channel();
         let state = AuditState::default();
-        let writer = Writer::new(
+        let writer = LogWriter::new(
             &config,
             &"box-1".parse().unwrap(),
             queue,
@@ -62,7 +62,7 @@ impl Offline {
                     model: Some(model.parse().unwrap()),
                     version: Some(3.try_into().unwrap()),
                     digest: Some("0123456789abcdef".into()),
-                    outcome: Outcome::Ok,
+                    outcome: CallOutcome::Ok,
                     calls: row + 1,
                     us: self.rows,
                     us_max: 1,

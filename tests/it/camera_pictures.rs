@@ -8,7 +8,7 @@ use ledge::audit_event::AuditSink;
 use ledge::cameras::cameras::{CameraServices, Cameras};
 use ledge::cameras::clock::{Clock, SystemClock};
 use ledge::cameras::config::{CamerasConfig, HomeAssistantConfig};
-use ledge::cameras::messages::{CameraMessage, MessageKind, Publish};
+use ledge::cameras::messages::{CameraMessage, CameraMessageKind, CameraPublisher};
 use ledge::egress::{Egress, EgressConfig};
 use ledge::names::ModelName;
 use ledge::principal::Principal;
@@ -214,7 +214,7 @@ fn a_picture_of_a_call_is_judged_by_the_labels_of_the_version_that_answered_it()
 #[derive(Debug, Default)]
 struct Published(Mutex<Vec<CameraMessage>>);
 
-impl Publish for Published {
+impl CameraPublisher for Published {
     fn publish(&self, message: CameraMessage) -> bool {
         self.0.lock().unwrap().push(message);
         true
@@ -232,7 +232,7 @@ impl Published {
 }
 
 /// The services of the cameras of a test.
-pub fn services(own: &Appliance, publisher: Arc<dyn Publish>, clock: Arc<dyn Clock>) -> CameraServices {
+pub fn services(own: &Appliance, publisher: Arc<dyn CameraPublisher>, clock: Arc<dyn Clock>) -> CameraServices {
     CameraServices {
         egress: Egress::new(&EgressConfig::default(), AuditSink::to_nowhere()),
         serving: own.serving.clone(),
@@ -276,9 +276,9 @@ async fn no_picture_is_published_that_a_candidate_without_the_label_to_blur_has_
     tasks.spawn(&Arc::default(), &shutdown);
 
     let tells_of = |message: &CameraMessage, label: &str| {
-        message.kind == MessageKind::Data && String::from_utf8_lossy(&message.payload).contains(label)
+        message.kind == CameraMessageKind::Data && String::from_utf8_lossy(&message.payload).contains(label)
     };
-    let is_picture = |message: &CameraMessage| message.kind == MessageKind::Picture;
+    let is_picture = |message: &CameraMessage| message.kind == CameraMessageKind::Picture;
     published.wait_for(|message| tells_of(message, "human")).await;
     // From now on the live version would answer; what is on the same picture is still known from the candidate.
     own.repository().set_candidate(&name(), None);

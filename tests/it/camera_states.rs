@@ -10,7 +10,7 @@ use image::ImageFormat;
 use ledge::cameras::cameras::Cameras;
 use ledge::cameras::clock::{Clock, Moment};
 use ledge::cameras::config::{CamerasConfig, HomeAssistantConfig};
-use ledge::cameras::messages::{CameraMessage, Publish};
+use ledge::cameras::messages::{CameraMessage, CameraPublisher};
 use ledge::principal::Principal;
 use ledge::shutdown::Shutdown;
 use serde_json::{Value, json};
@@ -192,7 +192,7 @@ struct Diary {
     told: Mutex<Vec<(u64, String, Value)>>,
 }
 
-impl Publish for Diary {
+impl CameraPublisher for Diary {
     fn publish(&self, CameraMessage { topic, payload, .. }: CameraMessage) -> bool {
         let text = String::from_utf8_lossy(&payload).into_owned();
         let content = serde_json::from_slice(&payload).unwrap_or(Value::String(text));

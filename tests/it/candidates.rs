@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ledge::memory_budget::Account;
-use ledge::pipeline::content::Content;
+use ledge::pipeline::content::CallContent;
 use ledge::principal::Principal;
 use ledge::repository::{Candidate, CandidateShare};
 use ledge::serving::request::{CacheOutcome, InferRequest, OutputRequest, Payload, ResultForm};
@@ -183,7 +183,7 @@ async fn photographs_are_mirrored_too() {
     place(&release.folder);
     let observations = own.candidate(&release, CandidateShare::Shadow(1.0)).await;
     let photograph = InferRequest {
-        payload: Payload::Content(Content::Photograph(data("photos/chelsea.jpg").into()), ResultForm::Json),
+        payload: Payload::Content(CallContent::Photograph(data("photos/chelsea.jpg").into()), ResultForm::Json),
         deadline: None,
         priority: None,
         account: Account::unlimited(),

@@ -9,13 +9,13 @@ use std::time::Duration;
 use aho_corasick::AhoCorasick;
 use aws_lc_rs::digest::{SHA256, digest};
 use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
+use ledge::updates::artifact::{Artifact, FileName};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::download::{DownloadLimits, fetch};
 use ledge::updates::persisted::Persisted;
 use ledge::updates::source::Source;
 use ledge::updates::state::{Installed, SubjectState};
 use ledge::updates::store::BlobStore;
-use ledge::updates::subject::{FileName, Subject};
 use ledge::updates::trust::Target;
 use serde_json::{Value, json};
 
@@ -108,7 +108,7 @@ pub fn install(root: &TestRoot, models: &[Model], sealer: &Sealer) {
             runtime.block_on(fetch(&store, &source, &target, &limits, progress)).unwrap();
             named.push((file.parse::<FileName>().unwrap(), target.sha256));
         }
-        let subject: Subject = format!("models/{name}").parse().unwrap();
+        let subject: Artifact = format!("models/{name}").parse().unwrap();
         store.assemble(&subject, &release, &named).unwrap();
         persisted.subjects.insert(subject, SubjectState { committed: Some(release), ..SubjectState::default() });
     }
@@ -432,13 +432,13 @@ fn what_sealing_costs() {
         }
     }
     let plain = vec![1; 100 << 20];
-    let header = ledge::identity::sealing::Header { name: [7; 32], length: plain.len() as u64 };
+    let header = ledge::identity::sealing::EncryptedHeader { name: [7; 32], length: plain.len() as u64 };
     let (mut bytes, begun) = (Vec::with_capacity(101 << 20), std::time::Instant::now());
     let purpose = ledge::identity::sealing::SealPurpose::Model;
     ledge::identity::sealing::seal_stream(&sealer, purpose, &header, &mut &*plain, &mut bytes).unwrap();
     println!("sealed at {:.0} MB/s", 104.9 / begun.elapsed().as_secs_f64());
     let begun = std::time::Instant::now();
-    let mut rest = &bytes[ledge::identity::sealing::Header::BYTES..];
+    let mut rest = &bytes[ledge::identity::sealing::EncryptedHeader::BYTES..];
     ledge::identity::sealing::open_stream(&sealer, purpose, &header, &mut rest, |_| Ok(())).unwrap();
     println!("opened at {:.0} MB/s", 104.9 / begun.elapsed().as_secs_f64());
 }

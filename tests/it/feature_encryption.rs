@@ -13,7 +13,9 @@ use aho_corasick::AhoCorasick;
 use ledge::audit_event::AuditSink;
 use ledge::features::backup_cipher::{BackupIdentity, BackupRecipient};
 use ledge::features::config::FeaturesConfig;
-use ledge::features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use ledge::features::online::{
+    FeatureError, FeatureSelection, FieldStatus, FrameColumns, OnlineRequest, Push, PushTarget,
+};
 use ledge::features::registry::Registry;
 use ledge::features::{FeatureCaller, FeatureStore, JoinKeyValues};
 use ledge::identity::sealing::Sealer;
@@ -101,7 +103,7 @@ impl Store {
         }
     }
 
-    fn push(&self, source: &str, columns: Columns) {
+    fn push(&self, source: &str, columns: FrameColumns) {
         let push = Push { target: PushTarget::Source(source.into()), columns };
         self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }
@@ -125,14 +127,14 @@ impl Store {
     /// The cells of features of one entity.
     fn read(&self, features: &[&str], entity: &[(&str, Json)]) -> Vec<(FieldStatus, Json)> {
         let request = OnlineRequest {
-            selection: Selection::Features(features.iter().map(ToString::to_string).collect()),
+            selection: FeatureSelection::Features(features.iter().map(ToString::to_string).collect()),
             entities: entity.iter().map(|(name, value)| ((*name).to_owned(), vec![value.clone()])).collect(),
         };
         let found = self
             .runtime
             .block_on(self.features.get_online_features(request, FeatureCaller::unlimited(Principal::Local)))
             .unwrap();
-        let cell = |(_, cells): (_, &[ledge::features::online::Cell])| {
+        let cell = |(_, cells): (_, &[ledge::features::online::FeatureCell])| {
             let cell = &cells[0];
             (cell.status, cell.value.as_ref().map_or(Json::Null, ledge::features::value::Value::to_json))
         };
@@ -205,7 +207,7 @@ fn customer(number: i64) -> i64 {
     0x0123_4567_89ab_0000 + number * 0x0101_0101
 }
 
-fn customers_columns(customers: &[i64]) -> Columns {
+fn customers_columns(customers: &[i64]) -> FrameColumns {
     let of = |value: &dyn Fn(i64) -> Json| customers.iter().map(|customer| value(*customer)).collect::<Vec<_>>();
     vec![
         ("customer".into(), of(&|customer| json!(customer))),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ledge::engine::backend::Format;
+use ledge::engine::backend::ModelFormat;
 use ledge::engine::files;
 use serde_json::{Value, json};
 
@@ -227,9 +227,9 @@ fn shipped_and_test_models_keep_their_runtimes() {
     for folder in ["add_sub", "wine_mlp"].map(|name| crate::daemon::model_folder(name).parent().unwrap().to_owned()) {
         for path in model_files(&folder) {
             let format = match path.extension().unwrap().to_str().unwrap() {
-                "onnx" => Format::Onnx,
-                "xml" => Format::OpenVinoIr,
-                _ => Format::TfLite,
+                "onnx" => ModelFormat::Onnx,
+                "xml" => ModelFormat::OpenVinoIr,
+                _ => ModelFormat::TfLite,
             };
             let Ok(facts) = files::read(format, &std::fs::read(&path).unwrap()) else { continue };
             read += 1;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ledge::engine::Runtimes;
 use ledge::engine::backend::{
-    Backend, CompiledCache, Dangers, Format, LoadError, LoadOptions, ModelFiles, RunError, RunPlace, Runtime,
+    Backend, CompiledCache, Dangers, LoadError, LoadOptions, ModelFiles, ModelFormat, RunError, RunPlace, Runtime,
 };
 use ledge::isolation::{Children, Isolation, LanePlace, ModelOrder, RemoteBackend};
 use ledge::tensor::{DataType, Tensor};
@@ -41,7 +41,7 @@ fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
     let program = env!("CARGO_BIN_EXE_ledge").into();
     let children = Children::new(children(folder.path(), program), vec![LanePlace::foreground(0)], Arc::new(|_, _| {}));
     let files = ModelFiles {
-        format: Format::Onnx,
+        format: ModelFormat::Onnx,
         model: setup_root().join("models/wine_mlp/1/model.onnx"),
         weights: None,
         external: Vec::new(),
@@ -505,7 +505,7 @@ fn a_load_over_its_limit_ends_its_process_and_is_blamed() {
     let model = folder.path().join("model.onnx");
     write(&model, &endless::model());
     let files = ModelFiles {
-        format: Format::Onnx,
+        format: ModelFormat::Onnx,
         model,
         weights: None,
         external: Vec::new(),

@@ -15,8 +15,8 @@ use ledge::scheduling::instance::FailureClass;
 use ledge::serving::ServingError;
 use ledge::serving::request::InferRequest;
 use ledge::updates::gates;
-use ledge::updates::plan::Gate;
-use ledge::updates::state::Cause;
+use ledge::updates::plan::RolloutGate;
+use ledge::updates::state::RollbackCause;
 use tokio::task::JoinSet;
 
 use crate::appliance::{Appliance, ONES, name, numbers, observations, request, until, version};
@@ -220,7 +220,7 @@ async fn a_full_queue_and_callers_in_a_hurry_fail_no_soak() {
     }
     let observed = observations.snapshot();
     assert_eq!(observed.candidate.errors, 0, "{observed:?}");
-    assert_eq!(gates::judge_soak(&Gate::default(), &observed, None), Ok(()));
+    assert_eq!(gates::judge_soak(&RolloutGate::default(), &observed, None), Ok(()));
     drop(kept);
     own.end().await;
 }
@@ -238,8 +238,8 @@ async fn runs_beyond_the_models_own_timeout_fail_a_soak() {
         }
     }
     let observed = observations.snapshot();
-    let reason = gates::judge_soak(&Gate::default(), &observed, None).unwrap_err();
-    assert_eq!(reason.cause, Cause::Errors, "{reason}");
+    let reason = gates::judge_soak(&RolloutGate::default(), &observed, None).unwrap_err();
+    assert_eq!(reason.cause, RollbackCause::Errors, "{reason}");
     drop(kept);
     own.end().await;
 }

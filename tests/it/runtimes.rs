@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ledge::engine::backend::Format;
+use ledge::engine::backend::ModelFormat;
 use ledge::engine::files;
 use serde_json::{Value, json};
 
@@ -318,7 +318,7 @@ fn every_model_of_the_setup_passes_the_checks_before_a_runtime() {
         // These are bad on purpose.
         let bad =
             ["broken_cut", "broken_empty", "broken_png", "external_absolute", "external_address", "external_escape"];
-        let read = files::read(Format::Onnx, &std::fs::read(&file).unwrap());
+        let read = files::read(ModelFormat::Onnx, &std::fs::read(&file).unwrap());
         assert_eq!(read.is_err(), bad.iter().any(|bad| name.contains(bad)), "{name}: {read:?}");
     }
 }

@@ -3,11 +3,11 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
+use ledge::updates::artifact::Artifact;
 use ledge::updates::persisted::Persisted;
 use ledge::updates::sha256::sha256_hex;
 use ledge::updates::state::{Installed, SubjectState};
 use ledge::updates::store::BlobStore;
-use ledge::updates::subject::Subject;
 use tempfile::TempDir;
 
 use crate::daemon::{TestDaemon, TestRoot, write};
@@ -95,7 +95,7 @@ fn systemd_hears_that_the_start_goes_on_while_large_releases_are_read() {
         write(&folder.join("blobs").join(&sha256), &content);
         (name.parse().unwrap(), sha256)
     });
-    let subject: Subject = "models/minilm".parse().unwrap();
+    let subject: Artifact = "models/minilm".parse().unwrap();
     let release = Installed { version: "1".parse().unwrap(), digest: "0".repeat(64) };
     store.assemble(&subject, &release, &files).unwrap();
     drop(store);

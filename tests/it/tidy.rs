@@ -12,9 +12,9 @@ const EGRESS: &[&str] = &["egress/"];
 
 /// A crate, or a call, and the only files that may name it.
 const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
-    ("ort::", &["engine/onnxruntime.rs", "engine/foreign.rs"]),
-    ("openvino::", &["engine/openvino.rs", "engine/foreign.rs"]),
-    ("openvino_sys::", &["engine/openvino.rs", "engine/foreign.rs"]),
+    ("ort::", &["engine/onnxruntime.rs", "engine/ffi.rs"]),
+    ("openvino::", &["engine/openvino.rs", "engine/ffi.rs"]),
+    ("openvino_sys::", &["engine/openvino.rs", "engine/ffi.rs"]),
     ("rumqttc::", &["mqtt/client/codec.rs", "mqtt/client/codec/"]),
     ("rustls::", &["egress/tls.rs", "egress/tls/", "listener/tls/"]),
     ("tokio_rustls::", &["egress/", "listener/tls/"]),
@@ -30,7 +30,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("signed_note::", &["audit/key.rs"]),
     ("ed25519_dalek::", &["audit/key.rs"]),
     ("rusty_s3::", &["audit/sync/"]),
-    ("sled::", &["features/layer.rs"]),
+    ("sled::", &["features/mem_table.rs"]),
     ("http_auth::", &["cameras/login.rs"]),
     ("age::", &["features/backup_cipher.rs"]),
     ("systemd_journal_logger::", &["base/telemetry/"]),
@@ -302,19 +302,19 @@ fn runs_in(text: &str, shell: &str) -> bool {
 const FORMS: &[(&str, &str)] = &[
     // It is in no store of daemon/formats.rs: a new schema needs only a reader of the former one.
     ("alerts/store.rs", "const SCHEMA: u32 = 1;"),
-    ("audit/layout.rs", "pub const FORM: u32 = 2;"),
+    ("audit/layout.rs", "pub const FORMAT_VERSION: u32 = 2;"),
     ("audit/record.rs", "pub const VERSION: u32 = 1;"),
-    ("features/engine/files.rs", "pub const FORM: u32 = 4;"),
+    ("features/engine/files.rs", "pub const FORMAT_VERSION: u32 = 4;"),
     ("features/entity_keys/form.rs", "const VERSION: u8 = 1;"),
     ("features/journal/format.rs", "const VERSION: u16 = 3;"),
     ("features/record.rs", "const FORM_2: u8 = 2;"),
     ("features/snapshot.rs", "const VERSION: u16 = 2;"),
     ("features/window/encoding.rs", "const VERSION: u8 = 1;"),
-    ("identity/keys/file.rs", "pub const FORM: u32 = 1;"),
+    ("identity/keys/file.rs", "pub const FORMAT_VERSION: u32 = 1;"),
     ("identity/sealing.rs", "const MAGIC: &[u8; 4] = b\"LSE1\";"),
     ("identity/sealing/stream.rs", "const MAGIC: &[u8; 4] = b\"LSF1\";"),
     ("updates/persisted.rs", "const SCHEMA: u32 = 1;"),
-    ("updates/store.rs", "pub const FORM: u32 = 2;"),
+    ("updates/store.rs", "pub const FORMAT_VERSION: u32 = 2;"),
 ];
 
 #[test]
@@ -324,7 +324,7 @@ fn a_part_of_a_store_changes_its_form_only_with_the_form_of_the_store() {
         let (_, text) = sources.iter().find(|(name, _)| name == file).unwrap();
         assert!(
             text.lines().any(|found| found == *line),
-            "src/{file} has no {line:?} any more: raise the FORM of each store that has such a part, and correct this list"
+            "src/{file} has no {line:?} any more: raise the FORMAT_VERSION of each store that has such a part, and correct this list"
         );
     }
 }

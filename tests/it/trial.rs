@@ -9,12 +9,12 @@ use std::time::Duration;
 use ledge::engine::Runtimes;
 use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge::isolation::{ChildSettings, Starter};
-use ledge::updates::package::{DeclaredPort, Limits, Package, Requirements};
-use ledge::updates::plan::Gate;
+use ledge::updates::package::{DeclaredPort, Package, PreflightLimits, Requirements};
+use ledge::updates::plan::RolloutGate;
 use ledge::updates::preflight::{
     self, ConfigurationPreflight, LiveModel, PreflightError, PreflightReport, PreflightSettings,
 };
-use ledge::updates::state::{Cause, Reason};
+use ledge::updates::state::{RollbackCause, RollbackReason};
 
 use crate::daemon::{TestRoot, model_folder, setup_root, write};
 
@@ -54,7 +54,7 @@ fn port(name: &str, shape: [i64; 2]) -> DeclaredPort {
 /// As the platform signs it.
 fn package() -> Package {
     Package {
-        limits: Limits { memory_mb: Some(512), seconds: Some(60) },
+        limits: PreflightLimits { memory_mb: Some(512), seconds: Some(60) },
         inputs: vec![port("IN", [-1, 4])],
         outputs: vec![port("OUT", [-1, 3])],
         ..Package::default()
@@ -65,19 +65,19 @@ fn run(
     settings: &PreflightSettings,
     folder: &Path,
     package: &Package,
-    gate: &Gate,
+    gate: &RolloutGate,
 ) -> Result<PreflightReport, PreflightError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(preflight::run(settings, folder, package, gate))
 }
 
 fn tried(name: &str) -> Result<PreflightReport, PreflightError> {
-    run(&settings(), &release(name), &package(), &Gate::default())
+    run(&settings(), &release(name), &package(), &RolloutGate::default())
 }
 
 /// The reason for which a release is refused for good.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> Reason {
+fn refused<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> RollbackReason {
     match outcome.unwrap_err() {
         PreflightError::Failed(reason) => reason,
         other => panic!("it would be tried again: {other}"),
@@ -86,7 +86,7 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> Reason {
 
 /// The reason for which it is tried again.
 #[track_caller]
-fn interrupted<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> Reason {
+fn interrupted<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> RollbackReason {
     match outcome.unwrap_err() {
         PreflightError::Interrupted(reason) => reason,
         other => panic!("it would never be tried again, or without end: {other}"),
@@ -94,7 +94,7 @@ fn interrupted<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> Reason
 }
 
 #[track_caller]
-fn stopped(outcome: Result<PreflightReport, PreflightError>, cause: Cause, words: &str) {
+fn stopped(outcome: Result<PreflightReport, PreflightError>, cause: RollbackCause, words: &str) {
     let reason = refused(outcome);
     assert!(reason.cause == cause && reason.detail.contains(words) && !reason.detail.contains('\n'), "{reason}");
 }
@@ -103,7 +103,7 @@ fn stopped(outcome: Result<PreflightReport, PreflightError>, cause: Cause, words
 fn a_good_release_passes_and_says_how_it_does() {
     for measure in [false, true] {
         let settings = PreflightSettings { measure, ..settings() };
-        let report = run(&settings, &release("good"), &package(), &Gate::default()).unwrap();
+        let report = run(&settings, &release("good"), &package(), &RolloutGate::default()).unwrap();
         assert_eq!((report.golden_right, report.golden_total, &report.golden_fault), (10, 10, &None));
         assert!(report.runs > 10 && report.p50_us <= report.p95_us && report.p95_us > 0, "{report:?}");
         // More than the program itself needs, and less than the limit.
@@ -123,28 +123,28 @@ fn a_slow_release_passes_and_its_figures_show_it() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_release_that_crashes_its_runtime_crashes_nothing_else() {
-    stopped(tried("crash"), Cause::Crash, "crashed with SIGFPE (arithmetic error) while loading it");
+    stopped(tried("crash"), RollbackCause::Crash, "crashed with SIGFPE (arithmetic error) while loading it");
 }
 
 #[test]
 fn a_release_that_eats_memory_is_stopped_at_its_limit() {
-    stopped(tried("memory"), Cause::Memory, "at most 512");
+    stopped(tried("memory"), RollbackCause::Memory, "at most 512");
     // A single allocation far above the limit fails.
-    stopped(tried("huge"), Cause::Memory, "alloc");
-    let little = Package { limits: Limits { memory_mb: Some(1), seconds: None }, ..package() };
-    stopped(run(&settings(), &release("good"), &little, &Gate::default()), Cause::Memory, "at most 1");
+    stopped(tried("huge"), RollbackCause::Memory, "alloc");
+    let little = Package { limits: PreflightLimits { memory_mb: Some(1), seconds: None }, ..package() };
+    stopped(run(&settings(), &release("good"), &little, &RolloutGate::default()), RollbackCause::Memory, "at most 1");
 }
 
 #[test]
 fn a_release_that_does_not_end_is_stopped_in_time() {
-    let brief = Package { limits: Limits { memory_mb: None, seconds: Some(2) }, ..package() };
-    let outcome = run(&settings(), &release("endless"), &brief, &Gate::default());
-    stopped(outcome, Cause::Deadline, "was not done after 2 s, while loading it");
+    let brief = Package { limits: PreflightLimits { memory_mb: None, seconds: Some(2) }, ..package() };
+    let outcome = run(&settings(), &release("endless"), &brief, &RolloutGate::default());
+    stopped(outcome, RollbackCause::Deadline, "was not done after 2 s, while loading it");
 }
 
 #[test]
 fn a_release_with_other_answers_is_stopped_at_its_golden_inputs() {
-    stopped(tried("other_answers"), Cause::Golden, "golden input golden_0.json");
+    stopped(tried("other_answers"), RollbackCause::Golden, "golden input golden_0.json");
 }
 
 /// A copy of a release, to be changed.
@@ -161,7 +161,7 @@ fn copy(name: &str) -> tempfile::TempDir {
 fn a_golden_input_that_cannot_be_read_refuses_no_release_and_a_wrong_answer_does() {
     let folder = copy("good");
     std::fs::remove_file(folder.path().join("golden_0.json")).unwrap();
-    let reason = interrupted(run(&settings(), folder.path(), &package(), &Gate::default()));
+    let reason = interrupted(run(&settings(), folder.path(), &package(), &RolloutGate::default()));
     assert!(
         reason.detail.contains("golden input golden_0.json") && reason.detail.contains("cannot be read"),
         "{reason}"
@@ -170,8 +170,8 @@ fn a_golden_input_that_cannot_be_read_refuses_no_release_and_a_wrong_answer_does
     let folder = copy("good");
     let config = std::fs::read_to_string(folder.path().join("model.toml")).unwrap();
     write(&folder.path().join("model.toml"), format!("\"golden input\" = 1\n{config}").as_bytes());
-    stopped(run(&settings(), folder.path(), &package(), &Gate::default()), Cause::Load, "golden input");
-    stopped(tried("other_answers"), Cause::Golden, "golden input golden_0.json");
+    stopped(run(&settings(), folder.path(), &package(), &RolloutGate::default()), RollbackCause::Load, "golden input");
+    stopped(tried("other_answers"), RollbackCause::Golden, "golden input golden_0.json");
 }
 
 #[test]
@@ -180,20 +180,24 @@ fn a_release_that_cannot_answer_within_its_own_deadline_is_stopped_though_there_
     let folder = copy("slow");
     let config = std::fs::read_to_string(folder.path().join("model.toml")).unwrap();
     write(&folder.path().join("model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 1\n").as_bytes());
-    let outcome = run(&settings(), folder.path(), &package(), &Gate::default());
-    stopped(outcome, Cause::Latency, "and callers wait 1 ms (queue.default_timeout_ms of model.toml");
+    let outcome = run(&settings(), folder.path(), &package(), &RolloutGate::default());
+    stopped(outcome, RollbackCause::Latency, "and callers wait 1 ms (queue.default_timeout_ms of model.toml");
     // Or within that of the box.
     let hurried = PreflightSettings { timeout: Duration::from_millis(1), ..settings() };
-    stopped(run(&hurried, &release("slow"), &package(), &Gate::default()), Cause::Latency, "callers wait 1 ms");
+    stopped(
+        run(&hurried, &release("slow"), &package(), &RolloutGate::default()),
+        RollbackCause::Latency,
+        "callers wait 1 ms",
+    );
 }
 
 #[test]
 fn a_release_with_bad_accuracy_is_stopped_below_the_share_that_was_asked_for() {
     let with = |golden_min| {
-        let gate = Gate { golden_min: Some(golden_min), ..Gate::default() };
+        let gate = RolloutGate { golden_min: Some(golden_min), ..RolloutGate::default() };
         run(&settings(), &release("bad_accuracy"), &package(), &gate)
     };
-    stopped(with(0.9), Cause::Golden, "7 of 10");
+    stopped(with(0.9), RollbackCause::Golden, "7 of 10");
     let report = with(0.7).unwrap();
     assert_eq!((report.golden_right, report.golden_total), (7, 10));
     assert!(report.golden_fault.unwrap().contains("golden_0.json"));
@@ -201,22 +205,30 @@ fn a_release_with_bad_accuracy_is_stopped_below_the_share_that_was_asked_for() {
 
 #[test]
 fn a_release_that_takes_other_inputs_than_were_signed_is_stopped() {
-    stopped(tried("other_inputs"), Cause::Load, "the signed input \"IN\" is not in the model");
+    stopped(tried("other_inputs"), RollbackCause::Load, "the signed input \"IN\" is not in the model");
     let wide = Package { inputs: vec![port("IN", [-1, 5])], ..package() };
-    let outcome = run(&settings(), &release("good"), &wide, &Gate::default());
-    stopped(outcome, Cause::Load, "input \"IN\" is FP32 [-1, 4], but FP32 [-1, 5] is signed");
+    let outcome = run(&settings(), &release("good"), &wide, &RolloutGate::default());
+    stopped(outcome, RollbackCause::Load, "input \"IN\" is FP32 [-1, 4], but FP32 [-1, 5] is signed");
     let more = Package { outputs: vec![port("OUT", [-1, 3]), port("MORE", [-1, 3])], ..package() };
-    stopped(run(&settings(), &release("good"), &more, &Gate::default()), Cause::Load, "output \"MORE\" is not in");
+    stopped(
+        run(&settings(), &release("good"), &more, &RolloutGate::default()),
+        RollbackCause::Load,
+        "output \"MORE\" is not in",
+    );
 }
 
 #[test]
 fn a_release_that_no_runtime_loads_is_stopped_with_their_words() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(model_folder("broken_cut").join("1/model.onnx"), folder.path().join("model.onnx")).unwrap();
-    stopped(run(&settings(), folder.path(), &Package::default(), &Gate::default()), Cause::Load, "is cut off");
+    stopped(
+        run(&settings(), folder.path(), &Package::default(), &RolloutGate::default()),
+        RollbackCause::Load,
+        "is cut off",
+    );
     // A release that is not there is not tried.
-    let reason = interrupted(run(&settings(), Path::new("/no/such"), &Package::default(), &Gate::default()));
-    assert!(reason.cause == Cause::Load && reason.detail.contains("/no/such"), "{reason}");
+    let reason = interrupted(run(&settings(), Path::new("/no/such"), &Package::default(), &RolloutGate::default()));
+    assert!(reason.cause == RollbackCause::Load && reason.detail.contains("/no/such"), "{reason}");
 }
 
 #[test]
@@ -224,10 +236,14 @@ fn what_this_box_lacks_is_known_before_a_process_is_started() {
     let settings = with_program("/no/such/program");
     let huge =
         Package { requires: Requirements { memory_mb: Some(u64::MAX >> 20), ..Requirements::default() }, ..package() };
-    stopped(run(&settings, &release("good"), &huge, &Gate::default()), Cause::Requirements, "MiB of memory");
+    stopped(
+        run(&settings, &release("good"), &huge, &RolloutGate::default()),
+        RollbackCause::Requirements,
+        "MiB of memory",
+    );
     // This box is short of something, and the release is not at fault.
-    let reason = interrupted(run(&settings, &release("good"), &package(), &Gate::default()));
-    assert!(reason.cause == Cause::Load && reason.detail.contains("cannot be started"), "{reason}");
+    let reason = interrupted(run(&settings, &release("good"), &package(), &RolloutGate::default()));
+    assert!(reason.cause == RollbackCause::Load && reason.detail.contains("cannot be started"), "{reason}");
 }
 
 #[test]
@@ -236,7 +252,7 @@ fn nothing_of_the_environment_of_who_starts_it_reaches_a_trial() {
     let program = folder.path().join("program");
     write(&program, b"#!/bin/sh\nenv > \"$0.env\"\n");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    run(&with_program(program.clone()), &release("good"), &package(), &Gate::default()).unwrap_err();
+    run(&with_program(program.clone()), &release("good"), &package(), &RolloutGate::default()).unwrap_err();
     assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to hide");
     let environment = std::fs::read_to_string(program.with_extension("env")).unwrap();
     let names = environment.lines().filter_map(|line| Some(line.split_once('=')?.0));
@@ -281,7 +297,7 @@ fn settings_are_tried_as_the_daemon_would_read_them() {
         ("not toml", "settings.toml:1"),
     ] {
         let reason = refused(settings_tried(settings_toml, "", &[]));
-        assert!(reason.cause == Cause::Load && reason.detail.contains(words), "{reason}");
+        assert!(reason.cause == RollbackCause::Load && reason.detail.contains(words), "{reason}");
     }
 }
 
@@ -305,21 +321,21 @@ fn a_runtime_is_tried_with_what_it_would_run() {
     assert_eq!(run("onnxruntime", &libraries, &["good", "better"]), Ok(()));
     assert_eq!(run("openvino", &libraries, &["good"]), Ok(()));
     let cause = |outcome: Result<(), PreflightError>| refused(outcome).cause;
-    assert_eq!(cause(run("onnxruntime", &libraries, &["good", "other_answers"])), Cause::Golden);
-    assert_eq!(cause(run("tensorrt", &libraries, &[])), Cause::Load);
+    assert_eq!(cause(run("onnxruntime", &libraries, &["good", "other_answers"])), RollbackCause::Golden);
+    assert_eq!(cause(run("tensorrt", &libraries, &[])), RollbackCause::Load);
     let broken = tempfile::tempdir().unwrap();
-    assert_eq!(cause(run("onnxruntime", broken.path(), &[])), Cause::Load);
+    assert_eq!(cause(run("onnxruntime", broken.path(), &[])), RollbackCause::Load);
     write(&broken.path().join("libonnxruntime.so"), b"no library");
-    assert_eq!(cause(run("onnxruntime", broken.path(), &[])), Cause::Load);
+    assert_eq!(cause(run("onnxruntime", broken.path(), &[])), RollbackCause::Load);
 }
 
 #[test]
 fn a_sealed_release_that_cannot_be_opened_now_is_not_refused_for_it() {
     let folder = copy("good");
     let settings = PreflightSettings { sealer: Sealer::with_keys(&[[1; MASTER_KEY_BYTES]]), ..settings() };
-    let tried = || run(&settings, folder.path(), &package(), &Gate::default());
+    let tried = || run(&settings, folder.path(), &package(), &RolloutGate::default());
     let PreflightError::Postponed(reason) = tried().unwrap_err() else { panic!("it counts as an attempt") };
-    assert_eq!(reason.cause, Cause::Disk, "{reason}");
+    assert_eq!(reason.cause, RollbackCause::Disk, "{reason}");
     // The files are as signed: they were never encrypted.
     let names =
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -8,13 +8,13 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use ledge::identity::sealing::{CHUNK_BYTES, Header, MASTER_KEY_BYTES, OVERHEAD_BYTES, Sealer};
+use ledge::identity::sealing::{CHUNK_BYTES, EncryptedHeader, MASTER_KEY_BYTES, OVERHEAD_BYTES, Sealer};
+use ledge::updates::artifact::{Artifact, FileName};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::download::{DownloadError, DownloadLimits, fetch};
 use ledge::updates::source::Source;
 use ledge::updates::state::Installed;
 use ledge::updates::store::{BlobStore, StoreError};
-use ledge::updates::subject::{FileName, Subject};
 use ledge::updates::trust::Target;
 
 use crate::feature_faults::points::{CutOff, Points, Recording};
@@ -51,7 +51,7 @@ fn sha256(content: &[u8]) -> String {
     digits.concat()
 }
 
-fn subject() -> Subject {
+fn subject() -> Artifact {
     "models/minilm".parse().unwrap()
 }
 
@@ -148,7 +148,7 @@ fn assert_whole(folder: &Path, what: &str) {
             let name = path.file_name().unwrap().to_str().unwrap();
             let content = std::fs::read(&path).unwrap();
             // Of an encrypted one only the release can show that it is whole.
-            match Header::parse(&content) {
+            match EncryptedHeader::parse(&content) {
                 None => assert_eq!(sha256(&content), name, "{what}"),
                 Some(header) => assert_eq!(content.len() as u64, header.sealed_length(), "{what}"),
             }
@@ -177,7 +177,7 @@ fn missing(points: &Points, folder: &Path, point: usize) -> u64 {
 
 /// The number of plain bytes in an encrypted file of so many bytes.
 fn plain_length(sealed: u64) -> u64 {
-    let chunks = sealed.saturating_sub(Header::BYTES as u64);
+    let chunks = sealed.saturating_sub(EncryptedHeader::BYTES as u64);
     let lengths = (CHUNK_BYTES + OVERHEAD_BYTES) as u64;
     chunks / lengths * CHUNK_BYTES as u64 + (chunks % lengths).saturating_sub(OVERHEAD_BYTES as u64)
 }

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ledge::updates::artifact::{Artifact, ArtifactKind, FileName};
 use ledge::updates::package::{ExpectedAgreement, Package};
 use ledge::updates::persisted::Persisted;
-use ledge::updates::plan::{Allow, Gate, Plan, StagePlan, Wish};
+use ledge::updates::plan::{Allow, DesiredState, RolloutGate, RolloutPlan, StagePlan};
 use ledge::updates::sha256::sha256_hex;
-use ledge::updates::state::{Event, Installed, Stage, SubjectState};
+use ledge::updates::state::{Installed, RolloutPhase, SubjectState, UpdateEvent};
 use ledge::updates::store::BlobStore;
-use ledge::updates::subject::{FileName, Kind, Subject};
 use serde_json::{Value, json};
 
 use crate::daemon::{TestDaemon, TestRoot, model_folder, send_signal, write};
@@ -57,14 +57,14 @@ impl Trial {
         }
     }
 
-    fn plan(&self, version: u64) -> Plan {
-        Plan {
+    fn plan(&self, version: u64) -> RolloutPlan {
+        RolloutPlan {
             rollout: format!("r-{version}").parse().unwrap(),
             target: format!("models/{MODEL}/{version}/model.onnx").parse().unwrap(),
             shadow: self.shadow,
             canary: StagePlan::CANARY,
             soak: self.soak,
-            gate: Gate::default(),
+            gate: RolloutGate::default(),
             max_attempts: 5,
             byte_budget: None,
             allow_downgrade: false,
@@ -86,18 +86,18 @@ impl Trial {
             let agreement =
                 agreement.map(|agreed| ExpectedAgreement { version: "1".parse().unwrap(), agreed, compared: 1_000 });
             let package = Package { schema: 1, agreement, ..Package::default() };
-            let wish = Wish { desired: Some((plan, Allow::Everything)), ..Wish::default() };
-            let described = Event::Described { digest: format!("{version:064x}"), package: package.into() };
-            for event in [Event::Wanted { wish, has_own: false }, described, Event::Passed] {
-                state = state.after(event, Kind::Model);
+            let wish = DesiredState { desired: Some((plan, Allow::Everything)), ..DesiredState::default() };
+            let described = UpdateEvent::Described { digest: format!("{version:064x}"), package: package.into() };
+            for event in [UpdateEvent::Wanted { wish, has_own: false }, described, UpdateEvent::Passed] {
+                state = state.after(event, ArtifactKind::Model);
             }
             let runtime = self.old_runtime.filter(|_| version == 1);
             install(&store, model, runtime, &state.trial.as_ref().unwrap().release);
             while version == 1 && state.trial.is_some() {
-                state = state.after(Event::Passed, Kind::Model);
+                state = state.after(UpdateEvent::Passed, ArtifactKind::Model);
             }
         }
-        assert_eq!(state.trial.as_ref().unwrap().stage, Stage::Verified);
+        assert_eq!(state.trial.as_ref().unwrap().stage, RolloutPhase::Verified);
         let mut persisted = Persisted::empty(&store);
         persisted.subjects.insert(subject(), state);
         persisted.write().unwrap();
@@ -105,7 +105,7 @@ impl Trial {
     }
 }
 
-fn subject() -> Subject {
+fn subject() -> Artifact {
     format!("models/{MODEL}").parse().unwrap()
 }
 

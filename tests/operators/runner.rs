@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_engine::backend::{
-    Backend, CompiledCache, Dangers, Format, LoadOptions, ModelFiles, Port, RunPlace, Runtime,
+    Backend, CompiledCache, Dangers, LoadOptions, ModelFiles, ModelFormat, Port, RunPlace, Runtime,
 };
 use ledge_engine::{Runtimes, files};
 use serde_json::{Value, json};
@@ -93,11 +93,11 @@ fn load(runtimes: &Runtimes, file: &str, order: &Value) -> Result<Box<dyn Backen
 }
 
 /// The format of a model, and its file of weights.
-fn format_of(model: &Path) -> (Format, Option<PathBuf>) {
+fn format_of(model: &Path) -> (ModelFormat, Option<PathBuf>) {
     match model.extension().and_then(|extension| extension.to_str()) {
-        Some("xml") => (Format::OpenVinoIr, Some(model.with_extension("bin"))),
-        Some("tflite") => (Format::TfLite, None),
-        _ => (Format::Onnx, None),
+        Some("xml") => (ModelFormat::OpenVinoIr, Some(model.with_extension("bin"))),
+        Some("tflite") => (ModelFormat::TfLite, None),
+        _ => (ModelFormat::Onnx, None),
     }
 }
 

@@ -11,7 +11,7 @@ use ledge::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use ledge::egress::{Egress, EgressConfig, TlsSettings};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::source::{self, Source};
-use ledge::updates::trust::{Refusal, Trust, TrustError};
+use ledge::updates::trust::{RefusalKind, Trust, TrustError};
 use tempfile::TempDir;
 
 use crate::daemon::setup_root;
@@ -69,7 +69,7 @@ impl Attacked {
 
     /// The attack is refused, audited, changes nothing, and the same after a restart.
     #[track_caller]
-    fn refuses(&mut self, refusal: Refusal, attack: impl Fn(&mut Self) -> Result<(), TrustError>) {
+    fn refuses(&mut self, refusal: RefusalKind, attack: impl Fn(&mut Self) -> Result<(), TrustError>) {
         let trusted = self.trust.versions();
         for _ in 0..2 {
             let error = attack(self).unwrap_err();
@@ -92,7 +92,7 @@ fn opened(folder: &Path) -> (Trust, AuditQueue) {
 
 /// The second state of the repository is the attack, and the refresh does not get by it.
 #[track_caller]
-fn refused_in_refresh(attack: &str, refusal: Refusal) {
+fn refused_in_refresh(attack: &str, refusal: RefusalKind) {
     let mut attacked = Attacked::by(attack);
     attacked.refresh(0).unwrap();
     attacked.refuses(refusal, |it| it.refresh(1));
@@ -108,7 +108,7 @@ fn refused_in_refresh(attack: &str, refusal: Refusal) {
 
 /// The same for a role that is read when a target of it is asked for.
 #[track_caller]
-fn refused_in_resolve(attack: &str, path: &'static str, refusal: Refusal) {
+fn refused_in_resolve(attack: &str, path: &'static str, refusal: RefusalKind) {
     let mut attacked = Attacked::by(attack);
     attacked.refresh(0).unwrap();
     attacked.resolve(0, path).unwrap();
@@ -141,10 +141,10 @@ fn an_honest_repository_is_accepted() {
 fn rollback_attack() {
     let mut attacked = Attacked::by("rollback");
     attacked.refresh(1).unwrap();
-    attacked.refuses(Refusal::Rollback, |it| it.refresh(0));
+    attacked.refuses(RefusalKind::Rollback, |it| it.refresh(0));
     let mut attacked = Attacked::by("rollback_of_models");
     attacked.refresh(1).unwrap();
-    attacked.refuses(Refusal::Rollback, |it| it.refresh(2));
+    attacked.refuses(RefusalKind::Rollback, |it| it.refresh(2));
 }
 
 #[test]
@@ -153,43 +153,43 @@ fn fast_forward_attack_and_recovery() {
     attacked.refresh(0).unwrap();
     // It is signed, so it is taken; then nothing newer is ever to come under the same keys.
     attacked.refresh(1).unwrap();
-    attacked.refuses(Refusal::Rollback, |it| it.refresh(0));
+    attacked.refuses(RefusalKind::Rollback, |it| it.refresh(0));
     // With new keys the versions start over.
     attacked.refresh(2).unwrap();
     assert_eq!(attacked.trust.versions()["timestamp"], 2);
     assert_eq!(attacked.resolve(2, MODEL).unwrap(), 7);
-    attacked.refuses(Refusal::Signature, |it| it.refresh(1));
+    attacked.refuses(RefusalKind::Signature, |it| it.refresh(1));
 }
 
 #[test]
 fn indefinite_freeze_attack() {
-    refused_in_refresh("expired_timestamp", Refusal::Expired);
+    refused_in_refresh("expired_timestamp", RefusalKind::Expired);
 }
 
 #[test]
 fn expired_roles() {
     for role in ["root", "snapshot", "targets"] {
-        refused_in_refresh(&format!("expired_{role}"), Refusal::Expired);
+        refused_in_refresh(&format!("expired_{role}"), RefusalKind::Expired);
     }
-    refused_in_resolve("expired_models", MODEL, Refusal::Expired);
-    refused_in_resolve("expired_fleet", MANIFEST, Refusal::Expired);
+    refused_in_resolve("expired_models", MODEL, RefusalKind::Expired);
+    refused_in_resolve("expired_fleet", MANIFEST, RefusalKind::Expired);
 }
 
 #[test]
 fn mix_and_match_attack() {
-    refused_in_refresh("mix_and_match_snapshot", Refusal::Mismatch);
-    refused_in_refresh("mix_and_match_targets", Refusal::Mismatch);
-    refused_in_resolve("mix_and_match_models", MODEL, Refusal::Mismatch);
-    refused_in_resolve("mix_and_match_fleet", MANIFEST, Refusal::Mismatch);
+    refused_in_refresh("mix_and_match_snapshot", RefusalKind::Mismatch);
+    refused_in_refresh("mix_and_match_targets", RefusalKind::Mismatch);
+    refused_in_resolve("mix_and_match_models", MODEL, RefusalKind::Mismatch);
+    refused_in_resolve("mix_and_match_fleet", MANIFEST, RefusalKind::Mismatch);
 }
 
 #[test]
 fn wrong_keys() {
     for role in ["root", "timestamp", "snapshot", "targets"] {
-        refused_in_refresh(&format!("wrong_keys_{role}"), Refusal::Signature);
+        refused_in_refresh(&format!("wrong_keys_{role}"), RefusalKind::Signature);
     }
-    refused_in_resolve("wrong_keys_models", MODEL, Refusal::Signature);
-    refused_in_resolve("wrong_keys_fleet", MANIFEST, Refusal::Signature);
+    refused_in_resolve("wrong_keys_models", MODEL, RefusalKind::Signature);
+    refused_in_resolve("wrong_keys_fleet", MANIFEST, RefusalKind::Signature);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn stolen_fleet_key_naming_an_unauthorised_model() {
     assert_eq!(attacked.resolve(1, MODEL).unwrap(), 7);
     // Signed as `models` with the key of `fleet`.
     attacked.refresh(2).unwrap();
-    attacked.refuses(Refusal::Signature, |it| {
+    attacked.refuses(RefusalKind::Signature, |it| {
         it.refresh(2)?;
         it.resolve(2, "models/evil/3/model.onnx").map(drop)
     });
@@ -247,7 +247,7 @@ fn endless_data_attack_on_metadata() {
             },
         );
         let source = on_network(address);
-        attacked.refuses(Refusal::TooLong, |it| {
+        attacked.refuses(RefusalKind::TooLong, |it| {
             it.refresh_from(&source)?;
             it.runtime.block_on(it.trust.resolve(&source, MODEL)).map(drop)
         });

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use ledge::rollout::manifest::Manifest;
+use ledge::rollout::manifest::RolloutManifest;
 use serde_json::{Value, json};
 
 use crate::boxes::wait_until;
@@ -185,7 +185,7 @@ fn a_rollout_that_says_nothing_means_the_same_to_the_platform_and_to_a_box() {
     let shown = run(platform.command(&["rollout", "show"]).arg("--json"));
     let mut written = serde_json::from_str::<Value>(&shown).unwrap()[0].take();
     let plan = |manifest: &Value| {
-        let manifest = Manifest::parse(manifest.to_string().as_bytes()).unwrap();
+        let manifest = RolloutManifest::parse(manifest.to_string().as_bytes()).unwrap();
         manifest.rollouts.into_iter().next().unwrap().plan
     };
     let explicit = plan(&written);

@@ -3,10 +3,10 @@
 
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_isolation::ChildUsage;
 use ledge_models::serving::request::{
-    self, FeatureRequest, InferRequest, InferResponse, Inputs, ResultForm, TensorPayload,
+    self, CallInputs, FeatureRequest, InferRequest, InferResponse, ResultForm, TensorPayload,
 };
 use ledge_models::serving::{Serving, ServingError};
 use ledge_models::status;
@@ -25,7 +25,7 @@ pub struct InProcess<'a> {
     /// Drives the core's timers; the callers' threads do the rest.
     pub runtime: &'a Runtime,
     pub serving: &'a Serving,
-    pub target: decode::Target,
+    pub target: decode::ModelTarget,
     /// Sent in turn; with `unique` only the first, stamped each time.
     pub payloads: &'a [Payload],
     /// Set if no request is sent twice.
@@ -33,11 +33,15 @@ pub struct InProcess<'a> {
 }
 
 /// Runs one request on a serving core.
-pub async fn ask(serving: &Serving, target: &decode::Target, payload: Payload) -> Result<InferResponse, ServingError> {
+pub async fn ask(
+    serving: &Serving,
+    target: &decode::ModelTarget,
+    payload: Payload,
+) -> Result<InferResponse, ServingError> {
     let payload = match payload {
-        Payload::Photo(photograph) => request::Payload::Content(Content::Photograph(photograph), ResultForm::Json),
+        Payload::Photo(photograph) => request::Payload::Content(CallContent::Photograph(photograph), ResultForm::Json),
         Payload::Tensors(tensors) => {
-            let (inputs, features) = (Inputs::Named(tensors), FeatureRequest::default());
+            let (inputs, features) = (CallInputs::Named(tensors), FeatureRequest::default());
             request::Payload::Tensors(TensorPayload { inputs, outputs: None, features })
         }
     };

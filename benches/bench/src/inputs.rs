@@ -8,10 +8,10 @@ use bytes::Bytes;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
 use ledge_engine::backend::Port;
-use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::content::PipelineInput;
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_engine::pipeline::image::ImageFormat;
-use ledge_models::serving::request::Inputs;
+use ledge_models::serving::request::CallInputs;
 use ledge_protocol::decode;
 
 use super::random::Random;
@@ -148,12 +148,12 @@ pub fn file(model: &ModelName, path: &Path) -> anyhow::Result<Payload> {
     let content = Bytes::from(std::fs::read(path).with_context(cannot_use)?);
     match FileFormat::of(&content) {
         Some(FileFormat::Image(_)) => return Ok(Payload::Photo(content)),
-        Some(_) => return Err(UnexpectedFile::new(Input::Photograph, &content)).with_context(cannot_use),
+        Some(_) => return Err(UnexpectedFile::new(PipelineInput::Photograph, &content)).with_context(cannot_use),
         None => {}
     }
     match decode::decode_request(model, content, None, Instant::now()).with_context(cannot_use)?.tensors.inputs {
-        Inputs::Named(tensors) => Ok(Payload::Tensors(tensors)),
-        Inputs::Raw(_) => bail!("{} is not an inference request", path.display()),
+        CallInputs::Named(tensors) => Ok(Payload::Tensors(tensors)),
+        CallInputs::Raw(_) => bail!("{} is not an inference request", path.display()),
     }
 }
 

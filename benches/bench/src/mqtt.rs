@@ -13,8 +13,8 @@ use ledge_base::names::DeviceName;
 use ledge_egress::{Content, Destination, Egress};
 use ledge_mqtt::answer;
 use ledge_mqtt::client::codec::PACKET_MAX_BYTES;
-use ledge_mqtt::client::connection::{Connection, Reader, Writer};
-use ledge_mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, Reason, Version};
+use ledge_mqtt::client::connection::{BrokerConnection, ConnectionReader, ConnectionWriter};
+use ledge_mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, ReasonCode, Version};
 use ledge_mqtt::config::{BrokerAddress, MqttConfig};
 use ledge_mqtt::connect;
 use ledge_mqtt::plan::SessionName;
@@ -82,7 +82,7 @@ pub enum Route {
 
 impl Route {
     /// The route to `model` of a box or a group.
-    pub fn to(device: &DeviceName, model: &decode::Target) -> anyhow::Result<Self> {
+    pub fn to(device: &DeviceName, model: &decode::ModelTarget) -> anyhow::Result<Self> {
         let version = model.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
         Ok(Self::Box(format!("{TOPIC_ROOT}{device}/infer/{}{version}", model.model).parse()?))
     }
@@ -170,8 +170,8 @@ struct Client<'a> {
 
 /// A connection, and the dialogue on it.
 struct Link {
-    reader: Reader,
-    writer: Writer,
+    reader: ConnectionReader,
+    writer: ConnectionWriter,
     dialogue: Dialogue,
 }
 
@@ -179,9 +179,15 @@ impl Client<'_> {
     async fn connect(&self) -> anyhow::Result<Link> {
         let Broker { egress, destination, connect } = self.mqtt.broker;
         let connect = Connect { client_id: self.id.clone(), ..connect.clone() };
-        let Connection { reader, writer, accepted, .. } =
-            Connection::open(egress, destination, Version::V5, connect, PACKET_MAX_BYTES, connect::CONNACK_TIMEOUT)
-                .await?;
+        let BrokerConnection { reader, writer, accepted, .. } = BrokerConnection::open(
+            egress,
+            destination,
+            Version::V5,
+            connect,
+            PACKET_MAX_BYTES,
+            connect::CONNACK_TIMEOUT,
+        )
+        .await?;
         let filter = self.answers.as_str().parse()?;
         let dialogue = Dialogue::new(&accepted, self.answers.clone(), filter, self.mqtt.qos);
         let mut link = Link { reader, writer, dialogue };
@@ -271,7 +277,7 @@ impl Drop for MqttCaller<'_> {
     fn drop(&mut self) {
         let Some(Link { mut writer, .. }) = self.client.link.take() else { return };
         // A broker that does not receive it sees the closed connection.
-        let _ = writer.put(Content::Protocol, &Outgoing::Disconnect { reason: Reason::SUCCESS });
+        let _ = writer.put(Content::Protocol, &Outgoing::Disconnect { reason: ReasonCode::SUCCESS });
         self.runtime.block_on(writer.close());
     }
 }
@@ -285,7 +291,7 @@ mod tests {
         let device = "front".parse().unwrap();
         let route = |version: Option<u64>| {
             let version = version.map(|number| number.try_into().unwrap());
-            Route::to(&device, &decode::Target { model: "m".parse().unwrap(), version }).unwrap()
+            Route::to(&device, &decode::ModelTarget { model: "m".parse().unwrap(), version }).unwrap()
         };
         assert_eq!(route(None), Route::Box("ledge/v1/front/infer/m".parse().unwrap()));
         assert_eq!(route(Some(3)), Route::Box("ledge/v1/front/infer/m/versions/3".parse().unwrap()));

@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
     use ledge_engine::backend::Port;
-    use ledge_models::serving::request::Inputs;
+    use ledge_models::serving::request::CallInputs;
     use ledge_protocol::decode::decode_request;
 
     /// The inputs of a request as the server decodes them.
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(number("content-length"), Some(body.len()));
         let length = number("inference-header-content-length");
         let decoded = decode_request(&"m".parse().unwrap(), body, length, Instant::now()).unwrap();
-        let Inputs::Named(inputs) = decoded.tensors.inputs else { panic!("named tensors") };
+        let CallInputs::Named(inputs) = decoded.tensors.inputs else { panic!("named tensors") };
         inputs
     }
 

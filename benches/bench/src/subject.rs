@@ -10,7 +10,7 @@ use ledge::cli::models::missing::{self, Elsewhere};
 use ledge_base::durable;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
-use ledge_models::repository::Sources;
+use ledge_models::repository::ModelFolders;
 use ledge_models::repository::config::RepositoryConfig;
 
 /// A model; one of its versions, or the served one; in one runtime, or the one of its config.
@@ -53,7 +53,7 @@ impl Subject {
     /// of its versions are links into `repository`; its other files are copies, as no link may lead out of a model's
     /// folder.
     pub fn isolate(&self, repository: &RepositoryConfig, folder: &Path) -> anyhow::Result<()> {
-        let sources = Sources::of(repository);
+        let sources = ModelFolders::of(repository);
         missing::require(&sources, &self.model, Elsewhere::RootOrServer)?;
         let own = sources.folder(&self.model);
         let repository = &repository.path;

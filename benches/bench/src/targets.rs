@@ -110,12 +110,12 @@ impl<'a> Targets<'a> {
     }
 }
 
-fn model(args: &BenchArgs) -> decode::Target {
-    decode::Target { model: args.subject.model.clone(), version: args.subject.version }
+fn model(args: &BenchArgs) -> decode::ModelTarget {
+    decode::ModelTarget { model: args.subject.model.clone(), version: args.subject.version }
 }
 
 /// The path of the model on a server.
-fn path(model: &decode::Target) -> String {
+fn path(model: &decode::ModelTarget) -> String {
     let version = model.version.map(|version| format!("/versions/{version}")).unwrap_or_default();
     format!("/v2/models/{}{version}", model.model)
 }

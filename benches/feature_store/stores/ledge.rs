@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ledge::audit_event::AuditSink;
 use ledge::clock;
 use ledge::features::config::FeaturesConfig;
-use ledge::features::online::{Columns, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use ledge::features::online::{FeatureSelection, FieldStatus, FrameColumns, OnlineRequest, Push, PushTarget};
 use ledge::features::registry::Registry;
 use ledge::features::{FeatureCaller, FeatureStore};
 use ledge::identity::sealing::Sealer;
@@ -40,7 +40,7 @@ fn declared() -> String {
 
 /// A push of these entities.
 fn push(random: &mut Random, entities: &[u64], event_us: i64) -> Push {
-    let mut columns: Columns = Vec::with_capacity(ROW_FEATURES + 2);
+    let mut columns: FrameColumns = Vec::with_capacity(ROW_FEATURES + 2);
     columns.push(("user_id".into(), entities.iter().map(|entity| Json::from(*entity)).collect()));
     columns.extend((0..ROW_FEATURES).map(|at| (format!("f{at}"), Vec::with_capacity(entities.len()))));
     for _ in entities {
@@ -55,7 +55,7 @@ fn push(random: &mut Random, entities: &[u64], event_us: i64) -> Push {
 fn read_of(entity: u64) -> OnlineRequest {
     let features = (0..ROW_FEATURES).map(|at| format!("profile:f{at}")).collect();
     OnlineRequest {
-        selection: Selection::Features(features),
+        selection: FeatureSelection::Features(features),
         entities: vec![("user_id".into(), vec![Json::from(entity)])],
     }
 }

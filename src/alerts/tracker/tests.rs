@@ -7,9 +7,9 @@ const MINUTE_MS: u64 = 60_000;
 const HOLD: Duration = Duration::from_mins(5);
 const DAY: Duration = Duration::from_hours(24);
 
-fn rules() -> Rules {
+fn rules() -> ReceiverRules {
     let (checks, except) = (Vec::new(), "alert shop".to_owned());
-    Rules { least: Status::Warn, checks, except, hold: HOLD, repeat: Some(DAY) }
+    ReceiverRules { least: Status::Warn, checks, except, hold: HOLD, repeat: Some(DAY) }
 }
 
 fn disk(status: Status) -> Vec<Check> {
@@ -17,13 +17,13 @@ fn disk(status: Status) -> Vec<Check> {
 }
 
 /// A receiver that takes each message at once, and the looks at a box once a minute.
-struct Run {
+struct TrackedBox {
     tracker: Tracker,
     now_ms: u64,
 }
 
-impl Run {
-    fn new(rules: Rules) -> Self {
+impl TrackedBox {
+    fn new(rules: ReceiverRules) -> Self {
         Self { tracker: Tracker::new(rules, BTreeMap::new()), now_ms: 1_000_000_000 }
     }
 
@@ -32,7 +32,7 @@ impl Run {
         self.tracker.look(findings, self.now_ms, MINUTE);
     }
 
-    fn take(&mut self) -> Vec<Due> {
+    fn take(&mut self) -> Vec<DueAlert> {
         let mut taken = Vec::new();
         while let Some(due) = self.tracker.due(self.now_ms, &Failures::default()) {
             self.tracker.told(&due, self.now_ms);
@@ -54,7 +54,7 @@ impl Run {
 
 #[test]
 fn a_trouble_is_told_once_after_its_hold_time_and_so_is_its_end() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     assert_eq!(run.looks(5, &disk(Status::Fail)), [], "five minutes pass from the first look to the sixth");
     let began_ms = run.now_ms - 4 * MINUTE_MS;
     run.look(&disk(Status::Fail));
@@ -74,15 +74,15 @@ fn a_trouble_is_told_once_after_its_hold_time_and_so_is_its_end() {
 
 #[test]
 fn what_is_no_longer_among_the_findings_is_right() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     run.looks(6, &disk(Status::Warn));
     assert_eq!(run.looks(6, &[]), [(6, News::Resolved, Status::Warn)]);
 }
 
 #[test]
 fn what_flaps_is_told_once_at_most() {
-    let mut run = Run::new(rules());
-    let flap = |run: &mut Run, times: usize| {
+    let mut run = TrackedBox::new(rules());
+    let flap = |run: &mut TrackedBox, times: usize| {
         let mut all = Vec::new();
         for _ in 0..times {
             all.extend(run.looks(3, &disk(Status::Fail)));
@@ -97,7 +97,7 @@ fn what_flaps_is_told_once_at_most() {
 
 #[test]
 fn a_trouble_that_alternates_between_warning_and_failure_is_told() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     let mut told = Vec::new();
     for _ in 0..10 {
         told.extend(run.looks(1, &disk(Status::Warn)));
@@ -108,7 +108,7 @@ fn a_trouble_that_alternates_between_warning_and_failure_is_told() {
 
 #[test]
 fn a_warning_that_becomes_a_failure_is_told_again() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     assert_eq!(run.looks(10, &disk(Status::Warn)), [(6, News::Firing, Status::Warn)]);
     assert_eq!(run.looks(10, &disk(Status::Fail)), [(6, News::Firing, Status::Fail)]);
     assert_eq!(run.looks(10, &disk(Status::Warn)), [(6, News::Firing, Status::Warn)]);
@@ -116,7 +116,7 @@ fn a_warning_that_becomes_a_failure_is_told_again() {
 
 #[test]
 fn a_failure_that_lasts_is_told_again_each_day_and_a_warning_is_not() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     let day = 24 * 60;
     let told = run.looks(2 * day + 6, &disk(Status::Fail));
     assert_eq!(
@@ -127,15 +127,15 @@ fn a_failure_that_lasts_is_told_again_each_day_and_a_warning_is_not() {
             (6 + 2 * day, News::Reminder, Status::Fail)
         ]
     );
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     assert_eq!(run.looks(2 * day, &disk(Status::Warn)).len(), 1);
-    let mut run = Run::new(Rules { repeat: None, ..rules() });
+    let mut run = TrackedBox::new(ReceiverRules { repeat: None, ..rules() });
     assert_eq!(run.looks(2 * day, &disk(Status::Fail)).len(), 1);
 }
 
 #[test]
 fn a_clock_that_is_set_back_delays_no_reminder() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     run.looks(6, &disk(Status::Fail));
     run.now_ms -= 1_000 * MINUTE_MS * 10;
     assert_eq!(run.looks(24 * 60 + 1, &disk(Status::Fail)), [(24 * 60 + 1, News::Reminder, Status::Fail)]);
@@ -150,21 +150,21 @@ fn a_receiver_hears_only_of_what_it_wants() {
         Check::fail("alert shop", "refused", "look"),
         Check::fail("alert other", "refused", "look"),
     ];
-    let told = |rules: Rules| {
-        let mut run = Run::new(Rules { hold: Duration::ZERO, ..rules });
+    let told = |rules: ReceiverRules| {
+        let mut run = TrackedBox::new(ReceiverRules { hold: Duration::ZERO, ..rules });
         run.look(&found);
         run.take().into_iter().map(|due| due.check).collect::<Vec<_>>()
     };
     assert_eq!(told(rules()), ["alert other", "camera yard", "cameras", "cpu"]);
-    assert_eq!(told(Rules { least: Status::Fail, ..rules() }), ["alert other", "camera yard", "cameras"]);
+    assert_eq!(told(ReceiverRules { least: Status::Fail, ..rules() }), ["alert other", "camera yard", "cameras"]);
     let checks = ["camera", "cpu", "alert shop"].map(str::to_owned).to_vec();
-    assert_eq!(told(Rules { checks, ..rules() }), ["camera yard", "cpu"]);
+    assert_eq!(told(ReceiverRules { checks, ..rules() }), ["camera yard", "cpu"]);
 }
 
 #[test]
 fn findings_of_one_name_are_one() {
     let found = [Check::warn("cameras", "a", "x"), Check::fail("cameras", "b", "y"), Check::fail("cameras", "c", "z")];
-    let mut run = Run::new(Rules { hold: Duration::ZERO, ..rules() });
+    let mut run = TrackedBox::new(ReceiverRules { hold: Duration::ZERO, ..rules() });
     run.look(&found);
     let [told] = run.take().try_into().unwrap();
     assert_eq!((told.severity, told.detail.as_str(), told.advice.as_deref()), (Status::Fail, "b\nc", Some("y")));
@@ -172,7 +172,7 @@ fn findings_of_one_name_are_one() {
 
 #[test]
 fn a_receiver_that_was_away_gets_the_newest_state_only() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     (0..10).for_each(|_| run.look(&disk(Status::Warn)));
     (0..10).for_each(|_| run.look(&disk(Status::Fail)));
     let [told] = run.take().try_into().unwrap();
@@ -185,7 +185,7 @@ fn a_receiver_that_was_away_gets_the_newest_state_only() {
     assert_eq!(run.take(), []);
 
     // It never hears of a trouble that came and went.
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     (0..10).for_each(|_| run.look(&disk(Status::Fail)));
     (0..10).for_each(|_| run.look(&disk(Status::Ok)));
     assert_eq!((run.take(), run.tracker.checks.len()), (vec![], 0));
@@ -193,7 +193,7 @@ fn a_receiver_that_was_away_gets_the_newest_state_only() {
 
 #[test]
 fn a_state_that_changes_while_its_message_is_on_the_way_is_told_after_it() {
-    let mut run = Run::new(Rules { hold: Duration::ZERO, ..rules() });
+    let mut run = TrackedBox::new(ReceiverRules { hold: Duration::ZERO, ..rules() });
     run.look(&disk(Status::Fail));
     let sent = run.tracker.due(run.now_ms, &Failures::default()).unwrap();
     run.look(&disk(Status::Ok));
@@ -205,9 +205,9 @@ fn a_state_that_changes_while_its_message_is_on_the_way_is_told_after_it() {
 
 #[test]
 fn a_restart_neither_repeats_a_message_nor_forgets_the_end_of_a_trouble() {
-    let mut run = Run::new(rules());
+    let mut run = TrackedBox::new(rules());
     run.looks(6, &disk(Status::Fail));
-    let restart = |run: &mut Run| run.tracker = Tracker::new(rules(), run.tracker.all_told());
+    let restart = |run: &mut TrackedBox| run.tracker = Tracker::new(rules(), run.tracker.all_told());
     restart(&mut run);
     assert_eq!(run.looks(60, &disk(Status::Fail)), []);
     restart(&mut run);
@@ -218,7 +218,7 @@ fn a_restart_neither_repeats_a_message_nor_forgets_the_end_of_a_trouble() {
 #[test]
 fn the_checks_of_a_receiver_are_bounded() {
     let many: Vec<_> = (0..2 * CHECKS_MAX).map(|number| Check::fail(&format!("model {number:04}"), "x", "y")).collect();
-    let mut run = Run::new(Rules { hold: Duration::ZERO, ..rules() });
+    let mut run = TrackedBox::new(ReceiverRules { hold: Duration::ZERO, ..rules() });
     run.look(&many);
     assert_eq!(run.tracker.firing().count(), CHECKS_MAX);
     run.take();
@@ -251,11 +251,11 @@ fn minutes() -> impl Strategy<Value = Vec<Minute>> {
 proptest! {
     #[test]
     fn a_receiver_is_told_changes_only_and_in_the_end_the_truth(minutes in minutes(), last in 0..3_u8) {
-        let mut run = Run::new(rules());
+        let mut run = TrackedBox::new(rules());
         // The checks that the receiver takes for wrong.
         let mut known: Option<Status> = None;
         let mut messages = 0;
-        let hear = |run: &mut Run, known: &mut Option<Status>| {
+        let hear = |run: &mut TrackedBox, known: &mut Option<Status>| {
             let taken = run.take();
             for due in &taken {
                 match due.news {
@@ -290,7 +290,7 @@ proptest! {
 
     #[test]
     fn nothing_is_told_of_what_never_lasts(stretches in prop::collection::vec((0..3_u8, 1..5_usize), 0..60)) {
-        let mut run = Run::new(rules());
+        let mut run = TrackedBox::new(rules());
         for (status, length) in stretches {
             let status = [Status::Warn, Status::Fail, Status::Warn][usize::from(status)];
             prop_assert_eq!(run.looks(length, &disk(status)), []);

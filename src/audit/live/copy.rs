@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ledge_base::names::DeviceName;
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_egress::{Egress, EgressError, HostPort, HttpError, HttpSettings, Purpose, TlsFiles, WebAddress};
 
 use crate::status::LiveRecord;
@@ -37,7 +37,7 @@ pub trait LiveCopy {
     fn resolve(&mut self, root: &Path);
 
     /// Mistakes other than those of the address and of TLS, with keys within the section.
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         Vec::new()
     }
 
@@ -50,7 +50,7 @@ pub trait LiveCopy {
     }
 
     /// The form in which records are sent to `address` for the box named `device`. Nothing is connected yet.
-    fn delivery(&self, address: &Address, device: &DeviceName, egress: &Egress) -> Delivery;
+    fn delivery(&self, address: &Address, device: &DeviceName, egress: &Egress) -> DeliveryForm;
 }
 
 /// The server of a live copy.
@@ -81,7 +81,7 @@ pub struct Disclosure {
 }
 
 /// The form in which a live copy sends records.
-pub enum Delivery {
+pub enum DeliveryForm {
     /// Messages on one connection that stays open. Nobody acknowledges them: a record is sent when the system takes it.
     Stream(Box<dyn Framer>),
     /// Batches of records, each acknowledged by an answer.
@@ -98,19 +98,19 @@ pub trait Framer: Send + Sync {
 pub trait Requester: Send + Sync {
     /// Sends records, the oldest first, and waits for the answer. May be dropped before there is one: the server may
     /// get the same records again.
-    fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<Acknowledged, SendError>>;
+    fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<SendReceipt, BatchError>>;
 }
 
 /// The answer of a server that takes records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Acknowledged {
+pub struct SendReceipt {
     /// The number of records that it refused, which counts them as lost.
     pub refused: u64,
 }
 
 /// Reasons why a batch was not sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SendError {
+pub enum BatchError {
     /// Another attempt may succeed, after this time if the server names one.
     Temporary { reason: String, retry_after: Option<Duration> },
     /// The configuration does not allow it. Another attempt follows after the longest pause.
@@ -119,7 +119,7 @@ pub enum SendError {
     Refused { reason: String },
 }
 
-impl From<HttpError> for SendError {
+impl From<HttpError> for BatchError {
     fn from(error: HttpError) -> Self {
         match error {
             HttpError::Connect(EgressError::Denied { reason }) => Self::Denied { reason },

@@ -16,7 +16,7 @@ use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use ledge_egress::{AuditClient, Egress, HttpClient, TlsFiles, WebAddress};
 use serde::{Deserialize, Serialize};
 
-use super::copy::{Acknowledged, Address, Delivery, Disclosure, LiveCopy, Requester, SendError};
+use super::copy::{Address, BatchError, DeliveryForm, Disclosure, LiveCopy, Requester, SendReceipt};
 use crate::status::LiveRecord;
 
 /// The most characters of a refusal that messages repeat.
@@ -72,10 +72,15 @@ impl LiveCopy for OtlpConfig {
         }
     }
 
-    fn delivery(&self, address: &Address, device: &DeviceName, egress: &Egress) -> Delivery {
+    fn delivery(&self, address: &Address, device: &DeviceName, egress: &Egress) -> DeliveryForm {
         let path = self.url.as_ref().map_or_else(|| "/".to_owned(), |url| url.path.clone());
         let client = HttpClient::for_audit(egress.clone(), self.http_settings(address), self.purpose());
-        Delivery::Requests(Box::new(Otlp { client, path, token: self.token_file.clone(), device: device.to_string() }))
+        DeliveryForm::Requests(Box::new(Otlp {
+            client,
+            path,
+            token: self.token_file.clone(),
+            device: device.to_string(),
+        }))
     }
 }
 
@@ -88,30 +93,30 @@ struct Otlp {
 }
 
 impl Requester for Otlp {
-    fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<Acknowledged, SendError>> {
+    fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<SendReceipt, BatchError>> {
         Box::pin(self.post(records))
     }
 }
 
 impl Otlp {
-    async fn post(&self, records: &[Arc<LiveRecord>]) -> Result<Acknowledged, SendError> {
+    async fn post(&self, records: &[Arc<LiveRecord>]) -> Result<SendReceipt, BatchError> {
         let body = message::body(&self.device, records, clock::unix_millis());
-        let body = body.map_err(|error| SendError::Refused { reason: error.to_string() })?;
+        let body = body.map_err(|error| BatchError::Refused { reason: error.to_string() })?;
         let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         headers.extend(self.authorization().await?);
 
         let answer = self.client.post(&self.path, &headers, Bytes::from(body)).await?;
         match answer.status {
-            200..=299 => Ok(Acknowledged { refused: message::refused(&answer.body) }),
+            200..=299 => Ok(SendReceipt { refused: message::refused(&answer.body) }),
             // OTLP, section "Retryable Response Codes".
             429 | 502 | 503 | 504 => {
                 let reason = format!("the collector takes no records now (status {})", answer.status);
-                Err(SendError::Temporary { reason, retry_after: answer.retry_after })
+                Err(BatchError::Temporary { reason, retry_after: answer.retry_after })
             }
             status => {
                 let body = String::from_utf8_lossy(&answer.body);
                 let refusal: String = body.chars().take(REFUSAL_CHARACTERS_MAX).collect();
-                Err(SendError::Refused {
+                Err(BatchError::Refused {
                     reason: format!("the collector refuses records (status {status}): {refusal:?}"),
                 })
             }
@@ -119,9 +124,9 @@ impl Otlp {
     }
 
     /// The token, read again each time: it may have been replaced.
-    async fn authorization(&self) -> Result<Option<(HeaderName, HeaderValue)>, SendError> {
+    async fn authorization(&self) -> Result<Option<(HeaderName, HeaderValue)>, BatchError> {
         let Some(file) = self.token.clone() else { return Ok(None) };
-        let temporary = |reason: String| SendError::Temporary { reason, retry_after: None };
+        let temporary = |reason: String| BatchError::Temporary { reason, retry_after: None };
         let read = tokio::task::spawn_blocking(move || {
             let token = file.read_text().map_err(|error| error.to_string())?;
             let value = HeaderValue::try_from(format!("Bearer {token}"));

@@ -7,7 +7,7 @@ use ledge_egress::ConfiguredDestination;
 use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, timeout};
 
-use super::copy::{Requester, SendError};
+use super::copy::{BatchError, Requester};
 use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use crate::status::LiveRecord;
 
@@ -16,7 +16,7 @@ use crate::status::LiveRecord;
 const OWN_RECORDS_DELAY: Duration = Duration::from_mins(1);
 
 /// A live copy that sends batches.
-pub(super) struct Requests {
+pub(super) struct LiveRequests {
     requester: Box<dyn Requester>,
     /// The name of the copy, which is the purpose of its connections.
     name: &'static str,
@@ -24,7 +24,7 @@ pub(super) struct Requests {
     refusal: Option<String>,
 }
 
-impl Requests {
+impl LiveRequests {
     pub fn new(requester: Box<dyn Requester>, name: &'static str, destination: &ConfiguredDestination) -> Self {
         let refusal = destination.plaintext_refusal().map(|problem| format!("audit.{} {problem}", destination.key));
         Self { requester, name, refusal }
@@ -65,13 +65,13 @@ impl Requests {
         };
 
         let (reason, retry_after) = match error {
-            SendError::Temporary { reason, retry_after } => (reason, retry_after),
-            SendError::Denied { reason } => {
+            BatchError::Temporary { reason, retry_after } => (reason, retry_after),
+            BatchError::Denied { reason } => {
                 backoff.give_way();
                 (reason, None)
             }
             // The next records may be taken, so these are not sent again.
-            SendError::Refused { reason } => {
+            BatchError::Refused { reason } => {
                 let records = feed.oldest().len();
                 feed.remove_sent(records, records as u64);
                 (reason, None)
@@ -82,13 +82,13 @@ impl Requests {
     }
 
     /// Sends the oldest records that wait.
-    async fn send_batch(&self, feed: &mut Feed) -> Result<(), SendError> {
+    async fn send_batch(&self, feed: &mut Feed) -> Result<(), BatchError> {
         let records = feed.oldest();
         if records.is_empty() {
             return Ok(());
         }
         if let Some(reason) = self.refusal.clone() {
-            return Err(SendError::Denied { reason });
+            return Err(BatchError::Denied { reason });
         }
         let acknowledged = self.requester.send(&records).await?;
         feed.remove_sent(records.len(), acknowledged.refused.min(records.len() as u64));

@@ -19,7 +19,7 @@ const STABLE_CONNECTION: Duration = Duration::from_secs(30);
 const OBJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A live copy on a connection.
-pub(super) struct Stream {
+pub(super) struct LiveStream {
     pub egress: Egress,
     pub to: HostPort,
     pub tls: Option<TlsSettings>,
@@ -27,7 +27,7 @@ pub(super) struct Stream {
     pub framer: Box<dyn Framer>,
 }
 
-impl Stream {
+impl LiveStream {
     /// Sends until the daemon stops.
     pub async fn run(self, mut feed: Feed, shutdown: Shutdown) {
         let mut backoff = Backoff::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);

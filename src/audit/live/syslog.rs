@@ -11,7 +11,7 @@ use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use ledge_egress::{Egress, HostPort, TlsFiles};
 use serde::{Deserialize, Serialize};
 
-use super::copy::{Address, Delivery, Disclosure, Framer, LiveCopy};
+use super::copy::{Address, DeliveryForm, Disclosure, Framer, LiveCopy};
 use crate::status::LiveRecord;
 
 /// "Log audit" (RFC 5424, section 6.2.1).
@@ -70,8 +70,8 @@ impl LiveCopy for SyslogConfig {
         Disclosure { protocol: "syslog", beside_records: Some("the process id"), request_headers: &[] }
     }
 
-    fn delivery(&self, _: &Address, device: &DeviceName, _: &Egress) -> Delivery {
-        Delivery::Stream(Box::new(Syslog { device: device.to_string() }))
+    fn delivery(&self, _: &Address, device: &DeviceName, _: &Egress) -> DeliveryForm {
+        DeliveryForm::Stream(Box::new(Syslog { device: device.to_string() }))
     }
 }
 

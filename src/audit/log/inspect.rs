@@ -22,7 +22,7 @@ use super::{LogError, hashes};
 const UNSIGNED_RECORDS_MAX: u64 = 100_000;
 
 /// The state of a log.
-pub enum Verdict {
+pub enum LogInspection {
     /// It never got its first record.
     Empty,
     /// It can be continued.
@@ -90,18 +90,18 @@ impl From<LogError> for InspectError {
 }
 
 /// Finds the state of a log.
-pub fn inspect(audit: &Path, generation: u32, device: &DeviceName, key: &AuditKey) -> Result<Verdict, LogError> {
+pub fn inspect(audit: &Path, generation: u32, device: &DeviceName, key: &AuditKey) -> Result<LogInspection, LogError> {
     let folder = log_folder(audit, generation);
     let inspector = Inspector { folder: &folder, origin: origin(device, generation), key: key.verifier_key() };
     let (cause, reason) = match inspector.look() {
-        Ok(None) => return Ok(Verdict::Empty),
-        Ok(Some(found)) => return Ok(Verdict::Sound(Box::new(found))),
+        Ok(None) => return Ok(LogInspection::Empty),
+        Ok(Some(found)) => return Ok(LogInspection::Sound(Box::new(found))),
         Err(InspectError::Error(error)) => return Err(error),
         Err(InspectError::Damaged(reason)) => ("damaged", reason),
         Err(InspectError::Renamed(reason)) => ("renamed", reason),
     };
     let reason = format!("{}: {reason}", folder.display());
-    Ok(Verdict::Unsound { cause, reason, previous: inspector.previous() })
+    Ok(LogInspection::Unsound { cause, reason, previous: inspector.previous() })
 }
 
 struct Inspector<'a> {

@@ -12,27 +12,27 @@ use super::super::layout::{TILE_WIDTH, log_folder};
 use super::super::local;
 use super::files;
 use super::frontier::{Frontier, Grown};
-use super::inspect::{self, SoundLog, Verdict, encoded};
-use super::{Begun, Log, LogError, Opened};
+use super::inspect::{self, LogInspection, SoundLog, encoded};
+use super::{Log, LogBeginning, LogError, OpenedLog};
 
 impl Log {
     /// Opens the last log in the folder of all logs, or begins one.
-    pub fn open(audit: &Path, device: &DeviceName, key: &AuditKey) -> Result<Opened, LogError> {
+    pub fn open(audit: &Path, device: &DeviceName, key: &AuditKey) -> Result<OpenedLog, LogError> {
         let lock = take_lock(audit)?;
         let generations = local::generations(audit).map_err(LogError::at(audit))?;
         let Some((last, before)) = generations.split_last() else {
-            let begun = Begun { cause: "new", reason: None, previous: None };
+            let begun = LogBeginning { cause: "new", reason: None, previous: None };
             return Self::begin(audit, 1, device, lock, begun);
         };
 
         match inspect::inspect(audit, *last, device, key)? {
-            Verdict::Sound(found) => Self::adopt(audit, *last, device, lock, *found),
-            Verdict::Unsound { cause, reason, previous } => {
-                let begun = Begun { cause, reason: Some(reason), previous: Some(previous) };
+            LogInspection::Sound(found) => Self::adopt(audit, *last, device, lock, *found),
+            LogInspection::Unsound { cause, reason, previous } => {
+                let begun = LogBeginning { cause, reason: Some(reason), previous: Some(previous) };
                 Self::begin(audit, last + 1, device, lock, begun)
             }
             // A daemon was killed right after it had begun this log. The log before it still shows the reason.
-            Verdict::Empty => {
+            LogInspection::Empty => {
                 let begun = why_begun(audit, before, device, key)?;
                 Self::begin(audit, *last, device, lock, begun)
             }
@@ -40,18 +40,24 @@ impl Log {
     }
 
     /// Leaves this log as it is, and begins another one after it. Records that were not committed are dropped.
-    pub fn begin_another(self, cause: &'static str, device: &DeviceName) -> Result<Opened, LogError> {
+    pub fn begin_another(self, cause: &'static str, device: &DeviceName) -> Result<OpenedLog, LogError> {
         let (size, root) = self.checkpoint.as_ref().map_or((0, None), |head| (head.size, Some(head.root)));
         let previous = PreviousLog { origin: self.origin, size, root: encoded(root), found: self.durable.size() };
-        let begun = Begun { cause, reason: None, previous: Some(previous) };
+        let begun = LogBeginning { cause, reason: None, previous: Some(previous) };
         Self::begin(&self.audit, self.generation + 1, device, self.lock, begun)
     }
 
-    fn begin(audit: &Path, generation: u32, device: &DeviceName, lock: File, begun: Begun) -> Result<Opened, LogError> {
+    fn begin(
+        audit: &Path,
+        generation: u32,
+        device: &DeviceName,
+        lock: File,
+        begun: LogBeginning,
+    ) -> Result<OpenedLog, LogError> {
         let folder = log_folder(audit, generation);
         durable::create_folder(&folder).map_err(LogError::at(&folder))?;
         files::restore(&folder, &Frontier::default(), 0)?;
-        Ok(Opened { log: Self::new(audit, generation, device, lock)?, begun: Some(begun) })
+        Ok(OpenedLog { log: Self::new(audit, generation, device, lock)?, begun: Some(begun) })
     }
 
     fn adopt(
@@ -60,7 +66,7 @@ impl Log {
         device: &DeviceName,
         lock: File,
         found: SoundLog,
-    ) -> Result<Opened, LogError> {
+    ) -> Result<OpenedLog, LogError> {
         let folder = log_folder(audit, generation);
         if found.torn > 0 {
             tracing::warn!(bytes = found.torn, "the audit log ends with an incomplete record, which is cut off");
@@ -76,7 +82,7 @@ impl Log {
         log.tail = found.tail;
         log.edge = edge.clone();
         log.durable = edge;
-        Ok(Opened { log, begun: None })
+        Ok(OpenedLog { log, begun: None })
     }
 
     /// An empty log in a folder that exists.
@@ -117,19 +123,19 @@ fn take_lock(audit: &Path) -> Result<File, LogError> {
 }
 
 /// The reason why a log begins, from the logs before it.
-fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<Begun, LogError> {
+fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<LogBeginning, LogError> {
     for generation in before.iter().rev() {
         match inspect::inspect(audit, *generation, device, key)? {
-            Verdict::Empty => {}
+            LogInspection::Empty => {}
             // This log is sound, so the copy on the platform must have been the reason.
-            Verdict::Sound(found) => {
+            LogInspection::Sound(found) => {
                 let previous = Some(found.previous(origin(device, *generation)));
-                return Ok(Begun { cause: "forked", reason: None, previous });
+                return Ok(LogBeginning { cause: "forked", reason: None, previous });
             }
-            Verdict::Unsound { cause, reason, previous } => {
-                return Ok(Begun { cause, reason: Some(reason), previous: Some(previous) });
+            LogInspection::Unsound { cause, reason, previous } => {
+                return Ok(LogBeginning { cause, reason: Some(reason), previous: Some(previous) });
             }
         }
     }
-    Ok(Begun { cause: "new", reason: None, previous: None })
+    Ok(LogBeginning { cause: "new", reason: None, previous: None })
 }

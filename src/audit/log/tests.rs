@@ -17,13 +17,13 @@ use crate::local::{LocalLog, generations};
 use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
 /// The disk of a box.
-struct Disk {
+struct BoxDisk {
     folder: tempfile::TempDir,
     device: DeviceName,
     key: AuditKey,
 }
 
-impl Disk {
+impl BoxDisk {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let device: DeviceName = "box-1".parse().unwrap();
@@ -44,7 +44,7 @@ impl Disk {
         this
     }
 
-    fn open(&self) -> Opened {
+    fn open(&self) -> OpenedLog {
         Log::open(self.folder.path(), &self.device, &self.key).unwrap()
     }
 
@@ -98,7 +98,7 @@ impl Disk {
     }
 
     /// Checks that the first log is left as it is, and that another one begins, once.
-    fn is_left(&self, cause: &str, found: u64) -> Begun {
+    fn is_left(&self, cause: &str, found: u64) -> LogBeginning {
         let before = self.content(1);
         let begun = self.open().begun.expect("another log");
         assert_eq!(begun.cause, cause, "{begun:?}");
@@ -154,12 +154,12 @@ fn leaves(size: u64) -> Vec<Hash> {
 }
 
 /// Reads hashes as one does who has the files alone.
-struct Files {
+struct FileHashes {
     log: LocalLog,
     size: u64,
 }
 
-impl HashReader for Files {
+impl HashReader for FileHashes {
     fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
         let hash = |index: &u64| {
             let tile = Tile::from_index(TILE_HEIGHT, *index);
@@ -182,7 +182,7 @@ fn check(log: &Log) {
     let local = LocalLog::open(&log.folder);
     assert_eq!(local.checkpoint().unwrap().unwrap(), head.note);
     assert_eq!(local.first(size).unwrap(), first);
-    assert_eq!(tree_hash(size, &Files { log: local.clone(), size }).unwrap(), head.root);
+    assert_eq!(tree_hash(size, &FileHashes { log: local.clone(), size }).unwrap(), head.root);
     for tile in changed(0, size) {
         let content = local.tile(tile).unwrap();
         let is_lowest = matches!(tile.kind, TileKind::Entries | TileKind::Hashes(0));
@@ -209,7 +209,7 @@ fn check(log: &Log) {
 fn a_log_that_is_opened_again_goes_on_at_every_size_around_a_tile() {
     for size in [1, 2, 254, 255, 256, 257, 258, 511, 512, 513, 768] {
         for signed in [0, size / 2, size] {
-            let disk = Disk::with(signed, size);
+            let disk = BoxDisk::with(signed, size);
             drop(disk.goes_on(size));
             drop(disk.goes_on(size + 1));
         }
@@ -218,7 +218,7 @@ fn a_log_that_is_opened_again_goes_on_at_every_size_around_a_tile() {
 
 #[test]
 fn a_log_goes_on_where_a_tile_of_the_second_level_is_whole() {
-    let disk = Disk::with(65_500, 65_535);
+    let disk = BoxDisk::with(65_500, 65_535);
     drop(disk.goes_on(65_535));
     let mut log = disk.open().log;
     assert_eq!(log.size(), 65_536);
@@ -226,16 +226,16 @@ fn a_log_goes_on_where_a_tile_of_the_second_level_is_whole() {
     drop(log);
     let mut log = disk.open().log;
     let head = log.sign(&disk.key).unwrap().clone();
-    let files = Files { log: LocalLog::open(&log.folder), size: head.size };
+    let files = FileHashes { log: LocalLog::open(&log.folder), size: head.size };
     assert_eq!((head.size, head.root), (65_537, tree_hash(65_537, &files).unwrap()));
     assert_eq!(head.root, node_hash(naive_root(&leaves(65_536)), record_hash(&record(65_536))));
 }
 
 #[test]
 fn a_first_log_is_new_and_a_second_owner_is_refused() {
-    let disk = Disk::new();
+    let disk = BoxDisk::new();
     let opened = disk.open();
-    assert_eq!(opened.begun, Some(Begun { cause: "new", reason: None, previous: None }));
+    assert_eq!(opened.begun, Some(LogBeginning { cause: "new", reason: None, previous: None }));
     assert_eq!((opened.log.origin(), opened.log.generation()), ("ledge.audit/box-1/1", 1));
     let second = Log::open(disk.folder.path(), &disk.device, &disk.key);
     assert!(matches!(second, Err(LogError::Locked { .. })));
@@ -246,7 +246,7 @@ fn a_first_log_is_new_and_a_second_owner_is_refused() {
 
 #[test]
 fn only_what_is_durable_is_signed() {
-    let disk = Disk::with(10, 10);
+    let disk = BoxDisk::with(10, 10);
     let mut log = disk.open().log;
     log.append(&record(10)).unwrap();
     assert_eq!((log.size(), log.durable_size(), log.sign(&disk.key).unwrap().size), (11, 10, 10));
@@ -259,7 +259,7 @@ fn only_what_is_durable_is_signed() {
 
 #[test]
 fn a_log_that_forked_is_followed_by_another() {
-    let disk = Disk::with(300, 301);
+    let disk = BoxDisk::with(300, 301);
     let log = disk.open().log;
     let opened = log.begin_another("forked", &disk.device).unwrap();
     let begun = opened.begun.unwrap();
@@ -274,7 +274,7 @@ fn a_log_that_forked_is_followed_by_another() {
 
 #[test]
 fn one_who_reads_while_records_come_finds_every_head_whole() {
-    let disk = Disk::with(1, 1);
+    let disk = BoxDisk::with(1, 1);
     let mut log = disk.open().log;
     let local = LocalLog::open(&log.folder);
     let ended = std::sync::atomic::AtomicBool::new(false);
@@ -292,7 +292,7 @@ fn one_who_reads_while_records_come_finds_every_head_whole() {
             let note = local.checkpoint().unwrap().unwrap();
             let head = SignedCheckpoint::open(&note, disk.key.verifier_key()).unwrap();
             assert!(head.size >= last);
-            let files = Files { log: local.clone(), size: head.size };
+            let files = FileHashes { log: local.clone(), size: head.size };
             assert_eq!(tree_hash(head.size, &files).unwrap(), head.root);
             let index = (head.size - 1) / TILE_WIDTH;
             let width = u16::try_from(head.size - index * TILE_WIDTH).unwrap();
@@ -328,7 +328,7 @@ proptest! {
 
     #[test]
     fn however_records_come_the_files_are_the_same(steps in prop::collection::vec((0..400_u64, 0..4_u8), 1..6)) {
-        let disk = Disk::new();
+        let disk = BoxDisk::new();
         let mut log = disk.open().log;
         fill(&mut log, 1);
         for (more, then) in steps {

@@ -14,14 +14,14 @@ const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
 /// The server, and the connections to it.
 #[derive(Debug, Clone)]
-pub struct Server {
+pub struct AuditServer {
     client: AuditClient,
     at: String,
 }
 
 /// The server, with the folder of this box and the credentials.
 pub struct Remote {
-    server: Server,
+    server: AuditServer,
     place: RemotePath,
 }
 
@@ -51,7 +51,7 @@ pub enum Fetched {
     Hidden,
 }
 
-impl Server {
+impl AuditServer {
     /// The server of the settings; nothing is connected yet. `None`: the log stays here.
     pub fn of(settings: &SyncSettings, egress: &Egress) -> Option<Result<Self, SyncError>> {
         let config = &settings.config;
@@ -68,7 +68,7 @@ impl Server {
 
 impl Remote {
     /// Reads the access keys, which may have been replaced.
-    pub async fn open(server: &Server, settings: &SyncSettings) -> Result<Self, SyncError> {
+    pub async fn open(server: &AuditServer, settings: &SyncSettings) -> Result<Self, SyncError> {
         let SyncSettings { config, device, .. } = settings;
         let place = match &config.url {
             Some(SyncAddress::Bucket { bucket, prefix }) => {

@@ -15,17 +15,17 @@ use super::*;
 use crate::key::AuditKey;
 use crate::layout::changed;
 use crate::log::Log;
-use platform::Platform;
+use platform::TestPlatform;
 
 /// A box with a log, and what copies it.
-struct TestBox {
+struct SyncBox {
     folder: TempDir,
     key: AuditKey,
     log: Log,
     state: AuditState,
 }
 
-impl TestBox {
+impl SyncBox {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (key, _) =
@@ -49,14 +49,15 @@ impl TestBox {
         PublishedHead { generation: self.log.generation(), checkpoint, at_ms: 1, is_urgent: false }
     }
 
-    fn task(&self, platform: &Platform) -> SyncTask {
+    fn task(&self, platform: &TestPlatform) -> SyncTask {
         let config = SyncConfig { url: Some(platform.url().parse().unwrap()), ..SyncConfig::default() };
         let (folder, verifier_key) = (self.folder.path().to_owned(), self.key.verifier_key().to_owned());
         let settings = SyncSettings { config, folder, device: device(), verifier_key };
         let egress = Egress::new(&ledge_egress::EgressConfig::default(), AuditSink::channel().0);
-        let server = Server::of(&settings, &egress).unwrap().unwrap();
+        let server = AuditServer::of(&settings, &egress).unwrap().unwrap();
         let ms = Duration::from_millis;
-        let pace = Pace { gather_delay: ms(1), interval_min: ms(1), retry_pause_min: ms(1), retry_pause_max: ms(2) };
+        let pace =
+            SyncPace { gather_delay: ms(1), interval_min: ms(1), retry_pause_min: ms(1), retry_pause_max: ms(2) };
         SyncTask::new(settings, server, self.state.clone(), pace)
     }
 

@@ -24,7 +24,7 @@ const REQUESTS_IN_FLIGHT: usize = 4;
 const HINT_SAVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// One attempt to upload a log up to its head.
-pub struct Upload<'a> {
+pub struct LogUpload<'a> {
     pub settings: &'a SyncSettings,
     pub remote: &'a Remote,
     /// The state of the platform at the last contact.
@@ -33,7 +33,7 @@ pub struct Upload<'a> {
     pub made_progress: &'a mut bool,
 }
 
-impl Upload<'_> {
+impl LogUpload<'_> {
     /// Sends the records that the platform lacks. When this returns `Ok`, it has the log up to the head.
     pub async fn send(&mut self, mut log: SignedLog) -> Result<(), SyncError> {
         let name = format!("{}/{CHECKPOINT}", log.generation);

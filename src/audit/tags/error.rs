@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use ledge_identity::sealing::OpenError;
+use ledge_identity::sealing::CipherError;
 
 /// Reasons why there are no keys, or why they stay as they were.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum TagsError {
         error: io::Error,
     },
     #[error("the keys for tags: {path}: {error}", path = path.display())]
-    Sealed { path: PathBuf, error: OpenError },
+    Sealed { path: PathBuf, error: CipherError },
     #[error("{path} holds no key for tags: restore it from a backup, or remove it", path = path.display())]
     Damaged { path: PathBuf },
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ledge_base::durable;
-use ledge_identity::sealing::{OpenError, Rekeyed, SealPurpose, Sealer, Survey};
+use ledge_identity::sealing::{CipherError, MasterKeyCounts, Rekeyed, SealPurpose, Sealer};
 use ledge_service::audit_event::tag::TagKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ const LIST_FILE: &str = "list.json";
 
 /// The folder.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct TagFolder {
     path: PathBuf,
     sealer: Sealer,
 }
@@ -29,7 +29,7 @@ pub(super) struct Folder {
 /// A key with its period.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct KeyFile {
+pub(super) struct TagKeyFile {
     pub period: u32,
     pub begins_ms: u64,
     pub ends_ms: u64,
@@ -37,7 +37,7 @@ pub(super) struct KeyFile {
     key: String,
 }
 
-impl KeyFile {
+impl TagKeyFile {
     pub fn tag_key(&self) -> TagKey {
         TagKey::new(self.period, decoded(&self.key).unwrap_or_default())
     }
@@ -47,7 +47,7 @@ fn decoded(key: &str) -> Option<[u8; 32]> {
     STANDARD.decode(key).ok()?.try_into().ok()
 }
 
-impl Folder {
+impl TagFolder {
     /// The folder in the folder `audit`.
     pub fn of(audit: &Path, sealer: &Sealer) -> Self {
         Self { path: audit.join(TAGS_FOLDER), sealer: sealer.clone() }
@@ -103,12 +103,12 @@ impl Folder {
     }
 
     /// The key of a period.
-    pub fn read(&self, period: u32) -> Result<KeyFile, TagsError> {
+    pub fn read(&self, period: u32) -> Result<TagKeyFile, TagsError> {
         let path = self.key(period);
         let content = Zeroizing::new(std::fs::read(&path).map_err(failed(&path))?);
         let plain = self.opened(period, &content)?;
-        let parsed: Option<KeyFile> = serde_json::from_slice(&plain).ok();
-        let is_whole = |file: &KeyFile| file.period == period && decoded(&file.key).is_some();
+        let parsed: Option<TagKeyFile> = serde_json::from_slice(&plain).ok();
+        let is_whole = |file: &TagKeyFile| file.period == period && decoded(&file.key).is_some();
         parsed.filter(is_whole).ok_or(TagsError::Damaged { path })
     }
 
@@ -120,8 +120,8 @@ impl Folder {
         }
         let opened = self.sealer.open(SealPurpose::TagKey, &associated_data(period), content).map(Zeroizing::new);
         opened.map_err(|error| match error {
-            OpenError::NoKey(_) | OpenError::Unsealable => TagsError::Sealed { path: self.key(period), error },
-            OpenError::Forged | OpenError::NotSealed => TagsError::Damaged { path: self.key(period) },
+            CipherError::NoKey(_) | CipherError::Unsealable => TagsError::Sealed { path: self.key(period), error },
+            CipherError::Forged | CipherError::NotSealed => TagsError::Damaged { path: self.key(period) },
         })
     }
 
@@ -159,7 +159,7 @@ impl Folder {
     }
 
     /// Counts the keys by the master key that they are encrypted under.
-    pub fn survey(&self, survey: &mut Survey) -> Result<(), TagsError> {
+    pub fn survey(&self, survey: &mut MasterKeyCounts) -> Result<(), TagsError> {
         for period in self.periods()? {
             let path = self.key(period);
             let content = Zeroizing::new(std::fs::read(&path).map_err(failed(&path))?);
@@ -177,7 +177,7 @@ impl Folder {
     }
 
     /// The key of a period. A damaged file is renamed, so that it is kept for a repair and is not read again.
-    pub fn read_or_set_aside(&self, period: u32) -> Result<Option<KeyFile>, TagsError> {
+    pub fn read_or_set_aside(&self, period: u32) -> Result<Option<TagKeyFile>, TagsError> {
         match self.read(period) {
             Err(TagsError::Damaged { path }) => {
                 let aside = self.aside(period);
@@ -191,11 +191,11 @@ impl Folder {
     }
 
     /// Makes a key. When this returns, it survives a power cut.
-    pub fn make(&self, period: u32, begins_ms: u64, ends_ms: u64) -> Result<KeyFile, TagsError> {
+    pub fn make(&self, period: u32, begins_ms: u64, ends_ms: u64) -> Result<TagKeyFile, TagsError> {
         let path = self.key(period);
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::from).map_err(failed(&path))?;
-        let file = KeyFile { period, begins_ms, ends_ms, key: STANDARD.encode(key) };
+        let file = TagKeyFile { period, begins_ms, ends_ms, key: STANDARD.encode(key) };
         let plain = Zeroizing::new(serde_json::to_vec(&file).map_err(io::Error::from).map_err(failed(&path))?);
         self.write(period, &plain)?;
         Ok(file)

@@ -59,7 +59,7 @@ fn what_was_not_told_is_told_by_the_next_start_and_what_was_is_not() {
     tags.told().unwrap();
     assert_eq!(open(audit.path(), START).1, []);
     // A cut between making a key and writing it into the list.
-    Folder::of(audit.path(), &Sealer::none()).make(FIRST + 3, START, START + DAY_MS).unwrap();
+    TagFolder::of(audit.path(), &Sealer::none()).make(FIRST + 3, START, START + DAY_MS).unwrap();
     let (tags, events) = open(audit.path(), START);
     assert_eq!((events, tags.current().period()), (vec![made(FIRST + 3)], FIRST + 3));
 }
@@ -166,7 +166,7 @@ fn a_damaged_key_is_set_aside_until_it_is_destroyed_and_its_number_is_not_used_a
     open(audit.path(), START).0.told().unwrap();
     let key = audit.path().join(format!("tags/{FIRST}.key"));
     let content = std::fs::read(&key).unwrap();
-    File::write(&key, &content[1..]);
+    ForeignFiles::write(&key, &content[1..]);
     let (mut tags, events) = open(audit.path(), START);
     // Most of it is there: it is not destroyed, and is not to be said to be.
     assert_eq!(events, [made(FIRST + 1)]);
@@ -174,7 +174,7 @@ fn a_damaged_key_is_set_aside_until_it_is_destroyed_and_its_number_is_not_used_a
     let aside = audit.path().join(format!("tags/{FIRST}.key.damaged"));
     assert_eq!(std::fs::read(&aside).unwrap(), content[1..]);
     // Repaired, its tags can be found again; it is no key for new ones.
-    File::write(&key, &content);
+    ForeignFiles::write(&key, &content);
     let (tags, events) = open(audit.path(), START);
     assert_eq!((events, tags.current().period()), (vec![], FIRST + 1));
     assert_eq!(periods(audit.path()), [FIRST, FIRST + 1]);
@@ -192,7 +192,7 @@ fn a_lost_list_is_made_anew_of_the_keys_that_are_there() {
         let list = audit.path().join("tags/list.json");
         std::fs::remove_file(&list).unwrap();
         if let Some(content) = content {
-            File::write(&list, content);
+            ForeignFiles::write(&list, content);
         }
         let (tags, events) = open(audit.path(), START + 31 * DAY_MS);
         assert_eq!((events, tags.current().period()), (vec![], FIRST + 30));
@@ -202,9 +202,9 @@ fn a_lost_list_is_made_anew_of_the_keys_that_are_there() {
 }
 
 /// Files as somebody else writes them.
-struct File;
+struct ForeignFiles;
 
-impl File {
+impl ForeignFiles {
     #[expect(clippy::disallowed_methods, reason = "what it stands for is no careful write")]
     fn write(path: &Path, content: &[u8]) {
         std::fs::write(path, content).unwrap();
@@ -273,7 +273,7 @@ fn sealed_keys_make_the_same_tags_and_without_their_master_key_nothing_is_lost()
     assert_eq!(resealed(&new), Rekeyed::default());
     let sealed = std::fs::read(&path).unwrap();
     assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
-    let mut found = Survey::default();
+    let mut found = MasterKeyCounts::default();
     survey(audit.path(), &mut found).unwrap();
     assert_eq!(found.0, [(new.current(), 1)].into());
     for wrong in [Sealer::none(), old] {
@@ -287,6 +287,6 @@ fn sealed_keys_make_the_same_tags_and_without_their_master_key_nothing_is_lost()
     assert_eq!((tag(&tags.current()), events), (before, vec![told_again]));
     // Another period's file in its place is no key of this one.
     ledge_base::durable::replace_private(&audit.path().join(format!("tags/{}.key", FIRST - 1)), &sealed).unwrap();
-    assert!(matches!(Folder::of(audit.path(), &new).read(FIRST - 1), Err(TagsError::Damaged { .. })));
+    assert!(matches!(TagFolder::of(audit.path(), &new).read(FIRST - 1), Err(TagsError::Damaged { .. })));
     assert!(destroy(audit.path(), FIRST).unwrap());
 }

@@ -26,7 +26,7 @@ impl FindingKind {
 
 /// A fault of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct LogFinding {
     pub wrong: FindingKind,
     /// The first record concerned, if that is known.
     pub seq: Option<u64>,
@@ -38,18 +38,18 @@ const FINDINGS_PER_KIND_MAX: usize = 20;
 
 /// The findings so far: the first ones in words, the others counted.
 #[derive(Debug, Clone, Default)]
-pub struct Findings {
+pub struct LogFindings {
     /// The first ones of each kind.
-    pub list: Vec<Finding>,
+    pub list: Vec<LogFinding>,
     pub more: u64,
 }
 
-impl Findings {
+impl LogFindings {
     /// Adds a finding.
     pub fn push(&mut self, wrong: FindingKind, seq: impl Into<Option<u64>>, what: impl FnOnce() -> String) {
         // The list must have one of each kind, because the verdict is read from it.
         if self.list.iter().filter(|finding| finding.wrong == wrong).count() < FINDINGS_PER_KIND_MAX {
-            self.list.push(Finding { wrong, seq: seq.into(), what: what() });
+            self.list.push(LogFinding { wrong, seq: seq.into(), what: what() });
         } else {
             self.more += 1;
         }

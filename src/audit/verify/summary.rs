@@ -12,7 +12,7 @@ const LOST_LISTED_MAX: usize = 100;
 
 /// A summary of the records of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Summary {
+pub struct LogSummary {
     /// The number of records.
     pub records: u64,
     /// The earliest time of a record.
@@ -25,16 +25,16 @@ pub struct Summary {
     /// Other events that never became records.
     pub lost_events: u64,
     /// The records that report losses, a hundred at most.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LossSummary>,
     /// The sequence number below which records were removed from the box.
     pub pruned_below: u64,
     /// The reason why the log began, and the log before it.
-    pub begun: Option<Begun>,
+    pub begun: Option<BegunLog>,
 }
 
 /// Events that never became records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct LossSummary {
     /// The record that reports it.
     pub seq: u64,
     pub ts: Timestamp,
@@ -45,14 +45,14 @@ pub struct Lost {
 
 /// The beginning of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Begun {
+pub struct BegunLog {
     /// `new`, `damaged`, `forked` or `renamed`.
     pub cause: String,
     /// The log before it, as far as it is known.
     pub previous: Option<PreviousLog>,
 }
 
-impl Summary {
+impl LogSummary {
     /// Counts a record.
     pub fn count(&mut self, record: &AuditRecord) {
         self.records += 1;
@@ -65,13 +65,13 @@ impl Summary {
                 self.lost_events = self.lost_events.saturating_add(*events);
                 if self.lost.len() < LOST_LISTED_MAX {
                     let (seq, ts, cause) = (record.seq, record.ts, cause.to_string());
-                    self.lost.push(Lost { seq, ts, cause, calls: *calls, events: *events });
+                    self.lost.push(LossSummary { seq, ts, cause, calls: *calls, events: *events });
                 }
             }
             AuditEvent::RecordsPruned { below, .. } => self.pruned_below = self.pruned_below.max(*below),
             // A later record of this kind is not the beginning of this log.
             AuditEvent::LogBegun { cause, previous } if record.seq == 0 => {
-                self.begun = Some(Begun { cause: cause.to_string(), previous: previous.clone() });
+                self.begun = Some(BegunLog { cause: cause.to_string(), previous: previous.clone() });
             }
             _ => {}
         }

@@ -11,11 +11,11 @@ use crate::key::{AuditKey, origin};
 use crate::layout::{CHECKPOINT, TILE_WIDTH, changed, log_folder, push_entry};
 use crate::local::LocalLog;
 use crate::log::Log;
-use crate::proof::{Proof, ProofError};
+use crate::proof::{InclusionProof, ProofError};
 use crate::record::{Actor, Timestamp, VERSION};
 
 /// A box with a log.
-struct Writer {
+struct LoggedBox {
     audit: TempDir,
     key: AuditKey,
     log: Log,
@@ -30,7 +30,7 @@ fn record(seq: u64, event: AuditEvent) -> AuditRecord {
     AuditRecord { v: VERSION, seq, ts: Timestamp(1_795_000_000_000 + seq), actor, event }
 }
 
-impl Writer {
+impl LoggedBox {
     fn new() -> Self {
         let audit = tempfile::tempdir().unwrap();
         let (key, _) =
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     async fn verify(&self, files: LogFiles, earlier: Option<&SignedCheckpoint>) -> LogReport {
-        verify(&[self.place(files)], Scope::One, earlier).await.unwrap().remove(0)
+        verify(&[self.place(files)], VerifyScope::One, earlier).await.unwrap().remove(0)
     }
 }
 
@@ -120,7 +120,7 @@ proptest! {
         parts in prop::collection::vec(0..400_u64, 1..4), unsigned in 0..300_u64, seed: u64,
     ) {
         block_on(async {
-            let mut writer = Writer::new();
+            let mut writer = LoggedBox::new();
             let mut heads = Vec::new();
             for part in &parts {
                 writer.append(*part);
@@ -140,19 +140,19 @@ proptest! {
             }
             let (head, files) = (heads.last().unwrap(), LogFiles::Folder(copy.path().to_owned()));
             for seq in (0..size).filter(|seq| seq % 13 == seed % 13) {
-                let proof = Proof::make(&files, head, seq).await.unwrap();
-                prop_assert_eq!(&Proof::parse(&proof.to_bytes()).unwrap(), &proof);
+                let proof = InclusionProof::make(&files, head, seq).await.unwrap();
+                prop_assert_eq!(&InclusionProof::parse(&proof.to_bytes()).unwrap(), &proof);
                 prop_assert_eq!(proof.check(writer.key.verifier_key()).unwrap().1.seq, seq);
                 let other = (seq + 1 + seed % size.max(2)) % size;
                 if other != seq {
-                    let moved = Proof { index: other, ..proof.clone() };
+                    let moved = InclusionProof { index: other, ..proof.clone() };
                     prop_assert!(matches!(moved.check(writer.key.verifier_key()), Err(ProofError::NotIncluded)));
                     let another = record(seq, AuditEvent::TrustReset).to_line();
-                    let another = Proof { record: another, ..proof };
+                    let another = InclusionProof { record: another, ..proof };
                     prop_assert!(matches!(another.check(writer.key.verifier_key()), Err(ProofError::NotIncluded)));
                 }
             }
-            let behind = Proof::make(&files, head, size).await;
+            let behind = InclusionProof::make(&files, head, size).await;
             prop_assert!(behind.is_err());
             Ok(())
         })?;
@@ -161,7 +161,7 @@ proptest! {
     #[test]
     fn a_flipped_bit_is_found_wherever_it_is(size in 1..700_u64, at: prop::sample::Index, bit in 0..8_u8) {
         block_on(async {
-            let writer = Writer::with(size);
+            let writer = LoggedBox::with(size);
             let copy = writer.copy();
             let tiles = changed(0, size);
             let paths: Vec<_> = tiles.iter().map(TilePath::path).chain([CHECKPOINT.to_owned()]).collect();
@@ -177,7 +177,7 @@ proptest! {
 
 #[tokio::test]
 async fn a_changed_record_is_named() {
-    let writer = Writer::with(1000);
+    let writer = LoggedBox::with(1000);
     let copy = writer.copy();
     change(&copy.path().join("tile/entries/001"), |bundle| {
         let length = bundle.len() / 256;
@@ -195,10 +195,10 @@ async fn a_changed_record_is_named() {
 
 #[tokio::test]
 async fn a_history_that_was_rewritten_with_all_its_hashes_has_another_root() {
-    let writer = Writer::with(600);
+    let writer = LoggedBox::with(600);
     let copy = writer.copy();
     // The same box writes another history of the same length, and the old head is put above it.
-    let mut rewritten = Writer::with(599);
+    let mut rewritten = LoggedBox::with(599);
     rewritten.append_event(AuditEvent::TrustReset);
     rewritten.log.commit().unwrap();
     rewritten.sign();
@@ -215,11 +215,11 @@ async fn a_history_that_was_rewritten_with_all_its_hashes_has_another_root() {
 
 #[tokio::test]
 async fn another_history_under_the_same_key_is_a_fork() {
-    let mut writer = Writer::with(300);
+    let mut writer = LoggedBox::with(300);
     let earlier = writer.sign();
     for (size, found) in [(300, FindingKind::Fork), (700, FindingKind::Fork), (299, FindingKind::Tampered)] {
         // A box that was set back to an image of an earlier day.
-        let mut twin = Writer::new();
+        let mut twin = LoggedBox::new();
         twin.key = AuditKey::load_or_create(writer.audit.path(), &device(), &ledge_identity::sealing::Sealer::none())
             .unwrap()
             .0;
@@ -239,7 +239,7 @@ async fn another_history_under_the_same_key_is_a_fork() {
 
 #[tokio::test]
 async fn what_is_missing_is_a_gap_and_said_by_its_records() {
-    let writer = Writer::with(70_000);
+    let writer = LoggedBox::with(70_000);
     let copy = writer.copy();
     let without = |path: &'static str| {
         let kept = std::fs::read(copy.path().join(path)).unwrap();
@@ -278,7 +278,7 @@ async fn what_is_missing_is_a_gap_and_said_by_its_records() {
 
 #[tokio::test]
 async fn a_pruned_log_is_whole_from_its_first_record_on_where_it_says_so() {
-    let mut writer = Writer::with(3000);
+    let mut writer = LoggedBox::with(3000);
     let earlier = writer.sign();
     writer.log.prune(1000).unwrap();
     let report = writer.verify_local().await;
@@ -295,15 +295,15 @@ async fn a_pruned_log_is_whole_from_its_first_record_on_where_it_says_so() {
     assert_eq!((report.first, &report.findings, report.contains), (768, &vec![], Some(3000)));
     let head = writer.log.checkpoint().unwrap();
     for seq in [768, 1023, 1024, 3001] {
-        let proof = Proof::make(&files(), head, seq).await.unwrap();
+        let proof = InclusionProof::make(&files(), head, seq).await.unwrap();
         assert_eq!(proof.check(writer.key.verifier_key()).unwrap().1.seq, seq);
     }
-    assert!(matches!(Proof::make(&files(), head, 767).await, Err(ProofError::NotThere { .. })));
+    assert!(matches!(InclusionProof::make(&files(), head, 767).await, Err(ProofError::NotThere { .. })));
 }
 
 #[tokio::test]
 async fn a_whole_tile_stands_for_a_partial_one_that_was_removed() {
-    let mut writer = Writer::with(200);
+    let mut writer = LoggedBox::with(200);
     let copy = writer.copy();
     writer.append(100);
     writer.sign();
@@ -318,7 +318,7 @@ async fn a_whole_tile_stands_for_a_partial_one_that_was_removed() {
 
 #[tokio::test]
 async fn a_record_in_another_place_than_its_own_and_one_that_is_none_are_found_though_they_are_signed() {
-    let mut writer = Writer::with(3);
+    let mut writer = LoggedBox::with(3);
     writer.log.append(&record(7, AuditEvent::Stopped).to_line()).unwrap();
     writer.log.append(br#"{"v":1,"seq":4,"payload":"a name"}"#).unwrap();
     writer.log.commit().unwrap();
@@ -329,7 +329,7 @@ async fn a_record_in_another_place_than_its_own_and_one_that_is_none_are_found_t
 
 #[tokio::test]
 async fn records_after_the_head_are_checked_by_their_form_and_a_torn_one_is_on_its_way() {
-    let mut writer = Writer::with(250);
+    let mut writer = LoggedBox::with(250);
     writer.append(10);
     let report = writer.verify_local().await;
     assert_eq!((report.size, report.unsigned, &report.findings), (250, 10, &vec![]));
@@ -347,10 +347,10 @@ async fn records_after_the_head_are_checked_by_their_form_and_a_torn_one_is_on_i
 
 #[tokio::test]
 async fn a_log_says_what_the_one_before_it_had() {
-    let writer = Writer::with(300);
+    let writer = LoggedBox::with(300);
     let head = writer.log.checkpoint().unwrap().clone();
     let (audit, key, folder) = (writer.audit.path().to_owned(), writer.key.verifier_key().to_owned(), writer.folder());
-    let Writer { audit: _kept, key: signer, log } = writer;
+    let LoggedBox { audit: _kept, key: signer, log } = writer;
     let opened = log.begin_another("forked", &device()).unwrap();
     let previous = opened.begun.unwrap().previous.unwrap();
     assert_eq!((previous.origin.as_str(), previous.size), ("ledge.audit/box-1/1", 300));
@@ -365,7 +365,7 @@ async fn a_log_says_what_the_one_before_it_had() {
     };
     let both = [place(1), place(2)];
     let check = async |places: &[LogToVerify]| {
-        let reports = verify(places, Scope::All, Some(&head)).await.unwrap();
+        let reports = verify(places, VerifyScope::All, Some(&head)).await.unwrap();
         reports.iter().map(wrong).collect::<Vec<_>>()
     };
     assert_eq!(check(&both).await, [vec![], vec![]]);

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use tlog_tiles::{Hash, record_hash};
 
-use super::findings::{FindingKind, Findings};
-use super::summary::Summary;
+use super::findings::{FindingKind, LogFindings};
+use super::summary::LogSummary;
 use super::tree::{HashTile, Tree};
 use super::{Evidence, ExpectedRoot};
 use crate::files::{FilesError, LogFiles, hashes_of, tile_of};
@@ -13,7 +13,7 @@ use crate::layout::{TILE_WIDTH, TileKind, TilePath, whole_entries};
 use crate::record::AuditRecord;
 
 /// A walk through a log.
-pub(super) struct Walk<'a> {
+pub(super) struct LogWalk<'a> {
     files: &'a LogFiles,
     size: u64,
     /// The roots still to be compared, the nearest last.
@@ -38,13 +38,13 @@ pub(super) struct Walked {
     pub unsigned: u64,
     /// Set if the root at the size of the earlier checkpoint was right.
     pub contains: bool,
-    pub summary: Summary,
-    pub findings: Findings,
+    pub summary: LogSummary,
+    pub findings: LogFindings,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> LogWalk<'a> {
     /// A walk to a head of `size` records.
-    pub fn new(files: &'a LogFiles, size: u64, mut points: Vec<ExpectedRoot>, findings: Findings) -> Self {
+    pub fn new(files: &'a LogFiles, size: u64, mut points: Vec<ExpectedRoot>, findings: LogFindings) -> Self {
         points.reverse();
         let walked = Walked { findings, ..Walked::default() };
         Self {
@@ -288,7 +288,7 @@ impl<'a> Walk<'a> {
 const MISSING_BUNDLES_MAX: u64 = 1000;
 
 /// Reads and counts one record.
-fn read_record(seq: u64, line: &[u8], summary: &mut Summary, findings: &mut Findings) {
+fn read_record(seq: u64, line: &[u8], summary: &mut LogSummary, findings: &mut LogFindings) {
     match AuditRecord::parse(line) {
         Ok(record) => {
             if record.seq != seq {

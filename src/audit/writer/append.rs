@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ledge_service::audit_event::AuditQueue;
-use ledge_service::audit_event::sink::{Entry, Lost};
+use ledge_service::audit_event::sink::{LostEntries, QueuedEntry};
 
 use super::super::log::LogError;
 use super::super::record::{Actor, AuditRecord, Timestamp, VERSION};
@@ -16,15 +16,15 @@ pub struct Appended {
     /// The records as live copies get them.
     pub live: Vec<Arc<LiveRecord>>,
     /// The entries that are too long for a record.
-    pub left_out: Lost,
+    pub left_out: LostEntries,
 }
 
 /// Appends records and makes them durable, all or none.
-pub fn append(open: &mut OpenLog, entries: Vec<Entry>, queue: &AuditQueue) -> Result<Appended, LogError> {
+pub fn append(open: &mut OpenLog, entries: Vec<QueuedEntry>, queue: &AuditQueue) -> Result<Appended, LogError> {
     let key = open.tags.current();
     let origin: Arc<str> = open.log.origin().into();
     let mut records = Vec::with_capacity(entries.len());
-    let mut left_out = Lost { since_ms: u64::MAX, calls: 0, events: 0 };
+    let mut left_out = LostEntries { since_ms: u64::MAX, calls: 0, events: 0 };
 
     for entry in entries {
         let lost = entries::sum(std::slice::from_ref(&entry), entry.at_ms);

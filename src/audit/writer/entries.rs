@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ledge_base::principal::Principal;
 use ledge_service::audit_event::feature::{FeatureAction, FeatureCounts, FeatureKey};
 use ledge_service::audit_event::inference::{CallCounts, CallKey, CallRecord, Taggable};
-use ledge_service::audit_event::sink::{Entry, Lost, Recorded};
+use ledge_service::audit_event::sink::{LostEntries, QueuedEntry, RecordedItem};
 use ledge_service::audit_event::tag::{Tag, TagKey};
 use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
 /// The counts of a minute as events of now, sorted by model and caller.
-pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry> {
+pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<QueuedEntry> {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_cached_key(|(key, _)| (key.model.clone(), key.version, key.principal.to_string()));
     let entry = |(key, counts): (CallKey, CallCounts)| {
@@ -19,13 +19,13 @@ pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<Entry>
         let CallCounts { calls, us, us_max } = counts;
         let digest = digest.map(|digest| digest.to_string());
         let event = AuditEvent::InferenceMinute { model, version, digest, outcome, calls, us, us_max };
-        Entry { at_ms, what: Recorded::Event(principal, event) }
+        QueuedEntry { at_ms, what: RecordedItem::Event(principal, event) }
     };
     counts.into_iter().map(entry).collect()
 }
 
 /// The reads and pushes of features in a minute as events of now, sorted by feature view and caller.
-pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Vec<Entry> {
+pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Vec<QueuedEntry> {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_cached_key(|(key, _)| (key.view.clone(), key.principal.to_string(), key.action, key.model.clone()));
     let entry = |(key, counts): (FeatureKey, FeatureCounts)| {
@@ -39,27 +39,29 @@ pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Ve
             FeatureAction::Read => AuditEvent::FeaturesRead { feature_view, model, calls, rows, entities, unlisted },
             FeatureAction::Push => AuditEvent::FeaturesPushed { feature_view, calls, rows, entities, unlisted },
         };
-        Entry { at_ms, what: Recorded::Event(principal, event) }
+        QueuedEntry { at_ms, what: RecordedItem::Event(principal, event) }
     };
     counts.into_iter().map(entry).collect()
 }
 
 /// The denials that had no record of their own.
-pub fn of_denials(denials: Vec<(Principal, AuditEvent)>, at_ms: u64) -> impl Iterator<Item = Entry> {
-    denials.into_iter().map(move |(principal, event)| Entry { at_ms, what: Recorded::Event(principal, event) })
+pub fn of_denials(denials: Vec<(Principal, AuditEvent)>, at_ms: u64) -> impl Iterator<Item = QueuedEntry> {
+    denials
+        .into_iter()
+        .map(move |(principal, event)| QueuedEntry { at_ms, what: RecordedItem::Event(principal, event) })
 }
 
 /// The number of inference calls in an entry; `None` for an event of another kind.
-pub fn calls(entry: &Entry) -> Option<u64> {
+pub fn calls(entry: &QueuedEntry) -> Option<u64> {
     match &entry.what {
-        Recorded::Call(_) => Some(1),
-        Recorded::Event(_, event) => event.calls(),
+        RecordedItem::Call(_) => Some(1),
+        RecordedItem::Event(_, event) => event.calls(),
     }
 }
 
 /// The loss when these entries are dropped.
-pub fn sum(entries: &[Entry], since_ms: u64) -> Lost {
-    let mut lost = Lost { since_ms, calls: 0, events: 0 };
+pub fn sum(entries: &[QueuedEntry], since_ms: u64) -> LostEntries {
+    let mut lost = LostEntries { since_ms, calls: 0, events: 0 };
     for entry in entries {
         match calls(entry) {
             Some(calls) => lost.calls += calls,
@@ -70,10 +72,10 @@ pub fn sum(entries: &[Entry], since_ms: u64) -> Lost {
 }
 
 /// The caller and the event of an entry. Contents are replaced by their tags, and their memory is released.
-pub fn resolve(what: Recorded, key: Option<&Arc<TagKey>>, queue: &AuditQueue) -> (Principal, AuditEvent) {
+pub fn resolve(what: RecordedItem, key: Option<&Arc<TagKey>>, queue: &AuditQueue) -> (Principal, AuditEvent) {
     match what {
-        Recorded::Event(principal, event) => (principal, event),
-        Recorded::Call(call) => {
+        RecordedItem::Event(principal, event) => (principal, event),
+        RecordedItem::Call(call) => {
             let CallRecord { key: CallKey { model, version, digest, principal, outcome }, us, input, output } = *call;
             let tag = |taggable: Option<Taggable>| -> Option<Tag> {
                 match taggable? {
@@ -93,8 +95,8 @@ pub fn resolve(what: Recorded, key: Option<&Arc<TagKey>>, queue: &AuditQueue) ->
 }
 
 /// Releases the memory of an entry that is dropped.
-pub fn forget(entry: &Entry, queue: &AuditQueue) {
-    let Recorded::Call(call) = &entry.what else { return };
+pub fn forget(entry: &QueuedEntry, queue: &AuditQueue) {
+    let RecordedItem::Call(call) = &entry.what else { return };
     for taggable in [&call.input, &call.output].into_iter().flatten() {
         if let Taggable::Content(content) = taggable {
             queue.tagged(content.size());

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ledge_service::audit_event::AuditEvent;
-use ledge_service::audit_event::sink::Lost;
+use ledge_service::audit_event::sink::LostEntries;
 
 /// Interval between two reports of losses that continue.
 const LOSS_REPORT_INTERVAL: Duration = Duration::from_hours(1);
 
 /// The cause of a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
+pub enum LossCause {
     /// Events arrived faster than they could be written.
     Queue,
     /// The quota of the log is used up.
@@ -22,7 +22,7 @@ pub enum Cause {
     Log,
 }
 
-impl Cause {
+impl LossCause {
     /// The name in records.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -37,15 +37,15 @@ impl Cause {
 /// Losses that are yet to be reported.
 #[derive(Debug, Default)]
 pub struct Losses {
-    untold: BTreeMap<Cause, Lost>,
-    told: BTreeMap<Cause, Instant>,
+    untold: BTreeMap<LossCause, LostEntries>,
+    told: BTreeMap<LossCause, Instant>,
     calls: u64,
     events: u64,
 }
 
 impl Losses {
     /// Counts calls and other events that were lost.
-    pub fn count(&mut self, cause: Cause, lost: Lost) {
+    pub fn count(&mut self, cause: LossCause, lost: LostEntries) {
         if lost.calls + lost.events == 0 {
             return;
         }
@@ -54,8 +54,8 @@ impl Losses {
         self.add(cause, lost);
     }
 
-    fn add(&mut self, cause: Cause, lost: Lost) {
-        let sum = self.untold.entry(cause).or_insert(Lost { since_ms: lost.since_ms, calls: 0, events: 0 });
+    fn add(&mut self, cause: LossCause, lost: LostEntries) {
+        let sum = self.untold.entry(cause).or_insert(LostEntries { since_ms: lost.since_ms, calls: 0, events: 0 });
         sum.since_ms = sum.since_ms.min(lost.since_ms);
         sum.calls += lost.calls;
         sum.events += lost.events;
@@ -67,35 +67,35 @@ impl Losses {
     }
 
     /// Takes the losses to report now: those that are over, and once an hour those that continue.
-    pub fn take_due(&mut self, now: Instant, goes_on: impl Fn(Cause) -> bool) -> Vec<(Cause, Lost)> {
+    pub fn take_due(&mut self, now: Instant, goes_on: impl Fn(LossCause) -> bool) -> Vec<(LossCause, LostEntries)> {
         let told = &self.told;
-        let is_due = |cause: &Cause, _: &mut Lost| {
+        let is_due = |cause: &LossCause, _: &mut LostEntries| {
             !goes_on(*cause) || told.get(cause).is_some_and(|told| now.duration_since(*told) >= LOSS_REPORT_INTERVAL)
         };
         self.untold.extract_if(.., is_due).collect()
     }
 
     /// Puts back losses that could not be reported.
-    pub fn put_back(&mut self, due: Vec<(Cause, Lost)>) {
+    pub fn put_back(&mut self, due: Vec<(LossCause, LostEntries)>) {
         for (cause, lost) in due {
             self.add(cause, lost);
         }
     }
 
     /// Notes that losses are reported in the log.
-    pub fn told(&mut self, due: &[(Cause, Lost)], now: Instant) {
+    pub fn told(&mut self, due: &[(LossCause, LostEntries)], now: Instant) {
         self.told.extend(due.iter().map(|(cause, _)| (*cause, now)));
     }
 
     /// Notes that losses begin, so that they are reported an hour later.
-    pub fn begins(&mut self, cause: Cause, now: Instant) {
+    pub fn begins(&mut self, cause: LossCause, now: Instant) {
         self.told.insert(cause, now);
     }
 }
 
 /// The event that reports a loss.
-pub fn event(cause: Cause, lost: Lost) -> AuditEvent {
-    let Lost { since_ms, calls, events } = lost;
+pub fn event(cause: LossCause, lost: LostEntries) -> AuditEvent {
+    let LostEntries { since_ms, calls, events } = lost;
     AuditEvent::RecordsLost { cause: cause.as_str().into(), since_ms, calls, events }
 }
 
@@ -106,24 +106,27 @@ mod tests {
     #[test]
     fn what_goes_on_is_told_by_the_hour_and_what_is_over_at_once() {
         let (mut losses, start) = (Losses::default(), Instant::now());
-        losses.begins(Cause::Quota, start);
-        losses.count(Cause::Quota, Lost { since_ms: 7, calls: 3, events: 0 });
-        losses.count(Cause::Quota, Lost { since_ms: 5, calls: 1, events: 1 });
-        losses.count(Cause::Queue, Lost { since_ms: 9, calls: 0, events: 0 });
+        losses.begins(LossCause::Quota, start);
+        losses.count(LossCause::Quota, LostEntries { since_ms: 7, calls: 3, events: 0 });
+        losses.count(LossCause::Quota, LostEntries { since_ms: 5, calls: 1, events: 1 });
+        losses.count(LossCause::Queue, LostEntries { since_ms: 9, calls: 0, events: 0 });
         assert!(losses.take_due(start, |_| true).is_empty());
-        let expected = [(Cause::Quota, Lost { since_ms: 5, calls: 4, events: 1 })];
+        let expected = [(LossCause::Quota, LostEntries { since_ms: 5, calls: 4, events: 1 })];
         let over = losses.take_due(start, |_| false);
         assert_eq!(over, expected);
         // Nothing is lost of what comes before it could be told, and nothing is counted twice.
-        losses.count(Cause::Quota, Lost { since_ms: 8, calls: 2, events: 0 });
+        losses.count(LossCause::Quota, LostEntries { since_ms: 8, calls: 2, events: 0 });
         losses.put_back(over);
         let later = start + LOSS_REPORT_INTERVAL;
         let due = losses.take_due(later, |_| true);
-        assert_eq!(due, [(Cause::Quota, Lost { since_ms: 5, calls: 6, events: 1 })]);
-        losses.count(Cause::Quota, Lost { since_ms: 9, calls: 1, events: 0 });
+        assert_eq!(due, [(LossCause::Quota, LostEntries { since_ms: 5, calls: 6, events: 1 })]);
+        losses.count(LossCause::Quota, LostEntries { since_ms: 9, calls: 1, events: 0 });
         losses.told(&due, later);
         assert!(losses.take_due(later, |_| true).is_empty());
-        assert_eq!(losses.take_due(later, |_| false), [(Cause::Quota, Lost { since_ms: 9, calls: 1, events: 0 })]);
+        assert_eq!(
+            losses.take_due(later, |_| false),
+            [(LossCause::Quota, LostEntries { since_ms: 9, calls: 1, events: 0 })]
+        );
         assert_eq!(losses.total(), (7, 1));
     }
 }

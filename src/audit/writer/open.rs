@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::super::key::{AuditKey, KeyError};
 use super::super::layout::{self, TILE_WIDTH, TileKind, TilePath, log_folder};
 use super::super::local::LocalLog;
-use super::super::log::{Begun, Log, LogError, Opened};
+use super::super::log::{Log, LogBeginning, LogError, OpenedLog};
 use super::super::record::AuditRecord;
 use super::super::status::{PublishedHead, SyncNews};
 use super::super::tags::{Tags, TagsError};
-use super::{FORK_PAUSE_MAX, OPEN_RETRY_PAUSE, Writer, clock_watch, own_entry};
+use super::{FORK_PAUSE_MAX, LogWriter, OPEN_RETRY_PAUSE, clock_watch, own_entry};
 
 /// The open log, with its keys.
 pub struct OpenLog {
@@ -28,7 +28,7 @@ pub struct OpenLog {
 
 /// Reasons why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
-enum OpenError {
+enum LogOpenError {
     #[error("the folder {path}: {error}", path = path.display())]
     Folder { path: PathBuf, error: std::io::Error },
     #[error(transparent)]
@@ -39,7 +39,7 @@ enum OpenError {
     Log(#[from] LogError),
 }
 
-impl Writer {
+impl LogWriter {
     /// Opens the log. The next records report changes made by that.
     pub(super) fn open(&mut self, now_ms: u64) {
         self.retry = Instant::now() + OPEN_RETRY_PAUSE;
@@ -64,15 +64,15 @@ impl Writer {
         }
     }
 
-    fn try_open(&mut self, now_ms: u64) -> Result<OpenLog, OpenError> {
-        let folder = |error| OpenError::Folder { path: self.folder.clone(), error };
+    fn try_open(&mut self, now_ms: u64) -> Result<OpenLog, LogOpenError> {
+        let folder = |error| LogOpenError::Folder { path: self.folder.clone(), error };
         durable::create_folder(&self.folder).map_err(folder)?;
         let (key, is_new) = AuditKey::load_or_create(&self.folder, &self.device, &self.sealer)?;
         if is_new {
             self.record_own(now_ms, AuditEvent::AuditKeyMade { verifier_key: key.verifier_key().to_owned() });
         }
 
-        let Opened { log, begun } = Log::open(&self.folder, &self.device, &key)?;
+        let OpenedLog { log, begun } = Log::open(&self.folder, &self.device, &key)?;
         let (days, keep) = self.tag_days;
         let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms, &self.sealer)?;
         let alarm = Alarm::read(&self.folder);
@@ -93,8 +93,8 @@ impl Writer {
     }
 
     /// Records the beginning of the log `generation`, and raises the alarm if the log before it was damaged or forked.
-    fn record_beginning(&mut self, begun: Begun, generation: u32, now_ms: u64) {
-        let Begun { cause, reason, previous } = begun;
+    fn record_beginning(&mut self, begun: LogBeginning, generation: u32, now_ms: u64) {
+        let LogBeginning { cause, reason, previous } = begun;
         if let Some(reason) = reason {
             tracing::error!(
                 reason,
@@ -141,10 +141,10 @@ impl Writer {
         let OpenLog { key, tags, log, .. } = open;
         let reason = format!("the platform has another history of {}", log.origin());
         match log.begin_another("forked", &self.device) {
-            Ok(Opened { log, begun }) => {
+            Ok(OpenedLog { log, begun }) => {
                 (self.synced, self.forked) = (0, None);
                 if let Some(begun) = begun {
-                    self.record_beginning(Begun { reason: Some(reason), ..begun }, log.generation(), now_ms);
+                    self.record_beginning(LogBeginning { reason: Some(reason), ..begun }, log.generation(), now_ms);
                 }
                 let origin = log.origin().to_owned();
                 self.state.update(|status| status.origin = origin);

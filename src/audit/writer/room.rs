@@ -3,55 +3,55 @@
 use std::path::Path;
 
 use super::super::layout::TILE_WIDTH;
-use super::losses::Cause;
+use super::losses::LossCause;
 
 /// The size of a record with its hash, in bytes; almost all are smaller.
 const RECORD_BYTES: u64 = 1024;
 
 /// The events that may be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum LogRoom {
     Enough,
     /// All events except inference: the quota is used up, or the disk is full.
-    EventsAlone(Cause),
+    EventsAlone(LossCause),
     /// Nothing: the quota is used up.
     None,
 }
 
-impl Room {
+impl LogRoom {
     /// The cause of the shortage.
-    pub fn lacks(self) -> Option<Cause> {
+    pub fn lacks(self) -> Option<LossCause> {
         match self {
             Self::Enough => None,
             Self::EventsAlone(cause) => Some(cause),
-            Self::None => Some(Cause::Quota),
+            Self::None => Some(LossCause::Quota),
         }
     }
 }
 
 /// The limits of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct LogLimits {
     /// The largest size of the log, in bytes.
     pub quota: u64,
     /// The space that stays free on the disk, in bytes.
     pub min_free: u64,
 }
 
-impl Limits {
+impl LogLimits {
     /// The events that may be recorded when the log has `bytes` and the disk has `free` bytes left, if that is known.
     ///
     /// Other events than inference are few, and the first that an auditor looks for: they may use a twentieth beyond
     /// the quota. With their last [part](Self::part), that is a tenth.
-    pub fn room(&self, bytes: u64, free: Option<u64>) -> Room {
+    pub fn room(&self, bytes: u64, free: Option<u64>) -> LogRoom {
         if bytes >= self.quota.saturating_add(self.quota / 20) {
-            Room::None
+            LogRoom::None
         } else if bytes >= self.quota {
-            Room::EventsAlone(Cause::Quota)
+            LogRoom::EventsAlone(LossCause::Quota)
         } else if free.is_some_and(|free| free < self.min_free) {
-            Room::EventsAlone(Cause::Disk)
+            LogRoom::EventsAlone(LossCause::Disk)
         } else {
-            Room::Enough
+            LogRoom::Enough
         }
     }
 
@@ -87,17 +87,17 @@ pub fn free(folder: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { quota: 1_000_000, min_free: 500 };
+    const LIMITS: LogLimits = LogLimits { quota: 1_000_000, min_free: 500 };
 
     #[test]
     fn inference_gives_way_first() {
-        assert_eq!(LIMITS.room(999_999, Some(500)), Room::Enough);
-        assert_eq!(LIMITS.room(999_999, None), Room::Enough);
-        assert_eq!(LIMITS.room(0, Some(499)), Room::EventsAlone(Cause::Disk));
-        assert_eq!(LIMITS.room(1_000_000, Some(499)), Room::EventsAlone(Cause::Quota));
-        assert_eq!(LIMITS.room(1_050_000, None), Room::None);
+        assert_eq!(LIMITS.room(999_999, Some(500)), LogRoom::Enough);
+        assert_eq!(LIMITS.room(999_999, None), LogRoom::Enough);
+        assert_eq!(LIMITS.room(0, Some(499)), LogRoom::EventsAlone(LossCause::Disk));
+        assert_eq!(LIMITS.room(1_000_000, Some(499)), LogRoom::EventsAlone(LossCause::Quota));
+        assert_eq!(LIMITS.room(1_050_000, None), LogRoom::None);
         // The least quota that can be set: two parts beyond it are a tenth.
-        assert_eq!(Limits { quota: 8 << 20, min_free: 0 }.part(), 409);
+        assert_eq!(LogLimits { quota: 8 << 20, min_free: 0 }.part(), 409);
     }
 
     #[test]

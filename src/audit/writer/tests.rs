@@ -12,7 +12,7 @@ struct Bench {
     folder: tempfile::TempDir,
     sink: AuditSink,
     state: AuditState,
-    writer: Writer,
+    writer: LogWriter,
 }
 
 impl Bench {
@@ -25,7 +25,7 @@ impl Bench {
         let config = AuditConfig { path: folder.path().join("audit"), min_free_mb: 0, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::channel();
         let state = AuditState::default();
-        let writer = Writer::new(
+        let writer = LogWriter::new(
             &config,
             &"box-1".parse().unwrap(),
             queue,
@@ -184,7 +184,7 @@ fn records_of_older_logs_go_first_and_make_room_for_a_log_that_has_few() {
     full.turn();
     let status = full.state.status();
     assert!(!full.file(1).exists() && status.log.unwrap().bytes < 100_000, "{status:?}");
-    assert_eq!(full.writer.room, Room::Enough);
+    assert_eq!(full.writer.room, LogRoom::Enough);
     let again = full.events(2).len();
     full.turn();
     assert_eq!(full.events(2).len(), again);
@@ -195,8 +195,13 @@ async fn another_history_on_the_platform_is_an_alarm_and_another_log_begins() {
     let folder = tempfile::tempdir().unwrap();
     let config = AuditConfig { path: folder.path().to_owned(), ..AuditConfig::default() };
     let ((sink, queue), state) = (AuditSink::channel(), AuditState::default());
-    let writer =
-        Writer::new(&config, &"box-1".parse().unwrap(), queue, state.clone(), ledge_identity::sealing::Sealer::none());
+    let writer = LogWriter::new(
+        &config,
+        &"box-1".parse().unwrap(),
+        queue,
+        state.clone(),
+        ledge_identity::sealing::Sealer::none(),
+    );
     let thread = std::thread::spawn(move || writer.run());
     let mut heads = state.heads();
     let is_of = |generation| {

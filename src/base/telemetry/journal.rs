@@ -24,7 +24,7 @@ pub struct JournalLayer<L>(pub L);
 
 /// The fields of an event or a span.
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     message: String,
     /// The fields in the order of the source, for the message.
     told: String,
@@ -36,7 +36,7 @@ struct Fields {
     line: Option<u32>,
 }
 
-impl Fields {
+impl EventFields {
     fn put(&mut self, name: &str, value: String) {
         match name {
             "message" => self.message = value,
@@ -73,7 +73,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.put(field.name(), format!("{value:?}"));
     }
@@ -83,7 +83,7 @@ impl Visit for Fields {
     }
 }
 
-impl log::kv::Source for Fields {
+impl log::kv::Source for EventFields {
     fn visit<'kvs>(&'kvs self, visitor: &mut dyn log::kv::VisitSource<'kvs>) -> Result<(), log::kv::Error> {
         self.pairs.iter().try_for_each(|(name, value)| {
             visitor.visit_pair(log::kv::Key::from_str(name), log::kv::Value::from(value.as_str()))
@@ -98,7 +98,7 @@ where
 {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            let mut fields = Fields::default();
+            let mut fields = EventFields::default();
             attributes.record(&mut fields);
             span.extensions_mut().insert(fields);
         }
@@ -106,17 +106,17 @@ where
 
     fn on_record(&self, id: &Id, values: &tracing::span::Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+            && let Some(fields) = span.extensions_mut().get_mut::<EventFields>()
         {
             values.record(fields);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         for span in context.event_scope(event).into_iter().flatten() {
-            if let Some(outer) = span.extensions().get::<Fields>() {
+            if let Some(outer) = span.extensions().get::<EventFields>() {
                 fields.add_outer(outer);
             }
         }
@@ -163,14 +163,14 @@ pub(super) mod tests {
         }
 
         fn log(&self, record: &Record<'_>) {
-            struct Pairs(Vec<String>);
-            impl<'kvs> log::kv::VisitSource<'kvs> for Pairs {
+            struct LoggedPairs(Vec<String>);
+            impl<'kvs> log::kv::VisitSource<'kvs> for LoggedPairs {
                 fn visit_pair(&mut self, k: log::kv::Key<'kvs>, v: log::kv::Value<'kvs>) -> Result<(), log::kv::Error> {
                     self.0.push(format!("{k}={v}"));
                     Ok(())
                 }
             }
-            let mut pairs = Pairs(Vec::new());
+            let mut pairs = LoggedPairs(Vec::new());
             record.key_values().visit(&mut pairs).unwrap();
             let file = record.file().unwrap_or("-");
             let line = record.line().map_or("no line", |_| "a line");

@@ -169,10 +169,10 @@ pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
     Ok(())
 }
 
-type Output = Box<dyn Layer<Registry> + Send + Sync>;
+type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// The layer that writes, and the error if it should have been the journal.
-fn output(format: LogFormat) -> (Output, Option<std::io::Error>) {
+fn output(format: LogFormat) -> (LogLayer, Option<std::io::Error>) {
     match format {
         LogFormat::Auto if connected_to_journal() => output(LogFormat::Journal),
         LogFormat::Auto | LogFormat::Text => (text(), None),
@@ -187,7 +187,7 @@ fn output(format: LogFormat) -> (Output, Option<std::io::Error>) {
     }
 }
 
-fn text() -> Output {
+fn text() -> LogLayer {
     // See https://no-color.org.
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     format::layer().with_ansi(colours).with_writer(|| OneLine(io::stderr())).boxed()

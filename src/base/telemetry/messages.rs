@@ -95,12 +95,12 @@ impl Unanswered {
 /// Counts messages and their outcomes. Clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct MessageStatistics {
-    counters: Arc<Counters>,
+    counters: Arc<MessageCounters>,
 }
 
 /// Independent counters, so relaxed ordering is enough.
 #[derive(Debug, Default)]
-struct Counters {
+struct MessageCounters {
     /// By client id.
     sessions: Mutex<BTreeMap<String, SessionState>>,
     connections: AtomicU64,

@@ -42,12 +42,12 @@ pub struct ProcessFiles {
     stat: File,
     /// `/proc/pid/smaps_rollup`, or `/proc/pid/status` where the kernel has no such file.
     memory: File,
-    walked: Mutex<Option<Walk>>,
+    walked: Mutex<Option<MemoryWalk>>,
 }
 
 /// The memory of a process when its page tables were last walked through, in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Walk {
+struct MemoryWalk {
     at: Instant,
     resident: u64,
     /// The part of it that counts for other processes.
@@ -93,7 +93,7 @@ impl ProcessFiles {
         figures_of(&text_of(&self.stat)?)
     }
 
-    fn walked(&self) -> MutexGuard<'_, Option<Walk>> {
+    fn walked(&self) -> MutexGuard<'_, Option<MemoryWalk>> {
         // Nothing panics under this lock.
         self.walked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,7 +111,7 @@ impl ProcessFiles {
         let mut walked = self.walked();
         let walk = walked.filter(|_| !walks).unwrap_or_else(|| {
             let proportional = text_of(&self.memory).and_then(|text| memory_of(&text));
-            Walk { at: now, resident, shared: resident.saturating_sub(proportional.unwrap_or(resident)) }
+            MemoryWalk { at: now, resident, shared: resident.saturating_sub(proportional.unwrap_or(resident)) }
         });
         *walked = Some(walk);
         resident.saturating_sub(walk.shared)
@@ -135,20 +135,20 @@ fn memory_of(text: &str) -> Option<u64> {
 #[derive(Debug)]
 pub struct CountedProcess {
     number: u64,
-    entry: Arc<Entry>,
+    entry: Arc<ProcessEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ProcessEntry {
     pid: u32,
     /// `None` when they could not be opened: the process had ended, or is hidden.
     files: Option<ProcessFiles>,
 }
 
 /// The counted processes in the order in which they began to count: the parent of others before those.
-static COUNTED: Mutex<BTreeMap<u64, Arc<Entry>>> = Mutex::new(BTreeMap::new());
+static COUNTED: Mutex<BTreeMap<u64, Arc<ProcessEntry>>> = Mutex::new(BTreeMap::new());
 
-fn counted() -> MutexGuard<'static, BTreeMap<u64, Arc<Entry>>> {
+fn counted() -> MutexGuard<'static, BTreeMap<u64, Arc<ProcessEntry>>> {
     // Nothing panics under this lock.
     COUNTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -162,7 +162,7 @@ impl CountedProcess {
     /// As [`Self::new`], with files that were opened before the process sealed itself.
     pub fn with_files(pid: u32, files: Option<ProcessFiles>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (number, entry) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(Entry { pid, files }));
+        let (number, entry) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(ProcessEntry { pid, files }));
         counted().insert(number, entry.clone());
         Self { number, entry }
     }
@@ -195,12 +195,12 @@ fn own() -> Option<&'static ProcessFiles> {
     OWN.get_or_init(|| ProcessFiles::open_in("/proc/self").ok()).as_ref()
 }
 
-fn entries() -> Vec<Arc<Entry>> {
+fn entries() -> Vec<Arc<ProcessEntry>> {
     counted().values().cloned().collect()
 }
 
 /// Adds up the processes; their memory at `now`, and none without it.
-fn sum(own: &ProcessFiles, entries: &[Arc<Entry>], now: Option<Instant>) -> Option<ServiceUsage> {
+fn sum(own: &ProcessFiles, entries: &[Arc<ProcessEntry>], now: Option<Instant>) -> Option<ServiceUsage> {
     /// The most that was ever told, in nanoseconds.
     static TOLD: AtomicU64 = AtomicU64::new(0);
 
@@ -209,7 +209,7 @@ fn sum(own: &ProcessFiles, entries: &[Arc<Entry>], now: Option<Instant>) -> Opti
     let ProcessFigures { waited, threads, resident, .. } = own.figures()?;
     let mut residents = vec![(own, resident)];
     let mut whole = ServiceUsage { memory_bytes: 0, cpu: process::cpu_time() + waited, processes: 1, threads };
-    for Entry { pid, files } in entries.iter().map(|entry| &**entry) {
+    for ProcessEntry { pid, files } in entries.iter().map(|entry| &**entry) {
         let Some(files) = files else {
             if process::is_alive(*pid) {
                 return None;
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_read_leaves_the_whole_unknown() {
         let mut child = waiting();
-        let hidden = [Arc::new(Entry { pid: child.id(), files: None })];
+        let hidden = [Arc::new(ProcessEntry { pid: child.id(), files: None })];
         assert_eq!(sum(own().unwrap(), &hidden, None), None);
         child.kill().unwrap();
         child.wait().unwrap();

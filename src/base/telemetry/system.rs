@@ -16,7 +16,7 @@ pub struct Cpu {
     /// The maker's name for it; empty if the system does not report it.
     pub model: String,
     /// The instruction set extensions that matter to a model, available or not.
-    pub features: Vec<Feature>,
+    pub features: Vec<CpuFeature>,
     /// Physical cores; `None` if the system does not report them.
     pub physical_cores: Option<usize>,
     /// Logical cores: with hyper-threading two for each physical core.
@@ -35,7 +35,7 @@ pub fn boot_id(root: &Path) -> Option<String> {
 
 /// An instruction set extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Feature {
+pub struct CpuFeature {
     pub name: &'static str,
     /// True if CPU and system support it.
     pub present: bool,
@@ -88,7 +88,7 @@ impl Cpu {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn features(root: &Path) -> Vec<Feature> {
+fn features(root: &Path) -> Vec<CpuFeature> {
     // The standard library does not detect AMX yet; the kernel lists it once it has enabled its registers.
     let info = std::fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
     let flags = info.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
@@ -101,12 +101,12 @@ fn features(root: &Path) -> Vec<Feature> {
         ("AMX-INT8", listed("amx_int8")),
         ("AMX-BF16", listed("amx_bf16")),
     ]
-    .map(|(name, present)| Feature { name, present })
+    .map(|(name, present)| CpuFeature { name, present })
     .into()
 }
 
 #[cfg(target_arch = "aarch64")]
-fn features(_: &Path) -> Vec<Feature> {
+fn features(_: &Path) -> Vec<CpuFeature> {
     use std::arch::is_aarch64_feature_detected;
     [
         ("NEON", is_aarch64_feature_detected!("neon")),
@@ -116,12 +116,12 @@ fn features(_: &Path) -> Vec<Feature> {
         ("BF16", is_aarch64_feature_detected!("bf16")),
         ("SVE", is_aarch64_feature_detected!("sve")),
     ]
-    .map(|(name, present)| Feature { name, present })
+    .map(|(name, present)| CpuFeature { name, present })
     .into()
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn features(_: &Path) -> Vec<Feature> {
+fn features(_: &Path) -> Vec<CpuFeature> {
     Vec::new()
 }
 
@@ -132,7 +132,7 @@ fn affinity(root: &Path) -> Option<String> {
 
 /// The memory of the machine, in bytes. A limit on this process may be lower: [`CgroupLimits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct MachineMemory {
     pub total_bytes: u64,
     /// Memory that can be used without swapping.
     pub available_bytes: u64,
@@ -141,7 +141,7 @@ pub struct Memory {
     pub swap_bytes: u64,
 }
 
-impl Memory {
+impl MachineMemory {
     /// Asks the system; `None` if it does not report the memory.
     pub fn read() -> Option<Self> {
         let mut system = System::new().ok()?;
@@ -199,7 +199,7 @@ mod tests {
         let cpu = Cpu::detect(Path::new("/"));
         assert!(cpu.usable_cores >= 1 && cpu.logical_cores >= cpu.usable_cores);
         assert!(!cpu.has("no such extension"));
-        let memory = Memory::read().unwrap();
+        let memory = MachineMemory::read().unwrap();
         assert!(memory.total_bytes >= memory.available_bytes);
         let disk = Disk::of(&std::env::temp_dir()).unwrap();
         assert!(disk.total_bytes >= disk.available_bytes);

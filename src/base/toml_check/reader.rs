@@ -42,30 +42,30 @@ impl Notes {
 
 /// A value that could not be read.
 #[derive(Debug)]
-pub struct ReadError {
+pub struct TomlReadError {
     pub message: String,
     /// The offset of the value in the text, and its key; those of the document itself are unknown and empty.
     pub at: Option<usize>,
     pub key: String,
 }
 
-impl ReadError {
+impl TomlReadError {
     /// The same error in an entry, if it has no place yet: the innermost one counts.
     fn within(self, (at, key): (usize, String)) -> Self {
         if self.at.is_some() { self } else { Self { at: Some(at), key, ..self } }
     }
 }
 
-impl fmt::Display for ReadError {
+impl fmt::Display for TomlReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for ReadError {}
+impl std::error::Error for TomlReadError {}
 
 // A message never quotes a text that has the wrong type: it may be a secret.
-impl serde::de::Error for ReadError {
+impl serde::de::Error for TomlReadError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self { message: message.to_string(), at: None, key: String::new() }
     }
@@ -112,13 +112,13 @@ fn one_of(known: &[&str]) -> String {
 
 /// A value with its key.
 #[derive(Clone)]
-pub struct Entry<'d> {
+pub struct TomlEntry<'d> {
     value: &'d DeValue<'d>,
     key: String,
     notes: &'d RefCell<Notes>,
 }
 
-impl<'d> Entry<'d> {
+impl<'d> TomlEntry<'d> {
     /// The document itself.
     pub fn root(value: &'d DeValue<'d>, notes: &'d RefCell<Notes>) -> Self {
         Self { value, key: String::new(), notes }
@@ -130,7 +130,7 @@ impl<'d> Entry<'d> {
         key: &str,
         value: &'d Spanned<DeValue<'d>>,
         seed: S,
-    ) -> Result<S::Value, ReadError> {
+    ) -> Result<S::Value, TomlReadError> {
         let (at, is_section) = (value.span().start, value.get_ref().is_table() && !key.starts_with('['));
         let key = within(&self.key, key);
         self.notes.borrow_mut().places.insert(key.clone(), (at, is_section));
@@ -160,16 +160,16 @@ impl<'d> Entry<'d> {
     }
 }
 
-impl<'de> Deserializer<'de> for Entry<'_> {
-    type Error = ReadError;
+impl<'de> Deserializer<'de> for TomlEntry<'_> {
+    type Error = TomlReadError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TomlReadError> {
         match self.value {
             DeValue::String(text) => visitor.visit_str(text),
             DeValue::Boolean(flag) => visitor.visit_bool(*flag),
-            DeValue::Array(array) => visitor.visit_seq(Elements { left: array.iter().enumerate(), array: self }),
+            DeValue::Array(array) => visitor.visit_seq(TomlElements { left: array.iter().enumerate(), array: self }),
             DeValue::Table(_) => visitor.visit_map(self.entries(None)),
-            DeValue::Datetime(_) => Err(ReadError::invalid_type(Unexpected::Other("a date or a time"), &visitor)),
+            DeValue::Datetime(_) => Err(TomlReadError::invalid_type(Unexpected::Other("a date or a time"), &visitor)),
             DeValue::Integer(number) => {
                 let (digits, radix) = (number.as_str(), number.radix());
                 if let Ok(number) = i64::from_str_radix(digits, radix) {
@@ -177,13 +177,13 @@ impl<'de> Deserializer<'de> for Entry<'_> {
                 } else if let Ok(number) = u64::from_str_radix(digits, radix) {
                     visitor.visit_u64(number)
                 } else {
-                    Err(ReadError::invalid_type(Unexpected::Other("a larger number"), &visitor))
+                    Err(TomlReadError::invalid_type(Unexpected::Other("a larger number"), &visitor))
                 }
             }
             // The parser accepts more digits than a float has, and `1e999`.
             DeValue::Float(number) => match number.as_str().parse::<f64>() {
                 Ok(value) if !value.is_infinite() || number.as_str().contains("inf") => visitor.visit_f64(value),
-                _ => Err(ReadError::custom("floating-point number overflowed")),
+                _ => Err(TomlReadError::custom("floating-point number overflowed")),
             },
         }
     }
@@ -193,7 +193,7 @@ impl<'de> Deserializer<'de> for Entry<'_> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, ReadError> {
+    ) -> Result<V::Value, TomlReadError> {
         if self.value.is_table() {
             visitor.visit_map(self.entries(Some(fields)))
         } else {
@@ -202,11 +202,15 @@ impl<'de> Deserializer<'de> for Entry<'_> {
     }
 
     // There is no null in TOML: what is there is something.
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TomlReadError> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, ReadError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, TomlReadError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -216,14 +220,14 @@ impl<'de> Deserializer<'de> for Entry<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, ReadError> {
+    ) -> Result<V::Value, TomlReadError> {
         match self.value {
             DeValue::String(text) => visitor.visit_enum(text.as_ref().into_deserializer()),
             DeValue::Table(table) if table.len() == 1 => {
                 visitor.visit_enum(MapAccessDeserializer::new(self.entries(None)))
             }
-            DeValue::Table(_) => Err(ReadError::custom("expected a table of one entry")),
-            _ => Err(ReadError::custom("expected a string or a table")),
+            DeValue::Table(_) => Err(TomlReadError::custom("expected a table of one entry")),
+            _ => Err(TomlReadError::custom("expected a string or a table")),
         }
     }
 
@@ -233,15 +237,15 @@ impl<'de> Deserializer<'de> for Entry<'_> {
     }
 }
 
-struct Elements<'d> {
-    array: Entry<'d>,
+struct TomlElements<'d> {
+    array: TomlEntry<'d>,
     left: std::iter::Enumerate<std::slice::Iter<'d, Spanned<DeValue<'d>>>>,
 }
 
-impl<'de> SeqAccess<'de> for Elements<'_> {
-    type Error = ReadError;
+impl<'de> SeqAccess<'de> for TomlElements<'_> {
+    type Error = TomlReadError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, ReadError> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, TomlReadError> {
         let mut all = self.left.by_ref().map(|(index, value)| (format!("[{index}]"), value));
         let next = all.find(|(key, _)| !self.array.is_left_out(key));
         next.map(|(key, value)| self.array.read(&key, value, seed)).transpose()
@@ -251,25 +255,25 @@ impl<'de> SeqAccess<'de> for Elements<'_> {
 type KeyValue<'d> = (&'d Spanned<DeString<'d>>, &'d Spanned<DeValue<'d>>);
 
 struct Entries<'d> {
-    table: Entry<'d>,
+    table: TomlEntry<'d>,
     left: std::vec::IntoIter<KeyValue<'d>>,
     /// The entry whose key was read.
     value: Option<KeyValue<'d>>,
 }
 
 impl<'de> MapAccess<'de> for Entries<'_> {
-    type Error = ReadError;
+    type Error = TomlReadError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ReadError> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, TomlReadError> {
         self.value = self.left.next();
         let Some((key, _)) = self.value else { return Ok(None) };
         let name: &str = key.get_ref();
         let read = seed.deserialize(name.into_deserializer());
-        read.map(Some).map_err(|error: ReadError| error.within((key.span().start, within(&self.table.key, name))))
+        read.map(Some).map_err(|error: TomlReadError| error.within((key.span().start, within(&self.table.key, name))))
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ReadError> {
-        let (key, value) = self.value.ok_or_else(|| ReadError::custom("a value is asked for before its key"))?;
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, TomlReadError> {
+        let (key, value) = self.value.ok_or_else(|| TomlReadError::custom("a value is asked for before its key"))?;
         self.table.read(key.get_ref(), value, seed)
     }
 }

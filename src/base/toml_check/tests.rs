@@ -8,7 +8,7 @@ use super::*;
 struct Settings {
     http: Http,
     name: String,
-    rows: Vec<Row>,
+    rows: Vec<TestRow>,
     pairs: Vec<(u8, u8, u8)>,
 }
 
@@ -18,18 +18,18 @@ struct Http {
     listen: Vec<std::net::SocketAddr>,
     #[serde(deserialize_with = "in_range::<1, 16, _, _>")]
     threads: usize,
-    limits: Limits,
+    limits: TestLimits,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Limits {
+struct TestLimits {
     body: u32,
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct TestRow {
     name: String,
     shape: Vec<i64>,
     kind: Option<RowKind>,
@@ -55,7 +55,7 @@ fn a_text_without_mistakes_is_the_value() {
         "name = 'x'\n[http]\nthreads = 3\nlimits.body = 7\n[[rows]]\nname = 'r'\nshape = [1, -1]\nkind = 'output'";
     let settings: Settings = parse("f", text).unwrap();
     assert_eq!((settings.http.threads, settings.http.limits.body), (3, 7));
-    assert_eq!(settings.rows, [Row { name: "r".into(), shape: vec![1, -1], kind: Some(RowKind::Output) }]);
+    assert_eq!(settings.rows, [TestRow { name: "r".into(), shape: vec![1, -1], kind: Some(RowKind::Output) }]);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn the_sections_without_a_wrong_value_are_left() {
 
 #[test]
 fn a_missing_section_has_no_line() {
-    let found = |text| parse::<Row>("f", text).unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let found = |text| parse::<TestRow>("f", text).unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(found("name = 'x'\nkind = 'input'"), ["f: `shape` is missing"]);
     assert_eq!(
         found("name = 1\nshape = 2\n"),
@@ -187,13 +187,13 @@ fn every_entry_has_the_line_where_it_stands() {
 fn problems_of_the_value_come_with_their_lines_once_every_section_could_be_read() {
     let problems = |text: &str| {
         let mut checked = check::<Settings>("f", text);
-        checked.check_value("f", |_| vec![Problem::new("limits.body", "is odd").within("http")]);
+        checked.check_value("f", |_| vec![ValueProblem::new("limits.body", "is odd").within("http")]);
         checked.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(problems("[http]\nlimits.body = 1"), ["f:2: http.limits.body: is odd"]);
     assert_eq!(problems("[http]\n"), ["f:1: http.limits.body: is odd"]);
     assert_eq!(problems("name = 1\nhttp.limits.body = 1"), ["f:1: name: expected a string, got 1"]);
-    assert_eq!(Problem::new("[1].kind", "is odd").within("list").within("a").key, "a.list[1].kind");
+    assert_eq!(ValueProblem::new("[1].kind", "is odd").within("list").within("a").key, "a.list[1].kind");
 }
 
 #[test]

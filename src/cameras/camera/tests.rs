@@ -8,16 +8,16 @@ use super::*;
 
 /// Keeps what is published.
 #[derive(Debug, Default)]
-pub(crate) struct Published(Mutex<Vec<CameraMessage>>);
+pub(crate) struct KeptMessages(Mutex<Vec<CameraMessage>>);
 
-impl Publish for Published {
+impl CameraPublisher for KeptMessages {
     fn publish(&self, message: CameraMessage) -> bool {
         self.0.lock().unwrap().push(message);
         true
     }
 }
 
-impl Published {
+impl KeptMessages {
     /// The events, counts and pictures since the last call, each with the last level of its topic.
     fn take(&self) -> Vec<(String, Value)> {
         self.take_all().into_iter().filter(|(level, _)| !["state", "status"].contains(&level.as_str())).collect()
@@ -35,8 +35,8 @@ impl Published {
     }
 }
 
-fn camera(text: &str) -> (Camera, Arc<Published>) {
-    let published = Arc::new(Published::default());
+fn camera(text: &str) -> (Camera, Arc<KeptMessages>) {
+    let published = Arc::new(KeptMessages::default());
     let config = toml::from_str(&format!("name = 'yard'\n{text}")).unwrap();
     (Camera::new(config, "all", published.clone(), AuditSink::to_nowhere()), published)
 }
@@ -50,11 +50,11 @@ fn object(label: &str, score: f32, x: f64) -> Detection {
     Detection { label: label.to_owned(), score, area, margin: 0.0 }
 }
 
-fn found(detections: &[Detection]) -> Found {
-    Found { detections: detections.to_vec(), ..Found::default() }
+fn found(detections: &[Detection]) -> FoundObjects {
+    FoundObjects { detections: detections.to_vec(), ..FoundObjects::default() }
 }
 
-fn see(camera: &Camera, second: u64, detections: &[Detection]) -> Seen {
+fn see(camera: &Camera, second: u64, detections: &[Detection]) -> LookResult {
     camera.looked_at(blake3::hash(&second.to_le_bytes()), at(second));
     camera.found(blake3::hash(&second.to_le_bytes()), None, (100, 100), found(detections), at(second))
 }
@@ -132,20 +132,20 @@ fn the_model_is_asked_about_new_pictures_and_while_something_is_open() {
         let pixels = (0..100 * 100_u32).flat_map(|at| [if at % 100 < 20 { value } else { 90 }; 3]).collect();
         GrayPicture::of(&ledge_engine::pipeline::image::Rgb8Image::new(100, 100, pixels).unwrap(), size)
     };
-    assert_eq!(camera.judge_bytes(&hash("a"), at(2)), Verdict::AskModel);
+    assert_eq!(camera.judge_bytes(&hash("a"), at(2)), PictureDecision::AskModel);
     camera.found(hash("a"), Some(gray(30)), size, found(&[]), at(0));
-    assert_eq!(camera.judge_bytes(&hash("a"), at(2)), Verdict::Unchanged);
-    assert_eq!(camera.judge_bytes(&hash("b"), at(2)), Verdict::Compare);
-    assert_eq!(camera.judge_picture(&gray(30)), Verdict::Unchanged);
-    assert_eq!(camera.judge_picture(&gray(0)), Verdict::AskModel);
+    assert_eq!(camera.judge_bytes(&hash("a"), at(2)), PictureDecision::Unchanged);
+    assert_eq!(camera.judge_bytes(&hash("b"), at(2)), PictureDecision::Compare);
+    assert_eq!(camera.judge_picture(&gray(30)), PictureDecision::Unchanged);
+    assert_eq!(camera.judge_picture(&gray(0)), PictureDecision::AskModel);
     camera.found(hash("b"), Some(gray(0)), size, found(&[object("person", 0.9, 10.0)]), at(1));
-    assert_eq!(camera.judge_bytes(&hash("c"), at(2)), Verdict::AskModel, "the person may be a mistake");
-    assert_eq!(camera.judge_bytes(&hash("b"), at(2)), Verdict::Unchanged);
+    assert_eq!(camera.judge_bytes(&hash("c"), at(2)), PictureDecision::AskModel, "the person may be a mistake");
+    assert_eq!(camera.judge_bytes(&hash("b"), at(2)), PictureDecision::Unchanged);
     camera.found(hash("c"), Some(gray(0)), size, found(&[object("person", 0.9, 10.0)]), at(2));
-    assert_eq!(camera.judge_bytes(&hash("d"), at(61)), Verdict::Compare);
-    assert_eq!(camera.judge_bytes(&hash("d"), at(62)), Verdict::AskModel, "a minute has passed");
-    assert_eq!(camera.judge_bytes(&hash("c"), at(61)), Verdict::Unchanged, "they are the same bytes");
-    assert_eq!(camera.judge_bytes(&hash("c"), at(62)), Verdict::AskModel, "the model may be another version");
+    assert_eq!(camera.judge_bytes(&hash("d"), at(61)), PictureDecision::Compare);
+    assert_eq!(camera.judge_bytes(&hash("d"), at(62)), PictureDecision::AskModel, "a minute has passed");
+    assert_eq!(camera.judge_bytes(&hash("c"), at(61)), PictureDecision::Unchanged, "they are the same bytes");
+    assert_eq!(camera.judge_bytes(&hash("c"), at(62)), PictureDecision::AskModel, "the model may be another version");
 }
 
 #[test]
@@ -215,11 +215,11 @@ fn a_camera_that_is_failing_is_online_again_when_the_model_answers() {
     let (hash, size) = (blake3::hash(b"a"), (100, 100));
     camera.looked_at(hash, at(0));
     camera.found(hash, None, size, found(&[]), at(0));
-    assert_eq!(camera.judge_bytes(&hash, at(1)), Verdict::Unchanged);
+    assert_eq!(camera.judge_bytes(&hash, at(1)), PictureDecision::Unchanged);
     camera.failed("full".into(), at(1));
-    assert_eq!(camera.judge_bytes(&hash, at(2)), Verdict::Unchanged, "one failure says nothing");
+    assert_eq!(camera.judge_bytes(&hash, at(2)), PictureDecision::Unchanged, "one failure says nothing");
     camera.failed("full".into(), at(2));
-    assert_eq!(camera.judge_bytes(&hash, at(3)), Verdict::AskModel);
+    assert_eq!(camera.judge_bytes(&hash, at(3)), PictureDecision::AskModel);
 }
 
 #[test]

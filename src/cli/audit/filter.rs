@@ -322,11 +322,11 @@ mod tests {
     #[test]
     fn an_action_must_exist() {
         #[derive(Debug, clap::Parser)]
-        struct Command {
+        struct FilterCommand {
             #[command(flatten)]
             filter: FilterArgs,
         }
-        let parse = |action: &str| Command::try_parse_from(["tail", "--action", action]);
+        let parse = |action: &str| FilterCommand::try_parse_from(["tail", "--action", action]);
         for action in ["started", "inference", "log_begun", "stopped"] {
             assert_eq!(parse(action).unwrap().filter.action, [action]);
         }
@@ -342,7 +342,7 @@ mod tests {
             model: Some("m".parse().unwrap()),
             version: None,
             digest: None,
-            outcome: ledge_service::audit_event::inference::Outcome::Ok,
+            outcome: ledge_service::audit_event::inference::CallOutcome::Ok,
             us: 1,
             input: Some(key.of_photograph(b"a photograph")),
             output: None,

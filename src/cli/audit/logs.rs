@@ -8,7 +8,7 @@ use ledge_audit::files::{FilesError, LogFiles, WebLog};
 use ledge_audit::key::AuditKey;
 use ledge_audit::layout::log_folder;
 use ledge_audit::local::{self, LocalLog};
-use ledge_audit::verify::{LogToVerify, Scope};
+use ledge_audit::verify::{LogToVerify, VerifyScope};
 use ledge_base::names::DeviceName;
 use ledge_base::secret::SecretFile;
 use ledge_egress::{TlsFiles, WebAddress};
@@ -45,7 +45,7 @@ pub struct SelectedLogs {
     /// The logs, the oldest first. Never empty.
     pub places: Vec<LogToVerify>,
     /// One log, or all logs of a box.
-    pub scope: Scope,
+    pub scope: VerifyScope,
     /// The source of the keys, in words.
     pub key_from: String,
 }
@@ -122,9 +122,9 @@ pub fn verifier_key(text: &str) -> anyhow::Result<String> {
 const MISSING_LOGS_MAX: usize = 8;
 
 /// The logs of a folder or address: itself, if it is a log, or those of a box in `1`, `2` and so on.
-async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogFiles)>, Scope)> {
+async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogFiles)>, VerifyScope)> {
     if place.checkpoint().await?.is_some() {
-        return Ok((vec![(None, place.clone())], Scope::One));
+        return Ok((vec![(None, place.clone())], VerifyScope::One));
     }
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for generation in 1.. {
@@ -141,7 +141,7 @@ async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogF
     if found.is_empty() {
         bail!("{place} holds no audit log: expected a checkpoint in it, or in 1/ below it");
     }
-    Ok((found, Scope::All))
+    Ok((found, VerifyScope::All))
 }
 
 /// The logs of this box.
@@ -159,7 +159,7 @@ fn own_logs(globals: &Globals) -> anyhow::Result<SelectedLogs> {
     if places.is_empty() {
         bail!("this box has no audit log yet in {}: the first start of the daemon makes it", folder.display());
     }
-    Ok(SelectedLogs { places, scope: Scope::All, key_from: "this box's own key".to_owned() })
+    Ok(SelectedLogs { places, scope: VerifyScope::All, key_from: "this box's own key".to_owned() })
 }
 
 /// This box's verifier key; `None` before the first start.

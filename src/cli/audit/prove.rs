@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use ledge_audit::key::SignedCheckpoint;
-use ledge_audit::proof::{Proof, ProofError};
+use ledge_audit::proof::{InclusionProof, ProofError};
 use ledge_base::durable;
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub struct ProveArgs {
 
 /// The arguments of `ledge audit check`.
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub struct ProofCheckArgs {
     /// The file with the proof.
     #[arg(value_name = "PROOF")]
     pub proof: PathBuf,
@@ -52,7 +52,7 @@ pub fn run(globals: &Globals, args: &ProveArgs, out: &mut Output) -> anyhow::Res
         let note = note.with_context(|| format!("{} has no checkpoint, so no record in it is signed", place.files))?;
         let opened = place.keys.iter().map(|key| SignedCheckpoint::open(&note, key)).reduce(Result::or);
         let checkpoint = opened.context("there is no verifier key for this log")??;
-        Ok::<_, anyhow::Error>(Proof::make(&place.files, &checkpoint, args.seq).await?)
+        Ok::<_, anyhow::Error>(InclusionProof::make(&place.files, &checkpoint, args.seq).await?)
     })??;
     match &args.out {
         Some(path) => {
@@ -65,13 +65,13 @@ pub fn run(globals: &Globals, args: &ProveArgs, out: &mut Output) -> anyhow::Res
 }
 
 /// Runs `check`.
-pub fn check(globals: &Globals, args: &CheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn check(globals: &Globals, args: &ProofCheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let key = match &args.key {
         Some(key) => verifier_key(key)?,
         None => own_key(&globals.load_config()?)?.context("--key is required, because this box has no audit key")?,
     };
     let bytes = std::fs::read(&args.proof).with_context(|| format!("{} cannot be read", args.proof.display()))?;
-    let proof = Proof::parse(&bytes).with_context(|| args.proof.display().to_string())?;
+    let proof = InclusionProof::parse(&bytes).with_context(|| args.proof.display().to_string())?;
 
     let (checkpoint, record) = match proof.check(&key) {
         Ok(checked) => checked,

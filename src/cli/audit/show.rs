@@ -11,7 +11,7 @@ use super::records::{self, LogReader};
 
 /// The arguments of `ledge audit show`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
+pub struct AuditShowArgs {
     #[command(flatten)]
     pub log: LogArgs,
     /// The number of the log, among those of the box [default: the last].
@@ -25,7 +25,7 @@ pub struct ShowArgs {
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &ShowArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &Globals, args: &AuditShowArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let filter = args.filter.resolve(globals)?;
     block_on(async {
         let found = args.log.find_files(globals).await?;

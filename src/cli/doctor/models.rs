@@ -4,14 +4,14 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_models::repository::load_records::{LoadFailure, file};
 use ledge_models::repository::{Repository, RuntimeTrial, TrialLoad};
 
-use super::progress::Progress;
+use super::progress::DoctorProgress;
 use crate::cli::block_on;
 use crate::cli::checks::Check;
 use crate::cli::standalone::standalone;
 use crate::config::Config;
 
 /// Tries every model of the repository in every runtime that its config allows.
-pub fn checks(config: &Config, progress: &Progress) -> Vec<Check> {
+pub fn checks(config: &Config, progress: &DoctorProgress) -> Vec<Check> {
     let name = "models";
     let advice = "put models there, or set repository.path";
     let standalone = standalone(config);

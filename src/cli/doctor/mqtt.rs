@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ledge_mqtt::check::{CheckStep, Finding, Probes};
+use ledge_mqtt::check::{CheckStep, Probes, StepFinding};
 
 use crate::cli::checks::Check;
 use crate::cli::mqtt::check::findings;
@@ -29,7 +29,7 @@ pub fn check(config: &Config) -> Option<Check> {
             Check::ok(name, format!("{granted}; round trip: {trip}{more}"))
         }
         Ok(findings) => {
-            let line = |finding: &Finding| format!("{}: {}", finding.step.as_str(), finding.detail);
+            let line = |finding: &StepFinding| format!("{}: {}", finding.step.as_str(), finding.detail);
             let refused: Vec<_> = findings.iter().filter(|finding| !finding.ok).map(line).collect();
             Check::fail(
                 name,

@@ -7,9 +7,9 @@ use indicatif::ProgressBar;
 use crate::cli::progress;
 
 /// A line on standard error, which is removed at the end. Without a terminal, nothing is written.
-pub struct Progress(ProgressBar);
+pub struct DoctorProgress(ProgressBar);
 
-impl Progress {
+impl DoctorProgress {
     pub fn new() -> Self {
         let bar = progress::bar(None, "{spinner} {wide_msg} {elapsed}");
         bar.enable_steady_tick(Duration::from_millis(200));
@@ -22,7 +22,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for DoctorProgress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

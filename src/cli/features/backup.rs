@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use ledge_base::secret::SecretFile;
 use ledge_features::backup_cipher::{BackupIdentity, BackupRecipient};
 use ledge_features::backup_form::is_encrypted;
-use ledge_features::snapshot::{SnapshotReader, Summary, verify_file};
+use ledge_features::snapshot::{SnapshotReader, SnapshotSize, verify_file};
 use ledge_part::check::size;
 use serde_json::{Value as Json, json};
 
@@ -124,10 +124,14 @@ impl<W: Write> Read for EncryptingTee<W> {
     }
 }
 
-async fn receive_encrypted(daemon: &mut DaemonClient, to: &BackupRecipient, file: File) -> anyhow::Result<Summary> {
+async fn receive_encrypted(
+    daemon: &mut DaemonClient,
+    to: &BackupRecipient,
+    file: File,
+) -> anyhow::Result<SnapshotSize> {
     let (sender, pieces) = mpsc::sync_channel(16);
     let output = to.encrypt(file)?;
-    let writing = std::thread::spawn(move || -> anyhow::Result<Summary> {
+    let writing = std::thread::spawn(move || -> anyhow::Result<SnapshotSize> {
         let mut tee = EncryptingTee { pieces, piece: Bytes::new(), output };
         let mut reader = SnapshotReader::new(BufReader::with_capacity(CHUNK_BYTES, &mut tee))?;
         while reader.next()?.is_some() {}
@@ -164,7 +168,7 @@ fn open_backup(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Box
 }
 
 /// Reads a backup to its end.
-fn verify(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<Summary> {
+fn verify(path: &Path, with: Option<&BackupIdentity>) -> anyhow::Result<SnapshotSize> {
     let mut reader = SnapshotReader::new(open_backup(path, with)?)?;
     while reader.next()?.is_some() {}
     Ok(reader.summary())

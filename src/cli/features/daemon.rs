@@ -31,7 +31,7 @@ pub struct DaemonClient {
 pub struct ViewDeclaration {
     pub name: String,
     pub entities: Vec<String>,
-    pub join_keys: Vec<JoinKey>,
+    pub join_keys: Vec<ListedJoinKey>,
     pub schema: Vec<ColumnDeclaration>,
     pub aggregations: Vec<Json>,
     pub ttl_s: f64,
@@ -39,7 +39,7 @@ pub struct ViewDeclaration {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct JoinKey {
+pub struct ListedJoinKey {
     pub name: String,
     #[serde(deserialize_with = "from_text")]
     pub value_type: ScalarType,

@@ -11,8 +11,8 @@ use serde_json::json;
 use super::backup::receive;
 use super::daemon::DaemonClient;
 use super::new_file::NewFile;
-use super::rows::Columns;
-use super::table::{Format, RowWriter};
+use super::rows::TableColumns;
+use super::table::{RowWriter, RowsFormat};
 use crate::cli::Output;
 
 /// Runs the verb.
@@ -20,14 +20,14 @@ pub async fn run(
     daemon: &mut DaemonClient,
     view: &str,
     path: &Path,
-    format: Option<Format>,
+    format: Option<RowsFormat>,
     force: bool,
     as_json: bool,
     out: &mut Output,
 ) -> anyhow::Result<()> {
-    let format = Format::of(format, path)?;
+    let format = RowsFormat::of(format, path)?;
     let view = daemon.view(view).await?;
-    let columns = Columns { values: view.columns(), time: view.source.timestamp_field.clone() };
+    let columns = TableColumns { values: view.columns(), time: view.source.timestamp_field.clone() };
     let (new, file) = NewFile::create(path, force)?;
     // Fetch the rows as a backup, whose end proves that they are complete.
     let (_received, mut backup) = NewFile::create(&path.with_added_extension("backup"), true)?;
@@ -43,7 +43,7 @@ pub async fn run(
     Ok(())
 }
 
-fn write(view: &str, columns: &Columns, backup: File, mut writer: RowWriter) -> anyhow::Result<u64> {
+fn write(view: &str, columns: &TableColumns, backup: File, mut writer: RowWriter) -> anyhow::Result<u64> {
     let names = columns.values.iter().map(|(name, _)| name.as_str());
     let mut rows = BackupRows::new(BufReader::new(backup), view, names)?;
     let mut count = 0;

@@ -11,8 +11,8 @@ use ledge_features::value::Value;
 use serde_json::{Map, Value as Json, json};
 
 use super::daemon::{DaemonClient, message};
-use super::rows::{Columns, FileRow, FileRows, cell_error};
-use super::table::{self, Format};
+use super::rows::{FileRow, FileRows, TableColumns, cell_error};
+use super::table::{self, RowsFormat};
 use crate::cli::{Output, progress};
 
 /// The number of rows in one request.
@@ -25,14 +25,14 @@ pub async fn run(
     daemon: &mut DaemonClient,
     view: &str,
     path: &Path,
-    format: Option<Format>,
+    format: Option<RowsFormat>,
     as_json: bool,
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let view = daemon.view(view).await?;
-    let columns = Columns { values: view.columns(), time: view.source.timestamp_field.clone() };
+    let columns = TableColumns { values: view.columns(), time: view.source.timestamp_field.clone() };
     let named = || path.display().to_string();
-    let FileRows { rows, left_out } = table::read(Format::of(format, path)?, path, &columns).with_context(named)?;
+    let FileRows { rows, left_out } = table::read(RowsFormat::of(format, path)?, path, &columns).with_context(named)?;
     // Aggregations refuse events that are too late, so their rows are pushed in the order of the file.
     let in_flight = if view.aggregations.is_empty() { REQUESTS_IN_FLIGHT } else { 1 };
 
@@ -71,7 +71,7 @@ pub async fn run(
 /// The checked rows of a file, in batches. The rows before an invalid one are still returned.
 struct Batches<'c> {
     rows: Box<dyn Iterator<Item = anyhow::Result<FileRow>>>,
-    columns: &'c Columns,
+    columns: &'c TableColumns,
     keys: usize,
     /// The error of the row after the last batch.
     error: Option<anyhow::Error>,
@@ -94,7 +94,7 @@ impl Iterator for Batches<'_> {
 }
 
 /// Checks that the cells of a row fit the types of the columns.
-fn check(columns: &Columns, keys: usize, row: &FileRow) -> anyhow::Result<()> {
+fn check(columns: &TableColumns, keys: usize, row: &FileRow) -> anyhow::Result<()> {
     for (at, (cell, (_, kind))) in row.cells.iter().zip(&columns.values).enumerate() {
         let value = Value::from_json(*kind, cell.as_ref().unwrap_or(&Json::Null));
         match value {
@@ -109,7 +109,7 @@ fn check(columns: &Columns, keys: usize, row: &FileRow) -> anyhow::Result<()> {
 async fn push(
     daemon: &mut DaemonClient,
     view: &str,
-    columns: &Columns,
+    columns: &TableColumns,
     batch: &VecDeque<FileRow>,
 ) -> anyhow::Result<u64> {
     let mut frame = Map::new();

@@ -17,7 +17,7 @@ use parquet::record::Field;
 use parquet::schema::types::{Type, TypePtr};
 use serde_json::Value as Json;
 
-use super::rows::{Columns, FileRow, FileRows, cell_error};
+use super::rows::{FileRow, FileRows, TableColumns, cell_error};
 
 /// The number of rows in a row group. They are in memory until the group is written.
 const ROW_GROUP_ROWS: usize = 20_000;
@@ -31,7 +31,7 @@ pub struct ParquetWriter {
 
 impl ParquetWriter {
     /// Creates a writer to a file.
-    pub fn new(file: File, columns: &Columns) -> anyhow::Result<Self> {
+    pub fn new(file: File, columns: &TableColumns) -> anyhow::Result<Self> {
         let fields = columns.values.iter().map(|(name, kind)| column(name, *kind));
         let time = Type::primitive_type_builder(&columns.time, Physical::INT64)
             .with_repetition(Repetition::REQUIRED)
@@ -229,7 +229,7 @@ fn bools(value: &Value, into: &mut Vec<bool>) -> anyhow::Result<()> {
 }
 
 /// Opens a Parquet file of any writer.
-pub fn read(file: File, columns: &Columns) -> anyhow::Result<FileRows> {
+pub fn read(file: File, columns: &TableColumns) -> anyhow::Result<FileRows> {
     let reader = SerializedFileReader::new(file).context("the file is not a readable Parquet file")?;
     let schema = reader.metadata().file_metadata().schema_descr_ptr();
     let mut places = Vec::new();

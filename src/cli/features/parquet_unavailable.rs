@@ -5,7 +5,7 @@ use std::fs::File;
 use anyhow::bail;
 use ledge_features::backup_rows::BackupRow;
 
-use super::rows::{Columns, FileRows};
+use super::rows::{FileRows, TableColumns};
 
 const PARQUET_UNAVAILABLE: &str = "this build of ledge cannot read or write Parquet: use .csv or .jsonl, build it with \
                                    the feature `parquet`, or install a package";
@@ -15,7 +15,7 @@ pub enum ParquetWriter {}
 
 impl ParquetWriter {
     /// Always an error.
-    pub fn new(_: File, _: &Columns) -> anyhow::Result<Self> {
+    pub fn new(_: File, _: &TableColumns) -> anyhow::Result<Self> {
         bail!(PARQUET_UNAVAILABLE)
     }
 
@@ -31,6 +31,6 @@ impl ParquetWriter {
 }
 
 /// Always an error.
-pub fn read(_: File, _: &Columns) -> anyhow::Result<FileRows> {
+pub fn read(_: File, _: &TableColumns) -> anyhow::Result<FileRows> {
     bail!(PARQUET_UNAVAILABLE)
 }

@@ -5,13 +5,13 @@ use serde_json::Value as Json;
 
 /// The columns of a table: join keys, features, and the event time at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Columns {
+pub struct TableColumns {
     pub values: Vec<(String, ValueType)>,
     /// The name of the event time's column.
     pub time: String,
 }
 
-impl Columns {
+impl TableColumns {
     /// The names of all columns.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(|(name, _)| name.as_str()).chain([self.time.as_str()])
@@ -33,7 +33,7 @@ impl Columns {
 pub struct FileRow {
     /// The number of its line, or of the row in a file without lines, from 1.
     pub line: u64,
-    /// A cell for each of [`Columns::names`]; `None` if the file does not have the column.
+    /// A cell for each of [`TableColumns::names`]; `None` if the file does not have the column.
     pub cells: Vec<Option<Json>>,
 }
 
@@ -45,6 +45,6 @@ pub struct FileRows {
 }
 
 /// An error in a cell, with its line and column.
-pub fn cell_error(line: u64, columns: &Columns, at: usize, reason: &str) -> anyhow::Error {
+pub fn cell_error(line: u64, columns: &TableColumns, at: usize, reason: &str) -> anyhow::Error {
     anyhow::anyhow!("line {line}: column '{}': {reason}", columns.names().nth(at).unwrap_or_default())
 }

@@ -13,11 +13,11 @@ use ledge_features::value::{ScalarType, Value, ValueType};
 use serde_json::{Map, Value as Json};
 
 use super::parquet;
-use super::rows::{Columns, FileRow, FileRows, cell_error};
+use super::rows::{FileRow, FileRows, TableColumns, cell_error};
 
 /// The format of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum RowsFormat {
     /// Apache Parquet, with the types of the view.
     Parquet,
     /// Comma-separated values: lists as JSON, bytes in base64, and null is empty.
@@ -26,7 +26,7 @@ pub enum Format {
     Jsonl,
 }
 
-impl Format {
+impl RowsFormat {
     /// The format of --format, or else by the extension of the file.
     pub fn of(option: Option<Self>, path: &Path) -> anyhow::Result<Self> {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
@@ -51,20 +51,20 @@ pub enum RowWriter {
 
 impl RowWriter {
     /// Creates a writer to a file.
-    pub fn new(format: Format, file: File, columns: &Columns) -> anyhow::Result<Self> {
+    pub fn new(format: RowsFormat, file: File, columns: &TableColumns) -> anyhow::Result<Self> {
         Ok(match format {
-            Format::Parquet => Self::Parquet(Box::new(parquet::ParquetWriter::new(file, columns)?)),
-            Format::Csv => {
+            RowsFormat::Parquet => Self::Parquet(Box::new(parquet::ParquetWriter::new(file, columns)?)),
+            RowsFormat::Csv => {
                 let mut writer = csv::Writer::from_writer(file);
                 writer.write_record(columns.names())?;
                 Self::Csv(Box::new(writer))
             }
-            Format::Jsonl => Self::Jsonl(BufWriter::new(file)),
+            RowsFormat::Jsonl => Self::Jsonl(BufWriter::new(file)),
         })
     }
 
     /// Adds a row.
-    pub fn add(&mut self, columns: &Columns, row: BackupRow) -> anyhow::Result<()> {
+    pub fn add(&mut self, columns: &TableColumns, row: BackupRow) -> anyhow::Result<()> {
         match self {
             Self::Parquet(writer) => writer.add(row)?,
             Self::Csv(writer) => {
@@ -132,16 +132,16 @@ pub fn time_of_text(text: &str) -> Json {
 }
 
 /// Opens a file of rows.
-pub fn read(format: Format, path: &Path, columns: &Columns) -> anyhow::Result<FileRows> {
+pub fn read(format: RowsFormat, path: &Path, columns: &TableColumns) -> anyhow::Result<FileRows> {
     let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
     match format {
-        Format::Parquet => parquet::read(file, columns),
-        Format::Csv => read_csv(file, columns),
-        Format::Jsonl => Ok(read_jsonl(file, columns)),
+        RowsFormat::Parquet => parquet::read(file, columns),
+        RowsFormat::Csv => read_csv(file, columns),
+        RowsFormat::Jsonl => Ok(read_jsonl(file, columns)),
     }
 }
 
-fn read_csv(file: impl Read + 'static, columns: &Columns) -> anyhow::Result<FileRows> {
+fn read_csv(file: impl Read + 'static, columns: &TableColumns) -> anyhow::Result<FileRows> {
     let mut reader = csv::Reader::from_reader(file);
     let header = reader.headers().context("the header cannot be read")?.clone();
     let places: Vec<Option<usize>> = header.iter().map(|name| columns.position(name)).collect();
@@ -170,7 +170,7 @@ fn read_csv(file: impl Read + 'static, columns: &Columns) -> anyhow::Result<File
     Ok(FileRows { rows: Box::new(rows), left_out })
 }
 
-fn read_jsonl(file: impl Read + 'static, columns: &Columns) -> FileRows {
+fn read_jsonl(file: impl Read + 'static, columns: &TableColumns) -> FileRows {
     let columns = columns.clone();
     let lines = BufReader::new(file).lines().zip(1..);
     let rows =
@@ -184,9 +184,9 @@ fn read_jsonl(file: impl Read + 'static, columns: &Columns) -> FileRows {
 
 /// A column of each type of value.
 #[cfg(any(test, feature = "fuzzing"))]
-fn every_column() -> Columns {
+fn every_column() -> TableColumns {
     let kinds = ScalarType::ALL.into_iter().flat_map(|kind| [ValueType::Scalar(kind), ValueType::Array(kind)]);
-    Columns { values: kinds.map(|kind| (kind.to_string(), kind)).collect(), time: "event_timestamp".to_owned() }
+    TableColumns { values: kinds.map(|kind| (kind.to_string(), kind)).collect(), time: "event_timestamp".to_owned() }
 }
 
 /// Reads comma-separated values as an import does; true if all rows are accepted. Checks that a value stays the same
@@ -213,7 +213,7 @@ pub fn fuzz_json_lines(data: &[u8]) -> bool {
 
 /// True if there are rows, and all are accepted.
 #[cfg(any(test, feature = "fuzzing"))]
-fn check_rows(reader: FileRows, columns: &Columns) -> bool {
+fn check_rows(reader: FileRows, columns: &TableColumns) -> bool {
     let Ok(rows) = reader.rows.collect::<anyhow::Result<Vec<FileRow>>>() else { return false };
     assert!(rows.is_sorted_by(|one, next| one.line < next.line), "lines are numbered from the first on");
     for row in &rows {

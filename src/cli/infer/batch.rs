@@ -6,16 +6,16 @@ use std::path::Path;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use ledge_protocol::decode::Target;
+use ledge_protocol::decode::ModelTarget;
 use ledge_service::off_thread::blocking;
 use tokio::sync::Semaphore;
 
-use super::calls::{Caller, FileAnswer};
-use super::files::Input;
+use super::calls::{FileAnswer, ModelLocation};
+use super::files::InputFile;
 use super::lines;
-use super::progress::Progress;
-use super::results_file::FileState;
-use super::stop::Stop;
+use super::progress::InferProgress;
+use super::results_file::InputStamp;
+use super::stop::StopSignal;
 
 /// The files read or waiting to be written out, for each call in flight: a slow one holds up the order of the others, and
 /// must not hold up their calls.
@@ -26,11 +26,11 @@ const READ_KIB_MAX: u32 = 256 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// The needs of every call of a run.
-pub struct Batch<'a> {
-    pub caller: &'a Caller,
-    pub target: &'a Target,
-    pub progress: &'a Progress,
-    pub stop: &'a Stop,
+pub struct CallBatch<'a> {
+    pub caller: &'a ModelLocation,
+    pub target: &'a ModelTarget,
+    pub progress: &'a InferProgress,
+    pub stop: &'a StopSignal,
     memory: Semaphore,
     calls: Semaphore,
     in_flight: usize,
@@ -40,17 +40,17 @@ pub struct Batch<'a> {
 pub struct Answered<'a> {
     pub path: &'a Path,
     /// The state of the file when it was read.
-    pub state: Option<FileState>,
+    pub state: Option<InputStamp>,
     pub answer: FileAnswer,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> CallBatch<'a> {
     pub fn new(
-        caller: &'a Caller,
-        target: &'a Target,
+        caller: &'a ModelLocation,
+        target: &'a ModelTarget,
         in_flight: usize,
-        progress: &'a Progress,
-        stop: &'a Stop,
+        progress: &'a InferProgress,
+        stop: &'a StopSignal,
     ) -> Self {
         let memory = Semaphore::new(READ_KIB_MAX as usize);
         Self { caller, target, progress, stop, memory, calls: Semaphore::new(in_flight), in_flight }
@@ -58,13 +58,13 @@ impl<'a> Batch<'a> {
 
     /// The answers to all files, in the order of the files. After a stop, those of the calls in flight. An error is one
     /// of the whole run.
-    pub fn answers(&'a self, inputs: &'a [Input]) -> impl Stream<Item = anyhow::Result<Answered<'a>>> {
+    pub fn answers(&'a self, inputs: &'a [InputFile]) -> impl Stream<Item = anyhow::Result<Answered<'a>>> {
         let answers = stream::iter(inputs).take_while(|_| std::future::ready(!self.stop.is_requested()));
         let answers = answers.map(|input| self.answer(input)).buffered(self.in_flight * WINDOW_PER_CALL);
         answers.filter_map(|answered| std::future::ready(answered.transpose()))
     }
 
-    async fn answer(&self, input: &'a Input) -> anyhow::Result<Option<Answered<'a>>> {
+    async fn answer(&self, input: &'a InputFile) -> anyhow::Result<Option<Answered<'a>>> {
         let path = input.path.as_path();
         if let Some(problem) = &input.problem {
             return Ok(Some(Answered { path, state: None, answer: Err(problem.clone()) }));
@@ -116,12 +116,12 @@ async fn kib(path: &Path) -> u32 {
     u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(1, READ_KIB_MAX)
 }
 
-async fn read(path: &Path) -> Result<(FileState, Bytes), String> {
+async fn read(path: &Path) -> Result<(InputStamp, Bytes), String> {
     let path = path.to_owned();
     let read = blocking(move || -> std::io::Result<_> {
         let file = File::open(path)?;
         // Taken first: what changes while it is read is a change.
-        let state = FileState::from(&file.metadata()?);
+        let state = InputStamp::from(&file.metadata()?);
         let mut content = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
         Ok((state, content))

@@ -15,11 +15,11 @@ use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::Serving;
 use ledge_part::api_error::StatusCode;
 use ledge_protocol::call::{self, BodyKind, InferenceCall};
-use ledge_protocol::decode::Target;
+use ledge_protocol::decode::ModelTarget;
 use serde_json::{Map, Value};
 
-use super::progress::Progress;
-use super::stop::Stop;
+use super::progress::InferProgress;
+use super::stop::StopSignal;
 use crate::cli::features::daemon::message;
 use crate::cli::models::missing::DidYouMean;
 use crate::daemon::Standalone;
@@ -40,12 +40,12 @@ const CALL_TIMEOUT: Duration = Duration::from_mins(70);
 const BREAKS_MAX: u32 = 3;
 
 /// Where the model runs.
-pub enum Caller {
+pub enum ModelLocation {
     Here(Box<Standalone>),
-    Server(Server),
+    Server(RunningServer),
 }
 
-impl Caller {
+impl ModelLocation {
     /// The cores that run inferences, where a server says so.
     pub async fn cores(&self) -> anyhow::Result<Option<usize>> {
         match self {
@@ -55,7 +55,7 @@ impl Caller {
     }
 
     /// The version that answers calls to `target` now.
-    pub async fn version(&self, target: &Target) -> anyhow::Result<ModelVersion> {
+    pub async fn version(&self, target: &ModelTarget) -> anyhow::Result<ModelVersion> {
         match self {
             Self::Here(serving) => Ok(serving.repository().pin(&target.model, target.version)?.version),
             Self::Server(server) => server.version(target).await,
@@ -66,10 +66,10 @@ impl Caller {
     /// one of the whole run.
     pub async fn ask(
         &self,
-        target: &Target,
+        target: &ModelTarget,
         content: Bytes,
-        progress: &Progress,
-        stop: &Stop,
+        progress: &InferProgress,
+        stop: &StopSignal,
     ) -> anyhow::Result<Option<FileAnswer>> {
         match self {
             Self::Here(serving) => Ok(ask_here(serving, target, content, stop).await),
@@ -78,7 +78,7 @@ impl Caller {
     }
 }
 
-async fn ask_here(serving: &Serving, target: &Target, body: Bytes, stop: &Stop) -> Option<FileAnswer> {
+async fn ask_here(serving: &Serving, target: &ModelTarget, body: Bytes, stop: &StopSignal) -> Option<FileAnswer> {
     loop {
         let call = InferenceCall {
             target: target.clone(),
@@ -128,7 +128,7 @@ fn object(body: &[u8]) -> FileAnswer {
 }
 
 /// A running server, and the connections to it that are idle.
-pub struct Server {
+pub struct RunningServer {
     address: DaemonAddress,
     idle: Mutex<Vec<DaemonConnection>>,
     priority: Priority,
@@ -137,14 +137,14 @@ pub struct Server {
 }
 
 /// The reason for a further attempt.
-enum Obstacle {
+enum RetryReason {
     /// The server is there, and has no place for the call.
     Busy { pause: Duration },
     /// The server is not there, or cannot answer any call.
     Unavailable { pause: Duration },
 }
 
-impl Server {
+impl RunningServer {
     /// Connects to the server. Calls of priority batch wait while it is busy, and `patience` at most while it does not
     /// answer; others fail at once.
     pub async fn open(address: DaemonAddress, priority: Priority, patience: Duration) -> anyhow::Result<Self> {
@@ -158,7 +158,7 @@ impl Server {
     }
 
     /// The version asked for, or the highest that is live, which answers by default.
-    async fn version(&self, target: &Target) -> anyhow::Result<ModelVersion> {
+    async fn version(&self, target: &ModelTarget) -> anyhow::Result<ModelVersion> {
         let path = format!("/v2/models/{}{}", target.model, version_path(target));
         let metadata = match self.document(&path).await {
             Ok(metadata) => metadata,
@@ -181,10 +181,10 @@ impl Server {
 
     async fn ask(
         &self,
-        target: &Target,
+        target: &ModelTarget,
         content: Bytes,
-        progress: &Progress,
-        stop: &Stop,
+        progress: &InferProgress,
+        stop: &StopSignal,
     ) -> anyhow::Result<Option<FileAnswer>> {
         let path = format!("/v2/models/{}{}/infer", target.model, version_path(target));
         let waits = self.priority == Priority::Batch;
@@ -202,10 +202,10 @@ impl Server {
                             // A server that has just been started does not know its models yet.
                             was_ready = self.is_ready().await;
                             let pause = if was_ready { Duration::ZERO } else { PAUSE };
-                            (Obstacle::Unavailable { pause }, reason)
+                            (RetryReason::Unavailable { pause }, reason)
                         }
-                        (429, Some(pause)) if waits => (Obstacle::Busy { pause }, reason),
-                        (503, Some(pause)) if waits => (Obstacle::Unavailable { pause }, reason),
+                        (429, Some(pause)) if waits => (RetryReason::Busy { pause }, reason),
+                        (503, Some(pause)) if waits => (RetryReason::Unavailable { pause }, reason),
                         _ => return Ok(Some(Err(reason))),
                     }
                 }
@@ -214,17 +214,19 @@ impl Server {
                     if breaks == BREAKS_MAX {
                         return Ok(Some(Err(format!("{error}, {BREAKS_MAX} times"))));
                     }
-                    (Obstacle::Unavailable { pause: PAUSE }, error.to_string())
+                    (RetryReason::Unavailable { pause: PAUSE }, error.to_string())
                 }
                 Err(error) => return Err(error.into()),
             };
 
             let (pause, since, longest) = match obstacle {
-                Obstacle::Busy { pause } => {
+                RetryReason::Busy { pause } => {
                     lost_since = None;
                     (pause, *busy_since.get_or_insert_with(Instant::now), BUSY_MAX)
                 }
-                Obstacle::Unavailable { pause } => (pause, *lost_since.get_or_insert_with(Instant::now), self.patience),
+                RetryReason::Unavailable { pause } => {
+                    (pause, *lost_since.get_or_insert_with(Instant::now), self.patience)
+                }
             };
             let left = longest.saturating_sub(since.elapsed());
             if left.is_zero() && !pause.is_zero() {
@@ -283,6 +285,6 @@ impl Server {
     }
 }
 
-fn version_path(target: &Target) -> String {
+fn version_path(target: &ModelTarget) -> String {
     target.version.map(|version| format!("/versions/{version}")).unwrap_or_default()
 }

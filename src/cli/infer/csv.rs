@@ -9,15 +9,15 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_protocol::csv_rows::CsvRows;
-use ledge_protocol::decode::Target;
+use ledge_protocol::decode::ModelTarget;
 use ledge_service::off_thread::blocking;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::calls::{Caller, FileAnswer};
-use super::progress::Progress;
-use super::report::Report;
-use super::stop::Stop;
+use super::calls::{FileAnswer, ModelLocation};
+use super::progress::InferProgress;
+use super::report::InferReport;
+use super::stop::StopSignal;
 
 /// The bytes of a file that are read at a time.
 const PIECE_BYTES: usize = 256 << 10;
@@ -30,10 +30,10 @@ pub fn is_csv(path: &Path) -> bool {
 /// The needs of every call of a run.
 #[derive(Clone, Copy)]
 pub struct Calls<'a> {
-    pub caller: &'a Caller,
-    pub target: &'a Target,
-    pub progress: &'a Progress,
-    pub stop: &'a Stop,
+    pub caller: &'a ModelLocation,
+    pub target: &'a ModelTarget,
+    pub progress: &'a InferProgress,
+    pub stop: &'a StopSignal,
     pub in_flight: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct RowCounts {
 pub async fn answer_rows(
     calls: Calls<'_>,
     path: &Path,
-    report: &mut Report<'_>,
+    report: &mut InferReport<'_>,
     counts: &mut RowCounts,
 ) -> anyhow::Result<()> {
     let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -8,7 +8,7 @@ use ledge_engine::pipeline::file_format::FileFormat;
 
 /// A file to run the model on, or a folder below a named one that cannot be read.
 #[derive(Debug)]
-pub struct Input {
+pub struct InputFile {
     pub path: PathBuf,
     /// The reason why it cannot be read, where that is known.
     pub problem: Option<String>,
@@ -16,15 +16,15 @@ pub struct Input {
 
 /// The files to run the model on, in order: those named, and those in the folders named at any depth, sorted.
 #[derive(Debug, Default)]
-pub struct Inputs {
-    pub files: Vec<Input>,
+pub struct InputFiles {
+    pub files: Vec<InputFile>,
     /// Links to folders, which are not followed: a link to a parent folder would never end.
     pub links: Vec<PathBuf>,
     /// The number of other files in the folders, which are not run, by their extensions. Hidden files are not counted.
     left_out: BTreeMap<String, usize>,
 }
 
-impl Inputs {
+impl InputFiles {
     /// Finds the files. The file `output` is none of them.
     pub fn find(paths: &[PathBuf], output: Option<&Path>) -> anyhow::Result<Self> {
         let mut inputs = Self::default();
@@ -39,7 +39,7 @@ impl Inputs {
             } else if output.is_some_and(|output| is_same(path, output)) {
                 bail!("{} is an input and the file of --out: name another file", path.display());
             } else {
-                inputs.files.push(Input { path: path.clone(), problem: None });
+                inputs.files.push(InputFile { path: path.clone(), problem: None });
             }
         }
         Ok(inputs)
@@ -65,13 +65,13 @@ impl Inputs {
                 self.links.push(path);
             } else if path.is_dir() {
                 if let Err(error) = self.walk(&path, output) {
-                    self.files.push(Input { path, problem: Some(format!("cannot read the folder: {error}")) });
+                    self.files.push(InputFile { path, problem: Some(format!("cannot read the folder: {error}")) });
                 }
             // A link without a target is a file that cannot be read.
             } else if (path.is_file() || is_link) && !output.is_some_and(|output| is_same(&path, output)) {
                 // Pictures that Ledge does not read fail with their reason, like damaged ones.
                 if extension == "json" || FileFormat::by_extension(&extension).is_some() {
-                    self.files.push(Input { path, problem: None });
+                    self.files.push(InputFile { path, problem: None });
                 } else if !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
                     *self.left_out.entry(extension).or_default() += 1;
                 }
@@ -109,18 +109,18 @@ mod tests {
         symlink(folder.path(), at("below/round")).unwrap();
         symlink(at("gone"), at("z.jpg")).unwrap();
 
-        let inputs = Inputs::find(&[folder.path().into()], Some(&at("below/../answers.json"))).unwrap();
+        let inputs = InputFiles::find(&[folder.path().into()], Some(&at("below/../answers.json"))).unwrap();
         assert_eq!(inputs.links, [at("below/round")]);
         assert_eq!(inputs.left_out().unwrap(), "1 without an extension, 1 .mp4, 2 .txt");
         let expected = ["a.jpg", "b.PNG", "below/c.json", "below/deeper/d.webp", "below/phone.HEIC", "z.jpg"].map(at);
         assert!(inputs.files.iter().all(|input| input.problem.is_none()));
         assert_eq!(inputs.files.into_iter().map(|input| input.path).collect::<Vec<_>>(), expected);
 
-        let same = Inputs::find(&[at("a.jpg")], Some(&at("a.jpg"))).unwrap_err().to_string();
+        let same = InputFiles::find(&[at("a.jpg")], Some(&at("a.jpg"))).unwrap_err().to_string();
         assert!(same.contains("is an input and the file of --out"), "{same}");
         let empty = at("empty");
         std::fs::create_dir(&empty).unwrap();
-        let refusal = || Inputs::find(std::slice::from_ref(&empty), None).unwrap_err().to_string();
+        let refusal = || InputFiles::find(std::slice::from_ref(&empty), None).unwrap_err().to_string();
         assert!(refusal().ends_with("empty contains no photograph, document or .json file"), "{}", refusal());
         durable::replace(&at("empty/wines.csv"), b"x").unwrap();
         assert!(refusal().ends_with(".json file, only 1 .csv"), "{}", refusal());

@@ -13,22 +13,22 @@ use crate::cli::progress;
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub struct Progress {
+pub struct InferProgress {
     bar: ProgressBar,
     has_terminal: bool,
     started: Instant,
     files: u64,
-    state: Mutex<State>,
+    state: Mutex<ProgressState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProgressState {
     failed: usize,
     last_line: Instant,
     last_note: Option<Instant>,
 }
 
-impl Progress {
+impl InferProgress {
     /// The progress of a run over so many files; one file has none.
     pub fn new(files: usize) -> Self {
         let has_terminal = std::io::stderr().is_terminal();
@@ -40,7 +40,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(500));
         }
         let started = Instant::now();
-        let state = State { failed: 0, last_line: started, last_note: None };
+        let state = ProgressState { failed: 0, last_line: started, last_note: None };
         Self { bar, has_terminal, started, files: files as u64, state: Mutex::new(state) }
     }
 

@@ -4,17 +4,17 @@ use std::io::Write;
 use std::path::Path;
 
 use ledge_engine::pipeline::KINDS;
-use ledge_engine::pipeline::kind::{Kind, Row};
+use ledge_engine::pipeline::kind::{PipelineKind, PrintedRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::batch::Answered;
 use super::calls::FileAnswer;
-use super::results_file::{Line, Origin, ResultsFile};
+use super::results_file::{ResultLine, ResultsFile, ResultsOrigin};
 use crate::cli::Output;
 
 /// The place that answers are written to.
-pub enum Sink {
+pub enum AnswerSink {
     Table {
         /// The width of the column of files, in characters.
         width: usize,
@@ -24,23 +24,23 @@ pub enum Sink {
     Json,
     File {
         results: ResultsFile,
-        origin: Origin,
+        origin: ResultsOrigin,
     },
 }
 
-pub struct Report<'a> {
+pub struct InferReport<'a> {
     pub out: &'a mut Output,
-    pub sink: Sink,
+    pub sink: AnswerSink,
     /// The number of labels to show.
     pub top: usize,
 }
 
-impl Report<'_> {
+impl InferReport<'_> {
     pub fn write(&mut self, answered: Answered<'_>) -> anyhow::Result<()> {
         let Answered { path, state, answer } = answered;
         let file = path.to_string_lossy();
         match &mut self.sink {
-            Sink::Table { width, headed } => {
+            AnswerSink::Table { width, headed } => {
                 let width = *width;
                 // The column without a fixed width is the last one.
                 if !std::mem::replace(headed, true) {
@@ -50,26 +50,26 @@ impl Report<'_> {
                     writeln!(self.out, "{file:<width$} {score:>8} {time:>11}  {text}")?;
                 }
             }
-            Sink::Json => {
+            AnswerSink::Json => {
                 let answer = shortened(answer, self.top);
-                let line = Line { file: &file, state: None, answer: &answer };
+                let line = ResultLine { file: &file, state: None, answer: &answer };
                 writeln!(self.out, "{}", serde_json::to_string(&line)?)?;
             }
-            Sink::File { results, origin } => {
+            AnswerSink::File { results, origin } => {
                 let mut answer = shortened(answer, self.top);
                 origin.add_to(&mut answer);
-                results.write(&Line { file: &file, state: state.as_ref(), answer: &answer })?;
+                results.write(&ResultLine { file: &file, state: state.as_ref(), answer: &answer })?;
             }
         }
         Ok(())
     }
 }
 
-impl Report<'_> {
+impl InferReport<'_> {
     /// Writes the answer to a row of a file; without a number, what is wrong with the file.
     pub fn write_row(&mut self, path: &Path, row: Option<usize>, answer: FileAnswer) -> anyhow::Result<()> {
         let file = path.to_string_lossy();
-        if let Sink::Json = self.sink {
+        if let AnswerSink::Json = self.sink {
             let line = RowLine { file: &file, row, answer: &shortened(answer, self.top) };
             writeln!(self.out, "{}", serde_json::to_string(&line)?)?;
             return Ok(());
@@ -106,14 +106,14 @@ fn shortened(answer: FileAnswer, top: usize) -> Map<String, Value> {
 }
 
 /// Cuts a ranking to its first so many labels. Results that are no ranking, such as detections, stay whole.
-fn shorten(kind: &Kind, result: &mut Value, top: usize) {
+fn shorten(kind: &PipelineKind, result: &mut Value, top: usize) {
     if let Some(ranking) = result.as_array_mut().filter(|_| kind.is_ranked) {
         ranking.truncate(top);
     }
 }
 
 /// The result of a pipeline in an answer, with the pipeline's kind; none in an answer to tensors.
-fn result_of(answer: &mut Map<String, Value>) -> Option<(&'static Kind, &mut Value)> {
+fn result_of(answer: &mut Map<String, Value>) -> Option<(&'static PipelineKind, &mut Value)> {
     let kind = KINDS.iter().find(|kind| answer.contains_key(kind.member))?;
     Some((kind, answer.get_mut(kind.member)?))
 }
@@ -131,7 +131,7 @@ fn rows(answer: FileAnswer, top: usize) -> Vec<(String, String, String)> {
         .map(|time| format!("{time:.1} ms"));
     if let Some((kind, result)) = result_of(&mut answer) {
         shorten(kind, result, top);
-        let rows = (kind.rows)(result).into_iter().enumerate().map(|(rank, Row { score, text })| {
+        let rows = (kind.rows)(result).into_iter().enumerate().map(|(rank, PrintedRow { score, text })| {
             let time = time.clone().filter(|_| rank == 0).unwrap_or_default();
             (score.map(|score| format!("{score:.4}")).unwrap_or_default(), text, time)
         });

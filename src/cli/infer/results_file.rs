@@ -19,30 +19,30 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::files::Input;
+use super::files::InputFile;
 
 /// The beginning of every line.
 const LINE_START: &[u8] = br#"{"file":""#;
 
 /// A line of answers: the file, then the members of its answer.
 #[derive(Debug, Serialize)]
-pub struct Line<'a> {
+pub struct ResultLine<'a> {
     pub file: &'a str,
     /// The state of the file, in the lines of `--out`.
     #[serde(flatten)]
-    pub state: Option<&'a FileState>,
+    pub state: Option<&'a InputStamp>,
     #[serde(flatten)]
     pub answer: &'a Map<String, Value>,
 }
 
 /// The size and the time of a file, which show whether it has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FileState {
+pub struct InputStamp {
     file_bytes: u64,
     file_modified: String,
 }
 
-impl From<&Metadata> for FileState {
+impl From<&Metadata> for InputStamp {
     fn from(metadata: &Metadata) -> Self {
         let modified = metadata.mtime().saturating_mul(1_000_000).saturating_add(metadata.mtime_nsec() / 1000);
         Self { file_bytes: metadata.len(), file_modified: clock::rfc3339_micros(modified) }
@@ -66,14 +66,14 @@ struct WrittenLine<'a> {
 
 /// The origin of all answers of a results file.
 #[derive(Debug, Clone)]
-pub struct Origin {
+pub struct ResultsOrigin {
     pub model: ModelName,
     pub version: ModelVersion,
     /// The number of labels of an answer.
     pub top: usize,
 }
 
-impl Origin {
+impl ResultsOrigin {
     /// Adds itself to the members of a line.
     pub fn add_to(&self, line: &mut Map<String, Value>) {
         line.insert("model_name".into(), self.model.as_str().into());
@@ -92,12 +92,16 @@ pub struct ResultsFile {
 }
 
 /// The number of files with an answer from an earlier run.
-pub type Done = usize;
+pub type AnsweredFiles = usize;
 
 impl ResultsFile {
     /// Opens the file for answers of this origin to `inputs`, and removes from `inputs` the files that it has answers
     /// of. Fails when it is another kind of file, has answers of another origin, or another run writes it.
-    pub fn open(path: &Path, origin: &Origin, inputs: &mut Vec<Input>) -> anyhow::Result<(Self, Done)> {
+    pub fn open(
+        path: &Path,
+        origin: &ResultsOrigin,
+        inputs: &mut Vec<InputFile>,
+    ) -> anyhow::Result<(Self, AnsweredFiles)> {
         // A link stays a link when the file behind it is replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let cannot_open = || format!("cannot open {}", path.display());
@@ -116,9 +120,9 @@ impl ResultsFile {
                 Some("the name is not UTF-8, and a line of --out cannot name it: rename the file".to_owned());
         }
 
-        let mut scan = Scan::new(&path, origin, inputs);
+        let mut scan = ResultsScan::new(&path, origin, inputs);
         let length = scan.read(BufReader::new(&file))?;
-        let Scan { is_done, removed, .. } = scan;
+        let ResultsScan { is_done, removed, .. } = scan;
         let done = is_done.iter().filter(|is_done| **is_done).count();
         let mut is_done = is_done.into_iter();
         inputs.retain(|_| !is_done.next().unwrap_or(false));
@@ -133,7 +137,7 @@ impl ResultsFile {
     }
 
     /// Writes a line, in one piece.
-    pub fn write(&mut self, line: &Line<'_>) -> anyhow::Result<()> {
+    pub fn write(&mut self, line: &ResultLine<'_>) -> anyhow::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         self.file.write_all(&bytes).with_context(|| format!("cannot write to {}", self.path.display()))
@@ -199,11 +203,11 @@ fn lock(file: &File, path: &Path) -> anyhow::Result<()> {
 }
 
 /// A reading of the lines of earlier runs.
-struct Scan<'a> {
+struct ResultsScan<'a> {
     path: &'a Path,
-    origin: &'a Origin,
+    origin: &'a ResultsOrigin,
     version: String,
-    inputs: &'a [Input],
+    inputs: &'a [InputFile],
     by_name: HashMap<Cow<'a, str>, usize>,
     /// The inputs that need no call.
     is_done: Vec<bool>,
@@ -211,8 +215,8 @@ struct Scan<'a> {
     removed: Vec<Range<u64>>,
 }
 
-impl<'a> Scan<'a> {
-    fn new(path: &'a Path, origin: &'a Origin, inputs: &'a [Input]) -> Self {
+impl<'a> ResultsScan<'a> {
+    fn new(path: &'a Path, origin: &'a ResultsOrigin, inputs: &'a [InputFile]) -> Self {
         // A name that is not UTF-8 has lines of errors only, under a name that may be the one of another file.
         let (named, nameless): (Vec<_>, Vec<_>) =
             inputs.iter().enumerate().partition(|(_, input)| input.path.to_str().is_some());
@@ -253,7 +257,7 @@ impl<'a> Scan<'a> {
                  another file, or remove that line"
             ),
         };
-        let Origin { model, top, .. } = self.origin;
+        let ResultsOrigin { model, top, .. } = self.origin;
         if written.model_name != model.as_str() || written.model_version != self.version.as_str() {
             bail!(
                 "{path} has answers of version {} of the model '{}', and this run would add those of version {} of \
@@ -275,9 +279,9 @@ impl<'a> Scan<'a> {
         let Some(&at) = self.by_name.get(&written.file) else { return Ok(true) };
         let (Some(input), Some(is_done)) = (self.inputs.get(at), self.is_done.get_mut(at)) else { return Ok(true) };
         let is_answer = written.error.is_none() && input.problem.is_none() && !*is_done;
-        let now = || std::fs::metadata(&input.path).ok().map(|metadata| FileState::from(&metadata));
+        let now = || std::fs::metadata(&input.path).ok().map(|metadata| InputStamp::from(&metadata));
         let then = written.file_bytes.zip(written.file_modified);
-        let then = then.map(|(file_bytes, file_modified)| FileState { file_bytes, file_modified });
+        let then = then.map(|(file_bytes, file_modified)| InputStamp { file_bytes, file_modified });
         let is_current = is_answer && then.is_some() && then == now();
         *is_done |= is_current;
         Ok(is_current)

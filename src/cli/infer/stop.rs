@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 #[derive(Debug, Default)]
-pub struct Stop(watch::Sender<bool>);
+pub struct StopSignal(watch::Sender<bool>);
 
-impl Stop {
+impl StopSignal {
     pub fn request(&self) {
         self.0.send_replace(true);
     }

@@ -8,13 +8,13 @@ use anyhow::bail;
 use clap::Args;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_models::repository::Sources;
-use ledge_protocol::decode::Target;
+use ledge_models::repository::ModelFolders;
+use ledge_protocol::decode::ModelTarget;
 use serde_json::{Map, Value, json};
 
-use super::labels::{Labels, class};
+use super::labels::{LabelSource, class};
 use super::missing::{self, Elsewhere};
-use crate::cli::infer::{self, files::Inputs};
+use crate::cli::infer::{self, files::InputFiles};
 use crate::cli::standalone::standalone;
 use crate::cli::{Exit, Output};
 use crate::config::Config;
@@ -44,9 +44,9 @@ pub struct EvaluateArgs {
 
 /// Runs the verb. It fails when a file was not answered.
 pub async fn run(config: &Config, args: &EvaluateArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    missing::require(&Sources::of(&config.repository), &args.model, Elsewhere::Root)?;
-    let labels = Labels::read(args.labels.as_deref())?;
-    let mut inputs = Inputs::find(slice::from_ref(&args.folder), None)?.files;
+    missing::require(&ModelFolders::of(&config.repository), &args.model, Elsewhere::Root)?;
+    let labels = LabelSource::read(args.labels.as_deref())?;
+    let mut inputs = InputFiles::find(slice::from_ref(&args.folder), None)?.files;
     let found = inputs.len();
     inputs.retain(|input| input.problem.is_some() || labels.of(&args.folder, &input.path).is_some());
     let unlabelled = found - inputs.len();
@@ -57,7 +57,7 @@ pub async fn run(config: &Config, args: &EvaluateArgs, out: &mut Output) -> anyh
 
     let standalone = standalone(config);
     standalone.repository().load(&args.model, &Principal::Local).await?;
-    let target = Target { model: args.model.clone(), version: args.model_version };
+    let target = ModelTarget { model: args.model.clone(), version: args.model_version };
     let model = standalone.repository().pin(&target.model, target.version)?;
     let version = model.version;
     let names = model.signature.outputs.iter().find_map(|output| model.labels.get(&output.name)).cloned();

@@ -7,14 +7,14 @@ use anyhow::{Context, bail};
 
 /// The source of the labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Labels {
+pub enum LabelSource {
     /// A list, by the path of the file or its name.
     Listed(HashMap<String, String>),
     /// The name of the folder of the file.
     Folders,
 }
 
-impl Labels {
+impl LabelSource {
     /// Reads the list in a file. Without one, folders give the labels.
     pub fn read(list: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = list else { return Ok(Self::Folders) };
@@ -100,13 +100,13 @@ mod tests {
 
     #[test]
     fn a_file_is_found_by_its_path_its_name_or_its_folder() {
-        let listed = Labels::Listed(parse("a/x.jpg,1\ny.jpg,2").unwrap());
-        let of = |labels: &Labels, file: &str| labels.of(Path::new("/images"), Path::new(file));
+        let listed = LabelSource::Listed(parse("a/x.jpg,1\ny.jpg,2").unwrap());
+        let of = |labels: &LabelSource, file: &str| labels.of(Path::new("/images"), Path::new(file));
         assert_eq!(of(&listed, "/images/a/x.jpg").as_deref(), Some("1"));
         assert_eq!(of(&listed, "/images/b/y.jpg").as_deref(), Some("2"));
         assert_eq!(of(&listed, "/images/b/x.jpg"), None);
-        assert_eq!(of(&Labels::Folders, "/images/cat/deep/x.jpg").as_deref(), Some("cat"));
-        assert_eq!(of(&Labels::Folders, "/images/x.jpg"), None);
+        assert_eq!(of(&LabelSource::Folders, "/images/cat/deep/x.jpg").as_deref(), Some("cat"));
+        assert_eq!(of(&LabelSource::Folders, "/images/x.jpg"), None);
     }
 
     #[test]

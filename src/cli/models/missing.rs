@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ledge_base::names::ModelName;
-use ledge_models::repository::Sources;
+use ledge_models::repository::ModelFolders;
 
 /// The most similar names that are shown.
 const SHOWN_MAX: usize = 3;
@@ -30,7 +30,7 @@ pub struct MissingModel {
 }
 
 /// Fails for a model that has no folder in the model repository.
-pub fn require(sources: &Sources, name: &ModelName, elsewhere: Elsewhere) -> Result<(), MissingModel> {
+pub fn require(sources: &ModelFolders, name: &ModelName, elsewhere: Elsewhere) -> Result<(), MissingModel> {
     if sources.folder(name).is_dir() {
         return Ok(());
     }

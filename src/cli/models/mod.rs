@@ -14,10 +14,10 @@ use clap::{Args, Subcommand};
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::backend::Port;
-use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::content::PipelineInput;
 use ledge_models::repository::comparison::{AnswerComparison, ComparisonOptions};
 use ledge_models::repository::model_config::ModelConfig;
-use ledge_models::repository::{Repository, RuntimeTrial, Sources};
+use ledge_models::repository::{ModelFolders, Repository, RuntimeTrial};
 use ledge_models::serving::undeclared_features;
 use ledge_updates::config::RepositoryAddress;
 use serde_json::{Value, json};
@@ -253,7 +253,7 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
 }
 
 async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    missing::require(&Sources::of(&config.repository), name, Elsewhere::Root)?;
+    missing::require(&ModelFolders::of(&config.repository), name, Elsewhere::Root)?;
     let standalone = standalone(config);
     let repository = standalone.repository();
     let registry = load_registry(config)?;
@@ -306,11 +306,11 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
         for reason in undeclared_features(&model, &registry) {
             writeln!(out, "  not declared {reason}")?;
         }
-        let image = model.config.pipeline.takes(Input::Photograph);
+        let image = model.config.pipeline.takes(PipelineInput::Photograph);
         writeln!(out, "  photographs  {}", if image { "yes: JPEG, PNG and WebP" } else { "no" })?;
-        let documents = model.config.pipeline.takes(Input::Document);
+        let documents = model.config.pipeline.takes(PipelineInput::Document);
         writeln!(out, "  documents    {}", if documents { "yes: PDF, TIFF, JPEG, PNG and WebP" } else { "no" })?;
-        let rows = model.config.pipeline.takes(Input::Rows);
+        let rows = model.config.pipeline.takes(PipelineInput::Rows);
         writeln!(out, "  rows         {}", if rows { "yes" } else { "no" })?;
     }
     repository.unload_all(&Principal::Local).await;

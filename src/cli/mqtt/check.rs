@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use ledge_egress::Egress;
-use ledge_mqtt::check::{self, Finding, Probes};
+use ledge_mqtt::check::{self, Probes, StepFinding};
 use ledge_service::audit_event::AuditSink;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use crate::config::Config;
 /// The arguments of `ledge mqtt check`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct CheckArgs {
+pub struct BrokerCheckArgs {
     /// The time limit of the whole check, in seconds.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub timeout: u64,
@@ -33,7 +33,7 @@ Examples:
   ledge mqtt check --set mqtt.broker=mqtt://127.0.0.1:1883 --json";
 
 /// Runs the verb.
-pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(config: &Config, args: &BrokerCheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let Some(broker) = &config.mqtt.broker else {
         bail!("no broker is set: add mqtt.broker = \"mqtt://HOST\" to the configuration");
     };
@@ -51,7 +51,7 @@ pub fn run(config: &Config, args: &CheckArgs, out: &mut Output) -> anyhow::Resul
 }
 
 /// Checks what the broker grants.
-pub fn findings(config: &Config, probes: Probes, limit: Duration) -> anyhow::Result<Vec<Finding>> {
+pub fn findings(config: &Config, probes: Probes, limit: Duration) -> anyhow::Result<Vec<StepFinding>> {
     let topics = topics::topics(config)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
@@ -61,7 +61,7 @@ pub fn findings(config: &Config, probes: Probes, limit: Duration) -> anyhow::Res
     Ok(block_on(check::check(&config.mqtt, &topics, &heard, &egress, probes, limit))?)
 }
 
-fn line(finding: &Finding) -> Check {
+fn line(finding: &StepFinding) -> Check {
     let status = match (finding.ok, finding.untested) {
         (true, false) => Status::Ok,
         (true, true) => Status::Warn,

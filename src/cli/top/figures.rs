@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 pub struct Scrape {
     at: Instant,
     /// Figures without a model.
-    service: Samples,
+    service: MetricSamples,
     /// By model and version.
-    models: BTreeMap<(String, String), Samples>,
+    models: BTreeMap<(String, String), MetricSamples>,
 }
 
 #[derive(Debug, Default)]
-struct Samples(Vec<Sample>);
+struct MetricSamples(Vec<MetricSample>);
 
 #[derive(Debug)]
-struct Sample {
+struct MetricSample {
     /// The metric's name, without `ledge_`.
     name: String,
     /// Without control characters: the server may not be trusted, and a name must not move the cursor.
@@ -33,10 +33,10 @@ struct Sample {
 impl Scrape {
     /// Reads Prometheus's text format or OpenMetrics.
     pub fn parse(text: &str, at: Instant) -> anyhow::Result<Self> {
-        let mut scrape = Self { at, service: Samples::default(), models: BTreeMap::new() };
+        let mut scrape = Self { at, service: MetricSamples::default(), models: BTreeMap::new() };
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
             let wrong = || format!("this is not a line of metrics: {:?}", line.chars().take(80).collect::<String>());
-            let sample = Sample::parse(line).with_context(wrong)?;
+            let sample = MetricSample::parse(line).with_context(wrong)?;
             let samples = match sample.labels.get("model") {
                 Some(model) => {
                     let version = sample.labels.get("version").cloned().unwrap_or_default();
@@ -90,7 +90,7 @@ impl Scrape {
     }
 }
 
-impl Sample {
+impl MetricSample {
     /// Reads `name{label="value",...} value`; what follows is left out.
     fn parse(line: &str) -> Option<Self> {
         let (name, mut rest) = line.split_at(line.find(['{', ' ']).filter(|end| *end > 0)?);
@@ -112,8 +112,8 @@ impl Sample {
     }
 }
 
-impl Samples {
-    fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
+impl MetricSamples {
+    fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a MetricSample> {
         self.0.iter().filter(move |sample| sample.name == name)
     }
 
@@ -123,7 +123,7 @@ impl Samples {
 
     /// The sum of a counter, of one outcome where that is not empty.
     fn sum(&self, name: &str, outcome: &str) -> f64 {
-        let is_meant = |sample: &&Sample| {
+        let is_meant = |sample: &&MetricSample| {
             outcome.is_empty() || sample.labels.get("outcome").is_some_and(|its_outcome| its_outcome == outcome)
         };
         self.named(name).filter(is_meant).map(|sample| sample.value).sum()
@@ -315,7 +315,7 @@ other_threads 9
 
     #[test]
     fn labels_lose_their_escapes_and_what_moves_the_cursor() {
-        let sample = Sample::parse("x{a=\"\\\\ \\\"}, b=\u{1b}[2J\",le=\"+Inf\"} +Inf 1700000000").unwrap();
+        let sample = MetricSample::parse("x{a=\"\\\\ \\\"}, b=\u{1b}[2J\",le=\"+Inf\"} +Inf 1700000000").unwrap();
         assert_eq!((&*sample.labels["a"], &*sample.labels["le"]), ("\\ \"}, b=[2J", "+Inf"));
         assert!(sample.value.is_infinite());
     }

@@ -9,9 +9,9 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use ledge_updates::artifact::{Artifact, InvalidTarget};
 use ledge_updates::handle::UpdateOrder;
 use ledge_updates::status_report::UpdatesReport;
-use ledge_updates::subject::{InvalidTarget, Subject};
 use serde_json::json;
 
 use super::features::daemon::DaemonClient;
@@ -142,8 +142,8 @@ pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Re
 }
 
 /// Parses a subject; a bare name is a model's.
-fn parse_subject(text: &str) -> Result<Subject, InvalidTarget> {
-    if text.contains('/') { text.parse() } else { Ok(Subject::model(text.parse()?)) }
+fn parse_subject(text: &str) -> Result<Artifact, InvalidTarget> {
+    if text.contains('/') { text.parse() } else { Ok(Artifact::model(text.parse()?)) }
 }
 
 fn show_report(

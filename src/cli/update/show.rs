@@ -102,9 +102,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct OutputCapture(Arc<Mutex<Vec<u8>>>);
+    struct ShownOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for OutputCapture {
+    impl std::io::Write for ShownOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn shown(show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>, report: &UpdatesReport) -> String {
-        let written = OutputCapture::default();
+        let written = ShownOutput::default();
         show(report, &mut Output::to(written.clone())).unwrap();
         let written = written.0.lock().unwrap().clone();
         String::from_utf8(written).unwrap()

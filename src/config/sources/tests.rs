@@ -13,8 +13,8 @@ impl Root {
         Self(folder)
     }
 
-    fn sources(&self, environment: &[(&str, &str)], set: &[&str]) -> Sources {
-        Sources {
+    fn sources(&self, environment: &[(&str, &str)], set: &[&str]) -> ConfigSources {
+        ConfigSources {
             root: Some(self.0.path().to_owned()),
             file: None,
             environment: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
@@ -376,7 +376,7 @@ fn paths_are_relative_to_the_root() {
 #[test]
 fn a_file_alone_makes_its_folder_the_root() {
     let root = Root::new("");
-    let sources = Sources { file: Some(root.0.path().join("ledge.toml")), ..Sources::default() };
+    let sources = ConfigSources { file: Some(root.0.path().join("ledge.toml")), ..ConfigSources::default() };
     assert_eq!(Config::load(&sources).unwrap().state.path, root.0.path());
 }
 
@@ -394,7 +394,7 @@ fn the_package_has_its_own_places() {
 fn a_file_or_root_that_was_asked_for_must_be_there() {
     let root = Root::new("");
     let missing = root.0.path().join("missing");
-    let sources = Sources { root: Some(missing.clone()), file: Some(missing), ..Sources::default() };
+    let sources = ConfigSources { root: Some(missing.clone()), file: Some(missing), ..ConfigSources::default() };
     let found: Vec<String> = sources.load().unwrap_err().iter().map(ToString::to_string).collect();
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[1].ends_with("missing: cannot be read: No such file or directory (os error 2)"), "{found:?}");

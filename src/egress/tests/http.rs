@@ -4,17 +4,17 @@ use std::future::poll_fn;
 use std::sync::atomic::AtomicUsize;
 
 use super::super::http::{HttpClient, HttpDownload, HttpError, HttpSettings};
-use super::tls::{Authority, modern};
+use super::tls::{TestAuthority, modern};
 use super::*;
 
 /// The connections and requests that a server saw.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct SeenRequests {
     connections: AtomicUsize,
     requests: Mutex<Vec<String>>,
 }
 
-impl Seen {
+impl SeenRequests {
     pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -25,9 +25,9 @@ impl Seen {
 }
 
 /// A server that answers the requests of each connection with `answers` in turn, then closes it if it `closes`.
-pub(super) async fn server(answers: &'static [&'static str], closes: bool) -> (HostPort, Arc<Seen>) {
+pub(super) async fn server(answers: &'static [&'static str], closes: bool) -> (HostPort, Arc<SeenRequests>) {
     let (listener, port) = listener().await;
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(SeenRequests::default());
     let noted = seen.clone();
     #[expect(clippy::disallowed_methods, reason = "it ends with the runtime of the test")]
     tokio::spawn(async move {
@@ -46,7 +46,7 @@ async fn converse(
     stream: &mut (impl AsyncRead + tokio::io::AsyncWrite + Unpin),
     answers: &[&str],
     closes: bool,
-    seen: &Seen,
+    seen: &SeenRequests,
 ) {
     for answer in answers {
         let Some(request) = head(stream).await else { return };
@@ -249,7 +249,7 @@ async fn both_the_proxy_and_the_server_behind_it_have_to_be_allowed() {
 
 #[tokio::test]
 async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     // Only the proxy knows where this name leads.
     let acceptor = modern(&authority.issue("files.invalid"), Some(&authority));
     let (listener, port) = listener().await;
@@ -263,7 +263,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
     };
     let client = HttpClient::new(egress.clone(), settings);
 
-    let seen = Seen::default();
+    let seen = SeenRequests::default();
     let serving = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let connect = head(&mut stream).await.unwrap();

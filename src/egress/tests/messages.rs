@@ -1,7 +1,7 @@
 //! Tests against servers on loopback that take messages.
 
 use super::super::MessageStream;
-use super::tls::{Authority, modern};
+use super::tls::{TestAuthority, modern};
 use super::*;
 
 const SYSLOG: Purpose = Purpose::LiveCopy("syslog");
@@ -59,7 +59,7 @@ async fn who_may_not_get_the_audit_log_is_not_connected_to() {
 
 #[tokio::test]
 async fn messages_go_encrypted_and_a_refused_certificate_is_told_in_words() {
-    let (authority, foreign) = (Authority::new(), Authority::new());
+    let (authority, foreign) = (TestAuthority::new(), TestAuthority::new());
     let acceptor = modern(&authority.issue("127.0.0.1"), Some(&authority));
     for (clients, is_known) in [(&authority, true), (&foreign, false)] {
         let settings = authority.with_identity(clients);

@@ -18,7 +18,7 @@ use super::super::tls::CertificateTime;
 use super::*;
 
 /// A CA, and the folder of its files.
-pub(super) struct Authority {
+pub(super) struct TestAuthority {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -30,7 +30,7 @@ pub(super) struct Identity {
     key: String,
 }
 
-impl Authority {
+impl TestAuthority {
     pub(super) fn new() -> Self {
         Self::named("Test CA")
     }
@@ -70,7 +70,7 @@ impl Authority {
     }
 
     /// As [`Self::trusting`], with a client certificate of `issuer`.
-    pub(super) fn with_identity(&self, issuer: &Authority) -> TlsSettings {
+    pub(super) fn with_identity(&self, issuer: &TestAuthority) -> TlsSettings {
         let client = issuer.issue("box-7");
         TlsSettings {
             certificate: Some(self.file("client.pem", &client.certificate)),
@@ -83,7 +83,7 @@ impl Authority {
 /// A server with `identity`, which asks for client certificates of `clients` if there is one.
 fn server(
     identity: &Identity,
-    clients: Option<&Authority>,
+    clients: Option<&TestAuthority>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> TlsAcceptor {
     let provider = Arc::new(default_provider());
@@ -102,7 +102,7 @@ fn server(
     Arc::new(builder.with_single_cert(chain, key).unwrap()).into()
 }
 
-pub(super) fn modern(identity: &Identity, clients: Option<&Authority>) -> TlsAcceptor {
+pub(super) fn modern(identity: &Identity, clients: Option<&TestAuthority>) -> TlsAcceptor {
     server(identity, clients, &[&version::TLS13])
 }
 
@@ -131,7 +131,7 @@ fn assert_says<T>(result: Result<T, EgressError>, expected: &str) {
 
 #[tokio::test]
 async fn a_private_ca_is_trusted_when_it_is_named() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     for (host, versions) in [("localhost", &version::TLS13), ("127.0.0.1", &version::TLS12)] {
         let acceptor = server(&authority.issue(host), None, &[versions]);
         let (link, served) = shake(host, authority.trusting(), &acceptor).await;
@@ -153,9 +153,9 @@ async fn a_private_ca_is_trusted_when_it_is_named() {
 
 #[tokio::test]
 async fn a_foreign_ca_is_refused_by_the_name_of_the_file() {
-    let own = Authority::new();
+    let own = TestAuthority::new();
     // The second one is as if the CA had been created again: its name is the same.
-    for foreign in [Authority::named("Another CA"), Authority::new()] {
+    for foreign in [TestAuthority::named("Another CA"), TestAuthority::new()] {
         let acceptor = modern(&foreign.issue("localhost"), None);
         let (link, served) = shake("localhost", own.trusting(), &acceptor).await;
         assert!(served.is_err());
@@ -171,7 +171,7 @@ async fn a_foreign_ca_is_refused_by_the_name_of_the_file() {
 
 #[tokio::test]
 async fn a_renewed_file_counts_at_the_next_connection() {
-    let (old, new) = (Authority::new(), Authority::new());
+    let (old, new) = (TestAuthority::new(), TestAuthority::new());
     let settings = old.trusting();
     let acceptor = modern(&new.issue("localhost"), None);
     assert!(shake("localhost", settings.clone(), &acceptor).await.0.is_err());
@@ -181,7 +181,7 @@ async fn a_renewed_file_counts_at_the_next_connection() {
 
 #[tokio::test]
 async fn a_certificate_for_another_name_or_another_time_is_refused() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let refused = async |identity: Identity, expected: &str| {
         let (link, _) = shake("localhost", authority.trusting(), &modern(&identity, None)).await;
         assert_says(link, expected);
@@ -203,7 +203,7 @@ async fn a_certificate_for_another_name_or_another_time_is_refused() {
 async fn a_clock_at_1970_is_not_believed_when_it_is_known_to_be_later() {
     static UNAWARE: Floor = Floor::new();
     static AWARE: Floor = Floor::new();
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     let shaken = async |from_ms: u64, floor: &'static Floor| {
         let from = epoch + Duration::from_millis(from_ms);
@@ -227,7 +227,7 @@ async fn a_clock_at_1970_is_not_believed_when_it_is_known_to_be_later() {
 
 #[tokio::test]
 async fn a_client_certificate_is_shown_when_the_server_wants_one() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     for versions in [&version::TLS13, &version::TLS12] {
         let acceptor = server(&authority.issue("localhost"), Some(&authority), &[versions]);
         let (link, served) = shake("localhost", authority.with_identity(&authority), &acceptor).await;
@@ -238,7 +238,7 @@ async fn a_client_certificate_is_shown_when_the_server_wants_one() {
 
 #[tokio::test]
 async fn a_client_certificate_that_is_missing_or_foreign_is_told_at_the_first_answer() {
-    let (authority, foreign) = (Authority::new(), Authority::new());
+    let (authority, foreign) = (TestAuthority::new(), TestAuthority::new());
     let acceptor = modern(&authority.issue("localhost"), Some(&authority));
     let refused = format!(
         "the server does not accept the client certificate in {}/client.pem",
@@ -263,7 +263,7 @@ async fn a_client_certificate_that_is_missing_or_foreign_is_told_at_the_first_an
 
 #[tokio::test]
 async fn a_server_without_tls_is_told_in_words() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let answers: [(&[u8], &str); 2] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the server does not speak TLS on this port"),
         (b"", "does it speak TLS"),
@@ -288,7 +288,7 @@ async fn a_server_that_says_nothing_is_given_up() {
     let (listener, port) = listener().await;
     let audit = AuditSink::to_nowhere();
     let egress = Egress::with_timeout(&EgressConfig::default(), audit, Duration::from_secs(2));
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let to = Destination { host: "127.0.0.1".into(), port, tls: Some(authority.trusting()) };
     let (link, _open) = tokio::join!(egress.connect(&to, Purpose::Mqtt), listener.accept());
     assert_says(link, "the TLS handshake timed out");
@@ -296,7 +296,7 @@ async fn a_server_that_says_nothing_is_given_up() {
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_named_and_nothing_is_connected() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let good = authority.with_identity(&authority);
     let (missing, empty) = (SecretFile::Path("/nonexistent/ca.pem".into()), authority.file("empty", "no PEM"));
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -326,7 +326,7 @@ async fn files_that_cannot_be_used_are_named_and_nothing_is_connected() {
 
 #[tokio::test]
 async fn a_cancelled_flush_loses_nothing_over_tls_either() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let acceptor = modern(&authority.issue("127.0.0.1"), None);
     let listener = narrow_listener();
     let port = listener.local_addr().unwrap().port();
@@ -342,7 +342,7 @@ async fn a_cancelled_flush_loses_nothing_over_tls_either() {
 #[tokio::test]
 async fn a_pinned_certificate_is_accepted_whatever_it_says_and_no_other_is() {
     // As cameras sign their own: a CA, for no name, long expired.
-    let own = Authority::new();
+    let own = TestAuthority::new();
     let odd = |params: &mut CertificateParams| {
         params.subject_alt_names.clear();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -223,7 +223,7 @@ fn write(message: &mut Vec<u8>, number: u32, content: &[u8]) {
 }
 
 /// One field of a message, as it is in the file.
-struct Field<'a> {
+struct OnnxField<'a> {
     number: u32,
     /// With its key.
     whole: &'a [u8],
@@ -232,7 +232,7 @@ struct Field<'a> {
 }
 
 /// The fields of a message. `None` for bytes that are none, and for groups, which no ONNX file has.
-fn fields(bytes: &[u8]) -> Option<Vec<Field<'_>>> {
+fn fields(bytes: &[u8]) -> Option<Vec<OnnxField<'_>>> {
     let (mut rest, mut fields) = (bytes, Vec::new());
     while !rest.is_empty() {
         let start = rest;
@@ -252,7 +252,7 @@ fn fields(bytes: &[u8]) -> Option<Vec<Field<'_>>> {
         };
         rest = rest.get(skipped..)?;
         let whole = start.get(..start.len() - rest.len())?;
-        fields.push(Field { number, whole, content });
+        fields.push(OnnxField { number, whole, content });
     }
     Some(fields)
 }

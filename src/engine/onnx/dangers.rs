@@ -12,10 +12,10 @@ use ledge_base::tensor::DataType;
 use super::domains::without_alias;
 use super::tensor::{Bounds, TensorProto, bound};
 use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto};
-use crate::backend::{Dangers, Divisor, Format, Runtime};
+use crate::backend::{Dangers, Divisor, ModelFormat, Runtime};
 use crate::files::shortened;
 use crate::operators::{self, Operand};
-use crate::values::{self, Numbers};
+use crate::values::{self, NumberFacts};
 
 /// Inputs whose integers are small by their nature, whatever their callers send: texts as tokens.
 const SMALL_INPUTS: [&str; 6] =
@@ -32,10 +32,10 @@ const DEPTH_MAX: usize = 40;
 
 /// The known facts about a value.
 #[derive(Debug, Clone, Copy, Default)]
-struct Value<'a> {
+struct ValueFacts<'a> {
     /// Set if its numbers come from a caller, not only its shape.
     from_caller: bool,
-    numbers: Numbers,
+    numbers: NumberFacts,
     /// The input with the same numbers.
     input: Option<&'a str>,
     /// The same, if no cast is in between.
@@ -48,9 +48,9 @@ struct Value<'a> {
     dims: Option<&'a [i64]>,
 }
 
-impl Value<'_> {
+impl ValueFacts<'_> {
     fn of(datatype: Option<DataType>) -> Self {
-        Self { numbers: Numbers::of(datatype), ..Self::default() }
+        Self { numbers: NumberFacts::of(datatype), ..Self::default() }
     }
 
     fn of_weight(tensor: &TensorProto) -> Self {
@@ -58,10 +58,10 @@ impl Value<'_> {
     }
 
     fn of_constant(datatype: Option<DataType>, bounds: Option<Bounds>) -> Self {
-        let any = Numbers::of(datatype);
+        let any = NumberFacts::of(datatype);
         let numbers = match bounds {
             Some(bounds) if bounds.low.is_finite() && bounds.high.is_finite() => {
-                Numbers { is_single: any.is_single || bounds.is_single, ..any.within(bounds.low, bounds.high) }
+                NumberFacts { is_single: any.is_single || bounds.is_single, ..any.within(bounds.low, bounds.high) }
             }
             _ => any,
         };
@@ -101,14 +101,14 @@ fn datatype_of(kind: Option<&TypeProto>) -> Option<DataType> {
 
 /// The values that a graph can use, by name: its own last, after those of the graphs around it.
 #[derive(Debug, Default)]
-struct Scopes<'a>(Vec<HashMap<&'a str, Value<'a>>>);
+struct Scopes<'a>(Vec<HashMap<&'a str, ValueFacts<'a>>>);
 
 impl<'a> Scopes<'a> {
-    fn get(&self, name: &str) -> Value<'a> {
+    fn get(&self, name: &str) -> ValueFacts<'a> {
         self.0.iter().rev().find_map(|scope| scope.get(name)).copied().unwrap_or_default()
     }
 
-    fn insert(&mut self, name: &'a str, value: Value<'a>) {
+    fn insert(&mut self, name: &'a str, value: ValueFacts<'a>) {
         if let Some(scope) = self.0.last_mut() {
             scope.insert(name, value);
         }
@@ -146,7 +146,7 @@ pub(super) fn find(model: &ModelProto) -> Dangers {
 /// True when all large integers of callers are small by their nature.
 fn has_small_inputs(model: &ModelProto, rows: &[(String, i64)]) -> bool {
     let inputs = model.graph.iter().flat_map(|graph| &graph.input);
-    let mut large = inputs.filter(|input| Numbers::of(datatype_of(input.r#type.as_ref())).is_signed());
+    let mut large = inputs.filter(|input| NumberFacts::of(datatype_of(input.r#type.as_ref())).is_signed());
     large.all(|input| SMALL_INPUTS.contains(&input.name.as_str()) || rows.iter().any(|(name, _)| *name == input.name))
 }
 
@@ -196,7 +196,7 @@ struct GraphWalk<'a> {
 
 impl<'a> GraphWalk<'a> {
     /// Follows a graph, which can use the values `known` of the graphs around it. Returns its outputs.
-    fn graph(&mut self, graph: &'a GraphProto, known: &mut Scopes<'a>) -> Vec<Value<'a>> {
+    fn graph(&mut self, graph: &'a GraphProto, known: &mut Scopes<'a>) -> Vec<ValueFacts<'a>> {
         if self.depth >= DEPTH_MAX {
             self.refuse_all("its functions and graphs are nested too deep to be checked");
             return Vec::new();
@@ -207,12 +207,12 @@ impl<'a> GraphWalk<'a> {
         for input in &graph.input {
             let name = is_main.then_some(input.name.as_str());
             let numbers = self.of_caller(name, datatype_of(input.r#type.as_ref()));
-            let value = Value { from_caller: true, numbers, input: name, uncast: name, ..Value::default() };
+            let value = ValueFacts { from_caller: true, numbers, input: name, uncast: name, ..ValueFacts::default() };
             known.insert(&input.name, value);
         }
         // Initializers come after inputs, because one may be the default of an input.
         for weight in &graph.initializer {
-            known.insert(&weight.name, Value { dims: Some(&weight.dims), ..Value::of_weight(weight) });
+            known.insert(&weight.name, ValueFacts { dims: Some(&weight.dims), ..ValueFacts::of_weight(weight) });
         }
         let stated = graph
             .value_info
@@ -226,9 +226,9 @@ impl<'a> GraphWalk<'a> {
     }
 
     /// The numbers of an input of callers, or of a graph within another.
-    fn of_caller(&self, input: Option<&str>, datatype: Option<DataType>) -> Numbers {
-        let Some((runtime, bits)) = self.compared else { return Numbers::of(datatype) };
-        let numbers = Numbers::of_caller(datatype, runtime, bits);
+    fn of_caller(&self, input: Option<&str>, datatype: Option<DataType>) -> NumberFacts {
+        let Some((runtime, bits)) = self.compared else { return NumberFacts::of(datatype) };
+        let numbers = NumberFacts::of_caller(datatype, runtime, bits);
         let rows = self.rows.iter().filter(|(name, _)| runtime == Runtime::OpenVino && Some(name.as_str()) == input);
         rows.fold(numbers, |numbers, (_, rows)| numbers.within(-bound((*rows).into()), bound((*rows).into()) - 1.0))
     }
@@ -238,9 +238,9 @@ impl<'a> GraphWalk<'a> {
         for node in nodes {
             let value = |name: &'a String| {
                 let known = known.get(name);
-                Value { shaped_as: known.shaped_as.or(Some(name)), ..known }
+                ValueFacts { shaped_as: known.shaped_as.or(Some(name)), ..known }
             };
-            let inputs: Vec<Value> = node.input.iter().map(value).collect();
+            let inputs: Vec<ValueFacts> = node.input.iter().map(value).collect();
             let input = |position: usize| inputs.get(position).copied().unwrap_or_default();
 
             let function = self.functions.get(&(without_alias(&node.domain), node.op_type.as_str())).copied();
@@ -255,7 +255,7 @@ impl<'a> GraphWalk<'a> {
             self.found.rows.extend(rows(node, input).filter(|(_, rows)| *rows > 0));
             self.found.widths.extend(width(node, input).filter(|(_, width)| *width > 0));
 
-            let mut inner: Vec<Vec<Value>> = Vec::new();
+            let mut inner: Vec<Vec<ValueFacts>> = Vec::new();
             for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
                 self.found.has_control_flow = true;
                 inner.push(self.graph(graph, known));
@@ -265,7 +265,7 @@ impl<'a> GraphWalk<'a> {
             }
 
             let from_caller = inputs.iter().any(|value| value.from_caller);
-            let numbers: Vec<Numbers> = inputs.iter().map(|value| value.numbers).collect();
+            let numbers: Vec<NumberFacts> = inputs.iter().map(|value| value.numbers).collect();
             let operator = operator(node);
             for (position, name) in node.output.iter().enumerate() {
                 let value = if inner.is_empty() {
@@ -291,9 +291,9 @@ impl<'a> GraphWalk<'a> {
                 } else {
                     // A subgraph may use values that are not among the node's inputs. In a loop its outputs come after
                     // a condition, so one integer among them makes all count as integers.
-                    let of = |value: &Value<'_>| value.is_integer().then_some(value.numbers.datatype)?;
+                    let of = |value: &ValueFacts<'_>| value.is_integer().then_some(value.numbers.datatype)?;
                     let datatype = inner.iter().flatten().find_map(of);
-                    Value { from_caller: true, numbers: self.of_caller(None, datatype), ..Value::default() }
+                    ValueFacts { from_caller: true, numbers: self.of_caller(None, datatype), ..ValueFacts::default() }
                 };
                 known.insert(name, value);
             }
@@ -305,7 +305,7 @@ impl<'a> GraphWalk<'a> {
     }
 
     /// Compares the numbers of `node` with those that the runtime computes right.
-    fn compare(&mut self, (operator, node): (&str, &NodeProto), inputs: &[Numbers], made: Numbers) {
+    fn compare(&mut self, (operator, node): (&str, &NodeProto), inputs: &[NumberFacts], made: NumberFacts) {
         let (Some((runtime, _)), None) = (self.compared, &self.wrong) else { return };
         // It is taken away before a runtime gets the model.
         if node.op_type == "ZipMap" {
@@ -313,11 +313,11 @@ impl<'a> GraphWalk<'a> {
         }
         let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
         let name = name.map_or("", String::as_str);
-        self.wrong = values::wrong((Format::Onnx, runtime), (operator, name), inputs, made);
+        self.wrong = values::wrong((ModelFormat::Onnx, runtime), (operator, name), inputs, made);
     }
 
     /// Follows the body of a function, called with these values. Returns its outputs.
-    fn call(&mut self, function: &'a FunctionProto, inputs: &[Value<'a>]) -> Vec<Value<'a>> {
+    fn call(&mut self, function: &'a FunctionProto, inputs: &[ValueFacts<'a>]) -> Vec<ValueFacts<'a>> {
         let left = self.nodes_left.checked_sub(function.node.len());
         let (Some(left), true) = (left, self.call_depth < CALL_DEPTH_MAX && self.depth < DEPTH_MAX) else {
             self.refuse_all("its functions call each other too often to be checked");
@@ -335,9 +335,9 @@ impl<'a> GraphWalk<'a> {
     }
 
     /// Refuses what the table of operators says of these inputs.
-    fn ask_table(&mut self, node: &NodeProto, inputs: &[Value<'a>]) {
+    fn ask_table(&mut self, node: &NodeProto, inputs: &[ValueFacts<'a>]) {
         let first = inputs.first().and_then(|first| first.shaped_as);
-        let operand = |value: &Value<'_>| Operand {
+        let operand = |value: &ValueFacts<'_>| Operand {
             from_caller: value.from_caller,
             is_integer: value.is_integer(),
             is_within: value.indices_into.is_some() && value.indices_into == first,
@@ -353,8 +353,8 @@ impl<'a> GraphWalk<'a> {
         let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
         let is_table = rows(node, |index| inputs.get(index).copied().unwrap_or_default()).is_some();
         for runtime in Runtime::ALL {
-            for (index, harm) in operators::harms((Format::Onnx, runtime), operator, &operands) {
-                let input = |index| inputs.get(index).and_then(|value: &Value<'_>| value.input);
+            for (index, harm) in operators::harms((ModelFormat::Onnx, runtime), operator, &operands) {
+                let input = |index| inputs.get(index).and_then(|value: &ValueFacts<'_>| value.input);
                 match index.map(input) {
                     // An empty count or threshold is the only harm, and a call shows it.
                     None if runtime == Runtime::OnnxRuntime && operator == "NonMaxSuppression" => {}
@@ -397,31 +397,38 @@ fn operator(node: &NodeProto) -> String {
 }
 
 /// The output of `node` at `position`, of any numbers. `from_caller` is set if one of its inputs comes from a caller.
-fn output<'a>(node: &NodeProto, position: usize, from_caller: bool, input: impl Fn(usize) -> Value<'a>) -> Value<'a> {
+fn output<'a>(
+    node: &NodeProto,
+    position: usize,
+    from_caller: bool,
+    input: impl Fn(usize) -> ValueFacts<'a>,
+) -> ValueFacts<'a> {
     let first = input(0);
     let shaped_as = shaped_as(node, &input);
-    let of = |datatype| Value { from_caller, shaped_as, ..Value::of(datatype) };
+    let of = |datatype| ValueFacts { from_caller, shaped_as, ..ValueFacts::of(datatype) };
     let number = |name: &str| attribute(node, name).and_then(|attribute| datatype(i32::try_from(attribute.i).ok()?));
     let same = of(first.numbers.datatype);
     match (node.op_type.as_str(), position) {
         // Follows from the shape alone.
-        ("Shape" | "Size", _) => Value::of(Some(DataType::Int64)),
+        ("Shape" | "Size", _) => ValueFacts::of(Some(DataType::Int64)),
         ("NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => {
-            Value { from_caller, indices_into: first.shaped_as, ..Value::of(Some(DataType::Int64)) }
+            ValueFacts { from_caller, indices_into: first.shaped_as, ..ValueFacts::of(Some(DataType::Int64)) }
         }
         ("NonMaxSuppression", _) | ("Unique" | "MaxPool", 1..) => of(Some(DataType::Int64)),
         ("Constant" | "ConstantOfShape", _) => constant(node),
         ("Cast", _) => {
             let made = of(number("to"));
-            let Value { input, indices_into, dims, .. } = first;
-            Value { input: input.filter(|_| made.is_integer()), indices_into, dims, ..made }
+            let ValueFacts { input, indices_into, dims, .. } = first;
+            ValueFacts { input: input.filter(|_| made.is_integer()), indices_into, dims, ..made }
         }
-        ("Identity", _) => Value { from_caller, shaped_as, ..first },
+        ("Identity", _) => ValueFacts { from_caller, shaped_as, ..first },
         ("Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose", _) => {
-            Value { input: first.input, uncast: first.uncast, indices_into: first.indices_into, ..same }
+            ValueFacts { input: first.input, uncast: first.uncast, indices_into: first.indices_into, ..same }
         }
-        ("QuantizeLinear", _) => Value { dims: first.dims, ..of(input(2).numbers.datatype.or(Some(DataType::Uint8))) },
-        ("DequantizeLinear", _) => Value { dims: first.dims, ..of(Some(DataType::Fp32)) },
+        ("QuantizeLinear", _) => {
+            ValueFacts { dims: first.dims, ..of(input(2).numbers.datatype.or(Some(DataType::Uint8))) }
+        }
+        ("DequantizeLinear", _) => ValueFacts { dims: first.dims, ..of(Some(DataType::Fp32)) },
         ("DynamicQuantizeLinear", 0 | 2) => of(Some(DataType::Uint8)),
         ("DynamicQuantizeLinear" | "RandomUniform" | "RandomNormal" | "Multinomial", _) => of(number("dtype")),
         ("MatMulInteger" | "ConvInteger", _) => of(Some(DataType::Int32)),
@@ -440,19 +447,19 @@ fn output<'a>(node: &NodeProto, position: usize, from_caller: bool, input: impl 
 }
 
 /// The value of a node without inputs, or that has a shape for input.
-fn constant<'a>(node: &NodeProto) -> Value<'a> {
+fn constant<'a>(node: &NodeProto) -> ValueFacts<'a> {
     let tensor = attribute(node, "value").and_then(|attribute| attribute.t.as_ref());
     let number = attribute(node, "value_int").map(|attribute| std::slice::from_ref(&attribute.i));
     let numbers = attribute(node, "value_ints").map(|attribute| attribute.ints.as_slice()).or(number);
     match (tensor, numbers) {
-        (Some(tensor), _) => Value::of_weight(tensor),
-        (None, Some(numbers)) => Value::of_constant(Some(DataType::Int64), Bounds::of(numbers)),
-        (None, None) => Value::default(),
+        (Some(tensor), _) => ValueFacts::of_weight(tensor),
+        (None, Some(numbers)) => ValueFacts::of_constant(Some(DataType::Int64), Bounds::of(numbers)),
+        (None, None) => ValueFacts::default(),
     }
 }
 
 /// The input that indexes rows of a weight in `node`, with the number of rows.
-fn rows<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(String, i64)> {
+fn rows<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> Option<(String, i64)> {
     if node.op_type != "Gather" || !is_standard(node) {
         return None;
     }
@@ -463,7 +470,7 @@ fn rows<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(Str
 }
 
 /// The first value with the shape of the outputs of `node`.
-fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<&'a str> {
+fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> Option<&'a str> {
     match node.op_type.as_str() {
         "Identity" | "Cast" | "Dropout" | "QuantizeLinear" | "DequantizeLinear" | "Relu" | "LeakyRelu" | "Sigmoid"
         | "Tanh" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Clip" | "Erf" | "Softmax" | "Not" | "IsNaN" | "IsInf" => {
@@ -471,8 +478,9 @@ fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option
         }
         "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => {
             // A longer weight would broadcast the other value to its length.
-            let is_single =
-                |value: Value<'_>| value.dims.is_some_and(|dims| dims.len() <= 1 && dims.iter().all(|&dim| dim == 1));
+            let is_single = |value: ValueFacts<'_>| {
+                value.dims.is_some_and(|dims| dims.len() <= 1 && dims.iter().all(|&dim| dim == 1))
+            };
             match (input(0), input(1)) {
                 (value, weight) | (weight, value) if is_single(weight) => value.shaped_as,
                 _ => None,
@@ -483,7 +491,7 @@ fn shaped_as<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option
 }
 
 /// The value that `node` multiplies by a matrix, with the number of rows of that matrix.
-fn width<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<(String, i64)> {
+fn width<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> Option<(String, i64)> {
     let is_set = |name| attribute(node, name).is_some_and(|attribute| attribute.i != 0);
     let (name, dims) = (input(0).shaped_as?, input(1).dims?);
     let &[.., rows, cols] = dims else { return None };
@@ -500,7 +508,7 @@ fn is_standard(node: &NodeProto) -> bool {
 }
 
 /// Tells whether `node` divides integers. With `fmod`, the remainder is that of C's `fmod`, which is safe.
-fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> bool {
+fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> bool {
     let is_division = match node.op_type.as_str() {
         "Div" => true,
         "Mod" => attribute(node, "fmod").is_none_or(|attribute| attribute.i != 1),
@@ -510,12 +518,12 @@ fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> bool {
 }
 
 /// The input that `node` divides integers by.
-fn divisor<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Option<Divisor> {
+fn divisor<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> Option<Divisor> {
     let divisor = input(1).uncast.filter(|_| divides(node, &input))?;
     Some(Divisor { input: divisor.to_owned(), dividend: input(0).uncast.map(str::to_owned) })
 }
 
-fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Vec<(Runtime, String)> {
+fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> Vec<(Runtime, String)> {
     let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
     let name = shortened(name.map_or("", String::as_str));
     let kind = node.op_type.as_str();
@@ -538,7 +546,7 @@ fn dangers<'a>(node: &NodeProto, input: impl Fn(usize) -> Value<'a>) -> Vec<(Run
     }
 
     // Indices into the tensor itself are within its bounds.
-    let may_be_outside = |indices: Value<'_>| {
+    let may_be_outside = |indices: ValueFacts<'_>| {
         indices.from_caller && (indices.indices_into.is_none() || indices.indices_into != input(0).shaped_as)
     };
     match kind {

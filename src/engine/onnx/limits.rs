@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tensor::{Numbers, TensorProto};
+use super::tensor::{TensorNumbers, TensorProto};
 use super::{AttributeProto, GraphProto, ModelProto, OnnxError, ShapeProto, SparseTensorProto, TypeProto};
 use crate::files::shortened;
 
@@ -23,7 +23,7 @@ pub(super) type External<'a> = BTreeMap<&'a str, u64>;
 
 /// Checks `model`, and returns its external data.
 pub(super) fn check(model: &ModelProto) -> Result<External<'_>, OnnxError> {
-    let mut walk = Walk { external: External::new() };
+    let mut walk = LimitsWalk { external: External::new() };
     let training = model.training_info.iter().flat_map(|info| info.initialization.iter().chain(&info.algorithm));
     for graph in model.graph.iter().chain(training) {
         walk.graph(graph, 1)?;
@@ -37,11 +37,11 @@ pub(super) fn check(model: &ModelProto) -> Result<External<'_>, OnnxError> {
     Ok(walk.external)
 }
 
-struct Walk<'a> {
+struct LimitsWalk<'a> {
     external: External<'a>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> LimitsWalk<'a> {
     /// Checks a graph that has `depth - 1` graphs around it.
     fn graph(&mut self, graph: &'a GraphProto, depth: usize) -> Result<(), OnnxError> {
         if depth > GRAPH_DEPTH_MAX {
@@ -210,8 +210,8 @@ fn element_bits(datatype: i32) -> u8 {
 }
 
 /// The bytes of the elements that the file has for a tensor of this datatype; `None` where that is not known.
-fn bytes_there(datatype: i32, numbers: &Numbers) -> Option<u64> {
-    let Numbers { raw, floats, doubles, int32s, int64s, uint64s, strings: _ } = *numbers;
+fn bytes_there(datatype: i32, numbers: &TensorNumbers) -> Option<u64> {
+    let TensorNumbers { raw, floats, doubles, int32s, int64s, uint64s, strings: _ } = *numbers;
     if raw > 0 {
         return Some(raw);
     }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn weight(data_type: i32, dims: &[i64], raw: u64) -> TensorProto {
-        let numbers = Numbers { raw, ..Numbers::default() };
+        let numbers = TensorNumbers { raw, ..TensorNumbers::default() };
         TensorProto { name: "w".into(), data_type, dims: dims.into(), numbers, ..TensorProto::default() }
     }
 
@@ -290,7 +290,7 @@ mod tests {
                 assert!(reason.starts_with("cannot be used: its tensor \"w\" has the shape ["), "{reason}");
             }
         }
-        let numbers = |floats| Numbers { floats, ..Numbers::default() };
+        let numbers = |floats| TensorNumbers { floats, ..TensorNumbers::default() };
         assert_eq!(bytes_there(FLOAT, &numbers(6)), Some(24));
         assert_eq!(bytes_there(COMPLEX64, &numbers(6)), Some(24));
         // A single number that is not there is a zero.

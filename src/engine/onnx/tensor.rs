@@ -37,7 +37,7 @@ const EXTERNAL: i32 = 1;
 
 /// The numbers of a tensor in the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub(super) struct TensorNumbers {
     /// Bytes of `raw_data`.
     pub raw: u64,
     pub floats: u64,
@@ -84,7 +84,7 @@ pub(super) struct TensorProto {
     pub name: String,
     pub external_data: Vec<StringStringEntryProto>,
     pub data_location: i32,
-    pub numbers: Numbers,
+    pub numbers: TensorNumbers,
     /// `None` if they are not known.
     pub bounds: Option<Bounds>,
 }
@@ -182,7 +182,7 @@ impl Message for TensorProto {
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
-        let Numbers { raw, floats, doubles, int32s, int64s, uint64s, strings } = &mut self.numbers;
+        let TensorNumbers { raw, floats, doubles, int32s, int64s, uint64s, strings } = &mut self.numbers;
         let bounds = &mut self.bounds;
         let field = |unpacked| (tag, wire_type, unpacked);
         match tag {
@@ -258,7 +258,7 @@ mod tests {
 
     /// The same fields, as the library reads them.
     #[derive(Message)]
-    struct Whole {
+    struct WholeTensor {
         #[prost(int64, repeated, tag = "1")]
         dims: Vec<i64>,
         #[prost(int32, tag = "2")]
@@ -285,7 +285,7 @@ mod tests {
             dims: Vec<i64>, floats: Vec<f32>, int32s: Vec<i32>, strings: Vec<Vec<u8>>, int64s: Vec<i64>,
             raw: Vec<u8>, doubles: Vec<f64>, uint64s: Vec<u64>, cut: prop::sample::Index,
         ) {
-            let numbers = Numbers {
+            let numbers = TensorNumbers {
                 raw: raw.len() as u64,
                 floats: floats.len() as u64,
                 doubles: doubles.len() as u64,
@@ -294,22 +294,22 @@ mod tests {
                 uint64s: uint64s.len() as u64,
                 strings: strings.len() as u64,
             };
-            let whole = Whole { data_type: 0, dims: dims.clone(), floats, int32s, strings, int64s, raw, doubles, uint64s };
+            let whole = WholeTensor { data_type: 0, dims: dims.clone(), floats, int32s, strings, int64s, raw, doubles, uint64s };
             let bytes = whole.encode_to_vec();
             let tensor = TensorProto::decode(&bytes[..]).unwrap();
             prop_assert_eq!((&tensor.dims, tensor.numbers), (&dims, numbers));
             // One byte less is an error for both, or for none.
             let cut = &bytes[..cut.index(bytes.len() + 1)];
-            prop_assert_eq!(TensorProto::decode(cut).is_ok(), Whole::decode(cut).is_ok());
+            prop_assert_eq!(TensorProto::decode(cut).is_ok(), WholeTensor::decode(cut).is_ok());
         }
 
         #[test]
         fn bounds_are_those_of_the_numbers(numbers in prop::collection::vec(any::<i64>(), 1..20)) {
-            let typed = Whole { int64s: numbers.clone(), ..Whole::default() }.encode_to_vec();
-            let raw = Whole {
+            let typed = WholeTensor { int64s: numbers.clone(), ..WholeTensor::default() }.encode_to_vec();
+            let raw = WholeTensor {
                 data_type: INT64,
                 raw: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
-                ..Whole::default()
+                ..WholeTensor::default()
             };
             for bytes in [typed, raw.encode_to_vec()] {
                 let bounds = TensorProto::decode(&bytes[..]).unwrap().bounds.unwrap();

@@ -6,9 +6,9 @@ mod canvas;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 
-use self::canvas::{Area, Canvas, Color, FontSize};
+use self::canvas::{Canvas, FontSize, PixelArea, RgbColor};
 use super::detection::{Detection, DetectionBox};
 use super::image::{self, DecodeLimits, ImageError, ImageFormat};
 
@@ -17,11 +17,11 @@ const JPEG_QUALITY: u8 = 85;
 
 /// Colours of boxes, far apart for most kinds of colour vision (Okabe and Ito, "Color Universal Design", 2008, without
 /// black).
-const COLORS: [Color; 7] =
+const COLORS: [RgbColor; 7] =
     [[230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178], [213, 94, 0], [204, 121, 167]];
 
 /// A line of another colour at each side of an outline, so that it is seen on any background.
-const BORDER: Color = [0, 0, 0];
+const BORDER: RgbColor = [0, 0, 0];
 
 /// The share of the shorter side of the picture that a line of text takes.
 const TEXT_SHARE: u32 = 24;
@@ -30,7 +30,7 @@ const TEXT_SHARE: u32 = 24;
 const FIELD_NAME_SHARE: u32 = 48;
 
 /// The colour of the outline of a text.
-const LINE_COLOR: Color = [0, 158, 115];
+const LINE_COLOR: RgbColor = [0, 158, 115];
 
 /// A format of annotated photographs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub fn annotate(
     photograph: &[u8],
     annotation: &Annotation<'_>,
     limits: DecodeLimits,
-    hold: &mut Hold,
+    hold: &mut Reservation,
 ) -> Result<Vec<u8>, AnnotationError> {
     let picture = image::decode_within(photograph, limits, &|size| size, hold)?.into_image();
     // A JPEG is smaller than its pixels. The encoder of PNG has up to three copies of them.
@@ -202,7 +202,7 @@ impl fmt::Display for Caption<'_> {
 }
 
 /// The colour of a label: the same in each picture.
-fn color_of(label: &str) -> Color {
+fn color_of(label: &str) -> RgbColor {
     let mut hasher = DefaultHasher::new();
     label.hash(&mut hasher);
     let index = hasher.finish() % COLORS.len() as u64;
@@ -210,24 +210,24 @@ fn color_of(label: &str) -> Color {
 }
 
 /// Draws the edges of `area`, inside of it: a coloured line between two thin dark ones.
-fn outline(canvas: &mut Canvas, area: Area, color: Color, line: usize) {
+fn outline(canvas: &mut Canvas, area: PixelArea, color: RgbColor, line: usize) {
     let thin = line.div_ceil(3);
     for (inset, width, color) in [(0, line + 2 * thin, BORDER), (thin, line, color)] {
-        let Area { left, top, right, bottom } = area.inset(inset);
-        canvas.fill(Area { left, top, right, bottom: bottom.min(top + width) }, color);
-        canvas.fill(Area { left, top: top.max(bottom.saturating_sub(width)), right, bottom }, color);
-        canvas.fill(Area { left, top, right: right.min(left + width), bottom }, color);
-        canvas.fill(Area { left: left.max(right.saturating_sub(width)), top, right, bottom }, color);
+        let PixelArea { left, top, right, bottom } = area.inset(inset);
+        canvas.fill(PixelArea { left, top, right, bottom: bottom.min(top + width) }, color);
+        canvas.fill(PixelArea { left, top: top.max(bottom.saturating_sub(width)), right, bottom }, color);
+        canvas.fill(PixelArea { left, top, right: right.min(left + width), bottom }, color);
+        canvas.fill(PixelArea { left: left.max(right.saturating_sub(width)), top, right, bottom }, color);
     }
 }
 
 /// Writes `text` on a filled rectangle above the box, or at its upper edge where there is no room above it.
-fn tag(canvas: &mut Canvas, of: Area, color: Color, size: FontSize, text: &str) {
+fn tag(canvas: &mut Canvas, of: PixelArea, color: RgbColor, size: FontSize, text: &str) {
     let padding = size.line_width();
     let (width, height) = (size.width_of(text) + 2 * padding, size.line_height());
     let left = of.left.min(canvas.width().saturating_sub(width));
     let top = of.top.checked_sub(height).unwrap_or(of.top);
-    canvas.fill(Area { left, top, right: left + width, bottom: top + height }, color);
+    canvas.fill(PixelArea { left, top, right: left + width, bottom: top + height }, color);
     let [red, green, blue] = color.map(u32::from);
     // The brightness that the eye sees (ITU-R BT.601).
     let is_bright = 299 * red + 587 * green + 114 * blue > 140_000;

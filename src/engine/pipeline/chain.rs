@@ -18,9 +18,9 @@ use ledge_base::tensor::Tensor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::content::Content;
+use super::content::CallContent;
 use super::image::DecodeLimits;
-use super::kind::{AnswerError, InputError, Pipeline, Prepared};
+use super::kind::{AnswerError, InputError, Pipeline, PreparedInputs};
 use crate::backend::Signature;
 
 /// The most bytes of the result of a step.
@@ -34,18 +34,18 @@ pub trait Chain: fmt::Debug + Send + Sync {
     /// Answers one content by steps, which `steps` runs.
     fn run<'c>(
         &'c self,
-        content: Content,
+        content: CallContent,
         limits: DecodeLimits,
         steps: &'c dyn RunSteps,
     ) -> BoxFuture<'c, Result<Vec<Tensor>, ChainError>>;
 
     /// The memory that [`Self::prepare`] and the run of the step take besides the bytes of the step, in bytes: for who pays
     /// for it in another process.
-    fn memory_of(&self, step: &Step) -> usize;
+    fn memory_of(&self, step: &ChainStep) -> usize;
 
     /// Makes the input of a step, and what makes its result of the outputs; see [`prepared`]. Called on a worker's core;
     /// `account` pays for the state that is kept and for the input.
-    fn prepare(&self, step: &Step, account: &Account) -> Result<Prepared, InputError>;
+    fn prepare(&self, step: &ChainStep, account: &Account) -> Result<PreparedInputs, InputError>;
 
     /// Frees the state of this lease. Called once the call and all of its steps have dropped the lease.
     fn release(&self, lease: LeaseId);
@@ -57,7 +57,7 @@ pub trait RunSteps: Send + Sync {
     fn lease(&self) -> Lease;
 
     /// Runs the model of that name. Chains call [`run_step`] instead, which knows the types.
-    fn run(&self, model: &'static str, step: Step) -> BoxFuture<'_, Result<Vec<Tensor>, ChainError>>;
+    fn run(&self, model: &'static str, step: ChainStep) -> BoxFuture<'_, Result<Vec<Tensor>, ChainError>>;
 
     /// The number of steps that are of use at one time.
     fn at_a_time(&self) -> usize;
@@ -95,7 +95,7 @@ impl From<NoRoom> for ChainError {
 
 /// A step of a chain: the input of one run of one model. A step can be run again with the same result. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct ChainStep {
     pub lease: Lease,
     /// The work that the model is to do, in the encoding of [`Self::task`].
     pub task: Bytes,
@@ -105,7 +105,7 @@ pub struct Step {
     pub rows: usize,
 }
 
-impl Step {
+impl ChainStep {
     pub fn new(lease: &Lease, task: &impl Serialize, bytes: Option<Bytes>, rows: usize) -> Result<Self, AnswerError> {
         let task = postcard::to_stdvec(task).map_err(|error| refused(&error.to_string()))?;
         Ok(Self { lease: lease.clone(), task: task.into(), bytes, rows })
@@ -216,7 +216,7 @@ impl<S> LeasedStates<S> {
 pub async fn run_step<R: DeserializeOwned>(
     steps: &dyn RunSteps,
     model: &'static str,
-    step: Step,
+    step: ChainStep,
 ) -> Result<R, ChainError> {
     Ok(result_of(&steps.run(model, step).await?)?)
 }
@@ -234,14 +234,14 @@ pub fn prepared<R: Serialize>(
     input: Tensor,
     account: &Account,
     finish: impl FnOnce(&[Tensor]) -> Result<R, AnswerError> + Send + 'static,
-) -> Result<Prepared, InputError> {
+) -> Result<PreparedInputs, InputError> {
     let hold = account.take(input.data().len())?;
     let postprocess = move |outputs: Vec<Tensor>| {
         let result = finish(&outputs)?;
         drop(hold);
         Ok(vec![result_tensor(&result)?])
     };
-    Ok(Prepared { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
+    Ok(PreparedInputs { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
 }
 
 /// The result of a step as a `BYTES` tensor of one element.
@@ -285,11 +285,11 @@ mod tests {
 
     #[test]
     fn a_task_is_the_same_on_the_other_side_and_has_no_bytes_behind_it() {
-        let step = Step::new(&lease(1), &(7_u32, "seven"), None, 2).unwrap();
+        let step = ChainStep::new(&lease(1), &(7_u32, "seven"), None, 2).unwrap();
         assert_eq!(step.task(), Ok((7_u32, "seven".to_owned())));
-        let longer = Step { task: [&step.task[..], &[0]].concat().into(), ..step.clone() };
+        let longer = ChainStep { task: [&step.task[..], &[0]].concat().into(), ..step.clone() };
         assert!(longer.task::<(u32, String)>().unwrap_err().to_string().contains("1 bytes follow it"));
-        let cut = Step { task: step.task.slice(..3), ..step };
+        let cut = ChainStep { task: step.task.slice(..3), ..step };
         assert!(cut.task::<(u32, String)>().is_err());
     }
 

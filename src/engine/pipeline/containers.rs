@@ -119,12 +119,12 @@ pub(super) fn inspect_webp(bytes: &[u8]) -> Result<WebP<'_>, CutOff> {
     let size = bytes.get(4..).and_then(<[u8]>::first_chunk).map(|size| u32::from_le_bytes(*size)).ok_or(CutOff)?;
     let file = usize::try_from(size).ok().and_then(|size| bytes.get(..size.checked_add(8)?)).ok_or(CutOff)?;
     let mut found = WebP { file, ..WebP::default() };
-    for chunk in Chunks(file.get(12..).ok_or(CutOff)?) {
+    for chunk in RiffChunks(file.get(12..).ok_or(CutOff)?) {
         let (id, body) = chunk?;
         found.record_size(id, body);
         match &id {
             b"ANMF" => {
-                for chunk in Chunks(body.get(16..).ok_or(CutOff)?) {
+                for chunk in RiffChunks(body.get(16..).ok_or(CutOff)?) {
                     let (id, body) = chunk?;
                     found.record_size(id, body);
                 }
@@ -169,9 +169,9 @@ fn size_of_webp_chunk(id: [u8; 4], body: &[u8]) -> Option<(u32, u32)> {
 }
 
 /// The chunks of a RIFF list: name and body. A rest that is too short for a chunk's header is ignored.
-struct Chunks<'a>(&'a [u8]);
+struct RiffChunks<'a>(&'a [u8]);
 
-impl<'a> Iterator for Chunks<'a> {
+impl<'a> Iterator for RiffChunks<'a> {
     type Item = Result<([u8; 4], &'a [u8]), CutOff>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -256,7 +256,7 @@ mod tests {
             let _ = jpeg_scans(&[b"\xFF\xD8\xFF\xC2", &bytes[..]].concat());
             let _ = jpeg_scans(&[b"\xFF\xD8\xFF\xDA", &bytes[..]].concat());
             let _ = inspect_webp(&bytes);
-            let _ = Chunks(&bytes).count();
+            let _ = RiffChunks(&bytes).count();
         }
     }
 }

@@ -20,7 +20,7 @@ pub const ALL_TEXTS_BYTES_MAX: usize = 8 << 20;
 
 /// The input that a caller sends to a pipeline, in place of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
+pub enum PipelineInput {
     /// A JPEG, PNG or WebP image, whole.
     Photograph,
     /// The file of a document, whole.
@@ -31,7 +31,7 @@ pub enum Input {
     Rows,
 }
 
-impl Input {
+impl PipelineInput {
     /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
     pub fn sections(self) -> String {
         sections_of(|kind| kind.input == self)
@@ -39,14 +39,14 @@ impl Input {
 
     /// An input that every pipeline can answer, for the check of a model at its load. The image is a drawing of
     /// 32x24 pixels with edges, gradients and all colours.
-    pub fn sample(self) -> Content {
+    pub fn sample(self) -> CallContent {
         let image = || Bytes::from_static(include_bytes!("sample.png"));
         match self {
-            Self::Photograph => Content::Photograph(image()),
-            Self::Document => Content::Document(image()),
-            Self::Texts => Content::Texts(Texts::one_of("The box has 3 cores, and no network.")),
+            Self::Photograph => CallContent::Photograph(image()),
+            Self::Document => CallContent::Document(image()),
+            Self::Texts => CallContent::Texts(Texts::one_of("The box has 3 cores, and no network.")),
             // A pipeline of rows has its own, with its columns.
-            Self::Rows => Content::Rows(RowsText::part(Bytes::from_static(b"{}"), 1, 0)),
+            Self::Rows => CallContent::Rows(RowsText::part(Bytes::from_static(b"{}"), 1, 0)),
         }
     }
 
@@ -71,7 +71,7 @@ impl Input {
     }
 }
 
-impl fmt::Display for Input {
+impl fmt::Display for PipelineInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Photograph => "a photograph",
@@ -84,7 +84,7 @@ impl fmt::Display for Input {
 
 /// The content of a call. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Content {
+pub enum CallContent {
     /// The bytes of an image file, undecoded.
     Photograph(Bytes),
     /// The bytes of a file with pages, undecoded.
@@ -93,33 +93,33 @@ pub enum Content {
     Rows(RowsText),
 }
 
-impl Content {
+impl CallContent {
     /// The input that it is.
-    pub fn input(&self) -> Input {
+    pub fn input(&self) -> PipelineInput {
         match self {
-            Self::Photograph(_) => Input::Photograph,
-            Self::Document(_) => Input::Document,
-            Self::Texts(_) => Input::Texts,
-            Self::Rows(_) => Input::Rows,
+            Self::Photograph(_) => PipelineInput::Photograph,
+            Self::Document(_) => PipelineInput::Document,
+            Self::Texts(_) => PipelineInput::Texts,
+            Self::Rows(_) => PipelineInput::Rows,
         }
     }
 
     /// Reads the bytes of a file as `input`.
-    pub fn of_file(input: Input, bytes: Bytes) -> Result<Self, ContentError> {
+    pub fn of_file(input: PipelineInput, bytes: Bytes) -> Result<Self, ContentError> {
         Ok(match input {
-            Input::Photograph => Self::Photograph(bytes),
-            Input::Document => Self::Document(bytes),
-            Input::Texts => Self::Texts(Texts::one(&bytes)?),
-            Input::Rows => Self::Rows(RowsText::new(bytes)?),
+            PipelineInput::Photograph => Self::Photograph(bytes),
+            PipelineInput::Document => Self::Document(bytes),
+            PipelineInput::Texts => Self::Texts(Texts::one(&bytes)?),
+            PipelineInput::Rows => Self::Rows(RowsText::new(bytes)?),
         })
     }
 
     /// The bytes of a file as `input`; `None` for an input that is not a file.
-    pub fn of_whole_file(input: Input, bytes: Bytes) -> Option<Self> {
+    pub fn of_whole_file(input: PipelineInput, bytes: Bytes) -> Option<Self> {
         match input {
-            Input::Photograph => Some(Self::Photograph(bytes)),
-            Input::Document => Some(Self::Document(bytes)),
-            Input::Texts | Input::Rows => None,
+            PipelineInput::Photograph => Some(Self::Photograph(bytes)),
+            PipelineInput::Document => Some(Self::Document(bytes)),
+            PipelineInput::Texts | PipelineInput::Rows => None,
         }
     }
 
@@ -341,7 +341,7 @@ impl Texts {
 #[derive(Debug)]
 pub struct Division {
     /// In the order in which they run.
-    pub parts: Vec<Content>,
+    pub parts: Vec<CallContent>,
     /// For each input of the parts, one part after the other, its position in the whole.
     pub places: Vec<usize>,
 }

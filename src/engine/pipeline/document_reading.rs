@@ -18,9 +18,9 @@ pub mod steps;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use ledge_documents::TextLayer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,21 +28,22 @@ use serde_json::value::RawValue;
 
 use self::chain::DocumentChain;
 use self::document::Document;
-use self::steps::Reader;
+use self::steps::OcrSteps;
 use super::annotation::TextOutline;
 use super::chain::Chain;
-use super::content::{Content, Input};
+use super::content::{CallContent, PipelineInput};
 use super::image::DecodeLimits;
 use super::kind::{
-    AnswerError, ChainModel, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+    AnswerError, ChainModel, Expected, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection, PreparedInputs,
+    PrintedRow,
 };
-use super::reading::ctc::Alphabet;
-use super::reading::detection::{DetectionRules, DetectionSize};
+use super::ocr::ctc::Alphabet;
+use super::ocr::detection::{DetectionRules, DetectionSize};
 use crate::backend::Signature;
 
-pub const KIND: Kind = Kind {
+pub const KIND: PipelineKind = PipelineKind {
     name: "document_reading",
-    input: Input::Document,
+    input: PipelineInput::Document,
     models: MODELS,
     member: "document",
     schema: |generator| generator.subschema_for::<Document>(),
@@ -121,7 +122,7 @@ impl Default for DocumentReading {
 }
 
 impl PipelineSection for DocumentReading {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
@@ -129,7 +130,7 @@ impl PipelineSection for DocumentReading {
         self.characters.iter().map(|file| ("characters", file.as_str())).collect()
     }
 
-    fn mistakes(&self) -> Vec<Problem> {
+    fn mistakes(&self) -> Vec<ValueProblem> {
         let is_share = |share: f32| (0.0..=1.0).contains(&share);
         let checks = [
             ((32..=4096).contains(&self.longer_side_max), "longer_side_max", "expected 32 to 4096"),
@@ -143,10 +144,14 @@ impl PipelineSection for DocumentReading {
             ((1..=LINES_MAX_MAX).contains(&self.lines_max), "lines_max", "expected 1 to 5000"),
             ((1..=PAGES_MAX_MAX).contains(&self.pages_max), "pages_max", "expected 1 to 1000"),
         ];
-        checks.into_iter().filter(|(holds, ..)| !holds).map(|(_, key, message)| Problem::new(key, message)).collect()
+        checks
+            .into_iter()
+            .filter(|(holds, ..)| !holds)
+            .map(|(_, key, message)| ValueProblem::new(key, message))
+            .collect()
     }
 
-    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+    fn bind(&self, model: ModelFacts<'_>) -> Result<Arc<dyn Pipeline>, String> {
         for name in model.parts.keys() {
             check_part(model.parts, name)?;
         }
@@ -161,7 +166,7 @@ impl PipelineSection for DocumentReading {
                 alphabet.classes()
             ));
         }
-        let reader = Reader {
+        let reader = OcrSteps {
             alphabet,
             size: DetectionSize { shorter_side_min: self.shorter_side_min, longer_side_max: self.longer_side_max },
             rules: DetectionRules {
@@ -182,7 +187,7 @@ impl PipelineSection for DocumentReading {
 
 impl DocumentReading {
     /// The characters that `read` knows, one a line, and where they are from.
-    fn characters<'m>(&'m self, model: Model<'m>) -> Result<(&'m str, String), String> {
+    fn characters<'m>(&'m self, model: ModelFacts<'m>) -> Result<(&'m str, String), String> {
         if let Some(name) = &self.characters {
             let file = model.files.get(name).ok_or_else(|| format!("{name} was not read"))?;
             let text = std::str::from_utf8(file).map_err(|_| format!("{name} is not UTF-8"))?;
@@ -226,7 +231,7 @@ struct DocumentReader {
 }
 
 impl Pipeline for DocumentReader {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
@@ -234,7 +239,7 @@ impl Pipeline for DocumentReader {
         Some(&self.chain)
     }
 
-    fn prepare(&self, _: &Content, _: DecodeLimits, _: &mut Hold) -> Result<Prepared, InputError> {
+    fn prepare(&self, _: &CallContent, _: DecodeLimits, _: &mut Reservation) -> Result<PreparedInputs, InputError> {
         Err(InputError::Content("a document is read in steps".to_owned()))
     }
 
@@ -284,9 +289,10 @@ fn text(results: &[&Tensor]) -> String {
 }
 
 /// A row for each line.
-fn rows(result: &Value) -> Vec<Row> {
+fn rows(result: &Value) -> Vec<PrintedRow> {
     let lines = result["pages"].as_array().into_iter().flatten().filter_map(|page| page["lines"].as_array()).flatten();
-    let row = |line: &Value| Some(Row { score: line["confidence"].as_f64(), text: line["text"].as_str()?.to_owned() });
+    let row =
+        |line: &Value| Some(PrintedRow { score: line["confidence"].as_f64(), text: line["text"].as_str()?.to_owned() });
     lines.filter_map(row).collect()
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::content::Input;
+use super::content::PipelineInput;
 use super::image::ImageFormat;
 
 /// The format of a file.
@@ -139,10 +139,10 @@ pub struct UnexpectedFile {
 
 impl UnexpectedFile {
     /// The error for these bytes in place of `expected`.
-    pub fn new(expected: Input, bytes: &[u8]) -> Self {
+    pub fn new(expected: PipelineInput, bytes: &[u8]) -> Self {
         let got = match (FileFormat::of(bytes), expected) {
             // Another form of an image is no text.
-            (Some(format), Input::Texts | Input::Rows) => format.to_string(),
+            (Some(format), PipelineInput::Texts | PipelineInput::Rows) => format.to_string(),
             _ => describe(bytes),
         };
         Self { expected: expected.accepted(), got }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn named(bytes: &[u8]) -> String {
-        UnexpectedFile::new(Input::Photograph, bytes).to_string()
+        UnexpectedFile::new(PipelineInput::Photograph, bytes).to_string()
     }
 
     fn iso(brands: &str) -> Vec<u8> {

@@ -19,13 +19,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use image_webp::WebPDecoder;
-use ledge_base::memory_budget::{Account, Hold, NoRoom};
+use ledge_base::memory_budget::{Account, NoRoom, Reservation};
 use png::{BitDepth, ColorType, Transformations};
 use serde::{Deserialize, Serialize};
 
 pub use self::photograph::Photograph;
 use super::containers;
-use super::content::Input;
+use super::content::PipelineInput;
 use super::file_format::{FileFormat, UnexpectedFile};
 use super::orientation::Orientation;
 
@@ -102,7 +102,7 @@ impl DecodeLimits {
 }
 
 /// Takes the memory for a picture with so many bytes a pixel.
-fn take_memory(hold: &mut Hold, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
+fn take_memory(hold: &mut Reservation, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
     let bytes = u64::from(width) * u64::from(height) * bytes_each;
     hold.grow(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
@@ -194,9 +194,9 @@ pub fn decode_within(
     bytes: &[u8],
     limits: DecodeLimits,
     resized: ResizedSize<'_>,
-    hold: &mut Hold,
+    hold: &mut Reservation,
 ) -> Result<Photograph, ImageError> {
-    let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(Input::Photograph, bytes))?;
+    let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(PipelineInput::Photograph, bytes))?;
     // A panic would end the daemon. No state of a decoder is used afterwards, and a hold stays consistent.
     catch_unwind(AssertUnwindSafe(|| match format {
         ImageFormat::Jpeg => jpeg::decode(bytes, limits, resized, hold),
@@ -271,7 +271,7 @@ pub fn fuzz_scaled_jpeg(data: &[u8]) -> bool {
     scaled.iter().any(Option::is_some)
 }
 
-fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Rgb8Image, ImageError> {
     let metadata = png::Limits { bytes: PNG_METADATA_BYTES_MAX };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), metadata);
     // Palettes become colours, and fewer than 8 bits become 8. 16 bits stay, to be rounded.
@@ -301,7 +301,7 @@ fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb
     upright(ImageFormat::Png, pixels, size, orientation)
 }
 
-fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Rgb8Image, ImageError> {
+fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Rgb8Image, ImageError> {
     let found = containers::inspect_webp(bytes).map_err(|_| ImageError::CutOff { format: ImageFormat::WebP })?;
     let (_, width, height) = found.largest;
     limits.check((width, height))?;

@@ -2,27 +2,30 @@
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::{ClassificationError, class_name, numbers, softmax, top};
-use super::content::{Content, Input};
+use super::content::{CallContent, PipelineInput};
 use super::image::DecodeLimits;
-use super::kind::{self, AnswerError, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row};
-use super::preparation::{Color, Fit, ImagePreparation, Layout};
+use super::kind::{
+    self, AnswerError, Expected, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection, PreparedInputs,
+    PrintedRow,
+};
+use super::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
 use super::quantization::Quantization;
 
-pub const KIND: Kind = Kind {
+pub const KIND: PipelineKind = PipelineKind {
     name: "image_classification",
-    input: Input::Photograph,
+    input: PipelineInput::Photograph,
     models: &[],
     member: "labels",
-    schema: |generator| generator.subschema_for::<Vec<Class>>(),
+    schema: |generator| generator.subschema_for::<Vec<ClassScore>>(),
     text: None,
     is_ranked: true,
     rows,
@@ -60,10 +63,10 @@ pub struct ImageClassification {
     pub layout: Layout,
     /// `RGB` by default.
     #[serde(default)]
-    pub color: Color,
+    pub color: ChannelOrder,
     /// `none` by default.
     #[serde(default)]
-    pub activation: Activation,
+    pub activation: ClassActivation,
     /// The number of labels in an answer, 1 to 1000; 5 by default.
     #[serde(default = "five")]
     pub top_k: usize,
@@ -72,7 +75,7 @@ pub struct ImageClassification {
 /// The function that turns a model's output into scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Activation {
+pub enum ClassActivation {
     /// The output is the scores.
     #[default]
     None,
@@ -90,7 +93,7 @@ fn five() -> usize {
 
 /// One class of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Class {
+pub struct ClassScore {
     /// Its name; none if the model has no labels or its line is empty.
     pub label: Option<String>,
     /// Its position among the scores, from 0.
@@ -116,30 +119,33 @@ impl ImageClassification {
         output: &Tensor,
         labels: &[String],
         quantization: Option<Quantization>,
-    ) -> Result<Vec<Class>, ClassificationError> {
+    ) -> Result<Vec<ClassScore>, ClassificationError> {
         if output.shape().iter().filter(|&&side| side != 1).count() > 1 {
             return Err(ClassificationError::Shape { shape: output.shape().to_vec() });
         }
         let mut scores = numbers(output, quantization)?;
-        if self.activation == Activation::Softmax {
+        if self.activation == ClassActivation::Softmax {
             softmax(&mut scores);
         }
         if let Some(index) = scores.iter().position(|score| !score.is_finite()) {
             return Err(ClassificationError::NotFinite { index });
         }
         let ranked = top(&scores, self.top_k, f32::total_cmp);
-        Ok(ranked.into_iter().map(|(index, &score)| Class { label: class_name(labels, index), index, score }).collect())
+        Ok(ranked
+            .into_iter()
+            .map(|(index, &score)| ClassScore { label: class_name(labels, index), index, score })
+            .collect())
     }
 }
 
 impl PipelineSection for ImageClassification {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
-    fn mistakes(&self) -> Vec<Problem> {
+    fn mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
-        let mut mistake = |key, message: String| mistakes.push(Problem::new(key, message));
+        let mut mistake = |key, message: String| mistakes.push(ValueProblem::new(key, message));
 
         let [height, width] = self.crop;
         for (name, side) in [("height", height), ("width", width)] {
@@ -166,7 +172,7 @@ impl PipelineSection for ImageClassification {
         mistakes
     }
 
-    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+    fn bind(&self, model: ModelFacts<'_>) -> Result<Arc<dyn Pipeline>, String> {
         let (_, input) = model.input(&KIND, self.input.as_deref())?;
         let (output_position, output) = model.output(&KIND, self.output.as_deref())?;
         kind::check_picture_input(&KIND, model, input, &self.preparation())?;
@@ -196,7 +202,7 @@ struct Classifier {
 }
 
 impl Classifier {
-    fn labels(&self, outputs: &[&Tensor]) -> Result<Vec<Class>, AnswerError> {
+    fn labels(&self, outputs: &[&Tensor]) -> Result<Vec<ClassScore>, AnswerError> {
         let [output] = outputs else { return Err(AnswerError::Outputs("the run gave no output".to_owned())) };
         let labels = self.config.labels(output, &self.labels, self.output_quantization);
         labels.map_err(|error| match error {
@@ -207,20 +213,25 @@ impl Classifier {
 }
 
 impl Pipeline for Classifier {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
-    fn memory_of(&self, content: &Content, limits: DecodeLimits) -> usize {
+    fn memory_of(&self, content: &CallContent, limits: DecodeLimits) -> usize {
         kind::memory_of_photograph(content, limits, &self.config.preparation())
     }
 
-    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+    fn prepare(
+        &self,
+        content: &CallContent,
+        limits: DecodeLimits,
+        hold: &mut Reservation,
+    ) -> Result<PreparedInputs, InputError> {
         let preparation = self.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
         let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);
         let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
-        Ok(Prepared { inputs, postprocess: None })
+        Ok(PreparedInputs { inputs, postprocess: None })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -256,10 +267,10 @@ impl Pipeline for Classifier {
     }
 }
 
-fn rows(labels: &Value) -> Vec<Row> {
+fn rows(labels: &Value) -> Vec<PrintedRow> {
     let row = |label: &Value| {
         let text = label.get("label").and_then(Value::as_str).map(str::to_owned);
-        Row {
+        PrintedRow {
             score: label.get("score").and_then(Value::as_f64),
             text: text.unwrap_or_else(|| format!("class {}", label.get("index").unwrap_or(&Value::Null))),
         }

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Hold, NoRoom};
+use ledge_base::memory_budget::{NoRoom, Reservation};
 use ledge_base::tensor::Tensor;
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use schemars::{Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,21 +15,21 @@ use serde_json::value::RawValue;
 
 use super::annotation::TextOutline;
 use super::chain::{Chain, LeaseId};
-use super::content::{Content, Division, Input};
+use super::content::{CallContent, Division, PipelineInput};
 use super::detection::Detection;
 use super::image::{self, DecodeLimits, ImageError, Photograph};
+use super::ocr::fields::FieldDeclaration;
 use super::preparation::ImagePreparation;
 use super::quantization::Quantization;
-use super::reading::fields::Field;
 use super::table::ColumnType;
 use crate::backend::{Port, Signature};
 
 /// A line of the table of kinds: the facts about a kind that need no model.
 #[derive(Debug, Clone, Copy)]
-pub struct Kind {
+pub struct PipelineKind {
     /// The name of its section: `[pipeline.NAME]` in `model.toml`.
     pub name: &'static str,
-    pub input: Input,
+    pub input: PipelineInput,
     /// The models of a chain, the first of which always exists; empty for a pipeline of one model.
     pub models: &'static [ChainModel],
     /// The member of the JSON answer that holds the result. Kinds may share one, with the same schema. Never `outputs`,
@@ -42,13 +42,13 @@ pub struct Kind {
     /// True when the result is a list with the best part first, of which `ledge infer --top` keeps the first ones.
     pub is_ranked: bool,
     /// The rows that `ledge infer` prints for a result.
-    pub rows: fn(&Value) -> Vec<Row>,
+    pub rows: fn(&Value) -> Vec<PrintedRow>,
 }
 
 /// Makes a plain text of results.
 pub type TextOf = fn(&[&Tensor]) -> String;
 
-impl Kind {
+impl PipelineKind {
     /// True for one that runs several models.
     pub fn is_chain(&self) -> bool {
         !self.models.is_empty()
@@ -57,7 +57,7 @@ impl Kind {
 
 /// A row that `ledge infer` prints.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct PrintedRow {
     pub score: Option<f64>,
     pub text: String,
 }
@@ -65,7 +65,7 @@ pub struct Row {
 /// The section of a kind in `model.toml`, as it was read.
 pub trait PipelineSection: fmt::Debug {
     /// The kind's line of the table.
-    fn kind(&self) -> &'static Kind;
+    fn kind(&self) -> &'static PipelineKind;
 
     /// The files of the model's folder that the pipeline needs, each as its key in the section and its name.
     fn files(&self) -> Vec<(&'static str, &str)> {
@@ -88,10 +88,10 @@ pub trait PipelineSection: fmt::Debug {
     }
 
     /// The mistakes that the section's types let through, each with its key in the section.
-    fn mistakes(&self) -> Vec<Problem>;
+    fn mistakes(&self) -> Vec<ValueProblem>;
 
     /// The pipeline for `model`, or the reason why the section does not fit the model's tensors.
-    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String>;
+    fn bind(&self, model: ModelFacts<'_>) -> Result<Arc<dyn Pipeline>, String>;
 }
 
 /// One of the models of a chain.
@@ -106,10 +106,10 @@ pub struct ChainModel {
 /// A pipeline bound to one loaded model: it makes the inputs of a run, and an answer of its outputs.
 pub trait Pipeline: fmt::Debug + Send + Sync {
     /// The kind's line of the table.
-    fn kind(&self) -> &'static Kind;
+    fn kind(&self) -> &'static PipelineKind;
 
     /// An input that this pipeline can answer, for the check of the model at its load.
-    fn sample(&self) -> Content {
+    fn sample(&self) -> CallContent {
         self.kind().input.sample()
     }
 
@@ -121,7 +121,7 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 
     /// Divides a content that is too much for one run into parts, each of which is run and answered by itself, with a
     /// row of each result for each input. `None` for one run.
-    fn divide(&self, _content: &Content) -> Option<Division> {
+    fn divide(&self, _content: &CallContent) -> Option<Division> {
         None
     }
 
@@ -137,9 +137,9 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 
     /// The memory that [`Self::prepare`] takes for this content, in bytes, as far as it can be told without doing it: for
     /// who pays for it in another process.
-    fn memory_of(&self, content: &Content, _limits: DecodeLimits) -> usize {
+    fn memory_of(&self, content: &CallContent, _limits: DecodeLimits) -> usize {
         match content {
-            Content::Texts(_) | Content::Rows(_) => content.bytes().saturating_mul(TREE_BYTES),
+            CallContent::Texts(_) | CallContent::Rows(_) => content.bytes().saturating_mul(TREE_BYTES),
             // The kind knows what it decodes a file into.
             _ => 0,
         }
@@ -147,7 +147,12 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 
     /// Makes the model's inputs, in the signature's order, from the content that a caller sent. Called on a worker's
     /// core; large intermediate results count in `hold`.
-    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError>;
+    fn prepare(
+        &self,
+        content: &CallContent,
+        limits: DecodeLimits,
+        hold: &mut Reservation,
+    ) -> Result<PreparedInputs, InputError>;
 
     /// The number by which other processes know it, where the models run in those; see the crate `isolation`.
     fn remote_id(&self) -> Option<u64> {
@@ -191,7 +196,7 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The value of the answer's [`Kind::member`], made of the results: what [`Prepared::postprocess`] made of the
+    /// The value of the answer's [`PipelineKind::member`], made of the results: what [`PreparedInputs::postprocess`] made of the
     /// outputs, or the outputs in the order of [`Self::outputs`].
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError>;
 
@@ -208,7 +213,7 @@ pub struct FeatureColumn {
 }
 
 /// The tensors that a pipeline makes of the bytes of a caller.
-pub struct Prepared {
+pub struct PreparedInputs {
     /// The model's inputs, in the signature's order.
     pub inputs: Vec<Tensor>,
     /// Makes results of the outputs, on the worker's core: small tensors, which are cached in their place. Without it
@@ -219,9 +224,9 @@ pub struct Prepared {
 /// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`].
 pub type Postprocess = Box<dyn FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>, AnswerError> + Send>;
 
-impl fmt::Debug for Prepared {
+impl fmt::Debug for PreparedInputs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").field("inputs", &self.inputs).finish_non_exhaustive()
+        f.debug_struct("PreparedInputs").field("inputs", &self.inputs).finish_non_exhaustive()
     }
 }
 
@@ -273,7 +278,7 @@ impl ExpectedDetection {
 
 /// The facts about a loaded model that a pipeline may use.
 #[derive(Debug, Clone, Copy)]
-pub struct Model<'m> {
+pub struct ModelFacts<'m> {
     pub signature: &'m Signature,
     /// The class names of outputs, by output name.
     pub labels: &'m HashMap<String, Arc<[String]>>,
@@ -286,24 +291,24 @@ pub struct Model<'m> {
     /// The metadata of their ONNX files, by the names of the parts.
     pub part_metadata: &'m HashMap<String, HashMap<String, String>>,
     /// `[[field]]` of `model.toml`.
-    pub fields: &'m [Field],
+    pub fields: &'m [FieldDeclaration],
 }
 
-impl<'m> Model<'m> {
+impl<'m> ModelFacts<'m> {
     /// The input that the key `input` of a section names, or the only one.
-    pub fn input(self, kind: &Kind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
+    pub fn input(self, kind: &PipelineKind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
         find(kind, "input", "input", &self.signature.inputs, name)
     }
 
     /// The output that the key `output` of a section names, or the only one.
-    pub fn output(self, kind: &Kind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
+    pub fn output(self, kind: &PipelineKind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
         find(kind, "output", "output", &self.signature.outputs, name)
     }
 }
 
 /// The port that the key `key` of a kind's section names, or the only one. `what` is "input" or "output".
 pub(super) fn find<'m>(
-    kind: &Kind,
+    kind: &PipelineKind,
     key: &str,
     what: &str,
     ports: &'m [Port],
@@ -322,8 +327,8 @@ pub(super) fn find<'m>(
 
 /// Checks that a model takes one input, and the pictures that `preparation` makes for it.
 pub(super) fn check_picture_input(
-    kind: &Kind,
-    model: Model<'_>,
+    kind: &PipelineKind,
+    model: ModelFacts<'_>,
     input: &Port,
     preparation: &ImagePreparation,
 ) -> Result<(), String> {
@@ -344,19 +349,25 @@ pub(super) fn check_picture_input(
 const TREE_BYTES: usize = 10;
 
 /// The memory of a photograph that [`decode_photograph`] decodes.
-pub(super) fn memory_of_photograph(content: &Content, limits: DecodeLimits, preparation: &ImagePreparation) -> usize {
-    let Content::Photograph(content) = content else { return 0 };
+pub(super) fn memory_of_photograph(
+    content: &CallContent,
+    limits: DecodeLimits,
+    preparation: &ImagePreparation,
+) -> usize {
+    let CallContent::Photograph(content) = content else { return 0 };
     image::memory_of(content, limits, &|size| preparation.resized_size(size))
 }
 
 /// Decodes the photograph that a caller sent, no larger than `preparation` needs it.
 pub(super) fn decode_photograph(
-    content: &Content,
+    content: &CallContent,
     limits: DecodeLimits,
     preparation: &ImagePreparation,
-    hold: &mut Hold,
+    hold: &mut Reservation,
 ) -> Result<Photograph, InputError> {
-    let Content::Photograph(content) = content else { return Err(InputError::Content("expected a photograph".into())) };
+    let CallContent::Photograph(content) = content else {
+        return Err(InputError::Content("expected a photograph".into()));
+    };
     image::decode_within(content, limits, &|size| preparation.resized_size(size), hold).map_err(|error| match error {
         ImageError::NoRoom(error) => InputError::NoRoom(error),
         error => InputError::Content(error.to_string()),

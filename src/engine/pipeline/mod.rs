@@ -27,7 +27,7 @@
 //! * `annotation.rs`, `annotation/` - annotate: a photograph with boxes and labels drawn, and places blurred
 //! * `classification.rs`, `classification/` - rank: a tensor of scores into classes, or into Triton's classification
 //!   strings
-//! * `reading.rs`, `reading/` - read: the steps around the models that find, turn and read lines of text, their order, and
+//! * `ocr.rs`, `ocr/` - read: the steps around the models that find, turn and read lines of text, their order, and
 //!   fields such as the total of a receipt
 //!
 //! Invariants:
@@ -57,7 +57,7 @@ mod orientation;
 pub mod preparation;
 pub mod picture_size;
 pub mod quantization;
-pub mod reading;
+pub mod ocr;
 pub mod setup;
 pub mod table;
 pub mod text_embedding;
@@ -65,14 +65,14 @@ pub mod tokenizer;
 mod tokenizer_limits;
 pub mod work;
 
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use serde::{Deserialize, Serialize};
 
-use self::content::Input;
-use self::kind::{Kind, PipelineSection};
+use self::content::PipelineInput;
+use self::kind::{PipelineKind, PipelineSection};
 
 /// The table of kinds.
-pub const KINDS: &[&Kind] = &[
+pub const KINDS: &[&PipelineKind] = &[
     &document_reading::KIND,
     &image_classification::KIND,
     &object_detection::KIND,
@@ -81,7 +81,7 @@ pub const KINDS: &[&Kind] = &[
 ];
 
 /// The sections of some kinds, for messages: `[pipeline.a] or [pipeline.b]`.
-pub fn sections_of(is_meant: impl Fn(&Kind) -> bool) -> String {
+pub fn sections_of(is_meant: impl Fn(&PipelineKind) -> bool) -> String {
     let kinds = KINDS.iter().filter(|kind| is_meant(kind));
     kinds.map(|kind| format!("[pipeline.{}]", kind.name)).collect::<Vec<_>>().join(" or ")
 }
@@ -93,7 +93,7 @@ pub struct PipelineConfig {
     document_reading: Option<document_reading::DocumentReading>,
     image_classification: Option<image_classification::ImageClassification>,
     object_detection: Option<object_detection::ObjectDetection>,
-    table: Option<table::Table>,
+    table: Option<table::TableConfig>,
     text_embedding: Option<text_embedding::TextEmbedding>,
 }
 
@@ -116,28 +116,28 @@ impl PipelineConfig {
     }
 
     /// The content that the model takes in place of tensors; `None` for a model that takes tensors only.
-    pub fn input(&self) -> Option<Input> {
+    pub fn input(&self) -> Option<PipelineInput> {
         Some(self.section()?.kind().input)
     }
 
     /// Tells whether the model takes `input`.
-    pub fn takes(&self, input: Input) -> bool {
+    pub fn takes(&self, input: PipelineInput) -> bool {
         self.input() == Some(input)
     }
 
     /// Every mistake that the types let through; empty when there is none.
-    pub fn mistakes(&self) -> Vec<Problem> {
+    pub fn mistakes(&self) -> Vec<ValueProblem> {
         mistakes(self.sections().into_iter().flatten())
     }
 }
 
-fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn PipelineSection>) -> Vec<Problem> {
+fn mistakes<'s>(sections: impl Iterator<Item = &'s dyn PipelineSection>) -> Vec<ValueProblem> {
     let (mut mistakes, mut first) = (Vec::new(), None);
     for section in sections {
         let name = section.kind().name;
         if let Some(first) = first {
             let message = format!("[pipeline.{first}] is set as well: a model has one pipeline");
-            mistakes.push(Problem::new(format!("pipeline.{name}"), message));
+            mistakes.push(ValueProblem::new(format!("pipeline.{name}"), message));
         }
         first = first.or(Some(name));
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_input_names_the_sections_that_take_it() {
-        assert!(Input::Photograph.sections().starts_with("[pipeline.image_classification]"));
-        assert!(!PipelineConfig::default().takes(Input::Photograph));
+        assert!(PipelineInput::Photograph.sections().starts_with("[pipeline.image_classification]"));
+        assert!(!PipelineConfig::default().takes(PipelineInput::Photograph));
     }
 }

@@ -17,28 +17,29 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::candidates::{Activation, Candidate, Collector, Edges, LeastScores, Thresholds};
-use self::values::Values;
-use super::content::{Content, Input};
+use self::candidates::{BoxActivation, CandidateBox, Collector, Edges, LeastScores, Thresholds};
+use self::values::OutputValues;
+use super::content::{CallContent, PipelineInput};
 use super::detection::{Detection, DetectionBox};
 use super::image::DecodeLimits;
 use super::kind::{
-    AnswerError, Expected, ExpectedDetection, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+    AnswerError, Expected, ExpectedDetection, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection,
+    PreparedInputs, PrintedRow,
 };
-use super::preparation::{Color, Fit, ImagePreparation, Layout, Placement};
+use super::preparation::{ChannelOrder, Fit, ImagePreparation, Layout, Placement};
 use super::quantization::Quantization;
 use super::{image_classification, kind};
 
-pub const KIND: Kind = Kind {
+pub const KIND: PipelineKind = PipelineKind {
     name: "object_detection",
-    input: Input::Photograph,
+    input: PipelineInput::Photograph,
     models: &[],
     member: Detection::MEMBER,
     schema: |generator| generator.subschema_for::<Vec<Detection>>(),
@@ -80,7 +81,7 @@ pub struct ObjectDetection {
     layout: Layout,
     /// `RGB` by default.
     #[serde(default)]
-    color: Color,
+    color: ChannelOrder,
     /// The least score of a box, 0 to 1; 0.4 by default.
     #[serde(default = "two_fifths")]
     min_score: f32,
@@ -137,7 +138,7 @@ fn half() -> f32 {
 }
 
 /// A form in which detectors give boxes.
-trait Form: Debug {
+trait BoxForm: Debug {
     /// The outputs that it reads, in the order in which [`Self::collect`] gets them. The first one has the labels.
     fn outputs(&self) -> Vec<FormOutput<'_>>;
 
@@ -149,13 +150,13 @@ trait Form: Debug {
         Ok(())
     }
 
-    fn activation(&self) -> Activation;
+    fn activation(&self) -> BoxActivation;
 
     /// Adds the candidates of one run for an input of this height and width; returns the number of classes, where the
     /// outputs say it.
     fn collect(
         &self,
-        outputs: &[Values<'_>],
+        outputs: &[OutputValues<'_>],
         size: [f32; 2],
         found: &mut Collector<'_>,
     ) -> Result<Option<usize>, AnswerError>;
@@ -177,7 +178,7 @@ struct FormOutput<'s> {
 
 impl ObjectDetection {
     /// The tables of all forms, each with its key.
-    fn forms(&self) -> [(&'static str, Option<&dyn Form>); 4] {
+    fn forms(&self) -> [(&'static str, Option<&dyn BoxForm>); 4] {
         [
             ("center", self.center.as_ref().map(|form| form as _)),
             ("anchors", self.anchors.as_ref().map(|form| form as _)),
@@ -187,7 +188,7 @@ impl ObjectDetection {
     }
 
     /// The key and the table of the form. [`Self::mistakes`] makes sure that there is one.
-    fn form(&self) -> Option<(&'static str, &dyn Form)> {
+    fn form(&self) -> Option<(&'static str, &dyn BoxForm)> {
         self.forms().into_iter().find_map(|(key, form)| Some((key, form?)))
     }
 
@@ -218,13 +219,13 @@ impl ObjectDetection {
 }
 
 impl PipelineSection for ObjectDetection {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
-    fn mistakes(&self) -> Vec<Problem> {
+    fn mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
-        let mut mistake = |key: &str, message: String| mistakes.push(Problem::new(key, message));
+        let mut mistake = |key: &str, message: String| mistakes.push(ValueProblem::new(key, message));
         let [height, width] = self.size;
         for (name, side) in [("height", height), ("width", width)] {
             if !(1..=SIDE_MAX).contains(&side) {
@@ -251,7 +252,7 @@ impl PipelineSection for ObjectDetection {
         let mut found = self.forms().into_iter().filter_map(|(key, form)| Some((key, form?)));
         match (found.next(), found.next()) {
             (Some((key, form)), None) => {
-                let within = |(name, message): (&str, String)| Problem::new(name, message).within(key);
+                let within = |(name, message): (&str, String)| ValueProblem::new(name, message).within(key);
                 let of_form = form.mistakes().into_iter().chain(form.check_size(self.size).err());
                 mistakes.extend(of_form.map(within));
             }
@@ -267,7 +268,7 @@ impl PipelineSection for ObjectDetection {
         mistakes
     }
 
-    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+    fn bind(&self, model: ModelFacts<'_>) -> Result<Arc<dyn Pipeline>, String> {
         let (key, form) = self.form().ok_or("pipeline.object_detection has no form")?;
         let (_, input) = model.input(&KIND, self.input.as_deref())?;
         kind::check_picture_input(&KIND, model, input, &self.preparation())?;
@@ -319,7 +320,7 @@ impl Decoder {
         let (_, form) = self.config.form().ok_or_else(|| AnswerError::Outputs("no form".to_owned()))?;
         let outputs = self.names.iter().zip(outputs).zip(&self.quantization);
         let values: Vec<_> =
-            outputs.map(|((name, output), scale)| Values::new(name, output, *scale)).collect::<Result<_, _>>()?;
+            outputs.map(|((name, output), scale)| OutputValues::new(name, output, *scale)).collect::<Result<_, _>>()?;
         let mut found = Collector::new(&self.thresholds, form.activation());
         #[expect(clippy::cast_precision_loss, reason = "a side is at most 4096")]
         let size = self.config.size.map(|side| side as f32);
@@ -362,14 +363,14 @@ impl Decoder {
     }
 
     /// The candidates of a result, and how many of them, from the first on, an answer reports.
-    fn candidates(&self, results: &[&Tensor]) -> (Vec<Candidate>, usize) {
+    fn candidates(&self, results: &[&Tensor]) -> (Vec<CandidateBox>, usize) {
         let found = results.first().map(|tensor| candidates::from_tensor(tensor)).unwrap_or_default();
         let count = found.iter().take_while(|candidate| self.thresholds.reports(candidate)).count();
         (found, count.min(self.config.max_detections))
     }
 
-    fn as_detections(&self, candidates: Vec<Candidate>) -> Vec<Detection> {
-        let detection = |Candidate { edges, score, class }| Detection {
+    fn as_detections(&self, candidates: Vec<CandidateBox>) -> Vec<Detection> {
+        let detection = |CandidateBox { edges, score, class }| Detection {
             label: self.label(class),
             score,
             margin: score - self.thresholds.of(class).reported,
@@ -386,11 +387,11 @@ impl Decoder {
 
 /// A candidate with its edges in pixels of the photograph, inside it; `None` when nothing of it is inside.
 fn in_picture(
-    candidate: Candidate,
+    candidate: CandidateBox,
     [height, width]: [u32; 2],
     placement: Placement,
     picture: (u32, u32),
-) -> Option<Candidate> {
+) -> Option<CandidateBox> {
     // A side is below 2^16 pixels, so a multiple of 1/8 is exact in an f32.
     #[expect(clippy::cast_possible_truncation, reason = "exact")]
     let edge = |share: f32, side: u32, start: u32, length: u32, pixels: u32| {
@@ -403,19 +404,24 @@ fn in_picture(
     let down = |share: f32| edge(share, height, top, high, picture.1);
     let Edges { left, top, right, bottom } = candidate.edges;
     let edges = Edges { left: across(left), top: down(top), right: across(right), bottom: down(bottom) };
-    (edges.left < edges.right && edges.top < edges.bottom).then_some(Candidate { edges, ..candidate })
+    (edges.left < edges.right && edges.top < edges.bottom).then_some(CandidateBox { edges, ..candidate })
 }
 
 impl Pipeline for Detector {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
-    fn memory_of(&self, content: &Content, limits: DecodeLimits) -> usize {
+    fn memory_of(&self, content: &CallContent, limits: DecodeLimits) -> usize {
         kind::memory_of_photograph(content, limits, &self.decoder.config.preparation())
     }
 
-    fn prepare(&self, content: &Content, limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
+    fn prepare(
+        &self,
+        content: &CallContent,
+        limits: DecodeLimits,
+        hold: &mut Reservation,
+    ) -> Result<PreparedInputs, InputError> {
         let preparation = self.decoder.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
         let picture = photograph.size();
@@ -423,7 +429,7 @@ impl Pipeline for Detector {
         let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
         let decoder = self.decoder.clone();
         let postprocess = Box::new(move |outputs: Vec<Tensor>| decoder.decode(&outputs, picture));
-        Ok(Prepared { inputs, postprocess: Some(postprocess) })
+        Ok(PreparedInputs { inputs, postprocess: Some(postprocess) })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -501,12 +507,12 @@ fn area(expected: &ExpectedDetection) -> DetectionBox {
     DetectionBox { x, y, width, height }
 }
 
-fn rows(detections: &Value) -> Vec<Row> {
+fn rows(detections: &Value) -> Vec<PrintedRow> {
     let row = |detection: &Value| {
         let label = detection.get("label").and_then(Value::as_str).unwrap_or_default();
         let number = |key: &str| detection.get("box").and_then(|area| area.get(key)?.as_f64()).unwrap_or_default();
         let [x, y, width, height] = ["x", "y", "width", "height"].map(number);
-        Row {
+        PrintedRow {
             score: detection.get("score").and_then(Value::as_f64),
             text: format!("{label} at {x:.0},{y:.0}, {width:.0}x{height:.0}"),
         }

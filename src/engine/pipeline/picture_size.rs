@@ -8,7 +8,7 @@ use zune_core::bytestream::ZCursor;
 use zune_jpeg::JpegDecoder;
 
 use super::containers;
-use super::content::Input;
+use super::content::PipelineInput;
 use super::file_format::UnexpectedFile;
 use super::image::{ImageError, ImageFormat};
 use super::orientation::Orientation;
@@ -16,7 +16,7 @@ use super::orientation::Orientation;
 /// The width and height in pixels of a JPEG, PNG or WebP image as it is seen, turned by its Exif orientation: those of
 /// the picture that [`super::image::decode`] makes of it, if it can be decoded.
 pub fn picture_size(bytes: &[u8]) -> Result<(u32, u32), ImageError> {
-    let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(Input::Photograph, bytes))?;
+    let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(PipelineInput::Photograph, bytes))?;
     let failed = |reason: String| ImageError::Malformed { format, reason };
     // As where they decode: a panic of a decoder is an error of this picture only.
     let read = catch_unwind(AssertUnwindSafe(|| match format {
@@ -43,9 +43,9 @@ pub fn fuzz_picture_size(data: &[u8]) -> bool {
     true
 }
 
-type Found = Result<((u32, u32), Orientation), String>;
+type SizeResult = Result<((u32, u32), Orientation), String>;
 
-fn jpeg_size(bytes: &[u8]) -> Found {
+fn jpeg_size(bytes: &[u8]) -> SizeResult {
     let mut decoder = JpegDecoder::new(ZCursor::new(bytes));
     decoder.decode_headers().map_err(|error| error.to_string())?;
     let info = decoder.info().ok_or("it has no header")?;
@@ -53,13 +53,13 @@ fn jpeg_size(bytes: &[u8]) -> Found {
     Ok(((info.width.into(), info.height.into()), orientation))
 }
 
-fn png_size(bytes: &[u8]) -> Found {
+fn png_size(bytes: &[u8]) -> SizeResult {
     let reader = png::Decoder::new(Cursor::new(bytes)).read_info().map_err(|error| error.to_string())?;
     let orientation = reader.info().exif_metadata.as_deref().map(Orientation::from_exif).unwrap_or_default();
     Ok((reader.info().size(), orientation))
 }
 
-fn webp_size(bytes: &[u8]) -> Found {
+fn webp_size(bytes: &[u8]) -> SizeResult {
     let found = containers::inspect_webp(bytes).map_err(|_| "its end is missing")?;
     let decoder = WebPDecoder::new(Cursor::new(found.file)).map_err(|error| error.to_string())?;
     Ok((decoder.dimensions(), found.exif.map(Orientation::from_exif).unwrap_or_default()))

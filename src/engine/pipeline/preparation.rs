@@ -25,7 +25,7 @@ pub enum Layout {
 /// The order of the channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Color {
+pub enum ChannelOrder {
     /// Red first.
     #[default]
     Rgb,
@@ -71,7 +71,7 @@ pub struct ImagePreparation {
     /// The order of the dimensions.
     pub layout: Layout,
     /// The order of the channels.
-    pub color: Color,
+    pub color: ChannelOrder,
 }
 
 /// A picture that does not become a tensor.
@@ -229,8 +229,8 @@ impl ImagePreparation {
         let [first, second, third] = self.tables(convert);
         // Channels of a picture are red, green, blue; a BGR tensor's first channel is the picture's third.
         let order = |&[red, green, blue]: &[u8; 3]| match self.color {
-            Color::Rgb => [red, green, blue],
-            Color::Bgr => [blue, green, red],
+            ChannelOrder::Rgb => [red, green, blue],
+            ChannelOrder::Bgr => [blue, green, red],
         };
         let shape = match self.layout {
             Layout::Nchw => {
@@ -384,7 +384,7 @@ mod tests {
         mean: [0.0; 3],
         std: [1.0; 3],
         layout: Layout::Nhwc,
-        color: Color::Rgb,
+        color: ChannelOrder::Rgb,
     };
 
     fn picture(width: u32, height: u32) -> Photograph {
@@ -441,10 +441,10 @@ mod tests {
     fn layout_and_colour_order_are_those_asked_for() {
         let image = photograph(2, 1, vec![1, 2, 3, 4, 5, 6]);
         assert_eq!(bytes(PLAIN, &image), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(bytes(ImagePreparation { color: Color::Bgr, ..PLAIN }, &image), [3, 2, 1, 6, 5, 4]);
+        assert_eq!(bytes(ImagePreparation { color: ChannelOrder::Bgr, ..PLAIN }, &image), [3, 2, 1, 6, 5, 4]);
         let planes = ImagePreparation { layout: Layout::Nchw, ..PLAIN };
         assert_eq!(bytes(planes, &image), [1, 4, 2, 5, 3, 6]);
-        assert_eq!(bytes(ImagePreparation { color: Color::Bgr, ..planes }, &image), [3, 6, 2, 5, 1, 4]);
+        assert_eq!(bytes(ImagePreparation { color: ChannelOrder::Bgr, ..planes }, &image), [3, 6, 2, 5, 1, 4]);
         assert_eq!(PLAIN.prepare(&image, DataType::Fp16, None).unwrap().shape(), [1, 1, 2, 3]);
         assert_eq!(planes.prepare(&image, DataType::Fp32, None).unwrap().shape(), [1, 3, 1, 2]);
     }
@@ -456,7 +456,7 @@ mod tests {
         let tensor = preparation.prepare(&image, DataType::Fp32, None).unwrap();
         assert_eq!(tensor.elements::<f32>().unwrap().as_ref(), [0.0, 0.0, 0.0, 30.0, 15.0, 7.5]);
         let tensor =
-            ImagePreparation { color: Color::Bgr, ..preparation }.prepare(&image, DataType::Fp16, None).unwrap();
+            ImagePreparation { color: ChannelOrder::Bgr, ..preparation }.prepare(&image, DataType::Fp16, None).unwrap();
         let halves = [20.0, 0.0, -5.0, 50.0, 15.0, 2.5].map(f16::from_f32);
         assert_eq!(tensor.elements::<f16>().unwrap().as_ref(), halves);
         let clamped = ImagePreparation { mean: [20.0, 0.0, 0.0], std: [1.0, 0.1, 4.0], ..PLAIN };

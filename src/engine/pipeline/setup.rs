@@ -7,12 +7,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::PipelineConfig;
-use super::kind::{Model, Pipeline};
+use super::kind::{ModelFacts, Pipeline};
+use super::ocr::fields::FieldDeclaration;
 use super::quantization::Quantization;
-use super::reading::fields::Field;
 use crate::backend::Signature;
 
-/// The facts of which the pipeline of a model is made: [`Model`], owned, with the section.
+/// The facts of which the pipeline of a model is made: [`ModelFacts`], owned, with the section.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PipelineSetup {
     /// The table `[pipeline]` of `model.toml` as JSON.
@@ -34,7 +34,7 @@ pub struct PipelineSetup {
 
 impl PipelineSetup {
     /// A setup for a model without any facts; the caller sets those that it has.
-    pub fn new(config: &PipelineConfig, fields: &[Field]) -> Result<Self, String> {
+    pub fn new(config: &PipelineConfig, fields: &[FieldDeclaration]) -> Result<Self, String> {
         let json = |name: &str, json: serde_json::Result<String>| json.map_err(|error| format!("{name}: {error}"));
         Ok(Self {
             config: json("pipeline", serde_json::to_string(config))?,
@@ -52,10 +52,11 @@ impl PipelineSetup {
     pub fn bind(&self) -> Result<Arc<dyn Pipeline>, String> {
         let config: PipelineConfig =
             serde_json::from_str(&self.config).map_err(|error| format!("pipeline: {error}"))?;
-        let fields: Vec<Field> = serde_json::from_str(&self.fields).map_err(|error| format!("field: {error}"))?;
+        let fields: Vec<FieldDeclaration> =
+            serde_json::from_str(&self.fields).map_err(|error| format!("field: {error}"))?;
         let section = config.section().ok_or("the model has no pipeline")?;
         let Self { signature, labels, quantization, files, parts, part_metadata, .. } = self;
-        section.bind(Model { signature, labels, quantization, files, parts, part_metadata, fields: &fields })
+        section.bind(ModelFacts { signature, labels, quantization, files, parts, part_metadata, fields: &fields })
     }
 }
 
@@ -70,7 +71,7 @@ mod tests {
     struct ModelToml {
         pipeline: PipelineConfig,
         #[serde(default)]
-        field: Vec<Field>,
+        field: Vec<FieldDeclaration>,
     }
 
     #[test]
@@ -101,7 +102,7 @@ mod tests {
             let Ok(ModelToml { pipeline, field }) = toml::from_str(&text) else { continue };
             let setup = PipelineSetup::new(&pipeline, &field).unwrap();
             assert_eq!(serde_json::from_str::<PipelineConfig>(&setup.config).unwrap(), pipeline);
-            assert_eq!(serde_json::from_str::<Vec<Field>>(&setup.fields).unwrap(), field);
+            assert_eq!(serde_json::from_str::<Vec<FieldDeclaration>>(&setup.fields).unwrap(), field);
             checked += 1;
         }
         assert!(checked > 2, "{checked}");

@@ -12,30 +12,31 @@ pub mod proposal;
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::{DataType, Tensor, to_f64};
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::cell::{Cell, ColumnNames, ExtraColumns, Rows};
-use self::column::Column;
+use self::cell::{ColumnNames, ExtraColumns, Rows, TableCell};
 pub use self::column::ColumnType;
+use self::column::TableColumn;
 use super::content::rows::RowsText;
-use super::content::{Content, Division, Input};
+use super::content::{CallContent, Division, PipelineInput};
 use super::image::DecodeLimits;
 use super::kind::{
-    AnswerError, Expected, FeatureColumn, InputError, Kind, Model, Pipeline, PipelineSection, Prepared, Row,
+    AnswerError, Expected, FeatureColumn, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection,
+    PreparedInputs, PrintedRow,
 };
 
-pub const KIND: Kind = Kind {
+pub const KIND: PipelineKind = PipelineKind {
     name: "table",
-    input: Input::Rows,
+    input: PipelineInput::Rows,
     models: &[],
     member: "rows",
-    schema: |generator| generator.subschema_for::<Vec<Answer>>(),
+    schema: |generator| generator.subschema_for::<Vec<RowAnswer>>(),
     text: None,
     is_ranked: false,
     rows,
@@ -52,9 +53,9 @@ const RUN_CELLS_MAX: usize = 1 << 15;
 /// The table `[pipeline.table]` of a model's config.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub struct TableConfig {
     /// The columns, in the order of the model's one input; in any order for a model with one input a column.
-    columns: Vec<Column>,
+    columns: Vec<TableColumn>,
     /// What happens to columns of a row that are not named here.
     #[serde(default)]
     extra_columns: ExtraColumns,
@@ -71,7 +72,7 @@ pub struct Table {
 
 /// The answer to one row.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Answer {
+pub struct RowAnswer {
     /// The class, of a classifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<String>,
@@ -94,8 +95,8 @@ impl Serialize for Probabilities {
     }
 }
 
-impl PipelineSection for Table {
-    fn kind(&self) -> &'static Kind {
+impl PipelineSection for TableConfig {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
@@ -111,28 +112,28 @@ impl PipelineSection for Table {
         self.columns.iter().filter(|column| column.is_required()).map(|column| column.name.as_str()).collect()
     }
 
-    fn mistakes(&self) -> Vec<Problem> {
+    fn mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
         if !(1..=COLUMNS_MAX).contains(&self.columns.len()) {
             let message = format!("has {} columns, expected 1 to {COLUMNS_MAX}", self.columns.len());
-            mistakes.push(Problem::new("columns", message));
+            mistakes.push(ValueProblem::new("columns", message));
         }
         let mut names = std::collections::HashSet::new();
         for (index, column) in self.columns.iter().enumerate() {
             let place = format!("columns[{index}]");
-            mistakes.extend(column.mistake().map(|message| Problem::new(place.clone(), message)));
+            mistakes.extend(column.mistake().map(|message| ValueProblem::new(place.clone(), message)));
             if !names.insert(&column.name) {
-                mistakes.push(Problem::new(place, format!("the name {:?} is another column's", column.name)));
+                mistakes.push(ValueProblem::new(place, format!("the name {:?} is another column's", column.name)));
             }
         }
         let mut classes = std::collections::HashSet::new();
         if let Some(twice) = self.classes.iter().find(|class| !classes.insert(*class)) {
-            mistakes.push(Problem::new("classes", format!("{twice:?} is there twice")));
+            mistakes.push(ValueProblem::new("classes", format!("{twice:?} is there twice")));
         }
         mistakes
     }
 
-    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+    fn bind(&self, model: ModelFacts<'_>) -> Result<Arc<dyn Pipeline>, String> {
         let inputs = bind_inputs(&self.columns, model)?;
         let (outputs, result) = self.bind_outputs(model)?;
         Ok(Arc::new(Rower {
@@ -140,7 +141,7 @@ impl PipelineSection for Table {
                 self.columns.iter().map(|column| column.name.clone()),
                 self.extra_columns,
             )),
-            features: self.columns.iter().filter_map(Column::made_of_feature).collect(),
+            features: self.columns.iter().filter_map(TableColumn::made_of_feature).collect(),
             columns: self.columns.clone(),
             inputs,
             outputs,
@@ -160,7 +161,7 @@ struct BoundInput {
 
 /// What the outputs of a run are, in their order.
 #[derive(Debug, Clone, PartialEq)]
-enum ResultForm {
+enum TableForm {
     /// The class of each row, and if `Some`, the names of the columns of probabilities behind it.
     Class {
         probabilities: Option<Arc<[String]>>,
@@ -172,7 +173,7 @@ enum ResultForm {
 }
 
 /// The columns of each input: all of them in one matrix, or those with the names of the inputs.
-fn bind_inputs(columns: &[Column], model: Model<'_>) -> Result<Vec<BoundInput>, String> {
+fn bind_inputs(columns: &[TableColumn], model: ModelFacts<'_>) -> Result<Vec<BoundInput>, String> {
     let ports = &model.signature.inputs;
     let bound = |port: &crate::backend::Port, taken: Vec<usize>| {
         let has_width = match port.shape.as_slice() {
@@ -208,8 +209,8 @@ fn bind_inputs(columns: &[Column], model: Model<'_>) -> Result<Vec<BoundInput>, 
     named.collect()
 }
 
-impl Table {
-    fn bind_outputs(&self, model: Model<'_>) -> Result<(Vec<usize>, ResultForm), String> {
+impl TableConfig {
+    fn bind_outputs(&self, model: ModelFacts<'_>) -> Result<(Vec<usize>, TableForm), String> {
         let outputs = &model.signature.outputs;
         let find = |key: &str, name: &Option<String>| {
             let Some(name) = name else { return Ok(None) };
@@ -240,13 +241,13 @@ impl Table {
         let is_class = |position| port(position).is_some_and(is_label);
         Ok(match (output, probabilities) {
             (Some(output), None) if is_class(output) => {
-                (vec![output], ResultForm::Class { probabilities: None, names: self.classes.clone().into() })
+                (vec![output], TableForm::Class { probabilities: None, names: self.classes.clone().into() })
             }
-            (Some(output), None) => (vec![output], ResultForm::Numbers),
-            (None, Some(scores)) => (vec![scores], ResultForm::Probabilities(names(scores))),
+            (Some(output), None) => (vec![output], TableForm::Numbers),
+            (None, Some(scores)) => (vec![scores], TableForm::Probabilities(names(scores))),
             (Some(output), Some(scores)) => {
                 let probabilities = Some(names(scores));
-                (vec![output, scores], ResultForm::Class { probabilities, names: self.classes.clone().into() })
+                (vec![output, scores], TableForm::Class { probabilities, names: self.classes.clone().into() })
             }
             (None, None) => return Err("the model has no output".to_owned()),
         })
@@ -262,23 +263,23 @@ pub fn is_label(port: &crate::backend::Port) -> bool {
 /// The pipeline of one model.
 #[derive(Debug)]
 struct Rower {
-    columns: Vec<Column>,
+    columns: Vec<TableColumn>,
     names: Arc<ColumnNames>,
     features: Vec<FeatureColumn>,
     /// In the signature's order.
     inputs: Vec<BoundInput>,
     outputs: Vec<usize>,
-    result: ResultForm,
+    result: TableForm,
 }
 
 impl Pipeline for Rower {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
-    fn sample(&self) -> Content {
+    fn sample(&self) -> CallContent {
         let cells = self.columns.iter().map(|column| (column.name.clone(), column.sample()));
-        Content::Rows(RowsText::part(Value::Object(cells.collect()).to_string().into(), 1, 0))
+        CallContent::Rows(RowsText::part(Value::Object(cells.collect()).to_string().into(), 1, 0))
     }
 
     fn feature_columns(&self) -> &[FeatureColumn] {
@@ -289,20 +290,25 @@ impl Pipeline for Rower {
         self.names.contains(name)
     }
 
-    fn divide(&self, content: &Content) -> Option<Division> {
-        let Content::Rows(rows) = content else { return None };
+    fn divide(&self, content: &CallContent) -> Option<Division> {
+        let CallContent::Rows(rows) = content else { return None };
         let most = (RUN_CELLS_MAX / self.columns.len().max(1)).clamp(1, RUN_ROWS_MAX);
-        let parts = rows.divided(most)?.into_iter().map(Content::Rows).collect();
+        let parts = rows.divided(most)?.into_iter().map(CallContent::Rows).collect();
         Some(Division { parts, places: (0..rows.count()).collect() })
     }
 
-    fn prepare(&self, content: &Content, _limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
-        let Content::Rows(content) = content else { return Err(InputError::Content("expected rows".into())) };
+    fn prepare(
+        &self,
+        content: &CallContent,
+        _limits: DecodeLimits,
+        hold: &mut Reservation,
+    ) -> Result<PreparedInputs, InputError> {
+        let CallContent::Rows(content) = content else { return Err(InputError::Content("expected rows".into())) };
         let cells = content.count().saturating_mul(self.columns.len()).min(CELLS_MAX);
-        hold.grow(cells.saturating_mul(size_of::<Cell>()).saturating_add(content.json().len()))?;
+        hold.grow(cells.saturating_mul(size_of::<TableCell>()).saturating_add(content.json().len()))?;
         let rows = Rows::read(self.names.clone(), content).map_err(InputError::Content)?;
         let inputs = self.tensors(&rows).map_err(InputError::Content)?;
-        Ok(Prepared { inputs, postprocess: None })
+        Ok(PreparedInputs { inputs, postprocess: None })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -311,8 +317,8 @@ impl Pipeline for Rower {
 
     fn scores(&self) -> Option<usize> {
         match self.result {
-            ResultForm::Class { probabilities: Some(_), .. } => self.outputs.get(1).copied(),
-            ResultForm::Probabilities(_) => self.outputs.first().copied(),
+            TableForm::Class { probabilities: Some(_), .. } => self.outputs.get(1).copied(),
+            TableForm::Probabilities(_) => self.outputs.first().copied(),
             _ => None,
         }
     }
@@ -354,30 +360,30 @@ impl Rower {
         self.inputs.iter().map(tensor).collect()
     }
 
-    fn answers(&self, results: &[&Tensor]) -> Result<Vec<Answer>, AnswerError> {
+    fn answers(&self, results: &[&Tensor]) -> Result<Vec<RowAnswer>, AnswerError> {
         let lacks = || AnswerError::Outputs("the run gave fewer outputs than the answer needs".to_owned());
         let first = results.first().ok_or_else(lacks)?;
         match &self.result {
-            ResultForm::Numbers => Ok(numbers(first)?
+            TableForm::Numbers => Ok(numbers(first)?
                 .into_iter()
-                .map(|row| Answer { class: None, probabilities: None, values: Some(row) })
+                .map(|row| RowAnswer { class: None, probabilities: None, values: Some(row) })
                 .collect()),
-            ResultForm::Probabilities(names) => probabilities(first, names)?
+            TableForm::Probabilities(names) => probabilities(first, names)?
                 .into_iter()
-                .map(|row| Ok(Answer { class: row.best(), probabilities: Some(row), values: None }))
+                .map(|row| Ok(RowAnswer { class: row.best(), probabilities: Some(row), values: None }))
                 .collect(),
-            ResultForm::Class { probabilities: None, names } => {
-                let answer = |class| Answer { class: Some(class), probabilities: None, values: None };
+            TableForm::Class { probabilities: None, names } => {
+                let answer = |class| RowAnswer { class: Some(class), probabilities: None, values: None };
                 Ok(classes(first, names)?.into_iter().map(answer).collect())
             }
-            ResultForm::Class { probabilities: Some(columns), names } => {
+            TableForm::Class { probabilities: Some(columns), names } => {
                 let classes = classes(first, names)?;
                 let rows = probabilities(results.get(1).ok_or_else(lacks)?, columns)?;
                 if classes.len() != rows.len() {
                     let message = format!("{} classes and {} rows of probabilities", classes.len(), rows.len());
                     return Err(AnswerError::Outputs(message));
                 }
-                let answer = |(class, row)| Answer { class: Some(class), probabilities: Some(row), values: None };
+                let answer = |(class, row)| RowAnswer { class: Some(class), probabilities: Some(row), values: None };
                 Ok(classes.into_iter().zip(rows).map(answer).collect())
             }
         }
@@ -445,12 +451,12 @@ fn classes(output: &Tensor, names: &[String]) -> Result<Vec<String>, AnswerError
     Ok(integers.iter().map(|class| name(class).unwrap_or_else(|| class.to_string())).collect())
 }
 
-fn rows(answers: &Value) -> Vec<Row> {
+fn rows(answers: &Value) -> Vec<PrintedRow> {
     let row = |answer: &Value| {
         let class = answer.get("class").and_then(Value::as_str);
         let score = class.and_then(|class| answer.get("probabilities")?.get(class)?.as_f64());
         let values = || answer.get("values").map(ToString::to_string).unwrap_or_default();
-        Row { score, text: class.map_or_else(values, str::to_owned) }
+        PrintedRow { score, text: class.map_or_else(values, str::to_owned) }
     };
     answers.as_array().into_iter().flatten().map(row).collect()
 }

@@ -3,26 +3,27 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::numbers;
-use super::content::{Content, Division, Input, TEXT_BYTES_MAX, Texts};
+use super::content::{CallContent, Division, PipelineInput, TEXT_BYTES_MAX, Texts};
 use super::image::DecodeLimits;
 use super::kind::{
-    AnswerError, Expected, InputError, Kind, Model, Pipeline, PipelineSection, Postprocess, Prepared, Row, find,
+    AnswerError, Expected, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection, Postprocess,
+    PreparedInputs, PrintedRow, find,
 };
 use super::tokenizer::{Tokenizer, Tokens};
 use crate::backend::Port;
 
-pub const KIND: Kind = Kind {
+pub const KIND: PipelineKind = PipelineKind {
     name: "text_embedding",
-    input: Input::Texts,
+    input: PipelineInput::Texts,
     models: &[],
     member: "embeddings",
     schema: |generator| generator.subschema_for::<Vec<Embedding<'static>>>(),
@@ -111,7 +112,7 @@ pub struct Embedding<'a> {
 }
 
 impl PipelineSection for TextEmbedding {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
@@ -119,16 +120,18 @@ impl PipelineSection for TextEmbedding {
         vec![("tokenizer", &self.tokenizer)]
     }
 
-    fn mistakes(&self) -> Vec<Problem> {
+    fn mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
         if !(2..=MAX_TOKENS_MAX).contains(&self.max_tokens) {
-            mistakes
-                .push(Problem::new("max_tokens", format!("is {}, expected 2 to {MAX_TOKENS_MAX}", self.max_tokens)));
+            mistakes.push(ValueProblem::new(
+                "max_tokens",
+                format!("is {}, expected 2 to {MAX_TOKENS_MAX}", self.max_tokens),
+            ));
         }
         mistakes
     }
 
-    fn bind(&self, model: Model<'_>) -> Result<Arc<dyn Pipeline>, String> {
+    fn bind(&self, model: ModelFacts<'_>) -> Result<Arc<dyn Pipeline>, String> {
         let (position, output) = find(&KIND, "output", "output", &model.signature.outputs, self.output.as_deref())?;
         let sides = if self.pooling == Pooling::None { 2 } else { 3 };
         if output.shape.len() != sides {
@@ -288,19 +291,19 @@ impl Embedder {
 }
 
 impl Pipeline for Embedder {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
 
     /// A text of `max_tokens` tokens: a model with fewer positions is refused at its load, not at the first long text.
-    fn sample(&self) -> Content {
+    fn sample(&self) -> CallContent {
         const SENTENCE: &str = "The box has 3 cores, and no network. ";
         let text = SENTENCE.repeat((self.max_tokens * SAMPLE_TOKEN_BYTES / SENTENCE.len()).max(1));
-        Texts::one(text.as_bytes()).map_or_else(|_| KIND.input.sample(), Content::Texts)
+        Texts::one(text.as_bytes()).map_or_else(|_| KIND.input.sample(), CallContent::Texts)
     }
 
-    fn divide(&self, content: &Content) -> Option<Division> {
-        let Content::Texts(texts) = content else { return None };
+    fn divide(&self, content: &CallContent) -> Option<Division> {
+        let CallContent::Texts(texts) = content else { return None };
         let estimated = |(place, text)| (self.estimated_tokens(text), place, text);
         let mut sorted: Vec<(usize, usize, &str)> = texts.iter().enumerate().map(estimated).collect();
         // Texts of like length need little padding.
@@ -329,14 +332,19 @@ impl Pipeline for Embedder {
             return None;
         }
         let places = runs.iter().flatten().map(|(place, _)| *place).collect();
-        let part = |run: &Vec<(usize, &str)>| Texts::new(run.iter().map(|(_, text)| text)).map(Content::Texts);
+        let part = |run: &Vec<(usize, &str)>| Texts::new(run.iter().map(|(_, text)| text)).map(CallContent::Texts);
         // Parts of texts within the limits are within them.
         let parts = runs.iter().map(part).collect::<Result<_, _>>().ok()?;
         Some(Division { parts, places })
     }
 
-    fn prepare(&self, content: &Content, _limits: DecodeLimits, hold: &mut Hold) -> Result<Prepared, InputError> {
-        let Content::Texts(texts) = content else { return Err(InputError::Content("expected a text".to_owned())) };
+    fn prepare(
+        &self,
+        content: &CallContent,
+        _limits: DecodeLimits,
+        hold: &mut Reservation,
+    ) -> Result<PreparedInputs, InputError> {
+        let CallContent::Texts(texts) = content else { return Err(InputError::Content("expected a text".to_owned())) };
         let bad = |reason: String| InputError::Content(format!("the text cannot be made into tokens: {reason}"));
         let tokenizer = self.tokenizer.get()?;
         let tokens = texts.iter().map(|text| tokenizer.tokens(text)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
@@ -352,7 +360,7 @@ impl Pipeline for Embedder {
             [output] => pool.results(output, &tokens),
             _ => Err(AnswerError::Outputs("the run gave no output".to_owned())),
         });
-        Ok(Prepared { inputs, postprocess: Some(postprocess) })
+        Ok(PreparedInputs { inputs, postprocess: Some(postprocess) })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -484,13 +492,16 @@ impl Pool {
     }
 }
 
-fn rows(embeddings: &Value) -> Vec<Row> {
+fn rows(embeddings: &Value) -> Vec<PrintedRow> {
     let row = |embedding: &Value| {
         let numbers = embedding.get("embedding").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let first: Vec<_> = numbers.iter().take(4).map(ToString::to_string).collect();
         let tokens = embedding.get("tokens").unwrap_or(&Value::Null);
         let cut = if embedding.get("truncated") == Some(&Value::Bool(true)) { ", truncated" } else { "" };
-        Row { score: None, text: format!("{} numbers of {tokens} tokens{cut}: {} ...", numbers.len(), first.join(" ")) }
+        PrintedRow {
+            score: None,
+            text: format!("{} numbers of {tokens} tokens{cut}: {} ...", numbers.len(), first.join(" ")),
+        }
     };
     embeddings.as_array().into_iter().flatten().map(row).collect()
 }

@@ -17,8 +17,8 @@ pub fn refusal(file: &[u8]) -> Option<String> {
     if file.len() > FILE_BYTES_MAX {
         return Some(format!("it has {} bytes, more than {FILE_BYTES_MAX}", file.len()));
     }
-    let parsed: Result<Head, _> = serde_json::from_slice(file);
-    let Head { normalizer, pre_tokenizer, post_processor } = match parsed {
+    let parsed: Result<TokenizerHead, _> = serde_json::from_slice(file);
+    let TokenizerHead { normalizer, pre_tokenizer, post_processor } = match parsed {
         Ok(head) => head,
         Err(error) => return Some(error.to_string()),
     };
@@ -37,7 +37,7 @@ pub fn refusal(file: &[u8]) -> Option<String> {
 
 /// The parts of a file that the limits concern; the vocabulary is skipped.
 #[derive(serde::Deserialize)]
-struct Head {
+struct TokenizerHead {
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]

@@ -18,12 +18,12 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 pub use self::input::{PartsError, WorkHead, WorkInput};
-use super::kind::{AnswerError, InputError, Pipeline, Postprocess, Prepared};
+use super::kind::{AnswerError, InputError, Pipeline, Postprocess, PreparedInputs};
 use crate::backend::{Backend, ComputeTime, RunActivity, RunError, RunInputs, RunPlace, RunResult};
 
 /// One run of a model with its pipeline.
 #[derive(Debug, Clone, Copy)]
-pub struct Work<'w> {
+pub struct PipelineRun<'w> {
     pub input: &'w WorkInput,
     /// The positions of the outputs that are computed: those that the caller asked for, and behind them those of
     /// [`Pipeline::outputs`].
@@ -72,7 +72,7 @@ pub enum WorkError {
 /// A model that runs with its pipeline where it is, perhaps in another process.
 pub trait RunWork: Backend {
     /// Runs the model with `pipeline` around it. A panic anywhere is an error of this run only.
-    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork;
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork;
 
     /// Waits `patience` for the end of the run that is [`RunError::InProgress`]. The result is that of a run with or
     /// without a pipeline, or that it is still in progress.
@@ -99,7 +99,7 @@ pub trait RunWork: Backend {
 }
 
 /// Does one run in this process. A panic anywhere is an error of this run only.
-pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
+pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork {
     let mut times = WorkTimes::default();
     let result = run_measured(backend, pipeline, work, place, &mut times);
     FinishedWork { result, times }
@@ -108,7 +108,7 @@ pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: Work<'_>, p
 fn run_measured(
     backend: &mut dyn Backend,
     pipeline: &dyn Pipeline,
-    Work { input, outputs, own, account }: Work<'_>,
+    PipelineRun { input, outputs, own, account }: PipelineRun<'_>,
     place: RunPlace,
     times: &mut WorkTimes,
 ) -> Result<RunResult, WorkError> {
@@ -117,7 +117,7 @@ fn run_measured(
         Err(InputError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
     });
     times.pipeline_cpu = thread_cpu_time().saturating_sub(cpu);
-    let Prepared { inputs, postprocess } = prepared?;
+    let PreparedInputs { inputs, postprocess } = prepared?;
     times.prepare = start.elapsed();
 
     let (ran, run_cpu) = run_tensors(backend, &inputs, outputs, place);
@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
     use crate::backend::{Port, Runtime, Signature};
-    use crate::pipeline::content::{Content, Input, Texts};
+    use crate::pipeline::content::{CallContent, PipelineInput, Texts};
     use crate::pipeline::image::DecodeLimits;
     use crate::pipeline::setup::PipelineSetup;
 
@@ -226,10 +226,10 @@ mod tests {
         PipelineSetup { signature, ..PipelineSetup::new(&config, &[]).unwrap() }.bind().unwrap()
     }
 
-    fn done(backend: &mut Stub, content: Content, own: usize) -> FinishedWork {
+    fn done(backend: &mut Stub, content: CallContent, own: usize) -> FinishedWork {
         let input = WorkInput::Content { content, limits: DecodeLimits::default() };
         let (outputs, account) = (vec![0; own + 1], Account::unlimited());
-        let work = Work { input: &input, outputs: &outputs, own, account: &account };
+        let work = PipelineRun { input: &input, outputs: &outputs, own, account: &account };
         let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now(), patience: None };
         run(backend, pipeline().as_ref(), work, place)
     }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn outputs_that_the_caller_asked_for_stay_in_front_of_the_results() {
-        let finished = done(&mut Stub(Some(vec![output(), output()])), Input::Photograph.sample(), 1);
+        let finished = done(&mut Stub(Some(vec![output(), output()])), PipelineInput::Photograph.sample(), 1);
         let outputs = finished.result.unwrap().outputs;
         assert_eq!(outputs[0], output());
         assert!(outputs.len() == 2 && outputs[1] != output(), "{outputs:?}");
@@ -250,18 +250,18 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_part_that_failed() {
-        let text = Content::Texts(Texts::one(b"a").unwrap());
+        let text = CallContent::Texts(Texts::one(b"a").unwrap());
         let finished = done(&mut Stub(None), text, 0);
         assert!(matches!(finished.result, Err(WorkError::Input(InputError::Content(_)))));
         assert_eq!((finished.times.compute, finished.times.prepare), (None, Duration::ZERO));
 
-        let finished = done(&mut Stub(None), Input::Photograph.sample(), 0);
+        let finished = done(&mut Stub(None), PipelineInput::Photograph.sample(), 0);
         let error = finished.result.unwrap_err();
         assert!(matches!(error, WorkError::Run(RunError::Runtime { .. })), "{error}");
         assert!(error.to_string().contains("panicked: an output"), "{error}");
 
         let text = Tensor::from_strings(vec![1], ["a"]).unwrap();
-        let finished = done(&mut Stub(Some(vec![text])), Input::Photograph.sample(), 0);
+        let finished = done(&mut Stub(Some(vec![text])), PipelineInput::Photograph.sample(), 0);
         assert!(matches!(finished.result, Err(WorkError::Outputs(_))));
         assert!(finished.times.compute.is_some());
     }

@@ -3,16 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::entity_keys::KeysError;
-use super::super::index::{Found, Index, IndexError, LayerValue, RecordBytes, Tally};
+use super::super::entity_keys::EntityKeysError;
+use super::super::index::{ContentChecksum, Index, IndexEntry, IndexError, LayerValue, RecordBytes};
 use super::super::key::IndexKey;
-use super::super::layer::Changes;
-use super::super::merge::{Merged, merge, purge_us, supersede};
-use super::super::protection::{Body, Protection, Unsealable};
-use super::super::record::{self, Record, Row, Seal};
+use super::super::mem_table::Changes;
+use super::super::merge::{MergeOutcome, merge, purge_us, supersede};
+use super::super::protection::{Protection, RecordBody, Unsealable};
+use super::super::record::{self, CipherHeader, Record, Row};
 use super::super::registry::Registry;
 use super::super::seal::SealContext;
-use super::super::snapshot::Statistics;
+use super::super::snapshot::SnapshotStatistics;
 use super::super::view::{FeatureView, ViewId};
 
 /// The rows that are merged before they are written: their results are in memory until then.
@@ -32,7 +32,7 @@ pub struct PendingChange {
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Merges a row; the body is the row as the journal has it.
-    Put(Arc<FeatureView>, Row, Body),
+    Put(Arc<FeatureView>, Row, RecordBody),
     Delete,
     /// The row of a view that is no longer declared: kept until the view is declared again.
     PutUndeclared(Row),
@@ -40,7 +40,7 @@ pub enum Action {
 
 impl Action {
     /// The action for a row that was pushed to `view`, and its bytes in the journal.
-    pub fn of_row(registry: &Registry, view: ViewId, row: Row, body: Body) -> Self {
+    pub fn of_row(registry: &Registry, view: ViewId, row: Row, body: RecordBody) -> Self {
         match registry.view_by_id(view) {
             Some(view) => Self::Put(view.clone(), row, body),
             None => Self::PutUndeclared(row),
@@ -64,7 +64,7 @@ pub struct IndexContent {
 /// Figures of a layer.
 #[derive(Debug, Clone, Default)]
 pub struct LayerContent {
-    pub tally: Tally,
+    pub tally: ContentChecksum,
     /// The bytes of its keys and values.
     pub bytes: u64,
     views: HashMap<ViewId, ViewContent>,
@@ -114,13 +114,13 @@ impl LayerContent {
 
 impl IndexContent {
     /// The content of an index whose layer has no value yet.
-    pub fn over(snapshot: Option<&Statistics>) -> Self {
+    pub fn over(snapshot: Option<&SnapshotStatistics>) -> Self {
         let mut content = Self::default();
         content.set_snapshot(snapshot);
         content
     }
 
-    fn set_snapshot(&mut self, snapshot: Option<&Statistics>) {
+    fn set_snapshot(&mut self, snapshot: Option<&SnapshotStatistics>) {
         self.snapshot_rows = snapshot.iter().flat_map(|snapshot| snapshot.records.iter().copied()).collect();
         self.snapshot_newest_us = snapshot.map_or(0, |snapshot| snapshot.newest_us);
     }
@@ -152,12 +152,12 @@ impl IndexContent {
     }
 
     /// The top layer becomes the frozen one, under an empty one.
-    fn freeze(&mut self) {
+    fn rotate(&mut self) {
         self.frozen = std::mem::take(&mut self.top);
     }
 
     /// A snapshot takes the place of everything below the top layer.
-    fn rebase(&mut self, snapshot: &Statistics) {
+    fn install(&mut self, snapshot: &SnapshotStatistics) {
         self.frozen = LayerContent::default();
         self.set_snapshot(Some(snapshot));
     }
@@ -208,7 +208,7 @@ impl Applier {
     }
 
     /// Applies the changes in order. Returns the outcome of each.
-    pub fn apply(&mut self, pending: &[PendingChange]) -> Result<Vec<Merged>, IndexError> {
+    pub fn apply(&mut self, pending: &[PendingChange]) -> Result<Vec<MergeOutcome>, IndexError> {
         let mut outcomes = Vec::with_capacity(pending.len());
         for chunk in pending.chunks(CHUNK_ROWS) {
             let touched = self.merged(chunk, &mut outcomes)?;
@@ -238,7 +238,7 @@ impl Applier {
     fn merged(
         &mut self,
         chunk: &[PendingChange],
-        outcomes: &mut Vec<Merged>,
+        outcomes: &mut Vec<MergeOutcome>,
     ) -> Result<HashMap<IndexKey, RecordInChunk>, IndexError> {
         let mut touched: HashMap<IndexKey, RecordInChunk> = HashMap::with_capacity(chunk.len());
         for change in chunk {
@@ -249,7 +249,7 @@ impl Applier {
             let had_us = entity.header().map_or(i64::MIN, |header| header.event_us);
             let merged = entity.take(change, self.keep_us, &self.protection)?;
             let is_newer = entity.header().is_none_or(|header| header.event_us >= had_us);
-            self.taken_back += u64::from(merged == Merged::Accepted && had_us > change.latest_us && !is_newer);
+            self.taken_back += u64::from(merged == MergeOutcome::Accepted && had_us > change.latest_us && !is_newer);
             outcomes.push(merged);
         }
         Ok(touched)
@@ -308,7 +308,7 @@ impl Applier {
     }
 
     /// The last journal entry of an entity that is in the index.
-    fn seq_of(key: &IndexKey, found: &Found) -> Result<Option<u64>, IndexError> {
+    fn seq_of(key: &IndexKey, found: &IndexEntry) -> Result<Option<u64>, IndexError> {
         let record = found.record.as_ref().map(|record| verified(key, record)).transpose()?;
         Ok(record.map(|header| header.seq).or(found.top.as_ref().map(|top| top.seq)))
     }
@@ -328,15 +328,15 @@ impl Applier {
 
     /// Puts another index of the same content in the place of this one: its top layer, which is empty, takes the
     /// changes from now on.
-    pub fn freeze(&mut self, index: Arc<Index>) {
+    pub fn rotate(&mut self, index: Arc<Index>) {
         self.index = index;
-        self.content.freeze();
+        self.content.rotate();
     }
 
     /// Puts an index over this snapshot, which has everything below the top layer, in the place of this one.
-    pub fn rebase(&mut self, index: Arc<Index>, snapshot: &Statistics) {
+    pub fn install(&mut self, index: Arc<Index>, snapshot: &SnapshotStatistics) {
         self.index = index;
-        self.content.rebase(snapshot);
+        self.content.install(snapshot);
     }
 
     /// Stores the number of the last applied entry: it may come from a snapshot, without an entry of its own.
@@ -347,7 +347,7 @@ impl Applier {
     }
 
     fn load(&self, key: &IndexKey) -> Result<RecordInChunk, IndexError> {
-        let Found { record, top, is_below } = self.index.find(key)?;
+        let IndexEntry { record, top, is_below } = self.index.find(key)?;
         let stored = match record {
             Some(bytes) => Some((verified(key, &bytes)?, bytes)),
             None => None,
@@ -376,19 +376,24 @@ impl Applier {
 }
 
 impl RecordInChunk {
-    fn take(&mut self, change: &PendingChange, keep_us: i64, protection: &Protection) -> Result<Merged, IndexError> {
+    fn take(
+        &mut self,
+        change: &PendingChange,
+        keep_us: i64,
+        protection: &Protection,
+    ) -> Result<MergeOutcome, IndexError> {
         let PendingChange { seq, key, action, latest_us } = change;
         if self.removed_by().is_some_and(|removed_by| removed_by >= *seq) {
             // A replay: the entity was removed by a later entry.
-            return Ok(Merged::Duplicate);
+            return Ok(MergeOutcome::Duplicate);
         }
         let (record, merged) = match action {
             Action::Put(view, row, body) if view.aggregations.is_empty() => {
                 let merged = supersede(self.header(), row.event_us, *seq, *latest_us);
-                if merged == Merged::Accepted {
+                if merged == MergeOutcome::Accepted {
                     let purge_us = purge_us(view, row.event_us, keep_us);
                     let header = record::RecordHeader { seq: *seq, event_us: row.event_us, purge_us };
-                    let bytes = if body.seal == Seal::default() {
+                    let bytes = if body.seal == CipherHeader::default() {
                         let context = SealContext { key, seq: *seq, windows: false };
                         let body = protection.seal(&context, &row.entity, body.bytes.clone());
                         let body = body.map_err(|error| unwritten(&error))?;
@@ -410,7 +415,7 @@ impl RecordInChunk {
                 if self.header().is_some_and(|current| current.seq < *seq) {
                     self.change = RecordChange::Removed(*seq);
                 }
-                return Ok(Merged::Accepted);
+                return Ok(MergeOutcome::Accepted);
             }
         };
 
@@ -447,7 +452,7 @@ impl RecordInChunk {
         match protection.record(key, bytes) {
             Ok(record) => Ok(Some(record)),
             // As a read does, which reports those that cannot be decrypted.
-            Err(error) if error.is_undecryptable() || error == record::Damaged::Erased => Ok(None),
+            Err(error) if error.is_undecryptable() || error == record::DamagedBytes::Erased => Ok(None),
             Err(error) => Err(damaged(error)),
         }
     }
@@ -455,12 +460,12 @@ impl RecordInChunk {
 
 /// Merges a row of a view that is no longer declared. It is kept for when the view is declared again, with its
 /// aggregates unchanged.
-fn undeclared(old: Option<&Record>, row: &Row, seq: u64, latest_us: i64) -> (Option<Record>, Merged) {
+fn undeclared(old: Option<&Record>, row: &Row, seq: u64, latest_us: i64) -> (Option<Record>, MergeOutcome) {
     match supersede(old.map(Record::header), row.event_us, seq, latest_us) {
-        refused @ (Merged::Duplicate | Merged::Outdated | Merged::TooLate) => (None, refused),
-        Merged::Accepted => {
+        refused @ (MergeOutcome::Duplicate | MergeOutcome::Outdated | MergeOutcome::TooLate) => (None, refused),
+        MergeOutcome::Accepted => {
             let windows = old.map_or_else(Vec::new, |old| old.windows.clone());
-            (Some(Record { seq, purge_us: i64::MAX, row: row.clone(), windows }), Merged::Accepted)
+            (Some(Record { seq, purge_us: i64::MAX, row: row.clone(), windows }), MergeOutcome::Accepted)
         }
     }
 }
@@ -469,11 +474,11 @@ fn verified(key: &IndexKey, bytes: &[u8]) -> Result<record::RecordHeader, IndexE
     record::verify(key, bytes).map_err(damaged)
 }
 
-fn unwritten(error: &KeysError) -> IndexError {
+fn unwritten(error: &EntityKeysError) -> IndexError {
     IndexError::Io { reason: error.to_string() }
 }
 
-fn damaged(error: record::Damaged) -> IndexError {
+fn damaged(error: record::DamagedBytes) -> IndexError {
     IndexError::damaged(format!("a record cannot be used: {error}"))
 }
 

@@ -12,10 +12,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::super::backup_cipher::BackupRecipient;
 use super::super::index::IndexError;
 use super::super::online::FeatureError;
-use super::super::record::Damaged;
+use super::super::record::DamagedBytes;
 use super::super::snapshot::SnapshotWriter;
 use super::super::view::ViewId;
-use super::Engine;
+use super::StoreEngine;
 use super::commands::WriterCommand;
 use super::snapshots::ScanError;
 
@@ -52,7 +52,7 @@ impl BackupPieces {
 
 /// Writes the records of the index, or those of one view, into a stream. Every push acknowledged before is included.
 pub async fn start(
-    engine: &Arc<Engine>,
+    engine: &Arc<StoreEngine>,
     view: Option<ViewId>,
     recipient: Option<BackupRecipient>,
     permit: OwnedSemaphorePermit,
@@ -83,7 +83,7 @@ pub async fn start(
                 }
                 match engine.protection.record(&key, bytes) {
                     Ok(record) => Ok(writer.add(&key, &record.encode(&key))?),
-                    Err(Damaged::Erased) => Ok(()),
+                    Err(DamagedBytes::Erased) => Ok(()),
                     Err(error) if error.is_undecryptable() => {
                         engine.leave_out(error);
                         Ok(())

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use ledge_base::principal::Principal;
 use tokio::sync::oneshot;
 
-use super::super::index::{Index, Layer};
+use super::super::index::{Index, MemTable};
 use super::super::journal::Damage;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError, Pushed};
 use super::super::record::Row;
-use super::super::snapshot::SnapshotTable;
+use super::super::snapshot::SortedTable;
 use super::super::view::FeatureView;
 use super::applier::Applier;
 use super::erasure::JoinKeyValues;
@@ -35,7 +35,7 @@ pub enum WriterCommand {
     /// Begins a journal segment, and a layer for its changes, so that a snapshot of everything before can be written.
     Freeze {
         /// A new layer.
-        layer: Layer,
+        layer: MemTable,
         /// The least number of the snapshot.
         least: u64,
         /// Receives the index now in use, or why there is none.
@@ -45,7 +45,7 @@ pub enum WriterCommand {
     Rebase {
         /// The index with the layer that the snapshot was written from.
         index: Arc<Index>,
-        snapshot: Arc<SnapshotTable>,
+        snapshot: Arc<SortedTable>,
         /// True when it is in use.
         reply: mpsc::Sender<bool>,
     },

@@ -1,11 +1,11 @@
 //! Frees space on a full disk, so that reads continue.
 
 use super::super::snapshot;
-use super::Engine;
+use super::StoreEngine;
 
 /// Frees space that the store can do without: the rest of a snapshot that was not finished, files set aside as damaged,
 /// which are kept only as evidence, then its reserve. Returns true if anything was freed.
-pub fn free_space(engine: &Engine) -> bool {
+pub fn free_space(engine: &StoreEngine) -> bool {
     let unfinished = snapshot::remove_unfinished(engine.files.folder()).unwrap_or(0);
     let removed = remove_damaged_files(engine) || unfinished > 0;
     match engine.files.release_reserve() {
@@ -22,7 +22,7 @@ pub fn free_space(engine: &Engine) -> bool {
 }
 
 /// Removes files set aside as damaged, to free their space. Returns true if there were any.
-pub fn remove_damaged_files(engine: &Engine) -> bool {
+pub fn remove_damaged_files(engine: &StoreEngine) -> bool {
     match engine.files.remove_damaged() {
         Ok(removed) => {
             for path in &removed {

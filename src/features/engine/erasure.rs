@@ -16,14 +16,14 @@ use super::super::index::{Index, IndexError};
 use super::super::journal;
 use super::super::key::IndexKey;
 use super::super::online::{Erased, FeatureError};
-use super::super::record::{Damaged, Record, StoredRecord};
+use super::super::record::{DamagedBytes, Record, StoredRecord};
 use super::super::snapshot;
 use super::super::value::{Value, ValueType};
 use super::super::view::ViewId;
 use super::commands::WriterCommand;
+use super::maintenance::Maintenance;
 use super::recovery::generation;
-use super::upkeep::Upkeep;
-use super::{Engine, StoreState};
+use super::{StoreEngine, StoreState};
 
 /// The first pause before encrypting plain values is tried again, and the longest.
 const ENCRYPT_RETRY_MIN: Duration = Duration::from_mins(1);
@@ -33,7 +33,7 @@ const ENCRYPT_RETRY_MAX: Duration = Duration::from_hours(1);
 pub type JoinKeyValues = BTreeMap<String, serde_json::Value>;
 
 /// The rows to erase in one view.
-struct Target {
+struct ErasureTarget {
     view: ViewId,
     /// The positions of the given join keys among the view's, and their values.
     wanted: Vec<(usize, Value)>,
@@ -51,7 +51,7 @@ struct EntityMatches {
 
 /// `None` for a view that lacks one of the join keys. An error for a view whose type of a join key does not take the
 /// value: such a view has no row of the entity either.
-fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<Target, FeatureError>> {
+fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<ErasureTarget, FeatureError>> {
     let mut wanted = Vec::with_capacity(entity.len());
     for (name, given) in entity {
         let (at, (_, kind)) = view.join_keys.iter().enumerate().find(|(_, (key, _))| **key == **name)?;
@@ -63,11 +63,11 @@ fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<Target, Fe
     }
     wanted.sort_by_key(|(at, _)| *at);
     let whole = (wanted.len() == view.join_keys.len()).then(|| wanted.iter().map(|(_, value)| value.clone()).collect());
-    Some(Ok(Target { view: view.id, wanted, whole }))
+    Some(Ok(ErasureTarget { view: view.id, wanted, whole }))
 }
 
 /// The rows to erase in all views, at least one.
-fn targets(views: &[StoredView], entity: &JoinKeyValues) -> Result<Vec<Target>, FeatureError> {
+fn targets(views: &[StoredView], entity: &JoinKeyValues) -> Result<Vec<ErasureTarget>, FeatureError> {
     let names: Vec<_> = entity.keys().map(String::as_str).collect();
     let no_view = FeatureError::Columns { reason: format!("no feature view has the join keys {}", names.join(", ")) };
     if entity.is_empty() {
@@ -89,7 +89,7 @@ fn unavailable(reason: impl Into<String>) -> FeatureError {
 }
 
 /// Finds the records of the entity in the index.
-fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<EntityMatches, IndexError> {
+fn find(engine: &StoreEngine, index: &Index, targets: &[ErasureTarget]) -> Result<EntityMatches, IndexError> {
     let protection = &engine.protection;
     let mut found = EntityMatches::default();
     let mut take = |key: IndexKey, bytes: &[u8]| {
@@ -116,7 +116,7 @@ fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<EntityMatc
                     }
                     Ok(())
                 }
-                Err(Damaged::Erased) => Ok(()),
+                Err(DamagedBytes::Erased) => Ok(()),
                 Err(error) if error.is_undecryptable() => {
                     engine.leave_out(error);
                     Ok(())
@@ -134,7 +134,7 @@ fn find(engine: &Engine, index: &Index, targets: &[Target]) -> Result<EntityMatc
     Ok(found)
 }
 
-impl Upkeep {
+impl Maintenance {
     /// Erases entities in every view, including rows that have the join keys of one among others. If files have to be
     /// rewritten for it, that happens once for all.
     pub(super) fn erase(&mut self, entities: &[JoinKeyValues], principal: &Principal) -> Result<Erased, FeatureError> {
@@ -165,7 +165,7 @@ impl Upkeep {
     fn erase_one(
         &self,
         entity: &JoinKeyValues,
-        targets: &[Target],
+        targets: &[ErasureTarget],
         views: &[StoredView],
         principal: &Principal,
     ) -> Result<EntityMatches, FeatureError> {
@@ -313,7 +313,7 @@ impl Upkeep {
     /// Folds the keys that were added into their files.
     pub(super) fn fold_keys(&self) {
         let keys = self.engine.protection.keys();
-        if let Some(Err(error)) = keys.map(super::super::entity_keys::EntityKeys::fold) {
+        if let Some(Err(error)) = keys.map(super::super::entity_keys::EntityKeys::compact) {
             tracing::warn!(%error, "the added keys of the feature store could not be written into their shards");
         }
     }
@@ -331,7 +331,7 @@ impl Upkeep {
 }
 
 /// The values of the given join keys, in the order of their names, once for each type that they have in some view.
-fn values(entity: &JoinKeyValues, targets: &[Target], views: &[StoredView]) -> Vec<Vec<Value>> {
+fn values(entity: &JoinKeyValues, targets: &[ErasureTarget], views: &[StoredView]) -> Vec<Vec<Value>> {
     let mut found: Vec<Vec<Value>> = Vec::new();
     for target in targets {
         let Some(view) = views.iter().find(|view| view.id == target.view) else { continue };

@@ -21,21 +21,21 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
-use ledge_identity::sealing::{OpenError, SealPurpose, Sealer};
+use ledge_identity::sealing::{CipherError, SealPurpose, Sealer};
 use rustix::fs::FallocateFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::super::index::Tally;
+use super::super::index::ContentChecksum;
 use super::super::key::HashKey;
 use super::super::snapshot::{self, MisplacedSnapshot};
-use super::manifest::{Manifest, SnapshotChanges};
+use super::manifest::{SnapshotChanges, SnapshotManifest};
 use super::restore::UPLOAD_FILE;
 
 /// The version of the forms of all these files. 2: values may be encrypted under keys of their entities, which an older
 /// version would take for plain values. 3: the journal says up to when event times were trusted, by which a replay
 /// decides. 4: rows are packed, snapshots are read in place, and the index has only what changed since.
-pub const FORM: u32 = 4;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// The space that is reserved for opening the index on a full disk, in bytes: sled writes when it opens. It needs a
 /// hundredth of the index, and data that the last moment before a crash had not brought to the disk.
@@ -61,7 +61,7 @@ const HASH_KEY_ASSOCIATED_DATA: &[u8] = b"feature store: hash key";
 
 /// The folder of a store.
 #[derive(Debug, Clone)]
-pub struct Files {
+pub struct StoreFiles {
     folder: PathBuf,
 }
 
@@ -71,10 +71,10 @@ pub struct CleanStop {
     pub generation: u64,
     /// Its last journal entry.
     pub applied: u64,
-    pub tally: Tally,
+    pub tally: ContentChecksum,
 }
 
-impl Files {
+impl StoreFiles {
     /// Creates `folder` if it does not exist.
     pub fn new(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder.join("journal"))?;
@@ -118,7 +118,7 @@ impl Files {
                             }
                         }
                         // The file is intact; the master key is missing.
-                        Err(error @ OpenError::NoKey(_)) => return Err(io::Error::other(error)),
+                        Err(error @ CipherError::NoKey(_)) => return Err(io::Error::other(error)),
                         Err(_) => {}
                     }
                 } else if let Some(key) = read_key(&bytes) {
@@ -257,7 +257,7 @@ impl Files {
     }
 
     /// The contents of the last snapshots; nothing where that was never written, or is damaged.
-    pub fn manifest(&self) -> Manifest {
+    pub fn manifest(&self) -> SnapshotManifest {
         self.read_checked(MANIFEST_FILE).ok().flatten().unwrap_or_default()
     }
 

@@ -26,11 +26,11 @@ pub struct SnapshotChanges {
 
 /// The last snapshots, the oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct SnapshotManifest {
     snapshots: Vec<SnapshotChanges>,
 }
 
-impl Manifest {
+impl SnapshotManifest {
     /// Adds a snapshot. Changes after the same one, or a later one, are those of snapshots that are gone.
     pub fn add(&mut self, snapshot: SnapshotChanges) {
         self.snapshots.retain(|known| known.number <= snapshot.after);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn lost_changes_are_those_between_the_snapshot_that_is_left_and_the_journal() {
-        let mut manifest = Manifest::default();
+        let mut manifest = SnapshotManifest::default();
         for (after, number) in [(1, 100), (100, 200), (200, 300)] {
             manifest.add(changes(after, number, 50));
         }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_over_an_older_one_takes_the_place_of_those_that_are_gone() {
-        let mut manifest = Manifest::default();
+        let mut manifest = SnapshotManifest::default();
         for (after, number) in [(1, 100), (100, 200), (200, 300), (100, 400)] {
             manifest.add(changes(after, number, 50));
         }
@@ -92,7 +92,7 @@ mod tests {
         fn no_more_is_lost_than_was_changed(
             steps in prop::collection::vec((1_u64..50, 0_u64..50), 1..40), from in 0_u64..2000, until in 0_u64..2000,
         ) {
-            let (mut manifest, mut after, mut all) = (Manifest::default(), 1, 0);
+            let (mut manifest, mut after, mut all) = (SnapshotManifest::default(), 1, 0);
             for (entries, changed) in steps {
                 let changed = changed.min(entries);
                 manifest.add(SnapshotChanges { after, number: after + entries, changed: vec![(ViewId(1), changed)] });
@@ -102,7 +102,7 @@ mod tests {
             let lost: u64 = manifest.lost(from, until).values().sum();
             prop_assert!(lost <= all.min(until.saturating_sub(from)), "{lost}");
             let text = serde_json::to_vec(&manifest).unwrap();
-            prop_assert_eq!(serde_json::from_slice::<Manifest>(&text).unwrap(), manifest);
+            prop_assert_eq!(serde_json::from_slice::<SnapshotManifest>(&text).unwrap(), manifest);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! * **Readers** read the index that [`StoreState::Ready`] has. A reader that finds damage makes it unavailable to all
 //!   others at once.
 
-pub mod acknowledged;
+pub mod commit_watermark;
 pub mod applier;
 pub mod backup;
 pub mod commands;
@@ -18,7 +18,7 @@ pub mod restore;
 pub mod snapshots;
 mod spool;
 pub mod tombstones;
-pub mod upkeep;
+pub mod maintenance;
 pub mod writer;
 
 use std::sync::Arc;
@@ -36,12 +36,12 @@ use super::incoming::EventTimeLimits;
 use super::index::{Index, IndexError};
 use super::key::HashKey;
 use super::protection::Protection;
-use super::record::Damaged;
+use super::record::DamagedBytes;
 use super::registry::Registry;
-use super::statistics::Counters;
-use acknowledged::Acknowledged;
+use super::statistics::StoreCounters;
 use commands::{UpkeepJob, WriterCommand};
-use files::Files;
+use commit_watermark::CommitWatermark;
+use files::StoreFiles;
 use tombstones::Tombstones;
 
 /// Allowance for a small correction of the clock, in microseconds: event times accepted just before it are still
@@ -95,14 +95,14 @@ impl StoreState {
 
 /// The parts of an open store that its threads and handles share.
 #[derive(Debug)]
-pub struct Engine {
+pub struct StoreEngine {
     pub config: FeaturesConfig,
-    pub files: Files,
+    pub files: StoreFiles,
     pub registry: ArcSwap<Registry>,
     pub hash_key: HashKey,
     pub protection: Arc<Protection>,
     pub tombstones: Tombstones,
-    pub acknowledged: Acknowledged,
+    pub acknowledged: CommitWatermark,
     pub state: ArcSwap<StoreState>,
     /// The highest generation number that an index ever had.
     pub generation: AtomicU64,
@@ -116,7 +116,7 @@ pub struct Engine {
     pub has_gap: AtomicBool,
     /// True when the first opening has ended, with or without success.
     pub opened: tokio::sync::watch::Sender<bool>,
-    pub counters: Counters,
+    pub counters: StoreCounters,
     /// The event time given to the last row without one, or that of the newest row at the start.
     pub stamped_us: AtomicI64,
     /// The newest event time that the index has; `i64::MAX` until that is known.
@@ -132,7 +132,7 @@ pub struct Engine {
     pub restores: Arc<Semaphore>,
 }
 
-impl Engine {
+impl StoreEngine {
     /// The time for which a row is kept after its ttl has passed, in microseconds.
     pub fn keep_us(&self) -> i64 {
         i64::try_from(self.config.keep_expired_h).unwrap_or(i64::MAX).saturating_mul(3_600_000_000)
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     /// Reports the first record that cannot be decrypted: it is left out like one that does not exist.
-    pub fn leave_out(&self, error: Damaged) {
+    pub fn leave_out(&self, error: DamagedBytes) {
         if !self.has_undecryptable.swap(true, Relaxed) {
             self.alarm("records of the feature store cannot be decrypted, and are left out", &error.to_string());
         }
@@ -237,7 +237,7 @@ impl Engine {
     /// Reports damage, in the log and in the audit log.
     pub fn alarm(&self, what: &str, reason: &str) {
         tracing::error!(folder = %self.files.folder().display(), reason, "{what}");
-        Counters::count(&self.counters.damage_found);
+        StoreCounters::count(&self.counters.damage_found);
         self.audit.record_own(AuditEvent::FeatureStoreDamaged);
     }
 }

@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::super::index::{Index, IndexError, Layer, LayerValue};
-use super::super::journal::{self, Change, Entry, ReplayError};
+use super::super::index::{Index, IndexError, LayerValue, MemTable};
+use super::super::journal::{self, JournalChange, JournalEntry, ReplayError};
 use super::super::key::IndexKey;
-use super::super::protection::Body;
-use super::super::record::{Damaged, Seal, sequence_number};
+use super::super::protection::RecordBody;
+use super::super::record::{CipherHeader, DamagedBytes, sequence_number};
 use super::super::registry::Registry;
-use super::super::snapshot::{self, SnapshotError, SnapshotReader, SnapshotTable};
-use super::super::statistics::Counters;
+use super::super::snapshot::{self, SnapshotError, SnapshotReader, SortedTable};
+use super::super::statistics::StoreCounters;
 use super::super::view::ViewId;
 use super::applier::{Action, Applier, IndexContent, PendingChange};
 use super::commands::{UpkeepJob, WriterCommand};
 use super::files::{CleanStop, RESERVE_BYTES};
-use super::{Engine, StoreState, disk_space};
+use super::{StoreEngine, StoreState, disk_space};
 
 /// The records that are applied at a time.
 const BATCH_ENTRIES: usize = 1024;
@@ -45,7 +45,7 @@ pub fn generation(folder: &Path) -> Option<u64> {
 }
 
 /// Opens the newest index, or builds one. Errors come from the system: the files cannot be read or written at all.
-pub fn open(engine: &Engine) -> Result<Applier, String> {
+pub fn open(engine: &StoreEngine) -> Result<Applier, String> {
     if engine.files.free().is_ok_and(|free| free < RESERVE_BYTES) {
         disk_space::free_space(engine);
     }
@@ -81,9 +81,9 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
     let (mut fitting, mut ahead) = (None, Vec::new());
     for (generation, layer) in layers {
         match base.place(&layer) {
-            Ok(Place::Over) if fitting.is_none() => fitting = Some((generation, layer)),
-            Ok(Place::OverLater) => ahead.push(Arc::new(layer)),
-            Ok(Place::Over | Place::Behind) => {
+            Ok(LayerPosition::Over) if fitting.is_none() => fitting = Some((generation, layer)),
+            Ok(LayerPosition::OverLater) => ahead.push(Arc::new(layer)),
+            Ok(LayerPosition::Over | LayerPosition::Behind) => {
                 tracing::info!(generation, "a feature index from before the newest snapshot is removed");
                 drop(layer);
                 let _ = engine.files.remove_index(generation);
@@ -117,7 +117,7 @@ pub fn open(engine: &Engine) -> Result<Applier, String> {
 }
 
 /// Makes another index over the newest good snapshot, with the changes of one whose snapshot is damaged.
-pub fn make_anew(engine: &Engine, index: &Index) -> Result<Applier, String> {
+pub fn make_anew(engine: &StoreEngine, index: &Index) -> Result<Applier, String> {
     let applier = rebuild(engine, Base::newest(engine)?.table, &index.layers())?;
     applier.index.top().flush().map_err(|error| error.to_string())?;
     Ok(applier)
@@ -129,11 +129,11 @@ struct Base {
     number: u64,
     /// That snapshot, if it can be read in place: it is of this version, sorted, and its keys were made with this
     /// store's hash key.
-    table: Option<Arc<SnapshotTable>>,
+    table: Option<Arc<SortedTable>>,
 }
 
 /// The place of a layer.
-enum Place {
+enum LayerPosition {
     Over,
     /// Over a later snapshot, which is damaged.
     OverLater,
@@ -143,10 +143,10 @@ enum Place {
 
 impl Base {
     /// Finds and reads the newest good snapshot.
-    fn newest(engine: &Engine) -> Result<Self, String> {
+    fn newest(engine: &StoreEngine) -> Result<Self, String> {
         let mut unread = None;
         for (number, path) in snapshots(engine)? {
-            match snapshot::verify_file(&path).and_then(|_| SnapshotTable::open(&path)) {
+            match snapshot::verify_file(&path).and_then(|_| SortedTable::open(&path)) {
                 Ok(table) => {
                     let table = table.filter(|table| table.header().hash_key_id == engine.hash_key.id());
                     return Ok(Self { number, table: table.map(Arc::new) });
@@ -159,20 +159,20 @@ impl Base {
         unread.map_or(Ok(Self { number: 0, table: None }), Err)
     }
 
-    fn place(&self, layer: &Layer) -> Result<Place, IndexError> {
+    fn place(&self, layer: &MemTable) -> Result<LayerPosition, IndexError> {
         let over = if self.table.is_some() { self.number } else { 0 };
         Ok(match layer.snapshot()? {
             // One with every record may be older than a snapshot that cannot be read in place.
-            0 if over == 0 && layer.applied()?.saturating_add(1) < self.number => Place::Behind,
-            snapshot if snapshot == over => Place::Over,
-            snapshot if snapshot > self.number => Place::OverLater,
-            _ => Place::Behind,
+            0 if over == 0 && layer.applied()?.saturating_add(1) < self.number => LayerPosition::Behind,
+            snapshot if snapshot == over => LayerPosition::Over,
+            snapshot if snapshot > self.number => LayerPosition::OverLater,
+            _ => LayerPosition::Behind,
         })
     }
 }
 
 /// Removes a layer that cannot be used, or sets it aside.
-fn dismiss(engine: &Engine, generation: u64, unusable: Unusable) -> Result<(), String> {
+fn dismiss(engine: &StoreEngine, generation: u64, unusable: Unusable) -> Result<(), String> {
     match unusable {
         Unusable::Unfinished => {
             tracing::info!(generation, "a feature index whose build was interrupted is removed");
@@ -182,7 +182,7 @@ fn dismiss(engine: &Engine, generation: u64, unusable: Unusable) -> Result<(), S
         Unusable::Damaged(error) if !engine.files.has_room() => return Err(format!("{error}, and the disk is full")),
         Unusable::Damaged(error) => {
             engine.alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
-            Counters::count(&engine.counters.rebuilds);
+            StoreCounters::count(&engine.counters.rebuilds);
             engine.state.store(Arc::new(StoreState::Rebuilding { reason: error.to_string() }));
             // A rebuild may take a while, and models need not wait for it.
             engine.opened.send_replace(true);
@@ -223,8 +223,8 @@ impl From<Unusable> for String {
     }
 }
 
-fn open_layer(engine: &Engine, generation: u64) -> Result<Layer, Unusable> {
-    let layer = Layer::open(&engine.files.index(generation), engine.config.cache_mb << 20)?;
+fn open_layer(engine: &StoreEngine, generation: u64) -> Result<MemTable, Unusable> {
+    let layer = MemTable::open(&engine.files.index(generation), engine.config.cache_mb << 20)?;
     if !layer.is_complete()? {
         return Err(Unusable::Unfinished);
     }
@@ -237,10 +237,10 @@ fn open_layer(engine: &Engine, generation: u64) -> Result<Layer, Unusable> {
 /// Reads every value of the layer. After a clean stop its tally must be the one noted then. Otherwise it is repaired:
 /// sled may have lost records without reporting it.
 fn checked(
-    engine: &Engine,
+    engine: &StoreEngine,
     index: Arc<Index>,
     clean: Option<CleanStop>,
-    ahead: &[Arc<Layer>],
+    ahead: &[Arc<MemTable>],
 ) -> Result<Applier, Unusable> {
     let last = index.top().applied()?;
     let mut content = IndexContent::over(index.snapshot().map(|snapshot| snapshot.statistics()));
@@ -268,8 +268,8 @@ fn checked(
         None => {
             tracing::info!("the feature store was not closed cleanly: its index is compared with snapshot and journal");
             let from = fill(engine, &mut applier, ahead).map_err(|error| match error {
-                LoadError::Index(error) => error.into(),
-                LoadError::System(reason) => Unusable::System(reason),
+                IndexLoadError::Index(error) => error.into(),
+                IndexLoadError::System(reason) => Unusable::System(reason),
             })?;
             let all = applier.content.highest.max(had).max(last_of(ahead)).max(from - 1);
             report_gone_snapshots(engine, from.max(had + 1), all, ahead);
@@ -284,7 +284,7 @@ fn checked(
 }
 
 /// Fills a new layer from the journal, and from the newest good snapshot where that cannot be read in place.
-fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, ahead: &[Arc<Layer>]) -> Result<Applier, String> {
+fn rebuild(engine: &StoreEngine, base: Option<Arc<SortedTable>>, ahead: &[Arc<MemTable>]) -> Result<Applier, String> {
     let layer = new_layer(engine)?;
     let (hash_key, over) = (engine.hash_key.id(), base.as_ref().map(|table| table.header().replay_from));
     if let Some(over) = over {
@@ -295,8 +295,8 @@ fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, ahead: &[Arc<Layer
     let mut applier = Applier::new(index, content, 0, engine.keep_us(), engine.protection.clone());
 
     let from = fill(engine, &mut applier, ahead).map_err(|error| match error {
-        LoadError::Index(error) => error.to_string(),
-        LoadError::System(reason) => reason,
+        IndexLoadError::Index(error) => error.to_string(),
+        IndexLoadError::System(reason) => reason,
     })?;
     // Before the layer is marked complete: a later start could not report it.
     let had = applier.content.highest.max(last_of(ahead)).max(from - 1);
@@ -312,7 +312,7 @@ fn rebuild(engine: &Engine, base: Option<Arc<SnapshotTable>>, ahead: &[Arc<Layer
 
 /// Brings everything into the layer that neither it, nor a snapshot below it, nor the journal may have. Returns the
 /// journal entry from which to continue.
-fn fill(engine: &Engine, applier: &mut Applier, ahead: &[Arc<Layer>]) -> Result<u64, LoadError> {
+fn fill(engine: &StoreEngine, applier: &mut Applier, ahead: &[Arc<MemTable>]) -> Result<u64, IndexLoadError> {
     let from = match applier.index.snapshot() {
         Some(snapshot) => snapshot.header().replay_from,
         None => load_snapshot(engine, applier)?,
@@ -325,31 +325,31 @@ fn fill(engine: &Engine, applier: &mut Applier, ahead: &[Arc<Layer>]) -> Result<
         while let Ok(Some(value)) = values.next() {
             batch.push(value);
             if batch.len() >= BATCH_ENTRIES {
-                applier.absorb(std::mem::take(&mut batch)).map_err(LoadError::Index)?;
+                applier.absorb(std::mem::take(&mut batch)).map_err(IndexLoadError::Index)?;
             }
         }
-        applier.absorb(batch).map_err(LoadError::Index)?;
+        applier.absorb(batch).map_err(IndexLoadError::Index)?;
     }
     applier.applied = applier.applied.max(from - 1);
     Ok(from)
 }
 
 /// The last journal entry that any of these layers has.
-fn last_of(layers: &[Arc<Layer>]) -> u64 {
+fn last_of(layers: &[Arc<MemTable>]) -> u64 {
     layers.iter().filter_map(|layer| layer.applied().ok()).max().unwrap_or(0)
 }
 
 /// Creates a layer of the next generation.
-pub fn new_layer(engine: &Engine) -> Result<Layer, String> {
+pub fn new_layer(engine: &StoreEngine) -> Result<MemTable, String> {
     let newest = engine.files.generations().map_err(|error| error.to_string())?.first().copied().unwrap_or(0);
     // Never reuse a number: a layer that was set aside may still write under its old name.
     let next = engine.generation.fetch_max(newest, Relaxed).max(newest) + 1;
     engine.generation.store(next, Relaxed);
-    Layer::open(&engine.files.index(next), engine.config.cache_mb << 20).map_err(|error| error.to_string())
+    MemTable::open(&engine.files.index(next), engine.config.cache_mb << 20).map_err(|error| error.to_string())
 }
 
 /// Removes every other generation.
-fn remove_others(engine: &Engine, kept: u64) {
+fn remove_others(engine: &StoreEngine, kept: u64) {
     for generation in engine.files.generations().unwrap_or_default() {
         if generation != kept
             && let Err(error) = engine.files.remove_index(generation)
@@ -370,7 +370,7 @@ pub fn close(index: Arc<Index>) {
 }
 
 /// Sets a damaged file or folder aside for inspection.
-pub fn set_aside(engine: &Engine, path: &Path) {
+pub fn set_aside(engine: &StoreEngine, path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let kind = name.split(['-', '.']).next().unwrap_or("file");
     match engine.files.set_aside(path, kind) {
@@ -384,18 +384,18 @@ pub fn set_aside(engine: &Engine, path: &Path) {
 }
 
 /// The snapshots of the store, newest first.
-fn snapshots(engine: &Engine) -> Result<Vec<(u64, PathBuf)>, String> {
+fn snapshots(engine: &StoreEngine) -> Result<Vec<(u64, PathBuf)>, String> {
     snapshot::list(engine.files.folder()).map_err(|error| format!("the snapshots cannot be listed: {error}"))
 }
 
 /// Reports a snapshot that cannot be used. Returns the reason if it is no damage: the file may be good.
-fn report_unusable(engine: &Engine, path: &Path, error: &SnapshotError) -> Option<String> {
+fn report_unusable(engine: &StoreEngine, path: &Path, error: &SnapshotError) -> Option<String> {
     let reason = format!("{}: {}", path.display(), with_cause(error));
     engine.alarm("a snapshot of the feature store cannot be used", &reason);
     (!error.is_damage()).then_some(reason)
 }
 
-enum LoadError {
+enum IndexLoadError {
     /// The index cannot store the records.
     Index(IndexError),
     /// No good snapshot, and at least one that cannot be read now, or not by this version. Continuing would lose its
@@ -405,21 +405,21 @@ enum LoadError {
 
 /// Loads the records of the newest good snapshot that are newer than those of the index. Returns the journal entry from
 /// which to continue: the first one where no snapshot is good, as the journal may still be complete.
-fn load_snapshot(engine: &Engine, applier: &mut Applier) -> Result<u64, LoadError> {
+fn load_snapshot(engine: &StoreEngine, applier: &mut Applier) -> Result<u64, IndexLoadError> {
     let mut unread = None;
-    for (replay_from, path) in snapshots(engine).map_err(LoadError::System)? {
+    for (replay_from, path) in snapshots(engine).map_err(IndexLoadError::System)? {
         match load(engine, replay_from, &path, applier) {
             Ok(()) => {
                 applier.applied = applier.applied.max(replay_from - 1);
                 return Ok(replay_from);
             }
-            Err(SnapshotFailure::Index(error)) => return Err(LoadError::Index(error)),
+            Err(SnapshotFailure::Index(error)) => return Err(IndexLoadError::Index(error)),
             Err(SnapshotFailure::Snapshot(error)) => {
                 unread = report_unusable(engine, &path, &error).or(unread);
             }
         }
     }
-    unread.map_or(Ok(1), |reason| Err(LoadError::System(reason)))
+    unread.map_or(Ok(1), |reason| Err(IndexLoadError::System(reason)))
 }
 
 enum SnapshotFailure {
@@ -433,7 +433,7 @@ impl From<SnapshotError> for SnapshotFailure {
     }
 }
 
-fn load(engine: &Engine, named: u64, path: &Path, applier: &mut Applier) -> Result<(), SnapshotFailure> {
+fn load(engine: &StoreEngine, named: u64, path: &Path, applier: &mut Applier) -> Result<(), SnapshotFailure> {
     let file = File::open(path).map_err(SnapshotError::Read)?;
     let mut reader = SnapshotReader::new(BufReader::with_capacity(1 << 18, file))?;
     let number = reader.header().replay_from;
@@ -462,16 +462,16 @@ fn load(engine: &Engine, named: u64, path: &Path, applier: &mut Applier) -> Resu
 #[derive(Default)]
 struct SkippedEntries {
     count: u64,
-    first: Option<(u64, Damaged)>,
+    first: Option<(u64, DamagedBytes)>,
 }
 
 impl SkippedEntries {
-    fn add(&mut self, seq: u64, reason: Damaged) {
+    fn add(&mut self, seq: u64, reason: DamagedBytes) {
         self.count += 1;
         self.first.get_or_insert((seq, reason));
     }
 
-    fn report(&self, engine: &Engine, what: &str) {
+    fn report(&self, engine: &StoreEngine, what: &str) {
         if let Some((seq, reason)) = &self.first {
             engine.alarm(what, &format!("{} in total; the first is of entry {seq}: {reason}", self.count));
         }
@@ -480,7 +480,7 @@ impl SkippedEntries {
 
 /// A record under this store's own hash key; `None` when its entity was erased, or it was tampered with.
 fn loaded(
-    engine: &Engine,
+    engine: &StoreEngine,
     key: IndexKey,
     bytes: Vec<u8>,
     same_keys: bool,
@@ -492,7 +492,7 @@ fn loaded(
     let record = match engine.protection.record(&key, &bytes) {
         Ok(_) if same_keys => return Ok(Some((key, bytes))),
         Ok(record) => record,
-        Err(Damaged::Erased) => return Ok(None),
+        Err(DamagedBytes::Erased) => return Ok(None),
         Err(error) if error.is_undecryptable() => {
             // Its checksum is right: this is no disk error, and no other copy of the snapshot would help.
             skipped.add(sequence_number(&bytes), error);
@@ -509,7 +509,13 @@ fn loaded(
 /// Applies the journal's entries from `from` on, and stops before `to`, the journal's next entry at some earlier
 /// moment. Returns the reasons of entries that cannot be read, except where the index is known to have everything up to
 /// `had`. Entries behind a damaged place are applied too, as each row carries its own sequence number.
-pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Applier) -> Result<Vec<String>, Unusable> {
+pub fn replay(
+    engine: &StoreEngine,
+    from: u64,
+    to: u64,
+    had: u64,
+    applier: &mut Applier,
+) -> Result<Vec<String>, Unusable> {
     let folder = &engine.files.journal();
     let registry = engine.registry.load_full();
     let (mut from, mut lost, mut skipped) = (from, Vec::new(), SkippedEntries::default());
@@ -549,21 +555,23 @@ pub fn replay(engine: &Engine, from: u64, to: u64, had: u64, applier: &mut Appli
 
 /// The change that a journal entry makes to the index of today.
 fn pending(
-    engine: &Engine,
+    engine: &StoreEngine,
     registry: &Registry,
-    entry: Entry,
+    entry: JournalEntry,
     skipped: &mut SkippedEntries,
 ) -> Result<Option<PendingChange>, IndexError> {
     let (seq, latest_us) = (entry.seq, entry.latest_us);
     let mut body = match entry.change {
-        Change::Delete => return Ok(Some(PendingChange { seq, key: entry.key, action: Action::Delete, latest_us })),
-        Change::Put(bytes) => Body::plain(bytes),
-        Change::PutSealed(key_id, bytes) => Body { seal: Seal::of_entity(key_id), bytes },
+        JournalChange::Delete => {
+            return Ok(Some(PendingChange { seq, key: entry.key, action: Action::Delete, latest_us }));
+        }
+        JournalChange::Put(bytes) => RecordBody::plain(bytes),
+        JournalChange::PutSealed(key_id, bytes) => RecordBody { seal: CipherHeader::of_entity(key_id), bytes },
     };
 
     let row = match engine.protection.row(&entry.key, seq, &body) {
         Ok(row) => row,
-        Err(Damaged::Erased) => return Ok(None),
+        Err(DamagedBytes::Erased) => return Ok(None),
         Err(error) if error.is_undecryptable() => {
             skipped.add(seq, error);
             return Ok(None);
@@ -574,15 +582,15 @@ fn pending(
     let view = entry.key.view();
     // Computed again: the hash key may have changed since.
     let key = engine.hash_key.index_key(view, &row.entity);
-    if key != entry.key && body.seal != Seal::default() {
+    if key != entry.key && body.seal != CipherHeader::default() {
         // A body encrypted for one key does not open under another.
-        body = Body::plain(row.encode().into());
+        body = RecordBody::plain(row.encode().into());
     }
     Ok(Some(PendingChange { seq, key, action: Action::of_row(registry, view, row, body), latest_us }))
 }
 
 /// Reports lost entries.
-pub fn report_lost(engine: &Engine, lost: &[String]) {
+pub fn report_lost(engine: &StoreEngine, lost: &[String]) {
     for reason in lost {
         engine.alarm("entries of the feature store's journal may be lost", reason);
     }
@@ -592,7 +600,7 @@ pub fn report_lost(engine: &Engine, lost: &[String]) {
 /// snapshots are in their place, or none. `from` is the first entry that neither the snapshot in use nor the layer over
 /// it has, `had` the last one that anything has, and `ahead` are layers over later snapshots. Returns the first entry
 /// that the journal has, if any before it are lost; otherwise 0.
-fn report_gone_snapshots(engine: &Engine, from: u64, had: u64, ahead: &[Arc<Layer>]) -> u64 {
+fn report_gone_snapshots(engine: &StoreEngine, from: u64, had: u64, ahead: &[Arc<MemTable>]) -> u64 {
     let Ok(begin) = journal::begin(&engine.files.journal()) else { return 0 };
     let mut until = begin.as_ref().map_or(u64::MAX, |begin| begin.first_seq);
     if engine.acknowledged.lacking().is_some_and(|lacking| lacking.start < until) {
@@ -634,7 +642,7 @@ fn report_gone_snapshots(engine: &Engine, from: u64, had: u64, ahead: &[Arc<Laye
 
 /// Reports acknowledged entries that are missing at the journal's end. `had` is the last one that index or snapshot
 /// has, before the journal is replayed. Entries up to `had` are safe once a snapshot has them.
-fn report_lacking(engine: &Engine, had: u64) {
+fn report_lacking(engine: &StoreEngine, had: u64) {
     let Some(lacking) = engine.acknowledged.lacking() else { return };
     let lost = lacking.start.max(had.saturating_add(1))..lacking.end;
     if lost.is_empty() {

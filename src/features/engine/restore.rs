@@ -18,7 +18,7 @@ use super::super::snapshot::{self, SnapshotError, SnapshotReader};
 use super::super::value::ValueType;
 use super::super::view::{FieldId, ViewId};
 use super::super::window::WindowState;
-use super::Engine;
+use super::StoreEngine;
 use super::spool::{SpoolKey, SpoolReader, SpoolWriter};
 use super::tombstones::ErasedSince;
 
@@ -35,8 +35,8 @@ const PROBLEMS_SHOWN_MAX: usize = 10;
 
 /// A backup that is being received. Its file is removed on drop.
 #[derive(Debug)]
-pub struct Upload {
-    engine: Arc<Engine>,
+pub struct BackupUpload {
+    engine: Arc<StoreEngine>,
     path: PathBuf,
     file: Option<UploadFile>,
     /// The key of the file, where it is encrypted.
@@ -45,9 +45,9 @@ pub struct Upload {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Upload {
+impl BackupUpload {
     /// Creates the file in the store's folder. `permit` ensures that there is one upload at a time.
-    pub(crate) fn new(engine: Arc<Engine>, permit: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
+    pub(crate) fn new(engine: Arc<StoreEngine>, permit: OwnedSemaphorePermit) -> Result<Self, FeatureError> {
         let path = engine.files.folder().join(UPLOAD_FILE);
         let file = File::create(&path).map_err(|error| not_received(&error))?;
         let (file, key) = if engine.protection.keys().is_some() {
@@ -88,7 +88,7 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for BackupUpload {
     fn drop(&mut self) {
         // After `finish` the file is removed already, or is about to be.
         let _ = fs::remove_file(&self.path);
@@ -126,7 +126,7 @@ pub struct ReceivedBackup {
 }
 
 /// Refuses a write that would leave less than `min_free_mb` free.
-fn need_room(engine: &Engine, bytes: u64) -> Result<(), FeatureError> {
+fn need_room(engine: &StoreEngine, bytes: u64) -> Result<(), FeatureError> {
     let free = engine.files.free().map_err(|error| not_received(&error))?;
     if free.saturating_sub(bytes) >= engine.config.min_free_mb << 20 {
         return Ok(());
@@ -153,7 +153,7 @@ pub struct CheckedBackup {
 
 impl CheckedBackup {
     /// Reads the whole backup and checks it. Nothing is changed.
-    pub fn check(engine: &Engine, received: ReceivedBackup) -> Result<Self, FeatureError> {
+    pub fn check(engine: &StoreEngine, received: ReceivedBackup) -> Result<Self, FeatureError> {
         let mut reader = open(&received)?;
         if reader.header().partial {
             return Err(refused("it has the rows of one feature view only: use `ledge features import`"));
@@ -201,7 +201,7 @@ impl CheckedBackup {
     ///
     /// The records get the number before that one, which no journal entry has: older than any push that comes, and
     /// newer than any that came.
-    pub fn write(&self, engine: &Engine, replay_from: u64) -> Result<u64, FeatureError> {
+    pub fn write(&self, engine: &StoreEngine, replay_from: u64) -> Result<u64, FeatureError> {
         let mut reader = open(&self.received)?;
         let header = engine.snapshot_header(replay_from);
         let registry = engine.registry.load_full();
@@ -235,7 +235,7 @@ impl CheckedBackup {
     }
 
     /// True when the entity of a record was erased since the backup.
-    fn is_erased(&self, engine: &Engine, key: &IndexKey, record: &Record, since: ErasedSince) -> bool {
+    fn is_erased(&self, engine: &StoreEngine, key: &IndexKey, record: &Record, since: ErasedSince) -> bool {
         if engine.tombstones.is_empty() {
             return false;
         }
@@ -245,12 +245,17 @@ impl CheckedBackup {
     }
 
     /// A record under this store's numbers and hash key.
-    fn translated(&self, engine: &Engine, key: &IndexKey, bytes: &[u8]) -> Result<(IndexKey, Record), record::Damaged> {
+    fn translated(
+        &self,
+        engine: &StoreEngine,
+        key: &IndexKey,
+        bytes: &[u8],
+    ) -> Result<(IndexKey, Record), record::DamagedBytes> {
         let mut record = Record::decode(key, bytes)?;
-        let view = self.translation.view(key.view()).ok_or(record::Damaged::Malformed)?;
+        let view = self.translation.view(key.view()).ok_or(record::DamagedBytes::Malformed)?;
         view.row(&mut record.row);
         if !view.same_fields && !record.windows.is_empty() {
-            let mut windows = WindowState::decode(&record.windows).map_err(|_| record::Damaged::Malformed)?;
+            let mut windows = WindowState::decode(&record.windows).map_err(|_| record::DamagedBytes::Malformed)?;
             windows.renumber(|field| view.field(field));
             record.windows.clear();
             windows.encode(&mut record.windows);

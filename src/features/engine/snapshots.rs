@@ -20,14 +20,14 @@ use super::super::merge::purge_us;
 use super::super::online::FeatureError;
 use super::super::protection::Unsealable;
 use super::super::record::{self, StoredRecord};
-use super::super::snapshot::{self, SnapshotTable, SnapshotWriter};
-use super::super::statistics::Counters;
-use super::Engine;
+use super::super::snapshot::{self, SnapshotWriter, SortedTable};
+use super::super::statistics::StoreCounters;
+use super::StoreEngine;
 use super::commands::WriterCommand;
-use super::files::Files;
+use super::files::StoreFiles;
+use super::maintenance::Maintenance;
 use super::manifest::SnapshotChanges;
 use super::recovery::{self, close, set_aside};
-use super::upkeep::Upkeep;
 
 /// The age at which a snapshot is replaced, however little has changed, in milliseconds: a day.
 const SNAPSHOT_AGE_MAX_MS: u64 = 86_400_000;
@@ -72,7 +72,7 @@ struct Copied {
 
 /// Writes every record of an index below its top layer.
 fn write_all<W: io::Write>(
-    engine: &Engine,
+    engine: &StoreEngine,
     index: &Index,
     remove_until_us: Option<i64>,
     writer: &mut SnapshotWriter<W>,
@@ -115,7 +115,7 @@ fn write_all<W: io::Write>(
     Ok(copied)
 }
 
-impl Upkeep {
+impl Maintenance {
     /// True when the journal has grown long, or the last snapshot is old.
     pub fn snapshot_due(&self) -> bool {
         let counters = &self.engine.counters;
@@ -184,11 +184,11 @@ impl Upkeep {
 
         let not_written = |error: &dyn std::fmt::Display| FeatureError::NotWritten { reason: error.to_string() };
         let (path, summary) = written.map_err(|error| not_written(&error))?;
-        let table = SnapshotTable::open(&path).map_err(|error| not_written(&error))?;
+        let table = SortedTable::open(&path).map_err(|error| not_written(&error))?;
         let table = table.ok_or_else(|| not_written(&"it is not sorted"))?;
         let (bytes, ms) = (summary.bytes, started.elapsed().as_millis());
         tracing::info!(records = summary.records, bytes, ms, "a snapshot of the feature store was taken");
-        Counters::count(&self.engine.counters.snapshots);
+        StoreCounters::count(&self.engine.counters.snapshots);
         self.engine.counters.purged.fetch_add(copied.expired, Relaxed);
         self.no_snapshot_before = Instant::now();
         self.snapshot_at = number;
@@ -201,7 +201,7 @@ impl Upkeep {
         }
 
         // A reader may have found damage while the snapshot was written.
-        if self.rebase(&index, Arc::new(table)) {
+        if self.install(&index, Arc::new(table)) {
             let kept = snapshot::list(self.engine.files.folder()).unwrap_or_default();
             if self.engine.acknowledged.lacking().is_some() || self.engine.has_gap.swap(false, Relaxed) {
                 // An older snapshot would need entries that the journal lacks.
@@ -250,7 +250,7 @@ impl Upkeep {
         frozen.inspect_err(|_| drop(fs::remove_dir_all(folder)))
     }
 
-    fn rebase(&self, index: &Arc<Index>, snapshot: Arc<SnapshotTable>) -> bool {
+    fn install(&self, index: &Arc<Index>, snapshot: Arc<SortedTable>) -> bool {
         let (reply, answer) = std::sync::mpsc::channel();
         let command = WriterCommand::Rebase { index: index.clone(), snapshot, reply };
         self.engine.commands.blocking_send(command).is_ok() && answer.recv().unwrap_or(false)
@@ -262,12 +262,12 @@ impl Upkeep {
         // The rest of a snapshot that failed needs no room beside the next one.
         let _ = snapshot::remove_unfinished(self.engine.files.folder());
         let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        let last = snapshots.first().map_or(0, |(_, path)| Files::size(path));
+        let last = snapshots.first().map_or(0, |(_, path)| StoreFiles::size(path));
         let need = last / 4 * 5 + (self.engine.config.min_free_mb << 19);
         let free = || self.engine.files.free().unwrap_or(u64::MAX);
         if free() < need
             && let [(newest, newest_path), (_, oldest_path), ..] = snapshots.as_slice()
-            && free() + Files::size(oldest_path) >= need
+            && free() + StoreFiles::size(oldest_path) >= need
             && snapshot::verify_file(newest_path).is_ok()
         {
             tracing::warn!("there is no room for a third snapshot of the feature store; the oldest one is removed");
@@ -382,7 +382,7 @@ impl Upkeep {
     /// Updates the figures of the snapshots.
     pub fn update_snapshot_figures(&self) {
         let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        let sizes: Vec<u64> = snapshots.iter().map(|(_, path)| Files::size(path)).collect();
+        let sizes: Vec<u64> = snapshots.iter().map(|(_, path)| StoreFiles::size(path)).collect();
         self.engine.counters.snapshot_bytes.store(sizes.iter().sum(), Relaxed);
         self.engine.counters.newest_snapshot_bytes.store(sizes.first().copied().unwrap_or(0), Relaxed);
         let newest = snapshots.first().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
@@ -394,7 +394,7 @@ impl Upkeep {
     /// Updates the size of the index.
     pub fn update_index_size(&self) {
         if let Some(index) = self.engine.live() {
-            let bytes = index.folders().map(Files::size).sum();
+            let bytes = index.folders().map(StoreFiles::size).sum();
             self.engine.counters.index_bytes.store(bytes, Relaxed);
         }
     }
@@ -409,7 +409,7 @@ impl Upkeep {
     }
 }
 
-impl Engine {
+impl StoreEngine {
     /// The header of a snapshot that has every entry before `replay_from`.
     pub fn snapshot_header(&self, replay_from: u64) -> snapshot::SnapshotHeader {
         snapshot::SnapshotHeader {

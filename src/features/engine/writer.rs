@@ -9,19 +9,19 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
 use super::super::entity_keys::EntityKeys;
-use super::super::index::{Index, IndexError, Layer};
-use super::super::journal::{Change, Journal, JournalError};
+use super::super::index::{Index, IndexError, MemTable};
+use super::super::journal::{Journal, JournalChange, JournalError};
 use super::super::key::IndexKey;
 use super::super::online::{FeatureError, Pushed};
-use super::super::protection::Body;
-use super::super::record::Seal;
+use super::super::protection::RecordBody;
+use super::super::record::CipherHeader;
 use super::super::seal::SealContext;
-use super::super::snapshot::SnapshotTable;
-use super::super::statistics::Counters;
+use super::super::snapshot::SortedTable;
+use super::super::statistics::StoreCounters;
 use super::applier::{Action, Applier, PendingChange};
 use super::commands::{IncomingRow, UpkeepJob, WriterCommand};
 use super::files::CleanStop;
-use super::{Engine, StoreState};
+use super::{StoreEngine, StoreState};
 
 /// The most rows that share one write to the disk: bounds how long the first of them waits.
 const GROUP_ROWS_MAX: usize = 512;
@@ -40,7 +40,7 @@ type WaitingPush = (Vec<IncomingRow>, oneshot::Sender<Result<Pushed, FeatureErro
 
 /// The state of the writer thread.
 pub struct StoreWriter {
-    engine: Arc<Engine>,
+    engine: Arc<StoreEngine>,
     journal: Journal,
     applier: Option<Applier>,
     /// The store's state before a restore began.
@@ -55,7 +55,7 @@ pub struct StoreWriter {
 
 impl StoreWriter {
     /// Creates a writer for an open journal, without an index yet.
-    pub fn new(engine: Arc<Engine>, journal: Journal) -> Self {
+    pub fn new(engine: Arc<StoreEngine>, journal: Journal) -> Self {
         Self {
             engine,
             journal,
@@ -109,10 +109,10 @@ impl StoreWriter {
                     .send(records.map(|records| (self.journal.next_seq(), records)).ok_or_else(|| self.no_index()));
             }
             WriterCommand::Freeze { layer, least, reply } => {
-                let _ = reply.send(self.freeze(layer, least));
+                let _ = reply.send(self.rotate(layer, least));
             }
             WriterCommand::Rebase { index, snapshot, reply } => {
-                let _ = reply.send(self.rebase(&index, &snapshot));
+                let _ = reply.send(self.install(&index, &snapshot));
             }
             WriterCommand::NoteDamage(damage) => {
                 if let Err(error) = self.journal.note_damage(&damage) {
@@ -176,7 +176,7 @@ impl StoreWriter {
     }
 
     /// Puts `layer` on the index, for the entries of a new journal segment.
-    fn freeze(&mut self, layer: Layer, least: u64) -> Result<Arc<Index>, FeatureError> {
+    fn rotate(&mut self, layer: MemTable, least: u64) -> Result<Arc<Index>, FeatureError> {
         let unwritten = |error: JournalError| FeatureError::Unavailable { reason: error.to_string() };
         let content = self.on_index(|applier| {
             let content = &applier.content;
@@ -188,22 +188,22 @@ impl StoreWriter {
         let (number, hash_key) = (self.journal.next_seq(), self.engine.hash_key.id());
         let begun = layer.begin(number, hash_key);
         begun.map_err(|error| FeatureError::Unavailable { reason: error.to_string() })?;
-        let frozen = Arc::new(index.freeze(Arc::new(layer), number, records, changed));
+        let frozen = Arc::new(index.rotate(Arc::new(layer), number, records, changed));
         let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(&index, &frozen)) else {
             return Err(self.no_index());
         };
-        applier.freeze(frozen.clone());
+        applier.rotate(frozen.clone());
         self.publish_figures();
         Ok(frozen)
     }
 
     /// Reads what is below the top layer from `snapshot`. False when another index is in use by now.
-    fn rebase(&mut self, index: &Arc<Index>, snapshot: &Arc<SnapshotTable>) -> bool {
-        let rebased = Arc::new(index.rebase(snapshot.clone()));
-        let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(index, &rebased)) else {
+    fn install(&mut self, index: &Arc<Index>, snapshot: &Arc<SortedTable>) -> bool {
+        let installed = Arc::new(index.install(snapshot.clone()));
+        let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(index, &installed)) else {
             return false;
         };
-        applier.rebase(rebased, snapshot.statistics());
+        applier.install(installed, snapshot.statistics());
         self.publish_rows();
         true
     }
@@ -243,7 +243,7 @@ impl StoreWriter {
             let count = |(count, reply)| {
                 let mut outcome = Pushed::default();
                 for pending in rows.by_ref().take(count) {
-                    let merged = outcomes.next().unwrap_or(super::super::merge::Merged::Accepted);
+                    let merged = outcomes.next().unwrap_or(super::super::merge::MergeOutcome::Accepted);
                     outcome.count(merged);
                     if let Action::Put(view, row, _) = &pending.action {
                         let view = views.entry(view.id).or_default();
@@ -306,7 +306,7 @@ impl StoreWriter {
     }
 
     /// Writes the rows of all pushes to the disk. Returns the number of the first, and each row as the journal has it.
-    fn write(&mut self, pushes: &[WaitingPush], latest_us: i64) -> Result<(u64, Vec<Body>), FeatureError> {
+    fn write(&mut self, pushes: &[WaitingPush], latest_us: i64) -> Result<(u64, Vec<RecordBody>), FeatureError> {
         let engine = &self.engine;
         // Until the index is open it is unknown which entries it has, and a new entry must come after them.
         if matches!(&**engine.state.load(), StoreState::Opening | StoreState::Restoring | StoreState::Closed) {
@@ -322,11 +322,14 @@ impl StoreWriter {
 
         let bodies = self.seal(pushes)?;
         let rows = pushes.iter().flat_map(|(rows, _)| rows);
-        let changes: Vec<(IndexKey, Change)> = (rows.zip(&bodies))
-            .map(|(incoming, Body { seal, bytes })| {
+        let changes: Vec<(IndexKey, JournalChange)> = (rows.zip(&bodies))
+            .map(|(incoming, RecordBody { seal, bytes })| {
                 let bytes = bytes.clone();
-                let is_plain = *seal == Seal::default();
-                (incoming.key, if is_plain { Change::Put(bytes) } else { Change::PutSealed(seal.key_id, bytes) })
+                let is_plain = *seal == CipherHeader::default();
+                (
+                    incoming.key,
+                    if is_plain { JournalChange::Put(bytes) } else { JournalChange::PutSealed(seal.key_id, bytes) },
+                )
             })
             .collect();
 
@@ -339,12 +342,12 @@ impl StoreWriter {
             }
             let reason = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
             tracing::error!(%error, reason, "the journal of the feature store cannot be written");
-            Counters::count(&engine.counters.not_written);
+            StoreCounters::count(&engine.counters.not_written);
             not_written(format!("{error}{reason}"))
         })?;
 
         engine.acknowledged.note(self.journal.next_seq());
-        Counters::count(&engine.counters.groups);
+        StoreCounters::count(&engine.counters.groups);
         self.publish_figures();
         // At full rate the journal would grow far beyond the limit until the next check.
         if engine.has_grown(self.journal.bytes()) && !engine.snapshot_asked.swap(true, Relaxed) {
@@ -361,15 +364,15 @@ impl StoreWriter {
 
     /// The rows as the journal will have them, encrypted where encryption is on. New keys are on the disk when this
     /// returns.
-    fn seal(&mut self, pushes: &[WaitingPush]) -> Result<Vec<Body>, FeatureError> {
+    fn seal(&mut self, pushes: &[WaitingPush]) -> Result<Vec<RecordBody>, FeatureError> {
         let protection = &self.engine.protection;
         let rows = pushes.iter().flat_map(|(rows, _)| rows);
         if protection.keys().is_none() {
-            return Ok(rows.map(|incoming| Body::plain(incoming.bytes.clone())).collect());
+            return Ok(rows.map(|incoming| RecordBody::plain(incoming.bytes.clone())).collect());
         }
         let not_written = |error: &dyn std::fmt::Display| {
             tracing::error!(%error, "rows for the feature store cannot be encrypted");
-            Counters::count(&self.engine.counters.not_written);
+            StoreCounters::count(&self.engine.counters.not_written);
             FeatureError::NotWritten { reason: error.to_string() }
         };
         let first_seq = self.journal.ready().map_err(|error| not_written(&error))?;
@@ -391,14 +394,14 @@ impl StoreWriter {
     fn erase(&mut self, records: &[IndexKey], keys: &[u32]) -> Result<u64, FeatureError> {
         // This comes first: if the process ends here, the next start destroys the keys.
         if let Some(known) = self.engine.protection.keys() {
-            known.doom(keys);
+            known.mark(keys);
         }
         if !matches!(&**self.engine.state.load(), StoreState::Ready(_)) {
             return Err(FeatureError::NotErased { reason: self.engine.state.load().reason() });
         }
         let (mut removed_by, latest_us) = (self.journal.next_seq(), self.trusted_until());
         for records in records.chunks(GROUP_ROWS_MAX) {
-            let changes: Vec<_> = records.iter().map(|key| (*key, Change::Delete)).collect();
+            let changes: Vec<_> = records.iter().map(|key| (*key, JournalChange::Delete)).collect();
             let written = self.journal.append(&changes, latest_us);
             let written = written.map_err(|error| FeatureError::NotErased { reason: error.to_string() })?;
             removed_by = *written.end();
@@ -413,8 +416,8 @@ impl StoreWriter {
         Ok(removed_by)
     }
 
-    fn refuse(engine: &Engine, is_full: &mut bool, free: u64) -> FeatureError {
-        Counters::count(&engine.counters.refused_disk_full);
+    fn refuse(engine: &StoreEngine, is_full: &mut bool, free: u64) -> FeatureError {
+        StoreCounters::count(&engine.counters.refused_disk_full);
         let error = engine.disk_full(free);
         if !std::mem::replace(is_full, true) {
             tracing::warn!(%error, "the feature store's disk is full: pushes are refused until there is room");

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
-use ledge_identity::sealing::OpenError;
+use ledge_identity::sealing::CipherError;
 
 /// Reasons why keys cannot be read, written or made.
 #[derive(Debug, thiserror::Error)]
-pub enum KeysError {
+pub enum EntityKeysError {
     #[error("the key file {} cannot be read or written: {source}", file.display())]
     Io { file: PathBuf, source: io::Error },
     #[error("neither the key file {} nor its copy in keys/b can be used ({reason}): {affected}. Put either copy back; without it the values encrypted with those keys are lost", file.display())]
@@ -25,7 +25,7 @@ pub enum KeysError {
         folder: PathBuf,
     },
     #[error(transparent)]
-    Sealed(OpenError),
+    Sealed(CipherError),
     #[error("the values of the feature store are encrypted, but encryption.master_key_file is not set")]
     Off,
     /// The system has no random numbers, or all key numbers are used.

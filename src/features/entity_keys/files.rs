@@ -6,10 +6,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
-use ledge_identity::sealing::{OpenError, SealPurpose, Sealer};
+use ledge_identity::sealing::{CipherError, SealPurpose, Sealer};
 
-use super::KeysError;
-use super::form::{self, Head, KeyEntry, SHARDS};
+use super::EntityKeysError;
+use super::form::{self, EntityKey, KeysHead, SHARDS};
 
 const PURPOSE: SealPurpose = SealPurpose::FeatureKeys;
 const HEAD_FILE: &str = "head";
@@ -38,12 +38,12 @@ fn added_name(number: u32) -> String {
     format!("added-{number:08}")
 }
 
-fn failed(file: &Path) -> impl FnOnce(io::Error) -> KeysError {
-    move |source| KeysError::Io { file: file.to_owned(), source }
+fn failed(file: &Path) -> impl FnOnce(io::Error) -> EntityKeysError {
+    move |source| EntityKeysError::Io { file: file.to_owned(), source }
 }
 
-fn seal(sealer: &Sealer, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, KeysError> {
-    sealer.seal(PURPOSE, associated, plain).map_err(KeysError::Sealed)
+fn seal(sealer: &Sealer, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, EntityKeysError> {
+    sealer.seal(PURPOSE, associated, plain).map_err(EntityKeysError::Sealed)
 }
 
 /// The folders with the copies of the keys of the store in `folder`.
@@ -64,7 +64,7 @@ impl KeyFiles {
     /// True when there are keys, or were. It is an error if that cannot be determined: new keys in the place of old
     /// ones would make everything encrypted with those unreadable. Leftovers of a power cut during the very first write
     /// do not count.
-    pub fn exists(&self) -> Result<bool, KeysError> {
+    pub fn exists(&self) -> Result<bool, EntityKeysError> {
         for copy in &self.copies {
             let entries = match fs::read_dir(copy) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -81,7 +81,7 @@ impl KeyFiles {
     }
 
     /// Creates the folders.
-    pub fn create(&self) -> Result<(), KeysError> {
+    pub fn create(&self) -> Result<(), EntityKeysError> {
         self.copies.iter().try_for_each(|copy| durable::create_folder(copy).map_err(failed(copy)))
     }
 
@@ -92,8 +92,8 @@ impl KeyFiles {
         name: &str,
         affected: &str,
         repaired: &mut Vec<String>,
-        parse: impl Fn(&[u8]) -> Result<T, OpenError>,
-    ) -> Result<T, KeysError> {
+        parse: impl Fn(&[u8]) -> Result<T, CipherError>,
+    ) -> Result<T, EntityKeysError> {
         let (mut good, mut bad, mut stale, mut no_key) = (None, Vec::new(), Vec::new(), None);
         for copy in &self.copies {
             let path = copy.join(name);
@@ -103,14 +103,14 @@ impl KeyFiles {
                     bad.push((path, "it is missing".to_owned()));
                     continue;
                 }
-                Err(source) => return Err(KeysError::Io { file: path, source }),
+                Err(source) => return Err(EntityKeysError::Io { file: path, source }),
             };
             match (parse(&bytes), &good) {
                 (Ok(content), None) => good = Some((content, bytes)),
                 (Ok(_), Some((_, first))) if *first == bytes => {}
                 (Ok(_), Some(_)) => stale.push(path),
                 (Err(error), _) => {
-                    no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error));
+                    no_key = no_key.or(matches!(error, CipherError::NoKey(_)).then_some(error));
                     bad.push((path, error.to_string()));
                 }
             }
@@ -119,11 +119,11 @@ impl KeyFiles {
         let Some((content, bytes)) = good else {
             // The file may be intact; the master key is missing.
             if let Some(error) = no_key {
-                return Err(KeysError::Sealed(error));
+                return Err(EntityKeysError::Sealed(error));
             }
             let reason = bad.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>().join("; ");
             let file = self.copies.iter().map(|copy| copy.join(name)).next().unwrap_or_default();
-            return Err(KeysError::Lost { file, reason, affected: affected.to_owned() });
+            return Err(EntityKeysError::Lost { file, reason, affected: affected.to_owned() });
         };
 
         for path in bad.iter().map(|(path, _)| path).chain(&stale) {
@@ -135,7 +135,7 @@ impl KeyFiles {
         Ok(content)
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), KeysError> {
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), EntityKeysError> {
         self.copies.iter().try_for_each(|copy| {
             let path = copy.join(name);
             durable::replace_private(&path, bytes).map_err(failed(&path))
@@ -143,7 +143,7 @@ impl KeyFiles {
     }
 
     /// Reads the head.
-    pub fn read_head(&self, sealer: &Sealer, repaired: &mut Vec<String>) -> Result<Head, KeysError> {
+    pub fn read_head(&self, sealer: &Sealer, repaired: &mut Vec<String>) -> Result<KeysHead, EntityKeysError> {
         for copy in &self.copies {
             if copy.is_dir() {
                 durable::remove_leftovers(copy).map_err(failed(copy))?;
@@ -151,12 +151,12 @@ impl KeyFiles {
         }
         self.read(HEAD_FILE, "without it no key can be assigned to its entity", repaired, |bytes| {
             let plain = sealer.open(PURPOSE, HEAD_ASSOCIATED_DATA, bytes)?;
-            Head::decode(&plain).map_err(|_| OpenError::Forged)
+            KeysHead::decode(&plain).map_err(|_| CipherError::Forged)
         })
     }
 
     /// Writes the head.
-    pub fn write_head(&self, sealer: &Sealer, head: &Head) -> Result<(), KeysError> {
+    pub fn write_head(&self, sealer: &Sealer, head: &KeysHead) -> Result<(), EntityKeysError> {
         self.write(HEAD_FILE, &seal(sealer, HEAD_ASSOCIATED_DATA, &head.encode())?)
     }
 
@@ -164,32 +164,38 @@ impl KeyFiles {
     pub fn read_shard(
         &self,
         sealer: &Sealer,
-        head: &Head,
+        head: &KeysHead,
         shard: usize,
         repaired: &mut Vec<String>,
-    ) -> Result<(u32, Vec<KeyEntry>), KeysError> {
+    ) -> Result<(u32, Vec<EntityKey>), EntityKeysError> {
         let affected =
             format!("it has the keys of about one in {SHARDS} entities, those whose tag begins with {shard:02x}");
         let associated = shard_associated_data(&head.store, shard);
         self.read(&shard_name(shard), &affected, repaired, |bytes| {
             let plain = sealer.open(PURPOSE, &associated, bytes)?;
-            form::decode_shard(shard, &plain).map_err(|_| OpenError::Forged)
+            form::decode_shard(shard, &plain).map_err(|_| CipherError::Forged)
         })
     }
 
     /// Writes a shard; `content` is the output of [`form::encode_shard`].
-    pub fn write_shard(&self, sealer: &Sealer, head: &Head, shard: usize, content: &[u8]) -> Result<(), KeysError> {
+    pub fn write_shard(
+        &self,
+        sealer: &Sealer,
+        head: &KeysHead,
+        shard: usize,
+        content: &[u8],
+    ) -> Result<(), EntityKeysError> {
         self.write(&shard_name(shard), &seal(sealer, &shard_associated_data(&head.store, shard), content)?)
     }
 
     /// The numbers of the files with added keys, in order.
-    pub fn added(&self) -> Result<Vec<u32>, KeysError> {
+    pub fn added(&self) -> Result<Vec<u32>, EntityKeysError> {
         let mut found = Vec::new();
         for copy in &self.copies {
             let entries = match fs::read_dir(copy) {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(KeysError::Io { file: copy.clone(), source }),
+                Err(source) => return Err(EntityKeysError::Io { file: copy.clone(), source }),
             };
             for entry in entries {
                 let name = entry.map_err(failed(copy))?.file_name();
@@ -208,13 +214,13 @@ impl KeyFiles {
     pub fn read_added(
         &self,
         sealer: &Sealer,
-        head: &Head,
+        head: &KeysHead,
         number: u32,
         repaired: &mut Vec<String>,
-    ) -> Result<Vec<KeyEntry>, KeysError> {
+    ) -> Result<Vec<EntityKey>, EntityKeysError> {
         let name = added_name(number);
         // The keys of each piece that opens, and its bytes.
-        let mut best: Vec<Option<(Vec<KeyEntry>, Vec<u8>)>> = Vec::new();
+        let mut best: Vec<Option<(Vec<EntityKey>, Vec<u8>)>> = Vec::new();
         let mut no_key = None;
 
         let mut copies = Vec::with_capacity(self.copies.len());
@@ -224,7 +230,7 @@ impl KeyFiles {
                 Ok(bytes) => Some(bytes),
                 // A power cut came between the creation, or the removal, of the two copies.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(source) => return Err(KeysError::Io { file: path, source }),
+                Err(source) => return Err(EntityKeysError::Io { file: path, source }),
             };
             let (frames, _) = form::decode_frames(bytes.as_deref().unwrap_or_default());
             best.resize(best.len().max(frames.len()), None);
@@ -233,7 +239,7 @@ impl KeyFiles {
                     Ok(plain) => {
                         *best = form::decode_entries(&plain).ok().map(|entries| (entries, form::encode_frame(frame)));
                     }
-                    Err(error) => no_key = no_key.or(matches!(error, OpenError::NoKey(_)).then_some(error)),
+                    Err(error) => no_key = no_key.or(matches!(error, CipherError::NoKey(_)).then_some(error)),
                 }
             }
             copies.push((path, bytes));
@@ -242,7 +248,7 @@ impl KeyFiles {
         if let Some(error) = no_key
             && best.iter().any(Option::is_none)
         {
-            return Err(KeysError::Sealed(error));
+            return Err(EntityKeysError::Sealed(error));
         }
 
         let pieces = best.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
@@ -250,7 +256,11 @@ impl KeyFiles {
         if good.len() < pieces {
             let file = self.copies.iter().map(|copy| copy.join(&name)).next().unwrap_or_default();
             let reason = format!("{} of {pieces} pieces are damaged", pieces - good.len());
-            return Err(KeysError::Lost { file, reason, affected: "it has keys that were made lately".to_owned() });
+            return Err(EntityKeysError::Lost {
+                file,
+                reason,
+                affected: "it has keys that were made lately".to_owned(),
+            });
         }
 
         let whole = good.iter().map(|(_, frame)| frame.as_slice()).collect::<Vec<_>>().concat();
@@ -266,7 +276,7 @@ impl KeyFiles {
     }
 
     /// Creates a file for added keys.
-    pub fn create_added(&self, number: u32) -> Result<AddedFile, KeysError> {
+    pub fn create_added(&self, number: u32) -> Result<AddedFile, EntityKeysError> {
         let mut files = Vec::with_capacity(self.copies.len());
         for copy in &self.copies {
             let path = copy.join(added_name(number));
@@ -282,16 +292,16 @@ impl KeyFiles {
     pub fn replace_added(
         &self,
         sealer: &Sealer,
-        head: &Head,
+        head: &KeysHead,
         number: u32,
-        entries: &[KeyEntry],
-    ) -> Result<(), KeysError> {
+        entries: &[EntityKey],
+    ) -> Result<(), EntityKeysError> {
         let piece = seal(sealer, &added_associated_data(&head.store, number, 0), &form::encode_entries(entries))?;
         self.write(&added_name(number), &form::encode_frame(&piece))
     }
 
     /// Removes a file of added keys.
-    pub fn remove_added(&self, number: u32) -> Result<(), KeysError> {
+    pub fn remove_added(&self, number: u32) -> Result<(), EntityKeysError> {
         for copy in &self.copies {
             let path = copy.join(added_name(number));
             match fs::remove_file(&path) {
@@ -320,7 +330,7 @@ pub struct AddedFile {
 
 impl AddedFile {
     /// Appends keys. When this returns `Ok`, they survive a power cut.
-    pub fn append(&mut self, sealer: &Sealer, store: &[u8; 16], entries: &[KeyEntry]) -> Result<(), KeysError> {
+    pub fn append(&mut self, sealer: &Sealer, store: &[u8; 16], entries: &[EntityKey]) -> Result<(), EntityKeysError> {
         let associated = added_associated_data(store, self.number, self.frames);
         let frame = form::encode_frame(&seal(sealer, &associated, &form::encode_entries(entries))?);
         for (path, file) in &mut self.files {

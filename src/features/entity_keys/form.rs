@@ -3,7 +3,7 @@
 use ledge_identity::sealing::OVERHEAD_BYTES;
 
 use super::super::seal::KEY_BYTES;
-use super::super::wire::{Damaged, Reader, length32};
+use super::super::wire::{ByteReader, DamagedBytes, length32};
 
 /// The number of shard files, and the position of the shard's bits in a key's number.
 pub const SHARDS: usize = 256;
@@ -12,7 +12,7 @@ const SHARD_SHIFT: u32 = 24;
 /// The length of a tag.
 pub const TAG_BYTES: usize = 16;
 /// The identity of an entity that reveals nothing: a keyed hash of its join keys, names and values.
-pub type Tag = [u8; TAG_BYTES];
+pub type EntityTag = [u8; TAG_BYTES];
 
 const VERSION: u8 = 1;
 const ENTRY_BYTES: usize = 4 + TAG_BYTES + KEY_BYTES;
@@ -21,14 +21,14 @@ const PRESENT_BYTES: usize = SHARDS / 8;
 
 /// The key of an entity.
 #[derive(Clone, PartialEq, Eq)]
-pub struct KeyEntry {
+pub struct EntityKey {
     /// The number: that of the shard, and a count from 1 on within it. No number is reused.
     pub id: u32,
-    pub tag: Tag,
+    pub tag: EntityTag,
     pub key: [u8; KEY_BYTES],
 }
 
-impl std::fmt::Debug for KeyEntry {
+impl std::fmt::Debug for EntityKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "KeyEntry({:08x})", self.id)
     }
@@ -46,24 +46,24 @@ pub fn number(shard: usize, count: u32) -> Option<u32> {
 }
 
 /// The shard of a tag.
-pub fn shard_of_tag(tag: &Tag) -> usize {
+pub fn shard_of_tag(tag: &EntityTag) -> usize {
     usize::from(tag[0])
 }
 
-fn put(bytes: &mut Vec<u8>, entry: &KeyEntry) {
+fn put(bytes: &mut Vec<u8>, entry: &EntityKey) {
     bytes.extend_from_slice(&entry.id.to_le_bytes());
     bytes.extend_from_slice(&entry.tag);
     bytes.extend_from_slice(&entry.key);
 }
 
-fn read(reader: &mut Reader<'_>) -> Result<KeyEntry, Damaged> {
-    let entry = KeyEntry { id: u32::from_le_bytes(reader.array()?), tag: reader.array()?, key: reader.array()? };
+fn read(reader: &mut ByteReader<'_>) -> Result<EntityKey, DamagedBytes> {
+    let entry = EntityKey { id: u32::from_le_bytes(reader.array()?), tag: reader.array()?, key: reader.array()? };
     let fits = entry.id << (32 - SHARD_SHIFT) != 0 && shard_of(entry.id) == shard_of_tag(&entry.tag);
-    if fits { Ok(entry) } else { Err(Damaged::Malformed) }
+    if fits { Ok(entry) } else { Err(DamagedBytes::Malformed) }
 }
 
 /// Keys that were added together.
-pub fn encode_entries(entries: &[KeyEntry]) -> Vec<u8> {
+pub fn encode_entries(entries: &[EntityKey]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(entries.len() * ENTRY_BYTES);
     for entry in entries {
         put(&mut bytes, entry);
@@ -72,8 +72,8 @@ pub fn encode_entries(entries: &[KeyEntry]) -> Vec<u8> {
 }
 
 /// Reads what [`encode_entries`] wrote.
-pub fn decode_entries(bytes: &[u8]) -> Result<Vec<KeyEntry>, Damaged> {
-    let mut reader = Reader::new(bytes);
+pub fn decode_entries(bytes: &[u8]) -> Result<Vec<EntityKey>, DamagedBytes> {
+    let mut reader = ByteReader::new(bytes);
     let mut entries = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
     while !reader.is_empty() {
         entries.push(read(&mut reader)?);
@@ -82,7 +82,7 @@ pub fn decode_entries(bytes: &[u8]) -> Result<Vec<KeyEntry>, Damaged> {
 }
 
 /// A shard: the count of the next key, and the keys by their numbers.
-pub fn encode_shard(next: u32, entries: &[KeyEntry]) -> Vec<u8> {
+pub fn encode_shard(next: u32, entries: &[EntityKey]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + entries.len() * ENTRY_BYTES);
     bytes.extend_from_slice(&next.to_le_bytes());
     for entry in entries {
@@ -92,20 +92,20 @@ pub fn encode_shard(next: u32, entries: &[KeyEntry]) -> Vec<u8> {
 }
 
 /// Reads what [`encode_shard`] wrote of a shard.
-pub fn decode_shard(shard: usize, bytes: &[u8]) -> Result<(u32, Vec<KeyEntry>), Damaged> {
-    let mut reader = Reader::new(bytes);
+pub fn decode_shard(shard: usize, bytes: &[u8]) -> Result<(u32, Vec<EntityKey>), DamagedBytes> {
+    let mut reader = ByteReader::new(bytes);
     let next = u32::from_le_bytes(reader.array()?);
     let entries = decode_entries(reader.rest())?;
     let ascending = entries.windows(2).all(|pair| matches!(pair, [a, b] if a.id < b.id));
     let own = entries.iter().all(|entry| shard_of(entry.id) == shard);
     let below = entries.last().is_none_or(|last| last.id << (32 - SHARD_SHIFT) >> (32 - SHARD_SHIFT) < next);
     let possible = next > 0 && next <= 1 << SHARD_SHIFT;
-    if ascending && own && below && possible { Ok((next, entries)) } else { Err(Damaged::Malformed) }
+    if ascending && own && below && possible { Ok((next, entries)) } else { Err(DamagedBytes::Malformed) }
 }
 
 /// The content of the head file: what all key files of a store share.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Head {
+pub struct KeysHead {
     /// Ties the files of one store together.
     pub store: [u8; 16],
     /// The secret behind the tags.
@@ -116,13 +116,13 @@ pub struct Head {
     pub present: [bool; SHARDS],
 }
 
-impl std::fmt::Debug for Head {
+impl std::fmt::Debug for KeysHead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Head")
     }
 }
 
-impl Head {
+impl KeysHead {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION, u8::from(self.complete)];
         bytes.extend_from_slice(&self.store);
@@ -133,11 +133,11 @@ impl Head {
     }
 
     /// Reads what [`Self::encode`] wrote.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Self, DamagedBytes> {
+        let mut reader = ByteReader::new(bytes);
         let [version, complete] = reader.array()?;
         if version != VERSION {
-            return Err(Damaged::Unknown);
+            return Err(DamagedBytes::Unknown);
         }
         let (store, secret) = (reader.array()?, reader.array()?);
         let bits: [u8; PRESENT_BYTES] = reader.array()?;
@@ -146,7 +146,7 @@ impl Head {
             *bit = bits.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1);
         }
         let whole = reader.is_empty() && complete <= 1;
-        if whole { Ok(Self { store, secret, complete: complete == 1, present }) } else { Err(Damaged::Malformed) }
+        if whole { Ok(Self { store, secret, complete: complete == 1, present }) } else { Err(DamagedBytes::Malformed) }
     }
 }
 
@@ -158,7 +158,7 @@ pub fn encode_frame(sealed: &[u8]) -> Vec<u8> {
 /// The complete frames of a file of added keys, in order. The flag is true when nothing else is behind them. No
 /// encrypted piece is shorter than [`OVERHEAD`]: zeros, as a power cut may leave them, are no frames.
 pub fn decode_frames(bytes: &[u8]) -> (Vec<&[u8]>, bool) {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let mut frames = Vec::new();
     while !reader.is_empty() {
         let frame = reader.array().map(u32::from_le_bytes).and_then(|length| reader.take(length as usize));
@@ -186,7 +186,7 @@ pub fn fuzz(data: &[u8]) -> usize {
     if let Ok(entries) = decode_entries(data) {
         assert_eq!(encode_entries(&entries), data);
     }
-    if let Ok(head) = Head::decode(data) {
+    if let Ok(head) = KeysHead::decode(data) {
         assert_eq!(head.encode(), data);
         read += 1;
     }
@@ -203,10 +203,10 @@ mod tests {
 
     use super::*;
 
-    fn entry(shard: u8, count: u32) -> KeyEntry {
+    fn entry(shard: u8, count: u32) -> EntityKey {
         let mut tag = [7; TAG_BYTES];
         tag[0] = shard;
-        KeyEntry { id: number(usize::from(shard), count).unwrap(), tag, key: [9; KEY_BYTES] }
+        EntityKey { id: number(usize::from(shard), count).unwrap(), tag, key: [9; KEY_BYTES] }
     }
 
     proptest! {
@@ -224,8 +224,8 @@ mod tests {
         fn a_head_comes_back_as_it_was(store: [u8; 16], secret: [u8; 32], complete: bool, at in 0..SHARDS) {
             let mut present = [false; SHARDS];
             present[at] = true;
-            let head = Head { store, secret, complete, present };
-            prop_assert!(Head::decode(&head.encode()) == Ok(head));
+            let head = KeysHead { store, secret, complete, present };
+            prop_assert!(KeysHead::decode(&head.encode()) == Ok(head));
         }
 
         #[test]
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_key_number_that_was_never_given_is_damage() {
         let bytes = encode_shard(5, &[entry(3, 5)]);
-        assert_eq!(decode_shard(3, &bytes), Err(Damaged::Malformed));
+        assert_eq!(decode_shard(3, &bytes), Err(DamagedBytes::Malformed));
         assert!(decode_shard(3, &encode_shard(6, &[entry(3, 5)])).is_ok());
         assert_eq!((number(3, 0), number(3, 1 << 24)), (None, None));
     }

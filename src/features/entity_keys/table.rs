@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::super::wire::Damaged;
-use super::form::{KeyEntry, Tag, number};
+use super::super::wire::DamagedBytes;
+use super::form::{EntityKey, EntityTag, number};
 
 /// The keys of one shard.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct Shard {
     /// The count of the next key.
     next: u32,
     /// By their numbers, ascending.
-    entries: Vec<KeyEntry>,
+    entries: Vec<EntityKey>,
     /// Positions in `entries`, by tag and then by number.
     by_tag: Vec<u32>,
 }
@@ -25,7 +25,7 @@ impl Shard {
     }
 
     /// The count of the next key, and all keys.
-    pub fn content(&self) -> (u32, &[KeyEntry]) {
+    pub fn content(&self) -> (u32, &[EntityKey]) {
         (self.next, &self.entries)
     }
 
@@ -35,7 +35,7 @@ impl Shard {
     }
 
     /// Adds keys from files. Keys that are there already stay unchanged.
-    pub fn merge(&mut self, next: u32, entries: Vec<KeyEntry>) {
+    pub fn merge(&mut self, next: u32, entries: Vec<EntityKey>) {
         self.next = self.next.max(next);
         for entry in entries {
             self.next = self.next.max((entry.id & 0x00ff_ffff) + 1);
@@ -55,17 +55,17 @@ impl Shard {
     }
 
     /// The key of a number.
-    pub fn by_id(&self, id: u32) -> Result<&KeyEntry, Damaged> {
+    pub fn by_id(&self, id: u32) -> Result<&EntityKey, DamagedBytes> {
         match self.entries.binary_search_by_key(&id, |known| known.id) {
-            Ok(at) => self.entries.get(at).ok_or(Damaged::Erased),
+            Ok(at) => self.entries.get(at).ok_or(DamagedBytes::Erased),
             // A number beyond the last one was given by a file that is lost.
-            Err(_) if id & 0x00ff_ffff >= self.next => Err(Damaged::KeyMissing),
-            Err(_) => Err(Damaged::Erased),
+            Err(_) if id & 0x00ff_ffff >= self.next => Err(DamagedBytes::KeyMissing),
+            Err(_) => Err(DamagedBytes::Erased),
         }
     }
 
     /// The keys of an entity, the newest last. There are several only after a crash in the middle of an erasure.
-    pub fn by_tag(&self, tag: &Tag) -> impl Iterator<Item = &KeyEntry> {
+    pub fn by_tag(&self, tag: &EntityTag) -> impl Iterator<Item = &EntityKey> {
         let tag_at = |at: &u32| self.entries.get(*at as usize).map(|entry| entry.tag);
         let from = self.by_tag.partition_point(|at| tag_at(at) < Some(*tag));
         let to = self.by_tag.partition_point(|at| tag_at(at) <= Some(*tag));
@@ -73,7 +73,7 @@ impl Shard {
     }
 
     /// Adds a key for an entity; `None` when all numbers are used.
-    pub fn add(&mut self, tag: Tag, key: [u8; super::super::seal::KEY_BYTES]) -> Option<&KeyEntry> {
+    pub fn add(&mut self, tag: EntityTag, key: [u8; super::super::seal::KEY_BYTES]) -> Option<&EntityKey> {
         let id = number(self.place, self.next)?;
         let place = u32::try_from(self.entries.len()).ok()?;
         let tag_at = |at: &u32| self.entries.get(*at as usize).map(|entry| entry.tag);
@@ -86,7 +86,7 @@ impl Shard {
         }
         self.next += 1;
         self.by_tag.insert(at, place);
-        self.entries.push(KeyEntry { id, tag, key });
+        self.entries.push(EntityKey { id, tag, key });
         self.entries.last()
     }
 
@@ -127,10 +127,10 @@ mod tests {
                 prop_assert_eq!(shard.by_tag(&[*tag; 16]).map(|entry| entry.id).collect::<Vec<_>>(), vec![*id]);
             }
             for id in &gone {
-                prop_assert_eq!(shard.by_id(*id), Err(Damaged::Erased));
+                prop_assert_eq!(shard.by_id(*id), Err(DamagedBytes::Erased));
             }
             let never = number(3, shard.content().0).unwrap();
-            prop_assert_eq!(shard.by_id(never), Err(Damaged::KeyMissing));
+            prop_assert_eq!(shard.by_id(never), Err(DamagedBytes::KeyMissing));
             prop_assert_eq!(shard.len(), known.len());
         }
     }

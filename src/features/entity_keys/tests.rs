@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ledge_identity::sealing::OpenError;
+use ledge_identity::sealing::CipherError;
 use tempfile::TempDir;
 
 use super::*;
@@ -15,7 +15,7 @@ fn open(folder: &TempDir) -> EntityKeys {
     EntityKeys::open(folder.path(), sealer(1)).unwrap().keys
 }
 
-fn tag(keys: &EntityKeys, number: i64) -> Tag {
+fn tag(keys: &EntityKeys, number: i64) -> EntityTag {
     keys.tag([("user", &Value::Int64(number))])
 }
 
@@ -50,7 +50,7 @@ fn a_key_that_was_persisted_is_there_at_the_next_start_and_stays_the_same() {
     }
     assert_ne!(keys.find_or_make(&tag(&keys, 1000)).unwrap().1, late.1, "it was never on the disk");
     keys.persist().unwrap();
-    keys.fold().unwrap();
+    keys.compact().unwrap();
     assert_eq!(keys.disk.added().unwrap(), [0; 0]);
     drop(keys);
     assert_eq!(open(&folder).count(), 301);
@@ -72,8 +72,8 @@ fn no_keys_are_made_where_nobody_can_tell_whether_there_are_some() {
         fs::remove_dir_all(&copy).unwrap();
         fs::write(&copy, b"a folder that cannot be read").unwrap();
     }
-    assert!(matches!(EntityKeys::exist(folder.path()), Err(KeysError::Io { .. })));
-    assert!(matches!(EntityKeys::open(folder.path(), sealer(1)), Err(KeysError::Io { .. })));
+    assert!(matches!(EntityKeys::exist(folder.path()), Err(EntityKeysError::Io { .. })));
+    assert!(matches!(EntityKeys::open(folder.path(), sealer(1)), Err(EntityKeysError::Io { .. })));
     assert_eq!(made.0, 0x0100_0001);
 }
 
@@ -85,7 +85,7 @@ fn a_destroyed_key_is_in_no_file_and_its_number_is_not_given_again() {
         keys.find_or_make(&tag(&keys, user)).unwrap();
     }
     keys.persist().unwrap();
-    keys.fold().unwrap();
+    keys.compact().unwrap();
     for user in 300..400 {
         keys.find_or_make(&tag(&keys, user)).unwrap();
     }
@@ -94,8 +94,8 @@ fn a_destroyed_key_is_in_no_file_and_its_number_is_not_given_again() {
     for user in [5, 350] {
         let (id, key) = keys.find_or_make(&tag(&keys, user)).unwrap();
         assert_eq!(files_with(&folder, id).len(), 1);
-        keys.doom(&[id]);
-        assert_eq!(keys.key(id), Err(Damaged::Erased));
+        keys.mark(&[id]);
+        assert_eq!(keys.key(id), Err(DamagedBytes::Erased));
         keys.destroy().unwrap();
         assert_eq!(files_with(&folder, id), [""; 0]);
         let (again, another) = keys.find_or_make(&tag(&keys, user)).unwrap();
@@ -125,7 +125,7 @@ fn keys_that_nothing_uses_are_forgotten_and_those_used_meanwhile_are_not() {
     keys.persist().unwrap();
     drop(keys);
     let keys = open(&folder);
-    assert_eq!((keys.count(), keys.key(ids[0])), (3, Err(Damaged::Erased)));
+    assert_eq!((keys.count(), keys.key(ids[0])), (3, Err(DamagedBytes::Erased)));
     assert!([ids[1], ids[2]].iter().all(|id| keys.key(*id).is_ok()));
     keys.begin_census();
     assert_eq!((keys.end_census(false), keys.count()), (0, 3));
@@ -173,7 +173,7 @@ fn a_power_cut_within_a_piece_loses_that_piece_alone() {
         fs::write(file(copy), &bad).unwrap();
     }
     let refused = EntityKeys::open(folder.path(), sealer(1)).unwrap_err();
-    assert!(matches!(refused, KeysError::Lost { .. }), "{refused}");
+    assert!(matches!(refused, EntityKeysError::Lost { .. }), "{refused}");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn erasures_leave_no_pile_of_files() {
     for user in 0..3 {
         let (id, _) = keys.find_or_make(&tag(&keys, user)).unwrap();
         keys.persist().unwrap();
-        keys.doom(&[id]);
+        keys.mark(&[id]);
         keys.destroy().unwrap();
         assert_eq!(keys.disk.added().unwrap(), [0; 0], "it had nothing else");
     }
@@ -250,7 +250,7 @@ fn erasures_leave_no_pile_of_files() {
         keys.close_added().unwrap();
     }
     assert!(keys.is_fold_due());
-    keys.fold().unwrap();
+    keys.compact().unwrap();
     assert_eq!(keys.disk.added().unwrap(), [0; 0]);
     assert!(!keys.is_fold_due());
     drop(keys);
@@ -268,7 +268,7 @@ fn files_of_another_store_or_place_do_not_open() {
             keys.find_or_make(&tag(&keys, user)).unwrap();
         }
         keys.persist().unwrap();
-        keys.fold().unwrap();
+        keys.compact().unwrap();
     }
     let path = |folder: &TempDir, copy: &str, name: &str| folder.path().join("keys").join(copy).join(name);
     for (from, name) in [(&other, "00.keys"), (&one, "01.keys")] {
@@ -282,8 +282,8 @@ fn files_of_another_store_or_place_do_not_open() {
             fs::write(path(&one, copy, "00.keys"), &good).unwrap();
         }
     }
-    assert!(matches!(EntityKeys::open(one.path(), sealer(2)), Err(KeysError::Sealed(OpenError::NoKey(_)))));
-    assert!(matches!(EntityKeys::open(one.path(), Sealer::none()), Err(KeysError::Off)));
+    assert!(matches!(EntityKeys::open(one.path(), sealer(2)), Err(EntityKeysError::Sealed(CipherError::NoKey(_)))));
+    assert!(matches!(EntityKeys::open(one.path(), Sealer::none()), Err(EntityKeysError::Off)));
 }
 
 #[test]
@@ -303,14 +303,14 @@ fn a_million_keys_stay_below_120_bytes_each() {
             keys.persist().unwrap();
         }
         if keys.is_fold_due() {
-            keys.fold().unwrap();
+            keys.compact().unwrap();
         }
     }
     keys.persist().unwrap();
     println!("made in {:?}", started.elapsed());
 
     let folding = std::time::Instant::now();
-    keys.fold().unwrap();
+    keys.compact().unwrap();
     let taken = resident().saturating_sub(before);
     let disk: u64 = ["a", "b"]
         .iter()
@@ -321,7 +321,7 @@ fn a_million_keys_stay_below_120_bytes_each() {
 
     let (id, _) = keys.find_or_make(&tag(&keys, 77)).unwrap();
     let destroying = std::time::Instant::now();
-    keys.doom(&[id]);
+    keys.mark(&[id]);
     keys.destroy().unwrap();
     println!("one destroyed in {:?}", destroying.elapsed());
 

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::format::{HEADER_BYTES, PreviousSegment, SegmentHeader};
-use super::scan::{Groups, ScannedGroup, read_header};
-use super::{Damage, DamageReason, Entry};
-use crate::record::Damaged;
+use super::scan::{JournalGroups, ScannedGroup, read_header};
+use super::{Damage, DamageReason, JournalEntry};
+use crate::record::DamagedBytes;
 
 /// A segment file.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Segment {
     /// The length of the file when it was listed.
     pub length: u64,
     /// Its header, which states the sequence number in its name.
-    pub header: Result<SegmentHeader, Damaged>,
+    pub header: Result<SegmentHeader, DamagedBytes>,
     pub end: SegmentEnd,
 }
 
@@ -40,7 +40,7 @@ pub enum SegmentEnd {
 
 /// The segments of a folder in order.
 #[derive(Debug)]
-pub struct Chain {
+pub struct SegmentChain {
     pub segments: Vec<Segment>,
     /// A last segment whose creation was interrupted: nothing in it was acknowledged.
     pub unfinished: Option<Segment>,
@@ -81,7 +81,7 @@ pub struct JournalBegin {
 
 /// The beginning of the journal in `folder`; `None` for one without segments.
 pub fn begin(folder: &Path) -> io::Result<Option<JournalBegin>> {
-    let Chain { segments, .. } = Chain::read(folder)?;
+    let SegmentChain { segments, .. } = SegmentChain::read(folder)?;
     Ok(segments.first().map(|first| {
         let before = first.header.ok().and_then(|header| header.previous);
         let before = before.map_or(0..0, |before| before.first_seq..before.next_seq);
@@ -89,7 +89,7 @@ pub fn begin(folder: &Path) -> io::Result<Option<JournalBegin>> {
     }))
 }
 
-impl Chain {
+impl SegmentChain {
     /// Reads the names and headers of the segments in `folder`.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let found = list(folder)?;
@@ -106,7 +106,7 @@ impl Chain {
             };
             let length = file.metadata()?.len();
             let header = match read_header(&file, length)? {
-                Ok(header) if header.first_seq != first_seq => Err(Damaged::Malformed),
+                Ok(header) if header.first_seq != first_seq => Err(DamagedBytes::Malformed),
                 header => header,
             };
             if let Some(before) = segments.last_mut() {
@@ -117,7 +117,8 @@ impl Chain {
 
         // The header is fsynced before anything is written behind it.
         let unfinished = segments.pop_if(|last| {
-            last.length <= HEADER_BYTES as u64 && matches!(last.header, Err(Damaged::Malformed | Damaged::Checksum))
+            last.length <= HEADER_BYTES as u64
+                && matches!(last.header, Err(DamagedBytes::Malformed | DamagedBytes::Checksum))
         });
         if let Some(last) = segments.last_mut() {
             last.end = SegmentEnd::Last;
@@ -140,7 +141,7 @@ fn end_before(folder: &Path, before: u64, next_seq: u64, successor: Option<&Segm
 #[derive(Debug)]
 pub enum SegmentStep {
     /// The entries of a whole group.
-    Entries(Vec<Entry>),
+    Entries(Vec<JournalEntry>),
     /// Acknowledged entries may be lost here. The next steps have the entries that can still be read.
     Damage(Damage),
     /// The number of bytes at the end of the last segment that were not acknowledged.
@@ -151,8 +152,8 @@ pub enum SegmentStep {
 #[derive(Debug)]
 pub struct SegmentReader<'s, R = BufReader<File>> {
     segment: &'s Segment,
-    groups: Groups<R>,
-    header: Option<Damaged>,
+    groups: JournalGroups<R>,
+    header: Option<DamagedBytes>,
     over: bool,
 }
 
@@ -170,7 +171,7 @@ impl<'s, R: Read + Seek> SegmentReader<'s, R> {
             SegmentEnd::Stated(previous) => previous.length.min(segment.length),
             SegmentEnd::Last | SegmentEnd::Unknown { .. } => segment.length,
         };
-        let groups = Groups::new(file, segment.header.as_ref().ok(), segment.first_seq, end)?;
+        let groups = JournalGroups::new(file, segment.header.as_ref().ok(), segment.first_seq, end)?;
         Ok(Self { segment, groups, header: segment.header.err(), over: false })
     }
 

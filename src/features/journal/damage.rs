@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::record::Damaged;
+use crate::record::DamagedBytes;
 
 /// A place where acknowledged entries may be lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct Damage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DamageReason {
     /// The header of a segment is damaged.
-    Header(Damaged),
-    Group(Damaged),
+    Header(DamagedBytes),
+    Group(DamagedBytes),
     /// The segment ends before it should.
     Short,
     /// The file is not there.
@@ -35,7 +35,7 @@ pub enum DamageReason {
 impl Damage {
     /// True when this is no damage, but a form of a later version.
     pub fn is_of_a_later_version(&self) -> bool {
-        matches!(self.reason, DamageReason::Header(Damaged::Unknown) | DamageReason::Group(Damaged::Unknown))
+        matches!(self.reason, DamageReason::Header(DamagedBytes::Unknown) | DamageReason::Group(DamagedBytes::Unknown))
     }
 }
 

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use crate::key::IndexKey;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// The sequence number, unique for ever.
     pub seq: u64,
     pub key: IndexKey,
-    pub change: Change,
+    pub change: JournalChange,
     /// The latest event time that the box's clock allowed when the entry was written, in microseconds since the Unix
     /// epoch. `i64::MAX` where the clock was not set, and in entries of earlier versions.
     pub latest_us: i64,
@@ -17,7 +17,7 @@ pub struct Entry {
 
 /// The change of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum JournalChange {
     /// A row is merged into it, as [`super::record::Row::encode`] wrote it.
     Put(Bytes),
     /// Likewise, encrypted under the key of its entity, which has this number.
@@ -25,7 +25,7 @@ pub enum Change {
     Delete,
 }
 
-impl Change {
+impl JournalChange {
     /// The length of its row.
     pub fn bytes(&self) -> usize {
         match self {

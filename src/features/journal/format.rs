@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 
 use bytes::{Buf, BufMut, Bytes};
 
-use super::{Change, Entry};
+use super::{JournalChange, JournalEntry};
 use crate::key::IndexKey;
-use crate::record::{Damaged, Seal};
-use crate::wire::{Reader, length32};
+use crate::record::{CipherHeader, DamagedBytes};
+use crate::wire::{ByteReader, length32};
 
 /// The length of a segment's header. It is the same in every version, so that a later version can be distinguished from
 /// damage.
@@ -67,7 +67,7 @@ impl SegmentHeader {
 
     /// Encodes the header of a new segment.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let seal = Seal::default();
+        let seal = CipherHeader::default();
         let previous = self.previous.unwrap_or(PreviousSegment { first_seq: 0, length: 0, next_seq: 0 });
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend_from_slice(MAGIC);
@@ -86,20 +86,20 @@ impl SegmentHeader {
     }
 
     /// Reads what [`Self::encode`] wrote.
-    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Damaged> {
-        let Some((content, sum)) = bytes.split_last_chunk::<4>() else { return Err(Damaged::Malformed) };
-        let mut reader = Reader::new(content);
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, DamagedBytes> {
+        let Some((content, sum)) = bytes.split_last_chunk::<4>() else { return Err(DamagedBytes::Malformed) };
+        let mut reader = ByteReader::new(content);
         if reader.array()? != *MAGIC {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
         if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
-            return Err(Damaged::Checksum);
+            return Err(DamagedBytes::Checksum);
         }
         let version = u16::from_le_bytes(reader.array()?);
         let [cipher, _] = reader.array()?;
         let key_id = u32::from_le_bytes(reader.array()?);
-        if !VERSIONS.contains(&version) || (Seal { key_id, cipher }) != Seal::default() {
-            return Err(Damaged::Unknown);
+        if !VERSIONS.contains(&version) || (CipherHeader { key_id, cipher }) != CipherHeader::default() {
+            return Err(DamagedBytes::Unknown);
         }
         let mut number = || reader.array().map(u64::from_le_bytes);
         let (mark, first_seq) = (number()?, number()?);
@@ -164,56 +164,56 @@ pub struct Group {
 
 impl Group {
     /// Reads the numbers of a content that [`GroupHead::matches`].
-    pub fn decode(content: &Bytes) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(content);
+    pub fn decode(content: &Bytes) -> Result<Self, DamagedBytes> {
+        let mut reader = ByteReader::new(content);
         let first_seq = u64::from_le_bytes(reader.array()?);
         let count = u32::from_le_bytes(reader.array()?);
-        let next_seq = first_seq.checked_add(u64::from(count)).ok_or(Damaged::Malformed)?;
+        let next_seq = first_seq.checked_add(u64::from(count)).ok_or(DamagedBytes::Malformed)?;
         // Each entry has a head at least, so a count cannot ask for more than there are bytes.
         if (count as usize)
             .checked_mul(ENTRY_LENGTH_BYTES + ENTRY_HEAD_BYTES)
             .is_none_or(|least| least > reader.rest().len())
         {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
         Ok(Self { first_seq, next_seq, count, entries: content.slice(GROUP_NUMBERS_BYTES..) })
     }
 
     /// Its entries, all of which are well-formed.
-    pub fn entries(&self) -> Result<Vec<Entry>, Damaged> {
+    pub fn entries(&self) -> Result<Vec<JournalEntry>, DamagedBytes> {
         let mut rest = self.entries.clone();
         let mut entries = Vec::with_capacity(self.count as usize);
 
         for seq in self.first_seq..self.next_seq {
-            let length = rest.try_get_u32_le().map_err(|_| Damaged::Malformed)? as usize;
+            let length = rest.try_get_u32_le().map_err(|_| DamagedBytes::Malformed)? as usize;
             if length < ENTRY_HEAD_BYTES || length > rest.len() {
-                return Err(Damaged::Malformed);
+                return Err(DamagedBytes::Malformed);
             }
             let mut body = rest.split_to(length);
-            let mut reader = Reader::new(&body);
+            let mut reader = ByteReader::new(&body);
             let [kind, cipher] = reader.array()?;
             let key_id = u32::from_le_bytes(reader.array()?);
-            let key = reader.take(IndexKey::LENGTH)?.try_into().map_err(|_| Damaged::Malformed)?;
-            let seal = Seal { key_id, cipher };
+            let key = reader.take(IndexKey::LENGTH)?.try_into().map_err(|_| DamagedBytes::Malformed)?;
+            let seal = CipherHeader { key_id, cipher };
             if !seal.is_known() {
-                return Err(Damaged::Unknown);
+                return Err(DamagedBytes::Unknown);
             }
             body.advance(ENTRY_HEAD_BYTES);
-            let is_plain = seal == Seal::default();
+            let is_plain = seal == CipherHeader::default();
             let change = match kind {
-                KIND_PUT if is_plain => Change::Put(body),
-                KIND_PUT => Change::PutSealed(key_id, body),
-                KIND_DELETE if body.is_empty() && is_plain => Change::Delete,
-                KIND_DELETE => return Err(Damaged::Malformed),
-                _ => return Err(Damaged::Unknown),
+                KIND_PUT if is_plain => JournalChange::Put(body),
+                KIND_PUT => JournalChange::PutSealed(key_id, body),
+                KIND_DELETE if body.is_empty() && is_plain => JournalChange::Delete,
+                KIND_DELETE => return Err(DamagedBytes::Malformed),
+                _ => return Err(DamagedBytes::Unknown),
             };
-            entries.push(Entry { seq, key, change, latest_us: i64::MAX });
+            entries.push(JournalEntry { seq, key, change, latest_us: i64::MAX });
         }
 
         if !rest.is_empty() {
-            let latest_us = i64::from_le_bytes((&rest[..]).try_into().map_err(|_| Damaged::Malformed)?);
+            let latest_us = i64::from_le_bytes((&rest[..]).try_into().map_err(|_| DamagedBytes::Malformed)?);
             if entries.is_empty() || latest_us == i64::MAX {
-                return Err(Damaged::Malformed);
+                return Err(DamagedBytes::Malformed);
             }
             for entry in &mut entries {
                 entry.latest_us = latest_us;
@@ -225,7 +225,7 @@ impl Group {
 }
 
 /// The maximum length of the content of a group with these changes. `None`: longer than a group may be.
-pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
+pub fn group_length(changes: &[(IndexKey, JournalChange)]) -> Option<usize> {
     let length = changes.iter().try_fold(GROUP_NUMBERS_BYTES + GROUP_LATEST_BYTES, |sum, (_, change)| {
         sum.checked_add(ENTRY_LENGTH_BYTES + ENTRY_HEAD_BYTES)?
             .checked_add(change.bytes())
@@ -236,7 +236,13 @@ pub fn group_length(changes: &[(IndexKey, Change)]) -> Option<usize> {
 
 /// Replaces `bytes` by a group of changes, which [`group_length`] allows. Event times up to `latest_us` are trusted
 /// now.
-pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(IndexKey, Change)], latest_us: i64) {
+pub fn encode_group(
+    bytes: &mut Vec<u8>,
+    mark: u64,
+    first_seq: u64,
+    changes: &[(IndexKey, JournalChange)],
+    latest_us: i64,
+) {
     bytes.clear();
     bytes.reserve(GROUP_HEAD_BYTES + group_length(changes).unwrap_or(0));
     bytes.extend_from_slice(&[0; GROUP_HEAD_BYTES]);
@@ -244,9 +250,9 @@ pub fn encode_group(bytes: &mut Vec<u8>, mark: u64, first_seq: u64, changes: &[(
     bytes.extend_from_slice(&length32(changes.len()));
     for (key, change) in changes {
         let (kind, seal, body) = match change {
-            Change::Put(row) => (KIND_PUT, Seal::default(), &row[..]),
-            Change::PutSealed(key_id, row) => (KIND_PUT, Seal::of_entity(*key_id), &row[..]),
-            Change::Delete => (KIND_DELETE, Seal::default(), &[][..]),
+            JournalChange::Put(row) => (KIND_PUT, CipherHeader::default(), &row[..]),
+            JournalChange::PutSealed(key_id, row) => (KIND_PUT, CipherHeader::of_entity(*key_id), &row[..]),
+            JournalChange::Delete => (KIND_DELETE, CipherHeader::default(), &[][..]),
         };
         bytes.extend_from_slice(&length32(ENTRY_HEAD_BYTES + body.len()));
         bytes.extend_from_slice(&[kind, seal.cipher]);

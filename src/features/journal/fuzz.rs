@@ -10,7 +10,7 @@ use super::format::{
     GROUP_BYTES_MAX, GroupHead, HEADER_BYTES, PreviousSegment, SegmentHeader, encode_group, group_length,
 };
 use super::scan::read_header;
-use super::{Change, Entry};
+use super::{JournalChange, JournalEntry};
 use crate::key::IndexKey;
 
 const MARK: u64 = 0x6d61_726b_6d61_726b;
@@ -34,7 +34,8 @@ pub fn fuzz(data: &[u8]) -> usize {
     segment.extend_from_slice(&GroupHead::of(MARK, data).encode());
     segment.extend_from_slice(data);
     let Some(entries) = walk(&segment, SegmentEnd::Last) else { return 0 };
-    let changes: Vec<(IndexKey, Change)> = entries.iter().map(|entry| (entry.key, entry.change.clone())).collect();
+    let changes: Vec<(IndexKey, JournalChange)> =
+        entries.iter().map(|entry| (entry.key, entry.change.clone())).collect();
     if group_length(&changes).is_some() {
         let mut again = Vec::new();
         encode_group(&mut again, MARK, 1, &changes, entries.first().map_or(i64::MAX, |entry| entry.latest_us));
@@ -44,7 +45,7 @@ pub fn fuzz(data: &[u8]) -> usize {
 }
 
 /// All entries of the segment; `None` when a part of it is damaged or torn.
-fn walk(bytes: &[u8], end: SegmentEnd) -> Option<Vec<Entry>> {
+fn walk(bytes: &[u8], end: SegmentEnd) -> Option<Vec<JournalEntry>> {
     let length = bytes.len() as u64;
     let header = read_header(bytes, length).expect("memory is readable");
     let first_seq = header.map_or(1, |header| header.first_seq);
@@ -52,7 +53,7 @@ fn walk(bytes: &[u8], end: SegmentEnd) -> Option<Vec<Entry>> {
     let mut reader =
         SegmentReader::over(&segment, Cursor::new(Bytes::copy_from_slice(bytes))).expect("memory is readable");
 
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<JournalEntry> = Vec::new();
     let (mut steps, mut whole) = (0, true);
 
     while let Some(step) = reader.step().expect("memory is readable") {

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::chain::{Chain, SegmentReader, SegmentStep};
-use super::{Damage, Entry};
+use super::chain::{SegmentChain, SegmentReader, SegmentStep};
+use super::{Damage, JournalEntry};
 
 /// Reasons why entries could not be read back. Entries passed on before the error are valid.
 #[derive(Debug, thiserror::Error)]
@@ -35,10 +35,10 @@ pub fn replay<E>(
     folder: &Path,
     from_seq: u64,
     to_seq: Option<u64>,
-    mut each: impl FnMut(Entry) -> Result<(), E>,
+    mut each: impl FnMut(JournalEntry) -> Result<(), E>,
 ) -> Result<u64, ReplayError<E>> {
     let unreadable = |source| ReplayError::Read { folder: folder.to_owned(), source };
-    let Chain { mut segments, .. } = Chain::read(folder).map_err(unreadable)?;
+    let SegmentChain { mut segments, .. } = SegmentChain::read(folder).map_err(unreadable)?;
 
     // All entries of a segment come before its successor.
     while let [_, next, ..] = segments.as_slice()
@@ -88,7 +88,7 @@ pub fn replay<E>(
 /// It may run while a [`super::Journal`] appends to the folder.
 pub fn verify(folder: &Path) -> io::Result<Vec<Damage>> {
     let mut found = Vec::new();
-    for segment in &Chain::read(folder)?.segments {
+    for segment in &SegmentChain::read(folder)?.segments {
         let mut reader = match SegmentReader::new(segment) {
             // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

@@ -5,14 +5,14 @@ use std::io::{self, Read, Seek, SeekFrom};
 use bytes::Bytes;
 
 use super::format::{GROUP_HEAD_BYTES, Group, GroupHead, HEADER_BYTES, SegmentHeader};
-use crate::record::Damaged;
+use crate::record::DamagedBytes;
 
 /// The bytes that are read at a time when searching for a group.
 const SEARCH_WINDOW_BYTES: usize = 256 << 10;
 
 /// The groups of one segment, in order.
 #[derive(Debug)]
-pub struct Groups<R> {
+pub struct JournalGroups<R> {
     file: R,
     /// The position of the next read; `None` after a read that ended early. Seeking to the current position is avoided:
     /// it would empty the buffer, and groups may be small.
@@ -30,19 +30,19 @@ pub enum ScannedGroup {
     Group(Group),
     /// The end of the segment.
     End,
-    Damaged(Damaged),
+    Damaged(DamagedBytes),
 }
 
 /// Reads the header of a segment of `length` bytes.
-pub fn read_header(mut file: impl Read, length: u64) -> io::Result<Result<SegmentHeader, Damaged>> {
+pub fn read_header(mut file: impl Read, length: u64) -> io::Result<Result<SegmentHeader, DamagedBytes>> {
     if length < HEADER_BYTES as u64 {
-        return Ok(Err(Damaged::Malformed));
+        return Ok(Err(DamagedBytes::Malformed));
     }
     let mut bytes = [0; HEADER_BYTES];
     Ok(read_full(&mut file, &mut bytes)?.and_then(|()| SegmentHeader::decode(&bytes)))
 }
 
-impl<R: Read + Seek> Groups<R> {
+impl<R: Read + Seek> JournalGroups<R> {
     /// The groups of a segment that ends at `end`, which must not be beyond the end of the file. Without a readable
     /// header, the mark is taken from the first group.
     pub fn new(mut file: R, header: Option<&SegmentHeader>, first_seq: u64, end: u64) -> io::Result<Self> {
@@ -68,7 +68,7 @@ impl<R: Read + Seek> Groups<R> {
             return Ok(ScannedGroup::End);
         }
         Ok(match self.group_at(self.at)? {
-            Ok((group, _)) if group.first_seq != self.next_seq => ScannedGroup::Damaged(Damaged::Malformed),
+            Ok((group, _)) if group.first_seq != self.next_seq => ScannedGroup::Damaged(DamagedBytes::Malformed),
             Ok((group, end)) => {
                 self.at = end;
                 self.next_seq = group.next_seq;
@@ -117,10 +117,10 @@ impl<R: Read + Seek> Groups<R> {
         Ok(())
     }
 
-    fn group_at(&mut self, at: u64) -> io::Result<Result<(Group, u64), Damaged>> {
+    fn group_at(&mut self, at: u64) -> io::Result<Result<(Group, u64), DamagedBytes>> {
         let content = at + GROUP_HEAD_BYTES as u64;
         if content > self.end {
-            return Ok(Err(Damaged::Malformed));
+            return Ok(Err(DamagedBytes::Malformed));
         }
         self.go_to(at)?;
         self.reads_at = None;
@@ -130,7 +130,7 @@ impl<R: Read + Seek> Groups<R> {
         }
         let head = GroupHead::decode(head).filter(|head| head.mark == self.mark);
         let Some(head) = head.filter(|head| head.length() as u64 <= self.end - content) else {
-            return Ok(Err(Damaged::Malformed));
+            return Ok(Err(DamagedBytes::Malformed));
         };
         let mut bytes = vec![0; head.length()];
         if let Err(damaged) = read_full(&mut self.file, &mut bytes)? {
@@ -138,17 +138,17 @@ impl<R: Read + Seek> Groups<R> {
         }
         self.reads_at = Some(content + head.length() as u64);
         if !head.matches(&bytes) {
-            return Ok(Err(Damaged::Checksum));
+            return Ok(Err(DamagedBytes::Checksum));
         }
         Ok(Group::decode(&Bytes::from(bytes)).map(|group| (group, content + head.length() as u64)))
     }
 }
 
 /// Fills `bytes`. A file that became shorter counts as damage, not as an I/O error.
-fn read_full(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<Result<(), Damaged>> {
+fn read_full(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<Result<(), DamagedBytes>> {
     match file.read_exact(bytes) {
         Ok(()) => Ok(Ok(())),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Err(Damaged::Malformed)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Err(DamagedBytes::Malformed)),
         Err(error) => Err(error),
     }
 }

@@ -21,10 +21,10 @@ pub fn key(number: u64) -> IndexKey {
 }
 
 /// Changes of all kinds, distinguished by `tag`.
-pub fn changes(tag: u64, sizes: &[usize]) -> Vec<(IndexKey, Change)> {
+pub fn changes(tag: u64, sizes: &[usize]) -> Vec<(IndexKey, JournalChange)> {
     let change = |(n, size): (usize, &usize)| match size {
-        0 => (key(tag), Change::Delete),
-        _ => (key(tag), Change::Put((0..*size).map(|at| (tag as usize * 31 + n * 7 + at) as u8).collect())),
+        0 => (key(tag), JournalChange::Delete),
+        _ => (key(tag), JournalChange::Put((0..*size).map(|at| (tag as usize * 31 + n * 7 + at) as u8).collect())),
     };
     sizes.iter().enumerate().map(change).collect()
 }
@@ -34,14 +34,19 @@ pub fn open(folder: &TempDir, segment_bytes: u64) -> OpenedJournal {
 }
 
 /// Appends, and adds the entries to the expected ones.
-pub fn append(journal: &mut Journal, expected: &mut Vec<Entry>, changes: Vec<(IndexKey, Change)>) {
+pub fn append(journal: &mut Journal, expected: &mut Vec<JournalEntry>, changes: Vec<(IndexKey, JournalChange)>) {
     let seqs = journal.append(&changes, LATEST_US).unwrap();
     assert_eq!(seqs.clone().count(), changes.len());
-    expected.extend(seqs.zip(changes).map(|(seq, (key, change))| Entry { seq, key, change, latest_us: LATEST_US }));
+    expected.extend(seqs.zip(changes).map(|(seq, (key, change))| JournalEntry {
+        seq,
+        key,
+        change,
+        latest_us: LATEST_US,
+    }));
 }
 
 /// The entries of a replay, and its result.
-pub fn read(folder: &Path, from_seq: u64, to_seq: Option<u64>) -> (Vec<Entry>, Result<u64, ReplayError<()>>) {
+pub fn read(folder: &Path, from_seq: u64, to_seq: Option<u64>) -> (Vec<JournalEntry>, Result<u64, ReplayError<()>>) {
     let mut entries = Vec::new();
     let end = replay(folder, from_seq, to_seq, |entry| {
         entries.push(entry);
@@ -206,7 +211,7 @@ fn a_group_that_is_too_large_is_refused_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder, 1000).journal;
     let row = Bytes::from(vec![0; 1 << 20]);
-    let many = vec![(key(1), Change::Put(row)); 64];
+    let many = vec![(key(1), JournalChange::Put(row)); 64];
     let error = journal.append(&many, LATEST_US).unwrap_err();
     assert_eq!(error.to_string(), "a write to the journal is limited to 64 MiB");
     assert_eq!(journal.append(&many[..63], LATEST_US).unwrap(), 1..=63);

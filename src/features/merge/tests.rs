@@ -8,7 +8,7 @@ use super::super::value::{ScalarType, Value};
 use super::super::view::{FeatureView, FieldId, ViewId};
 use super::super::window::{every_function, view};
 use super::*;
-use crate::view::Kind;
+use crate::view::WindowKind;
 
 const SECOND: i64 = 1_000_000;
 
@@ -22,8 +22,8 @@ fn plain() -> FeatureView {
 fn aggregated() -> FeatureView {
     let mut view = plain();
     let [minute, step] = [60, 5].map(Duration::from_secs);
-    view.aggregations = every_function(0, minute, step, Kind::Sliding);
-    view.aggregations.extend(every_function(0, minute, minute, Kind::Tumbling));
+    view.aggregations = every_function(0, minute, step, WindowKind::Sliding);
+    view.aggregations.extend(every_function(0, minute, minute, WindowKind::Tumbling));
     view
 }
 
@@ -36,14 +36,14 @@ fn row(event_us: i64, number: i64) -> Row {
 struct MergedEntity(Option<Record>);
 
 impl MergedEntity {
-    fn push(&mut self, view: &FeatureView, seq: u64, row: &Row) -> Merged {
+    fn push(&mut self, view: &FeatureView, seq: u64, row: &Row) -> MergeOutcome {
         self.push_at(view, seq, row, i64::MAX)
     }
 
     /// Pushes when event times up to `latest_us` are trusted.
-    fn push_at(&mut self, view: &FeatureView, seq: u64, row: &Row, latest_us: i64) -> Merged {
+    fn push_at(&mut self, view: &FeatureView, seq: u64, row: &Row, latest_us: i64) -> MergeOutcome {
         let (record, merged) = merge(view, self.0.as_ref(), row, seq, latest_us, SECOND).unwrap();
-        assert_eq!(record.is_some(), merged == Merged::Accepted);
+        assert_eq!(record.is_some(), merged == MergeOutcome::Accepted);
         if let Some(record) = record {
             assert_eq!(record.seq, seq);
             // Through bytes, as in the index.
@@ -68,7 +68,7 @@ impl MergedEntity {
 fn the_first_row_of_an_entity_is_accepted_however_old() {
     for view in [plain(), aggregated()] {
         let mut entity = MergedEntity::default();
-        assert_eq!(entity.push(&view, 7, &row(-1, 1)), Merged::Accepted);
+        assert_eq!(entity.push(&view, 7, &row(-1, 1)), MergeOutcome::Accepted);
         assert_eq!((entity.record().seq, &entity.record().row), (7, &row(-1, 1)));
     }
 }
@@ -76,12 +76,12 @@ fn the_first_row_of_an_entity_is_accepted_however_old() {
 #[test]
 fn without_aggregates_the_newest_row_counts() {
     let (view, mut entity) = (plain(), MergedEntity::default());
-    assert_eq!(entity.push(&view, 1, &row(20, 1)), Merged::Accepted);
-    assert_eq!(entity.push(&view, 2, &row(19, 2)), Merged::Outdated);
+    assert_eq!(entity.push(&view, 1, &row(20, 1)), MergeOutcome::Accepted);
+    assert_eq!(entity.push(&view, 2, &row(19, 2)), MergeOutcome::Outdated);
     assert_eq!((entity.record().seq, &entity.record().row), (1, &row(20, 1)));
-    assert_eq!(entity.push(&view, 3, &row(20, 3)), Merged::Accepted, "of one moment, what was pushed later");
+    assert_eq!(entity.push(&view, 3, &row(20, 3)), MergeOutcome::Accepted, "of one moment, what was pushed later");
     assert_eq!(entity.record().row, row(20, 3));
-    assert_eq!(entity.push(&view, 3, &row(30, 4)), Merged::Duplicate, "an entry that is in it");
+    assert_eq!(entity.push(&view, 3, &row(30, 4)), MergeOutcome::Duplicate, "an entry that is in it");
     assert!(entity.record().windows.is_empty());
 }
 
@@ -90,7 +90,7 @@ fn a_late_row_enters_the_aggregates_and_is_not_the_newest() {
     let (view, mut entity) = (aggregated(), MergedEntity::default());
     entity.push(&view, 1, &row(20 * SECOND, 1));
     let purge_us = entity.record().purge_us;
-    assert_eq!(entity.push(&view, 2, &row(10 * SECOND, 2)), Merged::Accepted);
+    assert_eq!(entity.push(&view, 2, &row(10 * SECOND, 2)), MergeOutcome::Accepted);
     assert_eq!((entity.record().seq, &entity.record().row), (2, &row(20 * SECOND, 1)));
     assert_eq!(entity.record().purge_us, purge_us, "by the newest row");
     assert_eq!(entity.count(&view, 20), Value::Int64(2));
@@ -102,8 +102,8 @@ fn what_the_aggregates_refuse_leaves_the_record_as_it_is() {
     entity.push(&view, 1, &row(20 * SECOND, 1));
     entity.push(&view, 2, &row(20 * SECOND, 2));
     let before = entity.clone();
-    assert_eq!(entity.push(&view, 3, &row(10 * SECOND - 1, 3)), Merged::TooLate);
-    assert_eq!(entity.push(&view, 4, &row(20 * SECOND, 1)), Merged::Duplicate, "though of the newest moment");
+    assert_eq!(entity.push(&view, 3, &row(10 * SECOND - 1, 3)), MergeOutcome::TooLate);
+    assert_eq!(entity.push(&view, 4, &row(20 * SECOND, 1)), MergeOutcome::Duplicate, "though of the newest moment");
     assert_eq!(entity, before);
     assert_eq!(entity.record().row, row(20 * SECOND, 2));
 }
@@ -111,10 +111,10 @@ fn what_the_aggregates_refuse_leaves_the_record_as_it_is() {
 #[test]
 fn a_moment_with_too_many_rows_is_over() {
     let (view, mut entity) = (aggregated(), MergedEntity::default());
-    let merged: Vec<Merged> =
+    let merged: Vec<MergeOutcome> =
         (1..).zip(0..2100).map(|(seq, number)| entity.push(&view, seq, &row(0, number))).collect();
-    let accepted = merged.iter().map(|merged| i64::from(*merged == Merged::Accepted)).sum();
-    assert!(accepted < 2100 && merged.last() == Some(&Merged::TooLate));
+    let accepted = merged.iter().map(|merged| i64::from(*merged == MergeOutcome::Accepted)).sum();
+    assert!(accepted < 2100 && merged.last() == Some(&MergeOutcome::TooLate));
     assert_eq!(entity.record().row, row(0, accepted - 1));
     assert_eq!(entity.count(&view, 0), Value::Int64(accepted));
 }
@@ -126,9 +126,9 @@ fn a_record_from_before_there_were_aggregates_gets_them_with_the_next_row() {
     let view = aggregated();
     assert_eq!(entity.count(&view, 20), Value::Int64(0));
     // No aggregate knows the first row, so this one is not too late.
-    assert_eq!(entity.push(&view, 2, &row(SECOND, 2)), Merged::Accepted);
+    assert_eq!(entity.push(&view, 2, &row(SECOND, 2)), MergeOutcome::Accepted);
     assert_eq!((entity.count(&view, 20), &entity.record().row), (Value::Int64(1), &row(20 * SECOND, 1)));
-    assert_eq!(entity.push(&plain(), 3, &row(30 * SECOND, 3)), Merged::Accepted);
+    assert_eq!(entity.push(&plain(), 3, &row(30 * SECOND, 3)), MergeOutcome::Accepted);
     assert!(entity.record().windows.is_empty(), "and loses them when they are not declared");
 }
 
@@ -161,18 +161,18 @@ fn a_future_that_the_clock_took_back_does_not_win() {
         let mut entity = MergedEntity::default();
         entity.push_at(&view, 1, &row(100 * SECOND, 1), 110 * SECOND);
         for (seq, at) in [(2, 0), (3, 1), (4, 60)] {
-            assert_eq!(entity.push_at(&view, seq, &row(30 * DAY + at * SECOND, 2), 31 * DAY), Merged::Accepted);
+            assert_eq!(entity.push_at(&view, seq, &row(30 * DAY + at * SECOND, 2), 31 * DAY), MergeOutcome::Accepted);
         }
 
         // Within the trusted times nothing changes.
         let mut ahead = entity.clone();
-        assert_ne!(ahead.push_at(&view, 5, &row(101 * SECOND, 3), 31 * DAY), Merged::Accepted);
+        assert_ne!(ahead.push_at(&view, 5, &row(101 * SECOND, 3), 31 * DAY), MergeOutcome::Accepted);
         // Of two in the future the later one counts, as ever.
-        assert_ne!(ahead.push_at(&view, 6, &row(20 * DAY, 3), 110 * SECOND), Merged::Accepted);
+        assert_ne!(ahead.push_at(&view, 6, &row(20 * DAY, 3), 110 * SECOND), MergeOutcome::Accepted);
 
-        assert_eq!(entity.push_at(&view, 7, &row(101 * SECOND, 3), 110 * SECOND), Merged::Accepted);
+        assert_eq!(entity.push_at(&view, 7, &row(101 * SECOND, 3), 110 * SECOND), MergeOutcome::Accepted);
         assert_eq!(entity.record().row, row(101 * SECOND, 3));
-        assert_eq!(entity.push_at(&view, 8, &row(102 * SECOND, 4), 112 * SECOND), Merged::Accepted);
+        assert_eq!(entity.push_at(&view, 8, &row(102 * SECOND, 4), 112 * SECOND), MergeOutcome::Accepted);
         assert_eq!(entity.record().row, row(102 * SECOND, 4));
 
         if !view.aggregations.is_empty() {
@@ -183,7 +183,7 @@ fn a_future_that_the_clock_took_back_does_not_win() {
             );
             assert_eq!(entity.count(&view, 30 * 86_400), Value::Int64(0));
             let again = entity.push_at(&view, 9, &row(102 * SECOND, 4), 112 * SECOND);
-            assert_eq!(again, Merged::Duplicate);
+            assert_eq!(again, MergeOutcome::Duplicate);
         }
     }
 }
@@ -194,7 +194,7 @@ fn damaged_aggregates_are_an_error_and_no_empty_ones() {
     entity.push(&aggregated(), 1, &row(0, 1));
     let mut record = entity.record().clone();
     record.windows.pop();
-    assert_eq!(merge(&aggregated(), Some(&record), &row(1, 1), 2, i64::MAX, 0), Err(Damaged));
+    assert_eq!(merge(&aggregated(), Some(&record), &row(1, 1), 2, i64::MAX, 0), Err(DamagedWindow));
 }
 
 proptest! {
@@ -224,7 +224,7 @@ proptest! {
         for ((seq, (row, latest_us)), outcome) in (1..).zip(&rows).zip(outcomes).skip(from) {
             let again = replayed.push_at(&view, seq, row, *latest_us);
             // Refused rows are refused for the same reason, unless the record has later entries.
-            prop_assert_eq!(again, if seq > in_it { outcome } else { Merged::Duplicate });
+            prop_assert_eq!(again, if seq > in_it { outcome } else { MergeOutcome::Duplicate });
         }
         prop_assert_eq!(replayed, entity);
     }
@@ -243,11 +243,11 @@ proptest! {
             seq += 1;
             entity.push(&view, seq, row)
         };
-        let accepted: Vec<&Row> = rows.iter().filter(|row| push(&mut entity, row) == Merged::Accepted).collect();
+        let accepted: Vec<&Row> = rows.iter().filter(|row| push(&mut entity, row) == MergeOutcome::Accepted).collect();
         let before = entity.clone();
         for row in again.iter().map(|again| accepted[again.index(accepted.len())]) {
             let merged = push(&mut entity, row);
-            prop_assert!(matches!(merged, Merged::Duplicate | Merged::TooLate), "{merged:?}");
+            prop_assert!(matches!(merged, MergeOutcome::Duplicate | MergeOutcome::TooLate), "{merged:?}");
         }
         prop_assert_eq!(&entity, &before);
         // And the newest row is the newest, as the one that was accepted last among them.

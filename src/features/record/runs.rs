@@ -6,7 +6,7 @@
 
 use super::super::value::Value;
 use super::super::view::FieldId;
-use super::super::wire::{Damaged, Reader, put_body, put_varint, tag};
+use super::super::wire::{ByteReader, DamagedBytes, put_body, put_varint, tag};
 
 /// The bits of a run's type. The others are one of the next two flags, or none for a single value.
 const TYPE_BITS: u8 = 0x3f;
@@ -49,9 +49,9 @@ pub fn put(bytes: &mut Vec<u8>, values: &[(FieldId, Value)]) {
 }
 
 /// Reads what [`put`] wrote. Values that it would have divided into other runs are refused.
-pub fn read(reader: &mut Reader<'_>) -> Result<Vec<(FieldId, Value)>, Damaged> {
+pub fn read(reader: &mut ByteReader<'_>) -> Result<Vec<(FieldId, Value)>, DamagedBytes> {
     // A value takes a byte at least.
-    let total = Some(reader.count(1)?).filter(|total| *total <= FIELDS).ok_or(Damaged::Malformed)?;
+    let total = Some(reader.count(1)?).filter(|total| *total <= FIELDS).ok_or(DamagedBytes::Malformed)?;
     let mut values = Vec::with_capacity(total);
     let (mut next, mut before) = (0_u64, None);
 
@@ -62,16 +62,18 @@ pub fn read(reader: &mut Reader<'_>) -> Result<Vec<(FieldId, Value)>, Damaged> {
         let count = match head & !TYPE_BITS {
             0 => 1,
             ALL if left > 1 => left,
-            COUNTED => Some(reader.count(1)?).filter(|count| (2..left).contains(count)).ok_or(Damaged::Malformed)?,
-            _ => return Err(Damaged::Malformed),
+            COUNTED => {
+                Some(reader.count(1)?).filter(|count| (2..left).contains(count)).ok_or(DamagedBytes::Malformed)?
+            }
+            _ => return Err(DamagedBytes::Malformed),
         };
         if gap == 0 && before == Some(tag) {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
 
-        let first = next.checked_add(gap).ok_or(Damaged::Malformed)?;
-        next = first.checked_add(count as u64).ok_or(Damaged::Malformed)?;
-        let field = |number: u64| u16::try_from(number).map_err(|_| Damaged::Malformed);
+        let first = next.checked_add(gap).ok_or(DamagedBytes::Malformed)?;
+        next = first.checked_add(count as u64).ok_or(DamagedBytes::Malformed)?;
+        let field = |number: u64| u16::try_from(number).map_err(|_| DamagedBytes::Malformed);
         let (mut number, _) = (field(first)?, field(next - 1)?);
         reader.values_of(tag, count, |value| {
             values.push((FieldId(number), value));

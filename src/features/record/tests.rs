@@ -44,9 +44,9 @@ prop_compose! {
 
 /// The parts of a record, encrypted or not.
 #[derive(Debug)]
-struct Parts {
+struct RecordParts {
     header: RecordHeader,
-    seal: Seal,
+    seal: CipherHeader,
     windows: bool,
     body: Vec<u8>,
 }
@@ -59,17 +59,17 @@ prop_compose! {
         key_id in any::<u32>(),
         windows in any::<bool>(),
         body in prop::collection::vec(any::<u8>(), 0..40),
-    ) -> Parts {
+    ) -> RecordParts {
         let header = RecordHeader { seq, event_us: row.event_us, purge_us };
         // Half of them are plain.
         match key_id / 2 {
-            key_id if key_id % 2 == 1 => Parts { header, seal: Seal::of_entity(key_id), windows, body },
-            _ => Parts { header, seal: Seal::default(), windows: false, body: row.encode() },
+            key_id if key_id % 2 == 1 => RecordParts { header, seal: CipherHeader::of_entity(key_id), windows, body },
+            _ => RecordParts { header, seal: CipherHeader::default(), windows: false, body: row.encode() },
         }
     }
 }
 
-impl Parts {
+impl RecordParts {
     fn stored(&self) -> StoredRecord<'_> {
         StoredRecord { header: self.header, seal: self.seal, windows: self.windows, body: &self.body }
     }
@@ -103,7 +103,7 @@ fn row_in_first_form(row: &Row) -> Vec<u8> {
 }
 
 /// A record as earlier versions wrote it.
-fn record_in_form_1(header: &RecordHeader, key: &IndexKey, seal: Seal, windows: bool, body: &[u8]) -> Vec<u8> {
+fn record_in_form_1(header: &RecordHeader, key: &IndexKey, seal: CipherHeader, windows: bool, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, seal.cipher, u8::from(windows), 0];
     bytes.extend_from_slice(&seal.key_id.to_le_bytes());
     bytes.extend_from_slice(&header.seq.to_le_bytes());
@@ -165,12 +165,12 @@ proptest! {
     #[test]
     fn a_record_of_an_earlier_version_is_read(record in any_record(), key in any_key()) {
         let body = [row_in_first_form(&record.row), record.windows.clone()].concat();
-        let old = record_in_form_1(&record.header(), &key, Seal::default(), false, &body);
+        let old = record_in_form_1(&record.header(), &key, CipherHeader::default(), false, &body);
         prop_assert_eq!(verify(&key, &old), Ok(record.header()));
         prop_assert_eq!(Record::decode(&key, &old), Ok(record.clone()));
 
         // A row of the journal gets a new header, and so does a record that is kept longer.
-        let mixed = record.header().with_body(&key, Seal::default(), false, &body);
+        let mixed = record.header().with_body(&key, CipherHeader::default(), false, &body);
         prop_assert_eq!(Record::decode(&key, &mixed), Ok(record));
     }
 
@@ -198,7 +198,7 @@ proptest! {
     #[test]
     fn a_row_becomes_the_record_that_has_it_without_being_read(record in any_record(), key in any_key()) {
         let record = Record { windows: Vec::new(), ..record };
-        prop_assert_eq!(record.header().with_body(&key, Seal::default(), false, &record.row.encode()), record.encode(&key));
+        prop_assert_eq!(record.header().with_body(&key, CipherHeader::default(), false, &record.row.encode()), record.encode(&key));
     }
 
     #[test]
@@ -206,7 +206,7 @@ proptest! {
         for mut bytes in [parts.in_form_1(&key), parts.in_form_2(&key)] {
             for at in 0..bytes.len() {
                 bytes[at] ^= change;
-                prop_assert_eq!(StoredRecord::verify(&key, &bytes), Err(Damaged::Checksum), "byte {}", at);
+                prop_assert_eq!(StoredRecord::verify(&key, &bytes), Err(DamagedBytes::Checksum), "byte {}", at);
                 bytes[at] ^= change;
             }
         }
@@ -236,7 +236,7 @@ proptest! {
             prop_assert!(Record::decode(&key, &bytes[..end]).is_err(), "{end} bytes");
         }
         if key != other {
-            prop_assert_eq!(Record::decode(&other, &bytes), Err(Damaged::Checksum));
+            prop_assert_eq!(Record::decode(&other, &bytes), Err(DamagedBytes::Checksum));
         }
     }
 
@@ -247,7 +247,7 @@ proptest! {
             prop_assert!(Row::decode(&bytes[..end]).is_err(), "{end} bytes");
         }
         bytes.push(0);
-        prop_assert_eq!(Row::decode(&bytes), Err(Damaged::Malformed));
+        prop_assert_eq!(Row::decode(&bytes), Err(DamagedBytes::Malformed));
     }
 
     #[test]
@@ -261,24 +261,28 @@ fn a_record_of_a_later_version_or_cipher_is_not_taken_for_damage() {
     let key = key();
     let header = RecordHeader { seq: 1, event_us: 1, purge_us: i64::MAX };
     let body = row(1, Vec::new()).encode();
-    let seal = Seal::of_entity(3);
+    let seal = CipherHeader::of_entity(3);
 
-    let old = record_in_form_1(&header, &key, Seal::default(), false, &body);
+    let old = record_in_form_1(&header, &key, CipherHeader::default(), false, &body);
     for (at, name) in [(0, "form"), (1, "cipher"), (2, "aggregates"), (3, "reserved"), (4, "key")] {
-        assert_eq!(StoredRecord::verify(&key, &changed(&key, &old, at, 9)), Err(Damaged::Unknown), "{name}");
+        assert_eq!(StoredRecord::verify(&key, &changed(&key, &old, at, 9)), Err(DamagedBytes::Unknown), "{name}");
     }
 
-    let plain = header.with_body(&key, Seal::default(), false, &body);
+    let plain = header.with_body(&key, CipherHeader::default(), false, &body);
     let encrypted = header.with_body(&key, seal, true, &body);
     assert_eq!([plain[0], encrypted[0]], [0x42, 0x72]);
     for (at, to, name) in [(1, 9, "cipher"), (1, 0, "no cipher"), (2, 0, "no key")] {
-        assert_eq!(StoredRecord::verify(&key, &changed(&key, &encrypted, at, to)), Err(Damaged::Unknown), "{name}");
+        assert_eq!(
+            StoredRecord::verify(&key, &changed(&key, &encrypted, at, to)),
+            Err(DamagedBytes::Unknown),
+            "{name}"
+        );
     }
     let known = [0x01, 0x02, 0x42, 0x12, 0x52, 0x32, 0x72];
     for form in (0..=255).filter(|form| !known.contains(form)) {
         for bytes in [&old, &plain, &encrypted] {
             let bytes = changed(&key, bytes, 0, form);
-            assert_eq!(StoredRecord::verify(&key, &bytes), Err(Damaged::Unknown), "{form:#x}");
+            assert_eq!(StoredRecord::verify(&key, &bytes), Err(DamagedBytes::Unknown), "{form:#x}");
         }
     }
 }
@@ -289,15 +293,15 @@ fn a_record_that_is_kept_for_ever_says_so_in_one_way() {
     let mut bytes = vec![FORM_2, 1];
     put_signed(&mut bytes, i64::MAX - 1);
     bytes.extend_from_slice(&row(1, Vec::new()).encode());
-    assert_eq!(verify(&key, &with_checksum(&key, bytes)), Err(Damaged::Malformed));
+    assert_eq!(verify(&key, &with_checksum(&key, bytes)), Err(DamagedBytes::Malformed));
 }
 
 #[test]
 fn a_plain_record_of_two_event_times_is_refused() {
     let key = key();
     let header = RecordHeader { seq: 1, event_us: 2, purge_us: 3 };
-    let bytes = record_in_form_1(&header, &key, Seal::default(), false, &row(1, Vec::new()).encode());
-    assert_eq!(verify(&key, &bytes), Err(Damaged::Forged));
+    let bytes = record_in_form_1(&header, &key, CipherHeader::default(), false, &row(1, Vec::new()).encode());
+    assert_eq!(verify(&key, &bytes), Err(DamagedBytes::Forged));
 }
 
 #[test]
@@ -334,7 +338,7 @@ fn values_of_one_type_in_consecutive_fields_have_one_type_for_all() {
     let for_a_week = Record { purge_us: time_us + 604_800_000_000, ..record.clone() };
     assert_eq!(for_a_week.encode(&key()).len(), 116);
     let old = row_in_first_form(&record.row);
-    assert_eq!(record_in_form_1(&record.header(), &key(), Seal::default(), false, &old).len(), 175);
+    assert_eq!(record_in_form_1(&record.header(), &key(), CipherHeader::default(), false, &old).len(), 175);
 }
 
 #[test]
@@ -353,9 +357,9 @@ fn the_bytes_of_a_row_and_of_a_record_are_these() {
 
     let content = |bytes: Vec<u8>| bytes[..bytes.len() - CHECKSUM_BYTES].to_vec();
     let header = RecordHeader { seq: 300, event_us: 2, purge_us: 5 };
-    let plain = header.with_body(&key(), Seal::default(), false, &bytes);
+    let plain = header.with_body(&key(), CipherHeader::default(), false, &bytes);
     assert_eq!(content(plain), [&[0x02, 0xac, 2, 6][..], &bytes].concat());
-    let encrypted = header.with_body(&key(), Seal::of_entity(200), true, b"body");
+    let encrypted = header.with_body(&key(), CipherHeader::of_entity(200), true, b"body");
     let head = [&[0x32, 1, 0xc8, 1][..], &[0xac, 2], &[2, 0, 0, 0, 0, 0, 0, 0], &[6]].concat();
     assert_eq!(content(encrypted), [&head[..], b"body"].concat());
 }
@@ -384,7 +388,7 @@ fn runs_that_are_written_in_no_such_way_are_refused() {
         (&past_the_last_field, "a field past the last"),
         (&past_every_number, "a field past every number"),
     ] {
-        assert_eq!(decoded(runs), Err(Damaged::Malformed), "{name}");
+        assert_eq!(decoded(runs), Err(DamagedBytes::Malformed), "{name}");
     }
 }
 
@@ -407,7 +411,7 @@ fn the_largest_row_fits_into_a_record_of_either_form() {
     // A difference of 2⁶³ has the longest varint.
     let header = RecordHeader { seq: u64::MAX, event_us: i64::MIN, purge_us: 0 };
     let encrypted = [&largest[..], &[0; seal::TAG_BYTES]].concat();
-    let of_entity = Seal::of_entity(u32::MAX);
+    let of_entity = CipherHeader::of_entity(u32::MAX);
     assert_eq!(header.with_body(&key(), of_entity, false, &encrypted).len(), RECORD_BYTES_MAX);
     assert!(record_in_form_1(&header, &key(), of_entity, false, &encrypted).len() < RECORD_BYTES_MAX);
 }
@@ -422,6 +426,6 @@ fn the_largest_row_that_earlier_versions_took_is_read() {
 
     let header = RecordHeader { seq: 1, event_us: 1, purge_us: 2 };
     let record = Record { seq: 1, purge_us: 2, row, windows: Vec::new() };
-    let stored = record_in_form_1(&header, &key(), Seal::default(), false, &old);
+    let stored = record_in_form_1(&header, &key(), CipherHeader::default(), false, &old);
     assert_eq!(Record::decode(&key(), &stored), Ok(record));
 }

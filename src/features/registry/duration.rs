@@ -45,9 +45,9 @@ impl FromStr for DurationText {
 
 impl<'de> Deserialize<'de> for DurationText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct DurationVisitor;
 
-        impl Visitor<'_> for Text {
+        impl Visitor<'_> for DurationVisitor {
             type Value = DurationText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for DurationText {
             }
         }
 
-        deserializer.deserialize_any(Text)
+        deserializer.deserialize_any(DurationVisitor)
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::duration::DurationText;
 use crate::value::{ScalarType, ValueType};
-use crate::view::{Function, Kind};
+use crate::view::{Function, WindowKind};
 
 /// The largest file, in bytes. Declarations may be in several files.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// The text of a file.
 #[derive(Debug, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
-pub struct File {
+pub struct RegistryFile {
     pub entity: Vec<EntityToml>,
     pub feature_view: Vec<ViewToml>,
     pub feature_service: Vec<ServiceToml>,
@@ -134,15 +134,15 @@ impl FromStr for FunctionText {
 
 /// The kind of window of an aggregation.
 #[derive(Debug, Clone, Copy)]
-pub struct KindText(pub Kind);
+pub struct KindText(pub WindowKind);
 
 impl FromStr for KindText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "sliding" => Ok(Self(Kind::Sliding)),
-            "tumbling" => Ok(Self(Kind::Tumbling)),
+            "sliding" => Ok(Self(WindowKind::Sliding)),
+            "tumbling" => Ok(Self(WindowKind::Tumbling)),
             _ => Err(format!("unknown kind {text:?}: expected sliding or tumbling")),
         }
     }
@@ -156,7 +156,7 @@ fn given<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(deserializer:
 #[derive(Debug)]
 pub struct SourceFile {
     pub path: String,
-    pub file: File,
+    pub file: RegistryFile,
     places: BTreeMap<String, EntryPlace>,
 }
 
@@ -205,7 +205,7 @@ impl SourceFiles {
 
     /// Adds the text of one file.
     pub fn add(&mut self, path: String, text: &str) {
-        let checked = toml_check::check::<File>(&path, text);
+        let checked = toml_check::check::<RegistryFile>(&path, text);
         self.is_incomplete |= checked.value.is_none() || !checked.unread.is_empty();
         self.mistakes.extend(checked.mistakes);
         self.files.extend(checked.value.map(|file| SourceFile { path, file, places: checked.places }));

@@ -5,14 +5,14 @@ use ledge_test_support::toml_layouts as layouts;
 
 use super::*;
 use crate::value::{ScalarType, ValueType};
-use crate::view::{Function, Kind};
+use crate::view::{Function, WindowKind};
 
 const EXAMPLE: &str = include_str!("../../../configs/feature_views.d/example.toml.example");
 
 /// A folder of declarations next to that of a store.
-struct Folder(tempfile::TempDir);
+struct DeclarationFolder(tempfile::TempDir);
 
-impl Folder {
+impl DeclarationFolder {
     fn new(files: &[(&str, &str)]) -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         std::fs::create_dir(folder.0.path().join("views")).unwrap();
@@ -49,7 +49,7 @@ fn view(more: &str) -> String {
 
 #[track_caller]
 fn mistakes(text: &str, expected: &[&str]) {
-    Folder::new(&[("a.toml", text)]).mistakes(expected);
+    DeclarationFolder::new(&[("a.toml", text)]).mistakes(expected);
 }
 
 #[test]
@@ -58,12 +58,12 @@ fn the_example_declares_what_it_says() {
     let stats = registry.view("machine_stats").unwrap();
     assert_eq!((stats.id, &*stats.source.name, stats.ttl), (ViewId(1), "machine_push", Some(Duration::from_hours(1))));
     let [mean, distinct] = stats.aggregations.as_slice() else { panic!("{stats:?}") };
-    assert_eq!((&*mean.name, mean.function, mean.kind), ("temperature_1h", Function::Mean, Kind::Sliding));
+    assert_eq!((&*mean.name, mean.function, mean.kind), ("temperature_1h", Function::Mean, WindowKind::Sliding));
     assert_eq!(
         (mean.slide_interval, mean.value_type),
         (Duration::from_mins(1), ValueType::Scalar(ScalarType::Float64))
     );
-    assert_eq!((&*distinct.name, distinct.kind), ("count_distinct_program_86400s", Kind::Tumbling));
+    assert_eq!((&*distinct.name, distinct.kind), ("count_distinct_program_86400s", WindowKind::Tumbling));
     assert_eq!(distinct.slide_interval, distinct.time_window);
 
     let staffing = registry.view("shift_staffing").unwrap();
@@ -72,7 +72,7 @@ fn the_example_declares_what_it_says() {
     assert_eq!((&*staffing.source.name, &*staffing.source.timestamp_field), ("shift_staffing", "event_timestamp"));
     assert_eq!((staffing.ttl, staffing.lateness), (None, Duration::ZERO));
 
-    let service = registry.select(&Selection::Service("maintenance_v1".into())).unwrap();
+    let service = registry.select(&FeatureSelection::Service("maintenance_v1".into())).unwrap();
     let names: Vec<&str> = service.iter().map(|feature| &**feature.name()).collect();
     assert_eq!(names, ["temperature", "temperature_1h", "operators"]);
 }
@@ -90,7 +90,7 @@ fn the_example_shows_every_key() {
             _ => &["name", "description", "features"],
         };
         // The error for an unknown key lists all keys that are accepted.
-        let mistake = Folder::new(&[("a.toml", &format!("[[{key}]]\nx = 1"))]).load().unwrap_err().concat();
+        let mistake = DeclarationFolder::new(&[("a.toml", &format!("[[{key}]]\nx = 1"))]).load().unwrap_err().concat();
         for name in known {
             assert!(shown.contains_key(*name) && mistake.contains(&format!("`{name}`")), "{key}.{name}");
         }
@@ -107,7 +107,7 @@ fn a_value_that_cannot_be_read_is_compared_with_nothing_in_another_file() {
         text.replace("'m'", &format!("'{name}'")).replace("'v'", &format!("'v_{name}'"))
     };
     let entity = |name: &str, keys: &str| format!("[[entity]]\nname = '{name}'\n{keys}\n");
-    let folder = Folder::new(&[
+    let folder = DeclarationFolder::new(&[
         (
             "a.toml",
             &(views("m", "{ name = 's', timestamp_field = 1 }") + &entity("x", "join_key = 'k'\nvalue_type = 1")),
@@ -140,7 +140,7 @@ fn a_value_that_cannot_be_read_is_compared_with_nothing_in_another_file() {
 #[test]
 fn mistakes_of_all_files_come_together_with_their_lines() {
     let views = "[[feature_view]]\nname = 'w__x'\nentities = ['m', 'nobody']\n\nttl = '1y'\nschema = [\n  { name = 'a', dtype = 'Float' },\n  { name = 'm', dtype = 'Int64' },\n  { name = 'b' },\n]\ncolour = 'red'\n";
-    let folder = Folder::new(&[
+    let folder = DeclarationFolder::new(&[
         ("b.toml", views),
         (
             "a.toml",
@@ -175,7 +175,7 @@ fn mistakes_of_all_files_come_together_with_their_lines() {
 
 #[test]
 fn what_another_file_declares_may_be_referred_to_and_not_declared_again() {
-    let folder = Folder::new(&[
+    let folder = DeclarationFolder::new(&[
         ("2.toml", "[[entity]]\nname = 'm'\n"),
         ("1.toml", "[[feature_view]]\nname = 'v'\nentities = ['m']\nschema = [{ name = 'a', dtype = 'Int64' }]\n"),
     ]);
@@ -338,7 +338,7 @@ const FIRST: &str = "schema = [{ name = 'a', dtype = 'Int64' }, { name = 'b', dt
 
 #[test]
 fn numbers_are_kept_from_start_to_start() {
-    let folder = Folder::new(&[("a.toml", &view(FIRST))]);
+    let folder = DeclarationFolder::new(&[("a.toml", &view(FIRST))]);
     let first = folder.load().unwrap();
     first.save(&folder.store()).unwrap();
     folder.write("a.toml", &view("schema = [{ name = 'c', dtype = 'Int64' }, { name = 'b', dtype = 'Int64' }]"));
@@ -363,7 +363,7 @@ fn numbers_are_kept_from_start_to_start() {
 
 #[test]
 fn the_catalog_is_written_only_when_it_has_to_be() {
-    let folder = Folder::new(&[]);
+    let folder = DeclarationFolder::new(&[]);
     folder.load().unwrap().save(&folder.store()).unwrap();
     assert!(!folder.store().exists(), "nothing is declared");
 
@@ -381,7 +381,7 @@ fn the_catalog_is_written_only_when_it_has_to_be() {
 
 #[test]
 fn a_lost_catalog_is_told_beside_the_other_mistakes_and_only_where_there_are_views() {
-    let folder = Folder::new(&[("a.toml", &view(""))]);
+    let folder = DeclarationFolder::new(&[("a.toml", &view(""))]);
     std::fs::create_dir_all(folder.store().join("journal")).unwrap();
     let found = folder.load().unwrap_err();
     assert!(found.len() == 2 && found[1].starts_with("store: neither catalog.json nor"), "{found:#?}");
@@ -406,7 +406,7 @@ fn a_folder_that_cannot_be_read_is_a_mistake_and_one_that_is_not_there_is_none()
 fn references_find_features_or_say_what_there_is_not() {
     let registry = Registry::parse(EXAMPLE).unwrap();
     let select = |references: &[&str]| {
-        let selection = Selection::Features(references.iter().map(|text| (*text).to_owned()).collect());
+        let selection = FeatureSelection::Features(references.iter().map(|text| (*text).to_owned()).collect());
         let found = registry.select(&selection).map_err(|error| error.to_string())?;
         Ok::<_, String>(found.iter().map(|feature| feature.name().to_string()).collect::<Vec<_>>())
     };
@@ -414,7 +414,9 @@ fn references_find_features_or_say_what_there_is_not() {
     assert_eq!(select(&["nobody:x"]), Err("Feature view nobody does not exist".into()));
     assert_eq!(select(&["machine_stats:x"]), Err("feature view 'machine_stats' has no feature 'x'".into()));
     assert_eq!(registry.source("machine_push").unwrap()[0].name, registry.view("machine_stats").unwrap().name);
-    assert!(registry.source("machine_stats").is_err() && registry.select(&Selection::Service("x".into())).is_err());
+    assert!(
+        registry.source("machine_stats").is_err() && registry.select(&FeatureSelection::Service("x".into())).is_err()
+    );
 }
 
 /// Declarations that have every key.
@@ -465,7 +467,7 @@ proptest::proptest! {
             }
         }
         let written = layouts::write(&table, &choices);
-        let folder = Folder::new(&[("a.toml", &written.text)]);
+        let folder = DeclarationFolder::new(&[("a.toml", &written.text)]);
         let mistakes = Registry::load(&folder.0.path().join("views"), &folder.store()).unwrap_err();
         let found: std::collections::BTreeSet<_> =
             mistakes.iter().map(|mistake| (mistake.line, mistake.key.clone())).collect();

@@ -9,7 +9,7 @@ use super::duration::shown;
 use super::file::{AggregationToml, FieldToml, FunctionText, ViewToml};
 use crate::value::{ScalarType, ValueType};
 use crate::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, PushSource, ViewId};
-use crate::view::{Function, Kind};
+use crate::view::{Function, WindowKind};
 use crate::window;
 
 /// The most features of a view, aggregates included.
@@ -23,9 +23,9 @@ const DEFAULT_STEPS_MAX: u64 = 60;
 
 /// The columns and features of one view, to detect repeated names.
 #[derive(Default)]
-struct ColumnNames(HashMap<Arc<str>, &'static str>);
+struct UsedNames(HashMap<Arc<str>, &'static str>);
 
-impl ColumnNames {
+impl UsedNames {
     /// Takes a name, or reports what has it already.
     fn take(&mut self, name: &Arc<str>, what: &'static str) -> Option<String> {
         let other = self.0.insert(name.clone(), what)?;
@@ -44,7 +44,7 @@ impl<'s> Declared<'s> {
             self.report(&place.at("name"), message);
         }
 
-        let mut columns = ColumnNames::default();
+        let mut columns = UsedNames::default();
         let join_keys = self.join_keys(view, &place, &mut columns);
         let source = self.source(view, &place, name.as_ref(), &mut columns);
         let (fields, field_places) = self.schema(view, &place, &mut columns);
@@ -99,7 +99,7 @@ impl<'s> Declared<'s> {
         }
     }
 
-    fn join_keys(&mut self, view: &ViewToml, place: &TomlPlace<'_>, columns: &mut ColumnNames) -> Vec<JoinKey> {
+    fn join_keys(&mut self, view: &ViewToml, place: &TomlPlace<'_>, columns: &mut UsedNames) -> Vec<JoinKey> {
         if view.entities.is_empty() {
             self.report(place, "needs the key entities: the entities that its rows describe");
         }
@@ -124,7 +124,7 @@ impl<'s> Declared<'s> {
         view: &ViewToml,
         place: &TomlPlace<'_>,
         view_name: Option<&Arc<str>>,
-        columns: &mut ColumnNames,
+        columns: &mut UsedNames,
     ) -> Option<PushSource> {
         let named = view.source.name.as_ref().map(|name| name.as_str().into());
         let timestamp_field: Arc<str> =
@@ -143,7 +143,7 @@ impl<'s> Declared<'s> {
         &mut self,
         view: &ViewToml,
         place: &TomlPlace<'s>,
-        columns: &mut ColumnNames,
+        columns: &mut UsedNames,
     ) -> (Vec<Field>, Vec<TomlPlace<'s>>) {
         if view.schema.is_empty() {
             self.report(place, "needs the key schema: the columns that are pushed, such as [{ name = \"temperature\", dtype = \"Float32\" }]");
@@ -177,7 +177,7 @@ impl<'s> Declared<'s> {
         let column = self.required(place, "column", toml.column.as_ref());
         let function = self.required(place, "function", toml.function.as_ref());
         let time_window = self.required(place, "time_window", toml.time_window.as_ref()).map(|window| window.0);
-        let kind = toml.kind.map_or(Kind::Sliding, |kind| kind.0);
+        let kind = toml.kind.map_or(WindowKind::Sliding, |kind| kind.0);
 
         if let Some(window) = time_window {
             self.window(window, place);
@@ -240,20 +240,20 @@ impl<'s> Declared<'s> {
         &mut self,
         toml: &AggregationToml,
         window: Option<Duration>,
-        kind: Kind,
+        kind: WindowKind,
         place: &TomlPlace<'_>,
     ) -> Option<Duration> {
         let place = place.at("slide_interval");
         match (kind, toml.slide_interval) {
-            (Kind::Tumbling, Some(_)) => {
+            (WindowKind::Tumbling, Some(_)) => {
                 self.report(
                     &place,
                     "is only for sliding windows, and a tumbling one moves by its whole length: remove it",
                 );
                 None
             }
-            (Kind::Tumbling, None) => window,
-            (Kind::Sliding, Some(slide)) => {
+            (WindowKind::Tumbling, None) => window,
+            (WindowKind::Sliding, Some(slide)) => {
                 let (slide_ms, window) = (slide.0.as_millis(), window?);
                 if slide_ms == 0 || !window.as_millis().is_multiple_of(slide_ms) {
                     let message = format!("{} does not divide the window of {}", shown(slide.0), shown(window));
@@ -261,7 +261,7 @@ impl<'s> Declared<'s> {
                 }
                 Some(slide.0)
             }
-            (Kind::Sliding, None) => Some(usual_slide(window?)),
+            (WindowKind::Sliding, None) => Some(usual_slide(window?)),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 
-use super::{SnapshotError, SnapshotHeader, SnapshotReader, SnapshotWriter, Summary};
+use super::{SnapshotError, SnapshotHeader, SnapshotReader, SnapshotSize, SnapshotWriter};
 use crate::record;
 
 /// The end of the name of an unfinished snapshot.
@@ -97,7 +97,7 @@ pub fn write_file(
     folder: &Path,
     header: &SnapshotHeader,
     fill: impl FnOnce(&mut SnapshotWriter<SnapshotFile>) -> io::Result<()>,
-) -> Result<(PathBuf, Summary), SnapshotError> {
+) -> Result<(PathBuf, SnapshotSize), SnapshotError> {
     let path = folder.join(file_name(header.replay_from));
     let temporary = path.with_extension(format!("ledge{UNFINISHED_SUFFIX}"));
     let written = remove_unfinished(folder)
@@ -118,7 +118,7 @@ fn write(
     path: &Path,
     header: &SnapshotHeader,
     fill: impl FnOnce(&mut SnapshotWriter<SnapshotFile>) -> io::Result<()>,
-) -> io::Result<Summary> {
+) -> io::Result<SnapshotSize> {
     let created = OpenOptions::new().write(true).create_new(true).open(path)?;
     let mut writer = SnapshotWriter::new(SnapshotFile { file: created, unsynced: 0 }, header)?;
     fill(&mut writer)?;
@@ -128,7 +128,7 @@ fn write(
 }
 
 /// Reads a snapshot to its end and checks every checksum, and that it is the one that its name says.
-pub fn verify_file(path: &Path) -> Result<Summary, SnapshotError> {
+pub fn verify_file(path: &Path) -> Result<SnapshotSize, SnapshotError> {
     let reader = read_all(path)?;
     let named = path.file_name().and_then(|name| replay_from(name.to_str()?));
     let number = reader.header().replay_from;
@@ -149,7 +149,7 @@ fn read_all(path: &Path) -> Result<SnapshotReader<BufReader<File>>, SnapshotErro
     Ok(reader)
 }
 
-fn read_back(path: &Path, header: &SnapshotHeader, summary: Summary) -> Result<(), SnapshotError> {
+fn read_back(path: &Path, header: &SnapshotHeader, summary: SnapshotSize) -> Result<(), SnapshotError> {
     let reader = read_all(path)?;
     if reader.summary() != summary || reader.header() != header {
         return Err(SnapshotError::ReadBack { found: reader.summary().records, written: summary.records });

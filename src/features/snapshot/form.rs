@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use super::{BLOCK_HEAD_BYTES, FOOTER_BYTES, INDEX_ENTRY_BYTES, Statistics, VIEW_ENTRY_BYTES, VIEWS_MAX};
+use super::{BLOCK_HEAD_BYTES, FOOTER_BYTES, INDEX_ENTRY_BYTES, SnapshotStatistics, VIEW_ENTRY_BYTES, VIEWS_MAX};
 use crate::key::IndexKey;
-use crate::record::{Damaged, event_us, purge_us};
+use crate::record::{DamagedBytes, event_us, purge_us};
 use crate::view::ViewId;
-use crate::wire::{Reader, length32, put_varint};
+use crate::wire::{ByteReader, length32, put_varint};
 
 /// The bytes before the content of a block.
 #[derive(Debug, Clone, Copy)]
@@ -40,12 +40,12 @@ impl BlockHead {
     }
 
     /// Checks the content behind it.
-    pub fn verify(&self, content: &[u8]) -> Result<(), Damaged> {
+    pub fn verify(&self, content: &[u8]) -> Result<(), DamagedBytes> {
         let [a, b, c] = self.zeros;
         if content.len() != self.length {
-            Err(Damaged::Malformed)
+            Err(DamagedBytes::Malformed)
         } else if checksum([self.kind, a, b, c], content) != self.sum {
-            Err(Damaged::Checksum)
+            Err(DamagedBytes::Checksum)
         } else {
             Ok(())
         }
@@ -62,7 +62,7 @@ fn checksum(kind: [u8; 4], content: &[u8]) -> u32 {
 
 /// A record in a block, with the end of its key.
 #[derive(Debug)]
-struct StoredRecord<'b> {
+struct BlockRecord<'b> {
     /// The number of bytes of the key that are those of the key before it.
     shared: usize,
     /// The rest of the key.
@@ -70,12 +70,12 @@ struct StoredRecord<'b> {
     record: &'b [u8],
 }
 
-impl<'b> StoredRecord<'b> {
-    fn read(reader: &mut Reader<'b>) -> Result<Self, Damaged> {
+impl<'b> BlockRecord<'b> {
+    fn read(reader: &mut ByteReader<'b>) -> Result<Self, DamagedBytes> {
         let [shared] = reader.array()?;
         let shared = usize::from(shared);
-        let rest = reader.take(IndexKey::LENGTH.checked_sub(shared).ok_or(Damaged::Malformed)?)?;
-        let length = usize::try_from(reader.varint()?).map_err(|_| Damaged::Malformed)?;
+        let rest = reader.take(IndexKey::LENGTH.checked_sub(shared).ok_or(DamagedBytes::Malformed)?)?;
+        let length = usize::try_from(reader.varint()?).map_err(|_| DamagedBytes::Malformed)?;
         Ok(Self { shared, rest, record: reader.take(length)? })
     }
 }
@@ -90,31 +90,34 @@ pub fn put_record(block: &mut Vec<u8>, previous: Option<&IndexKey>, key: &IndexK
 }
 
 /// The next record of a block. `previous` is the key before it in the same block.
-pub fn record<'b>(reader: &mut Reader<'b>, previous: Option<&IndexKey>) -> Result<(IndexKey, &'b [u8]), Damaged> {
-    let StoredRecord { shared, rest, record } = StoredRecord::read(reader)?;
+pub fn record<'b>(
+    reader: &mut ByteReader<'b>,
+    previous: Option<&IndexKey>,
+) -> Result<(IndexKey, &'b [u8]), DamagedBytes> {
+    let BlockRecord { shared, rest, record } = BlockRecord::read(reader)?;
     let mut key = match previous {
         Some(previous) => *previous.as_bytes(),
         None if shared == 0 => [0; IndexKey::LENGTH],
-        None => return Err(Damaged::Malformed),
+        None => return Err(DamagedBytes::Malformed),
     };
-    key.get_mut(shared..).ok_or(Damaged::Malformed)?.copy_from_slice(rest);
+    key.get_mut(shared..).ok_or(DamagedBytes::Malformed)?.copy_from_slice(rest);
     Ok((IndexKey::from(key), record))
 }
 
 /// The next record of a block of version 1.
-pub fn record_1<'b>(reader: &mut Reader<'b>) -> Result<(IndexKey, &'b [u8]), Damaged> {
+pub fn record_1<'b>(reader: &mut ByteReader<'b>) -> Result<(IndexKey, &'b [u8]), DamagedBytes> {
     let key = reader.array()?;
     let length = u32::from_le_bytes(reader.array()?);
     Ok((IndexKey::from(key), reader.take(length as usize)?))
 }
 
 /// The record under `key` in a block of ascending keys that begins with `first`.
-pub fn find<'b>(block: &'b [u8], first: &IndexKey, key: &IndexKey) -> Result<Option<&'b [u8]>, Damaged> {
-    let mut reader = Reader::new(block);
-    let mut stored = StoredRecord::read(&mut reader)?;
+pub fn find<'b>(block: &'b [u8], first: &IndexKey, key: &IndexKey) -> Result<Option<&'b [u8]>, DamagedBytes> {
+    let mut reader = ByteReader::new(block);
+    let mut stored = BlockRecord::read(&mut reader)?;
     // A block that was written to the place of another one has a correct checksum.
     if stored.rest != first.as_bytes() {
-        return Err(Damaged::Malformed);
+        return Err(DamagedBytes::Malformed);
     }
 
     // The number of bytes that the key which was read last has in common with `key`, and it is the smaller one. As long
@@ -133,7 +136,7 @@ pub fn find<'b>(block: &'b [u8], first: &IndexKey, key: &IndexKey) -> Result<Opt
         if reader.is_empty() {
             return Ok(None);
         }
-        stored = StoredRecord::read(&mut reader)?;
+        stored = BlockRecord::read(&mut reader)?;
     }
 }
 
@@ -152,7 +155,7 @@ pub fn index_entry(first: &IndexKey, length: usize) -> [u8; INDEX_ENTRY_BYTES] {
 }
 
 /// Reads what [`index_entry`] wrote.
-pub fn read_index_entry(reader: &mut Reader<'_>) -> Result<(IndexKey, usize), Damaged> {
+pub fn read_index_entry(reader: &mut ByteReader<'_>) -> Result<(IndexKey, usize), DamagedBytes> {
     Ok((IndexKey::from(reader.array()?), u32::from_le_bytes(reader.array()?) as usize))
 }
 
@@ -162,9 +165,9 @@ pub struct Footer {
     pub records: u64,
     /// The offset of the index in the file; 0 is no index.
     pub index_at: u64,
-    /// [`Statistics::newest_us`].
+    /// [`SnapshotStatistics::newest_us`].
     pub newest_us: i64,
-    /// [`Statistics::earliest_purge_us`].
+    /// [`SnapshotStatistics::earliest_purge_us`].
     pub earliest_purge_us: i64,
     /// The hash of everything before this block.
     pub hash: [u8; blake3::OUT_LEN],
@@ -181,8 +184,8 @@ impl Footer {
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Self, DamagedBytes> {
+        let mut reader = ByteReader::new(bytes);
         let footer = Self {
             records: u64::from_le_bytes(reader.array()?),
             index_at: u64::from_le_bytes(reader.array()?),
@@ -190,13 +193,13 @@ impl Footer {
             earliest_purge_us: i64::from_le_bytes(reader.array()?),
             hash: reader.array()?,
         };
-        if reader.is_empty() { Ok(footer) } else { Err(Damaged::Malformed) }
+        if reader.is_empty() { Ok(footer) } else { Err(DamagedBytes::Malformed) }
     }
 }
 
 /// Figures over the records that were written or read so far.
 #[derive(Debug)]
-pub struct Tally {
+pub struct RecordFigures {
     views: BTreeMap<ViewId, u64>,
     last: Option<IndexKey>,
     is_ascending: bool,
@@ -208,7 +211,7 @@ pub struct Tally {
 #[derive(Debug)]
 pub struct TooManyViews;
 
-impl Tally {
+impl RecordFigures {
     pub fn new() -> Self {
         Self {
             views: BTreeMap::new(),
@@ -260,23 +263,23 @@ impl Tally {
     }
 }
 
-impl Statistics {
+impl SnapshotStatistics {
     /// Reads a block of statistics. All its records together must be those of the footer.
-    pub(super) fn decode(bytes: &[u8], footer: &Footer) -> Result<Self, Damaged> {
-        let mut reader = Reader::new(bytes);
+    pub(super) fn decode(bytes: &[u8], footer: &Footer) -> Result<Self, DamagedBytes> {
+        let mut reader = ByteReader::new(bytes);
         let mut records: Vec<(ViewId, u64)> = Vec::with_capacity(bytes.len() / VIEW_ENTRY_BYTES);
         let mut all = Some(0_u64);
         while !reader.is_empty() {
             let view = ViewId(u32::from_le_bytes(reader.array()?));
             let count = u64::from_le_bytes(reader.array()?);
             if count == 0 || records.last().is_some_and(|(last, _)| *last >= view) {
-                return Err(Damaged::Malformed);
+                return Err(DamagedBytes::Malformed);
             }
             all = all.and_then(|all| all.checked_add(count));
             records.push((view, count));
         }
         if all != Some(footer.records) {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
         Ok(Self { records, newest_us: footer.newest_us, earliest_purge_us: footer.earliest_purge_us })
     }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::form::{self, BlockHead, Tally};
+use super::form::{self, BlockHead, RecordFigures};
 use super::write::header_bytes;
 use super::{
     BLOCK_BYTES_MAX, KIND_FOOTER, KIND_INDEX, KIND_RECORDS, KIND_STATISTICS, SnapshotError, SnapshotHeader,
-    SnapshotReader, SnapshotTable, SnapshotWriter, VERSION, VERSION_1,
+    SnapshotReader, SnapshotWriter, SortedTable, VERSION, VERSION_1,
 };
 use crate::key::IndexKey;
 use crate::wire;
@@ -16,7 +16,7 @@ use crate::wire;
 pub(super) const CHANGES: usize =
     2 * super::INDEX_ENTRY_BYTES + 4 * super::VIEW_ENTRY_BYTES + super::FOOTER_BYTES - blake3::OUT_LEN;
 
-type Records = Vec<(IndexKey, Vec<u8>)>;
+type FuzzRecords = Vec<(IndexKey, Vec<u8>)>;
 
 /// Reads `data` as a snapshot, as the content of a block of either version with a correct checksum, and as changes of
 /// index, statistics and footer. Returns the number of records in the blocks, and one more for a snapshot that is whole
@@ -61,11 +61,11 @@ fn as_block(content: &[u8], version: u16) -> usize {
     }
     if version == VERSION {
         // With an index, whatever the content is: reading it in place must notice damage just as well.
-        let mut tally = Tally::new();
+        let mut tally = RecordFigures::new();
         for (key, record) in &records {
             tally.add(key, record).expect("there are few views");
         }
-        let first = content.get(1..).and_then(|key| wire::Reader::new(key).array().ok()).unwrap_or_default();
+        let first = content.get(1..).and_then(|key| wire::ByteReader::new(key).array().ok()).unwrap_or_default();
         let index = form::index_entry(&IndexKey::from(first), content.len());
         let count = records.len() as u64;
         let is_table = is_right && tally.is_ascending();
@@ -79,8 +79,8 @@ fn as_block(content: &[u8], version: u16) -> usize {
 /// True when a snapshot stays whole under these changes of index, statistics and footer.
 pub(super) fn as_changes(changes: &[u8]) -> bool {
     let key = |number| IndexKey::from([number; IndexKey::LENGTH]);
-    let records: Records = [3, 5, 7, 9].map(|number| (key(number), vec![number; 3])).to_vec();
-    let (mut tally, mut blocks, mut index) = (Tally::new(), Vec::new(), Vec::new());
+    let records: FuzzRecords = [3, 5, 7, 9].map(|number| (key(number), vec![number; 3])).to_vec();
+    let (mut tally, mut blocks, mut index) = (RecordFigures::new(), Vec::new(), Vec::new());
     for pair in records.chunks(2) {
         let (mut content, mut previous) = (Vec::new(), None);
         for (key, record) in pair {
@@ -106,7 +106,7 @@ pub(super) fn as_changes(changes: &[u8]) -> bool {
     });
 
     // The blocks are right, so whatever the index says, no record is found under another key.
-    if let Ok(Some(table)) = SnapshotTable::of(&bytes[..], PathBuf::new()) {
+    if let Ok(Some(table)) = SortedTable::of(&bytes[..], PathBuf::new()) {
         for number in 0..12 {
             if let Ok(Some(found)) = table.get(&key(number)) {
                 assert!(records.contains(&(key(number), found)));
@@ -124,9 +124,9 @@ pub(super) fn as_changes(changes: &[u8]) -> bool {
 }
 
 /// Reads a snapshot as a stream and in place, and compares the records.
-fn check(bytes: &[u8]) -> Result<(SnapshotHeader, Records), SnapshotError> {
+fn check(bytes: &[u8]) -> Result<(SnapshotHeader, FuzzRecords), SnapshotError> {
     let stream = read(bytes);
-    let table = SnapshotTable::of(bytes, PathBuf::new());
+    let table = SortedTable::of(bytes, PathBuf::new());
     match (&stream, table) {
         (Ok((header, records)), Ok(Some(table))) => {
             assert_eq!(table.header(), header);
@@ -149,7 +149,7 @@ fn check(bytes: &[u8]) -> Result<(SnapshotHeader, Records), SnapshotError> {
     stream
 }
 
-fn scanned(table: &SnapshotTable<&[u8]>) -> Result<Records, SnapshotError> {
+fn scanned(table: &SortedTable<&[u8]>) -> Result<FuzzRecords, SnapshotError> {
     let mut scan = table.scan(b"");
     let mut records = Vec::new();
     while let Some((key, record)) = scan.next()? {
@@ -182,7 +182,7 @@ fn block(kind: u8, content: &[u8]) -> Vec<u8> {
     [&BlockHead::encode(kind, content)[..], content].concat()
 }
 
-fn read(bytes: &[u8]) -> Result<(SnapshotHeader, Records), SnapshotError> {
+fn read(bytes: &[u8]) -> Result<(SnapshotHeader, FuzzRecords), SnapshotError> {
     let mut reader = SnapshotReader::new(bytes)?;
     let mut records = Vec::new();
     while let Some(record) = reader.next()? {

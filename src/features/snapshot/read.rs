@@ -2,20 +2,20 @@
 
 use std::io::{self, Read};
 
-use super::form::{self, BlockHead, Footer, Tally};
+use super::form::{self, BlockHead, Footer, RecordFigures};
 use super::{
     BLOCK_BYTES_MAX, CATALOG_BYTES_MAX, FOOTER_BYTES, FOOTER_BYTES_1, HEADER_BYTES, INDEX_ENTRY_BYTES, KIND_FOOTER,
-    KIND_INDEX, KIND_RECORDS, KIND_STATISTICS, MAGIC, SnapshotError, SnapshotHeader, Summary, VERSION, VERSION_1,
+    KIND_INDEX, KIND_RECORDS, KIND_STATISTICS, MAGIC, SnapshotError, SnapshotHeader, SnapshotSize, VERSION, VERSION_1,
     VIEW_ENTRY_BYTES,
 };
 use crate::key::IndexKey;
-use crate::record::{Damaged, Seal};
+use crate::record::{CipherHeader, DamagedBytes};
 use crate::wire;
 
 /// Reads the records of a snapshot.
 #[derive(Debug)]
 pub struct SnapshotReader<R> {
-    stream: Stream<R>,
+    stream: HashedInput<R>,
     header: SnapshotHeader,
     version: u16,
     /// The kind of the block that was read last.
@@ -24,7 +24,7 @@ pub struct SnapshotReader<R> {
     /// The number of bytes of the block that were read.
     used: usize,
     records: u64,
-    tally: Tally,
+    tally: RecordFigures,
     /// The hash of the index that these records should have.
     index: blake3::Hasher,
     /// The hash of the index that was read.
@@ -38,7 +38,7 @@ pub struct SnapshotReader<R> {
 
 /// The input, counted and hashed.
 #[derive(Debug)]
-struct Stream<R> {
+struct HashedInput<R> {
     reader: R,
     hasher: blake3::Hasher,
     bytes: u64,
@@ -47,7 +47,7 @@ struct Stream<R> {
 impl<R: Read> SnapshotReader<R> {
     /// Reads the header.
     pub fn new(reader: R) -> Result<Self, SnapshotError> {
-        let mut stream = Stream { reader, hasher: blake3::Hasher::new(), bytes: 0 };
+        let mut stream = HashedInput { reader, hasher: blake3::Hasher::new(), bytes: 0 };
         let (header, version) = read_header(&mut stream)?;
         Ok(Self {
             stream,
@@ -57,7 +57,7 @@ impl<R: Read> SnapshotReader<R> {
             block: Vec::new(),
             used: 0,
             records: 0,
-            tally: Tally::new(),
+            tally: RecordFigures::new(),
             index: blake3::Hasher::new(),
             found: blake3::Hasher::new(),
             records_end: None,
@@ -72,8 +72,8 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     /// The size that was read so far.
-    pub fn summary(&self) -> Summary {
-        Summary { records: self.records, bytes: self.stream.bytes }
+    pub fn summary(&self) -> SnapshotSize {
+        SnapshotSize { records: self.records, bytes: self.stream.bytes }
     }
 
     /// The version and the length of the header.
@@ -97,15 +97,15 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     /// The next record of the block.
-    fn next_record(&mut self) -> Result<Option<(IndexKey, Vec<u8>)>, Damaged> {
-        let mut reader = wire::Reader::new(self.block.get(self.used..).unwrap_or_default());
+    fn next_record(&mut self) -> Result<Option<(IndexKey, Vec<u8>)>, DamagedBytes> {
+        let mut reader = wire::ByteReader::new(self.block.get(self.used..).unwrap_or_default());
         let is_first = self.used == 0;
         let (key, record) = if self.version == VERSION_1 {
             form::record_1(&mut reader)?
         } else {
             let previous = self.tally.last().filter(|_| !is_first);
             let (key, record) = form::record(&mut reader, previous)?;
-            self.tally.add(&key, record).map_err(|_| Damaged::Malformed)?;
+            self.tally.add(&key, record).map_err(|_| DamagedBytes::Malformed)?;
             if is_first {
                 self.index.update(&form::index_entry(&key, self.block.len()));
             }
@@ -123,7 +123,7 @@ impl<R: Read> SnapshotReader<R> {
         let head = BlockHead::decode(bytes);
         // Impossible lengths are refused before anything is read, or memory is allocated, for them.
         if !self.is_possible(&head) {
-            return Err(self.stream.damaged(Damaged::Malformed));
+            return Err(self.stream.damaged(DamagedBytes::Malformed));
         }
         let hash = (head.kind == KIND_FOOTER).then(|| self.stream.hasher.finalize());
         self.stream.hasher.update(&bytes);
@@ -177,7 +177,7 @@ impl<R: Read> SnapshotReader<R> {
     fn is_whole(&mut self, hash: Option<blake3::Hash>) -> Result<(), SnapshotError> {
         let hash = hash.ok_or(SnapshotError::Hash)?;
         if self.version == VERSION_1 {
-            let mut footer = wire::Reader::new(&self.block);
+            let mut footer = wire::ByteReader::new(&self.block);
             let records = footer.array().map(u64::from_le_bytes).map_err(|reason| self.stream.damaged(reason))?;
             if records != self.records || footer.rest() != hash.as_bytes() {
                 return Err(SnapshotError::Hash);
@@ -188,7 +188,7 @@ impl<R: Read> SnapshotReader<R> {
                 return Err(SnapshotError::Hash);
             }
             if !self.describes(&footer, hash) {
-                return Err(self.stream.damaged(Damaged::Malformed));
+                return Err(self.stream.damaged(DamagedBytes::Malformed));
             }
         }
 
@@ -212,13 +212,13 @@ impl<R: Read> SnapshotReader<R> {
     }
 }
 
-fn read_header(stream: &mut Stream<impl Read>) -> Result<(SnapshotHeader, u16), SnapshotError> {
+fn read_header(stream: &mut HashedInput<impl Read>) -> Result<(SnapshotHeader, u16), SnapshotError> {
     let fixed: [u8; HEADER_BYTES] = match stream.array() {
         Err(SnapshotError::Cut { bytes }) if bytes < MAGIC.len() as u64 => return Err(SnapshotError::Foreign),
         fixed => fixed?,
     };
     let fields = || {
-        let mut reader = wire::Reader::new(&fixed);
+        let mut reader = wire::ByteReader::new(&fixed);
         let magic: [u8; 8] = reader.array()?;
         let version = u16::from_le_bytes(reader.array()?);
         let [cipher, part] = reader.array()?;
@@ -228,7 +228,7 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<(SnapshotHeader, u16), 
         let (hash_key_id, partial) = (reader.array()?, part == 1);
         let header = SnapshotHeader { replay_from, created_ms, hash_key_id, partial, catalog: String::new() };
         let length = u32::from_le_bytes(reader.array()?) as usize;
-        Ok((magic, version, Seal { key_id, cipher }, part, header, length))
+        Ok((magic, version, CipherHeader { key_id, cipher }, part, header, length))
     };
 
     let (magic, version, seal, part, mut header, length) = fields().map_err(|reason| stream.damaged(reason))?;
@@ -236,7 +236,7 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<(SnapshotHeader, u16), 
         return Err(SnapshotError::Foreign);
     }
     if length > CATALOG_BYTES_MAX {
-        return Err(stream.damaged(Damaged::Malformed));
+        return Err(stream.damaged(DamagedBytes::Malformed));
     }
 
     let mut catalog = Vec::new();
@@ -246,17 +246,17 @@ fn read_header(stream: &mut Stream<impl Read>) -> Result<(SnapshotHeader, u16), 
     hasher.update(&fixed);
     hasher.update(&catalog);
     if hasher.finalize() != sum {
-        return Err(stream.damaged(Damaged::Checksum));
+        return Err(stream.damaged(DamagedBytes::Checksum));
     }
 
     // After the checksum: a flipped bit must not be taken for a later version.
-    if !(VERSION_1..=VERSION).contains(&version) || seal != Seal::default() || part > 1 {
+    if !(VERSION_1..=VERSION).contains(&version) || seal != CipherHeader::default() || part > 1 {
         return Err(SnapshotError::Newer);
     }
-    header.catalog = String::from_utf8(catalog).map_err(|_| stream.damaged(Damaged::Malformed))?;
+    header.catalog = String::from_utf8(catalog).map_err(|_| stream.damaged(DamagedBytes::Malformed))?;
     Ok((header, version))
 }
-impl<R: Read> Stream<R> {
+impl<R: Read> HashedInput<R> {
     /// Replaces `bytes` by the next `length` ones. Memory is allocated only for bytes that arrive.
     fn fill(&mut self, bytes: &mut Vec<u8>, length: usize) -> Result<(), SnapshotError> {
         bytes.clear();
@@ -287,7 +287,7 @@ impl<R: Read> Stream<R> {
         Ok(array)
     }
 
-    fn damaged(&self, reason: Damaged) -> SnapshotError {
+    fn damaged(&self, reason: DamagedBytes) -> SnapshotError {
         SnapshotError::Damaged { offset: self.bytes, reason }
     }
 }

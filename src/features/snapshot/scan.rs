@@ -6,10 +6,10 @@ use std::fs::File;
 use std::ops::Range;
 
 use super::form;
-use super::table::{ReadAt, SnapshotTable, records_of};
+use super::table::{ReadAt, SortedTable, records_of};
 use super::{BLOCK_HEAD_BYTES, SnapshotError};
 use crate::key::IndexKey;
-use crate::record::Damaged;
+use crate::record::DamagedBytes;
 use crate::wire;
 
 /// The bytes that are read at once.
@@ -17,7 +17,7 @@ const PIECE_BYTES: u64 = 256 << 10;
 
 /// The records of a table whose keys begin with a prefix, ascending.
 pub struct TableScan<'t, S = File> {
-    table: &'t SnapshotTable<S>,
+    table: &'t SortedTable<S>,
     prefix: Vec<u8>,
     /// The blocks that were not begun yet and may have such records.
     blocks: Range<usize>,
@@ -42,7 +42,7 @@ impl<S> fmt::Debug for TableScan<'_, S> {
 }
 
 impl<'t, S: ReadAt> TableScan<'t, S> {
-    pub(super) fn new(table: &'t SnapshotTable<S>, prefix: &[u8]) -> Self {
+    pub(super) fn new(table: &'t SortedTable<S>, prefix: &[u8]) -> Self {
         Self {
             table,
             prefix: prefix.to_vec(),
@@ -87,11 +87,11 @@ impl<'t, S: ReadAt> TableScan<'t, S> {
     }
 
     /// The next record of the block.
-    fn next_record(&mut self) -> Result<(IndexKey, Range<usize>), Damaged> {
-        let mut reader = wire::Reader::new(self.piece.get(self.rest.clone()).unwrap_or_default());
+    fn next_record(&mut self) -> Result<(IndexKey, Range<usize>), DamagedBytes> {
+        let mut reader = wire::ByteReader::new(self.piece.get(self.rest.clone()).unwrap_or_default());
         let (key, record) = form::record(&mut reader, self.previous.as_ref())?;
         if self.last.is_some_and(|last| last >= key) {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
         let end = self.rest.end - reader.rest().len();
         self.rest.start = end;
@@ -120,16 +120,17 @@ impl<'t, S: ReadAt> TableScan<'t, S> {
         let bytes = self.piece.get(from..to).unwrap_or_default();
         let content = records_of(bytes).map_err(|reason| self.damaged(reason))?;
         // A block that was written to the place of another one has a correct checksum.
-        let (found, _) = form::record(&mut wire::Reader::new(content), None).map_err(|reason| self.damaged(reason))?;
+        let (found, _) =
+            form::record(&mut wire::ByteReader::new(content), None).map_err(|reason| self.damaged(reason))?;
         if found != *first {
-            return Err(self.damaged(Damaged::Malformed));
+            return Err(self.damaged(DamagedBytes::Malformed));
         }
         self.rest = from + BLOCK_HEAD_BYTES..to;
         self.previous = None;
         Ok(true)
     }
 
-    fn damaged(&self, reason: Damaged) -> SnapshotError {
+    fn damaged(&self, reason: DamagedBytes) -> SnapshotError {
         SnapshotError::Damaged { offset: self.block_at, reason }
     }
 }

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use super::form::{self, BlockHead, Footer};
 use super::{
     BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, FOOTER_BYTES, KIND_FOOTER, KIND_INDEX, KIND_RECORDS, KIND_STATISTICS,
-    SnapshotError, SnapshotHeader, SnapshotReader, Statistics, TableScan, VERSION_1,
+    SnapshotError, SnapshotHeader, SnapshotReader, SnapshotStatistics, TableScan, VERSION_1,
 };
 use crate::key::IndexKey;
-use crate::record::Damaged;
+use crate::record::DamagedBytes;
 use crate::wire;
 
 /// The memory that a thread keeps for the blocks that it reads, in bytes.
@@ -57,13 +57,13 @@ impl ReadAt for &[u8] {
 }
 
 /// The source from its beginning, as a stream.
-struct Stream<'s, S> {
+struct SourceStream<'s, S> {
     source: &'s S,
     at: u64,
     size: u64,
 }
 
-impl<S: ReadAt> Read for Stream<'_, S> {
+impl<S: ReadAt> Read for SourceStream<'_, S> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let length = bytes.len().min(left);
@@ -77,11 +77,11 @@ impl<S: ReadAt> Read for Stream<'_, S> {
 ///
 /// Opening checks header, index, statistics and footer, and each read checks the block that it reads. The hash over the
 /// whole file is checked by [`super::verify_file`] only.
-pub struct SnapshotTable<S = File> {
+pub struct SortedTable<S = File> {
     source: S,
     path: PathBuf,
     header: SnapshotHeader,
-    statistics: Statistics,
+    statistics: SnapshotStatistics,
     records: u64,
     /// The first key of each block of records.
     first_keys: Vec<IndexKey>,
@@ -89,15 +89,15 @@ pub struct SnapshotTable<S = File> {
     offsets: Vec<u64>,
 }
 
-impl<S> fmt::Debug for SnapshotTable<S> {
+impl<S> fmt::Debug for SortedTable<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut fields = f.debug_struct("SnapshotTable");
+        let mut fields = f.debug_struct("SortedTable");
         fields.field("path", &self.path).field("records", &self.records).field("blocks", &self.first_keys.len());
         fields.finish_non_exhaustive()
     }
 }
 
-impl SnapshotTable {
+impl SortedTable {
     /// Opens a file. `None` is a snapshot that can be read as a stream only: it is of version 1, or its records are not
     /// ascending.
     pub fn open(path: &Path) -> Result<Option<Self>, SnapshotError> {
@@ -106,14 +106,14 @@ impl SnapshotTable {
     }
 }
 
-impl<S> SnapshotTable<S> {
+impl<S> SortedTable<S> {
     /// The header of the snapshot.
     pub fn header(&self) -> &SnapshotHeader {
         &self.header
     }
 
     /// The figures over its records.
-    pub fn statistics(&self) -> &Statistics {
+    pub fn statistics(&self) -> &SnapshotStatistics {
         &self.statistics
     }
 
@@ -148,10 +148,10 @@ impl<S> SnapshotTable<S> {
     }
 }
 
-impl<S: ReadAt> SnapshotTable<S> {
+impl<S: ReadAt> SortedTable<S> {
     pub(super) fn of(source: S, path: PathBuf) -> Result<Option<Self>, SnapshotError> {
         let size = source.size().map_err(SnapshotError::Read)?;
-        let reader = SnapshotReader::new(BufReader::new(Stream { source: &source, at: 0, size }))?;
+        let reader = SnapshotReader::new(BufReader::new(SourceStream { source: &source, at: 0, size }))?;
         let (version, begin) = reader.form();
         let header = reader.header().clone();
         drop(reader);
@@ -163,7 +163,7 @@ impl<S: ReadAt> SnapshotTable<S> {
         let Some(footer_at) = size.checked_sub(length).filter(|at| *at >= begin) else {
             return Err(SnapshotError::Cut { bytes: size });
         };
-        let malformed = |offset| SnapshotError::Damaged { offset, reason: Damaged::Malformed };
+        let malformed = |offset| SnapshotError::Damaged { offset, reason: DamagedBytes::Malformed };
         let mut block = Vec::new();
         let kind = read_block(&source, footer_at, size, &mut block)?;
         let footer = Footer::decode(&block).ok().filter(|_| kind == KIND_FOOTER);
@@ -183,7 +183,7 @@ impl<S: ReadAt> SnapshotTable<S> {
             if kind == KIND_INDEX && statistics.is_none() {
                 read_index(&block, &mut first_keys, &mut offsets).map_err(|_| malformed(at))?;
             } else if kind == KIND_STATISTICS && statistics.is_none() {
-                statistics = Some(Statistics::decode(&block, &footer).map_err(|_| malformed(at))?);
+                statistics = Some(SnapshotStatistics::decode(&block, &footer).map_err(|_| malformed(at))?);
             } else {
                 return Err(malformed(at));
             }
@@ -240,23 +240,23 @@ impl<S: ReadAt> SnapshotTable<S> {
 }
 
 /// The content of a block of records.
-pub(super) fn records_of(bytes: &[u8]) -> Result<&[u8], Damaged> {
-    let (head, content) = bytes.split_first_chunk().ok_or(Damaged::Malformed)?;
+pub(super) fn records_of(bytes: &[u8]) -> Result<&[u8], DamagedBytes> {
+    let (head, content) = bytes.split_first_chunk().ok_or(DamagedBytes::Malformed)?;
     let head = BlockHead::decode(*head);
     head.verify(content)?;
-    if head.kind == KIND_RECORDS { Ok(content) } else { Err(Damaged::Malformed) }
+    if head.kind == KIND_RECORDS { Ok(content) } else { Err(DamagedBytes::Malformed) }
 }
 
 /// Adds the blocks of a part of the index.
-fn read_index(bytes: &[u8], first_keys: &mut Vec<IndexKey>, offsets: &mut Vec<u64>) -> Result<(), Damaged> {
-    let mut reader = wire::Reader::new(bytes);
+fn read_index(bytes: &[u8], first_keys: &mut Vec<IndexKey>, offsets: &mut Vec<u64>) -> Result<(), DamagedBytes> {
+    let mut reader = wire::ByteReader::new(bytes);
     while !reader.is_empty() {
         let (key, length) = form::read_index_entry(&mut reader)?;
         let is_possible = (1..=BLOCK_BYTES_MAX).contains(&length);
         if !is_possible || first_keys.last().is_some_and(|last| *last >= key) {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
-        let begin = offsets.last().ok_or(Damaged::Malformed)?;
+        let begin = offsets.last().ok_or(DamagedBytes::Malformed)?;
         offsets.push(begin + (BLOCK_HEAD_BYTES + length) as u64);
         first_keys.push(key);
     }
@@ -266,12 +266,12 @@ fn read_index(bytes: &[u8], first_keys: &mut Vec<IndexKey>, offsets: &mut Vec<u6
 /// Reads a block that has to end at `limit` or before it, and checks it. Returns its kind.
 fn read_block(source: &impl ReadAt, at: u64, limit: u64, content: &mut Vec<u8>) -> Result<u8, SnapshotError> {
     let damaged = |reason| SnapshotError::Damaged { offset: at, reason };
-    let room = limit.checked_sub(at + BLOCK_HEAD_BYTES as u64).ok_or_else(|| damaged(Damaged::Malformed))?;
+    let room = limit.checked_sub(at + BLOCK_HEAD_BYTES as u64).ok_or_else(|| damaged(DamagedBytes::Malformed))?;
     let mut head = [0; BLOCK_HEAD_BYTES];
     read_at(source, &mut head, at)?;
     let head = BlockHead::decode(head);
     if head.length > BLOCK_BYTES_MAX || head.length as u64 > room {
-        return Err(damaged(Damaged::Malformed));
+        return Err(damaged(DamagedBytes::Malformed));
     }
     content.resize(head.length, 0);
     read_at(source, content, at + BLOCK_HEAD_BYTES as u64)?;

@@ -25,23 +25,23 @@ fn key(number: u32) -> IndexKey {
     IndexKey::try_from(&bytes[..]).unwrap()
 }
 
-type Records = Vec<(IndexKey, Vec<u8>)>;
+type RecordList = Vec<(IndexKey, Vec<u8>)>;
 
-fn records(sizes: &[usize]) -> Records {
+fn records(sizes: &[usize]) -> RecordList {
     sizes.iter().enumerate().map(|(n, size)| (key(n as u32), vec![n as u8; *size])).collect()
 }
 
 /// As [`records`], each with a correct checksum.
-fn real_records(sizes: &[usize]) -> Records {
+fn real_records(sizes: &[usize]) -> RecordList {
     let header = crate::record::RecordHeader { seq: 1, event_us: 0, purge_us: i64::MAX };
     let real = |(key, body): (IndexKey, Vec<u8>)| {
         let body = [&[0; 8][..], &body].concat();
-        (key, header.with_body(&key, crate::record::Seal::default(), false, &body))
+        (key, header.with_body(&key, crate::record::CipherHeader::default(), false, &body))
     };
     records(sizes).into_iter().map(real).collect()
 }
 
-fn write(header: &SnapshotHeader, records: &Records) -> (Vec<u8>, Summary) {
+fn write(header: &SnapshotHeader, records: &RecordList) -> (Vec<u8>, SnapshotSize) {
     let mut writer = SnapshotWriter::new(Vec::new(), header).unwrap();
     for (key, record) in records {
         writer.add(key, record).unwrap();
@@ -50,7 +50,7 @@ fn write(header: &SnapshotHeader, records: &Records) -> (Vec<u8>, Summary) {
 }
 
 /// The records that were read, and the result.
-fn read(stream: impl Read) -> (Records, Result<SnapshotHeader, SnapshotError>) {
+fn read(stream: impl Read) -> (RecordList, Result<SnapshotHeader, SnapshotError>) {
     let mut records = Vec::new();
     let mut reader = match SnapshotReader::new(stream) {
         Ok(reader) => reader,
@@ -66,7 +66,7 @@ fn read(stream: impl Read) -> (Records, Result<SnapshotHeader, SnapshotError>) {
 }
 
 /// A snapshot as the releases before version 2 wrote it.
-fn write_1(header: &SnapshotHeader, records: &Records) -> Vec<u8> {
+fn write_1(header: &SnapshotHeader, records: &RecordList) -> Vec<u8> {
     let mut bytes = write::header_bytes(header, VERSION_1);
     let put_block = |bytes: &mut Vec<u8>, kind, content: &[u8]| {
         bytes.extend(form::BlockHead::encode(kind, content));
@@ -90,9 +90,9 @@ fn write_1(header: &SnapshotHeader, records: &Records) -> Vec<u8> {
 }
 
 /// A stream in pieces, as from a network.
-struct Pieces<'b>(&'b [u8], usize);
+struct PieceReader<'b>(&'b [u8], usize);
 
-impl Read for Pieces<'_> {
+impl Read for PieceReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.1.min(buffer.len());
         (&mut self.0).take(count as u64).read(buffer)
@@ -110,8 +110,8 @@ proptest! {
         let header = SnapshotHeader { replay_from, catalog, ..header() };
         let records = records(&sizes);
         let (bytes, summary) = write(&header, &records);
-        prop_assert_eq!(summary, Summary { records: records.len() as u64, bytes: bytes.len() as u64 });
-        let (found, end) = read(Pieces(&bytes, piece));
+        prop_assert_eq!(summary, SnapshotSize { records: records.len() as u64, bytes: bytes.len() as u64 });
+        let (found, end) = read(PieceReader(&bytes, piece));
         prop_assert_eq!(end.unwrap(), header);
         prop_assert_eq!(found, records);
     }
@@ -120,7 +120,7 @@ proptest! {
     fn records_in_any_order_are_a_stream_in_that_order(
         numbers in prop::collection::vec((any::<u32>(), 0..3000_usize), 0..20),
     ) {
-        let records: Records = numbers.iter().map(|(number, size)| (key(*number), vec![7; *size])).collect();
+        let records: RecordList = numbers.iter().map(|(number, size)| (key(*number), vec![7; *size])).collect();
         let (bytes, _) = write(&header(), &records);
         let (found, end) = read(&bytes[..]);
         prop_assert_eq!(end.unwrap(), header());
@@ -315,7 +315,7 @@ fn a_file_is_there_whole_or_not_at_all_and_the_newest_is_listed_first() {
             write_file(folder, &header, |writer| records.iter().try_for_each(|(key, record)| writer.add(key, record)))
                 .unwrap();
         assert_eq!(path.file_name().unwrap().to_str().unwrap(), file_name(replay_from));
-        assert_eq!(summary, Summary { records: 2, bytes: path.metadata().unwrap().len() });
+        assert_eq!(summary, SnapshotSize { records: 2, bytes: path.metadata().unwrap().len() });
         assert_eq!(read(std::fs::File::open(path).unwrap()).0, records);
     }
     let damaged = [(key(1), vec![1; 40])];

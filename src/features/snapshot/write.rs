@@ -2,20 +2,20 @@
 
 use std::io::{self, Write};
 
-use super::form::{self, BlockHead, Tally};
+use super::form::{self, BlockHead, RecordFigures};
 use super::{
     BLOCK_BYTES, BLOCK_BYTES_MAX, CATALOG_BYTES_MAX, HEADER_BYTES, INDEX_BLOCK_BYTES, KIND_FOOTER, KIND_INDEX,
-    KIND_RECORDS, KIND_STATISTICS, MAGIC, RECORD_HEAD_BYTES_MAX, SnapshotHeader, Summary, VERSION,
+    KIND_RECORDS, KIND_STATISTICS, MAGIC, RECORD_HEAD_BYTES_MAX, SnapshotHeader, SnapshotSize, VERSION,
 };
 use crate::key::IndexKey;
-use crate::record::Seal;
+use crate::record::CipherHeader;
 use crate::wire::length32;
 
 /// The bytes that are hashed and written at once: the hash of many is faster than that of one block after the other.
 const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Writes records behind a header. Records whose keys are strictly ascending become a table with an index, for
-/// [`super::SnapshotTable`]; in any other order they can be read as a stream only.
+/// [`super::SortedTable`]; in any other order they can be read as a stream only.
 #[derive(Debug)]
 pub struct SnapshotWriter<W> {
     writer: W,
@@ -28,8 +28,8 @@ pub struct SnapshotWriter<W> {
     first: Option<IndexKey>,
     /// The content of the index; empty when there will be none.
     index: Vec<u8>,
-    tally: Tally,
-    summary: Summary,
+    tally: RecordFigures,
+    summary: SnapshotSize,
 }
 
 impl<W: Write> SnapshotWriter<W> {
@@ -45,8 +45,8 @@ impl<W: Write> SnapshotWriter<W> {
             block: Vec::with_capacity(BLOCK_BYTES * 2),
             first: None,
             index: Vec::new(),
-            tally: Tally::new(),
-            summary: Summary::default(),
+            tally: RecordFigures::new(),
+            summary: SnapshotSize::default(),
         };
         snapshot.put(&header_bytes(header, VERSION))?;
         Ok(snapshot)
@@ -70,7 +70,7 @@ impl<W: Write> SnapshotWriter<W> {
     }
 
     /// Writes index, statistics and footer, which completes the snapshot.
-    pub fn finish(mut self) -> io::Result<(W, Summary)> {
+    pub fn finish(mut self) -> io::Result<(W, SnapshotSize)> {
         self.close_block()?;
         let mut index_at = 0;
         if self.tally.is_ascending() {
@@ -128,7 +128,7 @@ fn invalid(reason: &'static str) -> io::Error {
 
 /// The bytes before the first block.
 pub(super) fn header_bytes(header: &SnapshotHeader, version: u16) -> Vec<u8> {
-    let seal = Seal::default();
+    let seal = CipherHeader::default();
     let mut bytes = Vec::with_capacity(HEADER_BYTES + header.catalog.len() + 4);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&version.to_le_bytes());

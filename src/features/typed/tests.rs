@@ -19,7 +19,7 @@ source = { timestamp_field = 'at' }
 schema = [{ name = 'heat', dtype = 'Float32' }, { name = 'tags', dtype = 'Array(String)', optional = true }]
 ";
 
-fn columns(json: &Json) -> Columns {
+fn columns(json: &Json) -> FrameColumns {
     let columns = json.as_object().unwrap().iter();
     columns.map(|(name, cells)| (name.clone(), cells.as_array().unwrap().clone())).collect()
 }

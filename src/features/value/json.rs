@@ -55,14 +55,14 @@ impl Value {
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Bytes(bytes) => Base64(bytes).serialize(serializer),
+            Self::Bytes(bytes) => Base64Value(bytes).serialize(serializer),
             Self::String(text) => serializer.serialize_str(text),
             Self::Int32(number) => serializer.serialize_i32(*number),
             Self::Int64(number) | Self::UnixTimestamp(number) => serializer.serialize_i64(*number),
             Self::Float32(number) => Single(*number).serialize(serializer),
             Self::Float64(number) => Double(*number).serialize(serializer),
             Self::Bool(flag) => serializer.serialize_bool(*flag),
-            Self::BytesList(values) => elements(serializer, values.iter().map(|bytes| Base64(bytes))),
+            Self::BytesList(values) => elements(serializer, values.iter().map(|bytes| Base64Value(bytes))),
             Self::StringList(values) => elements(serializer, values.iter()),
             Self::Int32List(values) => elements(serializer, values.iter()),
             Self::Int64List(values) | Self::UnixTimestampList(values) => elements(serializer, values.iter()),
@@ -84,9 +84,9 @@ fn elements<S: Serializer, T: Serialize>(
     list.end()
 }
 
-struct Base64<'b>(&'b [u8]);
+struct Base64Value<'b>(&'b [u8]);
 
-impl Serialize for Base64<'_> {
+impl Serialize for Base64Value<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&Base64Display::new(self.0, &STANDARD))
     }

@@ -65,39 +65,39 @@ pub struct Last {
 
 /// A value that counts, and its number for computations.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample<'v> {
+pub struct CountedValue<'v> {
     value: &'v Value,
-    number: Number,
+    number: WindowNumber,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Number {
+enum WindowNumber {
     Integer(i64),
     Float(f64),
     None,
 }
 
-impl<'v> Sample<'v> {
+impl<'v> CountedValue<'v> {
     /// `None` for NaN, which is treated as null.
     pub fn new(value: &'v Value) -> Option<Self> {
         let number = match value {
-            Value::Int32(number) => Number::Integer((*number).into()),
-            Value::Int64(number) | Value::UnixTimestamp(number) => Number::Integer(*number),
-            Value::Bool(flag) => Number::Integer((*flag).into()),
+            Value::Int32(number) => WindowNumber::Integer((*number).into()),
+            Value::Int64(number) | Value::UnixTimestamp(number) => WindowNumber::Integer(*number),
+            Value::Bool(flag) => WindowNumber::Integer((*flag).into()),
             Value::Float32(number) if number.is_nan() => return None,
             Value::Float64(number) if number.is_nan() => return None,
-            Value::Float32(number) => Number::Float((*number).into()),
-            Value::Float64(number) => Number::Float(*number),
-            _ => Number::None,
+            Value::Float32(number) => WindowNumber::Float((*number).into()),
+            Value::Float64(number) => WindowNumber::Float(*number),
+            _ => WindowNumber::None,
         };
         Some(Self { value, number })
     }
 
     fn float(&self) -> Option<f64> {
         match self.number {
-            Number::Integer(number) => Some(number as f64),
-            Number::Float(number) => Some(number),
-            Number::None => None,
+            WindowNumber::Integer(number) => Some(number as f64),
+            WindowNumber::Float(number) => Some(number),
+            WindowNumber::None => None,
         }
     }
 
@@ -105,7 +105,7 @@ impl<'v> Sample<'v> {
         let mut bytes = Vec::with_capacity(16);
         // The two zeros are one number.
         match self.number {
-            Number::Float(0.0) => put_value(&mut bytes, &Value::Float64(0.0)),
+            WindowNumber::Float(0.0) => put_value(&mut bytes, &Value::Float64(0.0)),
             _ => put_value(&mut bytes, self.value),
         }
         hash(&bytes)
@@ -158,7 +158,7 @@ impl Bucket {
     }
 
     /// Adds a value to these parts.
-    pub fn add(&mut self, parts: u8, offset_us: u64, sample: &Sample<'_>) {
+    pub fn add(&mut self, parts: u8, offset_us: u64, sample: &CountedValue<'_>) {
         if parts & PART_COUNT != 0 {
             self.count = Some(self.count.unwrap_or(0).saturating_add(1));
         }
@@ -189,12 +189,12 @@ impl Bucket {
 }
 
 impl Sum {
-    fn add(&mut self, number: Number) {
+    fn add(&mut self, number: WindowNumber) {
         self.count = self.count.saturating_add(1);
         match number {
-            Number::Integer(number) => self.integer = self.integer.saturating_add(number.into()),
-            Number::Float(number) => self.add_float(number),
-            Number::None => {}
+            WindowNumber::Integer(number) => self.integer = self.integer.saturating_add(number.into()),
+            WindowNumber::Float(number) => self.add_float(number),
+            WindowNumber::None => {}
         }
     }
 

@@ -7,8 +7,8 @@
     reason = "positions in 64 bits, numbers of registers, and a count that is not negative"
 )]
 
-use super::super::wire::{Reader, put_varint};
-use super::Damaged;
+use super::super::wire::{ByteReader, put_varint};
+use super::DamagedWindow;
 
 /// The most hashes that are kept exactly: as many as take the space of the registers.
 pub const EXACT_HASHES_MAX: usize = 24;
@@ -104,15 +104,15 @@ impl Distinct {
     }
 
     /// Reads what [`Self::encode`] wrote.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
+    pub fn read(reader: &mut ByteReader<'_>) -> Result<Self, DamagedWindow> {
         let count = reader.count(8)?;
         if count > EXACT_HASHES_MAX {
-            return Err(Damaged);
+            return Err(DamagedWindow);
         }
         if count > 0 {
             let hashes = (0..count).map(|_| Ok(u64::from_le_bytes(reader.array()?)));
-            let hashes = hashes.collect::<Result<Vec<_>, Damaged>>()?;
-            return if hashes.is_sorted_by(|a, b| a < b) { Ok(Self::Exact(hashes)) } else { Err(Damaged) };
+            let hashes = hashes.collect::<Result<Vec<_>, DamagedWindow>>()?;
+            return if hashes.is_sorted_by(|a, b| a < b) { Ok(Self::Exact(hashes)) } else { Err(DamagedWindow) };
         }
         let packed = reader.array::<{ REGISTER_COUNT / 4 * 3 }>()?;
         let mut registers = Box::new(Registers([0; REGISTER_COUNT]));
@@ -122,7 +122,7 @@ impl Distinct {
             *quad = [a & 63, (a >> 6 | b << 2) & 63, (b >> 4 | c << 4) & 63, c >> 2];
         }
         if registers.0.iter().any(|register| *register > REGISTER_MAX) {
-            return Err(Damaged);
+            return Err(DamagedWindow);
         }
         Ok(Self::Estimate(registers))
     }

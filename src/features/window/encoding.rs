@@ -4,10 +4,10 @@
 
 use super::super::record;
 use super::super::view::FieldId;
-use super::super::wire::{Reader, put_signed, put_value, put_varint};
+use super::super::wire::{ByteReader, put_signed, put_value, put_varint};
 use super::bucket::{self, Bucket, Last, Moments, Sum};
 use super::distinct::Distinct;
-use super::{Damaged, Track, WindowState};
+use super::{DamagedWindow, Track, WindowState};
 
 /// The version of this form.
 const VERSION: u8 = 1;
@@ -17,8 +17,8 @@ const INTEGER_FLAG: u64 = 1;
 const FLOAT_FLAG: u64 = 1 << 1;
 const LOST_FLAG: u64 = 1 << 2;
 
-impl From<record::Damaged> for Damaged {
-    fn from(_: record::Damaged) -> Self {
+impl From<record::DamagedBytes> for DamagedWindow {
+    fn from(_: record::DamagedBytes) -> Self {
         Self
     }
 }
@@ -98,13 +98,13 @@ fn put_bucket(bytes: &mut Vec<u8>, bucket: &Bucket) {
 }
 
 /// See [`WindowState::decode`].
-pub fn decode(bytes: &[u8]) -> Result<WindowState, Damaged> {
+pub fn decode(bytes: &[u8]) -> Result<WindowState, DamagedWindow> {
     if bytes.is_empty() {
         return Ok(WindowState::default());
     }
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     if reader.array()? != [VERSION] {
-        return Err(Damaged);
+        return Err(DamagedWindow);
     }
     let watermark_us = reader.signed()?;
     let floor_us = reader.signed()?.wrapping_add(watermark_us);
@@ -116,43 +116,43 @@ pub fn decode(bytes: &[u8]) -> Result<WindowState, Damaged> {
     let mut identities = Vec::with_capacity(count);
     let mut newer_us = watermark_us;
     for _ in 0..count {
-        newer_us = newer_us.checked_sub_unsigned(reader.varint()?).ok_or(Damaged)?;
+        newer_us = newer_us.checked_sub_unsigned(reader.varint()?).ok_or(DamagedWindow)?;
         identities.push((newer_us, u64::from_le_bytes(reader.array()?)));
     }
     identities.reverse();
     if !reader.is_empty() || !identities.is_sorted_by(|a, b| a < b) {
-        return Err(Damaged);
+        return Err(DamagedWindow);
     }
     Ok(WindowState { watermark_us: Some(watermark_us), floor_us, identities, tracks })
 }
 
-fn track(reader: &mut Reader<'_>) -> Result<Track, Damaged> {
-    let column = FieldId(u16::try_from(reader.varint()?).map_err(|_| Damaged)?);
-    let interval_us = i64::try_from(reader.varint()?).ok().filter(|interval| *interval > 0).ok_or(Damaged)?;
+fn track(reader: &mut ByteReader<'_>) -> Result<Track, DamagedWindow> {
+    let column = FieldId(u16::try_from(reader.varint()?).map_err(|_| DamagedWindow)?);
+    let interval_us = i64::try_from(reader.varint()?).ok().filter(|interval| *interval > 0).ok_or(DamagedWindow)?;
     let [parts] = reader.array()?;
-    let count = Some(reader.count(3)?).filter(|count| *count > 0).ok_or(Damaged)?;
+    let count = Some(reader.count(3)?).filter(|count| *count > 0).ok_or(DamagedWindow)?;
     let mut buckets: Vec<Bucket> = Vec::with_capacity(count);
     for _ in 0..count {
         let number = match buckets.last() {
             None => reader.signed()?,
             Some(before) => {
-                let step = Some(reader.varint()?).filter(|step| *step > 0).ok_or(Damaged)?;
-                before.number.checked_add_unsigned(step).ok_or(Damaged)?
+                let step = Some(reader.varint()?).filter(|step| *step > 0).ok_or(DamagedWindow)?;
+                before.number.checked_add_unsigned(step).ok_or(DamagedWindow)?
             }
         };
         let bucket = read_bucket(reader, number)?;
         if bucket.parts() & !parts != 0 {
-            return Err(Damaged);
+            return Err(DamagedWindow);
         }
         buckets.push(bucket);
     }
     Ok(Track { column, interval_us, parts, buckets })
 }
 
-fn read_bucket(reader: &mut Reader<'_>, number: i64) -> Result<Bucket, Damaged> {
+fn read_bucket(reader: &mut ByteReader<'_>, number: i64) -> Result<Bucket, DamagedWindow> {
     let [parts] = reader.array()?;
     if parts == 0 || parts >= bucket::PART_DISTINCT << 1 {
-        return Err(Damaged);
+        return Err(DamagedWindow);
     }
 
     let mut bucket = Bucket::new(number);
@@ -197,14 +197,14 @@ fn put_integer(bytes: &mut Vec<u8>, number: i128) {
     bytes.extend(number.to_le_bytes().iter().zip(0..length).map(|(byte, _)| byte));
 }
 
-fn integer(reader: &mut Reader<'_>) -> Result<i128, Damaged> {
+fn integer(reader: &mut ByteReader<'_>) -> Result<i128, DamagedWindow> {
     let length = reader.count(1)?;
     let mut bytes = [0; 16];
-    bytes.get_mut(..length).ok_or(Damaged)?.copy_from_slice(reader.take(length)?);
+    bytes.get_mut(..length).ok_or(DamagedWindow)?.copy_from_slice(reader.take(length)?);
     let number = u128::from_le_bytes(bytes);
     Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
 }
 
-fn float(reader: &mut Reader<'_>) -> Result<f64, Damaged> {
+fn float(reader: &mut ByteReader<'_>) -> Result<f64, DamagedWindow> {
     Ok(f64::from_le_bytes(reader.array()?))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::value::{ScalarType, Value, ValueType};
 use super::super::view::{Aggregation, FeatureView, Field, FieldId, PushSource, ViewId};
 use super::WindowState;
-use crate::view::{Function, Kind};
+use crate::view::{Function, WindowKind};
 
 /// Every function.
 pub const FUNCTIONS: [Function; 8] = [
@@ -43,7 +43,12 @@ pub fn view(types: &[ScalarType], lateness: Duration) -> FeatureView {
 }
 
 /// Every function over the window.
-pub fn every_function(column: usize, time_window: Duration, slide_interval: Duration, kind: Kind) -> Vec<Aggregation> {
+pub fn every_function(
+    column: usize,
+    time_window: Duration,
+    slide_interval: Duration,
+    kind: WindowKind,
+) -> Vec<Aggregation> {
     let aggregation = |function| Aggregation {
         name: format!("{function:?}").as_str().into(),
         column,
@@ -60,8 +65,8 @@ fn every_column() -> FeatureView {
     let mut view = view(&[ScalarType::Float64, ScalarType::Int64, ScalarType::String], Duration::from_mins(1));
     for column in 0..3 {
         let [minute, second] = [Duration::from_mins(1), Duration::from_secs(1)];
-        view.aggregations.extend(every_function(column, minute, second, Kind::Sliding));
-        view.aggregations.extend(every_function(column, minute, minute, Kind::Tumbling));
+        view.aggregations.extend(every_function(column, minute, second, WindowKind::Sliding));
+        view.aggregations.extend(every_function(column, minute, minute, WindowKind::Tumbling));
     }
     view
 }

@@ -7,7 +7,7 @@ use super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::wire::put_value;
 use super::bucket::{self, needs};
 use super::distinct;
-use crate::view::{Function, Kind};
+use crate::view::{Function, WindowKind};
 
 /// The most bytes that the aggregates of an entity may take; the rest of the largest record is its row's.
 const STATE_BYTES_MAX: u64 = 60_000;
@@ -20,7 +20,7 @@ const LAST_BYTES_MAX: usize = 128;
 
 /// The steps of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct WindowSpan {
     /// The length of a step; at least 1.
     pub interval_us: i64,
     /// The first and the last step, counted back from the current one.
@@ -39,16 +39,16 @@ pub struct DeclaredTrack {
     value_type: ValueType,
 }
 
-impl Span {
+impl WindowSpan {
     pub fn of(aggregation: &Aggregation) -> Self {
         let window_us = micros(aggregation.time_window).max(1);
         match aggregation.kind {
-            Kind::Sliding => {
+            WindowKind::Sliding => {
                 let interval_us = micros(aggregation.slide_interval).max(1);
                 // A window that is shorter than a step has none.
                 Self { interval_us, first: window_us / interval_us - 1, last: 0 }
             }
-            Kind::Tumbling => Self { interval_us: window_us, first: 1, last: 1 },
+            WindowKind::Tumbling => Self { interval_us: window_us, first: 1, last: 1 },
         }
     }
 
@@ -64,7 +64,7 @@ pub fn tracks(view: &FeatureView) -> Vec<DeclaredTrack> {
     let mut tracks: Vec<DeclaredTrack> = Vec::with_capacity(view.aggregations.len());
     for aggregation in &view.aggregations {
         let Some(field) = view.fields.get(aggregation.column) else { continue };
-        let Span { interval_us, first, .. } = Span::of(aggregation);
+        let WindowSpan { interval_us, first, .. } = WindowSpan::of(aggregation);
         let parts = needs(aggregation.function);
         match tracks.iter_mut().find(|track| track.column == field.id && track.interval_us == interval_us) {
             Some(track) => {

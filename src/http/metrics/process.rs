@@ -5,7 +5,7 @@ use std::fmt::Error;
 use ledge_base::telemetry::machine::{CoreUsage, MachineUsage};
 use ledge_base::telemetry::process;
 use ledge_base::telemetry::service_usage::{self, ServiceUsage};
-use ledge_base::telemetry::system::Memory;
+use ledge_base::telemetry::system::MachineMemory;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -53,7 +53,7 @@ pub fn encode_machine(encoder: &mut DescriptorEncoder<'_>, machine: &MachineUsag
         .temperatures
         .iter()
         .map(|(sensor, &celsius)| (vec![("sensor", sensor.clone())], ConstGauge::new(celsius)));
-    if let Some(memory) = Memory::read() {
+    if let Some(memory) = MachineMemory::read() {
         let gauge = |bytes| ConstGauge::new(gauge_value(bytes));
         let help = "Memory that programs may still take, without that of the control group's limit";
         single(encoder, "machine_memory_available_bytes", help, &gauge(memory.available_bytes))?;

@@ -13,7 +13,7 @@ use ledge_service::off_thread::blocking;
 
 use super::{Authenticator, Caller};
 use crate::api_key::ApiKey;
-use crate::keys::{self, KeyDocument, KeyRecord, KeyStore, KeysError, NewKey};
+use crate::keys::{self, ApiKeysError, KeyDocument, KeyRecord, KeyStore, NewKey};
 
 /// The time that a change waits for those before it. Each ends when its record is durable, so a longer wait means that
 /// the audit log stands still.
@@ -26,7 +26,7 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum KeyChangeError {
     #[error(transparent)]
-    Store(#[from] KeysError),
+    Store(#[from] ApiKeysError),
     /// The caller's own key was revoked, or expired, after its request had begun.
     #[error("nothing was changed: your own key was revoked or has expired since you sent the request")]
     CallerEnded,
@@ -62,7 +62,7 @@ impl KeyChange {
 
 /// All keys, at a time.
 #[derive(Debug, Clone)]
-pub struct KeyList {
+pub struct ApiKeyList {
     /// In milliseconds since the Unix epoch.
     pub at_ms: u64,
     pub keys: Vec<ListedKey>,
@@ -86,7 +86,7 @@ impl ListedKey {
 
 impl Authenticator {
     /// All keys, revoked ones included, in the order of their creation.
-    pub async fn keys(&self) -> Result<KeyList, KeysError> {
+    pub async fn keys(&self) -> Result<ApiKeyList, ApiKeysError> {
         let own = self.clone();
         blocking(move || {
             let store = own.store();
@@ -98,7 +98,7 @@ impl Authenticator {
             };
             let listed = |record| ListedKey { last_used_ms: last_used(&record), record };
             let keys = records.into_iter().map(listed).collect();
-            Ok(KeyList { at_ms: clock::FLOOR.now_millis(), keys, is_half_full: store.is_half_full() })
+            Ok(ApiKeyList { at_ms: clock::FLOOR.now_millis(), keys, is_half_full: store.is_half_full() })
         })
         .await
     }
@@ -133,7 +133,7 @@ impl Authenticator {
         &self,
         by: &Caller,
         action: &'static str,
-        change: impl FnOnce(&KeyStore, u64) -> Result<(KeyRecord, T), KeysError> + Send + 'static,
+        change: impl FnOnce(&KeyStore, u64) -> Result<(KeyRecord, T), ApiKeysError> + Send + 'static,
     ) -> Result<(KeyRecord, T, bool), KeyChangeError> {
         let turn = tokio::time::timeout(TURN_TIMEOUT, self.shared.recorded.clone().lock_owned());
         let recorded = turn.await.map_err(|_| KeyChangeError::NoTurn)?;
@@ -173,7 +173,7 @@ mod tests {
     use std::time::Instant;
 
     use ledge_base::token_bucket::Rate;
-    use ledge_service::audit_event::sink::Recorded;
+    use ledge_service::audit_event::sink::RecordedItem;
     use ledge_service::audit_event::{AuditQueue, AuditSink};
 
     use super::super::{CredentialError, Peer};
@@ -181,12 +181,12 @@ mod tests {
     use crate::access::Role;
     use crate::access_config::AccessConfig;
 
-    struct TestBox {
+    struct AdministrationBox {
         folder: tempfile::TempDir,
         authenticator: Authenticator,
     }
 
-    impl TestBox {
+    impl AdministrationBox {
         fn new() -> (Self, AuditQueue) {
             let folder = tempfile::tempdir().unwrap();
             let (sink, queue) = AuditSink::channel();
@@ -203,7 +203,7 @@ mod tests {
                     queue.wait(Instant::now() + Duration::from_secs(1), false);
                     let batch = queue.take();
                     for entry in batch.entries {
-                        let Recorded::Event(principal, event) = entry.what else { continue };
+                        let RecordedItem::Event(principal, event) = entry.what else { continue };
                         if told.send(format!("{principal} {}", event.action())).is_err() {
                             return;
                         }
@@ -246,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_is_known_and_recorded_as_its_callers_before_the_answer() {
-        let (it, events) = TestBox::recording();
+        let (it, events) = AdministrationBox::recording();
         let local = it.authenticator.caller(&peer(), None).unwrap();
         let (admin, _) = it.authenticator.create_key(&local, new("desk")).await.unwrap();
         assert_eq!(all(&events), ["ip:10.0.0.7 key_created"]);
@@ -262,12 +262,12 @@ mod tests {
         let again = it.authenticator.revoke_key(&desk, "till".to_owned()).await.unwrap();
         assert_eq!((again, all(&events)), (revoked, vec![]));
         let unknown = it.authenticator.revoke_key(&desk, "nobody".to_owned()).await.unwrap_err();
-        assert!(matches!(unknown, KeyChangeError::Store(KeysError::Unknown { .. })));
+        assert!(matches!(unknown, KeyChangeError::Store(ApiKeysError::Unknown { .. })));
     }
 
     #[tokio::test]
     async fn nobody_changes_keys_whose_own_key_has_ended_meanwhile() {
-        let (it, _events) = TestBox::recording();
+        let (it, _events) = AdministrationBox::recording();
         let (key, _) = it.store().create(&new("desk"), 1).unwrap();
         it.authenticator.refresh();
         let desk = it.by_key(&key).unwrap();
@@ -282,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_own_key_can_be_revoked_and_ends_with_the_answer() {
-        let (it, _events) = TestBox::recording();
+        let (it, _events) = AdministrationBox::recording();
         let (key, _) = it.store().create(&new("desk"), 1).unwrap();
         it.authenticator.refresh();
         let desk = it.by_key(&key).unwrap();
@@ -292,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_that_the_audit_log_did_not_take_is_revoked_at_once() {
-        let (it, queue) = TestBox::new();
+        let (it, queue) = AdministrationBox::new();
         let local = it.authenticator.caller(&peer(), None).unwrap();
         drop(queue);
         let refused = it.authenticator.create_key(&local, new("till")).await.unwrap_err();
@@ -304,22 +304,22 @@ mod tests {
 
     #[tokio::test]
     async fn of_two_creations_of_a_name_at_once_one_succeeds() {
-        let (it, events) = TestBox::recording();
+        let (it, events) = AdministrationBox::recording();
         let local = it.authenticator.caller(&peer(), None).unwrap();
         let create = || it.authenticator.create_key(&local, new("till"));
         let (one, other) = tokio::join!(create(), create());
         assert!(one.is_ok() != other.is_ok());
         let refused = one.err().or(other.err()).unwrap();
-        assert!(matches!(refused, KeyChangeError::Store(KeysError::NameTaken { .. })));
+        assert!(matches!(refused, KeyChangeError::Store(ApiKeysError::NameTaken { .. })));
         assert_eq!(all(&events), ["ip:10.0.0.7 key_created"]);
     }
 
     #[tokio::test]
     async fn a_list_has_the_last_use_of_each_key_over_changes_of_the_store() {
-        let (it, _events) = TestBox::recording();
+        let (it, _events) = AdministrationBox::recording();
         let (key, _) = it.store().create(&new("desk"), 1).unwrap();
         it.authenticator.refresh();
-        let used = |list: KeyList| list.keys.iter().map(|key| key.last_used_ms.is_some()).collect::<Vec<_>>();
+        let used = |list: ApiKeyList| list.keys.iter().map(|key| key.last_used_ms.is_some()).collect::<Vec<_>>();
         assert_eq!(used(it.authenticator.keys().await.unwrap()), [false]);
         it.by_key(&key).unwrap();
         it.store().create(&new("till"), 1).unwrap();

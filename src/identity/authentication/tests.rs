@@ -7,13 +7,13 @@ use crate::keys::{KeyStore, NewKey};
 
 const REMOTE_IP: [u8; 4] = [10, 0, 0, 7];
 
-struct TestBox {
+struct AuthenticationBox {
     folder: tempfile::TempDir,
     authenticator: Authenticator,
     audit: AuditQueue,
 }
 
-impl TestBox {
+impl AuthenticationBox {
     fn new(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (sink, audit) = AuditSink::channel();
@@ -59,7 +59,7 @@ fn certificate(names: &[&str]) -> Peer {
 
 #[test]
 fn a_key_is_good_until_it_expires_or_is_revoked() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     let now_ms = clock::FLOOR.now_millis();
     let good = it.key("till", |key| key.expires_ms = Some(now_ms + 3_600_000));
     let expired = it.key("old", |key| key.expires_ms = Some(now_ms - 1));
@@ -79,7 +79,7 @@ fn a_key_is_good_until_it_expires_or_is_revoked() {
 
 #[test]
 fn a_clock_that_was_put_back_revives_no_key() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     // It expired when this binary was built, so it has expired whatever the clock shows.
     let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
     assert_eq!(it.ask(&expired), Err(CredentialError::Expired));
@@ -88,7 +88,7 @@ fn a_clock_that_was_put_back_revives_no_key() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test makes the damage")]
 fn a_damaged_store_lets_nobody_in_by_key_and_is_no_fault_of_the_caller() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     let good = it.key("till", |_| {});
     let content = std::fs::read(it.store().path()).unwrap();
     std::fs::write(it.store().path(), &content[1..]).unwrap();
@@ -105,7 +105,7 @@ fn a_damaged_store_lets_nobody_in_by_key_and_is_no_fault_of_the_caller() {
 
 #[test]
 fn failures_are_limited_where_they_come_from_and_a_right_key_is_let_in_all_the_same() {
-    let mut it = TestBox::new("");
+    let mut it = AuthenticationBox::new("");
     let good = it.key("till", |_| {});
     for _ in 0..10 {
         assert_eq!(it.ask("x"), Err(CredentialError::Malformed));
@@ -123,7 +123,7 @@ fn failures_are_limited_where_they_come_from_and_a_right_key_is_let_in_all_the_s
 
 #[test]
 fn limits_hold_over_a_change_of_the_store() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     let key = it.key("till", |key| key.max_concurrent = 1);
     let enter = || {
         let caller = it.authenticator.caller(&Peer::address(REMOTE_IP.into()), Some(key.as_bytes())).unwrap();
@@ -141,7 +141,7 @@ fn limits_hold_over_a_change_of_the_store() {
 
 #[test]
 fn without_a_key_the_way_in_decides() {
-    let it = TestBox::new(
+    let it = AuthenticationBox::new(
         "loopback = [\"viewer\"]\nsocket = []\nusers = [{ user = \"4711\", roles = [\"operator\"], models = [\"m\"] }]\n\
          certificates = [{ name = \"till.shop\", roles = [\"infer\"] }]",
     );
@@ -152,18 +152,18 @@ fn without_a_key_the_way_in_decides() {
     };
     let address = |text: &str| Peer::address(text.parse().unwrap());
 
-    assert_eq!(told(&address("127.8.8.8")), ("ip:127.8.8.8".into(), vec![Role::Viewer], Proof::None));
-    assert_eq!(told(&address("::ffff:127.0.0.1")), ("ip:127.0.0.1".into(), vec![Role::Viewer], Proof::None));
-    assert_eq!(told(&address("10.0.0.7")), ("ip:10.0.0.7".into(), vec![], Proof::None));
+    assert_eq!(told(&address("127.8.8.8")), ("ip:127.8.8.8".into(), vec![Role::Viewer], CallerProof::None));
+    assert_eq!(told(&address("::ffff:127.0.0.1")), ("ip:127.0.0.1".into(), vec![Role::Viewer], CallerProof::None));
+    assert_eq!(told(&address("10.0.0.7")), ("ip:10.0.0.7".into(), vec![], CallerProof::None));
     assert_eq!(told(&Peer::User(0)).1, [Role::Admin]);
     assert_eq!(told(&Peer::User(own)).1, [Role::Admin]);
-    assert_eq!(told(&Peer::User(4711)), ("uid:4711".into(), vec![Role::Operator], Proof::User));
-    assert_eq!(told(&Peer::User(4712)), ("uid:4712".into(), vec![], Proof::None));
+    assert_eq!(told(&Peer::User(4711)), ("uid:4711".into(), vec![Role::Operator], CallerProof::User));
+    assert_eq!(told(&Peer::User(4712)), ("uid:4712".into(), vec![], CallerProof::None));
     let (principal, roles, proof) = told(&certificate(&["CN", "till.shop"]));
-    assert_eq!((principal.as_str(), roles, proof), ("cert:till.shop", vec![Role::Infer], Proof::Certificate));
+    assert_eq!((principal.as_str(), roles, proof), ("cert:till.shop", vec![Role::Infer], CallerProof::Certificate));
     let (principal, roles, proof) = told(&certificate(&["TILL.SHOP", "till.shop.example"]));
     assert_eq!((principal.as_str(), roles), ("ip:10.0.0.7", vec![]));
-    assert!(matches!(proof, Proof::UnlistedCertificate(_)));
+    assert!(matches!(proof, CallerProof::UnlistedCertificate(_)));
 
     let user = it.authenticator.caller(&Peer::User(4711), None).unwrap();
     let (ours, theirs) = ("m".parse().unwrap(), "n".parse().unwrap());
@@ -174,7 +174,7 @@ fn without_a_key_the_way_in_decides() {
 
 #[test]
 fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     it.key("till", |_| {});
     let load = || RecordedKeys::load(it.folder.path().to_owned());
     let names = |recorded: &RecordedKeys| {
@@ -195,13 +195,13 @@ fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
 
 /// Restores an earlier store.
 #[expect(clippy::disallowed_methods, reason = "the test plays somebody with a backup")]
-fn restore(it: &TestBox, content: &[u8]) {
+fn restore(it: &AuthenticationBox, content: &[u8]) {
     std::fs::write(it.store().path(), content).unwrap();
 }
 
 #[test]
 fn an_older_store_revives_no_key_that_was_revoked() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     let key = it.key("till", |_| {});
     let older = std::fs::read(it.store().path()).unwrap();
     let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
@@ -236,7 +236,7 @@ fn an_older_store_revives_no_key_that_was_revoked() {
 
 #[test]
 fn a_key_that_was_edited_by_hand_is_recorded_as_it_is_now_and_once() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     it.key("till", |_| {});
     let before = std::fs::read_to_string(it.store().path()).unwrap();
     let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
@@ -253,13 +253,13 @@ fn a_key_that_was_edited_by_hand_is_recorded_as_it_is_now_and_once() {
 
 #[test]
 fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     let good = it.key("till", |_| {});
     let (path, aside) = (it.store().path().to_owned(), it.folder.path().join("aside"));
     ledge_base::durable::rename(&path, &aside).unwrap();
     // A folder cannot be read, like a file when the process may open no more files.
     std::fs::create_dir(&path).unwrap();
-    assert!(matches!(it.authenticator.reload(), Some(Err(KeysError::Unreadable { .. }))));
+    assert!(matches!(it.authenticator.reload(), Some(Err(ApiKeysError::Unreadable { .. }))));
     assert_eq!(it.ask(&good), Err(CredentialError::Unreadable));
     assert!(it.authenticator.reload().is_none(), "told once");
     assert_eq!(
@@ -277,7 +277,7 @@ fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
 async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
     use ledge_service::shutdown::Shutdown;
     // Nobody takes events from the queue, so nothing is ever recorded.
-    let it = TestBox::new("");
+    let it = AuthenticationBox::new("");
     let key = it.key("till", |_| {});
     let shutdown = Shutdown::default();
     shutdown.spawn(it.authenticator.clone().watch(shutdown.clone()));
@@ -294,7 +294,7 @@ async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
 
 #[test]
 fn who_has_a_key_that_is_over_is_told_so_each_time_and_uses_up_nothing() {
-    let mut it = TestBox::new("");
+    let mut it = AuthenticationBox::new("");
     let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
     let revoked = it.key("gone", |_| {});
     it.store().revoke("gone", 2).unwrap();

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::Authenticator;
 use super::administration::KeyChange;
-use crate::keys::{self, KeyRecord, KeysError, RecordedKeys};
+use crate::keys::{self, ApiKeysError, KeyRecord, RecordedKeys};
 
 /// The pause between two checks of the store: a check costs one call of `stat`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ impl Authenticator {
         }
     }
 
-    fn tell(&self, read: &Result<Vec<KeyRecord>, KeysError>) {
+    fn tell(&self, read: &Result<Vec<KeyRecord>, ApiKeysError>) {
         match read {
             Ok(_) => self.shared.changed.notify_one(),
             Err(_) => self.shared.audit.record_own(AuditEvent::KeyStoreDamaged),

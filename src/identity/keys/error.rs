@@ -7,7 +7,7 @@ use ledge_base::names::KeyName;
 
 /// The reason why the store cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
-pub enum KeysError {
+pub enum ApiKeysError {
     #[error("{} cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     /// The content is incomplete or of another form. The file is left as it is.

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KeyRecord, KeysError};
+use super::{ApiKeysError, KeyRecord};
 
 /// The version of the form.
-pub const FORM: u32 = 1;
+pub const FORMAT_VERSION: u32 = 1;
 
 /// The largest file that is read, in bytes.
 pub(super) const STORE_BYTES_MAX: usize = 4 << 20;
@@ -20,7 +20,7 @@ pub(super) const STORE_FULL_BYTES: usize = 3 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct StoredKeys {
     version: u32,
     keys: Vec<KeyRecord>,
 }
@@ -51,28 +51,28 @@ impl Stamp {
 }
 
 /// The keys of a file; none when there is no file.
-pub fn read(path: &Path) -> Result<Vec<KeyRecord>, KeysError> {
-    let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
+pub fn read(path: &Path) -> Result<Vec<KeyRecord>, ApiKeysError> {
+    let unreadable = |source| ApiKeysError::Unreadable { path: path.to_owned(), source };
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(unreadable)?,
     };
     if file.metadata().map_err(unreadable)?.mode() & 0o022 != 0 {
-        return Err(KeysError::Exposed { path: path.to_owned() });
+        return Err(ApiKeysError::Exposed { path: path.to_owned() });
     }
     let mut text = Vec::new();
 
     file.take(STORE_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(unreadable)?;
-    parse(&text).map_err(|reason| KeysError::Damaged { path: path.to_owned(), reason })
+    parse(&text).map_err(|reason| ApiKeysError::Damaged { path: path.to_owned(), reason })
 }
 
 fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
     if text.len() > STORE_BYTES_MAX {
         return Err(format!("it is larger than {STORE_BYTES_MAX} bytes"));
     }
-    let Document { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if version != FORM {
-        return Err(format!("its version is {version}, expected {FORM}"));
+    let StoredKeys { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if version != FORMAT_VERSION {
+        return Err(format!("its version is {version}, expected {FORMAT_VERSION}"));
     }
     let mut ids: Vec<_> = keys.iter().map(|key| key.id).collect();
     let mut names: Vec<_> = keys.iter().map(|key| &key.name).collect();
@@ -89,7 +89,7 @@ fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
 
 /// The content of a file.
 pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
-    let mut content = serde_json::to_vec_pretty(&Document { version: FORM, keys: keys.to_vec() })?;
+    let mut content = serde_json::to_vec_pretty(&StoredKeys { version: FORMAT_VERSION, keys: keys.to_vec() })?;
     content.push(b'\n');
     Ok(content)
 }

@@ -34,12 +34,12 @@ fn a_name_is_taken_for_good_and_a_key_has_a_role() {
     let folder = tempfile::tempdir().unwrap();
     let store = KeyStore::new(folder.path());
     let (key, _) = store.create(&new("till"), 1).unwrap();
-    assert!(matches!(store.create(&new("till"), 1), Err(KeysError::NameTaken { .. })));
+    assert!(matches!(store.create(&new("till"), 1), Err(ApiKeysError::NameTaken { .. })));
     assert_eq!(store.revoke(&key.id().to_string(), 2).unwrap().revoked_ms, Some(2));
     assert_eq!(store.revoke("till", 3).unwrap().revoked_ms, Some(2), "when it was revoked first");
-    assert!(matches!(store.create(&new("till"), 4), Err(KeysError::NameTaken { .. })));
-    assert!(matches!(store.revoke("other", 4), Err(KeysError::Unknown { .. })));
-    assert!(matches!(store.create(&NewKey { roles: Vec::new(), ..new("none") }, 4), Err(KeysError::NoRole)));
+    assert!(matches!(store.create(&new("till"), 4), Err(ApiKeysError::NameTaken { .. })));
+    assert!(matches!(store.revoke("other", 4), Err(ApiKeysError::Unknown { .. })));
+    assert!(matches!(store.create(&NewKey { roles: Vec::new(), ..new("none") }, 4), Err(ApiKeysError::NoRole)));
     // A name that looks like the id of another key takes precedence.
     let (_, imitator) = store.create(&new(&key.id().to_string()), 5).unwrap();
     assert_eq!(store.revoke(&key.id().to_string(), 6).unwrap().id, imitator.id);
@@ -67,7 +67,7 @@ fn a_damaged_store_is_an_error_that_names_it_and_stays_as_it_is() {
     for damage in damages {
         std::fs::write(store.path(), &damage).unwrap();
         for refused in [store.list().unwrap_err(), store.create(&new("third"), 1).unwrap_err()] {
-            assert!(matches!(refused, KeysError::Damaged { .. }), "{refused}");
+            assert!(matches!(refused, ApiKeysError::Damaged { .. }), "{refused}");
             assert!(refused.to_string().contains("keys.json"), "{refused}");
         }
         assert_eq!(std::fs::read_to_string(store.path()).unwrap(), damage);
@@ -80,7 +80,7 @@ fn a_store_that_others_may_write_lets_nobody_in() {
     let store = KeyStore::new(folder.path());
     store.create(&new("till"), 1).unwrap();
     std::fs::set_permissions(store.path(), std::fs::Permissions::from_mode(0o620)).unwrap();
-    assert!(matches!(store.list(), Err(KeysError::Exposed { .. })));
+    assert!(matches!(store.list(), Err(ApiKeysError::Exposed { .. })));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_full_store_takes_no_key_and_every_key_in_it_can_still_be_revoked() {
     let models = (0..8000).map(|number| format!("{number}-{}", "m".repeat(100)).parse().unwrap()).collect::<Vec<_>>();
     let large = |number: usize| NewKey { models: Some(models.clone()), ..new(&format!("till-{number}")) };
     let refused = (0..10).find_map(|number| store.create(&large(number), 1).err()).unwrap();
-    assert!(matches!(refused, KeysError::Full { .. }), "{refused}");
+    assert!(matches!(refused, ApiKeysError::Full { .. }), "{refused}");
     let keys = store.list().unwrap();
     assert!(!keys.is_empty());
     for key in &keys {
@@ -111,7 +111,7 @@ fn a_store_that_could_not_be_read_again_is_not_written() {
     let compact = document.to_string();
     assert!(compact.len() < file::STORE_BYTES_MAX);
     std::fs::write(store.path(), &compact).unwrap();
-    assert!(matches!(store.revoke("till", 2), Err(KeysError::Full { .. })));
+    assert!(matches!(store.revoke("till", 2), Err(ApiKeysError::Full { .. })));
     assert_eq!(std::fs::read_to_string(store.path()).unwrap(), compact);
 }
 

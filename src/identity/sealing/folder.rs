@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ledge_base::telemetry::process;
 use rustix::fs::Access;
 
-use super::stream::{Header, StreamError, open_stream};
-use super::{OpenError, SealPurpose, Sealer};
+use super::stream::{EncryptedHeader, StreamError, open_stream};
+use super::{CipherError, SealPurpose, Sealer};
 
 /// The environment variable with the service's folder that systemd removes at the stop (systemd.exec,
 /// `RuntimeDirectory=`).
@@ -35,7 +35,7 @@ const IN_MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The reason why a folder cannot be decrypted.
 #[derive(Debug, thiserror::Error)]
-pub enum FolderError {
+pub enum SealedFolderError {
     #[error(
         "encrypted models are decrypted into memory, but neither the service's RuntimeDirectory nor {SHARED_MEMORY} is \
          a tmpfs that this user may write to: set RuntimeDirectory=ledge in the unit, or mount a tmpfs on \
@@ -50,10 +50,10 @@ pub enum FolderError {
     #[error("{path}: {error}", path = path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("{path}: {error}", path = path.display())]
-    Open { path: PathBuf, error: OpenError },
+    Open { path: PathBuf, error: CipherError },
 }
 
-impl FolderError {
+impl SealedFolderError {
     fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         move |error| Self::File { path: path.to_owned(), error }
     }
@@ -105,11 +105,11 @@ impl Drop for OpenedFolder {
 impl SealedFolder {
     /// The folder at `home`, if any of its files is encrypted or will be: when encryption is on, a file that is plain
     /// now may be encrypted by the time that it is needed again.
-    pub fn find(home: &Path, purpose: SealPurpose, sealer: &Sealer) -> Result<Option<Self>, FolderError> {
+    pub fn find(home: &Path, purpose: SealPurpose, sealer: &Sealer) -> Result<Option<Self>, SealedFolderError> {
         let mut is_sealed = sealer.is_on();
         for path in if is_sealed { Vec::new() } else { files(home)? } {
-            let mut file = File::open(&path).map_err(FolderError::at(&path))?;
-            is_sealed |= Header::read(&mut file).map_err(FolderError::at(&path))?.is_some();
+            let mut file = File::open(&path).map_err(SealedFolderError::at(&path))?;
+            is_sealed |= EncryptedHeader::read(&mut file).map_err(SealedFolderError::at(&path))?.is_some();
         }
         let found = || Self { home: home.into(), purpose, sealer: sealer.clone(), opened: Arc::default() };
         Ok(is_sealed.then(found))
@@ -120,7 +120,7 @@ impl SealedFolder {
         home: &Path,
         purpose: SealPurpose,
         sealer: &Sealer,
-    ) -> Result<(Option<Self>, Option<Arc<OpenedFolder>>), FolderError> {
+    ) -> Result<(Option<Self>, Option<Arc<OpenedFolder>>), SealedFolderError> {
         let found = Self::find(home, purpose, sealer)?;
         let opened = found.as_ref().map(Self::open).transpose()?;
         Ok((found, opened))
@@ -132,7 +132,7 @@ impl SealedFolder {
     }
 
     /// Decrypts its files. Files that are decrypted already are shared.
-    pub fn open(&self) -> Result<Arc<OpenedFolder>, FolderError> {
+    pub fn open(&self) -> Result<Arc<OpenedFolder>, SealedFolderError> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = opened.upgrade() {
             return Ok(open);
@@ -141,7 +141,7 @@ impl SealedFolder {
         let mut needed = 0;
         for (name, _) in &files {
             let path = self.home.join(name);
-            needed += plain_length(&path).map_err(FolderError::at(&path))?;
+            needed += plain_length(&path).map_err(SealedFolderError::at(&path))?;
         }
         let open = Arc::new(OpenedFolder { path: create_in_memory(needed, &tmpfs_folders())? });
         for (name, sha256) in &files {
@@ -151,16 +151,16 @@ impl SealedFolder {
         Ok(open)
     }
 
-    fn open_file(&self, path: &Path, sha256: &str, target: &Path) -> Result<(), FolderError> {
+    fn open_file(&self, path: &Path, sha256: &str, target: &Path) -> Result<(), SealedFolderError> {
         let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target);
-        let mut plain = created.map_err(FolderError::at(target))?;
-        let mut sealed = File::open(path).map_err(FolderError::at(path))?;
-        let Some(header) = Header::read(&mut sealed).map_err(FolderError::at(path))? else {
-            sealed.rewind().map_err(FolderError::at(path))?;
-            return io::copy(&mut sealed, &mut plain).map(drop).map_err(FolderError::at(target));
+        let mut plain = created.map_err(SealedFolderError::at(target))?;
+        let mut sealed = File::open(path).map_err(SealedFolderError::at(path))?;
+        let Some(header) = EncryptedHeader::read(&mut sealed).map_err(SealedFolderError::at(path))? else {
+            sealed.rewind().map_err(SealedFolderError::at(path))?;
+            return io::copy(&mut sealed, &mut plain).map(drop).map_err(SealedFolderError::at(target));
         };
         if hex::encode(header.name) != sha256 {
-            return Err(FolderError::Open { path: path.to_owned(), error: OpenError::Forged });
+            return Err(SealedFolderError::Open { path: path.to_owned(), error: CipherError::Forged });
         }
 
         let mut written = Ok(());
@@ -172,16 +172,16 @@ impl SealedFolder {
                 kind.into()
             })
         });
-        written.map_err(FolderError::at(target))?;
-        opened.map_err(|error| FolderError::of(path, error))
+        written.map_err(SealedFolderError::at(target))?;
+        opened.map_err(|error| SealedFolderError::of(path, error))
     }
 }
 
 /// The files in a folder, without hidden ones.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>, SealedFolderError> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(FolderError::at(folder))? {
-        let entry = entry.map_err(FolderError::at(folder))?;
+    for entry in fs::read_dir(folder).map_err(SealedFolderError::at(folder))? {
+        let entry = entry.map_err(SealedFolderError::at(folder))?;
         let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
         if !hidden && entry.path().is_file() {
             found.push(entry.path());
@@ -191,9 +191,9 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
 }
 
 /// The files in the list of a folder: names, and hashes in hexadecimal digits.
-fn listed(home: &Path) -> Result<Vec<(String, String)>, FolderError> {
+fn listed(home: &Path) -> Result<Vec<(String, String)>, SealedFolderError> {
     let path = home.join(LIST_FILE);
-    let text = fs::read_to_string(&path).map_err(FolderError::at(&path))?;
+    let text = fs::read_to_string(&path).map_err(SealedFolderError::at(&path))?;
     // The list is not encrypted, so make sure that no name in it leads to another folder.
     let is_name = |name: &str| !name.starts_with('.') && Path::new(name).file_name().is_some_and(|own| own == name);
     let entries = text.lines().filter_map(|line| line.split_once("  "));
@@ -205,7 +205,7 @@ fn listed(home: &Path) -> Result<Vec<(String, String)>, FolderError> {
 fn plain_length(path: &Path) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    Ok(Header::read(&mut file)?.map_or(length, |header| header.length.min(length)))
+    Ok(EncryptedHeader::read(&mut file)?.map_or(length, |header| header.length.min(length)))
 }
 
 /// Removes the decrypted files of killed processes, and those of this process from before its restart. To be called
@@ -261,13 +261,13 @@ impl TmpfsFolder {
 }
 
 /// Creates a folder in memory with room for `needed` bytes, which only this user may enter.
-fn create_in_memory(needed: u64, places: &[TmpfsFolder]) -> Result<PathBuf, FolderError> {
+fn create_in_memory(needed: u64, places: &[TmpfsFolder]) -> Result<PathBuf, SealedFolderError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = format!("{}{}-{}", prefix(), std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    let mut fault = FolderError::NoMemory;
+    let mut fault = SealedFolderError::NoMemory;
     for place in places.iter().filter(|place| is_in_memory(&place.path)) {
         if !place.has(needed) {
-            fault = FolderError::NoRoom { needed };
+            fault = SealedFolderError::NoRoom { needed };
             continue;
         }
         let path = place.path.join(&name);
@@ -298,7 +298,7 @@ mod tests {
 
     /// Puts an encrypted file into a folder, under this hash of its content.
     fn sealed(path: &Path, plain: &[u8], name: u8) {
-        let header = Header { name: [name; 32], length: plain.len() as u64 };
+        let header = EncryptedHeader { name: [name; 32], length: plain.len() as u64 };
         let mut bytes = Vec::new();
         seal_stream(&sealer(), SealPurpose::Model, &header, &mut &*plain, &mut bytes).unwrap();
         durable::replace(path, &bytes).unwrap();
@@ -355,7 +355,7 @@ mod tests {
         // A file that this box encrypted, in the place of another.
         list(home.path(), &[("model.onnx", 8)]);
         let error = find(home.path(), &sealer()).unwrap().open().unwrap_err();
-        assert!(matches!(error, FolderError::Open { error: OpenError::Forged, .. }), "{error}");
+        assert!(matches!(error, SealedFolderError::Open { error: CipherError::Forged, .. }), "{error}");
         assert_eq!(left(), before);
         assert!(!is_in_memory(home.path()) || home.path().starts_with("/dev/shm"));
     }
@@ -370,9 +370,9 @@ mod tests {
         // The whole first file system is to stay free.
         assert_eq!(parent(1, &[place(&first, 1), place(&second, 16)]), second.path());
         let fault = |needed, places: &[TmpfsFolder]| create_in_memory(needed, places).unwrap_err();
-        assert!(matches!(fault(1, &[place(&first, 1)]), FolderError::NoRoom { needed: 1 }));
-        assert!(matches!(fault(u64::MAX, &[place(&first, 16)]), FolderError::NoRoom { .. }));
+        assert!(matches!(fault(1, &[place(&first, 1)]), SealedFolderError::NoRoom { needed: 1 }));
+        assert!(matches!(fault(u64::MAX, &[place(&first, 16)]), SealedFolderError::NoRoom { .. }));
         let disk = TmpfsFolder { path: "/proc".into(), spare: 16 };
-        assert!(matches!(fault(1, &[disk]), FolderError::NoMemory));
+        assert!(matches!(fault(1, &[disk]), SealedFolderError::NoMemory));
     }
 }

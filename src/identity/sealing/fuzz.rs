@@ -3,7 +3,7 @@
 
 use std::io::Cursor;
 
-use super::stream::{self, Header};
+use super::stream::{self, EncryptedHeader};
 use super::{MASTER_KEY_BYTES, SealPurpose, Sealer, parse};
 
 /// The plain content of the seeds.
@@ -23,7 +23,7 @@ pub fn sealed_seed() -> Vec<u8> {
 
 /// An encrypted file as a seed.
 pub fn sealed_file_seed() -> Vec<u8> {
-    let header = Header { name: [7; 32], length: CONTENT.len() as u64 };
+    let header = EncryptedHeader { name: [7; 32], length: CONTENT.len() as u64 };
     let mut file = Vec::new();
     let written = stream::seal_stream(&sealer(), PURPOSE, &header, &mut Cursor::new(CONTENT), &mut file);
     if written.is_ok() { file } else { Vec::new() }
@@ -47,8 +47,8 @@ pub fn fuzz_sealed(data: &[u8]) -> bool {
 /// When an invariant does not hold.
 pub fn fuzz_sealed_file(data: &[u8]) -> bool {
     let mut file = Cursor::new(data);
-    let Ok(Some(header)) = Header::read(&mut file) else { return false };
-    assert_eq!(Header::parse(&header.to_bytes()), Some(header));
+    let Ok(Some(header)) = EncryptedHeader::read(&mut file) else { return false };
+    assert_eq!(EncryptedHeader::parse(&header.to_bytes()), Some(header));
     assert!(header.sealed_length() > header.length || header.length > u64::MAX / 2);
     let mut plain = Vec::new();
     let opened = stream::open_stream(&sealer(), PURPOSE, &header, &mut file, |bytes| {

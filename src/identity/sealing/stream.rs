@@ -13,7 +13,7 @@
 
 use std::io::{self, Read, Write};
 
-use super::{MasterKeyId, OVERHEAD_BYTES, OpenError, SealPurpose, Sealer};
+use super::{CipherError, MasterKeyId, OVERHEAD_BYTES, SealPurpose, Sealer};
 
 /// The first bytes of an encrypted file.
 const MAGIC: &[u8; 4] = b"LSF1";
@@ -23,7 +23,7 @@ pub const CHUNK_BYTES: usize = 512 << 10;
 
 /// The header of an encrypted file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct EncryptedHeader {
     /// The SHA-256 of the plain content.
     pub name: [u8; 32],
     /// The plain length in bytes.
@@ -36,10 +36,10 @@ pub enum StreamError {
     #[error(transparent)]
     File(#[from] io::Error),
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] CipherError),
 }
 
-impl Header {
+impl EncryptedHeader {
     /// The length of a header, in bytes.
     pub const BYTES: usize = MAGIC.len() + 32 + 8;
 
@@ -105,12 +105,12 @@ pub fn chunks(length: u64) -> u64 {
 pub fn seal_chunk(
     sealer: &Sealer,
     purpose: SealPurpose,
-    header: &Header,
+    header: &EncryptedHeader,
     index: u64,
     plain: &[u8],
-) -> Result<Vec<u8>, OpenError> {
+) -> Result<Vec<u8>, CipherError> {
     if !sealer.is_on() {
-        return Err(OpenError::Unsealable);
+        return Err(CipherError::Unsealable);
     }
     let whole = plain.len() == header.chunk_length(index);
     sealer.seal(purpose, &header.associated(index, whole), plain)
@@ -120,10 +120,10 @@ pub fn seal_chunk(
 pub fn open_chunk(
     sealer: &Sealer,
     purpose: SealPurpose,
-    header: &Header,
+    header: &EncryptedHeader,
     index: u64,
     bytes: &[u8],
-) -> Result<Vec<u8>, OpenError> {
+) -> Result<Vec<u8>, CipherError> {
     let whole = bytes.len().checked_sub(OVERHEAD_BYTES) == Some(header.chunk_length(index));
     sealer.open(purpose, &header.associated(index, whole), bytes)
 }
@@ -132,7 +132,7 @@ pub fn open_chunk(
 pub fn seal_stream(
     sealer: &Sealer,
     purpose: SealPurpose,
-    header: &Header,
+    header: &EncryptedHeader,
     plain: &mut impl Read,
     target: &mut impl Write,
 ) -> Result<(), StreamError> {
@@ -151,7 +151,7 @@ pub fn seal_stream(
 pub fn open_stream(
     sealer: &Sealer,
     purpose: SealPurpose,
-    header: &Header,
+    header: &EncryptedHeader,
     source: &mut impl Read,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), StreamError> {
@@ -159,22 +159,25 @@ pub fn open_stream(
     for index in 0..header.chunks() {
         let chunk = chunk.get_mut(..header.chunk_length(index) + OVERHEAD_BYTES).unwrap_or_default();
         source.read_exact(chunk).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => StreamError::Open(OpenError::Forged),
+            io::ErrorKind::UnexpectedEof => StreamError::Open(CipherError::Forged),
             _ => error.into(),
         })?;
         take(&open_chunk(sealer, purpose, header, index, chunk)?)?;
     }
     match source.read(&mut [0])? {
         0 => Ok(()),
-        _ => Err(OpenError::Forged.into()),
+        _ => Err(CipherError::Forged.into()),
     }
 }
 
 /// The master keys that the chunks of an encrypted file need, and true if all chunks are there.
-pub fn chunk_ids(header: &Header, sealed: &mut (impl Read + io::Seek)) -> io::Result<(Vec<MasterKeyId>, bool)> {
+pub fn chunk_ids(
+    header: &EncryptedHeader,
+    sealed: &mut (impl Read + io::Seek),
+) -> io::Result<(Vec<MasterKeyId>, bool)> {
     let mut ids = Vec::new();
     for index in 0..header.chunks() {
-        sealed.seek(io::SeekFrom::Start(Header::offset(index)))?;
+        sealed.seek(io::SeekFrom::Start(EncryptedHeader::offset(index)))?;
         let mut start = Vec::with_capacity(OVERHEAD_BYTES);
         sealed.by_ref().take(OVERHEAD_BYTES as u64).read_to_end(&mut start)?;
         let Some(id) = Sealer::key_of(&start) else { return Ok((ids, false)) };
@@ -203,8 +206,8 @@ mod tests {
         (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect()
     }
 
-    fn sealed(name: u8, plain: &[u8]) -> (Header, Vec<u8>) {
-        let header = Header { name: [name; 32], length: plain.len() as u64 };
+    fn sealed(name: u8, plain: &[u8]) -> (EncryptedHeader, Vec<u8>) {
+        let header = EncryptedHeader { name: [name; 32], length: plain.len() as u64 };
         let mut bytes = Vec::new();
         seal_stream(&sealer(), MODEL, &header, &mut &*plain, &mut bytes).unwrap();
         assert_eq!(bytes.len() as u64, header.sealed_length());
@@ -212,7 +215,7 @@ mod tests {
     }
 
     fn opened(mut bytes: &[u8]) -> Result<Vec<u8>, StreamError> {
-        let header = Header::read(&mut bytes)?.ok_or(OpenError::NotSealed)?;
+        let header = EncryptedHeader::read(&mut bytes)?.ok_or(CipherError::NotSealed)?;
         let mut plain = Vec::new();
         open_stream(&sealer(), MODEL, &header, &mut bytes, |chunk| {
             plain.extend_from_slice(chunk);
@@ -234,11 +237,13 @@ mod tests {
         let plain = content(3 * CHUNK_BYTES);
         let (header, bytes) = sealed(7, &plain);
         let size = CHUNK_BYTES + OVERHEAD_BYTES;
-        let chunk = |index: usize| bytes[Header::BYTES + index * size..Header::BYTES + (index + 1) * size].to_vec();
-        let start = &bytes[..Header::BYTES];
+        let chunk = |index: usize| {
+            bytes[EncryptedHeader::BYTES + index * size..EncryptedHeader::BYTES + (index + 1) * size].to_vec()
+        };
+        let start = &bytes[..EncryptedHeader::BYTES];
         let (_, other) = sealed(8, &plain);
-        let of_other = other[Header::BYTES..Header::BYTES + size].to_vec();
-        let shorter = Header { length: 2 * CHUNK_BYTES as u64, ..header }.to_bytes();
+        let of_other = other[EncryptedHeader::BYTES..EncryptedHeader::BYTES + size].to_vec();
+        let shorter = EncryptedHeader { length: 2 * CHUNK_BYTES as u64, ..header }.to_bytes();
         for (what, forged) in [
             ("order", [start, &chunk(1), &chunk(0), &chunk(2)].concat()),
             ("twice", [start, &chunk(0), &chunk(0), &chunk(2)].concat()),
@@ -247,27 +252,27 @@ mod tests {
             ("other file", [start, &of_other, &chunk(1), &chunk(2)].concat()),
             ("more", [&bytes, &b"x"[..]].concat()),
             ("less", bytes[..bytes.len() - 1].to_vec()),
-            ("other name", [&other[..Header::BYTES], &bytes[Header::BYTES..]].concat()),
+            ("other name", [&other[..EncryptedHeader::BYTES], &bytes[EncryptedHeader::BYTES..]].concat()),
         ] {
-            assert!(matches!(opened(&forged), Err(StreamError::Open(OpenError::Forged))), "{what}");
+            assert!(matches!(opened(&forged), Err(StreamError::Open(CipherError::Forged))), "{what}");
         }
     }
 
     #[test]
     fn a_part_of_a_chunk_opens_as_such_and_not_as_the_last_one() {
-        let header = Header { name: [7; 32], length: 100 };
+        let header = EncryptedHeader { name: [7; 32], length: 100 };
         let part = seal_chunk(&sealer(), MODEL, &header, 0, b"first").unwrap();
         assert_eq!(*open_chunk(&sealer(), MODEL, &header, 0, &part).unwrap(), *b"first");
-        let shorter = Header { length: 5, ..header };
-        assert_eq!(open_chunk(&sealer(), MODEL, &shorter, 0, &part), Err(OpenError::Forged));
-        assert_eq!(seal_chunk(&Sealer::none(), MODEL, &header, 0, b"first"), Err(OpenError::Unsealable));
+        let shorter = EncryptedHeader { length: 5, ..header };
+        assert_eq!(open_chunk(&sealer(), MODEL, &shorter, 0, &part), Err(CipherError::Forged));
+        assert_eq!(seal_chunk(&Sealer::none(), MODEL, &header, 0, b"first"), Err(CipherError::Unsealable));
     }
 
     #[test]
     fn the_keys_of_all_chunks_are_told() {
         let (header, bytes) = sealed(7, &content(2 * CHUNK_BYTES + 1));
         let both = Sealer::with_keys(&[[2; MASTER_KEY_BYTES], [1; MASTER_KEY_BYTES]]);
-        let mut mixed = bytes[..usize::try_from(Header::offset(1)).unwrap()].to_vec();
+        let mut mixed = bytes[..usize::try_from(EncryptedHeader::offset(1)).unwrap()].to_vec();
         for index in 1..3 {
             let plain = vec![0; header.chunk_length(index)];
             mixed.extend(seal_chunk(&both, MODEL, &header, index, &plain).unwrap());
@@ -283,7 +288,7 @@ mod tests {
                 "a chunk is missing, or a part of it"
             );
         }
-        assert_eq!(ids(&mixed[..Header::BYTES]), (vec![], false));
+        assert_eq!(ids(&mixed[..EncryptedHeader::BYTES]), (vec![], false));
     }
 
     proptest! {
@@ -297,7 +302,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_opened_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let mut file = Header { name: [0; 32], length: u64::MAX }.to_bytes().to_vec();
+            let mut file = EncryptedHeader { name: [0; 32], length: u64::MAX }.to_bytes().to_vec();
             let _ = opened(&bytes);
             file.extend(bytes);
             prop_assert!(opened(&file).is_err());

@@ -12,17 +12,17 @@ fn a_rotation_opens_what_the_old_key_sealed_and_seals_under_the_new_one() {
     assert_eq!(both.open(SealPurpose::Model, ASSOCIATED, &sealed).unwrap(), b"weights");
     let again = both.seal(SealPurpose::Model, ASSOCIATED, b"weights").unwrap();
     assert_eq!(Sealer::key_of(&again), both.current());
-    assert_eq!(old.open(SealPurpose::Model, ASSOCIATED, &again), Err(OpenError::NoKey(both.current().unwrap())));
+    assert_eq!(old.open(SealPurpose::Model, ASSOCIATED, &again), Err(CipherError::NoKey(both.current().unwrap())));
 }
 
 #[test]
 fn what_is_sealed_for_one_place_does_not_open_in_another() {
     let sealer = Sealer::with_keys(&[[1; MASTER_KEY_BYTES]]);
     let bytes = sealer.seal(SealPurpose::AuditKey, ASSOCIATED, b"seed").unwrap();
-    assert_eq!(sealer.open(SealPurpose::AuditKey, b"there", &bytes), Err(OpenError::Forged));
-    assert_eq!(sealer.open(SealPurpose::TagKey, ASSOCIATED, &bytes), Err(OpenError::Forged));
-    assert!(matches!(Sealer::none().open(SealPurpose::AuditKey, ASSOCIATED, &bytes), Err(OpenError::NoKey(_))));
-    assert_eq!(sealer.open(SealPurpose::AuditKey, ASSOCIATED, b"seed"), Err(OpenError::NotSealed));
+    assert_eq!(sealer.open(SealPurpose::AuditKey, b"there", &bytes), Err(CipherError::Forged));
+    assert_eq!(sealer.open(SealPurpose::TagKey, ASSOCIATED, &bytes), Err(CipherError::Forged));
+    assert!(matches!(Sealer::none().open(SealPurpose::AuditKey, ASSOCIATED, &bytes), Err(CipherError::NoKey(_))));
+    assert_eq!(sealer.open(SealPurpose::AuditKey, ASSOCIATED, b"seed"), Err(CipherError::NotSealed));
     assert_eq!(Sealer::none().seal(SealPurpose::AuditKey, ASSOCIATED, b"seed").unwrap(), b"seed");
 }
 
@@ -87,7 +87,7 @@ fn every_clone_sees_a_reload_and_what_was_sealed_before_still_opens() {
     assert_eq!(clone.open(SealPurpose::Model, ASSOCIATED, &bytes).unwrap(), b"weights");
     assert_eq!(clone.current(), Sealer::with_keys(&[[2; MASTER_KEY_BYTES]]).current());
     let fresh = Sealer::load(&config).unwrap();
-    assert!(matches!(fresh.open(SealPurpose::Model, ASSOCIATED, &bytes), Err(OpenError::NoKey(_))));
+    assert!(matches!(fresh.open(SealPurpose::Model, ASSOCIATED, &bytes), Err(CipherError::NoKey(_))));
     key_file(&folder, "key", &[2, 1]);
     assert!(!fresh.reload(&config).unwrap());
     assert_eq!(fresh.open(SealPurpose::Model, ASSOCIATED, &bytes).unwrap(), b"weights");

@@ -40,7 +40,7 @@ const THREADS_MAX: usize = 512;
 
 /// The work of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
+pub enum ThreadWork {
     /// None that is known.
     None,
     /// The job of this number in the lane with this index. An earlier job of the lane may be to blame for an end, and a
@@ -53,7 +53,7 @@ pub enum Work {
 /// A bit that tells a load from a lane.
 const IS_LOAD: u32 = 1 << 31;
 
-impl Work {
+impl ThreadWork {
     /// The words of the work and of its job.
     fn words(self) -> [u32; 2] {
         let number = |number: u64| u32::try_from(number % u64::from(IS_LOAD - 1)).unwrap_or(0) + 1;
@@ -75,20 +75,20 @@ impl Work {
 static REPORT: OnceLock<SharedMemory> = OnceLock::new();
 
 /// The memory of this process, where the handler finds it.
-static MEMORY: OnceLock<Memory> = OnceLock::new();
+static MEMORY: OnceLock<ProcessMemory> = OnceLock::new();
 
 /// The threads whose memory is watched.
-static THREADS: [Watched; THREADS_MAX] = [const { Watched::new() }; THREADS_MAX];
+static THREADS: [WatchedThread; THREADS_MAX] = [const { WatchedThread::new() }; THREADS_MAX];
 
 thread_local! {
     /// The work of this thread as words of the report; 0 is none. Without a destructor, so that a handler may read it.
     static WORK_HERE: Cell<[u32; 2]> = const { Cell::new([0; 2]) };
     /// This thread among those whose memory is watched.
-    static WATCHED_HERE: Cell<Option<&'static Watched>> = const { Cell::new(None) };
+    static WATCHED_HERE: Cell<Option<&'static WatchedThread>> = const { Cell::new(None) };
 }
 
 /// Says what the calling thread does from now on.
-pub fn works_at(work: Work) {
+pub fn works_at(work: ThreadWork) {
     let words = work.words();
     WORK_HERE.set(words);
     if let Some(watched) = WATCHED_HERE.get() {
@@ -97,13 +97,13 @@ pub fn works_at(work: Work) {
 }
 
 /// A thread whose memory is watched.
-struct Watched {
+struct WatchedThread {
     is_taken: AtomicBool,
     work: [AtomicU32; 2],
     blocks: LargeBlocks,
 }
 
-impl Watched {
+impl WatchedThread {
     const fn new() -> Self {
         let work = [const { AtomicU32::new(0) }; 2];
         Self { is_taken: AtomicBool::new(false), work, blocks: LargeBlocks::new() }
@@ -123,22 +123,22 @@ impl Watched {
 
 /// Prepares the calling thread for its crash, until this is dropped: its signal stack is large enough, and its memory is
 /// watched.
-pub struct Prepared {
-    watched: Option<&'static Watched>,
+pub struct CrashGuard {
+    watched: Option<&'static WatchedThread>,
     _stack: Option<sys::SignalStack>,
 }
 
 /// Prepares the calling thread for its crash.
-pub fn prepare() -> Prepared {
-    let take = |watched: &&Watched| !watched.is_taken.swap(true, Ordering::AcqRel);
+pub fn prepare() -> CrashGuard {
+    let take = |watched: &&WatchedThread| !watched.is_taken.swap(true, Ordering::AcqRel);
     let watched = THREADS.iter().find(take);
     WATCHED_HERE.set(watched);
     LargeBlocks::count_here(watched.map(|watched| &watched.blocks));
     // Without memory for it the thread keeps the stack that it has.
-    Prepared { watched, _stack: sys::SignalStack::for_this_thread().ok() }
+    CrashGuard { watched, _stack: sys::SignalStack::for_this_thread().ok() }
 }
 
-impl Drop for Prepared {
+impl Drop for CrashGuard {
     fn drop(&mut self) {
         LargeBlocks::count_here(None);
         WATCHED_HERE.set(None);
@@ -150,14 +150,14 @@ impl Drop for Prepared {
 }
 
 /// The memory of this process.
-struct Memory {
+struct ProcessMemory {
     /// See statm of proc(5).
     statm: File,
     limit_bytes: u64,
     page_bytes: u64,
 }
 
-impl Memory {
+impl ProcessMemory {
     /// The bytes that count against the limit. Runs in a signal handler: it allocates nothing.
     fn used(&self) -> Option<u64> {
         let mut text = [0; 128];
@@ -178,7 +178,7 @@ impl Memory {
     }
 
     /// The thread that holds most of it, or asked for it in vain, if it is more than half.
-    fn user(&self) -> Option<&'static Watched> {
+    fn user(&self) -> Option<&'static WatchedThread> {
         let most = THREADS.iter().max_by_key(|watched| watched.blocks.wanted())?;
         (most.blocks.wanted() > self.limit_bytes / 2).then_some(most)
     }
@@ -196,7 +196,7 @@ pub fn report_to(report: SharedMemory, statm: Option<File>) {
     let limit_bytes = rustix::process::getrlimit(Resource::Data).current.unwrap_or(u64::MAX);
     report.word(LIMIT).store(u32::try_from(limit_bytes >> 20).unwrap_or(u32::MAX), Ordering::Relaxed);
     if let Some(statm) = statm {
-        let _ = MEMORY.set(Memory { statm, limit_bytes, page_bytes: rustix::param::page_size() as u64 });
+        let _ = MEMORY.set(ProcessMemory { statm, limit_bytes, page_bytes: rustix::param::page_size() as u64 });
     }
     if REPORT.set(report).is_ok() {
         sys::handle_crashes(handle);
@@ -205,7 +205,7 @@ pub fn report_to(report: SharedMemory, statm: Option<File>) {
 
 /// True when other work than that of the calling thread holds most of the memory.
 pub fn others_hold_memory() -> bool {
-    MEMORY.get().and_then(Memory::user).is_some_and(|user| user.work() != WORK_HERE.get())
+    MEMORY.get().and_then(ProcessMemory::user).is_some_and(|user| user.work() != WORK_HERE.get())
 }
 
 /// The report of this process.
@@ -225,7 +225,7 @@ extern "C" fn handle(signal: std::ffi::c_int) {
                 let user = memory.user();
                 let has_failed = WATCHED_HERE.get().into_iter().chain(user).any(|watched| watched.blocks.failed() > 0);
                 if has_failed || memory.is_used_up() {
-                    let [user, job] = user.map(Watched::work).unwrap_or_default();
+                    let [user, job] = user.map(WatchedThread::work).unwrap_or_default();
                     report.word(USER).store(user, Ordering::Relaxed);
                     report.word(USER_JOB).store(job, Ordering::Relaxed);
                     report.word(IS_OUT_OF_MEMORY).store(1, Ordering::Relaxed);
@@ -246,7 +246,7 @@ extern "C" fn handle(signal: std::ffi::c_int) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crash {
     /// The work of the thread that crashed, if the child knew it.
-    pub work: Option<Work>,
+    pub work: Option<ThreadWork>,
     /// Set when memory had run out.
     pub out_of_memory: Option<OutOfMemory>,
     /// The limit of memory.
@@ -257,7 +257,7 @@ pub struct Crash {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The work that held most of the memory, if there is one.
-    pub user: Option<Work>,
+    pub user: Option<ThreadWork>,
 }
 
 /// Of the daemon, after the end of the child: its crash, if it had one.
@@ -267,9 +267,9 @@ pub fn crashed(report: &SharedMemory) -> Option<Crash> {
         return None;
     }
     let limit_bytes = u64::from(word(LIMIT)) << 20;
-    let user = Work::of([word(USER), word(USER_JOB)]);
+    let user = ThreadWork::of([word(USER), word(USER_JOB)]);
     let out_of_memory = (word(IS_OUT_OF_MEMORY) != 0).then_some(OutOfMemory { user });
-    Some(Crash { work: Work::of([word(WORK), word(JOB)]), out_of_memory, limit_bytes })
+    Some(Crash { work: ThreadWork::of([word(WORK), word(JOB)]), out_of_memory, limit_bytes })
 }
 
 #[cfg(test)]
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_this_process_is_known_and_used_up_only_near_its_limit() {
-        let memory = |limit_bytes| Memory { statm: open_memory().unwrap(), limit_bytes, page_bytes: 4096 };
+        let memory = |limit_bytes| ProcessMemory { statm: open_memory().unwrap(), limit_bytes, page_bytes: 4096 };
         let used = memory(0).used().unwrap();
         assert!(used > 0);
         assert!(memory(used + LEFT_MIN / 2).is_used_up());
@@ -291,28 +291,28 @@ mod tests {
 
     #[test]
     fn the_work_that_holds_most_of_the_memory_is_found_whichever_thread_crashes() {
-        let memory = Memory { statm: open_memory().unwrap(), limit_bytes: 1 << 40, page_bytes: 4096 };
-        let work = Work::Lane { index: 3, job: 7 };
+        let memory = ProcessMemory { statm: open_memory().unwrap(), limit_bytes: 1 << 40, page_bytes: 4096 };
+        let work = ThreadWork::Lane { index: 3, job: 7 };
         let _prepared = prepare();
         works_at(work);
         assert!(memory.user().is_none());
         // The allocation fails, as that of a call that asks for too much.
         assert!(Vec::<u8>::new().try_reserve_exact(1 << 46).is_err());
         std::thread::scope(|scope| {
-            let found = scope.spawn(|| memory.user().map(Watched::work)).join().unwrap();
-            assert_eq!(found.and_then(Work::of), Some(work));
+            let found = scope.spawn(|| memory.user().map(WatchedThread::work)).join().unwrap();
+            assert_eq!(found.and_then(ThreadWork::of), Some(work));
         });
-        works_at(Work::None);
+        works_at(ThreadWork::None);
         assert!(memory.user().is_none());
     }
 
     #[test]
     fn work_is_told_in_two_words() {
-        let jobs = [(0, 0), (63, 1), (1, u32::MAX)].map(|(index, job)| Work::Lane { index, job });
-        for work in jobs.into_iter().chain([Work::Load(0), Work::Load(123_456)]) {
-            assert_eq!(Work::of(work.words()), Some(work));
+        let jobs = [(0, 0), (63, 1), (1, u32::MAX)].map(|(index, job)| ThreadWork::Lane { index, job });
+        for work in jobs.into_iter().chain([ThreadWork::Load(0), ThreadWork::Load(123_456)]) {
+            assert_eq!(ThreadWork::of(work.words()), Some(work));
         }
-        assert_eq!(Work::of(Work::None.words()), None);
-        assert_eq!(Work::of([IS_LOAD, 7]), None);
+        assert_eq!(ThreadWork::of(ThreadWork::None.words()), None);
+        assert_eq!(ThreadWork::of([IS_LOAD, 7]), None);
     }
 }

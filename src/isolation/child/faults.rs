@@ -10,12 +10,12 @@ use bytes::Bytes;
 use ledge_base::sys;
 use ledge_engine::backend::PortNames;
 use ledge_engine::files::{ExternalFile, FileFacts};
-use ledge_sandbox::Seal;
+use ledge_sandbox::Sandbox;
 use ledge_sandbox::probe::{self as sandbox_probe, Targets};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::Signal;
 
-use crate::lane::{Lane, LaneError};
+use crate::job_channel::{JobChannel, LaneError};
 use crate::wire::Setup;
 
 /// The bytes at the begin of an input that ask for a fault; the next one says which.
@@ -31,7 +31,7 @@ const LENGTH_BYTES: usize = 4;
 static TARGETS: Mutex<Option<Targets>> = Mutex::new(None);
 
 /// Prepares the probe of the seal.
-pub fn before_the_seal(setup: &Setup, seal: &Seal) {
+pub fn before_the_seal(setup: &Setup, seal: &Sandbox) {
     let Ok(unconnected) = socket(AddressFamily::UNIX, SocketType::STREAM, None) else { return };
     let folder = |folders: &[PathBuf]| folders.first().cloned().unwrap_or_default();
     *TARGETS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Targets {
@@ -115,7 +115,7 @@ fn crash_elsewhere(block_bytes: usize) {
 
 /// A way to go wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     Segv,
     Fpe,
     Abort,
@@ -142,7 +142,7 @@ pub enum Fault {
     Probe(Vec<u8>),
 }
 
-impl Fault {
+impl InjectedFault {
     /// The fault that an input asks for.
     pub fn wanted<'b>(mut inputs: impl Iterator<Item = &'b Bytes>) -> Option<Self> {
         let (kind, rest) = inputs.find_map(|input| {
@@ -195,7 +195,7 @@ impl Fault {
     }
 
     /// Goes wrong. Returns where that leaves the process alive.
-    pub fn happen(self, lane: &Lane, number: u32) -> Result<(), LaneError> {
+    pub fn happen(self, lane: &JobChannel, number: u32) -> Result<(), LaneError> {
         match self {
             Self::Probe(name) => {
                 probe(&name);
@@ -237,8 +237,8 @@ impl Fault {
 pub fn read(file: &[u8]) -> Option<FileFacts> {
     let asked = file.get(file.len().checked_sub(MAGIC.len() + 1)?..)?;
     assert!(asked.strip_prefix(MAGIC) != Some(b"x"), "as the file asks for");
-    match Fault::wanted([&Bytes::copy_from_slice(asked)].into_iter())? {
-        Fault::Nonsense => {
+    match InjectedFault::wanted([&Bytes::copy_from_slice(asked)].into_iter())? {
+        InjectedFault::Nonsense => {
             let port_names = Some(PortNames { inputs: Vec::new(), outputs: Vec::new() });
             let external = vec![ExternalFile { path: "../outside.bin".into(), bytes: 1 }];
             Some(FileFacts { external, port_names, ..FileFacts::default() })

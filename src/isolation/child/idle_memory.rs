@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ledge_base::sys;
 use ledge_base::telemetry::process;
 
-use crate::lane;
+use crate::job_channel;
 
 /// The time without a run after which a model releases memory, and the interval in which models are looked at.
 const IDLE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ impl IdleMemory {
     /// A model has run.
     pub fn ran(&self) {
         if self.0.load(Ordering::Relaxed) == ASLEEP && self.0.swap(AWAKE, Ordering::AcqRel) == ASLEEP {
-            lane::wake(&self.0);
+            job_channel::wake(&self.0);
         }
     }
 
@@ -47,7 +47,7 @@ impl IdleMemory {
         let (mut least, mut returned) = (0, 0);
         loop {
             while self.0.load(Ordering::Acquire) == ASLEEP {
-                lane::sleep(&self.0, ASLEEP, None);
+                job_channel::sleep(&self.0, ASLEEP, None);
             }
             std::thread::sleep(IDLE);
             // A run from here on wakes the thread again.

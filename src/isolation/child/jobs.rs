@@ -8,26 +8,26 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{self, Backend, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{
-    self, FinishedWork, Work as PipelineWork, WorkError, WorkHead, WorkInput, WorkTimes,
+    self, FinishedWork, PipelineRun as PipelineWork, WorkError, WorkHead, WorkInput, WorkTimes,
 };
 
-use super::crash::{self, Work};
+use super::crash::{self, ThreadWork};
 use super::models::Models;
-use super::running::Running;
+use super::running::RunningJobs;
 use super::threads::{EndOnPanic, complain};
-use crate::lane::{Lane, LaneError, Place, Writer};
+use crate::job_channel::{AreaWriter, ByteRange, JobChannel, LaneError};
 use crate::wire::{AnswerHead, JobHead, ModelId, RunHead, TensorHead};
 
 /// Runs the jobs of the lane `index`, on `core` of `all`, for as long as the daemon gives correct ones.
-pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Models, running: &Running) {
+pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models: &Models, running: &RunningJobs) {
     let _end = EndOnPanic;
     let is_pinned = cores::pin(&[core]).is_ok();
     lane.serve_on(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
     let (mut last, mut used) = (0, 0);
     loop {
         last = lane.next(last);
-        crash::works_at(Work::Lane { index, job: last });
-        let job = Job { lane, number: last, index, core: is_pinned.then_some(core), all, models, running };
+        crash::works_at(ThreadWork::Lane { index, job: last });
+        let job = ChildJob { lane, number: last, index, core: is_pinned.then_some(core), all, models, running };
         match job.answer(used) {
             Ok(now) => used = now,
             Err(error) => {
@@ -39,18 +39,18 @@ pub fn serve(lane: &Lane, index: usize, core: usize, all: &[usize], models: &Mod
     }
 }
 
-struct Job<'l> {
-    lane: &'l Lane,
+struct ChildJob<'l> {
+    lane: &'l JobChannel,
     number: u32,
     index: usize,
     /// The core to which this thread is pinned.
     core: Option<usize>,
     all: &'l [usize],
     models: &'l Models,
-    running: &'l Running,
+    running: &'l RunningJobs,
 }
 
-impl Job<'_> {
+impl ChildJob<'_> {
     /// Does the job. `used` bytes of the area belong to the answers before it, unless it is the first of its hand-over.
     /// Returns the bytes that are in use afterwards.
     fn answer(&self, used: usize) -> Result<usize, LaneError> {
@@ -122,7 +122,7 @@ impl Job<'_> {
         Tensor::new(datatype, shape, bytes).map_err(|_| LaneError::Head)
     }
 
-    fn input(&self, head: WorkHead, places: Vec<Place>) -> Result<WorkInput, LaneError> {
+    fn input(&self, head: WorkHead, places: Vec<ByteRange>) -> Result<WorkInput, LaneError> {
         // The state of a step stays after it, and must not be in memory that the next job uses.
         let is_kept = matches!(head, WorkHead::Step { .. });
         let own = |bytes: Bytes| {
@@ -130,7 +130,7 @@ impl Job<'_> {
                 return bytes;
             }
             // The daemon has counted it already.
-            self.models.account().take_anyway(bytes.len()).keep(Bytes::copy_from_slice(&bytes))
+            self.models.account().force_reserve(bytes.len()).attach(Bytes::copy_from_slice(&bytes))
         };
         let bytes =
             places.into_iter().map(|place| self.lane.job_bytes(place).map(own)).collect::<Result<Vec<_>, _>>()?;
@@ -165,14 +165,14 @@ impl Job<'_> {
     /// Goes wrong, if an input asks for that.
     #[cfg(feature = "fault-injection")]
     fn fault<'b>(&self, inputs: impl Iterator<Item = &'b Bytes>) -> Result<(), LaneError> {
-        match super::faults::Fault::wanted(inputs) {
+        match super::faults::InjectedFault::wanted(inputs) {
             Some(fault) => fault.happen(self.lane, self.number),
             None => Ok(()),
         }
     }
 }
 
-fn written(run: &RunResult, area: &mut Writer<'_>) -> Result<RunHead, RunError> {
+fn written(run: &RunResult, area: &mut AreaWriter<'_>) -> Result<RunHead, RunError> {
     let write = |tensor: &Tensor| {
         TensorHead::write(tensor, area).map_err(|error| {
             let name = format!("of {} {:?}", tensor.datatype(), tensor.shape());

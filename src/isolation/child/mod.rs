@@ -19,19 +19,19 @@ use std::sync::Arc;
 use ledge_base::sys;
 use ledge_engine::backend::Runtime;
 use ledge_engine::{Runtimes, cores};
-use ledge_sandbox::{BACKGROUND_NICENESS, Limits, Seal};
+use ledge_sandbox::{BACKGROUND_NICENESS, Sandbox, SandboxLimits};
 use ledge_service::limited_process::{self, FIRST_WITHOUT_MEMORY, TRIAL_NICENESS};
 use rustix::process::{Signal, setpriority_process};
 
-use self::crash::Work;
+use self::crash::ThreadWork;
 use self::models::Models;
-use self::running::Running;
+use self::running::RunningJobs;
 use crate::channel::{self, MESSAGE_BYTES_MAX};
 use crate::heartbeat;
-use crate::lane::Lane;
+use crate::job_channel::JobChannel;
 use crate::shared_memory::SharedMemory;
-use crate::stage::COMPILED_BYTES_MAX;
-use crate::wire::{Done, Order, Setup};
+use crate::staged_files::COMPILED_BYTES_MAX;
+use crate::wire::{ChildMessage, ChildOrder, Setup};
 use threads::{EndOnPanic, complain};
 
 /// The most open files: libraries, and files of models that are mapped.
@@ -72,18 +72,18 @@ pub fn run() -> Result<(), ChildError> {
     faults::before_the_seal(&setup, &seal);
     let statm = crash::open_memory().ok();
     let seal = seal.apply();
-    channel::send(&socket, &Done::Sealed(seal)).map_err(ChildError::Socket)?;
+    channel::send(&socket, &ChildMessage::Sealed(seal)).map_err(ChildError::Socket)?;
     let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
     crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?, statm);
     let _prepared = crash::prepare();
     let mut lanes = Vec::with_capacity(setup.lanes.len());
     for _ in &setup.lanes {
         let file = channel::receive_file(&socket).map_err(ChildError::Socket)?;
-        lanes.push(Lane::new(SharedMemory::map(&file, Lane::LENGTH).map_err(ChildError::Memory)?));
+        lanes.push(JobChannel::new(SharedMemory::map(&file, JobChannel::LENGTH).map_err(ChildError::Memory)?));
     }
 
     let models = Arc::new(Models::new(runtimes, setup.content_bytes));
-    let running = Arc::new(Running::new(lanes.len()));
+    let running = Arc::new(RunningJobs::new(lanes.len()));
     let cores: Vec<usize> = setup.lanes.iter().map(|place| place.core).collect();
     for (index, (lane, place)) in lanes.into_iter().zip(setup.lanes.clone()).enumerate() {
         let (models, running, cores) = (models.clone(), running.clone(), cores.clone());
@@ -127,17 +127,17 @@ fn yield_to_others(setup: &Setup) {
 }
 
 /// The seal of this process: it reads the runtimes and the files of models, and writes compiled models.
-fn seal(setup: &Setup, runtimes: &Runtimes) -> Seal {
+fn seal(setup: &Setup, runtimes: &Runtimes) -> Sandbox {
     // The threads of the background need none of a runtime's own besides those of the foreground.
     let foreground = setup.lanes.iter().filter(|place| !place.is_background).count();
     let folders = std::iter::once(&setup.runtimes).chain(setup.own_folders.values()).chain(&setup.readable).cloned();
     // A library may be a link: what it needs is beside the file.
     let beside = |runtime| Some(runtimes.library(runtime).ok()?.canonicalize().ok()?.parent()?.to_owned());
-    Seal {
+    Sandbox {
         readable: folders.chain(Runtime::ALL.into_iter().filter_map(beside)).collect(),
         writable: setup.writable.clone(),
         system_files: true,
-        limits: Limits {
+        limits: SandboxLimits {
             data_bytes: setup.memory_bytes.unwrap_or(u64::MAX),
             open_files: OPEN_FILES_MAX,
             file_bytes: COMPILED_BYTES_MAX,
@@ -152,40 +152,42 @@ fn own_input() -> io::Result<OwnedFd> {
 }
 
 /// Obeys orders until the daemon hangs up.
-fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &Running) {
-    while let Ok(Some(order)) = channel::receive::<Order>(socket, MESSAGE_BYTES_MAX) {
+fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &RunningJobs) {
+    while let Ok(Some(order)) = channel::receive::<ChildOrder>(socket, MESSAGE_BYTES_MAX) {
         let own = models.clone();
         let obeyed = match order {
-            Order::Open(number, runtime) => {
-                in_background(number, socket, move || Done::Opened(number, own.version(runtime)))
+            ChildOrder::Open(number, runtime) => {
+                in_background(number, socket, move || ChildMessage::Opened(number, own.version(runtime)))
             }
-            Order::Load(order) => in_background(order.model, socket, move || {
+            ChildOrder::Load(order) => in_background(order.model, socket, move || {
                 // The runtime's own threads inherit the cores of the thread that loads.
                 let _ = cores::pin(&order.cores);
-                Done::Loaded(order.model, own.load(&order))
+                ChildMessage::Loaded(order.model, own.load(&order))
             }),
-            Order::Bind(id, setup) => in_background(id, socket, move || Done::Bound(id, own.bind(id, &setup))),
-            Order::Unload(model) => {
+            ChildOrder::Bind(id, setup) => {
+                in_background(id, socket, move || ChildMessage::Bound(id, own.bind(id, &setup)))
+            }
+            ChildOrder::Unload(model) => {
                 models.remove(model);
                 sys::return_free_memory();
                 Ok(())
             }
-            Order::Unbind(pipeline) => {
+            ChildOrder::Unbind(pipeline) => {
                 models.unbind(pipeline);
                 Ok(())
             }
-            Order::ReleaseLease(pipeline, lease) => {
+            ChildOrder::ReleaseLease(pipeline, lease) => {
                 if let Some(pipeline) = models.pipeline(pipeline) {
                     pipeline.release(lease);
                 }
                 Ok(())
             }
-            Order::Cancel { lane, job } => {
+            ChildOrder::Cancel { lane, job } => {
                 running.cancel(lane, job);
                 Ok(())
             }
-            Order::Read(number, format) => channel::receive_file(socket).and_then(|file| {
-                in_background(number, socket, move || Done::Read(number, reading::read(format, &file.into())))
+            ChildOrder::Read(number, format) => channel::receive_file(socket).and_then(|file| {
+                in_background(number, socket, move || ChildMessage::Read(number, reading::read(format, &file.into())))
             }),
         };
         if let Err(error) = obeyed {
@@ -199,13 +201,13 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &Running) {
 fn in_background(
     number: u64,
     socket: &Arc<UnixStream>,
-    work: impl FnOnce() -> Done + Send + 'static,
+    work: impl FnOnce() -> ChildMessage + Send + 'static,
 ) -> io::Result<()> {
     let socket = socket.clone();
     let work = move || {
         let _end = EndOnPanic;
         let _prepared = crash::prepare();
-        crash::works_at(Work::Load(number));
+        crash::works_at(ThreadWork::Load(number));
         // When the daemon hung up, the main thread ends the process.
         let _ = channel::send(&socket, &work());
     };

@@ -21,7 +21,7 @@ use crate::wire::{LoadOrder, LoadedFacts, ModelId, PipelineId};
 /// The models of this process.
 pub struct Models {
     runtimes: Runtimes,
-    loaded: Mutex<HashMap<ModelId, Model>>,
+    loaded: Mutex<HashMap<ModelId, ChildModel>>,
     pipelines: Mutex<HashMap<PipelineId, Arc<dyn Pipeline>>>,
     /// Pays for what is made of the content of calls.
     content: MemoryBudget,
@@ -30,7 +30,7 @@ pub struct Models {
 
 /// One model; clones share it.
 #[derive(Clone)]
-pub struct Model {
+pub struct ChildModel {
     pub backend: Arc<Mutex<Box<dyn Backend>>>,
     /// Cancels its run, where its runtime can.
     pub canceller: Option<Arc<dyn CancelRun>>,
@@ -40,7 +40,7 @@ pub struct Model {
     last_run: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Model {
+impl ChildModel {
     fn last_run(&self) -> MutexGuard<'_, Option<Instant>> {
         // Nothing panics under this lock.
         self.last_run.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,18 +99,18 @@ impl Models {
         self.pipelines().get(&id).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ModelId, Model>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ModelId, ChildModel>> {
         // Nothing panics under this lock.
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The model of this number.
-    pub fn get(&self, model: ModelId) -> Option<Model> {
+    pub fn get(&self, model: ModelId) -> Option<ChildModel> {
         self.lock().get(&model).cloned()
     }
 
     /// Notes the end of a run.
-    pub fn ran(&self, model: &Model) {
+    pub fn ran(&self, model: &ChildModel) {
         *model.last_run() = Some(Instant::now());
         self.idle_memory.ran();
     }
@@ -122,7 +122,7 @@ impl Models {
 
     /// Releases what runs have left in models that have not run since then.
     fn release_memory(&self, idle_since: Instant) -> Released {
-        let models: Vec<Model> = self.lock().values().cloned().collect();
+        let models: Vec<ChildModel> = self.lock().values().cloned().collect();
         let mut released = Released { any: false, all: true };
         for model in models {
             let last_run = *model.last_run();
@@ -164,7 +164,7 @@ impl Models {
         let bytes = process::resident_bytes().saturating_sub(before);
         let canceller = backend.canceller();
         let (backend, cores) = (Arc::new(Mutex::new(backend)), order.cores.as_slice().into());
-        let model = Model { backend, canceller, cores, last_run: Arc::default() };
+        let model = ChildModel { backend, canceller, cores, last_run: Arc::default() };
         self.ran(&model);
         self.lock().insert(order.model, model);
         Ok(LoadedFacts { signature, bytes, missed_cache })

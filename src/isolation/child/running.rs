@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ledge_engine::backend::CancelRun;
 
 /// The run of each lane.
-pub struct Running(Vec<Mutex<Option<Run>>>);
+pub struct RunningJobs(Vec<Mutex<Option<CancellableRun>>>);
 
-struct Run {
+struct CancellableRun {
     job: u32,
     canceller: Arc<dyn CancelRun>,
     is_cancelled: bool,
 }
 
-impl Running {
+impl RunningJobs {
     /// No runs, of so many lanes.
     pub fn new(lanes: usize) -> Self {
         Self((0..lanes).map(|_| Mutex::default()).collect())
@@ -22,14 +22,14 @@ impl Running {
     /// Notes that a lane runs a job, which can be cancelled until [`Self::end`].
     pub fn begin(&self, lane: usize, job: u32, canceller: Option<Arc<dyn CancelRun>>) {
         if let Some(mut run) = self.lock(lane) {
-            *run = canceller.map(|canceller| Run { job, canceller, is_cancelled: false });
+            *run = canceller.map(|canceller| CancellableRun { job, canceller, is_cancelled: false });
         }
     }
 
     /// Notes that the run of a lane has ended.
     pub fn end(&self, lane: usize) {
         if let Some(mut run) = self.lock(lane)
-            && let Some(Run { canceller, is_cancelled: true, .. }) = run.take()
+            && let Some(CancellableRun { canceller, is_cancelled: true, .. }) = run.take()
         {
             canceller.reset();
         }
@@ -45,7 +45,7 @@ impl Running {
         }
     }
 
-    fn lock(&self, lane: usize) -> Option<MutexGuard<'_, Option<Run>>> {
+    fn lock(&self, lane: usize) -> Option<MutexGuard<'_, Option<CancellableRun>>> {
         // Nothing panics under this lock.
         Some(self.0.get(lane)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -59,9 +59,9 @@ mod tests {
 
     /// Counts what it was told: cancelled and reset.
     #[derive(Default)]
-    struct Counted(AtomicUsize, AtomicUsize);
+    struct CountingCanceller(AtomicUsize, AtomicUsize);
 
-    impl CancelRun for Counted {
+    impl CancelRun for CountingCanceller {
         fn cancel(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn cancel_reaches_only_the_run_of_its_job() {
-        let (running, counted) = (Running::new(2), Arc::<Counted>::default());
+        let (running, counted) = (RunningJobs::new(2), Arc::<CountingCanceller>::default());
         let cancelled = |lane, job| {
             running.cancel(lane, job);
             counted.0.load(Ordering::Relaxed)

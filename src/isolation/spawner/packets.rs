@@ -40,7 +40,7 @@ impl Verb {
 
 /// An order of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Request {
+pub enum ForkRequest {
     /// Start the program that is the first file, with the others as standard input, output and error.
     Start { number: u64, verb: Verb },
     /// End every child. The daemon has a new program, which knows none of them.
@@ -49,7 +49,7 @@ pub enum Request {
 
 /// A report of the spawner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Report {
+pub enum ForkReport {
     /// The file is the pidfd of the child.
     Started {
         number: u64,
@@ -122,23 +122,23 @@ mod tests {
     fn packets_stay_apart_and_bring_their_files() {
         let (own, other) = pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
-        send(&own, &Request::Start { number: 1, verb: Verb::Trial }, &[read.as_fd(), write.as_fd()]).unwrap();
-        send(&own, &Request::Reset, &[]).unwrap();
+        send(&own, &ForkRequest::Start { number: 1, verb: Verb::Trial }, &[read.as_fd(), write.as_fd()]).unwrap();
+        send(&own, &ForkRequest::Reset, &[]).unwrap();
         drop(own);
-        let (first, files) = receive::<Request>(&other).unwrap().unwrap();
-        assert_eq!((first, files.len()), (Request::Start { number: 1, verb: Verb::Trial }, 2));
+        let (first, files) = receive::<ForkRequest>(&other).unwrap().unwrap();
+        assert_eq!((first, files.len()), (ForkRequest::Start { number: 1, verb: Verb::Trial }, 2));
         rustix::io::write(&files[1], b"x").unwrap();
         let mut byte = [0];
         rustix::io::read(&read, &mut byte).unwrap();
         assert_eq!(byte, *b"x");
-        assert_eq!(receive::<Request>(&other).unwrap().unwrap().0, Request::Reset);
-        assert!(receive::<Request>(&other).unwrap().is_none());
+        assert_eq!(receive::<ForkRequest>(&other).unwrap().unwrap().0, ForkRequest::Reset);
+        assert!(receive::<ForkRequest>(&other).unwrap().is_none());
     }
 
     #[test]
     fn a_packet_that_is_none_is_an_error() {
         let (own, other) = pair().unwrap();
         rustix::io::write(&own, &[200]).unwrap();
-        assert_eq!(receive::<Request>(&other).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(receive::<ForkRequest>(&other).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions};
 
-use super::packets::{self, Report, Request, Verb};
+use super::packets::{self, ForkReport, ForkRequest, Verb};
 use crate::starter;
 
 /// The variable by which a child of the spawner learns the process id of its parent.
@@ -85,29 +85,29 @@ fn obey(socket: &OwnedFd, signals: &OwnedFd, children: &mut Vec<Started>) -> Res
         let is_asked = wait(socket, signals, children).map_err(SpawnerError::Wait)?;
         // Every send fails only when the daemon has ended, and then the next receive reports it.
         for (number, status) in reap(children) {
-            let _ = packets::send(socket, &Report::Ended { number, status }, &[]);
+            let _ = packets::send(socket, &ForkReport::Ended { number, status }, &[]);
         }
         for number in children.iter().filter(|child| child.was_stopped()).map(|child| child.number) {
-            let _ = packets::send(socket, &Report::Stopped { number }, &[]);
+            let _ = packets::send(socket, &ForkReport::Stopped { number }, &[]);
         }
         if !is_asked {
             continue;
         }
         match packets::receive(socket) {
-            Ok(Some((Request::Start { number, verb }, files))) => match start(number, verb, files) {
+            Ok(Some((ForkRequest::Start { number, verb }, files))) => match start(number, verb, files) {
                 Ok(started) => {
-                    let report = Report::Started { number, pid: started.process.id() };
+                    let report = ForkReport::Started { number, pid: started.process.id() };
                     let _ = packets::send(socket, &report, &[started.pidfd.as_fd()]);
                     children.push(started);
                 }
                 Err(error) => {
-                    let report = Report::NotStarted { number, error: error.to_string() };
+                    let report = ForkReport::NotStarted { number, error: error.to_string() };
                     let _ = packets::send(socket, &report, &[]);
                 }
             },
-            Ok(Some((Request::Reset, _))) => {
+            Ok(Some((ForkRequest::Reset, _))) => {
                 end(children);
-                let _ = packets::send(socket, &Report::Reset, &[]);
+                let _ = packets::send(socket, &ForkReport::Reset, &[]);
             }
             Ok(None) => return Ok(()),
             // It ended with reports unread.

@@ -6,7 +6,7 @@ use super::*;
 
 /// A spawner on a thread of this process, whose children are another program. They end with it.
 struct TestSpawner {
-    spawner: Option<Spawner>,
+    spawner: Option<ForkServer>,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -18,10 +18,10 @@ impl TestSpawner {
         let program = rustix::fs::open(Path::new(program), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         // There is no process to wait for.
         let counted = CountedProcess::with_files(std::process::id(), None);
-        let shared = Arc::new(Shared::new(socket, rustix::process::getpid(), program, None, counted));
+        let shared = Arc::new(ForkServerShared::new(socket, rustix::process::getpid(), program, None, counted));
         let reader = shared.clone();
         std::thread::spawn(move || reader.read());
-        let spawner = Spawner { handle: Arc::new(Handle { shared }) };
+        let spawner = ForkServer { handle: Arc::new(ForkServerHandle { shared }) };
         Self { spawner: Some(spawner), serving: Some(serving) }
     }
 
@@ -35,9 +35,9 @@ impl TestSpawner {
 }
 
 impl std::ops::Deref for TestSpawner {
-    type Target = Spawner;
+    type Target = ForkServer;
 
-    fn deref(&self) -> &Spawner {
+    fn deref(&self) -> &ForkServer {
         self.spawner.as_ref().unwrap()
     }
 }
@@ -123,7 +123,7 @@ fn children_end_with_the_last_handle() {
 fn a_reset_ends_the_children_of_the_former_program() {
     let spawner = TestSpawner::new("/usr/bin/yes");
     let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
-    packets::send(&spawner.handle.shared.socket, &Request::Reset, &[]).unwrap();
+    packets::send(&spawner.handle.shared.socket, &ForkRequest::Reset, &[]).unwrap();
     let mut ended = [rustix::event::PollFd::new(&child.pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut ended, None).unwrap();
     assert!(spawner.spawn(Verb::Runtime, &input(), &nowhere()).is_ok(), "it starts others");

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::secret::SecretFile;
-use ledge_base::toml_check::{Problem, empty_if_none, from_text, in_range, none_if_empty};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The certificate that this box shows over `https://`, and the certificates of callers.
@@ -61,21 +61,21 @@ impl TlsConfig {
 
     /// The mistake of having no certificate, for addresses of the key `listen` that are served with TLS, with the key within
     /// `[http]`.
-    pub fn missing_certificate(&self, listen: &str) -> Option<Problem> {
+    pub fn missing_certificate(&self, listen: &str) -> Option<ValueProblem> {
         let is_missing = self.certificate_file.is_none() && self.key_file.is_none() && !self.self_signed;
         is_missing.then(|| {
             let problem = format!(
                 "is not set, and {listen} has an https:// address: set it and http.tls.key_file, or for first tests \
                  http.tls.self_signed = true"
             );
-            Problem::new("tls.certificate_file", problem)
+            ValueProblem::new("tls.certificate_file", problem)
         })
     }
 
     /// The other mistakes in a section whose values are well-formed, with keys within `[http]`.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
-        let mut wrong = |key: &str, problem: &str| problems.push(Problem::new(key, problem));
+        let mut wrong = |key: &str, problem: &str| problems.push(ValueProblem::new(key, problem));
         match (&self.certificate_file, &self.key_file) {
             (Some(_), None) => wrong("tls.certificate_file", "needs its key: set http.tls.key_file"),
             (None, Some(_)) => {

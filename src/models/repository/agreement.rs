@@ -30,12 +30,12 @@ impl ComparedOutput<'_> {
 }
 
 /// An answer of a version: its outputs by their names.
-pub type Answer<'a> = (&'a LoadedModel, &'a [(String, Tensor)]);
+pub type VersionAnswer<'a> = (&'a LoadedModel, &'a [(String, Tensor)]);
 
 /// Returns true when two versions gave answers to one request that agree: the same objects, else as [`agree`] says. With
 /// `in_order` the outputs have their places in common, and not their names: those of a pipeline. `reference` names an
 /// output of scores.
-pub fn answers_agree(answers: [Answer<'_>; 2], reference: Option<&str>, in_order: bool, tolerance: f64) -> bool {
+pub fn answers_agree(answers: [VersionAnswer<'_>; 2], reference: Option<&str>, in_order: bool, tolerance: f64) -> bool {
     let [one, other] = answers;
     if let Some((one, other)) = detections(one).zip(detections(other)) {
         return detection::agree(&one, &other);
@@ -44,7 +44,7 @@ pub fn answers_agree(answers: [Answer<'_>; 2], reference: Option<&str>, in_order
 }
 
 /// Returns the tolerance with which two answers agree, for those that are compared by their numbers.
-pub fn difference(answers: [Answer<'_>; 2], reference: Option<&str>, in_order: bool) -> Option<f64> {
+pub fn difference(answers: [VersionAnswer<'_>; 2], reference: Option<&str>, in_order: bool) -> Option<f64> {
     let [one, other] = answers;
     if detections(one).zip(detections(other)).is_some() {
         return None;
@@ -59,7 +59,7 @@ pub fn difference(answers: [Answer<'_>; 2], reference: Option<&str>, in_order: b
 
 /// The outputs of both answers in pairs; `None` when one has no counterpart.
 fn pairs<'a>(
-    [(one, outputs), (other, others)]: [Answer<'a>; 2],
+    [(one, outputs), (other, others)]: [VersionAnswer<'a>; 2],
     reference: Option<&str>,
     in_order: bool,
 ) -> Option<Vec<(ComparedOutput<'a>, ComparedOutput<'a>)>> {
@@ -73,7 +73,7 @@ fn pairs<'a>(
 }
 
 /// The objects in the results of a photograph, for a model that detects some.
-fn detections((model, results): Answer<'_>) -> Option<Vec<Detection>> {
+fn detections((model, results): VersionAnswer<'_>) -> Option<Vec<Detection>> {
     let pipeline = model.pipeline.as_ref()?;
     let named = |name: &&str| results.iter().find(|(result, _)| result == name).map(|(_, tensor)| tensor);
     let results: Option<Vec<_>> = pipeline.results()?.iter().map(named).collect();

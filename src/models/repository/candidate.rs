@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Repository;
 use super::loaded_model::LoadedModel;
-use super::observations::{Observations, Role};
+use super::observations::{ComparedVersion, Observations};
 
 /// The most requests mirrored to one candidate at a time. Each holds its inputs; a request that comes while all are in
 /// progress is not mirrored.
@@ -59,7 +59,7 @@ pub struct Pinned {
 #[derive(Debug)]
 pub struct WatchedCall {
     pub observations: Arc<Observations>,
-    pub role: Role,
+    pub role: ComparedVersion,
     /// The other version on which the request is repeated: the candidate after an answer that is mirrored; the
     /// incumbent after a failure of the candidate, to find the cause.
     pub other: Option<OtherVersion>,
@@ -81,7 +81,7 @@ impl Pinned {
     }
 
     pub(super) fn soaking(model: Arc<LoadedModel>, observations: Arc<Observations>) -> Self {
-        Self { model, watched: Some(WatchedCall { observations, role: Role::Candidate, other: None }) }
+        Self { model, watched: Some(WatchedCall { observations, role: ComparedVersion::Candidate, other: None }) }
     }
 }
 
@@ -101,9 +101,13 @@ impl RunningCandidate {
         };
         let place = self.drawn.fetch_add(1, Ordering::Relaxed);
         let (model, role, other) = match *share {
-            CandidateShare::Shadow(share) => (live, Role::Incumbent, is_in_share(place, share).then(|| other(model))),
-            CandidateShare::Canary(share) if is_in_share(place, share) => (model, Role::Candidate, Some(other(live))),
-            CandidateShare::Canary(_) => (live, Role::Incumbent, None),
+            CandidateShare::Shadow(share) => {
+                (live, ComparedVersion::Incumbent, is_in_share(place, share).then(|| other(model)))
+            }
+            CandidateShare::Canary(share) if is_in_share(place, share) => {
+                (model, ComparedVersion::Candidate, Some(other(live)))
+            }
+            CandidateShare::Canary(_) => (live, ComparedVersion::Incumbent, None),
         };
         let watched = WatchedCall { observations: observations.clone(), role, other };
         Pinned { model: model.clone(), watched: Some(watched) }

@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, RunResult};
-use ledge_engine::pipeline::chain::{Chain, ChainError, Lease, RunSteps, Step};
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::chain::{Chain, ChainError, ChainStep, Lease, RunSteps};
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::work::WorkInput;
@@ -22,7 +22,7 @@ use crate::scheduling::terms::Terms;
 pub(super) async fn run(
     model: &LoadedModel,
     (pipeline, chain): (&Arc<dyn Pipeline>, &dyn Chain),
-    content: Content,
+    content: CallContent,
     limits: DecodeLimits,
     account: Account,
     terms: Terms,
@@ -71,7 +71,7 @@ impl ChainCall<'_> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn run_step(&self, name: &'static str, step: Step) -> Result<Vec<Tensor>, InferError> {
+    async fn run_step(&self, name: &'static str, step: ChainStep) -> Result<Vec<Tensor>, InferError> {
         let instances =
             self.model.part(name).ok_or_else(|| InferError::Unavailable { reason: format!("no {name}") })?;
         let (pipeline, account) = (self.pipeline.clone(), self.account.clone());
@@ -89,7 +89,7 @@ impl RunSteps for ChainCall<'_> {
         Lease::new(self.pipeline.clone())
     }
 
-    fn run(&self, model: &'static str, step: Step) -> BoxFuture<'_, Result<Vec<Tensor>, ChainError>> {
+    fn run(&self, model: &'static str, step: ChainStep) -> BoxFuture<'_, Result<Vec<Tensor>, ChainError>> {
         Box::pin(async move { self.run_step(model, step).await.map_err(chain_error) })
     }
 

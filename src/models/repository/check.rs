@@ -12,13 +12,13 @@ use ledge_isolation::Isolation;
 use ledge_part::check::Check;
 
 use super::Repository;
-use super::folder::{self, FolderError};
+use super::folder::{self, ModelFolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
 use super::loading::{self, Predecessor, VersionError, VersionSource};
 use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
-use super::profile::{Choice, Profiles};
+use super::profile::{ProfileChoice, Profiles};
 use super::reader::ModelReader;
-use super::sources::Sources;
+use super::sources::ModelFolders;
 use crate::scheduling::batcher::BatchPolicy;
 
 /// Result of trying one version in one runtime.
@@ -43,12 +43,12 @@ pub struct TrialLoad {
 
 impl Repository {
     /// The folders that models come from.
-    pub fn sources(&self) -> &Sources {
+    pub fn sources(&self) -> &ModelFolders {
         &self.shared.sources
     }
 
     /// The models on disk, whether loaded or not.
-    pub fn names_on_disk(&self) -> Result<Vec<ModelName>, FolderError> {
+    pub fn names_on_disk(&self) -> Result<Vec<ModelName>, ModelFolderError> {
         Ok(self.shared.sources.models()?.0)
     }
 
@@ -62,13 +62,13 @@ impl Repository {
     }
 
     /// The versions of a model on disk that its config selects.
-    pub fn selected_on_disk(&self, name: &ModelName) -> Result<Vec<ModelVersion>, FolderError> {
+    pub fn selected_on_disk(&self, name: &ModelName) -> Result<Vec<ModelVersion>, ModelFolderError> {
         let path = self.shared.sources.folder(name);
         folder::selected_versions(&path, &folder::model_config(&path)?.0)
     }
 
     /// The model config and the versions on disk of one model.
-    pub fn on_disk(&self, name: &ModelName) -> Result<(ModelConfig, Vec<ModelVersion>), FolderError> {
+    pub fn on_disk(&self, name: &ModelName) -> Result<(ModelConfig, Vec<ModelVersion>), ModelFolderError> {
         let path = self.shared.sources.folder(name);
         Ok((folder::model_config(&path)?.0, folder::versions(&path)?.0))
     }
@@ -78,7 +78,7 @@ impl Repository {
         &self,
         name: &ModelName,
         version: ModelVersion,
-        choice: Choice,
+        choice: ProfileChoice,
     ) -> Result<Arc<LoadedModel>, String> {
         let (config, _) = self.on_disk(name).map_err(|error| error.to_string())?;
         let path = self.shared.sources.folder(name);
@@ -177,7 +177,11 @@ impl Repository {
     }
 
     /// The names of the inputs of one version, where its file shows them without a runtime.
-    pub fn input_names(&self, name: &ModelName, version: ModelVersion) -> Result<Option<Vec<String>>, FolderError> {
+    pub fn input_names(
+        &self,
+        name: &ModelName,
+        version: ModelVersion,
+    ) -> Result<Option<Vec<String>>, ModelFolderError> {
         let folder = self.shared.sources.folder(name).join(version.to_string());
         folder::input_names(&folder, &self.reader(name, version))
     }
@@ -188,7 +192,7 @@ impl Repository {
     }
 
     /// The digest of one version's files, which names its profile, and the runtimes that may run it.
-    pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), FolderError> {
+    pub fn tunable(&self, name: &ModelName, version: ModelVersion) -> Result<(String, Vec<Runtime>), ModelFolderError> {
         let (config, _) = self.on_disk(name)?;
         let path = self.shared.sources.folder(name).join(version.to_string());
         let folder = folder::version(&path, config.chain_models(), self.reader(name, version))?;
@@ -206,7 +210,7 @@ impl Repository {
     }
 
     /// Tries every version that the model's policy selects in every runtime that its config allows.
-    pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<RuntimeTrial>, FolderError> {
+    pub async fn try_runtimes(&self, name: &ModelName) -> Result<Vec<RuntimeTrial>, ModelFolderError> {
         let path = self.shared.sources.folder(name);
         let (config, _) = folder::model_config(&path)?;
         let mut trials = Vec::new();

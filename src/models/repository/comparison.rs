@@ -12,7 +12,7 @@ use ledge_base::tensor::Tensor;
 use super::loaded_model::LoadedModel;
 use super::loading::{Predecessor, VersionError, VersionSource};
 use super::pace::{SampleInput, run_sample};
-use super::{FolderError, Repository, agreement, folder, golden};
+use super::{ModelFolderError, Repository, agreement, folder, golden};
 
 /// The proposed tolerance, in medians of the differences: 99 of 100 normally distributed ones are within it, and it does not
 /// grow with a fifth of wrong answers among them.
@@ -65,8 +65,8 @@ pub enum ComparisonError {
     Failed { model: ModelName, other: ModelName, input: String, reason: String },
 }
 
-impl From<(&ModelName, FolderError)> for ComparisonError {
-    fn from((model, error): (&ModelName, FolderError)) -> Self {
+impl From<(&ModelName, ModelFolderError)> for ComparisonError {
+    fn from((model, error): (&ModelName, ModelFolderError)) -> Self {
         Self::Load { model: model.clone(), error: error.into() }
     }
 }

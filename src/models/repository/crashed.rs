@@ -10,7 +10,7 @@ use ledge_part::check::Check;
 
 use super::golden::{self, GoldenError};
 use super::{LoadedModel, Repository};
-use crate::scheduling::faults::{Trial, TrialChange};
+use crate::scheduling::faults::{GoldenResult, TrialChange};
 
 /// The longest wait for the next trial while none is due.
 const IDLE: Duration = Duration::from_hours(1);
@@ -38,8 +38,8 @@ impl Repository {
         }
         let trial = trial(&model).await;
         let reason = match &trial {
-            Trial::Passed => "they pass".to_owned(),
-            Trial::Failed(reason) | Trial::Unknown(reason) => reason.clone(),
+            GoldenResult::Passed => "they pass".to_owned(),
+            GoldenResult::Failed(reason) | GoldenResult::Unknown(reason) => reason.clone(),
         };
         let (name, version) = (&model.name, model.version);
         match model.faults().end_trial(trial, Instant::now()) {
@@ -70,19 +70,19 @@ impl Repository {
 }
 
 /// Runs the golden inputs of a loaded model again.
-async fn trial(model: &LoadedModel) -> Trial {
+async fn trial(model: &LoadedModel) -> GoldenResult {
     // A release may be encrypted, and its files are open only while it is loaded.
     let sealed = model.golden_files.sealed.clone();
     let opened = tokio::task::spawn_blocking(move || sealed.as_ref().map(SealedFolder::open).transpose()).await;
     let opened = match opened {
         Ok(Ok(opened)) => opened,
-        Ok(Err(error)) => return Trial::Unknown(error.to_string()),
-        Err(panic) => return Trial::Unknown(panic.to_string()),
+        Ok(Err(error)) => return GoldenResult::Unknown(error.to_string()),
+        Err(panic) => return GoldenResult::Unknown(panic.to_string()),
     };
     let folder = opened.as_ref().map_or(model.golden_files.folder.as_path(), |opened| opened.path());
     match golden::check(model, folder, model.golden_files.min).await {
-        Ok(()) => Trial::Passed,
-        Err(GoldenError::Wrong(reason)) => Trial::Failed(reason),
-        Err(GoldenError::Unchecked(reason)) => Trial::Unknown(reason),
+        Ok(()) => GoldenResult::Passed,
+        Err(GoldenError::Wrong(reason)) => GoldenResult::Failed(reason),
+        Err(GoldenError::Unchecked(reason)) => GoldenResult::Unknown(reason),
     }
 }

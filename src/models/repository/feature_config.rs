@@ -77,7 +77,7 @@ impl<'de> Deserialize<'de> for FeatureReference {
 /// Policy for a feature without a value: `"refuse"`, `"nan"` or `{ default = VALUE }`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Policy {
+pub enum FeaturePolicy {
     /// The call is refused.
     #[default]
     Refuse,
@@ -137,16 +137,16 @@ impl DefaultValue {
 pub struct FeaturePolicies {
     /// There is no row of the entity.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_found: Option<Policy>,
+    pub not_found: Option<FeaturePolicy>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub null_value: Option<Policy>,
+    pub null_value: Option<FeaturePolicy>,
     /// The row is older than the view's ttl.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub outside_max_age: Option<Policy>,
+    pub outside_max_age: Option<FeaturePolicy>,
 }
 
 impl FeaturePolicies {
-    fn of(&self, status: FieldStatus) -> Option<&Policy> {
+    fn of(&self, status: FieldStatus) -> Option<&FeaturePolicy> {
         match status {
             FieldStatus::Present => None,
             FieldStatus::NullValue => self.null_value.as_ref(),
@@ -171,15 +171,15 @@ pub struct InputFeature {
 
 impl InputFeature {
     /// The policy for a status that comes without a value.
-    pub fn policy<'p>(&'p self, of_model: &'p FeaturePolicies, status: FieldStatus) -> &'p Policy {
-        self.policies.of(status).or_else(|| of_model.of(status)).unwrap_or(&Policy::Refuse)
+    pub fn policy<'p>(&'p self, of_model: &'p FeaturePolicies, status: FieldStatus) -> &'p FeaturePolicy {
+        self.policies.of(status).or_else(|| of_model.of(status)).unwrap_or(&FeaturePolicy::Refuse)
     }
 
     /// Every policy that may be applied, by its status.
     pub fn all_policies<'p>(
         &'p self,
         of_model: &'p FeaturePolicies,
-    ) -> impl Iterator<Item = (FieldStatus, &'p Policy)> {
+    ) -> impl Iterator<Item = (FieldStatus, &'p FeaturePolicy)> {
         let lacking = FieldStatus::ALL.into_iter().filter(|status| *status != FieldStatus::Present);
         lacking.map(|status| (status, self.policy(of_model, status)))
     }
@@ -188,14 +188,14 @@ impl InputFeature {
 /// [`InputFeature`] as a table.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table<R> {
+struct InputFeatureTable<R> {
     feature: R,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    not_found: Option<Policy>,
+    not_found: Option<FeaturePolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    null_value: Option<Policy>,
+    null_value: Option<FeaturePolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    outside_max_age: Option<Policy>,
+    outside_max_age: Option<FeaturePolicy>,
 }
 
 impl Serialize for InputFeature {
@@ -204,7 +204,7 @@ impl Serialize for InputFeature {
             return self.feature.serialize(serializer);
         }
         let FeaturePolicies { not_found, null_value, outside_max_age } = self.policies.clone();
-        Table { feature: &self.feature, not_found, null_value, outside_max_age }.serialize(serializer)
+        InputFeatureTable { feature: &self.feature, not_found, null_value, outside_max_age }.serialize(serializer)
     }
 }
 
@@ -225,8 +225,8 @@ impl<'de> Deserialize<'de> for InputFeature {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<InputFeature, A::Error> {
-                let table = Table::deserialize(MapAccessDeserializer::new(map))?;
-                let Table { feature, not_found, null_value, outside_max_age } = table;
+                let table = InputFeatureTable::deserialize(MapAccessDeserializer::new(map))?;
+                let InputFeatureTable { feature, not_found, null_value, outside_max_age } = table;
                 let policies = FeaturePolicies { not_found, null_value, outside_max_age };
                 Ok(InputFeature { feature, policies })
             }

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use ledge_base::contained;
 use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use ledge_base::toml_check::Mistake;
-use ledge_engine::backend::{Format, ModelFiles};
+use ledge_engine::backend::{ModelFiles, ModelFormat};
 use ledge_engine::files::{ExternalFile, FileFacts};
 use ledge_engine::pipeline::kind::ChainModel;
 use ledge_engine::pipeline::quantization::Quantization;
-use ledge_isolation::ReadError;
+use ledge_isolation::ModelReadError;
 
 use super::model_config::ModelConfig;
 use super::reader::ModelReader;
@@ -28,7 +28,7 @@ use super::version_files::{self, FileMark};
 
 /// Reason why a model's folder cannot be used. One line for people.
 #[derive(Debug, thiserror::Error)]
-pub enum FolderError {
+pub enum ModelFolderError {
     #[error("{} cannot be read: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
     /// `model.toml` has mistakes.
@@ -51,8 +51,8 @@ pub enum FolderError {
     BadFile { path: PathBuf, reason: String },
 }
 
-fn read_error(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
-    move |error| FolderError::Read { path: path.to_owned(), error }
+fn read_error(path: &Path) -> impl FnOnce(io::Error) -> ModelFolderError + '_ {
+    move |error| ModelFolderError::Read { path: path.to_owned(), error }
 }
 
 /// A folder of a repository that is not a model, because of its name.
@@ -79,7 +79,7 @@ impl fmt::Display for MisnamedFolder {
 
 /// The models of a repository: its folders with a valid name. Others are returned separately, for a warning, except hidden
 /// ones, such as `.git`, and that of a file system.
-pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>), FolderError> {
+pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>), ModelFolderError> {
     let (mut models, mut misnamed) = (Vec::new(), Vec::new());
     for name in folders(repository)?.into_iter().filter(|name| !name.starts_with('.') && name != "lost+found") {
         match name.parse() {
@@ -93,7 +93,7 @@ pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>)
 }
 
 /// The versions of a model that its config selects; at least one.
-pub fn selected_versions(model: &Path, config: &ModelConfig) -> Result<Vec<ModelVersion>, FolderError> {
+pub fn selected_versions(model: &Path, config: &ModelConfig) -> Result<Vec<ModelVersion>, ModelFolderError> {
     let (versions, mut strange) = versions(model)?;
     let selected = config.version_policy.select(&versions);
     if !selected.is_empty() {
@@ -108,11 +108,11 @@ pub fn selected_versions(model: &Path, config: &ModelConfig) -> Result<Vec<Model
         ([], strange) => format!("{expected}, and found {}", strange.join(", ")),
         (loose, _) => format!("move {} into {}", loose.join(", "), model.join("1").display()),
     };
-    Err(FolderError::NoVersion { path: model.to_owned(), reason })
+    Err(ModelFolderError::NoVersion { path: model.to_owned(), reason })
 }
 
 /// The versions in a model's folder, ascending. Folders that are not versions are returned separately.
-pub fn versions(model: &Path) -> Result<(Vec<ModelVersion>, Vec<String>), FolderError> {
+pub fn versions(model: &Path) -> Result<(Vec<ModelVersion>, Vec<String>), ModelFolderError> {
     let (mut versions, mut strange) = (Vec::new(), Vec::new());
     for name in folders(model)? {
         match name.parse() {
@@ -124,7 +124,7 @@ pub fn versions(model: &Path) -> Result<(Vec<ModelVersion>, Vec<String>), Folder
     Ok((versions, strange))
 }
 
-fn folders(path: &Path) -> Result<Vec<String>, FolderError> {
+fn folders(path: &Path) -> Result<Vec<String>, ModelFolderError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(read_error(path))? {
         let entry = entry.map_err(read_error(path))?;
@@ -137,15 +137,15 @@ fn folders(path: &Path) -> Result<Vec<String>, FolderError> {
 }
 
 /// The model config in a model's folder, and its text; the default without a file.
-pub fn model_config(model: &Path) -> Result<(ModelConfig, String), FolderError> {
+pub fn model_config(model: &Path) -> Result<(ModelConfig, String), ModelFolderError> {
     let path = model.join("model.toml");
     let text = match contained::read_text(model, Path::new("model.toml"), contained::CONFIG_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((ModelConfig::default(), String::new())),
-        Err(error) => return Err(FolderError::Read { path, error }),
+        Err(error) => return Err(ModelFolderError::Read { path, error }),
     };
     let source = path.display().to_string();
-    let config = ModelConfig::parse(&source, &text).map_err(|mistakes| FolderError::Config { mistakes })?;
+    let config = ModelConfig::parse(&source, &text).map_err(|mistakes| ModelFolderError::Config { mistakes })?;
     Ok((config, text))
 }
 
@@ -180,7 +180,7 @@ pub struct ReadModel {
 }
 
 /// Reads and checks the files of one version: its model, or those of the chain that `parts` lists.
-pub fn version(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Result<VersionFolder, FolderError> {
+pub fn version(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Result<VersionFolder, ModelFolderError> {
     if !parts.is_empty() {
         return chain(folder, parts, reader);
     }
@@ -199,7 +199,7 @@ pub fn is_unchanged(
     parts: &[ChainModel],
     before: &[VersionFile],
     digest: &str,
-) -> Result<bool, FolderError> {
+) -> Result<bool, ModelFolderError> {
     let models = if parts.is_empty() {
         let ModelFileNames { model, fallback } = find_models(folder)?;
         std::iter::once(model).chain(fallback).collect()
@@ -239,7 +239,7 @@ impl HashedFiles {
 }
 
 /// Reads and checks the models of a chain.
-fn chain(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Result<VersionFolder, FolderError> {
+fn chain(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Result<VersionFolder, ModelFolderError> {
     let found = model_files(folder)?;
     let (mut hashed, mut read) = (HashedFiles::default(), Vec::new());
     for part in parts {
@@ -253,11 +253,12 @@ fn chain(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Result<Ver
             several => {
                 let many = if several.is_empty() { "holds no" } else { "holds several models" };
                 let reason = format!("{many} {}.onnx, {}.xml or {}.tflite", part.name, part.name, part.name);
-                return Err(FolderError::NoModel { path: folder.to_owned(), reason });
+                return Err(ModelFolderError::NoModel { path: folder.to_owned(), reason });
             }
         }
     }
-    let first = || FolderError::NoModel { path: folder.to_owned(), reason: "holds no model of the chain".to_owned() };
+    let first =
+        || ModelFolderError::NoModel { path: folder.to_owned(), reason: "holds no model of the chain".to_owned() };
     let model = read.first().map(|(_, model)| model.clone()).ok_or_else(first)?;
     let HashedFiles { hasher, files } = hashed;
     let digest = hasher.finalize().to_hex().to_string();
@@ -272,9 +273,9 @@ fn read_model(
     role: &str,
     reader: &ModelReader,
     hashed: &mut HashedFiles,
-) -> Result<ReadModel, FolderError> {
+) -> Result<ReadModel, ModelFolderError> {
     let model = folder.join(name);
-    let bad = |reason: String| FolderError::BadFile { path: model.clone(), reason };
+    let bad = |reason: String| ModelFolderError::BadFile { path: model.clone(), reason };
     let format = format_of(name);
 
     let (file, length) = contained::open_at_most(folder, name, contained::MODEL_MAX).map_err(read_error(&model))?;
@@ -285,9 +286,11 @@ fn read_model(
     hashed.begin(name, &hashed_as, true, &file).map_err(read_error(&model))?;
     hash_file(&mut hashed.hasher, &hashed_as, &file, length).map_err(read_error(&model))?;
     let facts = reader.read(format, &file).map_err(|error| match error {
-        ReadError::NoProcess(_) => FolderError::NoProcess { path: model.clone(), reason: error.to_string() },
-        ReadError::Interrupted { .. } => FolderError::Interrupted { path: model.clone(), reason: error.to_string() },
-        ReadError::Refused(_) | ReadError::Crashed(_) => bad(error.to_string()),
+        ModelReadError::NoProcess(_) => ModelFolderError::NoProcess { path: model.clone(), reason: error.to_string() },
+        ModelReadError::Interrupted { .. } => {
+            ModelFolderError::Interrupted { path: model.clone(), reason: error.to_string() }
+        }
+        ModelReadError::Refused(_) | ModelReadError::Crashed(_) => bad(error.to_string()),
     })?;
 
     let mut hash = |hashed_as: &str, name: &Path| {
@@ -298,7 +301,7 @@ fn read_model(
         hash_file(&mut hashed.hasher, &hashed_as, &file, length).map_err(read_error(&path))?;
         Ok(length)
     };
-    let weights = (format == Format::OpenVinoIr).then(|| name.with_extension("bin"));
+    let weights = (format == ModelFormat::OpenVinoIr).then(|| name.with_extension("bin"));
     if let Some(weights) = &weights {
         hash("weights", weights)?;
     }
@@ -317,24 +320,24 @@ fn read_model(
     Ok(ReadModel { files, quantization, metadata })
 }
 
-fn format_of(name: &Path) -> Format {
+fn format_of(name: &Path) -> ModelFormat {
     match name.extension().and_then(|extension| extension.to_str()) {
-        Some("xml") => Format::OpenVinoIr,
-        Some("tflite") => Format::TfLite,
-        _ => Format::Onnx,
+        Some("xml") => ModelFormat::OpenVinoIr,
+        Some("tflite") => ModelFormat::TfLite,
+        _ => ModelFormat::Onnx,
     }
 }
 
 /// The names of the inputs of the model in a version's folder, where the format shows them without a runtime.
-pub fn input_names(folder: &Path, reader: &ModelReader) -> Result<Option<Vec<String>>, FolderError> {
+pub fn input_names(folder: &Path, reader: &ModelReader) -> Result<Option<Vec<String>>, ModelFolderError> {
     let name = find_models(folder)?.model;
     let (format, path) = (format_of(&name), folder.join(&name));
-    if format != Format::Onnx {
+    if format != ModelFormat::Onnx {
         return Ok(None);
     }
     let (file, _) = contained::open_at_most(folder, &name, contained::MODEL_MAX).map_err(read_error(&path))?;
     let facts = reader.read(format, &file);
-    let facts = facts.map_err(|error| FolderError::BadFile { path, reason: error.to_string() })?;
+    let facts = facts.map_err(|error| ModelFolderError::BadFile { path, reason: error.to_string() })?;
     Ok(facts.port_names.map(|names| names.inputs))
 }
 
@@ -372,7 +375,7 @@ fn is_named(path: &Path, stem: &str) -> bool {
 }
 
 /// The files of a folder with the ending of a model, by their names.
-fn model_files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
+fn model_files(folder: &Path) -> Result<Vec<PathBuf>, ModelFolderError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read_error(folder))? {
         let name = PathBuf::from(entry.map_err(read_error(folder))?.file_name());
@@ -387,7 +390,7 @@ fn model_files(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
 
 /// The model file of a version: `model.*`, or the only file with a known ending, as OVMS has it. `model.float.*` is its
 /// fallback, unless there is no other.
-fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
+fn find_models(folder: &Path) -> Result<ModelFileNames, ModelFolderError> {
     let found = model_files(folder)?;
     let (mut fallbacks, mut others): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|path| is_named(path, FALLBACK_STEM));
@@ -398,7 +401,7 @@ fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
     let named: Vec<_> = others.iter().filter(|path| is_named(path, "model")).collect();
     let several = |found: &[PathBuf]| {
         let listed = found.iter().filter_map(|path| path.file_name()?.to_str()).collect::<Vec<_>>().join(", ");
-        FolderError::NoModel { path: folder.to_owned(), reason: format!("holds several models: {listed}") }
+        ModelFolderError::NoModel { path: folder.to_owned(), reason: format!("holds several models: {listed}") }
     };
     if fallbacks.len() > 1 {
         return Err(several(&fallbacks));
@@ -408,7 +411,7 @@ fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
     match (named.as_slice(), others.as_slice()) {
         ([only], _) => Ok(ModelFileNames { model: (*only).clone(), fallback }),
         ([], [only]) => Ok(ModelFileNames { model: only.clone(), fallback }),
-        ([], []) => Err(FolderError::NoModel {
+        ([], []) => Err(ModelFolderError::NoModel {
             path: folder.to_owned(),
             reason: "holds no model.onnx, model.xml or model.tflite".to_owned(),
         }),
@@ -417,14 +420,14 @@ fn find_models(folder: &Path) -> Result<ModelFileNames, FolderError> {
 }
 
 /// Reads a label file of the model's folder: one label a line.
-pub fn labels(folder: &Path, name: &str) -> Result<Vec<String>, FolderError> {
+pub fn labels(folder: &Path, name: &str) -> Result<Vec<String>, ModelFolderError> {
     let text = contained::read_text(folder, Path::new(name), contained::DATA_MAX);
     let text = text.map_err(read_error(&folder.join(name)))?;
     Ok(ledge_engine::pipeline::classification::parse_labels(&text))
 }
 
 /// Reads a file of the model's folder that its pipeline needs.
-pub fn pipeline_file(folder: &Path, name: &str) -> Result<Bytes, FolderError> {
+pub fn pipeline_file(folder: &Path, name: &str) -> Result<Bytes, ModelFolderError> {
     let content = contained::read(folder, Path::new(name), contained::PIPELINE_FILE_MAX);
     Ok(content.map_err(read_error(&folder.join(name)))?.into())
 }

@@ -10,7 +10,7 @@ use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_engine::backend::{Port, RunError};
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{Expected, InputError, Pipeline};
 use ledge_engine::warm_up::WarmUp;
@@ -204,7 +204,7 @@ async fn through_pipeline(
     let (of_pipeline, of_model): (Vec<_>, Vec<_>) =
         expected.iter().partition(|expected| names.contains(&expected.name.as_str()));
     let outputs = positions(model, of_model.iter().copied()).map_err(GoldenError::Wrong)?;
-    let content = Content::of_file(pipeline.kind().input, content.into());
+    let content = CallContent::of_file(pipeline.kind().input, content.into());
     let content = content.map_err(|error| GoldenError::Wrong(error.to_string()))?;
     let (limits, account) = (DecodeLimits::default(), Account::unlimited());
     let answer = model.run_pipeline(pipeline, content, limits, account, outputs, terms(model)).await?;
@@ -275,7 +275,7 @@ pub(super) fn sample_input(model: &LoadedModel, golden: &Golden, folder: &Path) 
 pub(super) fn sample_of(model: &LoadedModel, content: Vec<u8>) -> Result<SampleInput, GoldenError> {
     match &model.pipeline {
         Some(pipeline) if !content.starts_with(b"{") => {
-            let content = Content::of_file(pipeline.kind().input, content.into());
+            let content = CallContent::of_file(pipeline.kind().input, content.into());
             content.map(SampleInput::Content).map_err(|error| GoldenError::Wrong(error.to_string()))
         }
         _ => tensors(model, &parse::<GoldenInputs>(&content)?.inputs).map(SampleInput::Tensors),

@@ -1,7 +1,7 @@
 //! `[[golden]]` of `model.toml`: inputs with known answers.
 
-use ledge_base::toml_check::Problem;
-use ledge_engine::pipeline::content::Input;
+use ledge_base::toml_check::ValueProblem;
+use ledge_engine::pipeline::content::PipelineInput;
 use ledge_engine::pipeline::kind::ExpectedDetection;
 use serde::{Deserialize, Serialize};
 
@@ -37,14 +37,14 @@ pub struct Golden {
 
 impl Golden {
     /// The mistakes that types cannot express.
-    pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<Problem> {
+    pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<ValueProblem> {
         const EXPECTED_FILE: &str = "expected a file next to model.toml";
         const NOT_NEGATIVE: &str = "expected 0 or more";
         // NaN is not a limit.
         let is_limit = |value: Option<f64>| value.is_none_or(|value| value >= 0.0);
         let belongs = format!(
             "it belongs to a photograph, and the model has no {}: put the expected outputs into the request",
-            Input::Photograph.sections()
+            PipelineInput::Photograph.sections()
         );
         let checks = [
             (is_beside(&self.file), "golden.file", EXPECTED_FILE),
@@ -54,12 +54,12 @@ impl Golden {
             (self.outputs.as_deref().is_none_or(is_beside), "golden.outputs", EXPECTED_FILE),
         ];
         let wrong = checks.into_iter().filter(|(holds, ..)| !holds);
-        let problem = |(_, key, message)| Problem::new(key, message);
-        let mut problems: Vec<Problem> = wrong.map(problem).collect();
+        let problem = |(_, key, message)| ValueProblem::new(key, message);
+        let mut problems: Vec<ValueProblem> = wrong.map(problem).collect();
         let detections = self.detections.iter().flatten().filter_map(ExpectedDetection::mistake);
-        problems.extend(detections.map(|message| Problem::new("golden.detections", message)));
+        problems.extend(detections.map(|message| ValueProblem::new("golden.detections", message)));
         if self.outputs.is_some() && !has_pipeline {
-            problems.push(Problem::new("golden.outputs", belongs));
+            problems.push(ValueProblem::new("golden.outputs", belongs));
         }
         problems
     }

@@ -32,18 +32,18 @@ const PRIORITY_CPU_TIME: Duration = Duration::from_secs(10);
 
 /// What is known about a version before its load.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownVersion {
     class: LoadClass,
     /// The digest of the files that this box has served.
     digest: Option<String>,
     /// The runtime in which all its checks passed, where no file of the model has changed since.
     checked_in: Option<Runtime>,
     /// `None` where loads are not recorded.
-    recorded: Option<Recorded>,
+    recorded: Option<RecordedLoad>,
 }
 
 #[derive(Debug)]
-struct Recorded {
+struct RecordedLoad {
     /// Stands for its `model.toml`, the libraries and the CPU.
     conditions: String,
     /// Stands for its files, too.
@@ -52,7 +52,7 @@ struct Recorded {
     pause: Option<LoadFailure>,
 }
 
-impl Known {
+impl KnownVersion {
     /// True for a version that this box has served.
     pub fn is_served(&self) -> bool {
         matches!(self.class, LoadClass::Served { .. })
@@ -178,7 +178,7 @@ impl Repository {
     }
 
     /// Finds out what is known about a version. Nothing reads its files but to hash them.
-    pub(super) async fn known(&self, source: &VersionSource<'_>, mode: LoadMode) -> Known {
+    pub(super) async fn known(&self, source: &VersionSource<'_>, mode: LoadMode) -> KnownVersion {
         let (name, version, parts) = (source.name.clone(), source.version, source.config.chain_models());
         let (folder, files, text) = (source.folder.to_owned(), source.files.to_owned(), source.config_text.to_owned());
         let home = source.sealed.map(|sealed| sealed.home().to_owned());
@@ -209,9 +209,9 @@ impl Repository {
             let checked = checked.filter(|checked| !mode.is_explicit() && checked.content == content);
             let checked_in = checked.map(|checked| checked.runtime);
             let digest = served.map(|served| served.digest);
-            Known { class, digest, checked_in, recorded: Some(Recorded { conditions, content, pause }) }
+            KnownVersion { class, digest, checked_in, recorded: Some(RecordedLoad { conditions, content, pause }) }
         });
-        known.await.unwrap_or_else(Known::unrecorded)
+        known.await.unwrap_or_else(KnownVersion::unrecorded)
     }
 
     /// Loads a version, and remembers the outcome.
@@ -232,7 +232,7 @@ impl Repository {
     pub(super) async fn load_known(
         &self,
         source: VersionSource<'_>,
-        known: &Known,
+        known: &KnownVersion,
         principal: &Principal,
     ) -> Result<LoadedModel, VersionError> {
         let (name, version, on_trial) = (source.name.clone(), source.version, source.on_trial);
@@ -267,8 +267,8 @@ impl Repository {
         }
     }
 
-    async fn record_served(&self, model: &LoadedModel, known: &Known, usual: Duration) {
-        let Some(Recorded { conditions, content, .. }) = &known.recorded else { return };
+    async fn record_served(&self, model: &LoadedModel, known: &KnownVersion, usual: Duration) {
+        let Some(RecordedLoad { conditions, content, .. }) = &known.recorded else { return };
         let served = ServedVersion {
             conditions: conditions.clone(),
             digest: model.digest.clone(),
@@ -285,10 +285,10 @@ impl Repository {
         &self,
         name: &ModelName,
         version: ModelVersion,
-        known: &Known,
+        known: &KnownVersion,
         error: &VersionError,
     ) -> bool {
-        let Some(Recorded { content, .. }) = &known.recorded else { return true };
+        let Some(RecordedLoad { content, .. }) = &known.recorded else { return true };
         let failed = FailedLoad {
             content: content.clone(),
             reason: error.to_string(),
@@ -300,7 +300,7 @@ impl Repository {
         self.with_records(move |records| records.record_failure(&name, version, failed)).await.unwrap_or(true)
     }
 
-    async fn load_in_place(&self, source: VersionSource<'_>, known: &Known) -> Result<Loaded, VersionError> {
+    async fn load_in_place(&self, source: VersionSource<'_>, known: &KnownVersion) -> Result<Loaded, VersionError> {
         let mut class = known.class;
         // The loads are large.
         if known.is_served() {
@@ -315,7 +315,11 @@ impl Repository {
     }
 
     /// Loads a version that this box has served where it is to run; `None` when its files are other ones.
-    async fn load_served(&self, source: VersionSource<'_>, known: &Known) -> Option<Result<Loaded, VersionError>> {
+    async fn load_served(
+        &self,
+        source: VersionSource<'_>,
+        known: &KnownVersion,
+    ) -> Option<Result<Loaded, VersionError>> {
         let started = Instant::now();
         let reader = loading::reader(&source, &self.shared.engine, &self.shared.defaults);
         let read = match loading::read(source.files, source.config, reader).await {
@@ -333,7 +337,7 @@ impl Repository {
     /// Loads a version for the first time: in a process of its own, with a limit and soon at low priority, and then where it is
     /// to run. What ends or holds up its process at a load, or with the first inputs, does so to
     /// no other model.
-    async fn load_new(&self, source: VersionSource<'_>, known: &Known) -> Result<Loaded, VersionError> {
+    async fn load_new(&self, source: VersionSource<'_>, known: &KnownVersion) -> Result<Loaded, VersionError> {
         let started = Instant::now();
         let (engine, defaults) = (&self.shared.engine, &self.shared.defaults);
         // A version that an update tries has passed its preflight, which is the same.
@@ -360,7 +364,7 @@ impl Repository {
         &self,
         source: VersionSource<'_>,
         read: &VersionFolder,
-        known: &Known,
+        known: &KnownVersion,
         checked_in: Option<Runtime>,
     ) -> Result<LoadedModel, VersionError> {
         let limit = self.limit(&source, read, known).saturating_mul(WALL_FACTOR);
@@ -369,10 +373,10 @@ impl Repository {
     }
 
     /// The limit of the load of a version.
-    fn limit(&self, source: &VersionSource<'_>, read: &VersionFolder, known: &Known) -> Duration {
+    fn limit(&self, source: &VersionSource<'_>, read: &VersionFolder, known: &KnownVersion) -> Duration {
         let bytes = read.files.iter().fold(0, |bytes: u64, file: &VersionFile| bytes.saturating_add(file.bytes));
         match (self.shared.records.get(), &known.recorded) {
-            (Some(records), Some(Recorded { content, .. })) => {
+            (Some(records), Some(RecordedLoad { content, .. })) => {
                 records.read(|records| records.limit(source.name, source.version, content, bytes))
             }
             _ => load_limit::limit(bytes, std::iter::empty(), 0),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ledge_base::token_bucket::Rate;
-use ledge_base::toml_check::Problem;
+use ledge_base::toml_check::ValueProblem;
 use serde::{Deserialize, Serialize};
 
 /// Bound on a model's cache: more than any box of this kind has memory for, to catch typing mistakes.
@@ -36,13 +36,13 @@ impl ModelCacheConfig {
     }
 
     /// Mistakes that types cannot express.
-    pub(super) fn mistakes(&self) -> Vec<Problem> {
+    pub(super) fn mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
         if !self.max_bytes.is_none_or(|bytes| (1..=CACHE_BYTES_MAX).contains(&bytes)) {
-            mistakes.push(Problem::new("response_cache.max_bytes", format!("expected 1 to {CACHE_BYTES_MAX}")));
+            mistakes.push(ValueProblem::new("response_cache.max_bytes", format!("expected 1 to {CACHE_BYTES_MAX}")));
         }
         if !self.ttl_s.is_none_or(|seconds| (1..=CACHE_TTL_S_MAX).contains(&seconds)) {
-            mistakes.push(Problem::new("response_cache.ttl_s", format!("expected 1 to {CACHE_TTL_S_MAX}")));
+            mistakes.push(ValueProblem::new("response_cache.ttl_s", format!("expected 1 to {CACHE_TTL_S_MAX}")));
         }
         mistakes
     }
@@ -51,7 +51,7 @@ impl ModelCacheConfig {
 /// `[limits]`: limits of all callers of a version of the model together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Limits {
+pub struct CallLimits {
     /// The most calls at a time, waiting ones included; 0 is no limit.
     pub max_concurrent: u32,
     /// The most calls a second, over time; 0 is no limit.
@@ -60,7 +60,7 @@ pub struct Limits {
     pub burst: u32,
 }
 
-impl Limits {
+impl CallLimits {
     /// True when anything is limited.
     pub fn is_set(&self) -> bool {
         self.max_concurrent > 0 || self.max_rate.is_set()
@@ -83,7 +83,7 @@ mod tests {
         let text = "[response_cache]\nenable = true\nmax_bytes = 1000\nttl_s = 60\n[limits]\nmax_rate = 5\nburst = 2\n";
         let config = ModelConfig::parse("t", text).unwrap();
         assert_eq!(config.response_cache.ttl(), Some(Duration::from_mins(1)));
-        assert_eq!(config.limits, Limits { max_concurrent: 0, max_rate: Rate::new(5.0).unwrap(), burst: 2 });
+        assert_eq!(config.limits, CallLimits { max_concurrent: 0, max_rate: Rate::new(5.0).unwrap(), burst: 2 });
         for (text, key) in [
             ("[response_cache]\nmax_bytes = 0", "response_cache.max_bytes"),
             ("[response_cache]\nttl_s = 0", "response_cache.ttl_s"),

@@ -139,11 +139,11 @@ pub struct LoadRecords {
 #[derive(Serialize, Deserialize)]
 struct StoredRecords {
     format: u32,
-    versions: Vec<StoredRecord>,
+    versions: Vec<StoredLoad>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredRecord {
+struct StoredLoad {
     model: ModelName,
     version: ModelVersion,
     #[serde(flatten)]
@@ -174,11 +174,7 @@ impl LoadRecords {
         let entry = |((model, version), record): (&(ModelName, ModelVersion), &VersionRecord)| {
             let failure = record.failure.clone().filter(|failure| !failure.is_of_box);
             let record = VersionRecord { failure, ..record.clone() };
-            (record != VersionRecord::default()).then(|| StoredRecord {
-                model: model.clone(),
-                version: *version,
-                record,
-            })
+            (record != VersionRecord::default()).then(|| StoredLoad { model: model.clone(), version: *version, record })
         };
         let versions = self.versions.iter().filter_map(entry).collect();
         serde_json::to_vec_pretty(&StoredRecords { format: FORMAT_VERSION, versions })

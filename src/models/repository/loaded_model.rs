@@ -14,7 +14,7 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime, Signature};
-use ledge_engine::pipeline::content::{Content, Division, Input};
+use ledge_engine::pipeline::content::{CallContent, Division, PipelineInput};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_engine::pipeline::quantization::Quantization;
@@ -30,11 +30,11 @@ use super::folder::VersionFile;
 use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::{Profile, Profiles};
-use super::statistics::Statistics;
+use super::statistics::VersionStatistics;
 use crate::scheduling::batcher::BatchPolicy;
-use crate::scheduling::faults::Faults;
+use crate::scheduling::faults::ModelFaults;
 use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances, RawInputs};
-use crate::scheduling::scheduler::Scale;
+use crate::scheduling::scheduler::InstanceScale;
 use crate::scheduling::terms::{Priority, Terms};
 
 /// The most bytes of content that are divided on an async thread.
@@ -103,7 +103,7 @@ pub struct LoadedModel {
     /// When a request without its own deadline is given up.
     pub timeout: Duration,
     /// Counters; they outlive this handle.
-    pub statistics: Arc<Statistics>,
+    pub statistics: Arc<VersionStatistics>,
     /// State that the layer above attaches to this handle. It is dropped with the handle, so nothing outlives the
     /// weights it was made from.
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -186,7 +186,7 @@ impl LoadedModel {
     }
 
     /// The content that its pipeline takes; `None` for a model that takes tensors only.
-    pub fn input(&self) -> Option<Input> {
+    pub fn input(&self) -> Option<PipelineInput> {
         self.config.pipeline.input()
     }
 
@@ -248,7 +248,7 @@ impl LoadedModel {
     }
 
     /// The faults of its processes; those of all models of a chain.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &ModelFaults {
         self.instances.faults()
     }
 
@@ -269,7 +269,7 @@ impl LoadedModel {
     }
 
     /// Bounds of the number of its instances, and the cores of one run.
-    pub fn scale(&self) -> Scale {
+    pub fn scale(&self) -> InstanceScale {
         self.instances.scale()
     }
 
@@ -337,7 +337,7 @@ impl LoadedModel {
     /// Runs the model once. The inputs are in the signature's order and fit it.
     pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
         if self.is_chain() {
-            let contents = self.input().map_or("content", Input::plural);
+            let contents = self.input().map_or("content", PipelineInput::plural);
             let reason = format!("'{}' reads {contents}: send the bytes of one", self.name);
             return Err(InferError::Preparation(InputError::Content(reason)));
         }
@@ -354,7 +354,7 @@ impl LoadedModel {
     pub async fn run_pipeline(
         &self,
         pipeline: &Arc<dyn Pipeline>,
-        content: Content,
+        content: CallContent,
         limits: DecodeLimits,
         account: Account,
         outputs: Vec<usize>,
@@ -380,7 +380,7 @@ impl LoadedModel {
     async fn run_part(
         &self,
         pipeline: &Arc<dyn Pipeline>,
-        content: Content,
+        content: CallContent,
         limits: DecodeLimits,
         account: Account,
         outputs: Vec<usize>,
@@ -405,7 +405,7 @@ impl LoadedModel {
 }
 
 /// Divides a content that is too much for one run, a large one off the async thread.
-async fn divide(pipeline: &Arc<dyn Pipeline>, content: &Content, account: &Account) -> Option<Division> {
+async fn divide(pipeline: &Arc<dyn Pipeline>, content: &CallContent, account: &Account) -> Option<Division> {
     if content.bytes() <= INLINE_CONTENT_BYTES_MAX {
         return pipeline.divide(content);
     }

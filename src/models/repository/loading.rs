@@ -21,21 +21,21 @@ use ledge_identity::sealing::SealedFolder;
 use ledge_isolation::{Isolation, IsolationSetting};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
-use super::folder::{self, FolderError, ReadModel, VersionFile, VersionFolder};
+use super::folder::{self, ModelFolderError, ReadModel, VersionFile, VersionFolder};
 use super::golden::{self, GoldenError};
 use super::loaded_model::{GoldenFiles, LoadedModel, LoadedPart, ModelDefaults};
 use super::model_config::{ModelConfig, RuntimeChoice};
-use super::profile::{Choice, Profile, ProfileSource};
+use super::profile::{Profile, ProfileChoice, ProfileSource};
 use super::reader::{ModelReader, own_process};
-use super::statistics::Statistics;
+use super::statistics::VersionStatistics;
 use super::{pipeline_check, placement, tuning};
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::engine::Engine;
-use crate::scheduling::faults::Faults;
+use crate::scheduling::faults::ModelFaults;
 use crate::scheduling::instance::{InstanceSpec, Instances, Observer};
 use crate::scheduling::load_terms::LoadTerms;
 use crate::scheduling::queue::QueueLimits;
-use crate::scheduling::scheduler::Scale;
+use crate::scheduling::scheduler::InstanceScale;
 
 /// Advice after the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
 const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
@@ -56,7 +56,7 @@ const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
 pub enum VersionError {
     /// The folder or a file in it is at fault.
     #[error(transparent)]
-    Folder(#[from] FolderError),
+    Folder(#[from] ModelFolderError),
     #[error("{0}")]
     Sealed(String),
     /// No runtime runs it; has the reasons of all that were tried.
@@ -89,7 +89,7 @@ impl VersionError {
     /// True when the box is at fault: a file that cannot be read, a process that cannot be started.
     pub fn is_of_box(&self) -> bool {
         match self {
-            Self::Folder(FolderError::Read { .. } | FolderError::NoProcess { .. }) => true,
+            Self::Folder(ModelFolderError::Read { .. } | ModelFolderError::NoProcess { .. }) => true,
             Self::NoRuntime { refusals, .. } => {
                 refusals.iter().any(|refusal| matches!(refusal, RuntimeRefusal::NoProcess(_)))
             }
@@ -100,7 +100,7 @@ impl VersionError {
     /// True when its process ended for a reason that is not known, as when somebody killed it.
     pub fn is_interrupted(&self) -> bool {
         match self {
-            Self::Folder(FolderError::Interrupted { .. }) => true,
+            Self::Folder(ModelFolderError::Interrupted { .. }) => true,
             Self::NoRuntime { refusals, .. } => {
                 refusals.iter().any(|refusal| matches!(refusal, RuntimeRefusal::Interrupted(_)))
             }
@@ -113,7 +113,9 @@ impl VersionError {
     /// after one that failed.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Folder(error) => matches!(error, FolderError::NoProcess { .. } | FolderError::Interrupted { .. }),
+            Self::Folder(error) => {
+                matches!(error, ModelFolderError::NoProcess { .. } | ModelFolderError::Interrupted { .. })
+            }
             Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => true,
             Self::NoRuntime { refusals, .. } => refusals.iter().any(RuntimeRefusal::may_pass),
         }
@@ -198,7 +200,7 @@ pub(super) struct VersionSource<'a> {
     pub config_text: &'a str,
     /// The least share of the golden inputs that must be answered right; `None` is all of them.
     pub golden_min: Option<f64>,
-    pub statistics: Arc<Statistics>,
+    pub statistics: Arc<VersionStatistics>,
     /// The encrypted folder, where the two folders above hold its opened files.
     pub sealed: Option<&'a SealedFolder>,
     /// Set for a version that an update tries: it shares no process until the next start.
@@ -431,7 +433,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
         end(other).await;
     }
     let scale = model.scale();
-    let choice = Choice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
+    let choice = ProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
     tracing::info!(model = %model.name, version = %model.version, chosen = %choice.runtime, measured, "runtimes compared");
     let profile = Profile { choice, effort: ProfileSource::Quick, goal: "latency".to_owned(), measured };
     if let Err(error) = defaults.profiles.put(&model.digest, runtimes, &profile) {
@@ -444,7 +446,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
 /// Saves the profile of the version before as that of `model`, whose next loads find it.
 fn keep_profile_of(before: &Predecessor, model: &mut LoadedModel, runtimes: &Runtimes, defaults: &ModelDefaults) {
     let scale = model.scale();
-    let own = Choice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
+    let own = ProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
     let profile = model.profile.take().unwrap_or_else(|| Profile {
         choice: own,
         effort: ProfileSource::Quick,
@@ -545,8 +547,8 @@ impl Loading<'_> {
         &self,
         files: &ModelFiles,
         runtime: Runtime,
-        (workers, scale): (Vec<usize>, Scale),
-        faults: &Arc<Faults>,
+        (workers, scale): (Vec<usize>, InstanceScale),
+        faults: &Arc<ModelFaults>,
     ) -> InstanceSpec {
         let (config, defaults) = (self.source.config, self.defaults);
         InstanceSpec {
@@ -589,11 +591,11 @@ impl Loading<'_> {
     }
 
     /// Loads the version into one runtime. `choice` decides the settings that the model config leaves open.
-    async fn load_in(&self, runtime: Runtime, choice: Option<Choice>) -> Result<LoadedModel, RuntimeRefusal> {
+    async fn load_in(&self, runtime: Runtime, choice: Option<ProfileChoice>) -> Result<LoadedModel, RuntimeRefusal> {
         let (config, defaults) = (&self.config(), self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
-        let faults = Arc::new(Faults::new(!config.golden.is_empty()));
+        let faults = Arc::new(ModelFaults::new(!config.golden.is_empty()));
         let spec = |files| self.spec(files, runtime, (workers.clone(), scale), &faults);
 
         let instances = Instances::start(self.engine, spec(&self.model.files)).await?;
@@ -681,7 +683,7 @@ impl Loading<'_> {
 }
 
 /// Runs the model on zeros, in every batch size that it will be run in, and only then allows batching.
-async fn warm_up(model: &LoadedModel, choice: Option<Choice>) {
+async fn warm_up(model: &LoadedModel, choice: Option<ProfileChoice>) {
     let policy = batch_policy(&model.config, choice, model.batch_limit);
     let sizes = policy.as_ref().map_or(&[][..], |policy| &policy.preferred).to_vec();
     let warm_up = WarmUp { signature: model.signature.clone(), sizes };
@@ -696,7 +698,7 @@ async fn warm_up(model: &LoadedModel, choice: Option<Choice>) {
 }
 
 /// Returns the batch policy: as the model config says, else as it was measured to be best; `None` is no batching.
-fn batch_policy(config: &ModelConfig, choice: Option<Choice>, limit: Option<usize>) -> Option<BatchPolicy> {
+fn batch_policy(config: &ModelConfig, choice: Option<ProfileChoice>, limit: Option<usize>) -> Option<BatchPolicy> {
     let limit = limit?;
     let Some(batching) = &config.dynamic_batching else {
         let batch = choice.map_or(1, |choice| choice.batch.min(limit));
@@ -712,7 +714,7 @@ fn batch_policy(config: &ModelConfig, choice: Option<Choice>, limit: Option<usiz
 
 /// Counts runs into a version's statistics once it serves: warm-up and measurements are not requests.
 struct Counting {
-    statistics: Arc<Statistics>,
+    statistics: Arc<VersionStatistics>,
     on: AtomicBool,
     model: ModelName,
     version: ModelVersion,
@@ -771,14 +773,14 @@ pub(super) fn labels(
     config: &ModelConfig,
     folder: &Path,
     class_maps: &[ClassMap],
-) -> Result<HashMap<String, Arc<[String]>>, FolderError> {
+) -> Result<HashMap<String, Arc<[String]>>, ModelFolderError> {
     let own = class_maps.iter().map(|map| Ok((map.output.clone(), map.classes.clone().into())));
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
     own.chain(named.map(|(name, file)| Ok((name.clone(), folder::labels(folder, file)?.into())))).collect()
 }
 
 /// The content of the files that the model's pipeline needs.
-pub(super) fn pipeline_files(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Bytes>, FolderError> {
+pub(super) fn pipeline_files(config: &ModelConfig, folder: &Path) -> Result<HashMap<String, Bytes>, ModelFolderError> {
     let named = config.pipeline.section().map(PipelineSection::files).unwrap_or_default();
     named.into_iter().map(|(_, file)| Ok((file.to_owned(), folder::pipeline_file(folder, file)?))).collect()
 }
@@ -789,7 +791,7 @@ mod tests {
 
     #[test]
     fn a_model_config_goes_before_what_was_measured() {
-        let choice = Some(Choice { runtime: Runtime::OpenVino, threads: 1, instances: 2, batch: 16 });
+        let choice = Some(ProfileChoice { runtime: Runtime::OpenVino, threads: 1, instances: 2, batch: 16 });
         let config = |text| ModelConfig::parse("t", text).unwrap();
         let preferred = |text, limit| batch_policy(&config(text), choice, limit).map(|policy| policy.preferred);
         assert_eq!(preferred("", Some(4)), Some(vec![1, 2, 4]));

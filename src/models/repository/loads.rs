@@ -16,8 +16,8 @@ use super::folder::VersionFile;
 use super::loaded_model::LoadedModel;
 use super::loading::{self, VersionSource};
 use super::{
-    FolderError, LoadModelError, ManagedModel, Model, PinError, Repository, UnavailableReason, UnloadModelError,
-    VersionState, folder,
+    LoadModelError, ManagedModel, ModelFolderError, PinError, Repository, RepositoryModel, UnavailableReason,
+    UnloadModelError, VersionState, folder,
 };
 
 /// Time that [`Repository::unload_all`] waits for models that were replaced before.
@@ -53,13 +53,13 @@ pub struct Refresh {
 impl Repository {
     /// Brings the loaded models in line with those on disk: loads new and changed ones, unloads those that are gone,
     /// keeps the rest. A model that fails is listed with its reason. Fails only when the folder itself cannot be read.
-    pub async fn refresh(&self, principal: &Principal) -> Result<(), FolderError> {
+    pub async fn refresh(&self, principal: &Principal) -> Result<(), ModelFolderError> {
         self.begin_refresh(principal)?.loads.await;
         Ok(())
     }
 
     /// As [`Self::refresh`], without waiting for the loads.
-    pub fn begin_refresh(&self, principal: &Principal) -> Result<Refresh, FolderError> {
+    pub fn begin_refresh(&self, principal: &Principal) -> Result<Refresh, ModelFolderError> {
         let (mut names, misnamed) = self.shared.sources.models()?;
         for folder in misnamed {
             tracing::warn!(folder = %folder.path.display(), reason = %folder, "a folder of the model repository is not served");
@@ -101,7 +101,7 @@ impl Repository {
     }
 
     /// Loads one of the models of a reading of the repository.
-    async fn load_listed(&self, model: &Model, principal: &Principal) {
+    async fn load_listed(&self, model: &RepositoryModel, principal: &Principal) {
         if let Err(error) = self.load_model(model, principal, LoadMode::Changed).await {
             if model.has_known_fault() {
                 tracing::info!(model = %model.name, %error, "a model is not loaded, as before; the other models are served");
@@ -113,7 +113,7 @@ impl Repository {
     }
 
     /// Unloads a model whose folder is gone.
-    async fn remove_gone(&self, model: &Model, principal: &Principal) {
+    async fn remove_gone(&self, model: &RepositoryModel, principal: &Principal) {
         let _alone = model.busy.lock().await;
         // An update may have brought it since the names were read.
         if self.managed_version(&model.name).is_some() {
@@ -193,7 +193,7 @@ impl Repository {
 
     pub(super) async fn load_model(
         &self,
-        model: &Model,
+        model: &RepositoryModel,
         principal: &Principal,
         mode: LoadMode,
     ) -> Result<(), LoadModelError> {
@@ -220,7 +220,12 @@ impl Repository {
     }
 
     /// Loads the model from the owner's folder, and records its fault. The caller holds the model's lock.
-    pub(super) async fn load_owners(&self, model: &Model, principal: &Principal, mode: LoadMode) -> Result<(), String> {
+    pub(super) async fn load_owners(
+        &self,
+        model: &RepositoryModel,
+        principal: &Principal,
+        mode: LoadMode,
+    ) -> Result<(), String> {
         let result = self.load_versions(model, principal, mode).await;
         let mut states = model.states();
         states.fault = result.as_ref().err().cloned();
@@ -236,7 +241,7 @@ impl Repository {
 
     fn load_versions<'a>(
         &'a self,
-        model: &'a Model,
+        model: &'a RepositoryModel,
         principal: &'a Principal,
         mode: LoadMode,
     ) -> BoxFuture<'a, Result<(), String>> {
@@ -328,7 +333,7 @@ impl Repository {
     }
 
     /// Serves the versions that are loaded, while others of the model are not. The caller holds the model's lock.
-    fn serve_so_far(&self, model: &Model, live: &[Arc<LoadedModel>], before: &[Arc<LoadedModel>]) {
+    fn serve_so_far(&self, model: &RepositoryModel, live: &[Arc<LoadedModel>], before: &[Arc<LoadedModel>]) {
         if !live.is_empty() {
             let is_replaced = |old: &&Arc<LoadedModel>| live.iter().any(|new| new.version == old.version);
             let kept = before.iter().filter(|old| !is_replaced(old));
@@ -362,7 +367,7 @@ impl Repository {
         is_same && same_labels && same_files && old.fault().is_none()
     }
 
-    async fn unload_model(&self, model: &Model, principal: &Principal) {
+    async fn unload_model(&self, model: &RepositoryModel, principal: &Principal) {
         let _alone = model.busy.lock().await;
         let candidate = model.slot.take_candidate();
         self.unload_versions(model, principal).await;
@@ -374,7 +379,7 @@ impl Repository {
     }
 
     /// Unloads all live versions. The caller holds the model's lock.
-    pub(super) async fn unload_versions(&self, model: &Model, principal: &Principal) {
+    pub(super) async fn unload_versions(&self, model: &RepositoryModel, principal: &Principal) {
         let before = model.slot.live();
         for old in &before {
             model.set(old.version, VersionState::Unloading);

@@ -14,7 +14,7 @@ use super::loaded_model::LoadedModel;
 use super::loading::{Predecessor, VersionError, VersionSource};
 use super::loads::LoadMode;
 use super::observations::Observations;
-use super::{Model, Repository, VersionState, folder};
+use super::{Repository, RepositoryModel, VersionState, folder};
 
 /// A version of a model that an update brought. Its files lie in one folder: `model.toml`, labels and golden inputs
 /// next to the model's own.
@@ -116,7 +116,7 @@ impl Repository {
 
     async fn restore_release(
         &self,
-        model: &Model,
+        model: &RepositoryModel,
         release: ManagedVersion,
         kept: Option<Arc<LoadedModel>>,
     ) -> Result<(), String> {
@@ -137,7 +137,7 @@ impl Repository {
 
     /// Moves a version that has just gone live, and was loaded before its runtime got another library. The caller holds the
     /// model's lock.
-    async fn follow_library(&self, model: &Model) {
+    async fn follow_library(&self, model: &RepositoryModel) {
         if let Some(release) = self.managed_version(&model.name)
             && let Err(reason) = self.load_managed(model, &release, &Principal::Local, LoadMode::Changed).await
         {
@@ -145,7 +145,7 @@ impl Repository {
         }
     }
 
-    async fn restore_owners(&self, model: &Model, kept: Option<Arc<LoadedModel>>) -> Result<(), String> {
+    async fn restore_owners(&self, model: &RepositoryModel, kept: Option<Arc<LoadedModel>>) -> Result<(), String> {
         let path = self.shared.sources.folder(&model.name);
         let is_owners = |loaded: &Arc<LoadedModel>| loaded.folder.starts_with(&path);
         if let Some(kept) = kept.filter(is_owners) {
@@ -180,7 +180,7 @@ impl Repository {
     /// whose trial is due.
     pub(super) async fn load_managed(
         &self,
-        model: &Model,
+        model: &RepositoryModel,
         release: &ManagedVersion,
         principal: &Principal,
         mode: LoadMode,
@@ -239,7 +239,7 @@ impl Repository {
         &self,
         name: &ModelName,
         release: &ManagedVersion,
-        statistics: Arc<super::statistics::Statistics>,
+        statistics: Arc<super::statistics::VersionStatistics>,
         mode: LoadMode,
         predecessor: Option<Predecessor>,
     ) -> Result<LoadedModel, VersionError> {
@@ -271,7 +271,7 @@ impl Repository {
     /// Makes `loaded` the only live version and returns the previous default one. The caller holds the model's lock.
     fn go_live(
         &self,
-        model: &Model,
+        model: &RepositoryModel,
         loaded: &Arc<LoadedModel>,
         observations: Option<Arc<Observations>>,
     ) -> Option<Arc<LoadedModel>> {
@@ -294,7 +294,7 @@ impl Repository {
     }
 
     /// Serves only these of the live versions. The caller holds the model's lock.
-    fn serve(&self, model: &Model, live: Vec<Arc<LoadedModel>>) {
+    fn serve(&self, model: &RepositoryModel, live: Vec<Arc<LoadedModel>>) {
         let before = model.slot.live();
         {
             let mut states = model.states();
@@ -308,7 +308,7 @@ impl Repository {
     }
 
     /// Returns the model with its lock held, and creates it if needed.
-    async fn lock_model(&self, name: &ModelName) -> (Arc<Model>, OwnedMutexGuard<()>) {
+    async fn lock_model(&self, name: &ModelName) -> (Arc<RepositoryModel>, OwnedMutexGuard<()>) {
         loop {
             let model = self.model_or_new(name);
             let alone = model.busy.clone().lock_owned().await;

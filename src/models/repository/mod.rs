@@ -156,7 +156,7 @@ use tokio::sync::watch;
 use crate::scheduling::engine::Engine;
 pub use candidate::{Candidate, CandidateShare, Pinned};
 pub use check::{RuntimeTrial, TrialLoad};
-pub use folder::FolderError;
+pub use folder::ModelFolderError;
 pub use golden::{GoldenError, GoldenScore, score as golden_score};
 pub use index::{IndexRow, ModelState, UnavailableReason, VersionState};
 use load_places::LoadPlaces;
@@ -167,8 +167,8 @@ pub use loads::{LoadMode, Refresh};
 pub use managed::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, ObservationSnapshot, Observations};
 use slot::Slot;
-pub use sources::Sources;
-use statistics::Statistics;
+pub use sources::ModelFolders;
+use statistics::VersionStatistics;
 
 /// Reason why a requested model or version is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -229,7 +229,7 @@ pub struct Repository {
 
 #[derive(Debug)]
 struct RepositoryInner {
-    sources: Sources,
+    sources: ModelFolders,
     engine: Engine,
     defaults: ModelDefaults,
     audit: AuditSink,
@@ -240,7 +240,7 @@ struct RepositoryInner {
     changes: watch::Sender<()>,
     /// The models that updates manage, loaded or not.
     managed: Mutex<BTreeMap<ModelName, ManagedVersion>>,
-    models: arc_swap::ArcSwap<BTreeMap<ModelName, Arc<Model>>>,
+    models: arc_swap::ArcSwap<BTreeMap<ModelName, Arc<RepositoryModel>>>,
     /// Serializes changes of the map above.
     changing: Mutex<()>,
     /// Held while models move to another library.
@@ -249,7 +249,7 @@ struct RepositoryInner {
 
 /// A model of the repository, whether it loads or not.
 #[derive(Debug)]
-struct Model {
+struct RepositoryModel {
     name: ModelName,
     slot: Slot,
     states: Mutex<ModelStates>,
@@ -266,10 +266,10 @@ struct ModelStates {
     versions: BTreeMap<ModelVersion, VersionState>,
     /// Fault of the model as a whole.
     fault: Option<String>,
-    statistics: BTreeMap<ModelVersion, Arc<Statistics>>,
+    statistics: BTreeMap<ModelVersion, Arc<VersionStatistics>>,
 }
 
-impl Model {
+impl RepositoryModel {
     fn states(&self) -> MutexGuard<'_, ModelStates> {
         // Nothing panics under this lock.
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
@@ -338,7 +338,7 @@ impl Model {
         states.fault.is_some() || states.versions.is_empty() || states.versions.values().any(|state| *state != unloaded)
     }
 
-    fn statistics(&self, version: ModelVersion) -> Arc<Statistics> {
+    fn statistics(&self, version: ModelVersion) -> Arc<VersionStatistics> {
         self.states().statistics.entry(version).or_default().clone()
     }
 }
@@ -348,7 +348,7 @@ impl Repository {
     ///
     /// `parallel_loads` bounds how many models that this box has served are loaded side by side, and how many new ones.
     pub fn new(
-        sources: Sources,
+        sources: ModelFolders,
         engine: Engine,
         defaults: ModelDefaults,
         parallel_loads: usize,
@@ -443,7 +443,7 @@ impl Repository {
 
     /// Every live version of every model, and the candidates.
     pub fn all_live(&self) -> Vec<Arc<LoadedModel>> {
-        let of_model = |model: &Arc<Model>| {
+        let of_model = |model: &Arc<RepositoryModel>| {
             let (mut live, candidate) = (model.slot.live(), model.slot.candidate());
             live.extend(candidate.map(|(candidate, _)| candidate));
             live
@@ -458,20 +458,20 @@ impl Repository {
         models.iter().any(|model| model.is_serving()) || !models.iter().any(|model| model.should_serve())
     }
 
-    fn models(&self) -> Vec<Arc<Model>> {
+    fn models(&self) -> Vec<Arc<RepositoryModel>> {
         self.shared.models.load().values().cloned().collect()
     }
 
-    fn model(&self, name: &ModelName) -> Option<Arc<Model>> {
+    fn model(&self, name: &ModelName) -> Option<Arc<RepositoryModel>> {
         self.shared.models.load().get(name).cloned()
     }
 
-    fn model_or_new(&self, name: &ModelName) -> Arc<Model> {
+    fn model_or_new(&self, name: &ModelName) -> Arc<RepositoryModel> {
         let _changing = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(model) = self.model(name) {
             return model;
         }
-        let model = Arc::new(Model {
+        let model = Arc::new(RepositoryModel {
             name: name.clone(),
             slot: Slot::default(),
             states: Mutex::default(),
@@ -486,7 +486,7 @@ impl Repository {
     }
 
     /// True when the model was not forgotten meanwhile.
-    fn is_current(&self, model: &Model) -> bool {
+    fn is_current(&self, model: &RepositoryModel) -> bool {
         self.model(&model.name).is_some_and(|current| std::ptr::eq(&raw const *current, model))
     }
 

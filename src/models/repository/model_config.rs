@@ -1,22 +1,22 @@
 //! The model config, `<model>/model.toml`. Every key is optional, and so is the file.
 
 use ledge_base::names::ModelVersion;
-use ledge_base::toml_check::{self, Mistake, Problem};
-use ledge_engine::backend::{Format, Port, Runtime, Signature};
+use ledge_base::toml_check::{self, Mistake, ValueProblem};
+use ledge_engine::backend::{ModelFormat, Port, Runtime, Signature};
 use ledge_engine::pipeline::PipelineConfig;
-use ledge_engine::pipeline::content::Input;
-use ledge_engine::pipeline::kind::{ChainModel, Kind, PipelineSection};
+use ledge_engine::pipeline::content::PipelineInput;
+use ledge_engine::pipeline::kind::{ChainModel, PipelineKind, PipelineSection};
+use ledge_engine::pipeline::ocr::fields::FieldDeclaration;
 use ledge_engine::pipeline::quantization::Quantization;
-use ledge_engine::pipeline::reading::fields::Field;
 use ledge_engine::pipeline::sections_of;
 use ledge_isolation::IsolationSetting;
 use serde::{Deserialize, Serialize};
 
-use super::feature_config::{FeaturePolicies, Policy};
+use super::feature_config::{FeaturePolicies, FeaturePolicy};
 use super::feature_elements::{FeatureElements, has_nan};
 pub use super::golden_config::Golden;
 use super::golden_config::is_beside;
-pub use super::limits_config::{Limits, ModelCacheConfig};
+pub use super::limits_config::{CallLimits, ModelCacheConfig};
 pub use super::port_config::PortConfig;
 pub use ledge_base::token_bucket::Rate;
 
@@ -62,7 +62,7 @@ pub struct ModelConfig {
     /// The response cache of the model.
     pub response_cache: ModelCacheConfig,
     /// Limits of all its callers together.
-    pub limits: Limits,
+    pub limits: CallLimits,
     /// Policies for features without a value.
     #[serde(skip_serializing_if = "FeaturePolicies::is_empty")]
     pub features: FeaturePolicies,
@@ -76,7 +76,7 @@ pub struct ModelConfig {
     pub pipeline: PipelineConfig,
     /// The fields that are looked for in documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub field: Vec<Field>,
+    pub field: Vec<FieldDeclaration>,
     /// Inputs with known answers, checked at each load before the model is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub golden: Vec<Golden>,
@@ -116,7 +116,7 @@ pub enum RuntimeChoice {
 impl RuntimeChoice {
     /// The runtimes to try for files of `format`, in this order. A pinned runtime is tried even when it cannot read
     /// the format, so that its refusal is the model's reason.
-    pub fn candidates(self, format: Format) -> Vec<Runtime> {
+    pub fn candidates(self, format: ModelFormat) -> Vec<Runtime> {
         match self {
             Self::Auto => Runtime::ALL.into_iter().filter(|&runtime| format.is_read_by(runtime)).collect(),
             Self::OnnxRuntime => vec![Runtime::OnnxRuntime],
@@ -222,11 +222,11 @@ impl ModelConfig {
     }
 
     /// Mistakes that types cannot express.
-    fn mistakes(&self) -> Vec<Problem> {
+    fn mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
         let mut check = |holds: bool, key: &str, message: &str| {
             if !holds {
-                mistakes.push(Problem::new(key, message));
+                mistakes.push(ValueProblem::new(key, message));
             }
         };
 
@@ -305,7 +305,9 @@ impl ModelConfig {
         for (index, golden) in self.golden.iter().enumerate() {
             let place = format!("golden[{index}]");
             let found = golden.mistakes(has_pipeline).into_iter();
-            mistakes.extend(found.map(|mistake| Problem { key: mistake.key.replacen("golden", &place, 1), ..mistake }));
+            mistakes.extend(
+                found.map(|mistake| ValueProblem { key: mistake.key.replacen("golden", &place, 1), ..mistake }),
+            );
         }
 
         mistakes.extend(self.chain_mistakes());
@@ -315,22 +317,23 @@ impl ModelConfig {
     }
 
     /// The mistakes in what a chain and its fields have.
-    fn chain_mistakes(&self) -> Vec<Problem> {
+    fn chain_mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
         let mut check = |holds: bool, key: &str, message: &str| {
             if !holds {
-                mistakes.push(Problem::new(key, message));
+                mistakes.push(ValueProblem::new(key, message));
             }
         };
         let chain = self.pipeline.section().map(PipelineSection::kind).filter(|kind| kind.is_chain());
-        let needed = format!("a chain needs a pipeline that runs several models: {}", sections_of(Kind::is_chain));
+        let needed =
+            format!("a chain needs a pipeline that runs several models: {}", sections_of(PipelineKind::is_chain));
         check(self.kind != ModelKind::Chain || chain.is_some(), "kind", &needed);
         if let Some(chain) = chain {
             let place = format!("pipeline.{}", chain.name);
             let is_chain = self.kind == ModelKind::Chain;
             check(is_chain, &place, "it runs several models: set kind = \"chain\" at the top");
         }
-        let reads = self.pipeline.takes(Input::Document);
+        let reads = self.pipeline.takes(PipelineInput::Document);
         check(self.field.is_empty() || reads, "field", "only a model that reads documents finds fields");
         let names: Vec<_> = self.field.iter().map(|field| &field.name).collect();
         for (index, field) in self.field.iter().enumerate() {
@@ -384,10 +387,10 @@ impl ModelConfig {
         config.features.iter().find_map(|feature| {
             let reason = feature.all_policies(&self.features).find_map(|(status, policy)| {
                 let reason = match policy {
-                    Policy::Refuse => None,
-                    Policy::Nan if has_nan(port.datatype) => None,
-                    Policy::Nan => Some(format!("{} has no NaN: name a default", port.datatype)),
-                    Policy::Default(value) => {
+                    FeaturePolicy::Refuse => None,
+                    FeaturePolicy::Nan if has_nan(port.datatype) => None,
+                    FeaturePolicy::Nan => Some(format!("{} has no NaN: name a default", port.datatype)),
+                    FeaturePolicy::Default(value) => {
                         let refused = FeatureElements::new(port.datatype).push(&value.to_value()).err();
                         refused.map(|refused| format!("its default: {refused}"))
                     }

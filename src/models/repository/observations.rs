@@ -29,7 +29,7 @@ pub struct ObservationConfig {
 
 /// One of the two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ComparedVersion {
     Candidate,
     Incumbent,
 }
@@ -130,14 +130,14 @@ impl Observations {
         self.mark.as_ref()?.run()
     }
 
-    fn end_run(&self, role: Role) {
-        if let (Role::Candidate, Some(mark)) = (role, &self.mark) {
+    fn end_run(&self, role: ComparedVersion) {
+        if let (ComparedVersion::Candidate, Some(mark)) = (role, &self.mark) {
             mark.has_run();
         }
     }
 
     /// Counts an answer; `time` is `None` for one from the cache, which took no run.
-    pub fn answered(&self, role: Role, time: Option<Duration>) {
+    pub fn answered(&self, role: ComparedVersion, time: Option<Duration>) {
         self.end_run(role);
         let counted = &mut *self.lock();
         let counts = counted.of(role);
@@ -148,7 +148,7 @@ impl Observations {
     }
 
     /// Counts a request that the version failed.
-    pub fn failed(&self, role: Role) {
+    pub fn failed(&self, role: ComparedVersion) {
         self.end_run(role);
         let counted = &mut *self.lock();
         let counts = counted.of(role);
@@ -157,17 +157,17 @@ impl Observations {
     }
 
     /// Counts a request whose run ended the process of the version.
-    pub fn crashed(&self, role: Role) {
+    pub fn crashed(&self, role: ComparedVersion) {
         self.failed(role);
         self.lock().of(role).crashes += 1;
     }
 
     /// Counts an answer with values that are not finite: of the candidate a failure, because the other version's are
     /// finite.
-    pub fn answered_not_finite(&self, role: Role, time: Option<Duration>) {
+    pub fn answered_not_finite(&self, role: ComparedVersion, time: Option<Duration>) {
         match role {
-            Role::Candidate => self.failed(role),
-            Role::Incumbent => self.answered(role, time),
+            ComparedVersion::Candidate => self.failed(role),
+            ComparedVersion::Incumbent => self.answered(role, time),
         }
         self.lock().of(role).non_finite += 1;
     }
@@ -232,10 +232,10 @@ impl Observations {
 }
 
 impl ObservationCounts {
-    fn of(&mut self, role: Role) -> &mut RoleCounts {
+    fn of(&mut self, role: ComparedVersion) -> &mut RoleCounts {
         match role {
-            Role::Candidate => &mut self.candidate,
-            Role::Incumbent => &mut self.incumbent,
+            ComparedVersion::Candidate => &mut self.candidate,
+            ComparedVersion::Incumbent => &mut self.incumbent,
         }
     }
 }
@@ -265,10 +265,10 @@ mod tests {
     fn each_side_has_its_own_figures() {
         let observations = observations();
         for ms in 1..=100 {
-            observations.answered(Role::Incumbent, Some(Duration::from_millis(ms)));
+            observations.answered(ComparedVersion::Incumbent, Some(Duration::from_millis(ms)));
         }
-        observations.answered(Role::Candidate, None);
-        observations.failed(Role::Candidate);
+        observations.answered(ComparedVersion::Candidate, None);
+        observations.failed(ComparedVersion::Candidate);
         let ObservationSnapshot { candidate, incumbent, .. } = observations.snapshot();
         assert_eq!(candidate, VersionCounts { requests: 2, errors: 1, ..VersionCounts::default() });
         assert_eq!((incumbent.requests, incumbent.errors), (100, 0));
@@ -279,14 +279,14 @@ mod tests {
     #[test]
     fn a_crash_and_an_answer_that_is_not_finite_are_failures_of_the_candidate() {
         let observations = observations();
-        observations.crashed(Role::Candidate);
-        observations.answered_not_finite(Role::Candidate, Some(Duration::from_millis(1)));
+        observations.crashed(ComparedVersion::Candidate);
+        observations.answered_not_finite(ComparedVersion::Candidate, Some(Duration::from_millis(1)));
         assert!(!observations.incumbent_is_finite());
         for _ in 0..FINITE_ANSWERS_MIN {
-            observations.answered(Role::Incumbent, None);
+            observations.answered(ComparedVersion::Incumbent, None);
         }
         assert!(observations.incumbent_is_finite());
-        observations.answered_not_finite(Role::Incumbent, None);
+        observations.answered_not_finite(ComparedVersion::Incumbent, None);
         assert!(!observations.incumbent_is_finite());
         let ObservationSnapshot { candidate, incumbent, .. } = observations.snapshot();
         assert_eq!((candidate.requests, candidate.errors, candidate.crashes, candidate.non_finite), (2, 2, 1, 1));
@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn a_time_beyond_all_bounds_is_the_longest() {
         let observations = observations();
-        observations.answered(Role::Candidate, Some(Duration::MAX));
-        observations.answered(Role::Candidate, Some(Duration::ZERO));
+        observations.answered(ComparedVersion::Candidate, Some(Duration::MAX));
+        observations.answered(ComparedVersion::Candidate, Some(Duration::ZERO));
         assert!(observations.snapshot().candidate.p95_us.unwrap() >= RUN_TIME_US_MAX);
     }
 }

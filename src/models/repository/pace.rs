@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::DecodeLimits;
 
 use super::loaded_model::LoadedModel;
@@ -32,7 +32,7 @@ const RECENT_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub enum SampleInput {
     Tensors(Vec<Tensor>),
-    Content(Content),
+    Content(CallContent),
 }
 
 /// The cost of one run.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::model_config::InstanceGroup;
-use super::profile::Choice;
-use crate::scheduling::scheduler::Scale;
+use super::profile::ProfileChoice;
+use crate::scheduling::scheduler::InstanceScale;
 
 /// Default time that calls may wait for an instance while a core is free, before another one is loaded. It is two runs
 /// of a small model: two callers that coincide are answered by then, a load too high for one instance is not.
@@ -17,8 +17,8 @@ pub fn place(
     group: &InstanceGroup,
     cores: &[usize],
     keep_alive: Option<Duration>,
-    choice: Option<Choice>,
-) -> Result<(Vec<usize>, Scale), String> {
+    choice: Option<ProfileChoice>,
+) -> Result<(Vec<usize>, InstanceScale), String> {
     let workers: Vec<usize> = cores
         .iter()
         .enumerate()
@@ -40,7 +40,7 @@ pub fn place(
     let max = group.count.or(group.max).or(measured).unwrap_or(fit).max(min);
 
     let own = group.keep_alive_s.map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
-    let scale = Scale {
+    let scale = InstanceScale {
         min,
         max,
         threads,

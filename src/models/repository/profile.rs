@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Runtime and resources that a model is run with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Choice {
+pub struct ProfileChoice {
     pub runtime: Runtime,
     pub threads: usize,
     /// The most instances.
@@ -39,7 +39,7 @@ pub enum ProfileSource {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    pub choice: Choice,
+    pub choice: ProfileChoice,
     pub effort: ProfileSource,
     /// The goal of the measurement: `throughput`, `latency`, or `p99 <= 20 ms at 50/s`.
     pub goal: String,
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn profile() -> Profile {
-        let choice = Choice { runtime: Runtime::OpenVino, threads: 2, instances: 1, batch: 4 };
+        let choice = ProfileChoice { runtime: Runtime::OpenVino, threads: 2, instances: 1, batch: 4 };
         Profile { choice, effort: ProfileSource::Tuned, goal: "latency".to_owned(), measured: "p50 2.1 ms".to_owned() }
     }
 

@@ -6,22 +6,22 @@ use std::sync::{Mutex, PoisonError};
 #[cfg(any(test, feature = "in-process"))]
 use ledge_base::contained;
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_engine::backend::Format;
+use ledge_engine::backend::ModelFormat;
 #[cfg(any(test, feature = "in-process"))]
 use ledge_engine::files;
 use ledge_engine::files::FileFacts;
-use ledge_isolation::{Isolation, KeptChild, ReadError};
+use ledge_isolation::{Isolation, KeptChild, ModelReadError};
 
 use crate::scheduling::engine::Engine;
 
 /// Reads the files of one version. It keeps the process that read them, so that a load of the version finds it running.
 #[derive(Debug)]
 pub struct ModelReader {
-    place: Place,
+    place: ReaderLocation,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ReaderLocation {
     /// In this process: only in tests.
     #[cfg(any(test, feature = "in-process"))]
     Here,
@@ -42,7 +42,7 @@ impl ModelReader {
     /// Reads in this process.
     #[cfg(any(test, feature = "in-process"))]
     pub fn here() -> Self {
-        Self { place: Place::Here }
+        Self { place: ReaderLocation::Here }
     }
 
     /// Reads where `isolation` has the version run.
@@ -52,25 +52,25 @@ impl ModelReader {
             return Self::here();
         }
         let (engine, name, kept) = (engine.clone(), own_process(name, version), Mutex::default());
-        Self { place: Place::Child(ChildReader { engine, isolation, name, kept }) }
+        Self { place: ReaderLocation::Child(ChildReader { engine, isolation, name, kept }) }
     }
 
     /// Reads the facts about an open file. Blocks until that is done. The error completes a sentence about the file.
-    pub fn read(&self, format: Format, file: &File) -> Result<FileFacts, ReadError> {
+    pub fn read(&self, format: ModelFormat, file: &File) -> Result<FileFacts, ModelReadError> {
         match &self.place {
             #[cfg(any(test, feature = "in-process"))]
-            Place::Here => {
+            ReaderLocation::Here => {
                 let content = file.try_clone().and_then(|file| contained::content(file, contained::MODEL_MAX));
-                let content = content.map_err(|error| ReadError::Refused(format!("cannot be read: {error}")))?;
-                files::read(format, &content).map_err(ReadError::Refused)
+                let content = content.map_err(|error| ModelReadError::Refused(format!("cannot be read: {error}")))?;
+                files::read(format, &content).map_err(ModelReadError::Refused)
             }
-            Place::Child(child) => child.read(format, file),
+            ReaderLocation::Child(child) => child.read(format, file),
         }
     }
 }
 
 impl ChildReader {
-    fn read(&self, format: Format, file: &File) -> Result<FileFacts, ReadError> {
+    fn read(&self, format: ModelFormat, file: &File) -> Result<FileFacts, ModelReadError> {
         let children = self.engine.children();
         let (facts, child) = children.read(self.isolation, &self.name, &self.engine.runtimes(), format, file)?;
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ledge_engine::backend::Runtime;
 use serde::Serialize;
 
-use super::profile::Choice;
+use super::profile::ProfileChoice;
 use super::tuning::LoadMeasurement;
 
 /// Goal that a model is tuned for.
@@ -88,7 +88,7 @@ impl Goal {
 }
 
 /// The ways to run a model on `cores` cores that can be best at `goal`, the simplest first.
-pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: Option<usize>) -> Vec<Choice> {
+pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: Option<usize>) -> Vec<ProfileChoice> {
     let cores = cores.max(1);
     let mut threads: Vec<usize> = (0..usize::BITS).map(|bit| 1 << bit).take_while(|&count| count < cores).collect();
     threads.push(cores);
@@ -109,7 +109,7 @@ pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: O
                 _ => vec![1],
             };
             for &instances in &instances {
-                found.extend(batches.iter().map(|&batch| Choice { runtime, threads, instances, batch }));
+                found.extend(batches.iter().map(|&batch| ProfileChoice { runtime, threads, instances, batch }));
             }
         }
     }
@@ -119,7 +119,7 @@ pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: O
 /// One way to run the model, and its measurement.
 #[derive(Debug, Clone)]
 pub struct SearchRow {
-    pub choice: Choice,
+    pub choice: ProfileChoice,
     /// The measurement, or the reason why the model cannot be run that way.
     pub load: Result<LoadMeasurement, String>,
 }
@@ -127,13 +127,17 @@ pub struct SearchRow {
 /// Loads and measures models: real ones in `ledge tune`, simulated ones in tests.
 pub trait Measure {
     /// Loads a way to run the model and keeps it loaded.
-    fn load(&mut self, choice: Choice) -> impl Future<Output = Result<(), String>>;
+    fn load(&mut self, choice: ProfileChoice) -> impl Future<Output = Result<(), String>>;
 
     /// Measures a way that is loaded.
-    fn measure(&mut self, choice: Choice, time: Duration) -> impl Future<Output = Result<LoadMeasurement, String>>;
+    fn measure(
+        &mut self,
+        choice: ProfileChoice,
+        time: Duration,
+    ) -> impl Future<Output = Result<LoadMeasurement, String>>;
 
     /// Unloads it.
-    fn unload(&mut self, choice: Choice) -> impl Future<Output = ()>;
+    fn unload(&mut self, choice: ProfileChoice) -> impl Future<Output = ()>;
 
     /// Reports progress: the current phase, steps done and steps in all.
     fn progress(&mut self, what: &str, done: usize, of: usize);
@@ -160,7 +164,7 @@ const EQUAL_COST_FACTOR_MAX: f64 = 1.01;
 pub async fn search<M: Measure>(
     measure: &mut M,
     goal: Goal,
-    candidates: &[Choice],
+    candidates: &[ProfileChoice],
     how: Thoroughness,
 ) -> Vec<SearchRow> {
     let mut rows: Vec<SearchRow> = Vec::new();
@@ -188,7 +192,7 @@ pub async fn search<M: Measure>(
         };
     }
 
-    let unloaded: Vec<Choice> = finalists.iter().filter_map(|&index| Some(rows.get(index)?.choice)).collect();
+    let unloaded: Vec<ProfileChoice> = finalists.iter().filter_map(|&index| Some(rows.get(index)?.choice)).collect();
     for round in 0..how.rounds {
         for &index in &finalists {
             let Some(row) = rows.get_mut(index) else { continue };
@@ -217,7 +221,7 @@ pub async fn search<M: Measure>(
 async fn first_measurement<M: Measure>(
     measure: &mut M,
     goal: Goal,
-    choice: Choice,
+    choice: ProfileChoice,
     time: Duration,
 ) -> Result<LoadMeasurement, String> {
     // The better of two: a busy moment must not drop the winner.

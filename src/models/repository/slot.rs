@@ -16,11 +16,11 @@ use super::observations::Observations;
 /// The live versions of one model.
 #[derive(Debug, Default)]
 pub struct Slot {
-    now: ArcSwap<Versions>,
+    now: ArcSwap<LiveVersions>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Versions {
+struct LiveVersions {
     live: BTreeMap<ModelVersion, Arc<LoadedModel>>,
     watch: UpdateWatch,
 }
@@ -75,33 +75,35 @@ impl Slot {
     /// Replaces the live versions; requests that pinned the old ones finish on them.
     pub fn swap(&self, models: impl IntoIterator<Item = Arc<LoadedModel>>) {
         let live: BTreeMap<_, _> = models.into_iter().map(|model| (model.version, model)).collect();
-        self.now.rcu(|now| Versions { live: live.clone(), watch: now.watch.clone() });
+        self.now.rcu(|now| LiveVersions { live: live.clone(), watch: now.watch.clone() });
     }
 
     /// Makes `model` the only live version, in place of the candidate too.
     pub(super) fn promote(&self, model: Arc<LoadedModel>, observations: Option<Arc<Observations>>) {
         let live = BTreeMap::from([(model.version, model)]);
         let watch = observations.map_or(UpdateWatch::Nothing, UpdateWatch::Soak);
-        self.now.swap(Arc::new(Versions { live, watch })).withdraw();
+        self.now.swap(Arc::new(LiveVersions { live, watch })).withdraw();
     }
 
     /// Puts a candidate next to the live versions, in place of the previous one.
     pub(super) fn put_candidate(&self, candidate: Candidate) {
         let running = Arc::new(RunningCandidate::new(candidate));
-        let put =
-            |now: &Arc<Versions>| Versions { live: now.live.clone(), watch: UpdateWatch::Candidate(running.clone()) };
+        let put = |now: &Arc<LiveVersions>| LiveVersions {
+            live: now.live.clone(),
+            watch: UpdateWatch::Candidate(running.clone()),
+        };
         self.now.rcu(put).withdraw();
     }
 
     /// Removes the candidate and cancels its mirrored requests. The watch of a version that went live ends too.
     pub(super) fn take_candidate(&self) -> Option<Arc<LoadedModel>> {
-        let old = self.now.rcu(|now| Versions { live: now.live.clone(), watch: UpdateWatch::Nothing });
+        let old = self.now.rcu(|now| LiveVersions { live: now.live.clone(), watch: UpdateWatch::Nothing });
         old.withdraw();
         old.running().map(|running| running.candidate.model.clone())
     }
 }
 
-impl Versions {
+impl LiveVersions {
     fn running(&self) -> Option<&RunningCandidate> {
         match &self.watch {
             UpdateWatch::Candidate(running) => Some(running),

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use ledge_base::names::{ModelName, ModelVersion};
 
 use super::config::RepositoryConfig;
-use super::folder::{self, FolderError, MisnamedFolder};
+use super::folder::{self, MisnamedFolder, ModelFolderError};
 use super::model_config::ModelConfig;
 
 /// The folders of a repository. Signed releases are separate: updates have their folders.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sources {
+pub struct ModelFolders {
     owners: PathBuf,
     packaged: Option<PathBuf>,
 }
@@ -28,7 +28,7 @@ pub struct ModelOnDisk {
     pub served: Option<ModelVersion>,
 }
 
-impl Sources {
+impl ModelFolders {
     /// One folder: the owner's.
     pub fn new(owners: PathBuf) -> Self {
         Self { owners, packaged: None }
@@ -63,7 +63,11 @@ impl Sources {
     }
 
     /// Reads the description of a model, for calls of this version or of the default one; `None` when it has no folder.
-    pub fn on_disk(&self, name: &ModelName, version: Option<ModelVersion>) -> Result<Option<ModelOnDisk>, FolderError> {
+    pub fn on_disk(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> Result<Option<ModelOnDisk>, ModelFolderError> {
         let folder = self.folder(name);
         if !folder.is_dir() {
             return Ok(None);
@@ -82,7 +86,7 @@ impl Sources {
     }
 
     /// The models of both, each once. Folders with other names are returned separately, for a warning.
-    pub fn models(&self) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>), FolderError> {
+    pub fn models(&self) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>), ModelFolderError> {
         let Some(packaged) = &self.packaged else { return folder::models(&self.owners) };
         // With a package's models, an owner's folder that does not exist yet is not a mistake; neither is a package
         // without models.
@@ -96,9 +100,9 @@ impl Sources {
     }
 }
 
-fn none_if_missing<T: Default>(found: Result<T, FolderError>) -> Result<T, FolderError> {
+fn none_if_missing<T: Default>(found: Result<T, ModelFolderError>) -> Result<T, ModelFolderError> {
     match found {
-        Err(FolderError::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        Err(ModelFolderError::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
         found => found,
     }
 }
@@ -107,11 +111,11 @@ fn none_if_missing<T: Default>(found: Result<T, FolderError>) -> Result<T, Folde
 mod tests {
     use super::*;
 
-    fn sources(root: &Path, models: &[&str]) -> Sources {
+    fn sources(root: &Path, models: &[&str]) -> ModelFolders {
         for model in models {
             std::fs::create_dir_all(root.join(model)).unwrap();
         }
-        Sources { owners: root.join("owner"), packaged: Some(root.join("package")) }
+        ModelFolders { owners: root.join("owner"), packaged: Some(root.join("package")) }
     }
 
     #[test]
@@ -131,7 +135,7 @@ mod tests {
     fn beside_a_package_no_folder_has_to_be_there() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(sources(root.path(), &[]).models().unwrap(), (vec![], vec![]));
-        assert!(Sources::new(root.path().join("owner")).models().is_err());
+        assert!(ModelFolders::new(root.path().join("owner")).models().is_err());
     }
 
     #[test]

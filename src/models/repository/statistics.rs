@@ -112,7 +112,7 @@ impl Refusals {
 
 /// A snapshot of the counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct VersionCounters {
     /// Time of the last answer, in milliseconds since the Unix epoch; 0 for never.
     pub last_inference_ms: u64,
     /// Batch elements inferred; cache hits left out.
@@ -160,15 +160,15 @@ pub struct Counters {
 ///
 /// One lock, held for some additions; only the first run of a batch size allocates.
 #[derive(Debug, Default)]
-pub struct Statistics {
-    counters: Mutex<Counters>,
+pub struct VersionStatistics {
+    counters: Mutex<VersionCounters>,
     pub full_queue: FullQueue,
     pub failing_calls: FailingCalls,
     /// Set when the version before answered with finite values only.
     must_be_finite: AtomicBool,
 }
 
-impl Statistics {
+impl VersionStatistics {
     /// Counts a request of `elements` batch elements that a run answered, at `now_ms` since the Unix epoch. `compute`
     /// is the time of the run, even if others shared it.
     pub fn succeeded(&self, now_ms: u64, elements: usize, total: Duration, queue: Duration, compute: ComputeTime) {
@@ -242,7 +242,7 @@ impl Statistics {
         self.lock().fail.add(total);
     }
 
-    /// Counts a request that was refused. It is also counted as failed: [`Statistics::failed`].
+    /// Counts a request that was refused. It is also counted as failed: [`VersionStatistics::failed`].
     pub fn refused(&self, why: RefusalReason) {
         self.lock().refusals.add(why);
         if why == RefusalReason::QueueFull {
@@ -251,17 +251,17 @@ impl Statistics {
     }
 
     /// The counters now.
-    pub fn snapshot(&self) -> Counters {
+    pub fn snapshot(&self) -> VersionCounters {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counters> {
+    fn lock(&self) -> MutexGuard<'_, VersionCounters> {
         // Nothing panics under this lock; counters that a panic left behind are still counters.
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Counters {
+impl VersionCounters {
     fn is_finite(&self) -> bool {
         self.success.count >= FINITE_ANSWERS_MIN && self.non_finite == 0
     }
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn two_requests_that_share_a_run_are_one_execution() {
-        let statistics = Statistics::default();
+        let statistics = VersionStatistics::default();
         statistics.executed(3, COMPUTE, ms(20));
         statistics.succeeded(5, 1, ms(30), ms(10), COMPUTE);
         statistics.succeeded(6, 2, ms(40), ms(20), COMPUTE);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_cache_hit_is_a_success_that_waited_and_computed_nothing() {
-        let statistics = Statistics::default();
+        let statistics = VersionStatistics::default();
         statistics.cache_miss(ms(1), ms(2));
         statistics.cache_hit(9, ms(4), ms(3));
         let counters = statistics.snapshot();
@@ -314,12 +314,12 @@ mod tests {
 
     #[test]
     fn a_distribution_adds_up_to_its_total() {
-        let statistics = Statistics::default();
+        let statistics = VersionStatistics::default();
         for step in 1..20 {
             statistics.succeeded(step, 1, ms(step * 3), ms(step), COMPUTE);
             statistics.cache_hit(step, ms(1), ms(1));
         }
-        let Counters { success, queue, compute, end_to_end_times, queue_times, compute_times, .. } =
+        let VersionCounters { success, queue, compute, end_to_end_times, queue_times, compute_times, .. } =
             statistics.snapshot();
         let same = |times: TimeHistogram, total: Total| {
             assert_eq!((times.count(), u128::from(times.sum())), (total.count, total.time.as_nanos()));
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn answers_that_are_not_finite_are_failures_after_a_version_without_any() {
-        let (before, now) = (Statistics::default(), Statistics::default());
+        let (before, now) = (VersionStatistics::default(), VersionStatistics::default());
         assert!(!now.not_finite(), "nothing is known of a version before");
         now.follow(&before);
         assert!(!now.not_finite(), "it has answered too little");
@@ -342,11 +342,11 @@ mod tests {
         now.follow(&before);
         assert!(now.not_finite());
         // And so for the version after that.
-        let next = Statistics::default();
+        let next = VersionStatistics::default();
         next.follow(&now);
         assert!(next.not_finite());
         // One that always gave such answers may go on.
-        let (always, after) = (Statistics::default(), Statistics::default());
+        let (always, after) = (VersionStatistics::default(), VersionStatistics::default());
         for _ in 0..FINITE_ANSWERS_MIN {
             always.not_finite();
             always.succeeded(1, 1, ms(1), ms(0), COMPUTE);
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart() {
-        let statistics = Statistics::default();
+        let statistics = VersionStatistics::default();
         for (times, why) in (1..).zip(RefusalReason::ALL) {
             (0..times).for_each(|_| statistics.refused(why));
         }

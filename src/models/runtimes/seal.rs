@@ -3,7 +3,7 @@
 use std::io;
 
 use ledge_part::check::Check;
-use ledge_sandbox::{Finding, Mechanism, SealReport};
+use ledge_sandbox::{Mechanism, MechanismReport, SealReport};
 
 /// The name of the finding.
 pub const FINDING: &str = "seal of models";
@@ -22,12 +22,12 @@ pub fn check(report: io::Result<SealReport>) -> Check {
 
 /// A warning where something is open that nothing else closes; for the rest, what takes its place.
 fn of(report: &SealReport) -> Check {
-    let lacking: Vec<&Finding> = report.lacking().collect();
+    let lacking: Vec<&MechanismReport> = report.lacking().collect();
     if lacking.is_empty() {
         return Check::ok(FINDING, "wholly in force");
     }
     // Mechanisms with the same reason are named together.
-    let mut reasons: Vec<(String, Vec<&Finding>)> = Vec::new();
+    let mut reasons: Vec<(String, Vec<&MechanismReport>)> = Vec::new();
     for finding in &lacking {
         let state = finding.state.to_string();
         match reasons.iter_mut().find(|(reason, _)| *reason == state) {
@@ -44,7 +44,7 @@ fn of(report: &SealReport) -> Check {
 }
 
 /// Mechanisms that are not in force for one reason, and what that leaves open.
-fn told(reason: &str, findings: &[&Finding]) -> String {
+fn told(reason: &str, findings: &[&MechanismReport]) -> String {
     let names: Vec<_> = findings.iter().map(|finding| finding.mechanism.name()).collect();
     let mut open: Vec<String> = Vec::new();
     let covered: Vec<_> = findings.iter().filter_map(|finding| finding.mechanism.covered_by_system_calls()).collect();
@@ -89,23 +89,23 @@ fn advice(mechanism: Mechanism) -> &'static str {
 #[cfg(test)]
 mod tests {
     use ledge_part::check::Status;
-    use ledge_sandbox::State;
+    use ledge_sandbox::MechanismState;
 
     use super::*;
 
     /// The finding where these mechanisms are in another state.
-    fn finding(others: &[(Mechanism, State)]) -> Check {
+    fn finding(others: &[(Mechanism, MechanismState)]) -> Check {
         let state = |mechanism| match others.iter().find(|(other, _)| *other == mechanism) {
             Some((_, state)) => state.clone(),
-            None => State::InForce(String::new()),
+            None => MechanismState::InForce(String::new()),
         };
-        let findings = Mechanism::ALL.map(|mechanism| Finding { mechanism, state: state(mechanism) });
+        let findings = Mechanism::ALL.map(|mechanism| MechanismReport { mechanism, state: state(mechanism) });
         check(Ok(SealReport { findings: findings.into() }))
     }
 
     #[test]
     fn a_seal_without_an_essential_mechanism_is_a_warning_with_its_consequence_and_the_remedy() {
-        let found = finding(&[(Mechanism::Files, State::Absent("not available in this kernel".to_owned()))]);
+        let found = finding(&[(Mechanism::Files, MechanismState::Absent("not available in this kernel".to_owned()))]);
         assert_eq!(found.status, Status::Warn);
         assert!(found.detail.contains("can open every file"), "{found:?}");
         assert!(found.advice.as_ref().unwrap().contains("Landlock"), "{found:?}");
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn a_seal_as_the_unit_allows_it_names_what_is_missing_and_what_takes_its_place() {
-        let forbidden = || State::Absent("forbidden".to_owned());
+        let forbidden = || MechanismState::Absent("forbidden".to_owned());
         let found = finding(&[
-            (Mechanism::ThreadLimit, State::Partial("1536 together".to_owned())),
+            (Mechanism::ThreadLimit, MechanismState::Partial("1536 together".to_owned())),
             (Mechanism::UserNamespace, forbidden()),
             (Mechanism::NetworkNamespace, forbidden()),
             (Mechanism::IpcNamespace, forbidden()),

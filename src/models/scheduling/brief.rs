@@ -16,6 +16,7 @@ use ledge_isolation::HAND_OVER_MAX;
 use tokio::sync::oneshot;
 
 use super::engine::{EngineInner, on_own_thread, unload_in_background};
+use super::exclusive_gate::GatePermit;
 use super::faults::Culprit;
 use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, Observer};
@@ -23,7 +24,6 @@ use super::long_run::{self, LONG_RUN, LongRun};
 use super::queue::{Job, JobInputs};
 use super::scheduler::Instance;
 use super::terms::Terms;
-use super::turns::Turn;
 use super::worker;
 
 /// The longest wait of a caller's own thread, which other calls need too, for runs in another process that were thought
@@ -52,9 +52,9 @@ pub(super) enum BriefRun {
 
 /// Jobs that wait for the others of their group, by model.
 #[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<HashMap<u64, Vec<Job>>>);
+pub(super) struct WaitingGroups(Mutex<HashMap<u64, Vec<Job>>>);
 
-impl Groups {
+impl WaitingGroups {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Job>>> {
         // Nothing panics under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,12 +62,12 @@ impl Groups {
 }
 
 /// Runs the group of a model when it is dropped: also when the first of its callers hangs up.
-pub(super) struct Lead<'e> {
+pub(super) struct GroupLead<'e> {
     shared: &'e Arc<EngineInner>,
     model: u64,
 }
 
-impl Drop for Lead<'_> {
+impl Drop for GroupLead<'_> {
     fn drop(&mut self) {
         let jobs = self.shared.groups.lock().remove(&self.model);
         self.shared.run_group(self.model, jobs.unwrap_or_default());
@@ -75,14 +75,14 @@ impl Drop for Lead<'_> {
 }
 
 /// An instance that brief runs use, and the core that they hold.
-struct Taken {
+struct TakenInstance {
     model: u64,
     worker: usize,
     instance: Instance,
     start: Instant,
 }
 
-impl Taken {
+impl TakenInstance {
     fn place(&self, deadline: Instant) -> RunPlace {
         RunPlace { core: self.worker, is_wide: false, deadline, patience: Some(PATIENCE) }
     }
@@ -123,12 +123,12 @@ impl EngineInner {
     }
 
     /// Adds a job to the group of its model. The first one leads the group; the one that fills it runs it.
-    pub(super) fn join(self: &Arc<Self>, model: u64, job: Job) -> Option<Lead<'_>> {
+    pub(super) fn join(self: &Arc<Self>, model: u64, job: Job) -> Option<GroupLead<'_>> {
         let mut groups = self.groups.lock();
         let group = groups.entry(model).or_default();
         group.push(job);
         if group.len() == 1 {
-            return Some(Lead { shared: self, model });
+            return Some(GroupLead { shared: self, model });
         }
         let full = if group.len() == HAND_OVER_MAX { groups.remove(&model) } else { None };
         drop(groups);
@@ -166,7 +166,7 @@ impl EngineInner {
     }
 
     /// Takes an instance and a core for brief runs over this many bytes of inputs.
-    fn take_brief(&self, model: u64, bytes: usize) -> Option<(Taken, Option<Turn<'_>>)> {
+    fn take_brief(&self, model: u64, bytes: usize) -> Option<(TakenInstance, Option<GatePermit<'_>>)> {
         if self.is_yielding() {
             // It would keep the caller's thread waiting for the time that requests leave.
             return None;
@@ -177,11 +177,11 @@ impl EngineInner {
         let here = is_elsewhere.then(rustix::thread::sched_getcpu);
         let here = here.and_then(|here| self.cpus.iter().position(|cpu| *cpu == here));
         let (instance, worker) = self.lock().take_brief(model, bytes, here)?;
-        Some((Taken { model, worker, instance, start: Instant::now() }, turn))
+        Some((TakenInstance { model, worker, instance, start: Instant::now() }, turn))
     }
 
     /// Waits on another thread for a run that was not brief.
-    fn finish_later(self: &Arc<Self>, mut taken: Taken, job: Job) {
+    fn finish_later(self: &Arc<Self>, mut taken: TakenInstance, job: Job) {
         let own = self.clone();
         let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
             let mut finished = taken.instance.backend.finish(LONG_RUN);
@@ -211,7 +211,7 @@ impl EngineInner {
         self: &Arc<Self>,
         model: u64,
         observer: &dyn Observer,
-        taken: Option<Taken>,
+        taken: Option<TakenInstance>,
         ended: Vec<(Job, Result<RunResult, RunError>)>,
     ) {
         let (mut answers, mut times, mut again) = (Vec::with_capacity(ended.len()), Vec::new(), Vec::new());
@@ -245,7 +245,7 @@ impl EngineInner {
     fn give_back(
         self: &Arc<Self>,
         model: u64,
-        taken: Option<Taken>,
+        taken: Option<TakenInstance>,
         times: impl IntoIterator<Item = (usize, Duration)>,
         again: Vec<Job>,
     ) {
@@ -254,7 +254,7 @@ impl EngineInner {
         for (bytes, time) in times {
             state.record_run(model, bytes, time);
         }
-        let orphan = taken.and_then(|Taken { model, worker, instance, start }| {
+        let orphan = taken.and_then(|TakenInstance { model, worker, instance, start }| {
             state.finish_brief_run(worker, model, instance, now.duration_since(start), now)
         });
         state.requeue(model, again);

@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ledge_base::sys;
-use ledge_base::telemetry::system::Memory;
+use ledge_base::telemetry::system::MachineMemory;
 use ledge_engine::backend::{CompiledCache, LoadError, Port, Runtime};
 use ledge_engine::pipeline::work::RunWork;
 use ledge_engine::{Runtimes, cores};
-use ledge_identity::sealing::{FolderError, SealedFolder};
-use ledge_isolation::{ChildId, ChildSettings, ChildUsage, Children, Ended, Isolation, LanePlace, ModelOrder};
+use ledge_identity::sealing::{SealedFolder, SealedFolderError};
+use ledge_isolation::{ChildEnd, ChildId, ChildSettings, ChildUsage, Children, Isolation, LanePlace, ModelOrder};
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::brief::Groups;
-use super::faults::{Cause, Consequences, Culprit};
+use super::brief::WaitingGroups;
+use super::exclusive_gate::ExclusiveGate;
+use super::faults::{Consequences, Culprit, FaultCause};
 use super::instance::{InferError, InstanceSpec};
 use super::load_terms::LoadTurns;
 use super::queue::{Job, Queue};
 use super::scheduler::{AliveToken, Instance, InstanceSource, ModelEntry, SchedulerState};
-use super::turns::Turns;
 use super::worker;
 
 /// Interval between two checks of whether the runs have ended. The callers wait for minutes, so half a second is
@@ -35,11 +35,11 @@ const LOAD_TRIES_MAX: usize = 4;
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    handle: Arc<Handle>,
+    handle: Arc<EngineHandle>,
 }
 
 #[derive(Debug)]
-struct Handle {
+struct EngineHandle {
     shared: Arc<EngineInner>,
     started: OnceLock<()>,
 }
@@ -62,9 +62,9 @@ pub(super) struct EngineInner {
     /// The processes that models run in.
     children: Children,
     /// The turns of runs in other processes.
-    pub turns: Turns,
+    pub turns: ExclusiveGate,
     /// Calls that are about to run together.
-    pub groups: Groups,
+    pub groups: WaitingGroups,
     /// Told each fault of a model.
     faults: Notify,
     /// The turns of loads where there is a memory budget.
@@ -83,7 +83,7 @@ impl Engine {
     pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>, children: ChildSettings) -> Self {
         let shared = Arc::new_cyclic(|shared: &Weak<EngineInner>| {
             let shared = shared.clone();
-            let on_end = Arc::new(move |child, end: &Ended| {
+            let on_end = Arc::new(move |child, end: &ChildEnd| {
                 if let Some(shared) = shared.upgrade() {
                     shared.child_ended(child, end);
                 }
@@ -101,13 +101,13 @@ impl Engine {
                 runtimes: ArcSwap::from_pointee(runtimes),
                 instances: watch::Sender::default(),
                 children,
-                turns: Turns::default(),
-                groups: Groups::default(),
+                turns: ExclusiveGate::default(),
+                groups: WaitingGroups::default(),
                 faults: Notify::new(),
                 loading: LoadTurns::default(),
             }
         });
-        Self { handle: Arc::new(Handle { shared, started: OnceLock::new() }) }
+        Self { handle: Arc::new(EngineHandle { shared, started: OnceLock::new() }) }
     }
 
     /// The cores that models run on, one worker each.
@@ -248,7 +248,7 @@ impl Engine {
     }
 }
 
-impl Drop for Handle {
+impl Drop for EngineHandle {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.wakers.iter().for_each(Condvar::notify_all);
@@ -376,7 +376,7 @@ impl EngineInner {
     }
 
     /// Handles the end of a process that had models: those are loaded again, in a new one.
-    fn child_ended(self: &Arc<Self>, child: ChildId, end: &Ended) {
+    fn child_ended(self: &Arc<Self>, child: ChildId, end: &ChildEnd) {
         // A trial, and the first load of a version, report its end themselves.
         if !self.is_yielding() {
             tracing::error!(
@@ -425,11 +425,11 @@ impl EngineInner {
     /// Counts the fault of a model whose run ended its process; `culprit` is `None` for a run of several callers.
     pub(super) fn model_crashed(&self, id: u64, reason: &str, culprit: Option<&Culprit>) {
         if let Some(InstanceSource { spec, .. }) = self.source(id) {
-            self.count_fault(&spec, reason, culprit.map_or(Cause::Several, Culprit::cause));
+            self.count_fault(&spec, reason, culprit.map_or(FaultCause::Several, Culprit::cause));
         }
     }
 
-    fn count_fault(&self, spec: &InstanceSpec, reason: &str, cause: Cause<'_>) {
+    fn count_fault(&self, spec: &InstanceSpec, reason: &str, cause: FaultCause<'_>) {
         let Consequences { unloaded, refused_for } = spec.faults.count(reason, cause, Instant::now());
         tracing::error!(
             model = spec.name,
@@ -438,7 +438,7 @@ impl EngineInner {
             "a model ended the process that it ran in"
         );
         spec.observer.crashed(reason, unloaded.as_deref());
-        if let (Cause::Caller(culprit), Some(time)) = (cause, refused_for) {
+        if let (FaultCause::Caller(culprit), Some(time)) = (cause, refused_for) {
             spec.observer.refused(&culprit.principal, time);
         }
         self.faults.notify_one();
@@ -490,7 +490,7 @@ impl EngineInner {
 fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<Instance, LoadError> {
     let mut tries = LOAD_TRIES_MAX;
     // A process that was killed while the kernel ended none was killed by somebody, which is no fault of the model.
-    let ended_by_kernel = || Memory::processes_ended(Path::new("/"));
+    let ended_by_kernel = || MachineMemory::processes_ended(Path::new("/"));
     loop {
         tries -= 1;
         let before = ended_by_kernel();
@@ -509,13 +509,13 @@ fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<
             {
                 return Err(error);
             }
-            Err(LoadError::Crashed { reason, .. }) if tries > 0 => shared.count_fault(spec, &reason, Cause::Own),
+            Err(LoadError::Crashed { reason, .. }) if tries > 0 => shared.count_fault(spec, &reason, FaultCause::Own),
             // A fault of another model, which is unloaded after some.
             Err(LoadError::Interrupted { is_explained: true, .. }) => tries += 1,
             Err(LoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
             // In a process of its own nothing else uses up the memory.
             Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
-                Isolation::Own if ended_by_kernel() != before => shared.count_fault(spec, &reason, Cause::Own),
+                Isolation::Own if ended_by_kernel() != before => shared.count_fault(spec, &reason, FaultCause::Own),
                 Isolation::Own => {}
                 Isolation::Process => spec.faults.suspect(),
             },
@@ -539,7 +539,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn RunWo
     let bounded = shared.lock().memory_budget.is_some();
     let _turn = bounded.then(|| shared.loading.take());
 
-    let refused = |error: FolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
+    let refused = |error: SealedFolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
     // A runtime may go on reading a file that it has mapped: the memory stays as long as the mapping, the name is
     // removed at once.
     let isolation = spec.faults.isolation(spec.isolation);

@@ -53,7 +53,7 @@ const TRIAL_PAUSE_MAX: Duration = Duration::from_hours(1);
 
 /// The cause of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause<'c> {
+pub enum FaultCause<'c> {
     /// No caller: a load, a warm-up, a golden input, or the daemon itself.
     Own,
     /// A run of several callers, each of whose calls runs by itself next.
@@ -71,8 +71,8 @@ pub struct Culprit {
 
 impl Culprit {
     /// The cause of a fault in its run.
-    pub fn cause(&self) -> Cause<'_> {
-        if self.principal == Principal::Local { Cause::Own } else { Cause::Caller(self) }
+    pub fn cause(&self) -> FaultCause<'_> {
+        if self.principal == Principal::Local { FaultCause::Own } else { FaultCause::Caller(self) }
     }
 }
 
@@ -121,7 +121,7 @@ pub struct Consequences {
 
 /// The end of a trial of golden inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trial {
+pub enum GoldenResult {
     Passed,
     /// They were answered wrong.
     Failed(String),
@@ -139,33 +139,33 @@ pub enum TrialChange {
 
 /// The faults of a model.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub struct ModelFaults {
     has_goldens: bool,
     /// Set with the first fault: until then a call costs no more than reading this.
     has_any: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultState {
     /// All faults within the current probation, and the reason of the last one.
-    all: Option<Tally>,
+    all: Option<FaultCount>,
     reason: String,
     /// Those of them that no caller caused.
-    own: Option<Tally>,
+    own: Option<FaultCount>,
     unloaded: Option<String>,
     is_suspect: bool,
-    inputs: HashMap<InputDigest, Tally>,
-    callers: HashMap<Principal, Tally>,
+    inputs: HashMap<InputDigest, FaultCount>,
+    callers: HashMap<Principal, FaultCount>,
     /// Those of callers that cannot be told apart, and the time of their next call.
-    unknown: Option<Tally>,
+    unknown: Option<FaultCount>,
     next_unknown: Option<Instant>,
     trial: TrialPlan,
 }
 
 /// Faults, the last one at a time.
 #[derive(Debug, Clone, Copy)]
-struct Tally {
+struct FaultCount {
     faults: u32,
     last: Instant,
 }
@@ -186,7 +186,7 @@ impl Default for TrialPlan {
     }
 }
 
-impl Tally {
+impl FaultCount {
     /// One more fault, after those of `before` if they were less than `memory` ago.
     fn next(before: Option<Self>, memory: Duration, now: Instant) -> Self {
         let faults = before.filter(|before| before.is_held(memory, now)).map_or(0, |before| before.faults);
@@ -205,13 +205,13 @@ impl Tally {
 }
 
 /// Counts a fault of `key`. Returns all of them.
-fn count<K: Hash + Eq + Clone>(table: &mut HashMap<K, Tally>, key: &K, now: Instant) -> Tally {
+fn count<K: Hash + Eq + Clone>(table: &mut HashMap<K, FaultCount>, key: &K, now: Instant) -> FaultCount {
     table.retain(|_, tally| tally.is_held(HELD_FOR, now));
     if !table.contains_key(key) && table.len() >= REMEMBERED_MAX {
         let oldest = table.iter().min_by_key(|(_, tally)| tally.last).map(|(key, _)| key.clone());
         oldest.map(|oldest| table.remove(&oldest));
     }
-    let tally = Tally::next(table.get(key).copied(), HELD_FOR, now);
+    let tally = FaultCount::next(table.get(key).copied(), HELD_FOR, now);
     table.insert(key.clone(), tally);
     tally
 }
@@ -225,13 +225,13 @@ fn is_told_apart(principal: &Principal) -> bool {
     }
 }
 
-impl Faults {
+impl ModelFaults {
     /// No faults yet, of a model with or without golden inputs.
     pub fn new(has_goldens: bool) -> Self {
         Self { has_goldens, ..Self::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,16 +242,16 @@ impl Faults {
     }
 
     /// Counts a fault.
-    pub fn count(&self, reason: &str, cause: Cause<'_>, now: Instant) -> Consequences {
+    pub fn count(&self, reason: &str, cause: FaultCause<'_>, now: Instant) -> Consequences {
         self.has_any.store(true, Ordering::Relaxed);
         let mut state = self.state();
-        state.all = Some(Tally::next(state.all, PROBATION, now));
+        state.all = Some(FaultCount::next(state.all, PROBATION, now));
         reason.clone_into(&mut state.reason);
         let refused_for = match cause {
-            Cause::Several => None,
-            Cause::Own => {
+            FaultCause::Several => None,
+            FaultCause::Own => {
                 state.trial.has_crashed |= state.trial.is_in_progress;
-                let own = Tally::next(state.own, PROBATION, now);
+                let own = FaultCount::next(state.own, PROBATION, now);
                 state.own = Some(own);
                 if own.faults >= FAULTS_MAX && state.unloaded.is_none() {
                     let minutes = PROBATION.as_secs() / 60;
@@ -262,14 +262,14 @@ impl Faults {
                 }
                 None
             }
-            Cause::Caller(Culprit { principal, input }) => {
+            FaultCause::Caller(Culprit { principal, input }) => {
                 if let Some(input) = input {
                     count(&mut state.inputs, input, now);
                 }
                 if is_told_apart(principal) {
                     count(&mut state.callers, principal, now).refused_for()
                 } else {
-                    state.unknown = Some(Tally::next(state.unknown, PROBATION, now));
+                    state.unknown = Some(FaultCount::next(state.unknown, PROBATION, now));
                     None
                 }
             }
@@ -292,7 +292,7 @@ impl Faults {
         }
         let mut state = self.state();
         state.refusal(caller, now).map_or(Ok(()), Err)?;
-        let is_refused = |tally: &Tally| tally.faults >= FAULTS_OF_INPUT_MAX && tally.is_held(HELD_FOR, now);
+        let is_refused = |tally: &FaultCount| tally.faults >= FAULTS_OF_INPUT_MAX && tally.is_held(HELD_FOR, now);
         if input.and_then(|input| state.inputs.get(input)).is_some_and(is_refused) {
             return Err(Blamed::Input);
         }
@@ -300,7 +300,7 @@ impl Faults {
             return Ok(());
         }
         let slowed = state.unknown.filter(|tally| tally.is_held(PROBATION, now));
-        let Some((Tally { faults, .. }, further)) =
+        let Some((FaultCount { faults, .. }, further)) =
             slowed.and_then(|tally| Some((tally, tally.faults.checked_sub(FAULTS_OF_CALLER_MAX)?)))
         else {
             return Ok(());
@@ -386,17 +386,17 @@ impl Faults {
     }
 
     /// Ends a trial. Golden inputs that ended the process have failed.
-    pub fn end_trial(&self, trial: Trial, now: Instant) -> TrialChange {
+    pub fn end_trial(&self, trial: GoldenResult, now: Instant) -> TrialChange {
         let mut state = self.state();
         state.trial.is_in_progress = false;
         let failed = match trial {
-            Trial::Passed => {
+            GoldenResult::Passed => {
                 state.trial.pause = TRIAL_PAUSE_MIN;
                 state.own = None;
                 return if state.unloaded.take().is_some() { TrialChange::Back } else { TrialChange::None };
             }
-            Trial::Failed(reason) => Some(reason),
-            Trial::Unknown(reason) => state.trial.has_crashed.then_some(reason),
+            GoldenResult::Failed(reason) => Some(reason),
+            GoldenResult::Unknown(reason) => state.trial.has_crashed.then_some(reason),
         };
         state.trial.due = Some(now + state.trial.pause);
         state.trial.pause = (state.trial.pause * 2).min(TRIAL_PAUSE_MAX);
@@ -407,7 +407,7 @@ impl Faults {
     }
 }
 
-impl State {
+impl FaultState {
     fn needs_own_process(&self) -> bool {
         self.is_suspect || self.all.is_some()
     }

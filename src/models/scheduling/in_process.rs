@@ -8,7 +8,7 @@ use ledge_base::telemetry::process;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, LoadError, ModelFiles, RunError, RunPlace, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::kind::Pipeline;
-use ledge_engine::pipeline::work::{self, FinishedWork, RunWork, Work, WorkTimes};
+use ledge_engine::pipeline::work::{self, FinishedWork, PipelineRun, RunWork, WorkTimes};
 
 use super::instance::InstanceSpec;
 
@@ -58,7 +58,7 @@ impl Backend for HereBackend {
 }
 
 impl RunWork for HereBackend {
-    fn run_work(&mut self, pipeline: &dyn Pipeline, work: Work<'_>, place: RunPlace) -> FinishedWork {
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork {
         work::run(&mut *self.0, pipeline, work, place)
     }
 

@@ -54,7 +54,7 @@ fn hasher(kind: &str, outputs: &[usize]) -> Hasher {
 mod tests {
     use bytes::Bytes;
     use ledge_base::tensor::DataType;
-    use ledge_engine::pipeline::content::Content;
+    use ledge_engine::pipeline::content::CallContent;
     use ledge_engine::pipeline::image::DecodeLimits;
 
     use super::*;
@@ -78,8 +78,8 @@ mod tests {
             tensors(DataType::Int8, &[4], b"1234", &[0]),
             tensors(DataType::Uint8, &[4], b"1234", &[1]),
             tensors(DataType::Uint8, &[4], b"1234", &[]),
-            content(Content::Photograph(bytes.clone())),
-            content(Content::Document(bytes)),
+            content(CallContent::Photograph(bytes.clone())),
+            content(CallContent::Document(bytes)),
         ];
         for (index, digest) in digests.iter().enumerate() {
             assert!(!digests[..index].contains(digest), "digest {index} is not new");

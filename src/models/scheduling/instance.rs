@@ -20,11 +20,11 @@ use tokio::sync::{oneshot, watch};
 use super::batcher::BatchPolicy;
 use super::brief::{self, BriefRun};
 use super::engine::Engine;
-use super::faults::{Blamed, Faults};
+use super::faults::{Blamed, ModelFaults};
 use super::input_digest::InputDigest;
 use super::load_terms::LoadTerms;
 use super::queue::{Job, JobInputs, QueueLimits};
-use super::scheduler::Scale;
+use super::scheduler::InstanceScale;
 use super::terms::{Priority, Terms};
 
 /// Bytes from which on the digest of an input is computed off the async threads: this many take some tenths of a
@@ -181,7 +181,7 @@ pub struct InstanceSpec {
     pub sealed: Option<SealedFolder>,
     /// Options of the load. `threads` is the number of cores of one run.
     pub options: LoadOptions,
-    pub scale: Scale,
+    pub scale: InstanceScale,
     pub limits: QueueLimits,
     /// The workers that may run it: indices into the engine's cores. Empty is all of them.
     pub workers: Vec<usize>,
@@ -192,7 +192,7 @@ pub struct InstanceSpec {
     /// The process that it runs in.
     pub isolation: Isolation,
     /// The faults of its processes; of a chain, those of all its models, which share states.
-    pub faults: Arc<Faults>,
+    pub faults: Arc<ModelFaults>,
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,
     /// The time that a load may take.
@@ -306,12 +306,12 @@ impl Instances {
     }
 
     /// Bounds of the number of instances, and the cores of one run.
-    pub fn scale(&self) -> Scale {
+    pub fn scale(&self) -> InstanceScale {
         self.spec.scale
     }
 
     /// The faults of its processes.
-    pub fn faults(&self) -> &Arc<Faults> {
+    pub fn faults(&self) -> &Arc<ModelFaults> {
         &self.spec.faults
     }
 

@@ -11,7 +11,7 @@
 //! * `long_run.rs` - runs that take long: their deadline, their cancellation, and the end of their process
 //! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for them
 //! * `input_digest.rs` - the digest by which such an input is recognized
-//! * `turns.rs` - who runs beside whom, to find the cause of an end that nobody knows
+//! * `exclusive_gate.rs` - who runs beside whom, to find the cause of an end that nobody knows
 //! * `in_process.rs` - models in this process, for tests alone
 //! * `load_terms.rs` - the time that loads of a version may take
 //! * `instance.rs` - the handle of one loaded version, for the layers above
@@ -52,5 +52,5 @@ mod long_run;
 pub mod queue;
 pub mod scheduler;
 pub mod terms;
-mod turns;
+mod exclusive_gate;
 mod worker;

@@ -35,11 +35,11 @@ pub struct Job {
     /// The number of times that its process ended in its run without a cause that is known. Nothing else runs beside such
     /// a job, so that the cause is found.
     pub unexplained_ends: u8,
-    pub reply: Reply,
+    pub reply: ReplySender,
 }
 
 /// The way an answer takes to its caller.
-pub type Reply = oneshot::Sender<Result<FinishedRun, InferError>>;
+pub type ReplySender = oneshot::Sender<Result<FinishedRun, InferError>>;
 
 /// The inputs of a job. A run leaves them as they are, so that a job whose run failed can be run again.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub enum JobInputs {
 
 impl Job {
     /// A call that is made now.
-    pub fn new(inputs: JobInputs, outputs: Vec<usize>, rows: usize, terms: Terms, reply: Reply) -> Self {
+    pub fn new(inputs: JobInputs, outputs: Vec<usize>, rows: usize, terms: Terms, reply: ReplySender) -> Self {
         let queued = Instant::now();
         Self { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends: 0, reply }
     }
@@ -113,7 +113,7 @@ pub struct QueueLimits {
 
 /// Time at which the next batch of a priority may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
+pub enum BatchDue {
     Never,
     Now,
     /// At this time, or earlier when more jobs come.
@@ -123,7 +123,7 @@ pub enum Due {
 /// The jobs that wait for one model.
 #[derive(Debug)]
 pub struct Queue {
-    levels: [Level; 2],
+    levels: [PriorityLevel; 2],
     limits: QueueLimits,
     /// Inputs of jobs that will not run. They are dropped after the queue's lock is released: they may be large, and
     /// dropping them may take the same lock.
@@ -131,9 +131,9 @@ pub struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct Level {
+struct PriorityLevel {
     /// Lanes in the order of their turns.
-    lanes: VecDeque<Lane>,
+    lanes: VecDeque<CallerQueue>,
     jobs: usize,
     rows: usize,
     bytes: usize,
@@ -141,7 +141,7 @@ struct Level {
 
 /// Jobs of one caller, oldest first; never empty.
 #[derive(Debug)]
-struct Lane {
+struct CallerQueue {
     principal: Principal,
     jobs: VecDeque<Job>,
 }
@@ -176,7 +176,7 @@ impl Queue {
         level.bytes += bytes;
         match level.lanes.iter_mut().find(|lane| lane.principal == job.terms.principal) {
             Some(lane) => lane.jobs.push_back(job),
-            None => level.lanes.push_back(Lane { principal: job.terms.principal.clone(), jobs: [job].into() }),
+            None => level.lanes.push_back(CallerQueue { principal: job.terms.principal.clone(), jobs: [job].into() }),
         }
     }
 
@@ -184,7 +184,7 @@ impl Queue {
     /// `None`.
     pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
         let level = self.level(priority);
-        let held = |lane: &Lane| lane.jobs.len();
+        let held = |lane: &CallerQueue| lane.jobs.len();
         let own = level.lanes.iter().find(|lane| lane.principal == *principal).map_or(0, held);
         let most = level.lanes.iter().map(held).max().unwrap_or(0);
         (level.jobs >= self.limits.jobs && most <= own + 1).then_some(level.jobs)
@@ -211,15 +211,15 @@ impl Queue {
     }
 
     /// Returns when a batch can be taken. Drops unwanted jobs at the heads of the lanes.
-    pub fn due(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> Due {
+    pub fn due(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> BatchDue {
         self.drop_unwanted_heads(priority, now);
         let level = self.level(priority);
-        let Some(oldest) = self.oldest(priority) else { return Due::Never };
-        let Some(policy) = policy else { return Due::Now };
+        let Some(oldest) = self.oldest(priority) else { return BatchDue::Never };
+        let Some(policy) = policy else { return BatchDue::Now };
         // A job whose tensors are not made yet runs by itself: waiting would not join it with others.
         let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(|job| job.tensors().is_none());
         let at = oldest + policy.delay;
-        if alone || at <= now || level.rows >= policy.worth_waiting_for() { Due::Now } else { Due::At(at) }
+        if alone || at <= now || level.rows >= policy.worth_waiting_for() { BatchDue::Now } else { BatchDue::At(at) }
     }
 
     /// Takes the jobs of one run, callers in turn: one job, or with a policy as many as can be joined.
@@ -252,7 +252,9 @@ impl Queue {
             level.bytes += bytes;
             match level.lanes.iter_mut().find(|lane| lane.principal == job.terms.principal) {
                 Some(lane) => lane.jobs.push_front(job),
-                None => level.lanes.push_front(Lane { principal: job.terms.principal.clone(), jobs: [job].into() }),
+                None => {
+                    level.lanes.push_front(CallerQueue { principal: job.terms.principal.clone(), jobs: [job].into() });
+                }
             }
         }
     }
@@ -304,7 +306,7 @@ impl Queue {
         }
     }
 
-    fn level(&self, priority: Priority) -> &Level {
+    fn level(&self, priority: Priority) -> &PriorityLevel {
         let [interactive, batch] = &self.levels;
         match priority {
             Priority::Interactive => interactive,
@@ -312,7 +314,7 @@ impl Queue {
         }
     }
 
-    fn level_mut(&mut self, priority: Priority) -> &mut Level {
+    fn level_mut(&mut self, priority: Priority) -> &mut PriorityLevel {
         let [interactive, batch] = &mut self.levels;
         match priority {
             Priority::Interactive => interactive,
@@ -321,7 +323,7 @@ impl Queue {
     }
 }
 
-impl Level {
+impl PriorityLevel {
     /// Returns the lanes whose heads form the next run, in order; a lane once for each of its jobs.
     fn turns(&self, policy: Option<&BatchPolicy>, now: Instant) -> Vec<usize> {
         let Some(policy) = policy else { return if self.lanes.is_empty() { Vec::new() } else { vec![0] } };
@@ -360,11 +362,11 @@ impl Level {
     /// Takes the newest jobs of the caller that holds most, until there is room for a job of `newcomer` of this many
     /// bytes; none when that caller would then hold less than the newcomer.
     fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<Job> {
-        let size = |lane: &Lane| (lane.jobs.len(), lane.jobs.iter().map(Job::bytes).sum::<usize>());
+        let size = |lane: &CallerQueue| (lane.jobs.len(), lane.jobs.iter().map(Job::bytes).sum::<usize>());
         let (own_jobs, own_bytes) = self.lanes.iter().find(|lane| lane.principal == *newcomer).map_or((0, 0), size);
         let excess_jobs = (self.jobs + 1).saturating_sub(limits.jobs);
         let excess_bytes = self.bytes.saturating_add(bytes).saturating_sub(limits.bytes);
-        let largest = |lane: &&mut Lane| if excess_bytes > 0 { size(lane).1 } else { lane.jobs.len() };
+        let largest = |lane: &&mut CallerQueue| if excess_bytes > 0 { size(lane).1 } else { lane.jobs.len() };
         let Some(lane) = self.lanes.iter_mut().filter(|lane| lane.principal != *newcomer).max_by_key(largest) else {
             return Vec::new();
         };

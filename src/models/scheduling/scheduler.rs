@@ -20,9 +20,9 @@ use ledge_engine::pipeline::work::RunWork;
 use tokio::sync::watch;
 
 use super::batcher::BatchPolicy;
-use super::faults::Faults;
+use super::faults::ModelFaults;
 use super::instance::{InstanceSpec, InstanceUsage, Observer};
-use super::queue::{Due, Job, JobInputs, Queue};
+use super::queue::{BatchDue, Job, JobInputs, Queue};
 use super::terms::Priority;
 
 /// A loaded copy of a model.
@@ -38,7 +38,7 @@ pub struct Instance {
     /// Is notified of its runs.
     pub observer: Arc<dyn Observer>,
     /// The faults of its model.
-    pub faults: Arc<Faults>,
+    pub faults: Arc<ModelFaults>,
     /// The last field, so that it is dropped after the memory is freed.
     pub alive: AliveToken,
 }
@@ -53,7 +53,7 @@ pub struct AliveToken {
 
 /// Number of instances of a model, and the rules that change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scale {
+pub struct InstanceScale {
     /// Lowest number while the model is in use.
     pub min: usize,
     /// Highest number.
@@ -108,7 +108,7 @@ pub struct ModelEntry {
     /// Runs of it that take long.
     long_runs: usize,
     /// Bounds of the number of instances.
-    pub scale: Scale,
+    pub scale: InstanceScale,
     /// Rule for joining requests into one run; `None` runs each by itself.
     pub batching: Option<BatchPolicy>,
     /// The cores that it may run on: indices into those of the engine.
@@ -139,7 +139,13 @@ pub struct ModelEntry {
 
 impl ModelEntry {
     /// A model without instances yet.
-    pub fn new(queue: Queue, scale: Scale, batching: Option<BatchPolicy>, cores: Vec<usize>, now: Instant) -> Self {
+    pub fn new(
+        queue: Queue,
+        scale: InstanceScale,
+        batching: Option<BatchPolicy>,
+        cores: Vec<usize>,
+        now: Instant,
+    ) -> Self {
         Self {
             queue,
             idle: Vec::new(),
@@ -503,11 +509,11 @@ impl SchedulerState {
                 let due = entry.queue.due(priority, entry.batching.as_ref(), now);
                 self.dropped.append(&mut entry.queue.take_dropped());
                 match due {
-                    Due::Now if best.is_none_or(|(least, _)| entry.core_time < least) => {
+                    BatchDue::Now if best.is_none_or(|(least, _)| entry.core_time < least) => {
                         best = Some((entry.core_time, id));
                     }
-                    Due::Now | Due::Never => {}
-                    Due::At(at) => wake = Some(wake.map_or(at, |other| other.min(at))),
+                    BatchDue::Now | BatchDue::Never => {}
+                    BatchDue::At(at) => wake = Some(wake.map_or(at, |other| other.min(at))),
                 }
             }
             if let Some((_, id)) = best {

@@ -7,14 +7,14 @@ use ledge_base::sys;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
-use ledge_engine::pipeline::work::{self, FinishedWork, Work, WorkTimes};
+use ledge_engine::pipeline::work::{self, FinishedWork, PipelineRun, WorkTimes};
 
 use super::batcher::{NotBatched, concat, split};
 use super::engine::EngineInner;
 use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, RawInputs};
 use super::long_run::{self, LONG_RUN, LongRun};
-use super::queue::{Job, JobInputs, Reply};
+use super::queue::{Job, JobInputs, ReplySender};
 use super::scheduler::{Instance, NextAction, Task};
 
 pub(super) use ledge_engine::pipeline::work::panic_message;
@@ -68,7 +68,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 // The spare worker holds no core of its own.
                 let cores = if index < 2 * shared.cpus.len() { reserved.len() + 1 } else { 0 };
-                let task = Running { shared, model, cores, core: index, is_wide: !reserved.is_empty(), taken };
+                let task = RunningTask { shared, model, cores, core: index, is_wide: !reserved.is_empty(), taken };
                 let Ran { went_well, compute, cpu, is_suspect, again } = run(&task, &mut instance, jobs);
                 shared.set_runs_since(index, None);
 
@@ -117,7 +117,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
 }
 
 /// A task that a worker runs.
-struct Running<'e> {
+struct RunningTask<'e> {
     shared: &'e EngineInner,
     model: u64,
     /// The cores that it holds.
@@ -127,7 +127,7 @@ struct Running<'e> {
     taken: Instant,
 }
 
-impl Running<'_> {
+impl RunningTask<'_> {
     /// The place of a run until `deadline`. In another process it is looked after when it is long.
     fn place(&self, deadline: Instant) -> RunPlace {
         RunPlace { core: self.core, is_wide: self.is_wide, deadline, patience: Some(LONG_RUN) }
@@ -169,7 +169,7 @@ struct Ran {
 }
 
 /// Runs the jobs, together where they are several, and answers each that is not run again.
-fn run(task: &Running<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
+fn run(task: &RunningTask<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
     let (shared, taken) = (task.shared, task.taken);
     let mut went_well = Ok(true);
     if instance.faults.has_any() {
@@ -261,7 +261,7 @@ enum Alone {
     Interrupted(Box<Job>),
 }
 
-fn run_alone(task: &Running<'_>, instance: &mut Instance, mut job: Job) -> Alone {
+fn run_alone(task: &RunningTask<'_>, instance: &mut Instance, mut job: Job) -> Alone {
     let (deadline, queue) = (job.terms.deadline, task.taken.saturating_duration_since(job.queued));
     let (mut result, times) = match &job.inputs {
         JobInputs::Tensors(tensors) => {
@@ -300,7 +300,7 @@ fn run_alone(task: &Running<'_>, instance: &mut Instance, mut job: Job) -> Alone
 
 /// Makes the inputs of a run, runs the model and makes results of its outputs.
 fn run_raw(
-    task: &Running<'_>,
+    task: &RunningTask<'_>,
     instance: &mut Instance,
     raw: &RawInputs,
     outputs: &[usize],
@@ -308,7 +308,7 @@ fn run_raw(
     deadline: Instant,
 ) -> FinishedWork {
     let RawInputs { pipeline, input, account, own, .. } = raw;
-    let work = Work { input, outputs, own: *own, account };
+    let work = PipelineRun { input, outputs, own: *own, account };
     let mut finished = instance.backend.run_work(&**pipeline, work, task.place(deadline));
     if long_run::is_in_progress(&finished) {
         finished = long_run::see_out(task.shared, instance, task.long(deadline));
@@ -342,7 +342,7 @@ struct Interruption {
 
 /// Runs the jobs as one. `Ok(Ok(None))` when the run failed; `Ok(Err)` when its process ended.
 fn run_together(
-    task: &Running<'_>,
+    task: &RunningTask<'_>,
     instance: &mut Instance,
     jobs: &[Job],
 ) -> Result<Result<Option<Joint>, Interruption>, NotBatched> {
@@ -382,7 +382,7 @@ struct Times {
     postprocess: Duration,
 }
 
-fn answer(reply: Reply, result: Result<RunResult, InferError>, times: Times) {
+fn answer(reply: ReplySender, result: Result<RunResult, InferError>, times: Times) {
     let Times { queue, prepare, postprocess } = times;
     // The caller may have left meanwhile.
     let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess, stages: Vec::new() }));

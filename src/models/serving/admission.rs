@@ -14,8 +14,8 @@ use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::windows::{self, Window};
-use crate::repository::model_config::Limits;
+use super::windows::{self, DailyWindow};
+use crate::repository::model_config::CallLimits;
 
 /// Bound on the callers that are remembered. The least active ones are forgotten first, but never one with a call in
 /// progress.
@@ -90,17 +90,17 @@ pub struct Permit {
 
 /// The limits of one model or one caller, and how much of them is used.
 #[derive(Debug)]
-pub struct Gate {
+pub struct AdmissionGate {
     owner: Owner,
-    limits: Limits,
+    limits: CallLimits,
     refill: Option<Refill>,
     bucket: Mutex<TokenBucket>,
     places: Arc<Semaphore>,
 }
 
-impl Gate {
+impl AdmissionGate {
     /// A gate that no call has passed yet.
-    pub fn new(owner: Owner, limits: &Limits, now: Instant) -> Self {
+    pub fn new(owner: Owner, limits: &CallLimits, now: Instant) -> Self {
         let rate = limits.max_rate;
         let refill = rate.interval().map(|interval| Refill { interval, burst: rate.burst(limits.burst) });
         let places = Arc::new(Semaphore::new(limits.max_concurrent as usize));
@@ -135,40 +135,40 @@ impl Gate {
 /// The quotas of callers.
 #[derive(Debug)]
 pub struct Quotas {
-    limits: Limits,
-    gates: Cache<Principal, Arc<Gate>, UnitWeighter, DefaultHashBuilder, Busy>,
+    limits: CallLimits,
+    gates: Cache<Principal, Arc<AdmissionGate>, UnitWeighter, DefaultHashBuilder, Busy>,
 }
 
 /// Keeps callers with a call in progress from being forgotten: their count would start again.
 #[derive(Debug, Clone)]
 struct Busy;
 
-impl Lifecycle<Principal, Arc<Gate>> for Busy {
+impl Lifecycle<Principal, Arc<AdmissionGate>> for Busy {
     type RequestState = ();
 
-    fn is_pinned(&self, _: &Principal, gate: &Arc<Gate>) -> bool {
+    fn is_pinned(&self, _: &Principal, gate: &Arc<AdmissionGate>) -> bool {
         gate.places.available_permits() < gate.limits.max_concurrent as usize
     }
 
-    fn on_evict(&self, _state: &mut (), _: Principal, _: Arc<Gate>) {}
+    fn on_evict(&self, _state: &mut (), _: Principal, _: Arc<AdmissionGate>) {}
 }
 
 impl Quotas {
     /// Quotas of each caller; `None` when nothing is limited.
-    pub fn new(limits: Limits) -> Option<Self> {
+    pub fn new(limits: CallLimits) -> Option<Self> {
         Self::with_capacity(limits, PRINCIPALS_MAX)
     }
 
-    fn with_capacity(limits: Limits, principals: usize) -> Option<Self> {
+    fn with_capacity(limits: CallLimits, principals: usize) -> Option<Self> {
         let mut options = OptionsBuilder::new();
         options.shards(1).estimated_items_capacity(principals).weight_capacity(principals as u64);
         let gates = Cache::with_options(options.build().ok()?, UnitWeighter, DefaultHashBuilder::default(), Busy);
         limits.is_set().then_some(Self { limits, gates })
     }
 
-    fn gate(&self, principal: &Principal, now: Instant) -> Arc<Gate> {
+    fn gate(&self, principal: &Principal, now: Instant) -> Arc<AdmissionGate> {
         let owner = || Owner::Principal(principal.clone());
-        let new = || Ok::<_, Infallible>(Arc::new(Gate::new(owner(), &self.limits, now)));
+        let new = || Ok::<_, Infallible>(Arc::new(AdmissionGate::new(owner(), &self.limits, now)));
         match self.gates.get_or_insert_with(principal, new) {
             Ok(gate) => gate,
         }
@@ -176,7 +176,7 @@ impl Quotas {
 }
 
 /// Admits background work at `second` of the local day, or returns the time until it may run.
-pub fn check_window(principal: &Principal, windows: &[Window], second: u32) -> Result<(), Refused> {
+pub fn check_window(principal: &Principal, windows: &[DailyWindow], second: u32) -> Result<(), Refused> {
     match windows::closed_for(windows, second) {
         Some(opens_in) if *principal != Principal::Local => {
             Err(Refused::Window { windows: windows::list(windows), opens_in })
@@ -190,7 +190,7 @@ pub fn check_window(principal: &Principal, windows: &[Window], second: u32) -> R
 pub fn admit(
     principal: &Principal,
     quotas: Option<&Quotas>,
-    model: Option<&Gate>,
+    model: Option<&AdmissionGate>,
     now: Instant,
 ) -> Result<Permit, Refused> {
     if *principal == Principal::Local {
@@ -218,12 +218,12 @@ mod tests {
         Principal::Peer(IpAddr::V4(Ipv4Addr::from_bits(number)))
     }
 
-    fn limits(max_concurrent: u32, max_rate: f64, burst: u32) -> Limits {
-        Limits { max_concurrent, max_rate: Rate::new(max_rate).unwrap(), burst }
+    fn limits(max_concurrent: u32, max_rate: f64, burst: u32) -> CallLimits {
+        CallLimits { max_concurrent, max_rate: Rate::new(max_rate).unwrap(), burst }
     }
 
-    fn model(limits: &Limits, now: Instant) -> Gate {
-        Gate::new(Owner::Model("m".parse().unwrap()), limits, now)
+    fn model(limits: &CallLimits, now: Instant) -> AdmissionGate {
+        AdmissionGate::new(Owner::Model("m".parse().unwrap()), limits, now)
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn no_limit_is_no_quota() {
-        assert!(Quotas::new(Limits::default()).is_none());
+        assert!(Quotas::new(CallLimits::default()).is_none());
         assert!(Quotas::new(limits(0, 0.0, 7)).is_none());
     }
 

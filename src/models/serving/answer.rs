@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::content::{Content, Input};
+use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::Pipeline;
 
 use super::ServingError;
-use super::cache::{JoinOutcome, Key, ResponseCache};
+use super::cache::{CacheKey, JoinOutcome, ResponseCache};
 use super::call::CallStatistics;
 use super::inputs::{Fitted, InvalidRequest};
 use super::request::{CacheOutcome, InferResponse, Timings};
@@ -64,7 +64,10 @@ pub(super) async fn run(
 }
 
 /// The model's pipeline, if it takes `input`.
-pub(super) fn content_pipeline(model: &LoadedModel, input: Input) -> Result<&Arc<dyn Pipeline>, InvalidRequest> {
+pub(super) fn content_pipeline(
+    model: &LoadedModel,
+    input: PipelineInput,
+) -> Result<&Arc<dyn Pipeline>, InvalidRequest> {
     let pipeline = model.pipeline.as_ref();
     pipeline.filter(|pipeline| pipeline.kind().input == input).ok_or_else(|| {
         let (name, unwanted) = (&model.name, input.plural());
@@ -82,7 +85,7 @@ pub(super) fn content_pipeline(model: &LoadedModel, input: Input) -> Result<&Arc
 pub(super) async fn run_content(
     model: &LoadedModel,
     pipeline: &Arc<dyn Pipeline>,
-    (content, account): (Content, Account),
+    (content, account): (CallContent, Account),
     limits: DecodeLimits,
     terms: Terms,
     started: Instant,
@@ -111,7 +114,7 @@ fn into_answer(
 /// began.
 pub(super) async fn cached_or_computed<F: Future<Output = Result<ModelAnswer, ServingError>>>(
     cache: &ResponseCache,
-    key: Key,
+    key: CacheKey,
     model: &Arc<LoadedModel>,
     terms: &Terms,
     times: LookupTimes,

@@ -16,7 +16,7 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::scheduling::terms::Priority;
 pub use budget::Budget;
-pub use key::{Key, KeyMaker};
+pub use key::{CacheKey, KeyMaker};
 
 /// Bytes of an entry besides its tensors: the key in the table and in a list, the entry, and their allocations.
 const ENTRY_OVERHEAD: u64 = 256;
@@ -32,12 +32,12 @@ pub type CachedOutputs = Arc<[Tensor]>;
 pub struct ResponseCache {
     /// Makes the keys of this version.
     pub keys: Arc<KeyMaker>,
-    store: Arc<Store>,
+    store: Arc<AnswerCache>,
     ttl: Option<Duration>,
     budget: Arc<Budget>,
 }
 
-type Store = Cache<Key, CachedAnswer, StoredBytes>;
+type AnswerCache = Cache<CacheKey, CachedAnswer, StoredBytes>;
 
 #[derive(Debug, Clone)]
 struct CachedAnswer {
@@ -49,8 +49,8 @@ struct CachedAnswer {
 #[derive(Debug, Clone)]
 struct StoredBytes;
 
-impl Weighter<Key, CachedAnswer> for StoredBytes {
-    fn weight(&self, _: &Key, entry: &CachedAnswer) -> u64 {
+impl Weighter<CacheKey, CachedAnswer> for StoredBytes {
+    fn weight(&self, _: &CacheKey, entry: &CachedAnswer) -> u64 {
         entry.bytes
     }
 }
@@ -61,17 +61,23 @@ pub enum JoinOutcome<'a> {
     /// Another caller has just computed it.
     Joined(CachedOutputs),
     /// This caller must compute it.
-    Lead(Lead<'a>),
+    Lead(AnswerLead<'a>),
 }
 
 /// The duty to compute an answer. Dropped without one, it passes to the next waiting caller.
 #[derive(Debug)]
-pub struct Lead<'a> {
+pub struct AnswerLead<'a> {
     cache: &'a ResponseCache,
-    key: Key,
+    key: CacheKey,
     priority: Priority,
-    guard:
-        PlaceholderGuard<'a, Key, CachedAnswer, StoredBytes, DefaultHashBuilder, DefaultLifecycle<Key, CachedAnswer>>,
+    guard: PlaceholderGuard<
+        'a,
+        CacheKey,
+        CachedAnswer,
+        StoredBytes,
+        DefaultHashBuilder,
+        DefaultLifecycle<CacheKey, CachedAnswer>,
+    >,
 }
 
 impl ResponseCache {
@@ -81,14 +87,18 @@ impl ResponseCache {
         let entries = usize::try_from(max_bytes / 4096).unwrap_or(usize::MAX).clamp(32, 1 << 16);
         // One shard: its share is the largest answer that can be kept.
         let options = OptionsBuilder::new().shards(1).estimated_items_capacity(entries).weight_capacity(0).build();
-        let store =
-            Store::with_options(options.ok()?, StoredBytes, DefaultHashBuilder::default(), DefaultLifecycle::default());
+        let store = AnswerCache::with_options(
+            options.ok()?,
+            StoredBytes,
+            DefaultHashBuilder::default(),
+            DefaultLifecycle::default(),
+        );
         let store = Arc::new(store);
         budget.join(&store, max_bytes).then(|| Self { keys: Arc::new(keys), store, ttl, budget: budget.clone() })
     }
 
     /// The cached answer, unless it is too old at `now`.
-    pub fn get(&self, key: Key, now: Instant) -> Option<CachedOutputs> {
+    pub fn get(&self, key: CacheKey, now: Instant) -> Option<CachedOutputs> {
         let entry = self.store.get(&key)?;
         if !self.is_expired(&entry, now) {
             return Some(entry.outputs);
@@ -103,7 +113,7 @@ impl ResponseCache {
     ///
     /// Callers of a lower priority wait among themselves: an urgent caller must not wait for a run that stands behind
     /// every other urgent one.
-    pub async fn join(&self, key: Key, priority: Priority, now: Instant) -> JoinOutcome<'_> {
+    pub async fn join(&self, key: CacheKey, priority: Priority, now: Instant) -> JoinOutcome<'_> {
         let lane = key.of_lane(priority);
         match self.store.get_value_or_guard_async(&lane).await {
             Ok(entry) => JoinOutcome::Joined(entry.outputs),
@@ -115,7 +125,7 @@ impl ResponseCache {
                 {
                     return JoinOutcome::Joined(outputs);
                 }
-                JoinOutcome::Lead(Lead { cache: self, key, priority, guard })
+                JoinOutcome::Lead(AnswerLead { cache: self, key, priority, guard })
             }
         }
     }
@@ -141,7 +151,7 @@ impl Drop for ResponseCache {
     }
 }
 
-impl Lead<'_> {
+impl AnswerLead<'_> {
     /// Passes the answer, computed at `now`, to the waiting callers, and caches it if it fits.
     pub fn keep(self, outputs: &[Tensor], now: Instant) {
         let bytes = stored_bytes(outputs);

@@ -9,8 +9,8 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::ComputeTime;
 use ledge_service::audit_event::AuditSink;
-use ledge_service::audit_event::inference::{CallKey, DigestPrefix, Outcome, Taggable};
-use ledge_service::audit_event::tag::Content;
+use ledge_service::audit_event::inference::{CallKey, CallOutcome, DigestPrefix, Taggable};
+use ledge_service::audit_event::tag::TagContent;
 
 use crate::repository::LoadedModel;
 use crate::repository::statistics::RefusalReason;
@@ -26,7 +26,7 @@ pub(super) struct CountedCall<'a> {
     audit: &'a AuditSink,
     pub principal: &'a Principal,
     counted: Option<CallStatistics>,
-    failure: Outcome,
+    failure: CallOutcome,
     input: OnceLock<Taggable>,
     output: OnceLock<Taggable>,
     /// Set when the caller sent values that are not finite: the answer may have some then.
@@ -59,7 +59,7 @@ impl<'a> CountedCall<'a> {
             audit,
             principal,
             counted: None,
-            failure: Outcome::Failed,
+            failure: CallOutcome::Failed,
             input,
             output,
             is_input_odd,
@@ -74,7 +74,7 @@ impl<'a> CountedCall<'a> {
     /// Counts the refusal; the call itself counts as failed.
     pub fn refuse(&mut self, why: RefusalReason) {
         self.model.statistics.refused(why);
-        self.failure = if why == RefusalReason::Deadline { Outcome::Late } else { Outcome::Refused };
+        self.failure = if why == RefusalReason::Deadline { CallOutcome::Late } else { CallOutcome::Refused };
     }
 
     /// Takes note of the values that the model is run on. Large inputs, such as pictures, are not read for that.
@@ -91,7 +91,7 @@ impl<'a> CountedCall<'a> {
     }
 
     /// Tags the input of the model, where each call is a record.
-    pub fn given(&self, content: impl FnOnce() -> Content) {
+    pub fn given(&self, content: impl FnOnce() -> TagContent) {
         self.tag(&self.input, content);
     }
 
@@ -100,10 +100,10 @@ impl<'a> CountedCall<'a> {
         if !self.is_input_odd() && outputs.iter().any(|(_, tensor)| tensor.has_non_finite()) {
             self.is_wrong.store(self.model.statistics.not_finite(), Ordering::Relaxed);
         }
-        self.tag(&self.output, || Content::Tensors(outputs.to_vec()));
+        self.tag(&self.output, || TagContent::Tensors(outputs.to_vec()));
     }
 
-    fn tag(&self, place: &OnceLock<Taggable>, content: impl FnOnce() -> Content) {
+    fn tag(&self, place: &OnceLock<Taggable>, content: impl FnOnce() -> TagContent) {
         if self.audit.wants_tags(&self.model.name)
             && let Some(taggable) = self.audit.taggable(content())
         {
@@ -131,7 +131,7 @@ impl Drop for CountedCall<'_> {
             version: Some(self.model.version),
             digest: DigestPrefix::of(&self.model.digest),
             principal: self.principal.clone(),
-            outcome: if self.counted.is_some() { Outcome::Ok } else { self.failure },
+            outcome: if self.counted.is_some() { CallOutcome::Ok } else { self.failure },
         };
         let us = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
         self.audit.record_call(key, us, self.input.take(), self.output.take());

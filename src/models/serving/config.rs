@@ -5,8 +5,8 @@ use std::time::Duration;
 use ledge_base::toml_check::in_range;
 use serde::{Deserialize, Serialize};
 
-use super::windows::Window;
-use crate::repository::model_config::{Limits, Rate};
+use super::windows::DailyWindow;
+use crate::repository::model_config::{CallLimits, Rate};
 
 /// Defaults of a model whose `model.toml` does not set them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct ServingConfig {
     #[serde(deserialize_with = "in_range::<1, 3_600_000, _, _>")]
     pub default_timeout_ms: u64,
     /// The times of day, in local time, at which calls of priority batch are answered; always when it is empty.
-    pub batch_windows: Vec<Window>,
+    pub batch_windows: Vec<DailyWindow>,
 }
 
 impl Default for ServingConfig {
@@ -59,8 +59,8 @@ pub struct QuotaConfig {
 
 impl QuotaConfig {
     /// As the limits of one caller.
-    pub fn limits(&self) -> Limits {
-        Limits {
+    pub fn limits(&self) -> CallLimits {
+        CallLimits {
             max_concurrent: self.max_concurrent_per_principal,
             max_rate: self.max_rate_per_principal,
             burst: self.burst,

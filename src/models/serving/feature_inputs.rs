@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
-use ledge_features::online::{Columns, FeatureError, FieldStatus, OnlineRequest, Selection};
+use ledge_features::online::{FeatureError, FeatureSelection, FieldStatus, FrameColumns, OnlineRequest};
 use ledge_features::registry::Registry;
 use ledge_features::value::Value;
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_identity::access::ViewScope;
 
-use super::request::{FeatureRequest, Inputs, UsedCell, UsedFeature, ValueSource};
+use super::request::{CallInputs, FeatureRequest, UsedCell, UsedFeature, ValueSource};
 use crate::repository::LoadedModel;
 use crate::repository::feature_config::FeatureReference;
 use crate::repository::feature_elements::Unconvertible;
@@ -111,12 +111,12 @@ fn example(keys: &[String]) -> String {
 pub(super) async fn fill(
     store: &FeatureStore,
     model: &LoadedModel,
-    inputs: Inputs,
+    inputs: CallInputs,
     mut request: FeatureRequest,
     (principal, account): (&Principal, &Account),
-) -> Result<(Inputs, Vec<UsedFeature>), FeatureInputError> {
+) -> Result<(CallInputs, Vec<UsedFeature>), FeatureInputError> {
     // A raw request is the model's only input, whole.
-    let Inputs::Named(named) = inputs else { return Ok((inputs, Vec::new())) };
+    let CallInputs::Named(named) = inputs else { return Ok((inputs, Vec::new())) };
     let registry = store.registry();
     let mut named = columns::take(model, &registry, named, &mut request)?;
     let is_sent = |port: &&PortConfig| named.iter().any(|(name, _)| *name == port.name);
@@ -131,7 +131,7 @@ pub(super) async fn fill(
         made.push((port.name.clone(), rows::tensor(model, port, config, &known, used)?));
     }
     named.append(&mut made);
-    Ok((Inputs::Named(named), used))
+    Ok((CallInputs::Named(named), used))
 }
 
 /// Values of the features of inputs, for every row.
@@ -168,7 +168,8 @@ impl<'m> FeatureColumns<'m> {
             let key = entities.first().and_then(|(key, _)| request.entities.iter().find(|(name, _)| name == key));
             rows = key.map(|(key, cells)| (key.as_str(), cells.len())).or(rows);
 
-            let selection = Selection::Features(asked.iter().map(|feature| feature.as_str().to_owned()).collect());
+            let selection =
+                FeatureSelection::Features(asked.iter().map(|feature| feature.as_str().to_owned()).collect());
             // A model reads the features of its inputs for every caller. Only a caller that wants to see them needs the
             // permission.
             let views = if request.values_wanted { request.views.clone() } else { ViewScope::ALL };
@@ -241,8 +242,8 @@ fn entities(
     registry: &Registry,
     wanted: &[&PortConfig],
     asked: &[&FeatureReference],
-    sent: &Columns,
-) -> Result<Columns, FeatureInputError> {
+    sent: &FrameColumns,
+) -> Result<FrameColumns, FeatureInputError> {
     let mut keys = BTreeSet::new();
     for feature in asked {
         let declared = registry.feature(feature.view(), feature.feature());

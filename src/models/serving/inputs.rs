@@ -3,9 +3,9 @@
 use ledge_base::memory_budget::UNCOUNTED_BYTES_MAX;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
 use ledge_engine::backend::Port;
-use ledge_engine::pipeline::content::{Content, Input, TextError, Texts};
+use ledge_engine::pipeline::content::{CallContent, PipelineInput, TextError, Texts};
 
-use super::request::{InferResponse, Inputs, OutputRequest};
+use super::request::{CallInputs, InferResponse, OutputRequest};
 use crate::repository::LoadedModel;
 
 /// Reason why a request does not fit the model: the caller's mistake.
@@ -86,10 +86,14 @@ impl Fitted {
 }
 
 /// Checks a request against the model.
-pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]>) -> Result<Fitted, InvalidRequest> {
+pub fn fit(
+    model: &LoadedModel,
+    inputs: CallInputs,
+    outputs: Option<&[OutputRequest]>,
+) -> Result<Fitted, InvalidRequest> {
     let inputs = match inputs {
-        Inputs::Named(named) => order(model, named)?,
-        Inputs::Raw(bytes) => vec![raw(model, bytes)?],
+        CallInputs::Named(named) => order(model, named)?,
+        CallInputs::Raw(bytes) => vec![raw(model, bytes)?],
     };
 
     let mut batch = 1;
@@ -125,17 +129,17 @@ pub fn fit(model: &LoadedModel, inputs: Inputs, outputs: Option<&[OutputRequest]
 
 /// The content that tensors hold for a model whose pipeline takes texts, or a file as chains do: a tensor of strings named
 /// [`Texts::TENSOR`], or the only string of the only tensor. `None` for the inputs of the model itself.
-pub fn content_of(model: &LoadedModel, inputs: &Inputs) -> Result<Option<Content>, TextError> {
-    let Inputs::Named(named) = inputs else { return Ok(None) };
+pub fn content_of(model: &LoadedModel, inputs: &CallInputs) -> Result<Option<CallContent>, TextError> {
+    let CallInputs::Named(named) = inputs else { return Ok(None) };
     let [(name, tensor)] = named.as_slice() else { return Ok(None) };
     match model.input() {
-        Some(Input::Texts) if name == Texts::TENSOR && tensor.datatype() == DataType::Bytes => {
-            Texts::from_tensor(tensor).map(|texts| Some(Content::Texts(texts)))
+        Some(PipelineInput::Texts) if name == Texts::TENSOR && tensor.datatype() == DataType::Bytes => {
+            Texts::from_tensor(tensor).map(|texts| Some(CallContent::Texts(texts)))
         }
         Some(input) if model.is_chain() => {
             let mut strings = tensor.strings().into_iter().flatten();
             let only = strings.next().filter(|_| strings.next().is_none());
-            Ok(only.and_then(|file| Content::of_whole_file(input, tensor.data().slice_ref(file))))
+            Ok(only.and_then(|file| CallContent::of_whole_file(input, tensor.data().slice_ref(file))))
         }
         _ => Ok(None),
     }
@@ -156,7 +160,7 @@ pub fn select(response: &mut InferResponse, wanted: &[OutputRequest]) -> Result<
 }
 
 /// Estimates the bytes of the outputs asked for. An output of unknown size is taken to be as large as the inputs.
-pub fn output_bytes(model: &LoadedModel, inputs: &Inputs, wanted: Option<&[OutputRequest]>) -> usize {
+pub fn output_bytes(model: &LoadedModel, inputs: &CallInputs, wanted: Option<&[OutputRequest]>) -> usize {
     if inputs.bytes() <= UNCOUNTED_BYTES_MAX {
         return 0;
     }

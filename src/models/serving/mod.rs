@@ -13,7 +13,7 @@
 //! * `cache/` - `key.rs` names a request, `budget.rs` shares the memory
 //! * `answer.rs` - the tensors of an answer: kept, shared with an equal call, or from a run
 //! * `call.rs` - one call, from its pin to its count
-//! * `sightings.rs` - what was found on photographs that callers attribute to a camera
+//! * `detection_sink.rs` - what was found on photographs that callers attribute to a camera
 //! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
 //!
 //! Invariants:
@@ -35,7 +35,7 @@ pub mod config;
 mod feature_inputs;
 pub mod inputs;
 pub mod request;
-pub mod sightings;
+pub mod detection_sink;
 mod watched;
 pub mod windows;
 
@@ -48,34 +48,34 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::classification;
-use ledge_engine::pipeline::content::{Content, ContentError, Texts};
+use ledge_engine::pipeline::content::{CallContent, ContentError, Texts};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
-use ledge_service::audit_event::inference::{CallKey, Outcome};
+use ledge_service::audit_event::inference::{CallKey, CallOutcome};
 use ledge_service::audit_event::tag;
 use ledge_service::off_thread::off_thread;
 use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
-use crate::repository::model_config::Limits;
+use crate::repository::model_config::CallLimits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
 use crate::scheduling::instance::{FailureClass, InferError};
 use crate::scheduling::terms::{Priority, Terms};
-use admission::{Gate, Owner, Permit, Quotas, Refused, admit};
+use admission::{AdmissionGate, Owner, Permit, Quotas, Refused, admit};
 use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
-use cache::{Budget, Key, KeyMaker, ResponseCache};
+use cache::{Budget, CacheKey, KeyMaker, ResponseCache};
 use call::{CallStatistics, CountedCall};
+use detection_sink::{DetectionSink, SightingsSlot};
 pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
 use inputs::InvalidRequest;
 use request::{
-    FeatureRequest, InferRequest, InferResponse, Inputs, OutputRequest, Payload, PipelineResult, ResultForm,
+    CallInputs, FeatureRequest, InferRequest, InferResponse, OutputRequest, Payload, PipelineResult, ResultForm,
     TensorPayload, UsedFeature,
 };
-use sightings::{Sightings, SightingsSlot};
-use windows::Window;
+use windows::DailyWindow;
 
 /// The most bytes of results that are written as JSON on an async thread: some tenths of a millisecond.
 const INLINE_RESULT_BYTES_MAX: usize = 32 << 10;
@@ -204,9 +204,9 @@ pub struct ServingLimits {
     /// Bytes of cached answers of all models together.
     pub cache_bytes: u64,
     /// Limits of each caller.
-    pub quota: Limits,
+    pub quota: CallLimits,
     /// Times of day for background work; empty is always.
-    pub batch_windows: Vec<Window>,
+    pub batch_windows: Vec<DailyWindow>,
     /// The memory of the calls of all callers together, by whatever way they come, in bytes.
     pub memory_bytes: usize,
 }
@@ -220,7 +220,7 @@ pub struct Serving {
     limits: DecodeLimits,
     cache_budget: Arc<Budget>,
     quotas: Option<Arc<Quotas>>,
-    batch_windows: Arc<[Window]>,
+    batch_windows: Arc<[DailyWindow]>,
     memory: MemoryBudget,
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
@@ -231,7 +231,7 @@ pub struct Serving {
 #[derive(Debug)]
 struct ModelAttachment {
     cache: Option<ResponseCache>,
-    gate: Option<Gate>,
+    gate: Option<AdmissionGate>,
 }
 
 impl Serving {
@@ -276,12 +276,12 @@ impl Serving {
     }
 
     /// Makes a part take what is found on photographs of cameras. It is set once, at the start.
-    pub fn report_sightings_to(&self, sightings: Arc<dyn Sightings>) {
+    pub fn report_sightings_to(&self, sightings: Arc<dyn DetectionSink>) {
         self.sightings.set(sightings);
     }
 
     /// The part that takes what is found on photographs of cameras.
-    pub fn sightings(&self) -> Option<&dyn Sightings> {
+    pub fn sightings(&self) -> Option<&dyn DetectionSink> {
         self.sightings.get()
     }
 
@@ -316,7 +316,7 @@ impl Serving {
                 version: None,
                 digest: None,
                 principal: principal.clone(),
-                outcome: Outcome::Unavailable,
+                outcome: CallOutcome::Unavailable,
             };
             self.audit.record_call(key, 0, None, None);
             error.into()
@@ -411,7 +411,7 @@ impl Serving {
             self.with_features(model, request.inputs, request.features, &terms, (started, &account)).await?;
         let fitted = inputs::fit(model, inputs, request.outputs.as_deref())?;
         call.takes(&fitted.inputs);
-        call.given(|| tag::Content::Tensors(fitted.named(model)));
+        call.given(|| tag::TagContent::Tensors(fitted.named(model)));
 
         let names = model.output_names(&fitted.outputs);
         let answer = match self.cache(model) {
@@ -443,11 +443,11 @@ impl Serving {
     async fn with_features(
         &self,
         model: &LoadedModel,
-        inputs: Inputs,
+        inputs: CallInputs,
         features: FeatureRequest,
         terms: &Terms,
         (started, account): (Instant, &Account),
-    ) -> Result<(Inputs, Vec<UsedFeature>), ServingError> {
+    ) -> Result<(CallInputs, Vec<UsedFeature>), ServingError> {
         if model.config.has_features() {
             let of_inputs: usize = model.config.feature_inputs().map(|port| port.features.len()).sum();
             let cells = features.rows().max(inputs.batch()).saturating_mul(of_inputs);
@@ -468,7 +468,7 @@ impl Serving {
     async fn infer_content(
         &self,
         call: &CountedCall<'_>,
-        content: Content,
+        content: CallContent,
         form: ResultForm,
         terms: Terms,
         account: Account,
@@ -505,12 +505,12 @@ impl Serving {
         &self,
         model: &LoadedModel,
         pipeline: &Arc<dyn Pipeline>,
-        content: Content,
+        content: CallContent,
         principal: &Principal,
         account: &Account,
-    ) -> Result<Content, ServingError> {
+    ) -> Result<CallContent, ServingError> {
         let columns = pipeline.feature_columns();
-        let Content::Rows(rows) = &content else { return Ok(content) };
+        let CallContent::Rows(rows) = &content else { return Ok(content) };
         if columns.is_empty() {
             return Ok(content);
         }
@@ -519,7 +519,7 @@ impl Serving {
         // Boxed: a call without features does not reserve space for this future.
         let fill = feature_inputs::cells::fill(&self.features, model, rows, columns, principal, account);
         let filled = Box::pin(fill).await?;
-        Ok(filled.map_or(content, Content::Rows))
+        Ok(filled.map_or(content, CallContent::Rows))
     }
 
     /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full, or its caller
@@ -589,12 +589,12 @@ impl Serving {
 }
 
 /// The content of a call, for its tag in the audit log. Texts have the tag of their tensor.
-fn tagged(content: &Content) -> tag::Content {
+fn tagged(content: &CallContent) -> tag::TagContent {
     match content {
-        Content::Texts(texts) => tag::Content::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())]),
-        Content::Rows(rows) => tag::Content::Rows(rows.json().clone()),
+        CallContent::Texts(texts) => tag::TagContent::Tensors(vec![(Texts::TENSOR.to_owned(), texts.tensor().clone())]),
+        CallContent::Rows(rows) => tag::TagContent::Rows(rows.json().clone()),
         // All files have tags alike.
-        file => tag::Content::Photograph(file.data().clone()),
+        file => tag::TagContent::Photograph(file.data().clone()),
     }
 }
 
@@ -612,13 +612,13 @@ async fn write_result(
 }
 
 /// The key of an answer for the caller of `call`.
-fn cache_key(call: &CountedCall<'_>, key: Key) -> Key {
+fn cache_key(call: &CountedCall<'_>, key: CacheKey) -> CacheKey {
     if call.model.config.response_cache.share { key } else { key.of_caller(call.principal) }
 }
 
-fn new_gate(model: &LoadedModel) -> Option<Gate> {
+fn new_gate(model: &LoadedModel) -> Option<AdmissionGate> {
     let limits = &model.config.limits;
-    limits.is_set().then(|| Gate::new(Owner::Model(model.name.clone()), limits, Instant::now()))
+    limits.is_set().then(|| AdmissionGate::new(Owner::Model(model.name.clone()), limits, Instant::now()))
 }
 
 /// Counts a call and returns its answer without the counts.

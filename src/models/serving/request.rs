@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
 use ledge_engine::pipeline::annotation::TextOutline;
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::detection::Detection;
-use ledge_engine::pipeline::kind::Kind;
-use ledge_features::online::{Columns, FieldStatus, bytes_of};
+use ledge_engine::pipeline::kind::PipelineKind;
+use ledge_features::online::{FieldStatus, FrameColumns, bytes_of};
 use ledge_features::value::Value;
 use ledge_identity::access::ViewScope;
 use serde_json::value::RawValue;
@@ -38,13 +38,13 @@ pub enum Payload {
     /// Inputs of the model.
     Tensors(TensorPayload),
     /// Content for the model's pipeline.
-    Content(Content, ResultForm),
+    Content(CallContent, ResultForm),
 }
 
 /// Tensors for the inputs of a model.
 #[derive(Debug, Clone)]
 pub struct TensorPayload {
-    pub inputs: Inputs,
+    pub inputs: CallInputs,
     /// The outputs asked for, in the order of the answer; `None` is all.
     pub outputs: Option<Vec<OutputRequest>>,
     /// Entity keys and features for the inputs that are not among [`Self::inputs`].
@@ -55,9 +55,9 @@ pub struct TensorPayload {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FeatureRequest {
     /// Entity keys: a column for each join key, with an element for each batch element.
-    pub entities: Columns,
+    pub entities: FrameColumns,
     /// Values that replace the stored ones: a column for each `VIEW:FEATURE`.
-    pub given: Columns,
+    pub given: FrameColumns,
     /// True when the answer reports the values that were used.
     pub values_wanted: bool,
     /// The feature views whose values the answer may report.
@@ -91,13 +91,13 @@ pub enum ResultForm {
 
 /// The inputs of a call.
 #[derive(Debug, Clone)]
-pub enum Inputs {
+pub enum CallInputs {
     Named(Vec<(String, Tensor)>),
     /// The bytes of the model's only input, as one batch element (the protocol's raw binary request).
     Raw(Bytes),
 }
 
-impl Inputs {
+impl CallInputs {
     /// Their length in bytes.
     pub fn bytes(&self) -> usize {
         match self {
@@ -139,13 +139,13 @@ pub struct InferResponse {
     /// Result that the model's pipeline made of the outputs, for a caller that wants JSON of it.
     pub result: Option<PipelineResult>,
     /// Memory of the outputs, counted while they exist.
-    pub memory: Hold,
+    pub memory: Reservation,
 }
 
 /// The result of a pipeline.
 #[derive(Debug)]
 pub struct PipelineResult {
-    pub kind: &'static Kind,
+    pub kind: &'static PipelineKind,
     pub json: Box<RawValue>,
 }
 

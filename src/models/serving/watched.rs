@@ -21,7 +21,7 @@ use super::{NamedOutputs, Serving, ServingError, finish, inputs};
 use crate::repository::LoadedModel;
 use crate::repository::agreement;
 use crate::repository::candidate::{OtherVersion, WatchedCall};
-use crate::repository::observations::{ObservationConfig, Observations, Role};
+use crate::repository::observations::{ComparedVersion, ObservationConfig, Observations};
 use crate::repository::trial_mark::WorkUnderWay;
 use crate::scheduling::instance::{FailureClass, InferError, LateRun};
 use crate::scheduling::terms::{Priority, Terms};
@@ -72,7 +72,7 @@ impl Serving {
         let (model, other) = (&call.model, other.zip(again));
         match (seen, other) {
             (Ok((outputs, time)), other) => match (role, other) {
-                (Role::Candidate, other) => {
+                (ComparedVersion::Candidate, other) => {
                     count_classes(&observations, model, &outputs);
                     match other {
                         _ if !has_non_finite(&outputs) => observations.answered(role, time),
@@ -83,7 +83,7 @@ impl Serving {
                         None => observations.answered(role, time),
                     }
                 }
-                (Role::Incumbent, other) => {
+                (ComparedVersion::Incumbent, other) => {
                     count_incumbent(&observations, &outputs, time);
                     if let Some((other, again)) = other {
                         self.mirror(model, other, again, outputs, observations);
@@ -101,7 +101,8 @@ impl Serving {
                 }
                 // Without another version to ask, a failure counts against the model only when the model had accepted
                 // the request.
-                FailureCause::Unclear if (role == Role::Incumbent || other.is_none()) && !is_of_model(error) => {}
+                FailureCause::Unclear
+                    if (role == ComparedVersion::Incumbent || other.is_none()) && !is_of_model(error) => {}
                 FailureCause::Unclear => self.count_failure(role, other, observations, is_crash(error)),
             },
         }
@@ -111,13 +112,15 @@ impl Serving {
     /// can be asked.
     fn count_failure(
         &self,
-        role: Role,
+        role: ComparedVersion,
         other: Option<(OtherVersion, InferRequest)>,
         observations: Arc<Observations>,
         is_crash: bool,
     ) {
         match (role, other) {
-            (Role::Candidate, Some((other, again))) => self.repeat_on_incumbent(other, again, observations, is_crash),
+            (ComparedVersion::Candidate, Some((other, again))) => {
+                self.repeat_on_incumbent(other, again, observations, is_crash);
+            }
             _ => count_failed(&observations, role, is_crash),
         }
     }
@@ -128,7 +131,7 @@ impl Serving {
     fn count_late(
         &self,
         model: &Arc<LoadedModel>,
-        role: Role,
+        role: ComparedVersion,
         (run, waited): (LateRun, Duration),
         other: Option<(OtherVersion, InferRequest)>,
         observations: Arc<Observations>,
@@ -183,9 +186,9 @@ impl Serving {
                 Ok(response) => {
                     let is_fault = has_non_finite(&response.outputs) && !has_non_finite(&outputs);
                     if is_fault {
-                        observations.answered_not_finite(Role::Candidate, run_time(&response));
+                        observations.answered_not_finite(ComparedVersion::Candidate, run_time(&response));
                     } else {
-                        observations.answered(Role::Candidate, run_time(&response));
+                        observations.answered(ComparedVersion::Candidate, run_time(&response));
                     }
                     count_classes(&observations, &candidate, &response.outputs);
                     if let Some(live) = live.upgrade() {
@@ -199,7 +202,7 @@ impl Serving {
                 Err(error) if had_no_turn(&error) => observations.skipped(),
                 Err(error) => {
                     tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
-                    count_failed(&observations, Role::Candidate, is_crash(&error));
+                    count_failed(&observations, ComparedVersion::Candidate, is_crash(&error));
                 }
             }
             drop(run);
@@ -223,7 +226,7 @@ impl Serving {
         // It takes the turn of the failed request. As background work it could wait for long.
         self.repeat(other, place, asked, Priority::Interactive, observations.clone(), move |answer| {
             match answer.as_ref().map_err(failure_cause) {
-                Ok(_) => count_failed(&observations, Role::Candidate, is_crash),
+                Ok(_) => count_failed(&observations, ComparedVersion::Candidate, is_crash),
                 Err(FailureCause::Unclear) => {}
                 Err(FailureCause::Late | FailureCause::Unrelated) => observations.skipped(),
             }
@@ -245,9 +248,9 @@ impl Serving {
         };
         self.repeat(other, place, asked, Priority::Interactive, observations.clone(), move |answer| match answer {
             Ok(response) if !has_non_finite(&response.outputs) => {
-                observations.answered_not_finite(Role::Candidate, time);
+                observations.answered_not_finite(ComparedVersion::Candidate, time);
             }
-            Ok(_) => observations.answered(Role::Candidate, time),
+            Ok(_) => observations.answered(ComparedVersion::Candidate, time),
             Err(_) => observations.skipped(),
         });
     }
@@ -332,13 +335,13 @@ fn has_non_finite(outputs: &[(String, Tensor)]) -> bool {
 
 fn count_incumbent(observations: &Observations, outputs: &[(String, Tensor)], time: Option<Duration>) {
     if has_non_finite(outputs) {
-        observations.answered_not_finite(Role::Incumbent, time);
+        observations.answered_not_finite(ComparedVersion::Incumbent, time);
     } else {
-        observations.answered(Role::Incumbent, time);
+        observations.answered(ComparedVersion::Incumbent, time);
     }
 }
 
-fn count_failed(observations: &Observations, role: Role, is_crash: bool) {
+fn count_failed(observations: &Observations, role: ComparedVersion, is_crash: bool) {
     if is_crash {
         observations.crashed(role);
     } else {
@@ -358,14 +361,14 @@ fn had_no_turn(error: &ServingError) -> bool {
 
 /// Begins a run that is marked where it is the candidate's first.
 fn begin_run(watched: &WatchedCall) -> Option<WorkUnderWay> {
-    (watched.role == Role::Candidate).then(|| watched.observations.begin_run()).flatten()
+    (watched.role == ComparedVersion::Candidate).then(|| watched.observations.begin_run()).flatten()
 }
 
 /// Returns the version whose limits a call passes. With two versions at work the limits of the live one count for both,
 /// and are not doubled.
 fn limiting_model<'a>(call: &'a CountedCall<'_>, watched: &'a WatchedCall) -> &'a LoadedModel {
     match (&watched.other, watched.role) {
-        (Some(incumbent), Role::Candidate) => &incumbent.model,
+        (Some(incumbent), ComparedVersion::Candidate) => &incumbent.model,
         _ => &call.model,
     }
 }

@@ -13,13 +13,13 @@ const DAY_S: u32 = 24 * 60 * 60;
 /// A daily window, `20:00-06:00`: from its first minute to before its last, over midnight when it ends earlier than it
 /// begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct DailyWindow {
     from: u16,
     /// Minutes since midnight; up to 24:00.
     to: u16,
 }
 
-impl Window {
+impl DailyWindow {
     /// Seconds until it opens, at `second` of the day; 0 when it is open.
     fn opens_in(self, second: u32) -> u32 {
         let (from, to) = (u32::from(self.from) * 60, u32::from(self.to) * 60);
@@ -32,17 +32,17 @@ impl Window {
 /// is always the case without any window.
 ///
 /// A change between summer and winter time makes it an hour off; a caller that comes too early is refused again.
-pub fn closed_for(windows: &[Window], second: u32) -> Option<Duration> {
+pub fn closed_for(windows: &[DailyWindow], second: u32) -> Option<Duration> {
     let opens_in = windows.iter().map(|window| window.opens_in(second)).min()?;
     (opens_in > 0).then(|| Duration::from_secs(opens_in.into()))
 }
 
 /// The windows as text for a message.
-pub fn list(windows: &[Window]) -> String {
+pub fn list(windows: &[DailyWindow]) -> String {
     windows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-impl FromStr for Window {
+impl FromStr for DailyWindow {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -67,20 +67,20 @@ fn minute(text: &str) -> Option<u16> {
     Some(number(hour, 24)? * 60 + number(minute, 59)?).filter(|&minutes| minutes <= DAY_MINUTES)
 }
 
-impl fmt::Display for Window {
+impl fmt::Display for DailyWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to } = self;
         write!(f, "{:02}:{:02}-{:02}:{:02}", from / 60, from % 60, to / 60, to % 60)
     }
 }
 
-impl Serialize for Window {
+impl Serialize for DailyWindow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Window {
+impl<'de> Deserialize<'de> for DailyWindow {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    fn windows(texts: &[&str]) -> Vec<Window> {
+    fn windows(texts: &[&str]) -> Vec<DailyWindow> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
@@ -123,17 +123,17 @@ mod tests {
     #[test]
     fn what_is_no_window_says_so() {
         for text in ["", "20:00", "20-06", "20:00-6:00", "25:00-06:00", "20:60-06:00", "24:01-06:00", "+1:00-02:00"] {
-            assert!(text.parse::<Window>().unwrap_err().starts_with("expected \"HH:MM-HH:MM\""), "{text}");
+            assert!(text.parse::<DailyWindow>().unwrap_err().starts_with("expected \"HH:MM-HH:MM\""), "{text}");
         }
         for text in ["06:00-06:00", "24:00-06:00"] {
-            assert!(text.parse::<Window>().unwrap_err().contains("begins where it ends"), "{text}");
+            assert!(text.parse::<DailyWindow>().unwrap_err().contains("begins where it ends"), "{text}");
         }
     }
 
     prop_compose! {
-        fn any_window()(from in 0_u16..DAY_MINUTES, length in 1_u16..DAY_MINUTES) -> Window {
+        fn any_window()(from in 0_u16..DAY_MINUTES, length in 1_u16..DAY_MINUTES) -> DailyWindow {
             let to = (from + length) % DAY_MINUTES;
-            Window { from, to }
+            DailyWindow { from, to }
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in "[0-9:\\- ]{0,12}|.{0,12}") {
-            if let Ok(window) = text.parse::<Window>() {
+            if let Ok(window) = text.parse::<DailyWindow>() {
                 prop_assert_eq!(window.to_string().parse(), Ok(window));
             }
         }

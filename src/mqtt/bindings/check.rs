@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ledge_base::names::ModelName;
-use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::content::PipelineInput;
 use ledge_features::online::{PushTarget, listed};
 use ledge_features::registry::Registry;
 use ledge_features::view::{FeatureView, Field};
@@ -15,17 +15,17 @@ use super::config::BindingConfig;
 
 /// A part of a binding that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct BindingProblem {
     /// Its key within the binding.
     pub key: String,
     /// The reason, and what to do about it.
     pub reason: String,
-    pub effect: Effect,
+    pub effect: MisfitEffect,
 }
 
 /// What a misfit does to every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum MisfitEffect {
     Refused,
     /// This part of the message is ignored.
     PartIgnored,
@@ -33,13 +33,13 @@ pub enum Effect {
     OthersErased,
 }
 
-impl Problem {
+impl BindingProblem {
     fn refuses(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { key: key.into(), reason: reason.into(), effect: Effect::Refused }
+        Self { key: key.into(), reason: reason.into(), effect: MisfitEffect::Refused }
     }
 
     fn ignores(key: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { key: key.into(), reason: reason.into(), effect: Effect::PartIgnored }
+        Self { key: key.into(), reason: reason.into(), effect: MisfitEffect::PartIgnored }
     }
 }
 
@@ -54,7 +54,7 @@ pub struct KnownModel<'a> {
 }
 
 /// Finds the parts of a binding that do not fit the declared feature views.
-pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Problem> {
+pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<BindingProblem> {
     let Some(target) = binding.target() else { return unknown_entities(binding, registry) };
     let views = match registry.targets(&target) {
         Ok(views) => views,
@@ -63,7 +63,7 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
                 PushTarget::View(_) => "feature_view",
                 PushTarget::Source(_) => "push_source",
             };
-            return vec![Problem::refuses(key, format!("{missing}: declare it"))];
+            return vec![BindingProblem::refuses(key, format!("{missing}: declare it"))];
         }
     };
 
@@ -74,7 +74,7 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
     let named = |name: &str| binding.features.contains_key(name) || binding.entities.contains_key(name);
     for name in binding.features.keys().filter(|name| !views.iter().any(|view| view.has_column(name))) {
         let reason = format!("is no column of {}", with_columns(&views));
-        problems.push(Problem::ignores(format!("features.{name}"), reason));
+        problems.push(BindingProblem::ignores(format!("features.{name}"), reason));
     }
     problems.extend(unknown_keys(binding, &views));
     // Without `features`, columns are taken by name, and only a message shows which it has.
@@ -91,35 +91,41 @@ pub fn against_views(binding: &BindingConfig, registry: &Registry) -> Vec<Proble
                  optional",
                 &*field.name, view.name
             );
-            problems.push(Problem::refuses("features", problem));
+            problems.push(BindingProblem::refuses("features", problem));
         }
     }
     let has_feature = views.iter().flat_map(|view| &view.fields).any(|field| named(&field.name));
     if !has_feature && !lacks {
-        problems.push(Problem::refuses("features", format!("include no feature of {}", with_columns(&views))));
+        problems.push(BindingProblem::refuses("features", format!("include no feature of {}", with_columns(&views))));
     }
     problems
 }
 
 /// The entity keys that are not a column of the views.
-fn unknown_keys<'b>(binding: &'b BindingConfig, views: &'b [Arc<FeatureView>]) -> impl Iterator<Item = Problem> + 'b {
+fn unknown_keys<'b>(
+    binding: &'b BindingConfig,
+    views: &'b [Arc<FeatureView>],
+) -> impl Iterator<Item = BindingProblem> + 'b {
     let unknown = binding.entities.keys().filter(|name| !views.iter().any(|view| view.has_column(name)));
     unknown.map(|name| {
         let keys: BTreeSet<&str> = views.iter().flat_map(|view| &view.join_keys).map(|key| &*key.name).collect();
         let keys: Vec<_> = keys.into_iter().collect();
         let reason = format!("is no join key of {}, which has {}", names_of(views), listed(&keys));
-        Problem::ignores(format!("entities.{name}"), reason)
+        BindingProblem::ignores(format!("entities.{name}"), reason)
     })
 }
 
 /// The misfits of messages that are the value of one feature: no other feature and no key can be in them.
-fn value_against_views(binding: &BindingConfig, name: &str, views: &[Arc<FeatureView>]) -> Vec<Problem> {
+fn value_against_views(binding: &BindingConfig, name: &str, views: &[Arc<FeatureView>]) -> Vec<BindingProblem> {
     let mut problems = Vec::new();
     let mut fields = views.iter().flat_map(|view| &view.fields);
     match fields.find(|field| &*field.name == name).map(|field| field.value_type) {
-        None => problems.push(Problem::refuses("value", format!("{name:?} is no column of {}", with_columns(views)))),
+        None => {
+            problems
+                .push(BindingProblem::refuses("value", format!("{name:?} is no column of {}", with_columns(views))));
+        }
         Some(kind) if ValueKind::of_feature(kind).is_none() => {
-            problems.push(Problem::refuses("value", format!("{name:?} is {kind}, and a message is one value")));
+            problems.push(BindingProblem::refuses("value", format!("{name:?} is {kind}, and a message is one value")));
         }
         Some(_) => {}
     }
@@ -133,28 +139,30 @@ fn value_against_views(binding: &BindingConfig, name: &str, views: &[Arc<Feature
         if !lacking.is_empty() {
             let problem =
                 format!("is one feature, and the feature view '{view}' needs {} too: {remedy}", names(&lacking));
-            problems.push(Problem::refuses("value", problem));
+            problems.push(BindingProblem::refuses("value", problem));
         } else if !erased.is_empty() {
             let reason = format!(
                 "is one feature, and each message would set {} of the feature view '{view}' to null: {remedy}",
                 names(&erased)
             );
-            problems.push(Problem { key: "value".into(), reason, effect: Effect::OthersErased });
+            problems.push(BindingProblem { key: "value".into(), reason, effect: MisfitEffect::OthersErased });
         }
     }
     let keys: BTreeSet<&str> = views.iter().flat_map(|view| &view.join_keys).map(|key| &*key.name).collect();
     for key in keys.into_iter().filter(|key| !binding.entities.contains_key(*key)) {
         let problem = format!("do not include {key:?}, a join key of {}: add its place in the topic", names_of(views));
-        problems.push(Problem::refuses("entities", problem));
+        problems.push(BindingProblem::refuses("entities", problem));
     }
     problems
 }
 
 /// The entity keys for a model that are not the key of any view.
-fn unknown_entities(binding: &BindingConfig, registry: &Registry) -> Vec<Problem> {
+fn unknown_entities(binding: &BindingConfig, registry: &Registry) -> Vec<BindingProblem> {
     let is_key = |name: &str| registry.views().any(|view| view.has_join_key(name));
     let unknown = binding.entities.keys().filter(|name| !is_key(name));
-    unknown.map(|name| Problem::ignores(format!("entities.{name}"), "is a join key of no feature view")).collect()
+    unknown
+        .map(|name| BindingProblem::ignores(format!("entities.{name}"), "is a join key of no feature view"))
+        .collect()
 }
 
 fn names_of(views: &[Arc<FeatureView>]) -> String {
@@ -170,15 +178,16 @@ fn with_columns(views: &[Arc<FeatureView>]) -> String {
 }
 
 /// Finds the parts of a binding that do not fit its model.
-pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<Problem> {
+pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<BindingProblem> {
     let (name, mut problems) = (model.name, Vec::new());
-    let content = [("photograph", &binding.photograph, Input::Photograph), ("text", &binding.text, Input::Texts)];
+    let content =
+        [("photograph", &binding.photograph, PipelineInput::Photograph), ("text", &binding.text, PipelineInput::Texts)];
     if let Some((key, _, input)) = content.into_iter().find(|(_, path, _)| path.is_some()) {
         let pipeline = &model.config.pipeline;
-        let is_document = input == Input::Photograph && pipeline.takes(Input::Document);
+        let is_document = input == PipelineInput::Photograph && pipeline.takes(PipelineInput::Document);
         if !pipeline.takes(input) && !is_document {
             let problem = format!("is for a model with {} in its model.toml, and {name} has none", input.sections());
-            problems.push(Problem::refuses(key, problem));
+            problems.push(BindingProblem::refuses(key, problem));
         }
         return problems;
     }
@@ -186,16 +195,16 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
         let Some(section) = model.config.pipeline.section() else {
             return against_inputs(binding, registry, model);
         };
-        if section.kind().input != Input::Rows {
+        if section.kind().input != PipelineInput::Rows {
             let problem = format!(
                 "is for a model of a table or of tensors, and {name} has [pipeline.{}] in its model.toml",
                 section.kind().name
             );
-            return vec![Problem::refuses("value", problem)];
+            return vec![BindingProblem::refuses("value", problem)];
         }
         if section.column_type(value).is_none() {
             let problem = format!("{value:?} is no column of the model {name} in its [pipeline.table]");
-            problems.push(Problem::refuses("value", problem));
+            problems.push(BindingProblem::refuses("value", problem));
         }
         let lacking: Vec<&str> = section.required_columns().into_iter().filter(|column| column != value).collect();
         let lacking: Vec<&str> = lacking.into_iter().filter(|column| !binding.entities.contains_key(*column)).collect();
@@ -204,7 +213,7 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
                 "is one column, and the model {name} needs {} too: give them a default or a feature in its model.toml",
                 listed(&lacking)
             );
-            problems.push(Problem::refuses("value", problem));
+            problems.push(BindingProblem::refuses("value", problem));
         }
         return problems;
     }
@@ -217,25 +226,25 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
 }
 
 /// Finds the inputs of a model that a binding does not give, or that the model does not have.
-fn against_inputs(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<Problem> {
+fn against_inputs(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<BindingProblem> {
     let (name, mut problems) = (model.name, Vec::new());
     let is_made = |input: &str| model.config.feature_inputs().any(|port| port.name == input);
     if let Some(inputs) = model.inputs {
         let value = binding.value.as_ref().filter(|_| binding.target().is_none());
         if let Some(value) = value.filter(|value| !inputs.contains(value)) {
             let problem = format!("{value:?} is no input of the model {name}, which has {}", listed(inputs));
-            problems.push(Problem::refuses("value", problem));
+            problems.push(BindingProblem::refuses("value", problem));
         }
         for unknown in binding.inputs.keys().filter(|input| !inputs.contains(input)) {
             let problem = format!("is no input of the model {name}, which has {}", listed(inputs));
-            problems.push(Problem::refuses(format!("inputs.{unknown}"), problem));
+            problems.push(BindingProblem::refuses(format!("inputs.{unknown}"), problem));
         }
         for lacking in inputs.iter().filter(|input| !binding.gives(input) && !is_made(input)) {
             let problem = format!(
                 "do not include {lacking:?}, which the model {name} needs: add the paths of its elements in a message, \
                  or make it of features in its model.toml"
             );
-            problems.push(Problem::refuses("inputs", problem));
+            problems.push(BindingProblem::refuses("inputs", problem));
         }
     }
 
@@ -250,7 +259,7 @@ fn against_inputs(binding: &BindingConfig, registry: &Registry, model: KnownMode
             "do not include {key:?}, the join key by which the features of the model {name} are looked up: add its \
              place in the topic or in a message"
         );
-        problems.push(Problem::refuses("entities", problem));
+        problems.push(BindingProblem::refuses("entities", problem));
     }
     problems
 }

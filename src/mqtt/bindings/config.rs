@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ledge_base::names::{CameraName, ModelName, ModelVersion};
-use ledge_base::toml_check::{Problem, in_range};
+use ledge_base::toml_check::{ValueProblem, in_range};
 use ledge_features::online::PushTarget;
 use ledge_models::repository::model_config::Rate;
 use ledge_models::scheduling::terms::Priority;
@@ -122,13 +122,13 @@ fn write_qos<S: Serializer>(qos: &Qos, serializer: S) -> Result<S::Ok, S::Error>
 fn read_priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum Word {
+    enum PriorityName {
         Interactive,
         Batch,
     }
-    Ok(match Word::deserialize(deserializer)? {
-        Word::Interactive => Priority::Interactive,
-        Word::Batch => Priority::Batch,
+    Ok(match PriorityName::deserialize(deserializer)? {
+        PriorityName::Interactive => Priority::Interactive,
+        PriorityName::Batch => Priority::Batch,
     })
 }
 
@@ -191,11 +191,11 @@ impl BindingConfig {
     }
 
     /// The mistakes in its parts for the feature store and for a model.
-    fn problems_of_parts(&self) -> Vec<Problem> {
+    fn problems_of_parts(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         let mut wrong = |holds: bool, key, problem: &str| {
             if !holds {
-                problems.push(Problem::new(key, problem));
+                problems.push(ValueProblem::new(key, problem));
             }
         };
         let (pushes, asks) = (self.target().is_some(), self.model.is_some());
@@ -249,17 +249,17 @@ impl BindingConfig {
             let highest = template.highest_capture();
             if highest > count {
                 let problem = format!("{name} names {{{highest}}}, and {} has {count} wildcards", self.topic);
-                problems.push(Problem::new(key, problem));
+                problems.push(ValueProblem::new(key, problem));
             } else if template.names_model() && !asks {
                 let problem = format!("{name} names {{model}}, and no model is set");
-                problems.push(Problem::new(key, problem));
+                problems.push(ValueProblem::new(key, problem));
             }
         }
         for (source, condition) in self.when.iter() {
             if let (KeySource::Topic(template), Condition::Exists(_)) = (source, condition) {
                 let problem =
                     format!("{template} is a part of the topic, which is always there: compare it with a text");
-                problems.push(Problem::new("when", problem));
+                problems.push(ValueProblem::new("when", problem));
             }
         }
         problems.extend(self.problems_of_value());
@@ -267,7 +267,7 @@ impl BindingConfig {
     }
 
     /// The parts that cannot be there beside `value`.
-    fn problems_of_value(&self) -> Vec<Problem> {
+    fn problems_of_value(&self) -> Vec<ValueProblem> {
         let Some(name) = &self.value else { return Vec::new() };
         let mut problems = Vec::new();
         for (key, is_set) in [
@@ -280,24 +280,24 @@ impl BindingConfig {
         ] {
             if is_set {
                 let problem = format!("and {key} are both set: a message that is one value has no fields");
-                problems.push(Problem::new("value", problem));
+                problems.push(ValueProblem::new("value", problem));
             }
         }
         if name.is_empty() {
-            problems.push(Problem::new("value", "is empty: name the feature, column or input that a message is"));
+            problems.push(ValueProblem::new("value", "is empty: name the feature, column or input that a message is"));
         }
         if let Some((key, path)) = self.entities.iter().find(|(_, source)| matches!(source, KeySource::Field(_))) {
             let problem =
                 format!("{key} is at {path}, and a message that is one value has no fields: take it from the topic");
-            problems.push(Problem::new("entities", problem));
+            problems.push(ValueProblem::new("entities", problem));
         }
         problems
     }
 
     /// The mistakes in this binding.
-    fn own_problems(&self) -> Vec<Problem> {
+    fn own_problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
-        let mut wrong = |key, problem: String| problems.push(Problem::new(key, problem));
+        let mut wrong = |key, problem: String| problems.push(ValueProblem::new(key, problem));
         if self.name.as_ref().is_some_and(|name| name.is_empty() || name.contains(char::is_control)) {
             wrong("name", "is empty or has a control character".into());
         }
@@ -354,10 +354,10 @@ fn overlapping(filter: &TopicFilter, topics: &[&str]) -> Option<TopicFilter> {
 }
 
 /// The mistakes in bindings whose values are well-formed, with keys such as `bindings[0].publish`.
-pub fn problems(bindings: &[BindingConfig]) -> Vec<Problem> {
+pub fn problems(bindings: &[BindingConfig]) -> Vec<ValueProblem> {
     if bindings.len() > BINDINGS_MAX {
         let problem = format!("are more than {BINDINGS_MAX}: join some with wildcards in their topics");
-        return vec![Problem::new("bindings", problem)];
+        return vec![ValueProblem::new("bindings", problem)];
     }
     let mut problems = Vec::new();
     let mut names = HashMap::new();
@@ -367,7 +367,7 @@ pub fn problems(bindings: &[BindingConfig]) -> Vec<Problem> {
         if names.insert(binding.name(), index).is_some() {
             let key = if binding.name.is_some() { "name" } else { "topic" };
             let problem = format!("makes two bindings named {:?}: give this one another name", binding.name());
-            problems.push(Problem::new(key, problem).within(&table));
+            problems.push(ValueProblem::new(key, problem).within(&table));
         }
 
         let made = binding.publish.as_ref().map(|publish| (publish, publish.as_filter(&binding.topic)));
@@ -376,7 +376,7 @@ pub fn problems(bindings: &[BindingConfig]) -> Vec<Problem> {
         {
             let taker = taker.name();
             let problem = format!("{publish} may be a topic that the binding {taker:?} takes: answers would loop");
-            problems.push(Problem::new("publish", problem).within(&table));
+            problems.push(ValueProblem::new("publish", problem).within(&table));
         }
     }
     problems

@@ -8,8 +8,8 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use ledge_base::serde_messages::in_json;
 use ledge_engine::backend::{Port, Signature};
-use ledge_engine::pipeline::content::Input;
-use ledge_features::online::Columns;
+use ledge_engine::pipeline::content::PipelineInput;
+use ledge_features::online::FrameColumns;
 use ledge_models::repository::LoadedModel;
 use ledge_protocol::call::BodyKind;
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -
 pub fn request_of_rows(
     rows: &[(String, Vec<Value>)],
     signature: &Signature,
-    entities: Columns,
+    entities: FrameColumns,
 ) -> Result<Bytes, BindingError> {
     let input = |(name, row): &(String, Vec<Value>)| {
         let port = signature.inputs.iter().find(|port| port.name == *name).ok_or_else(|| BindingError::Input {
@@ -171,9 +171,9 @@ pub fn request_of_value(
     name: &str,
     payload: &Bytes,
     model: &LoadedModel,
-    entities: Columns,
+    entities: FrameColumns,
 ) -> Result<Bytes, BindingError> {
-    let section = model.config.pipeline.section().filter(|section| section.kind().input == Input::Rows);
+    let section = model.config.pipeline.section().filter(|section| section.kind().input == PipelineInput::Rows);
     if let Some((section, pipeline)) = section.zip(model.pipeline.as_ref()) {
         let kind = section.column_type(name).ok_or_else(|| BindingError::Column { name: name.into() })?;
         let value = ValueKind::of_column(kind).read(name, payload)?;
@@ -187,7 +187,7 @@ pub fn request_of_value(
     let port = model.signature.inputs.iter().find(|port| port.name == name);
     let kind = port.map_or(ValueKind::Text, |port| ValueKind::of_datatype(port.datatype));
     let row = vec![kind.read(name, payload)?];
-    let entities = if model.config.has_features() { entities } else { Columns::new() };
+    let entities = if model.config.has_features() { entities } else { FrameColumns::new() };
     request_of_rows(&[(name.to_owned(), row)], &model.signature, entities)
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ledge_base::names::{DeviceName, ModelName};
 use ledge_base::toml_check::from_text;
-use ledge_features::online::Columns;
+use ledge_features::online::FrameColumns;
 use ledge_features::registry::Registry;
 use ledge_features::value::Value;
 use ledge_features::view::FeatureView;
@@ -19,7 +19,7 @@ use super::bare_value::ValueKind;
 use super::config::BindingConfig;
 use super::event_time::event_time;
 use super::extract::{BindingError, find, kind, parse};
-use crate::field_path::{FieldPath, InvalidPath};
+use crate::field_path::{FieldPath, InvalidFieldPath};
 use crate::topics::{InvalidTopic, TopicTemplate};
 
 /// The source of the value of a join key.
@@ -37,7 +37,7 @@ pub enum InvalidSource {
     #[error(transparent)]
     Topic(#[from] InvalidTopic),
     #[error(transparent)]
-    Field(#[from] InvalidPath),
+    Field(#[from] InvalidFieldPath),
 }
 
 impl FromStr for KeySource {
@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for KeySource {
 
 /// The origin of a message: the parts of its topic, and the time of arrival.
 #[derive(Debug, Clone, Copy)]
-pub struct Origin<'a> {
+pub struct MessageOrigin<'a> {
     /// The parts of the topic that the wildcards of the binding's filter match.
     pub captures: &'a [String],
     pub device: &'a DeviceName,
@@ -82,7 +82,7 @@ pub struct Origin<'a> {
 /// The part of a message that is for the feature store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PushRows {
-    pub columns: Columns,
+    pub columns: FrameColumns,
     /// Fields of the message that nothing uses, where columns are taken by name: one of them may be a misspelt column.
     pub unused: Vec<String>,
 }
@@ -92,7 +92,7 @@ pub fn push_rows(
     config: &BindingConfig,
     views: &[Arc<FeatureView>],
     payload: &Bytes,
-    origin: Origin<'_>,
+    origin: MessageOrigin<'_>,
 ) -> Result<PushRows, BindingError> {
     let document = match &config.value {
         Some(name) => row_of_value(name, views, payload)?,
@@ -172,8 +172,8 @@ pub fn entities(
     config: &BindingConfig,
     registry: &Registry,
     payload: &Bytes,
-    origin: Origin<'_>,
-) -> Result<Columns, BindingError> {
+    origin: MessageOrigin<'_>,
+) -> Result<FrameColumns, BindingError> {
     let views: Vec<_> = registry.views().cloned().collect();
     if config.entities.values().all(|source| matches!(source, KeySource::Topic(_))) {
         return entity_columns(config, &views, &[&Json::Null], origin);
@@ -184,7 +184,7 @@ pub fn entities(
 }
 
 /// The columns that are join keys.
-pub fn join_keys(columns: &Columns, views: &[Arc<FeatureView>]) -> Columns {
+pub fn join_keys(columns: &FrameColumns, views: &[Arc<FeatureView>]) -> FrameColumns {
     let is_key = |name: &str| views.iter().any(|view| view.has_join_key(name));
     columns.iter().filter(|(name, _)| is_key(name)).cloned().collect()
 }
@@ -210,8 +210,8 @@ fn entity_columns(
     config: &BindingConfig,
     views: &[Arc<FeatureView>],
     rows: &[&Json],
-    origin: Origin<'_>,
-) -> Result<Columns, BindingError> {
+    origin: MessageOrigin<'_>,
+) -> Result<FrameColumns, BindingError> {
     let column = |(name, source): (&String, &KeySource)| {
         let cells: Vec<Json> = match source {
             KeySource::Field(path) => {

@@ -7,7 +7,7 @@ use ledge_engine::backend::{Port, Signature};
 use ledge_features::registry::Registry;
 use ledge_models::repository::model_config::ModelConfig;
 use ledge_models::scheduling::terms::Priority;
-use ledge_models::serving::request::Inputs;
+use ledge_models::serving::request::CallInputs;
 use ledge_protocol::{ProtocolError, decode_request};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -42,8 +42,8 @@ fn signature(datatype: DataType, shape: &[i64]) -> Signature {
 fn tensor(row: Vec<Value>, datatype: DataType, shape: &[i64]) -> Result<Tensor, ProtocolError> {
     let body = request_of_rows(&[("x".into(), row)], &signature(datatype, shape), Vec::new()).unwrap();
     match decode_request(&"m".parse().unwrap(), body, None, Instant::now())?.tensors.inputs {
-        Inputs::Named(mut inputs) => Ok(inputs.pop().unwrap().1),
-        Inputs::Raw(_) => unreachable!("the body is JSON"),
+        CallInputs::Named(mut inputs) => Ok(inputs.pop().unwrap().1),
+        CallInputs::Raw(_) => unreachable!("the body is JSON"),
     }
 }
 
@@ -373,7 +373,7 @@ fn pushed_of(keys: &str, topic: &str, payload: &str, arrived_us: i64) -> Result<
     let views = registry.targets(&configs[0].target().unwrap()).unwrap();
     let captures: Vec<String> =
         configs[0].topic.captures(&topic.parse().unwrap()).unwrap().into_iter().map(str::to_owned).collect();
-    let origin = Origin { captures: &captures, device: &"box".parse().unwrap(), arrived_us };
+    let origin = MessageOrigin { captures: &captures, device: &"box".parse().unwrap(), arrived_us };
     let columns = push_rows(&configs[0], &views, &payload.to_owned().into(), origin)?.columns;
     Ok(columns.into_iter().map(|(name, cells)| (name, Value::Array(cells))).collect::<serde_json::Map<_, _>>().into())
 }
@@ -506,7 +506,7 @@ fn fields_that_nothing_takes_are_named_where_columns_go_by_their_names() {
     let unused = |keys: &str, payload: &Value| {
         let configs = configs(&format!("[[bindings]]\ntopic = 'machines/+/telemetry'\nfeature_view = 'stats'\n{keys}"));
         let views = machines().targets(&configs[0].target().unwrap()).unwrap();
-        let origin = Origin { captures: &["7".to_owned()], device: &"box".parse().unwrap(), arrived_us: 0 };
+        let origin = MessageOrigin { captures: &["7".to_owned()], device: &"box".parse().unwrap(), arrived_us: 0 };
         push_rows(&configs[0], &views, &payload.to_string().into(), origin).unwrap().unused
     };
     let rows =

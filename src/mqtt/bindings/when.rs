@@ -30,7 +30,7 @@ pub enum Condition {
 
 /// The parts of a message that conditions are about.
 #[derive(Debug)]
-pub struct Subject<'a> {
+pub struct MessageParts<'a> {
     /// The payload; `None` if it has not been read, and then only conditions on the topic are judged.
     payload: Option<&'a Bytes>,
     /// The payload as JSON, once a condition asked for it. A word without quotes is a text.
@@ -38,7 +38,7 @@ pub struct Subject<'a> {
     device: &'a DeviceName,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> MessageParts<'a> {
     pub fn new(payload: Option<&'a Bytes>, device: &'a DeviceName) -> Self {
         Self { payload, document: OnceCell::new(), device }
     }
@@ -69,7 +69,7 @@ impl When {
     /// The first condition that does not hold, in words; `None` for a message that is meant.
     pub fn unmet<C: AsRef<str>>(
         &self,
-        subject: &Subject<'_>,
+        subject: &MessageParts<'_>,
         captures: &[C],
         model: Option<&ModelName>,
     ) -> Option<String> {
@@ -252,16 +252,16 @@ impl<'de> Visitor<'de> for ConditionVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Condition, A::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "lowercase")]
-        enum Word {
+        enum ConditionWord {
             Exists,
             Not,
         }
         let condition = match map.next_key()? {
             None => return Err(A::Error::custom("is empty: expected { not = ... } or { exists = true }")),
-            Some(Word::Exists) => Condition::Exists(map.next_value()?),
-            Some(Word::Not) => Condition::IsNot(map.next_value::<Values>()?.0),
+            Some(ConditionWord::Exists) => Condition::Exists(map.next_value()?),
+            Some(ConditionWord::Not) => Condition::IsNot(map.next_value::<ConditionValues>()?.0),
         };
-        match map.next_key::<Word>()? {
+        match map.next_key::<ConditionWord>()? {
             None => Ok(condition),
             Some(_) => Err(A::Error::custom("has both exists and not: set one of them")),
         }
@@ -269,11 +269,11 @@ impl<'de> Visitor<'de> for ConditionVisitor {
 }
 
 /// A value or a list of values.
-struct Values(Vec<Value>);
+struct ConditionValues(Vec<Value>);
 
-impl<'de> Deserialize<'de> for Values {
+impl<'de> Deserialize<'de> for ConditionValues {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValuesVisitor).map(Values)
+        deserializer.deserialize_any(ValuesVisitor).map(ConditionValues)
     }
 }
 
@@ -341,10 +341,10 @@ mod tests {
 
     fn when(text: &str) -> When {
         #[derive(Debug, Deserialize)]
-        struct Binding {
+        struct ConditionalBinding {
             when: When,
         }
-        let read = toml_check::parse::<Binding>("t", &format!("when = {text}"));
+        let read = toml_check::parse::<ConditionalBinding>("t", &format!("when = {text}"));
         let when = read.map(|binding| binding.when).unwrap();
         let written = serde_json::to_value(&when).unwrap();
         assert_eq!(serde_json::from_value::<When>(written).unwrap(), when, "it is written as it was read");
@@ -354,7 +354,7 @@ mod tests {
     /// The condition that a message to `a/SENSOR` does not meet.
     fn unmet(conditions: &str, payload: &str) -> Option<String> {
         let (payload, device) = (Bytes::copy_from_slice(payload.as_bytes()), "box".parse().unwrap());
-        when(conditions).unmet(&Subject::new(Some(&payload), &device), &["a", "SENSOR"], None)
+        when(conditions).unmet(&MessageParts::new(Some(&payload), &device), &["a", "SENSOR"], None)
     }
 
     #[test]
@@ -417,7 +417,7 @@ mod tests {
         // A photograph has no fields, and is no text.
         let (device, photograph) = ("box".parse().unwrap(), Bytes::from_static(b"\xff\xd8\xff"));
         let met = |conditions: &str| {
-            when(conditions).unmet::<&str>(&Subject::new(Some(&photograph), &device), &[], None).is_none()
+            when(conditions).unmet::<&str>(&MessageParts::new(Some(&photograph), &device), &[], None).is_none()
         };
         assert!(!met("{ '$.t' = 1 }") && !met("{ '$' = { exists = true } }") && met("{ '$.t' = { exists = false } }"));
     }
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn of_a_message_that_is_not_read_only_the_topic_is_judged() {
         let device = "box".parse().unwrap();
-        let met = |conditions: &str| when(conditions).unmet(&Subject::new(None, &device), &["a"], None).is_none();
+        let met = |conditions: &str| when(conditions).unmet(&MessageParts::new(None, &device), &["a"], None).is_none();
         assert!(met("{ '$.type' = 'climate' }") && met("{ '{1}' = 'a' }") && !met("{ '{1}' = 'b', '$.t' = 1 }"));
         assert!(when("{ '{1}' = 'b', '$.t' = 1 }").reads_payload() && !when("{ '{1}' = 'b' }").reads_payload());
     }
@@ -440,7 +440,7 @@ mod tests {
     fn a_wrong_condition_is_named() {
         #[derive(Debug, Deserialize)]
         #[expect(dead_code, reason = "only its mistakes are read")]
-        struct Binding {
+        struct BindingWithMistake {
             when: When,
         }
         for (text, mistake) in [
@@ -455,12 +455,12 @@ mod tests {
             ("{ '$.a' = [[1]] }", "expected a string, a number"),
             ("{ '$.a' = 2026-11-25 }", "date"),
         ] {
-            let mistakes = toml_check::parse::<Binding>("t", &format!("when = {text}")).unwrap_err();
+            let mistakes = toml_check::parse::<BindingWithMistake>("t", &format!("when = {text}")).unwrap_err();
             let told: Vec<_> = mistakes.iter().map(Mistake::to_string).collect();
             assert!(told.len() == 1 && told[0].contains(mistake), "{text}: {told:?}");
         }
         let both = "when = { '$.a' = [], '$..b' = 1, '$.c' = { exists = 1 } }";
-        let mistakes = toml_check::parse::<Binding>("t", both).unwrap_err();
+        let mistakes = toml_check::parse::<BindingWithMistake>("t", both).unwrap_err();
         assert!(mistakes.len() >= 2, "{mistakes:?}");
     }
 }

@@ -19,8 +19,8 @@ mod tests;
 
 use bytes::{Buf, BufMut, BytesMut};
 
-use self::header::Header;
-use super::packet::{Incoming, Outgoing, Reason, ReceivedMessage, Version};
+use self::header::FixedHeader;
+use super::packet::{Incoming, Outgoing, ReasonCode, ReceivedMessage, Version};
 
 pub use self::error::{CodecError, PACKET_MAX_BYTES};
 pub(super) use self::read::{AckTarget, HEAD_MAX_BYTES, ack_target, head_length};
@@ -53,7 +53,7 @@ pub fn encoded_size(version: Version, packet: &Outgoing) -> usize {
 pub fn decode(version: Version, frame: BytesMut) -> Result<Incoming, CodecError> {
     let malformed =
         || CodecError::Malformed { packet: "packet", reason: "its length differs from the announced one".into() };
-    let header = Header::parse(&frame)?.filter(|header| header.total() == frame.len()).ok_or_else(malformed)?;
+    let header = FixedHeader::parse(&frame)?.filter(|header| header.total() == frame.len()).ok_or_else(malformed)?;
     let mut body = frame.freeze();
     body.advance(header.length);
     read::packet(version, header.first, body)
@@ -61,7 +61,7 @@ pub fn decode(version: Version, frame: BytesMut) -> Result<Incoming, CodecError>
 
 /// Writes the packets of at most five bytes; `false` for any other.
 fn write_short(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> bool {
-    let has_reason = |reason| version == Version::V5 && reason != Reason::SUCCESS;
+    let has_reason = |reason| version == Version::V5 && reason != ReasonCode::SUCCESS;
     match *packet {
         Outgoing::PubAck { packet_id, reason } => {
             let has_reason = has_reason(reason);
@@ -82,7 +82,11 @@ fn write_short(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> bo
 }
 
 /// Reads a message whose payload is skipped from its head (see [`head_length`]).
-pub(super) fn publish_head(version: Version, header: Header, head: BytesMut) -> Result<ReceivedMessage, CodecError> {
+pub(super) fn publish_head(
+    version: Version,
+    header: FixedHeader,
+    head: BytesMut,
+) -> Result<ReceivedMessage, CodecError> {
     let mut received = read::publish(version, header.first, head.freeze())?;
     received.oversized = Some(header.total());
     Ok(received)

@@ -7,7 +7,7 @@ use ledge_egress::{Content, Destination, Egress, EgressError, LinkReader, LinkWr
 
 use super::codec::{self, CodecError};
 use super::framing::Framing;
-use super::packet::{ConnAck, Connect, Incoming, Outgoing, Reason, Version};
+use super::packet::{ConnAck, Connect, Incoming, Outgoing, ReasonCode, Version};
 
 /// The reason why a connection could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -16,13 +16,13 @@ pub enum ConnectionError {
     Egress(#[from] EgressError),
     #[error("the broker refuses the connection: {reason}{}", quoted(text.as_deref()))]
     Refused {
-        reason: Reason,
+        reason: ReasonCode,
         /// The broker's explanation.
         text: Option<String>,
     },
     #[error("the broker closed the connection: {reason}{}", quoted(text.as_deref()))]
     Disconnected {
-        reason: Reason,
+        reason: ReasonCode,
         /// The broker's explanation.
         text: Option<String>,
     },
@@ -49,7 +49,7 @@ fn quoted(text: Option<&str>) -> String {
 
 /// The receiving half of a connection.
 #[derive(Debug)]
-pub struct Reader {
+pub struct ConnectionReader {
     link: LinkReader,
     framing: Framing,
     received: u64,
@@ -57,7 +57,7 @@ pub struct Reader {
 
 /// The sending half of a connection.
 #[derive(Debug)]
-pub struct Writer {
+pub struct ConnectionWriter {
     link: LinkWriter,
     version: Version,
     /// The bytes that were put, sent or not.
@@ -66,15 +66,15 @@ pub struct Writer {
 
 /// An accepted connection.
 #[derive(Debug)]
-pub struct Connection {
-    pub reader: Reader,
-    pub writer: Writer,
+pub struct BrokerConnection {
+    pub reader: ConnectionReader,
+    pub writer: ConnectionWriter,
     pub version: Version,
     /// The broker's answer to CONNECT.
     pub accepted: ConnAck,
 }
 
-impl Connection {
+impl BrokerConnection {
     /// Connects and waits until the broker accepts, so long at most. Messages in packets above `max_packet` bytes lose
     /// their payload.
     pub async fn open(
@@ -86,8 +86,8 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Self, ConnectionError> {
         let (reader, writer) = egress.connect(to, Purpose::Mqtt).await?;
-        let mut reader = Reader { link: reader, framing: Framing::new(version, max_packet), received: 0 };
-        let mut writer = Writer { link: writer, version, put: 0 };
+        let mut reader = ConnectionReader { link: reader, framing: Framing::new(version, max_packet), received: 0 };
+        let mut writer = ConnectionWriter { link: writer, version, put: 0 };
         writer.put(Content::Protocol, &Outgoing::Connect(connect))?;
         let accept = async {
             writer.flush().await?;
@@ -105,7 +105,7 @@ impl Connection {
     }
 }
 
-impl Reader {
+impl ConnectionReader {
     /// The next packet. The future may be dropped at any time: nothing is lost.
     pub async fn next(&mut self) -> Result<Incoming, ConnectionError> {
         loop {
@@ -141,7 +141,7 @@ impl Reader {
     }
 }
 
-impl Writer {
+impl ConnectionWriter {
     /// Puts a packet, which the next [`Self::flush`] sends.
     pub fn put(&mut self, content: Content, packet: &Outgoing) -> Result<(), ConnectionError> {
         let (version, before) = (self.version, self.link.queued());

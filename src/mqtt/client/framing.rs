@@ -9,7 +9,7 @@ mod tests;
 
 use bytes::{Buf, BytesMut};
 
-use super::codec::header::Header;
+use super::codec::header::FixedHeader;
 use super::codec::{self, AckTarget, CodecError, HEAD_MAX_BYTES};
 use super::packet::{Incoming, Version};
 
@@ -92,7 +92,7 @@ impl Framing {
             }
 
             self.wanted = READ_BUFFER_BYTES;
-            let Some(header) = Header::parse(&self.buffer)? else { return Ok(None) };
+            let Some(header) = FixedHeader::parse(&self.buffer)? else { return Ok(None) };
             let total = header.total();
             if !header.is_publish() && total > OTHER_PACKET_MAX_BYTES {
                 return Err(CodecError::Oversized {
@@ -120,7 +120,7 @@ impl Framing {
 
     /// The packet to deliver for a message that is skipped, and the bytes of it that are out of the buffer, once the
     /// head is complete.
-    fn begin_skipping(&mut self, header: Header) -> Result<Option<(Incoming, usize)>, CodecError> {
+    fn begin_skipping(&mut self, header: FixedHeader) -> Result<Option<(Incoming, usize)>, CodecError> {
         let body = self.buffer.get(header.length..).unwrap_or_default();
         // The packet id comes after the topic, so it is there before a head is known to be unreadable.
         let ack_target = codec::ack_target(header.first, body);
@@ -142,7 +142,7 @@ impl Framing {
     }
 
     /// The length of the head of a message, once all of it is there.
-    fn head(&mut self, header: Header) -> Result<Option<usize>, CodecError> {
+    fn head(&mut self, header: FixedHeader) -> Result<Option<usize>, CodecError> {
         let body = self.buffer.get(header.length..).unwrap_or_default();
         let length = codec::head_length(self.version, header.first, header.remaining, body)?;
         match length {

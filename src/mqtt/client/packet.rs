@@ -43,9 +43,9 @@ pub type SubscriptionId = std::num::NonZeroU32;
 
 /// A reason code (section 2.4): below 0x80 is success. In 3.1.1 it is 0x00 or 0x80, where it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reason(pub u8);
+pub struct ReasonCode(pub u8);
 
-impl Reason {
+impl ReasonCode {
     pub const SUCCESS: Self = Self(0x00);
     /// The published message has no subscriber. Still a success.
     pub const NO_MATCHING_SUBSCRIBERS: Self = Self(0x10);
@@ -73,7 +73,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ReasonCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.0 {
             0x00..=0x02 => "success",
@@ -164,13 +164,13 @@ pub enum Incoming {
     /// The broker has accepted a message, or refuses it.
     PubAck {
         packet_id: PacketId,
-        reason: Reason,
+        reason: ReasonCode,
     },
     /// The answer to a subscription.
     SubAck {
         packet_id: PacketId,
         /// One for each filter; below 0x80 it is the QoS granted.
-        reasons: Vec<Reason>,
+        reasons: Vec<ReasonCode>,
     },
     /// The answer to [`Outgoing::Unsubscribe`].
     UnsubAck {
@@ -180,7 +180,7 @@ pub enum Incoming {
     PingResp,
     /// The broker closes the connection (MQTT 5 only).
     Disconnect {
-        reason: Reason,
+        reason: ReasonCode,
         /// The broker's explanation.
         text: Option<String>,
     },
@@ -209,7 +209,7 @@ pub struct ConnAck {
     pub session_present: bool,
     /// Success or the reason of the refusal. The codes of 3.1.1 are translated: 1 to 0x84, 2 to 0x85, 3 to 0x88, 4 to
     /// 0x86, 5 to 0x87.
-    pub reason: Reason,
+    pub reason: ReasonCode,
     /// The broker's explanation.
     pub text: Option<String>,
     /// The most QoS 1 messages that the broker accepts unacknowledged; 65,535 unless it announces another number.
@@ -233,7 +233,7 @@ impl ConnAck {
     pub fn accepting() -> Self {
         Self {
             session_present: false,
-            reason: Reason::SUCCESS,
+            reason: ReasonCode::SUCCESS,
             text: None,
             receive_maximum: u16::MAX,
             maximum_packet_size: None,
@@ -262,7 +262,7 @@ pub enum Outgoing {
     PubAck {
         packet_id: PacketId,
         /// Success or failure. Not sent in 3.1.1.
-        reason: Reason,
+        reason: ReasonCode,
     },
     Subscribe {
         packet_id: PacketId,
@@ -278,7 +278,7 @@ pub enum Outgoing {
     /// Closes the connection. In 3.1.1 the reason is not sent, and the last will is published only without this packet.
     Disconnect {
         /// Success withholds the last will.
-        reason: Reason,
+        reason: ReasonCode,
     },
 }
 

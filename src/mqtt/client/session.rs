@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use ledge_egress::Content;
 
 use super::codec::PACKET_MAX_BYTES;
-use super::packet::{ConnAck, Incoming, Message, Outgoing, PacketId, Qos, Reason, ReceivedMessage, Subscription};
+use super::packet::{ConnAck, Incoming, Message, Outgoing, PacketId, Qos, ReasonCode, ReceivedMessage, Subscription};
 use crate::topics::TopicFilter;
 
 /// The most QoS 1 messages that wait for their acknowledgement, even if a broker accepts more.
@@ -22,7 +22,7 @@ const OUTBOUND_OVERHEAD_BYTES: usize = 256;
 
 /// A QoS 1 message from the broker that is not acknowledged yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Delivery(u64);
+pub struct PendingDelivery(u64);
 
 /// A message to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Outbound {
     /// The kind of content, for the egress policy.
     pub content: Content,
     /// The delivery that it answers: settled when the broker has acknowledged this message.
-    pub settles: Option<Delivery>,
+    pub settles: Option<PendingDelivery>,
 }
 
 impl Outbound {
@@ -48,16 +48,16 @@ impl Outbound {
 
 /// The meaning of a packet from the broker for the application.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     /// A message. One of QoS 1 has a delivery to settle.
-    Message(ReceivedMessage, Option<Delivery>),
+    Message(ReceivedMessage, Option<PendingDelivery>),
     /// A message that cannot be read, and the reason. It is settled.
     Unusable(String),
     /// The broker refused a published message.
-    Refused(Outbound, Reason),
-    Subscribed(Vec<(TopicFilter, Reason)>),
+    Refused(Outbound, ReasonCode),
+    Subscribed(Vec<(TopicFilter, ReasonCode)>),
     /// The broker closes the connection.
-    Disconnected(Reason, Option<String>),
+    Disconnected(ReasonCode, Option<String>),
     None,
 }
 
@@ -87,10 +87,10 @@ struct InFlight {
 
 #[derive(Debug)]
 struct PendingAck {
-    delivery: Delivery,
+    delivery: PendingDelivery,
     packet_id: PacketId,
     /// The reason code of its end; `None` while it is in progress.
-    settled: Option<Reason>,
+    settled: Option<ReasonCode>,
     /// The number of settlements that are missing.
     left: usize,
 }
@@ -169,7 +169,7 @@ impl Session {
         };
         self.bytes -= oldest.bytes();
         if let Some(delivery) = oldest.settles {
-            self.settle(delivery, Reason::UNSPECIFIED_ERROR);
+            self.settle(delivery, ReasonCode::UNSPECIFIED_ERROR);
         }
         Some(oldest)
     }
@@ -244,14 +244,14 @@ impl Session {
     }
 
     /// Makes a delivery wait for so many settlements instead of one: it has several answers.
-    pub fn expect_settlements(&mut self, delivery: Delivery, times: usize) {
+    pub fn expect_settlements(&mut self, delivery: PendingDelivery, times: usize) {
         if let Some(pending) = self.find_pending_ack(delivery) {
             pending.left = times.max(1);
         }
     }
 
     /// Settles a delivery. It is acknowledged in the order of the deliveries (section 4.6).
-    pub fn settle(&mut self, delivery: Delivery, reason: Reason) {
+    pub fn settle(&mut self, delivery: PendingDelivery, reason: ReasonCode) {
         // A delivery from before a lost session is not acknowledged.
         let Some(pending) = self.find_pending_ack(delivery) else { return };
         pending.left = pending.left.saturating_sub(1);
@@ -261,7 +261,7 @@ impl Session {
         }
     }
 
-    fn find_pending_ack(&mut self, delivery: Delivery) -> Option<&mut PendingAck> {
+    fn find_pending_ack(&mut self, delivery: PendingDelivery) -> Option<&mut PendingAck> {
         self.pending_acks.iter_mut().chain(&mut self.earlier_pending_acks).find(|pending| pending.delivery == delivery)
     }
 
@@ -273,35 +273,37 @@ impl Session {
     }
 
     /// Handles a packet from the broker.
-    pub fn receive(&mut self, packet: Incoming) -> Event {
+    pub fn receive(&mut self, packet: Incoming) -> SessionEvent {
         match packet {
             Incoming::Publish(received) => self.deliver(received),
             Incoming::Unusable { packet_id, reason } => {
                 if let Some(packet_id) = packet_id {
-                    self.add_pending_ack(packet_id, Some(Reason::IMPLEMENTATION_SPECIFIC));
+                    self.add_pending_ack(packet_id, Some(ReasonCode::IMPLEMENTATION_SPECIFIC));
                     self.acknowledge();
                 }
-                Event::Unusable(reason)
+                SessionEvent::Unusable(reason)
             }
             Incoming::PubAck { packet_id, reason } => self.acknowledged(packet_id, reason),
             Incoming::SubAck { packet_id, reasons } => {
-                let Some(at) = self.subscribing.iter().position(|(id, _)| *id == packet_id) else { return Event::None };
+                let Some(at) = self.subscribing.iter().position(|(id, _)| *id == packet_id) else {
+                    return SessionEvent::None;
+                };
                 let (_, filters) = self.subscribing.swap_remove(at);
-                Event::Subscribed(filters.into_iter().zip(reasons).collect())
+                SessionEvent::Subscribed(filters.into_iter().zip(reasons).collect())
             }
             Incoming::UnsubAck { packet_id } => {
                 self.unsubscribing.retain(|open| *open != packet_id);
-                Event::None
+                SessionEvent::None
             }
-            Incoming::Disconnect { reason, text } => Event::Disconnected(reason, text),
-            Incoming::ConnAck(_) | Incoming::PingResp => Event::None,
+            Incoming::Disconnect { reason, text } => SessionEvent::Disconnected(reason, text),
+            Incoming::ConnAck(_) | Incoming::PingResp => SessionEvent::None,
         }
     }
 
-    fn deliver(&mut self, received: ReceivedMessage) -> Event {
-        let Some(packet_id) = received.packet_id else { return Event::Message(received, None) };
+    fn deliver(&mut self, received: ReceivedMessage) -> SessionEvent {
+        let Some(packet_id) = received.packet_id else { return SessionEvent::Message(received, None) };
         if self.pending_acks.iter().any(|pending| pending.packet_id == packet_id) {
-            return Event::None;
+            return SessionEvent::None;
         }
         // Delivered again after a reconnect while the first delivery is in progress: its end answers both. Without the
         // DUP flag, the broker has dropped the old message and uses the number for another.
@@ -310,30 +312,30 @@ impl Session {
         if let Some(pending) = earlier {
             self.pending_acks.push_back(pending);
             self.acknowledge();
-            return Event::None;
+            return SessionEvent::None;
         }
         let delivery = self.add_pending_ack(packet_id, None);
-        Event::Message(received, Some(delivery))
+        SessionEvent::Message(received, Some(delivery))
     }
 
-    fn add_pending_ack(&mut self, packet_id: PacketId, settled: Option<Reason>) -> Delivery {
+    fn add_pending_ack(&mut self, packet_id: PacketId, settled: Option<ReasonCode>) -> PendingDelivery {
         self.last_delivery += 1;
-        let delivery = Delivery(self.last_delivery);
+        let delivery = PendingDelivery(self.last_delivery);
         self.pending_acks.push_back(PendingAck { delivery, packet_id, settled, left: 1 });
         delivery
     }
 
-    fn acknowledged(&mut self, packet_id: PacketId, reason: Reason) -> Event {
+    fn acknowledged(&mut self, packet_id: PacketId, reason: ReasonCode) -> SessionEvent {
         let Some(at) = self.in_flight.iter().position(|message| message.packet_id == packet_id) else {
-            return Event::None;
+            return SessionEvent::None;
         };
-        let Some(InFlight { outbound, .. }) = self.in_flight.remove(at) else { return Event::None };
+        let Some(InFlight { outbound, .. }) = self.in_flight.remove(at) else { return SessionEvent::None };
         self.unacknowledged_connections = 0;
         self.bytes -= outbound.bytes();
         if let Some(delivery) = outbound.settles {
-            self.settle(delivery, if reason.is_failure() { reason } else { Reason::SUCCESS });
+            self.settle(delivery, if reason.is_failure() { reason } else { ReasonCode::SUCCESS });
         }
-        if reason.is_failure() { Event::Refused(outbound, reason) } else { Event::None }
+        if reason.is_failure() { SessionEvent::Refused(outbound, reason) } else { SessionEvent::None }
     }
 
     /// The next packet; `None` when there is none, or none that the broker accepts now. `size` measures a packet.
@@ -351,7 +353,7 @@ impl Session {
                 return Some(NextPacket::TooLarge(Outbound { message, content, settles }));
             }
             if let Some(delivery) = settles {
-                self.settle(delivery, Reason::SUCCESS);
+                self.settle(delivery, ReasonCode::SUCCESS);
             }
             return Some(NextPacket::Send(content, packet));
         }

@@ -61,7 +61,7 @@ fn a_broker_on_another_machine_needs_tls_or_a_setting() {
     let problems = |broker: &str, allow_plaintext| {
         let config = MqttConfig { broker: broker.parse().ok(), allow_plaintext, ..MqttConfig::default() };
         let [destination] = config.destinations().try_into().unwrap();
-        let refusal = destination.plaintext_refusal().map(|problem| Problem::new(&destination.key, problem));
+        let refusal = destination.plaintext_refusal().map(|problem| ValueProblem::new(&destination.key, problem));
         refusal.into_iter().chain(config.problems()).collect::<Vec<_>>()
     };
     for fine in ["mqtt://localhost", "mqtt://127.0.0.1", "mqtt://[::1]", "mqtts://broker.lan"] {

@@ -9,9 +9,9 @@ use ledge_part::api_error::ApiError;
 
 use super::Dispatcher;
 use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal, is_judged_inline};
-use crate::bindings::{Binding, Subject};
-use crate::client::packet::{Message, Qos, Reason, ReceivedMessage};
-use crate::client::session::Delivery;
+use crate::bindings::{Binding, MessageParts};
+use crate::client::packet::{Message, Qos, ReasonCode, ReceivedMessage};
+use crate::client::session::PendingDelivery;
 use crate::held_bytes::HeldBytesGuard;
 use crate::rate_limit::{RateDecision, RateLimiter};
 use crate::request::principal;
@@ -39,14 +39,14 @@ impl Dispatcher {
         &mut self,
         received: ReceivedMessage,
         bindings: &BTreeSet<usize>,
-        delivery: Option<Delivery>,
+        delivery: Option<PendingDelivery>,
         now: Instant,
     ) {
         let refusal = self.refusal(&received);
         let ReceivedMessage { message, duplicate, .. } = received;
         match Dismissal::of(&message, refusal.is_some()) {
             None => {}
-            Some(Dismissal::Empty) => return self.settle(delivery, Reason::SUCCESS),
+            Some(Dismissal::Empty) => return self.settle(delivery, ReasonCode::SUCCESS),
             Some(Dismissal::Answer(why)) => return self.leave_unanswered(&message.topic, why, delivery, now),
         }
 
@@ -61,7 +61,7 @@ impl Dispatcher {
         });
         let matching: Vec<_> = taking.collect();
         if matching.is_empty() {
-            return self.settle(delivery, Reason::SUCCESS);
+            return self.settle(delivery, ReasonCode::SUCCESS);
         }
 
         if let Some(delivery) = delivery {
@@ -71,13 +71,13 @@ impl Dispatcher {
         // others are judged before the rate limit, which one that is not meant does not use up.
         let payload = Some(&message.payload).filter(|payload| refusal.is_none() && is_judged_inline(payload));
         let device = self.topics.device.clone();
-        let subject = Subject::new(payload, &device);
+        let subject = MessageParts::new(payload, &device);
         for (index, captures) in matching {
             self.statistics.received(MessageKind::Binding);
             let Some(binding) = self.bindings.get(index).map(|limited| limited.binding.clone()) else { continue };
             if binding.unmet(&subject, &captures).is_some() {
                 self.statistics.skipped();
-                self.settle(delivery, Reason::SUCCESS);
+                self.settle(delivery, ReasonCode::SUCCESS);
                 continue;
             }
             let for_binding = match &refusal {
@@ -94,7 +94,7 @@ impl Dispatcher {
                 Err(failure) => {
                     self.statistics.answered(failure.status.as_u16());
                     self.log_binding_failure(&binding, &failure, now);
-                    self.settle(delivery, Reason::IMPLEMENTATION_SPECIFIC);
+                    self.settle(delivery, ReasonCode::IMPLEMENTATION_SPECIFIC);
                 }
             }
         }
@@ -106,7 +106,7 @@ impl Dispatcher {
         let account = self.serving.memory().account(principal(&message.topic));
         let bytes = message.payload.len();
         let memory = match account.take(bytes) {
-            Err(_) if is_acknowledged => account.take_anyway(bytes),
+            Err(_) if is_acknowledged => account.force_reserve(bytes),
             taken => taken?,
         };
         Ok(self.held.hold(bytes, Some(memory)))
@@ -120,7 +120,7 @@ impl Dispatcher {
         // Settle it now: acknowledgements keep their order, so all others would wait for it. A limit drops messages
         // anyway.
         if let Some(delivery) = message.delivery.take() {
-            self.session.settle(delivery, Reason::SUCCESS);
+            self.session.settle(delivery, ReasonCode::SUCCESS);
         }
         // Kept messages take at most half of the memory: calls need the rest.
         if self.held.get() > self.limits.memory_bytes / 2 {

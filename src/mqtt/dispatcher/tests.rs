@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use ledge_base::memory_budget::Hold;
+use ledge_base::memory_budget::Reservation;
 use ledge_base::principal::Principal;
 use ledge_engine::Runtimes;
 use ledge_features::FeatureStore;
@@ -9,7 +9,7 @@ use ledge_features::registry::Registry;
 use ledge_identity::access_config::AccessConfig;
 use ledge_isolation::{ChildSettings, Isolation, Starter};
 use ledge_models::repository::profile::Profiles;
-use ledge_models::repository::{ModelDefaults, Repository, Sources};
+use ledge_models::repository::{ModelDefaults, ModelFolders, Repository};
 use ledge_models::scheduling::engine::Engine;
 use ledge_models::serving::ServingLimits;
 use ledge_service::audit_event::AuditSink;
@@ -48,7 +48,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
         sealer: ledge_identity::sealing::Sealer::none(),
     };
     let repository = Repository::new(
-        Sources::new("models".into()),
+        ModelFolders::new("models".into()),
         Engine::new(runtimes, vec![0], None, no_children()),
         defaults,
         1,
@@ -57,7 +57,7 @@ pub(crate) fn serving(features: FeatureStore) -> Serving {
     let limits = ServingLimits {
         max_pixels: 1,
         cache_bytes: 0,
-        quota: ledge_models::repository::model_config::Limits::default(),
+        quota: ledge_models::repository::model_config::CallLimits::default(),
         batch_windows: vec![],
         memory_bytes: 1 << 20,
     };
@@ -89,7 +89,7 @@ fn dispatcher(statistics: &MessageStatistics) -> Dispatcher {
     };
     let rules = PlanRules { version: Version::V5, has_ids: true, splits_rows: true };
     let heard = ["home/status", "cameras/door"].map(|filter| filter.parse().unwrap());
-    let plan = Arc::new(Plan::new(&topics, &bindings, &heard, rules));
+    let plan = Arc::new(SubscriptionPlan::new(&topics, &bindings, &heard, rules));
     let mut dispatcher = Dispatcher::new(topics, &bindings, &config, (SessionName::Main, plan), parts);
     dispatcher.connected(&ConnAck::accepting(), Instant::now());
     sent(&mut dispatcher);
@@ -115,7 +115,7 @@ fn sent(dispatcher: &mut Dispatcher) -> Vec<Outgoing> {
     std::iter::from_fn(|| dispatcher.next_packet(|_| 0, Instant::now())).map(|(_, packet)| packet).collect()
 }
 
-fn acknowledged(packet_id: u16, reason: Reason) -> Outgoing {
+fn acknowledged(packet_id: u16, reason: ReasonCode) -> Outgoing {
     Outgoing::PubAck { packet_id: PacketId::new(packet_id).unwrap(), reason }
 }
 
@@ -125,7 +125,7 @@ async fn the_end_of_a_retained_message_is_acknowledged_and_asks_for_nothing() {
     let mut dispatcher = dispatcher(&statistics);
     receive(&mut dispatcher, 7, "cameras/door", "", Properties::default());
     assert_eq!(dispatcher.in_progress, 0);
-    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::SUCCESS)]);
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, ReasonCode::SUCCESS)]);
     assert_eq!(statistics.snapshot().received, [0, 0, 0]);
     receive(&mut dispatcher, 7, "cameras/door", "anything else", Properties::default());
     assert_eq!((dispatcher.in_progress, sent(&mut dispatcher).len()), (1, 0));
@@ -138,12 +138,12 @@ async fn a_part_hears_its_topic_and_so_does_a_binding() {
     let mut dispatcher = dispatcher(&statistics);
     let (messages, mut heard) = tokio::sync::mpsc::channel(1);
     for filter in ["home/status", "cameras/door"] {
-        dispatcher.listeners.push(Listener { filter: filter.parse().unwrap(), messages: messages.clone() });
+        dispatcher.listeners.push(TopicListener { filter: filter.parse().unwrap(), messages: messages.clone() });
     }
     receive(&mut dispatcher, 1, "home/status", "online", Properties::default());
     // There is no room for a second one: it is settled all the same.
     receive(&mut dispatcher, 2, "home/status", "offline", Properties::default());
-    assert_eq!(sent(&mut dispatcher), [1, 2].map(|packet_id| acknowledged(packet_id, Reason::SUCCESS)));
+    assert_eq!(sent(&mut dispatcher), [1, 2].map(|packet_id| acknowledged(packet_id, ReasonCode::SUCCESS)));
     assert!(heard.try_recv().is_ok_and(|message| message == "online") && heard.try_recv().is_err());
     assert_eq!(dispatcher.in_progress, 0);
 
@@ -217,7 +217,7 @@ async fn a_message_that_is_not_meant_is_acknowledged_and_counted_and_uses_no_rat
     // Excluded by its topic for one binding, and by its content, or as no JSON, for the other one.
     for (packet_id, payload) in [(1, r#"{"kind": "b"}"#), (2, "online"), (3, "[]"), (4, "\u{0}")] {
         receive(&mut dispatcher, packet_id, "mixed/meta", payload, Properties::default());
-        assert_eq!(sent(&mut dispatcher), [acknowledged(packet_id, Reason::SUCCESS)]);
+        assert_eq!(sent(&mut dispatcher), [acknowledged(packet_id, ReasonCode::SUCCESS)]);
     }
     assert_eq!((figures(), dispatcher.in_progress), ((8, 0, [0; 4]), 0));
     // The rate of the topic is whole: the first message that is meant runs.
@@ -237,7 +237,7 @@ async fn what_a_rate_limit_keeps_holds_no_other_acknowledgement_up() {
     for packet_id in 1..=3 {
         receive(&mut dispatcher, packet_id, "scales/1", "{}", Properties::default());
     }
-    let all = [1, 2, 3].map(|packet_id| acknowledged(packet_id, Reason::SUCCESS));
+    let all = [1, 2, 3].map(|packet_id| acknowledged(packet_id, ReasonCode::SUCCESS));
     assert_eq!(sent(&mut dispatcher), all);
     assert_eq!((dispatcher.in_progress, statistics.snapshot().replaced), (1, 1));
     assert!(dispatcher.held.get() > 0, "what is kept counts");
@@ -279,7 +279,7 @@ async fn an_answer_of_another_box_is_no_message_of_a_device() {
     let answer = Properties { user: vec![("status".into(), "200".into())], ..Properties::default() };
     receive(&mut dispatcher, 7, "cameras/door", "{}", answer);
     assert_eq!((dispatcher.in_progress, statistics.snapshot().unanswered), (0, [1, 0, 0]));
-    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::IMPLEMENTATION_SPECIFIC)]);
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, ReasonCode::IMPLEMENTATION_SPECIFIC)]);
 }
 
 #[tokio::test]
@@ -304,7 +304,7 @@ async fn a_message_that_cannot_be_used_is_settled_and_the_connection_goes_on() {
     let mut dispatcher = dispatcher(&statistics);
     let packet = Incoming::Unusable { packet_id: PacketId::new(7), reason: "its topic is not UTF-8".into() };
     dispatcher.receive(packet, Instant::now()).unwrap();
-    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::IMPLEMENTATION_SPECIFIC)]);
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, ReasonCode::IMPLEMENTATION_SPECIFIC)]);
     assert_eq!(statistics.snapshot().unanswered, [0, 1, 0]);
 }
 
@@ -345,8 +345,8 @@ async fn a_hint_has_the_platform_looked_at_whatever_it_says() {
 }
 
 /// Memory of other callers: all there is.
-fn take_all(dispatcher: &Dispatcher) -> Hold {
-    dispatcher.serving.memory().account(Principal::Local).take_anyway(1 << 20)
+fn take_all(dispatcher: &Dispatcher) -> Reservation {
+    dispatcher.serving.memory().account(Principal::Local).force_reserve(1 << 20)
 }
 
 #[tokio::test]
@@ -381,7 +381,7 @@ async fn a_message_that_the_broker_keeps_waits_for_memory_and_another_one_fails(
     let finished = dispatcher.finished().await;
     assert_eq!(finished.failed.as_ref().map(|(_, failure)| failure.message.contains("memory")), Some(false));
     dispatcher.finish(finished, Instant::now());
-    assert_eq!(sent(&mut dispatcher), [acknowledged(7, Reason::SUCCESS)]);
+    assert_eq!(sent(&mut dispatcher), [acknowledged(7, ReasonCode::SUCCESS)]);
 
     let all = take_all(&dispatcher);
     let message = Message {

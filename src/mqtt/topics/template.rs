@@ -17,11 +17,11 @@ use super::{BROKER_TOPIC_PREFIX, InvalidTopic, TopicFilter, TopicName, check, in
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicTemplate {
     text: Arc<str>,
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Text(String),
     /// From 1.
     Capture(usize),
@@ -50,20 +50,20 @@ impl FromStr for TopicTemplate {
             let inside = from_brace.strip_prefix('{').and_then(|inside| inside.split_once('}'));
             let (placeholder, after) = inside.ok_or_else(|| wrong("has a brace without its counterpart"))?;
             if !before.is_empty() {
-                pieces.push(Piece::Text(before.to_owned()));
+                pieces.push(TemplatePiece::Text(before.to_owned()));
             }
             pieces.push(match placeholder {
-                "device" => Piece::Device,
-                "model" => Piece::Model,
+                "device" => TemplatePiece::Device,
+                "model" => TemplatePiece::Model,
                 _ => match placeholder.as_bytes() {
-                    [digit @ b'1'..=b'9'] => Piece::Capture(usize::from(digit - b'0')),
+                    [digit @ b'1'..=b'9'] => TemplatePiece::Capture(usize::from(digit - b'0')),
                     _ => return Err(wrong("has an unknown placeholder: expected {1} to {9}, {device} or {model}")),
                 },
             });
             rest = after;
         }
         if !rest.is_empty() {
-            pieces.push(Piece::Text(rest.to_owned()));
+            pieces.push(TemplatePiece::Text(rest.to_owned()));
         }
         Ok(Self { text: text.into(), pieces })
     }
@@ -96,10 +96,10 @@ impl TopicTemplate {
         let mut text = String::new();
         for piece in &self.pieces {
             text.push_str(match piece {
-                Piece::Text(text) => text,
-                Piece::Device => device.as_str(),
-                Piece::Model => model.ok_or_else(|| lacks("has {model}, and there is no model"))?,
-                Piece::Capture(number) => {
+                TemplatePiece::Text(text) => text,
+                TemplatePiece::Device => device.as_str(),
+                TemplatePiece::Model => model.ok_or_else(|| lacks("has {model}, and there is no model"))?,
+                TemplatePiece::Capture(number) => {
                     let capture = captures.get(number - 1);
                     capture.ok_or_else(|| lacks("has more captures than the filter has wildcards"))?.as_ref()
                 }
@@ -110,12 +110,13 @@ impl TopicTemplate {
 
     /// Returns `true` if it has `{model}`.
     pub fn names_model(&self) -> bool {
-        self.pieces.contains(&Piece::Model)
+        self.pieces.contains(&TemplatePiece::Model)
     }
 
     /// The highest number among its captures; 0 when it has none.
     pub fn highest_capture(&self) -> usize {
-        let numbers = self.pieces.iter().map(|piece| if let Piece::Capture(number) = piece { *number } else { 0 });
+        let numbers =
+            self.pieces.iter().map(|piece| if let TemplatePiece::Capture(number) = piece { *number } else { 0 });
         numbers.max().unwrap_or(0)
     }
 
@@ -133,7 +134,7 @@ impl TopicTemplate {
         };
         for piece in &self.pieces {
             match piece {
-                Piece::Text(text) => {
+                TemplatePiece::Text(text) => {
                     for (index, part) in text.split('/').enumerate() {
                         if index > 0 {
                             close(&mut made, level, varies);
@@ -143,12 +144,12 @@ impl TopicTemplate {
                         made.push_str(part);
                     }
                 }
-                Piece::Capture(number) if wildcards.get(number - 1) == Some(&true) => {
+                TemplatePiece::Capture(number) if wildcards.get(number - 1) == Some(&true) => {
                     made.truncate(level);
                     made.push('#');
                     return TopicFilter::valid(&made);
                 }
-                Piece::Capture(_) | Piece::Device | Piece::Model => varies = true,
+                TemplatePiece::Capture(_) | TemplatePiece::Device | TemplatePiece::Model => varies = true,
             }
         }
         close(&mut made, level, varies);

@@ -30,8 +30,8 @@ fn refusal(body: impl Into<Bytes>) -> String {
 
 fn inputs(decoded: DecodedRequest) -> Vec<(String, Tensor)> {
     match decoded.tensors.inputs {
-        Inputs::Named(inputs) => inputs,
-        Inputs::Raw(_) => panic!("raw"),
+        CallInputs::Named(inputs) => inputs,
+        CallInputs::Raw(_) => panic!("raw"),
     }
 }
 

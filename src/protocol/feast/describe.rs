@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use ledge_features::registry::Registry;
 use ledge_features::view::{Aggregation, FeatureService, FeatureView};
-use ledge_features::view::{Function, Kind};
+use ledge_features::view::{Function, WindowKind};
 use serde::Serialize;
 
 /// A feature view.
 #[derive(Debug, Serialize)]
-pub struct ViewDocument<'a> {
+pub struct ViewDescription<'a> {
     name: &'a str,
     description: &'a str,
     entities: &'a [std::sync::Arc<str>],
@@ -69,7 +69,7 @@ pub struct EntityDocument<'a> {
     feature_views: Vec<&'a str>,
 }
 
-impl<'a> From<&'a FeatureView> for ViewDocument<'a> {
+impl<'a> From<&'a FeatureView> for ViewDescription<'a> {
     fn from(view: &'a FeatureView) -> Self {
         let join_keys = view.join_keys.iter();
         let fields = view.fields.iter();
@@ -112,8 +112,8 @@ fn aggregation_document<'a>(view: &'a FeatureView, aggregation: &'a Aggregation)
         time_window_s: aggregation.time_window.as_secs_f64(),
         slide_interval_s: aggregation.slide_interval.as_secs_f64(),
         kind: match aggregation.kind {
-            Kind::Sliding => "sliding",
-            Kind::Tumbling => "tumbling",
+            WindowKind::Sliding => "sliding",
+            WindowKind::Tumbling => "tumbling",
         },
         dtype: aggregation.value_type.to_string(),
     }

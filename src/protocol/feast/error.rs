@@ -31,12 +31,12 @@ pub enum ErrorContent {
         message: String,
     },
     /// The client shows the answer as it is.
-    Detail(Detail),
+    Detail(RequestMistake),
 }
 
 /// A mistake in a request, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Detail {
+pub struct RequestMistake {
     /// Pydantic's name of the mistake.
     #[serde(rename = "type")]
     pub kind: &'static str,
@@ -61,7 +61,7 @@ impl From<&'static str> for Location {
     }
 }
 
-impl Detail {
+impl RequestMistake {
     /// A mistake in a body, below its key `place`.
     pub fn new(kind: &'static str, place: &'static str, msg: impl Into<String>) -> Self {
         Self { kind, loc: vec!["body".into(), place.into()], msg: msg.into() }
@@ -85,8 +85,8 @@ impl From<ApiError> for FeastError {
     }
 }
 
-impl From<Detail> for FeastError {
-    fn from(detail: Detail) -> Self {
+impl From<RequestMistake> for FeastError {
+    fn from(detail: RequestMistake) -> Self {
         Self { status: 422, retry_after_s: None, content: ErrorContent::Detail(detail) }
     }
 }
@@ -131,15 +131,17 @@ impl FeastError {
                 ErrorContent::Exception { class: "PushSourceNotFoundException", message }
             }
             FeatureError::OutOfScope { .. } => ErrorContent::Exception { class: "FeastPermissionError", message },
-            FeatureError::Reference { .. } => ErrorContent::Detail(Detail::new("value_error", "features", message)),
+            FeatureError::Reference { .. } => {
+                ErrorContent::Detail(RequestMistake::new("value_error", "features", message))
+            }
             FeatureError::MissingColumn { column, .. } => {
-                ErrorContent::Detail(Detail::new("missing", place, message).below([key(column)]))
+                ErrorContent::Detail(RequestMistake::new("missing", place, message).below([key(column)]))
             }
             FeatureError::NoFeature { .. } | FeatureError::Columns { .. } | FeatureError::TooLarge { .. } => {
-                ErrorContent::Detail(Detail::new("value_error", place, message))
+                ErrorContent::Detail(RequestMistake::new("value_error", place, message))
             }
             FeatureError::Value { column, row, .. } => ErrorContent::Detail(
-                Detail::new("value_error", place, message).below([key(column), Location::Index(*row)]),
+                RequestMistake::new("value_error", place, message).below([key(column), Location::Index(*row)]),
             ),
             FeatureError::Unavailable { .. }
             | FeatureError::Overloaded { .. }
@@ -170,7 +172,7 @@ impl FeastError {
         }
         #[derive(Serialize)]
         struct Details<'a> {
-            detail: [&'a Detail; 1],
+            detail: [&'a RequestMistake; 1],
         }
         let json = match &self.content {
             ErrorContent::Exception { class, message } => {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use ledge_features::online::Columns;
+use ledge_features::online::FrameColumns;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -17,9 +17,9 @@ const FEATURE_REFERENCES_MAX: usize = 10_000;
 
 /// A data frame.
 #[derive(Debug, Default)]
-pub struct Frame(pub Columns);
+pub struct DataFrame(pub FrameColumns);
 
-impl<'de> Deserialize<'de> for Frame {
+impl<'de> Deserialize<'de> for DataFrame {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(FrameVisitor)
     }
@@ -28,14 +28,14 @@ impl<'de> Deserialize<'de> for Frame {
 struct FrameVisitor;
 
 impl<'de> Visitor<'de> for FrameVisitor {
-    type Value = Frame;
+    type Value = DataFrame;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an object of columns, each an array")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Frame, A::Error> {
-        let mut columns = Columns::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DataFrame, A::Error> {
+        let mut columns = FrameColumns::new();
         let mut left = REQUEST_VALUES_MAX;
         while let Some(name) = map.next_key::<Cow<str>>()? {
             if columns.iter().any(|(column, _)| *column == name) {
@@ -47,7 +47,7 @@ impl<'de> Visitor<'de> for FrameVisitor {
             let cells = map.next_value_seed(CellsSeed { left: &mut left, column: &name })?;
             columns.push((name.into_owned(), cells));
         }
-        Ok(Frame(columns))
+        Ok(DataFrame(columns))
     }
 }
 

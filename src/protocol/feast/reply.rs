@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_features::LongRead;
-use ledge_features::online::{Cell, Columns, FeatureCells, FieldStatus, OnlineFeatures};
+use ledge_features::online::{FeatureCell, FeatureCells, FieldStatus, FrameColumns, OnlineFeatures};
 use ledge_features::value::Value;
 use ledge_features::view::{Feature, ViewId};
 use serde::ser::{Serialize, SerializeSeq, SerializeStruct, Serializer};
@@ -17,7 +17,7 @@ use super::error::FeastError;
 
 /// Writes the answer: a vector for each join key and each feature, and their names.
 pub fn encode_online_features(features: &OnlineFeatures, full_feature_names: bool) -> Result<Vec<u8>, FeastError> {
-    let reply = Reply { features, full: full_feature_names };
+    let reply = FeaturesReply { features, full: full_feature_names };
     if let Some(twice) = reply.duplicate() {
         return Err(FeastError::collision(&twice.to_string(), full_feature_names));
     }
@@ -60,9 +60,9 @@ struct LongColumn {
 impl LongAnswer {
     /// An answer to `read`, with nothing read yet.
     pub fn new(read: &LongRead, full_feature_names: bool) -> Result<Self, FeastError> {
-        let join_keys: Columns = read.join_keys().map(|(name, _)| (name.clone(), Vec::new())).collect();
+        let join_keys: FrameColumns = read.join_keys().map(|(name, _)| (name.clone(), Vec::new())).collect();
         let features = OnlineFeatures { join_keys, features: read.features().to_vec(), cells: FeatureCells::default() };
-        let reply = Reply { features: &features, full: full_feature_names };
+        let reply = FeaturesReply { features: &features, full: full_feature_names };
         if let Some(twice) = reply.duplicate() {
             return Err(FeastError::collision(&twice.to_string(), full_feature_names));
         }
@@ -127,7 +127,7 @@ impl LongAnswer {
     /// The most bytes by which an answer grows by the values of a slice, and those of the slice.
     pub fn bytes_of_values(slice: &FeatureCells) -> usize {
         // Of a text, one byte becomes six at most.
-        (size_of::<Cell>() + JSON_NUMBER_BYTES) * slice.count() + 7 * slice.value_bytes()
+        (size_of::<FeatureCell>() + JSON_NUMBER_BYTES) * slice.count() + 7 * slice.value_bytes()
     }
 
     /// Frees what it reserved for more values.
@@ -145,8 +145,8 @@ impl LongAnswer {
     }
 
     /// The text of the answer, in pieces.
-    pub fn into_pieces(self) -> Pieces {
-        Pieces { answer: self, column: 0, part: Part::Begin, at: 0, is_over: false }
+    pub fn into_pieces(self) -> LongAnswerPieces {
+        LongAnswerPieces { answer: self, column: 0, part: ReplyPart::Begin, at: 0, is_over: false }
     }
 }
 
@@ -156,17 +156,17 @@ fn unwritten(reason: &serde_json::Error) -> FeastError {
 
 /// The text of a [`LongAnswer`], in pieces of about [`PIECE_BYTES`] bytes.
 #[derive(Debug)]
-pub struct Pieces {
+pub struct LongAnswerPieces {
     answer: LongAnswer,
     column: usize,
-    part: Part,
+    part: ReplyPart,
     /// Length of the part that is written.
     at: usize,
     is_over: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum ReplyPart {
     Begin,
     Values,
     Statuses,
@@ -178,7 +178,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Number of statuses or timestamps written in one step.
 const ELEMENTS_PER_STEP: usize = 1024;
 
-impl Iterator for Pieces {
+impl Iterator for LongAnswerPieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
@@ -193,7 +193,7 @@ impl Iterator for Pieces {
     }
 }
 
-impl Pieces {
+impl LongAnswerPieces {
     fn step(&mut self, text: &mut Vec<u8>) {
         let LongAnswer { metadata, columns, times, .. } = &self.answer;
         let Some(column) = columns.get(self.column) else {
@@ -206,26 +206,26 @@ impl Pieces {
 
         let begin = self.at;
         let (length, step) = match self.part {
-            Part::Begin => (0, 0),
-            Part::Values => (column.values.len(), PIECE_BYTES),
-            Part::Statuses | Part::Timestamps => (column.statuses.len(), ELEMENTS_PER_STEP),
+            ReplyPart::Begin => (0, 0),
+            ReplyPart::Values => (column.values.len(), PIECE_BYTES),
+            ReplyPart::Statuses | ReplyPart::Timestamps => (column.statuses.len(), ELEMENTS_PER_STEP),
         };
         self.at = begin.saturating_add(step).min(length);
 
         match self.part {
-            Part::Begin => {
+            ReplyPart::Begin => {
                 text.extend_from_slice(if self.column == 0 { b"{\"results\":[" } else { b"," });
                 text.extend_from_slice(b"{\"values\":[");
             }
-            Part::Values => text.extend_from_slice(column.values.get(begin..self.at).unwrap_or_default()),
-            Part::Statuses => {
+            ReplyPart::Values => text.extend_from_slice(column.values.get(begin..self.at).unwrap_or_default()),
+            ReplyPart::Statuses => {
                 for (place, status) in column.statuses.iter().enumerate().take(self.at).skip(begin) {
                     text.extend_from_slice(if place > 0 { b",\"" } else { b"\"" });
                     text.extend_from_slice(status.as_str().as_bytes());
                     text.push(b'"');
                 }
             }
-            Part::Timestamps => {
+            ReplyPart::Timestamps => {
                 let mut last = (0, EPOCH.into());
                 let times = times.get(column.times).map_or(&[][..], Vec::as_slice);
                 for (place, &event_us) in times.iter().enumerate().take(self.at).skip(begin) {
@@ -244,14 +244,14 @@ impl Pieces {
         }
         self.at = 0;
 
-        let (next, between): (Part, &[u8]) = match self.part {
-            Part::Begin => (Part::Values, b""),
-            Part::Values => (Part::Statuses, b"],\"statuses\":["),
-            Part::Statuses => (Part::Timestamps, b"],\"event_timestamps\":["),
-            Part::Timestamps => (Part::Begin, b"]}"),
+        let (next, between): (ReplyPart, &[u8]) = match self.part {
+            ReplyPart::Begin => (ReplyPart::Values, b""),
+            ReplyPart::Values => (ReplyPart::Statuses, b"],\"statuses\":["),
+            ReplyPart::Statuses => (ReplyPart::Timestamps, b"],\"event_timestamps\":["),
+            ReplyPart::Timestamps => (ReplyPart::Begin, b"]}"),
         };
         text.extend_from_slice(between);
-        if matches!(self.part, Part::Timestamps) {
+        if matches!(self.part, ReplyPart::Timestamps) {
             self.column += 1;
         }
         self.part = next;
@@ -259,24 +259,24 @@ impl Pieces {
 }
 
 #[derive(Clone, Copy)]
-struct Reply<'a> {
+struct FeaturesReply<'a> {
     features: &'a OnlineFeatures,
     full: bool,
 }
 
-impl<'a> Reply<'a> {
-    fn names(self) -> impl Iterator<Item = Name<'a>> {
-        self.features.features.iter().map(move |feature| Name { feature, full: self.full })
+impl<'a> FeaturesReply<'a> {
+    fn names(self) -> impl Iterator<Item = AnsweredName<'a>> {
+        self.features.features.iter().map(move |feature| AnsweredName { feature, full: self.full })
     }
 
     /// Returns a name that two features would have.
-    fn duplicate(self) -> Option<Name<'a>> {
+    fn duplicate(self) -> Option<AnsweredName<'a>> {
         let mut seen = HashSet::with_capacity(self.features.features.len());
         self.names().find(|name| !seen.insert((self.full.then_some(name.feature.view.id), &**name.feature.name())))
     }
 }
 
-impl Serialize for Reply<'_> {
+impl Serialize for FeaturesReply<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("OnlineFeaturesResponse", 2)?;
         object.serialize_field("results", &Results(self.features))?;
@@ -285,7 +285,7 @@ impl Serialize for Reply<'_> {
     }
 }
 
-struct Metadata<'a>(Reply<'a>);
+struct Metadata<'a>(FeaturesReply<'a>);
 
 impl Serialize for Metadata<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -295,7 +295,7 @@ impl Serialize for Metadata<'_> {
     }
 }
 
-struct FeatureNames<'a>(Reply<'a>);
+struct FeatureNames<'a>(FeaturesReply<'a>);
 
 impl Serialize for FeatureNames<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -308,12 +308,12 @@ impl Serialize for FeatureNames<'_> {
 }
 
 /// The name of a feature in the answer.
-struct Name<'a> {
+struct AnsweredName<'a> {
     feature: &'a Feature,
     full: bool,
 }
 
-impl fmt::Display for Name<'_> {
+impl fmt::Display for AnsweredName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.full {
             write!(f, "{}__", self.feature.view.name)?;
@@ -322,7 +322,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-impl Serialize for Name<'_> {
+impl Serialize for AnsweredName<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.full { serializer.collect_str(self) } else { serializer.serialize_str(self.feature.name()) }
     }
@@ -354,7 +354,7 @@ impl Serialize for KeyVector<'_> {
 }
 
 /// A feature of every entity.
-struct FeatureVector<'a>(&'a [Cell]);
+struct FeatureVector<'a>(&'a [FeatureCell]);
 
 impl Serialize for FeatureVector<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -410,14 +410,14 @@ struct Native<'a>(&'a Value);
 impl Serialize for Native<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            Value::Bytes(bytes) => Base64(bytes).serialize(serializer),
+            Value::Bytes(bytes) => Base64Bytes(bytes).serialize(serializer),
             Value::String(text) => serializer.serialize_str(text),
             Value::Int32(number) => serializer.serialize_i32(*number),
             Value::Int64(number) | Value::UnixTimestamp(number) => serializer.serialize_i64(*number),
             Value::Float32(number) => Float(f64::from(*number)).serialize(serializer),
             Value::Float64(number) => Float(*number).serialize(serializer),
             Value::Bool(value) => serializer.serialize_bool(*value),
-            Value::BytesList(values) => serializer.collect_seq(values.iter().map(|bytes| Base64(bytes))),
+            Value::BytesList(values) => serializer.collect_seq(values.iter().map(|bytes| Base64Bytes(bytes))),
             Value::StringList(values) => serializer.collect_seq(values),
             Value::Int32List(values) => serializer.collect_seq(values),
             Value::Int64List(values) | Value::UnixTimestampList(values) => serializer.collect_seq(values),
@@ -442,9 +442,9 @@ impl Serialize for Float {
     }
 }
 
-struct Base64<'a>(&'a [u8]);
+struct Base64Bytes<'a>(&'a [u8]);
 
-impl Serialize for Base64<'_> {
+impl Serialize for Base64Bytes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&Base64Display::new(self.0, &STANDARD))
     }

@@ -5,13 +5,15 @@
 //! local.
 
 use ledge_base::serde_messages::in_json;
-use ledge_features::online::{Columns, EVENT_TIMESTAMP, OnlineRequest, Push, PushTarget, Selection, listed};
+use ledge_features::online::{
+    EVENT_TIMESTAMP, FeatureSelection, FrameColumns, OnlineRequest, Push, PushTarget, listed,
+};
 use ledge_features::registry::Registry;
 use serde::Deserialize;
 
 use super::ANSWER_CELLS_MAX;
-use super::error::{Detail, FeastError};
-use super::frame::{Frame, References};
+use super::error::{FeastError, RequestMistake};
+use super::frame::{DataFrame, References};
 
 /// A decoded `/get-online-features`.
 #[derive(Debug, PartialEq)]
@@ -23,7 +25,7 @@ pub struct OnlineFeaturesCall {
 
 #[derive(Deserialize)]
 struct OnlineFeaturesBody {
-    entities: Frame,
+    entities: DataFrame,
     feature_service: Option<String>,
     features: Option<References>,
     #[serde(default)]
@@ -33,23 +35,23 @@ struct OnlineFeaturesBody {
 #[derive(Deserialize)]
 struct PushBody {
     push_source_name: String,
-    df: Frame,
+    df: DataFrame,
     to: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct WriteBody {
     feature_view_name: String,
-    df: Frame,
+    df: DataFrame,
 }
 
 /// Reads the body of `/get-online-features`. Feast takes the feature service when there are features as well.
 pub fn decode_online_features(body: &[u8]) -> Result<OnlineFeaturesCall, FeastError> {
     let body: OnlineFeaturesBody = read(body)?;
     let selection = match (body.feature_service, body.features) {
-        (Some(service), _) if !service.is_empty() => Selection::Service(service),
-        (_, Some(References(features))) if !features.is_empty() => Selection::Features(features),
-        _ => return Err(Detail::new("missing", "features", "No features specified for retrieval").into()),
+        (Some(service), _) if !service.is_empty() => FeatureSelection::Service(service),
+        (_, Some(References(features))) if !features.is_empty() => FeatureSelection::Features(features),
+        _ => return Err(RequestMistake::new("missing", "features", "No features specified for retrieval").into()),
     };
     let request = OnlineRequest { selection, entities: body.entities.0 };
     Ok(OnlineFeaturesCall { request, full_feature_names: body.full_feature_names })
@@ -70,13 +72,15 @@ impl OnlineFeaturesCall {
                  request data: send join keys only, and compute such features from the answer",
                 listed(&other)
             );
-            return Err(Detail::new("value_error", "entities", message).into());
+            return Err(RequestMistake::new("value_error", "entities", message).into());
         }
         let entities = self.request.entities.first().map_or(0, |(_, cells)| cells.len());
         let features = match &self.request.selection {
-            Selection::Features(references) => references.iter().map(|reference| count(registry, reference)).sum(),
+            FeatureSelection::Features(references) => {
+                references.iter().map(|reference| count(registry, reference)).sum()
+            }
             // The store refuses an unknown service.
-            service @ Selection::Service(_) => registry.select(service).map_or(0, |features| features.len()),
+            service @ FeatureSelection::Service(_) => registry.select(service).map_or(0, |features| features.len()),
         };
         let cells = features.saturating_mul(entities);
         if cells <= ANSWER_CELLS_MAX {
@@ -85,7 +89,7 @@ impl OnlineFeaturesCall {
         let message = format!(
             "{features} features of {entities} entities are more than {ANSWER_CELLS_MAX} values: ask for fewer entities at a time"
         );
-        Err(Detail::new("too_long", "entities", message).into())
+        Err(RequestMistake::new("too_long", "entities", message).into())
     }
 }
 
@@ -97,7 +101,7 @@ fn count(registry: &Registry, reference: &str) -> usize {
 /// Reads the body of `/push`. A push that is also for an offline store is refused as a whole: a part that silently did not
 /// happen would be missing in training data.
 pub fn decode_push(body: &[u8]) -> Result<Push, FeastError> {
-    let PushBody { push_source_name, df: Frame(columns), to } = read(body)?;
+    let PushBody { push_source_name, df: DataFrame(columns), to } = read(body)?;
     match to.as_deref() {
         None | Some("online") => Ok(Push { target: PushTarget::Source(push_source_name), columns }),
         Some("offline" | "online_and_offline") => {
@@ -106,14 +110,14 @@ pub fn decode_push(body: &[u8]) -> Result<Push, FeastError> {
         }
         Some(_) => {
             let message = "Input should be 'online', 'offline' or 'online_and_offline'";
-            Err(Detail::new("literal_error", "to", message).into())
+            Err(RequestMistake::new("literal_error", "to", message).into())
         }
     }
 }
 
 /// Reads the body of `/write-to-online-store`.
 pub fn decode_write(body: &[u8], registry: &Registry) -> Result<Push, FeastError> {
-    let WriteBody { feature_view_name: view, df: Frame(mut columns) } = read(body)?;
+    let WriteBody { feature_view_name: view, df: DataFrame(mut columns) } = read(body)?;
     if let Ok(view) = registry.view(&view) {
         name_timestamps(&mut columns, &view.source.timestamp_field);
     }
@@ -121,7 +125,7 @@ pub fn decode_write(body: &[u8], registry: &Registry) -> Result<Push, FeastError
 }
 
 /// Renames the event times of Feast's client to the view's name for them.
-fn name_timestamps(columns: &mut Columns, field: &str) {
+fn name_timestamps(columns: &mut FrameColumns, field: &str) {
     if columns.iter().any(|(name, _)| name == field) {
         return;
     }
@@ -132,12 +136,13 @@ fn name_timestamps(columns: &mut Columns, field: &str) {
 
 /// Reads a body, which is an object: serde's structs would take an array too.
 fn read<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, FeastError> {
-    let bad = |kind, error: &serde_json::Error| FeastError::from(Detail::of_body(kind, in_json(&error.to_string())));
+    let bad =
+        |kind, error: &serde_json::Error| FeastError::from(RequestMistake::of_body(kind, in_json(&error.to_string())));
     let is_object = body.trim_ascii_start().first() == Some(&b'{');
     match serde_json::from_slice(body) {
         Ok(request) if is_object => Ok(request),
         Err(error) if !error.is_data() => Err(bad("json_invalid", &error)),
         Err(error) if is_object => Err(bad("value_error", &error)),
-        _ => Err(Detail::of_body("dict_type", "Input should be a valid dictionary").into()),
+        _ => Err(RequestMistake::of_body("dict_type", "Input should be a valid dictionary").into()),
     }
 }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use ledge_features::online::{
-    Cell, Columns, FeatureCells, FeatureError, FieldStatus, OnlineFeatures, Push, PushTarget, Selection,
+    FeatureCell, FeatureCells, FeatureError, FeatureSelection, FieldStatus, FrameColumns, OnlineFeatures, Push,
+    PushTarget,
 };
 use ledge_features::registry::Registry;
 use ledge_features::value::{ScalarType, Value, ValueType};
@@ -36,9 +37,9 @@ fn view(id: u32, name: &str, fields: &[(&str, ValueType)]) -> Arc<FeatureView> {
 
 /// An answer with these features, each a view and an index, and their cells.
 fn answer<const N: usize>(
-    join_keys: Columns,
+    join_keys: FrameColumns,
     features: [(&Arc<FeatureView>, usize); N],
-    cells: [Vec<Cell>; N],
+    cells: [Vec<FeatureCell>; N],
 ) -> OnlineFeatures {
     let feature =
         |(view, at): (&Arc<FeatureView>, usize)| Feature { view: view.clone(), index: FeatureIndex::Field(at) };
@@ -47,8 +48,8 @@ fn answer<const N: usize>(
     OnlineFeatures { join_keys, features: features.map(feature).into(), cells }
 }
 
-fn present(value: Value, event_us: i64) -> Cell {
-    Cell { value: Some(value), status: FieldStatus::Present, event_us }
+fn present(value: Value, event_us: i64) -> FeatureCell {
+    FeatureCell { value: Some(value), status: FieldStatus::Present, event_us }
 }
 
 fn encoded(features: &OnlineFeatures, full: bool) -> Json {
@@ -60,7 +61,7 @@ const F64: ValueType = ValueType::Scalar(ScalarType::Float64);
 #[test]
 fn an_answer_is_written_as_feast_writes_it_to_the_byte() {
     let stats = view(0, "driver_stats", &[("conv_rate", F64), ("trips", F64)]);
-    let missing = Cell { value: None, status: FieldStatus::NotFound, event_us: 0 };
+    let missing = FeatureCell { value: None, status: FieldStatus::NotFound, event_us: 0 };
     let features = answer(
         vec![("driver_id".into(), vec![json!(1001), json!(9999)])],
         [(&stats, 0), (&stats, 1)],
@@ -129,12 +130,12 @@ fn what_feasts_client_sends_is_read() {
              "include_feature_view_version_metadata": false, "features": ["v:f", "w"]}"#,
     );
     let call = call.unwrap();
-    assert_eq!(call.request.selection, Selection::Features(vec!["v:f".into(), "w".into()]));
+    assert_eq!(call.request.selection, FeatureSelection::Features(vec!["v:f".into(), "w".into()]));
     let cells = vec![json!(1), json!("a"), json!(null), json!([1.5])];
     assert_eq!((call.request.entities, call.full_feature_names), (vec![("driver_id".into(), cells)], true));
 
     let call = decode_online_features(br#"{"feature_service": "s", "features": ["v:f"], "entities": {}}"#).unwrap();
-    assert_eq!(call.request.selection, Selection::Service("s".into()), "Feast prefers the feature service");
+    assert_eq!(call.request.selection, FeatureSelection::Service("s".into()), "Feast prefers the feature service");
 
     let push = decode_push(br#"{"push_source_name": "p", "df": {"a": [true]}, "to": "online", "x": {}}"#).unwrap();
     assert_eq!(push.target, PushTarget::Source("p".into()));

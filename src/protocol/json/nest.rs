@@ -6,7 +6,7 @@ use serde::de::value::UnitDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 
 /// Takes elements in row-major order.
-pub(super) trait Sink {
+pub(super) trait ElementSink {
     /// Reads one element, and keeps it unless there are enough already.
     fn push<'de, D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error>;
 
@@ -17,7 +17,7 @@ pub(super) trait Sink {
 /// One element of an array that is known to hold elements.
 struct Leaf<'s, S>(&'s mut S);
 
-impl<'de, S: Sink> DeserializeSeed<'de> for Leaf<'_, S> {
+impl<'de, S: ElementSink> DeserializeSeed<'de> for Leaf<'_, S> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -26,7 +26,7 @@ impl<'de, S: Sink> DeserializeSeed<'de> for Leaf<'_, S> {
 }
 
 /// One array of the nest; an array that does not fit the shape leaves (expected, got) entries in `problem`.
-pub(super) struct Level<'s, S> {
+pub(super) struct ArrayLevel<'s, S> {
     /// Receives the elements.
     pub sink: &'s mut S,
     /// The dimensions from this array on.
@@ -36,9 +36,9 @@ pub(super) struct Level<'s, S> {
     pub problem: &'s mut Option<(usize, usize)>,
 }
 
-impl<S: Sink> Level<'_, S> {
-    fn inner<'i>(&'i mut self, dims: &'i [usize]) -> Level<'i, S> {
-        Level { sink: &mut *self.sink, dims, outermost: false, problem: &mut *self.problem }
+impl<S: ElementSink> ArrayLevel<'_, S> {
+    fn inner<'i>(&'i mut self, dims: &'i [usize]) -> ArrayLevel<'i, S> {
+        ArrayLevel { sink: &mut *self.sink, dims, outermost: false, problem: &mut *self.problem }
     }
 
     fn leaves<'de, A: SeqAccess<'de>>(&mut self, mut seq: A) -> Result<(), A::Error> {
@@ -55,7 +55,7 @@ impl<S: Sink> Level<'_, S> {
     }
 }
 
-impl<'de, S: Sink> DeserializeSeed<'de> for Level<'_, S> {
+impl<'de, S: ElementSink> DeserializeSeed<'de> for ArrayLevel<'_, S> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -63,7 +63,7 @@ impl<'de, S: Sink> DeserializeSeed<'de> for Level<'_, S> {
     }
 }
 
-impl<'de, S: Sink> Visitor<'de> for Level<'_, S> {
+impl<'de, S: ElementSink> Visitor<'de> for ArrayLevel<'_, S> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -108,9 +108,9 @@ enum Nest {
 ///
 /// This one element goes through `f64`, so an `FP32` here is rounded twice. It matters only for decimals closer than
 /// 2^-54 to the middle of two floats.
-struct First<'s, S>(Level<'s, S>);
+struct First<'s, S>(ArrayLevel<'s, S>);
 
-impl<'de, S: Sink> DeserializeSeed<'de> for First<'_, S> {
+impl<'de, S: ElementSink> DeserializeSeed<'de> for First<'_, S> {
     type Value = Nest;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Nest, D::Error> {
@@ -118,13 +118,13 @@ impl<'de, S: Sink> DeserializeSeed<'de> for First<'_, S> {
     }
 }
 
-impl<S: Sink> First<'_, S> {
+impl<S: ElementSink> First<'_, S> {
     fn element<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Nest, D::Error> {
         self.0.sink.push(deserializer).map(|()| Nest::Flat)
     }
 }
 
-impl<'de, S: Sink> Visitor<'de> for First<'_, S> {
+impl<'de, S: ElementSink> Visitor<'de> for First<'_, S> {
     type Value = Nest;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -14,11 +14,11 @@ use ledge_engine::backend::Port;
 use serde::Serialize;
 
 pub use model_config::{
-    DynamicBatching, InputConfig, InstanceGroup, ModelConfig, ModelParameter, ModelResponseCache, OutputConfig,
-    QueuePolicy, TimeoutAction, VersionPolicy, config_datatype,
+    InputConfig, ModelParameter, ModelResponseCache, OutputConfig, QueuePolicy, TimeoutAction, TritonDynamicBatching,
+    TritonInstanceGroup, TritonModelConfig, TritonVersionPolicy, config_datatype,
 };
 pub use of_box::{config_of, index, of_model, of_server, statistics_of};
-pub use repository::{IndexRequest, IndexRow, LoadRequest, ModelState, UnloadRequest};
+pub use repository::{IndexRequest, LoadRequest, ModelState, RepositoryIndexRow, UnloadRequest};
 pub use statistics::{
     BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticsReply,
 };

@@ -11,21 +11,21 @@ use serde::Serialize;
 
 /// A model config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ModelConfig {
+pub struct TritonModelConfig {
     pub name: ModelName,
     /// The platform that runs it, such as `onnxruntime_onnx`.
     pub platform: String,
     /// The backend, such as `onnxruntime`.
     pub backend: String,
-    pub version_policy: VersionPolicy,
+    pub version_policy: TritonVersionPolicy,
     /// The most elements of a batch; 0: the model is never batched, and `dims` below have all dimensions.
     pub max_batch_size: u64,
     pub input: Vec<InputConfig>,
     pub output: Vec<OutputConfig>,
-    pub instance_group: Vec<InstanceGroup>,
+    pub instance_group: Vec<TritonInstanceGroup>,
     /// Rule for joining requests into batches; `None`: they are not joined.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dynamic_batching: Option<DynamicBatching>,
+    pub dynamic_batching: Option<TritonDynamicBatching>,
     /// The response cache; `None`: answers are not cached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_cache: Option<ModelResponseCache>,
@@ -34,15 +34,15 @@ pub struct ModelConfig {
     pub parameters: BTreeMap<String, ModelParameter>,
 }
 
-impl ModelConfig {
+impl TritonModelConfig {
     /// The config of a model that is not batched and has one instance and no ports yet.
     pub fn new(name: ModelName, platform: &str, backend: &str) -> Self {
         Self {
-            instance_group: vec![InstanceGroup::cpu(&name, 1)],
+            instance_group: vec![TritonInstanceGroup::cpu(&name, 1)],
             name,
             platform: platform.into(),
             backend: backend.into(),
-            version_policy: VersionPolicy::Latest { num_versions: 1 },
+            version_policy: TritonVersionPolicy::Latest { num_versions: 1 },
             max_batch_size: 0,
             input: Vec::new(),
             output: Vec::new(),
@@ -57,7 +57,7 @@ impl ModelConfig {
 /// The versions of a model that are served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum VersionPolicy {
+pub enum TritonVersionPolicy {
     Latest { num_versions: u32 },
     All {},
     Specific { versions: Vec<ModelVersion> },
@@ -120,7 +120,7 @@ impl OutputConfig {
 
 /// Instances of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct InstanceGroup {
+pub struct TritonInstanceGroup {
     pub name: String,
     /// Always `KIND_CPU`.
     pub kind: &'static str,
@@ -129,7 +129,7 @@ pub struct InstanceGroup {
     pub gpus: [u32; 0],
 }
 
-impl InstanceGroup {
+impl TritonInstanceGroup {
     /// `count` instances of `model`.
     pub fn cpu(model: &ModelName, count: u32) -> Self {
         Self { name: model.to_string(), kind: "KIND_CPU", count, gpus: [] }
@@ -138,7 +138,7 @@ impl InstanceGroup {
 
 /// Rule for joining requests into batches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct DynamicBatching {
+pub struct TritonDynamicBatching {
     /// Sizes to aim at.
     pub preferred_batch_size: Vec<u64>,
     /// Microseconds that a request may wait for others.
@@ -215,11 +215,12 @@ mod tests {
 
     #[test]
     fn a_model_config_has_what_perf_analyzer_reads() {
-        let mut config = ModelConfig::new("mlp".parse().unwrap(), "onnxruntime_onnx", "onnxruntime");
+        let mut config = TritonModelConfig::new("mlp".parse().unwrap(), "onnxruntime_onnx", "onnxruntime");
         config.max_batch_size = 8;
         config.input.push(InputConfig::new("IN", DataType::Fp32, vec![-1, 16]));
         config.output.push(OutputConfig::new("OUT", DataType::Bytes, vec![1]));
-        config.dynamic_batching = Some(DynamicBatching { max_queue_delay_microseconds: 100, ..Default::default() });
+        config.dynamic_batching =
+            Some(TritonDynamicBatching { max_queue_delay_microseconds: 100, ..Default::default() });
         config.response_cache = Some(ModelResponseCache { enable: true });
         config.parameters.insert("threads".into(), ModelParameter { string_value: "2".into() });
         let expected = json!({
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn version_policies_are_written_as_in_triton() {
         let version = ModelVersion::try_from(3).unwrap();
-        let policies = [VersionPolicy::All {}, VersionPolicy::Specific { versions: vec![version] }];
+        let policies = [TritonVersionPolicy::All {}, TritonVersionPolicy::Specific { versions: vec![version] }];
         assert_eq!(serde_json::to_value(policies).unwrap(), json!([{"all": {}}, {"specific": {"versions": [3]}}]));
     }
 }

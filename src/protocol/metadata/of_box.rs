@@ -7,16 +7,16 @@ use ledge_base::names::ModelName;
 use ledge_engine::backend::{Port, Runtime};
 use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_models::repository::model_config::{self, PortConfig};
-use ledge_models::repository::statistics::{BatchTotals, Counters, Total};
+use ledge_models::repository::statistics::{BatchTotals, Total, VersionCounters};
 use ledge_models::repository::{LoadedModel, PinError, VersionState};
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::{Serving, join_keys};
 
 use super::super::row_answers::csv_cell;
 use super::{
-    BatchStatistics, Duration, DynamicBatching, IndexRow, InferenceStatistics, InputConfig, InstanceGroup, MemoryUsage,
-    ModelConfig, ModelMetadata, ModelParameter, ModelResponseCache, ModelState, ModelStatistics, OutputConfig,
-    QueuePolicy, ServerMetadata, TimeoutAction, VersionPolicy,
+    BatchStatistics, Duration, InferenceStatistics, InputConfig, MemoryUsage, ModelMetadata, ModelParameter,
+    ModelResponseCache, ModelState, ModelStatistics, OutputConfig, QueuePolicy, RepositoryIndexRow, ServerMetadata,
+    TimeoutAction, TritonDynamicBatching, TritonInstanceGroup, TritonModelConfig, TritonVersionPolicy,
 };
 
 /// The extensions of the protocol that every interface has.
@@ -78,16 +78,16 @@ fn platform(runtime: Runtime) -> &'static str {
 }
 
 /// The model config in Triton's form.
-pub fn config_of(serving: &Serving, model: &LoadedModel) -> ModelConfig {
+pub fn config_of(serving: &Serving, model: &LoadedModel) -> TritonModelConfig {
     let (name, runtime) = (model.name.clone(), model.runtime());
-    let mut config = ModelConfig::new(name.clone(), platform(runtime), runtime.as_str());
+    let mut config = TritonModelConfig::new(name.clone(), platform(runtime), runtime.as_str());
     config.max_batch_size = model.batch_limit.unwrap_or(0) as u64;
     config.version_policy = match &model.config.version_policy {
         model_config::VersionPolicy::Latest(count) => {
-            VersionPolicy::Latest { num_versions: u32::try_from(*count).unwrap_or(u32::MAX) }
+            TritonVersionPolicy::Latest { num_versions: u32::try_from(*count).unwrap_or(u32::MAX) }
         }
-        model_config::VersionPolicy::All => VersionPolicy::All {},
-        model_config::VersionPolicy::Specific(versions) => VersionPolicy::Specific { versions: versions.clone() },
+        model_config::VersionPolicy::All => TritonVersionPolicy::All {},
+        model_config::VersionPolicy::Specific(versions) => TritonVersionPolicy::Specific { versions: versions.clone() },
     };
 
     // With a batch size, Triton omits the batch dimension.
@@ -112,8 +112,8 @@ pub fn config_of(serving: &Serving, model: &LoadedModel) -> ModelConfig {
         })
         .collect();
 
-    config.instance_group = vec![InstanceGroup::cpu(&name, u32::try_from(model.scale().max).unwrap_or(u32::MAX))];
-    config.dynamic_batching = model.batching().map(|policy| DynamicBatching {
+    config.instance_group = vec![TritonInstanceGroup::cpu(&name, u32::try_from(model.scale().max).unwrap_or(u32::MAX))];
+    config.dynamic_batching = model.batching().map(|policy| TritonDynamicBatching {
         preferred_batch_size: policy.preferred.iter().map(|&size| size as u64).collect(),
         max_queue_delay_microseconds: microseconds(policy.delay),
         preserve_ordering: false,
@@ -139,7 +139,7 @@ pub fn statistics_of(model: &LoadedModel) -> ModelStatistics {
     statistics(model, &model.statistics.snapshot())
 }
 
-fn statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics {
+fn statistics(model: &LoadedModel, counters: &VersionCounters) -> ModelStatistics {
     let duration =
         |total: Total| Duration { count: total.count, ns: u64::try_from(total.time.as_nanos()).unwrap_or(u64::MAX) };
     let batch = |(&size, totals): (&usize, &BatchTotals)| BatchStatistics {
@@ -173,12 +173,12 @@ fn statistics(model: &LoadedModel, counters: &Counters) -> ModelStatistics {
 }
 
 /// The models of the repository that a caller may see, a row for each version; only those that are ready if `ready` is set.
-pub fn index(serving: &Serving, ready: bool, may_see: impl Fn(&ModelName) -> bool) -> Vec<IndexRow> {
+pub fn index(serving: &Serving, ready: bool, may_see: impl Fn(&ModelName) -> bool) -> Vec<RepositoryIndexRow> {
     let rows = serving.repository().index().into_iter();
     let rows = rows.filter(|row| may_see(&row.model) && (!ready || row.state == VersionState::Ready));
     rows.map(|row| {
         let (state, reason) = (ModelState::from(&row.state), row.reason());
-        IndexRow::new(row.model, row.version, state, reason)
+        RepositoryIndexRow::new(row.model, row.version, state, reason)
     })
     .collect()
 }

@@ -9,13 +9,13 @@ use serde::Serialize;
 use serde::de::{Error, IgnoredAny, MapAccess};
 
 use super::super::error::{ProtocolError, excerpt};
-use super::super::object::{self, Fields, Nullable, Object};
-use super::super::parameters::Value;
+use super::super::object::{self, Nullable, Object, ObjectFields};
+use super::super::parameters::ParameterValue;
 pub use ledge_models::repository::ModelState;
 
 /// One row of the index: a version, or a model that was never loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct IndexRow {
+pub struct RepositoryIndexRow {
     pub name: ModelName,
     /// The version, as a string.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,7 +26,7 @@ pub struct IndexRow {
     pub reason: Option<String>,
 }
 
-impl IndexRow {
+impl RepositoryIndexRow {
     /// A row.
     pub fn new(name: ModelName, version: Option<ModelVersion>, state: ModelState, reason: Option<String>) -> Self {
         Self { name, version: version.map(|version| version.to_string()), state, reason }
@@ -92,7 +92,7 @@ impl UnloadRequest {
     }
 }
 
-fn read<'de, T: Fields<'de> + Default>(body: &'de [u8]) -> Result<T, ProtocolError> {
+fn read<'de, T: ObjectFields<'de> + Default>(body: &'de [u8]) -> Result<T, ProtocolError> {
     let mut request = T::default();
     if !body.trim_ascii().is_empty() {
         object::read(body, &mut request)?;
@@ -104,7 +104,7 @@ fn read<'de, T: Fields<'de> + Default>(body: &'de [u8]) -> Result<T, ProtocolErr
 #[derive(Default)]
 struct InParameters<T>(T);
 
-impl<'de, T: Fields<'de>> Fields<'de> for InParameters<T> {
+impl<'de, T: ObjectFields<'de>> ObjectFields<'de> for InParameters<T> {
     const EXPECTED: &'static str = "an object with 'parameters'";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -115,7 +115,7 @@ impl<'de, T: Fields<'de>> Fields<'de> for InParameters<T> {
     }
 }
 
-impl<'de> Fields<'de> for IndexRequest {
+impl<'de> ObjectFields<'de> for IndexRequest {
     const EXPECTED: &'static str = "an index request object";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -127,7 +127,7 @@ impl<'de> Fields<'de> for IndexRequest {
     }
 }
 
-impl<'de> Fields<'de> for LoadRequest {
+impl<'de> ObjectFields<'de> for LoadRequest {
     const EXPECTED: &'static str = "an object of parameters";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -137,19 +137,19 @@ impl<'de> Fields<'de> for LoadRequest {
             self.files.push(file.to_owned());
             map.next_value::<IgnoredAny>()?;
         } else {
-            named(key, map.next_value::<Value>())?;
+            named(key, map.next_value::<ParameterValue>())?;
         }
         Ok(())
     }
 }
 
-impl<'de> Fields<'de> for UnloadRequest {
+impl<'de> ObjectFields<'de> for UnloadRequest {
     const EXPECTED: &'static str = "an object of parameters";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "unload_dependents" => self.unload_dependents = named(key, map.next_value())?,
-            _ => drop(named(key, map.next_value::<Value>())?),
+            _ => drop(named(key, map.next_value::<ParameterValue>())?),
         }
         Ok(())
     }
@@ -201,10 +201,10 @@ mod tests {
     #[test]
     fn an_index_row_leaves_out_what_it_does_not_know() {
         let name: ModelName = "mlp".parse().unwrap();
-        let row = IndexRow::new(name.clone(), None, ModelState::Unknown, None);
+        let row = RepositoryIndexRow::new(name.clone(), None, ModelState::Unknown, None);
         assert_eq!(serde_json::to_value(row).unwrap(), json!({"name": "mlp", "state": "UNKNOWN"}));
         let version = ModelVersion::try_from(2).unwrap();
-        let row = IndexRow::new(name, Some(version), ModelState::Unavailable, Some("unloaded".into()));
+        let row = RepositoryIndexRow::new(name, Some(version), ModelState::Unavailable, Some("unloaded".into()));
         let expected = json!({"name": "mlp", "version": "2", "state": "UNAVAILABLE", "reason": "unloaded"});
         assert_eq!(serde_json::to_value(row).unwrap(), expected);
     }

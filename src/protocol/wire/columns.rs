@@ -1,24 +1,24 @@
 //! The columns of "entities" and "features": an object of arrays, with an element for each batch element.
 
-use ledge_features::online::Columns;
+use ledge_features::online::FrameColumns;
 use serde::de::MapAccess;
 
 use super::super::cells::CellsSeed;
 use super::super::error::{ProtocolError, excerpt};
-use super::super::object::{Fields, FirstError};
+use super::super::object::{FirstError, ObjectFields};
 use super::ENTRIES_MAX;
 
 /// Reads one such object.
 pub(super) struct ColumnsReader<'r> {
     /// Its key in messages.
     pub key: &'static str,
-    pub columns: &'r mut Columns,
+    pub columns: &'r mut FrameColumns,
     /// Number of values that the request may still have.
     pub left: &'r mut usize,
     pub failure: &'r mut FirstError,
 }
 
-impl<'de> Fields<'de> for ColumnsReader<'_> {
+impl<'de> ObjectFields<'de> for ColumnsReader<'_> {
     const EXPECTED: &'static str = "an object of arrays";
 
     fn field<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {

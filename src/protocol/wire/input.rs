@@ -13,16 +13,16 @@ use serde_json::value::RawValue;
 
 use super::super::error::{ProtocolError, excerpt};
 use super::super::json::{STRINGS_MAX, TensorSeed};
-use super::super::object::{Fields, FirstError};
+use super::super::object::{FirstError, ObjectFields};
 use super::super::parameters::InputParameters;
-use super::Source;
+use super::DataSource;
 
 /// The most dimensions of a tensor, as in NumPy.
 pub const RANK_MAX: usize = 64;
 
 /// Collects the fields of one input.
 pub(super) struct InputReader<'r, 's, 'de> {
-    source: &'r mut Source<'s>,
+    source: &'r mut DataSource<'s>,
     /// The input in messages: its number until its name is read.
     place: String,
     name: Option<String>,
@@ -43,7 +43,7 @@ enum InputData<'de> {
 
 impl<'r, 's> InputReader<'r, 's, '_> {
     /// A reader of input number `index`.
-    pub(super) fn new(source: &'r mut Source<'s>, index: usize) -> Self {
+    pub(super) fn new(source: &'r mut DataSource<'s>, index: usize) -> Self {
         Self {
             source,
             place: format!("input #{index}"),
@@ -96,7 +96,7 @@ impl<'r, 's> InputReader<'r, 's, '_> {
     }
 }
 
-impl<'de> Fields<'de> for InputReader<'_, '_, 'de> {
+impl<'de> ObjectFields<'de> for InputReader<'_, '_, 'de> {
     const EXPECTED: &'static str = "an input object";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
@@ -175,7 +175,7 @@ impl<'de> Visitor<'de> for DimsVisitor {
 
 /// Takes the next `size` bytes of the binary part of the body (Triton's binary tensor data extension); the bytes are shared, not copied.
 fn binary_tensor(
-    source: &mut Source<'_>,
+    source: &mut DataSource<'_>,
     name: &str,
     datatype: DataType,
     shape: Vec<usize>,

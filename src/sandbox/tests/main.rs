@@ -13,7 +13,7 @@ use std::process::ExitCode;
 type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
-    if let Some(order) = order::Order::of_this_process() {
+    if let Some(order) = order::ProbeOrder::of_this_process() {
         order.obey();
         return ExitCode::SUCCESS;
     }

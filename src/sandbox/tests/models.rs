@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::tensor::{DataType, Tensor, element_count, from_f64};
 use ledge_engine::backend::{
-    Backend, CompiledCache, Dangers, Format, LoadOptions, ModelFiles, Port, RunPlace, Runtime,
+    Backend, CompiledCache, Dangers, LoadOptions, ModelFiles, ModelFormat, Port, RunPlace, Runtime,
 };
 use ledge_engine::{Runtimes, onnx};
-use ledge_sandbox::State;
+use ledge_sandbox::MechanismState;
 
 use crate::Test;
-use crate::order::{Order, parse};
+use crate::order::{ProbeOrder, parse};
 
 pub const TESTS: &[Test] = &[
     ("models::every_model_answers_as_outside_on_one_thread", || every_model_answers_as_outside(1)),
@@ -47,7 +47,7 @@ fn setup_root() -> PathBuf {
 fn answers_are_the_same(models: &[PathBuf], threads: usize, rounds: usize) -> Vec<String> {
     let runtimes = setup_root().join("runtimes");
     let run = |cache: &Path, is_sealed| -> Vec<String> {
-        Order::Run {
+        ProbeOrder::Run {
             models: models.to_owned(),
             threads,
             runtimes: runtimes.clone(),
@@ -87,10 +87,10 @@ fn no_code_is_generated() {
     let root = setup_root();
     let model = root.join("test-models/add_sub");
     let cache = tempfile::tempdir().unwrap();
-    let order = Order::WriteCode { model, runtimes: root.join("runtimes"), cache: cache.path().to_owned() };
+    let order = ProbeOrder::WriteCode { model, runtimes: root.join("runtimes"), cache: cache.path().to_owned() };
     let output = order.output(None);
     let lines: Vec<serde_json::Value> = parse(&output);
-    let state: State = serde_json::from_value(lines[0].clone()).unwrap();
+    let state: MechanismState = serde_json::from_value(lines[0].clone()).unwrap();
     assert!(state.is_in_force(), "{state}");
     let answers: Vec<&str> = lines[1..].iter().map(|line| line.as_str().unwrap()).collect();
     let has = |text: &str| answers.iter().any(|answer| answer.contains(text));
@@ -139,16 +139,16 @@ fn models_in(folder: &Path) -> Vec<ModelFiles> {
 
 fn files_of(model: PathBuf) -> Option<ModelFiles> {
     let format = match model.extension()?.to_str()? {
-        "onnx" => Format::Onnx,
-        "xml" => Format::OpenVinoIr,
-        "tflite" => Format::TfLite,
+        "onnx" => ModelFormat::Onnx,
+        "xml" => ModelFormat::OpenVinoIr,
+        "tflite" => ModelFormat::TfLite,
         _ => return None,
     };
-    let weights = (format == Format::OpenVinoIr).then(|| model.with_extension("bin"));
+    let weights = (format == ModelFormat::OpenVinoIr).then(|| model.with_extension("bin"));
     let dangers = Dangers::default();
     let mut files =
         ModelFiles { format, model, weights, external: Vec::new(), port_names: None, dangers, class_maps: Vec::new() };
-    if format == Format::Onnx {
+    if format == ModelFormat::Onnx {
         let summary = onnx::summarize(&std::fs::read(&files.model).unwrap()).unwrap();
         files.port_names = Some(summary.port_names);
         files.dangers = summary.dangers;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ledge_sandbox::probe::{self, ProbeResult, Targets};
-use ledge_sandbox::{Limits, Seal, SealReport, deny_writable_code};
+use ledge_sandbox::{Sandbox, SandboxLimits, SealReport, deny_writable_code};
 use rustix::net::{AddressFamily, SocketType, socket};
 use serde::{Deserialize, Serialize};
 
@@ -18,10 +18,11 @@ use crate::{models, refusals};
 /// The variable with the order.
 const VARIABLE: &str = "LEDGE_SANDBOX_ORDER";
 
-pub const LIMITS: Limits = Limits { data_bytes: 2 << 30, open_files: 200, file_bytes: 64 << 20, threads: 24 };
+pub const LIMITS: SandboxLimits =
+    SandboxLimits { data_bytes: 2 << 30, open_files: 200, file_bytes: 64 << 20, threads: 24 };
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Order {
+pub enum ProbeOrder {
     /// Attempts everything.
     Probe { folders: Folders, is_sealed: bool },
     /// Writes a file that is too large.
@@ -43,7 +44,7 @@ pub struct Folders {
     pub abstract_name: String,
 }
 
-impl Order {
+impl ProbeOrder {
     pub fn of_this_process() -> Option<Self> {
         let order = std::env::var(VARIABLE).ok()?;
         Some(serde_json::from_str(&order).unwrap())
@@ -72,13 +73,13 @@ impl Order {
             }
             Self::Report { denied, error } => {
                 refusals::deny(&denied, error);
-                let seal = Seal { readable: Vec::new(), writable: Vec::new(), system_files: false, limits: LIMITS };
+                let seal = Sandbox { readable: Vec::new(), writable: Vec::new(), system_files: false, limits: LIMITS };
                 say(&seal.apply());
             }
             Self::Run { models, threads, runtimes, cache, is_sealed } => {
                 if is_sealed {
                     let readable = models.iter().chain([&runtimes]).cloned().collect();
-                    let seal = Seal { readable, writable: vec![cache.clone()], system_files: true, limits: LIMITS };
+                    let seal = Sandbox { readable, writable: vec![cache.clone()], system_files: true, limits: LIMITS };
                     let report = seal.apply();
                     assert!(report.is_tight(), "{report:?}");
                 }
@@ -129,8 +130,8 @@ pub fn report_and_attempts(output: &Output) -> (SealReport, Vec<ProbeResult>) {
     (serde_json::from_str(report).unwrap(), attempts.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-fn seal(folders: &Folders) -> Seal {
-    Seal {
+fn seal(folders: &Folders) -> Sandbox {
+    Sandbox {
         readable: vec![folders.readable.clone()],
         writable: vec![folders.writable.clone()],
         system_files: true,

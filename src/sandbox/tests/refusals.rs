@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ledge_sandbox::{Mechanism, SealReport, State};
+use ledge_sandbox::{Mechanism, MechanismState, SealReport};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
 use crate::Test;
-use crate::order::{LIMITS, Order, parse};
+use crate::order::{LIMITS, ProbeOrder, parse};
 
 pub const TESTS: &[Test] = &[
     ("refusals::on_this_system_a_seal_reports_each_mechanism_once", on_this_system_a_seal_reports_each_mechanism_once),
@@ -38,7 +38,7 @@ pub fn deny(calls: &[i64], error: i32) {
 }
 
 fn report(denied: &[i64], error: i32) -> SealReport {
-    let mut reports = Order::Report { denied: denied.to_vec(), error }.lines();
+    let mut reports = ProbeOrder::Report { denied: denied.to_vec(), error }.lines();
     assert_eq!(reports.len(), 1);
     reports.remove(0)
 }
@@ -46,7 +46,7 @@ fn report(denied: &[i64], error: i32) -> SealReport {
 /// The reason why a mechanism is absent.
 fn reason(report: &SealReport, mechanism: Mechanism) -> &str {
     match report.state(mechanism) {
-        Some(State::Absent(reason)) => reason,
+        Some(MechanismState::Absent(reason)) => reason,
         other => panic!("{mechanism:?}: {other:?}"),
     }
 }
@@ -96,7 +96,7 @@ fn capabilities_that_cannot_be_dropped_are_reported_unless_there_are_none() {
     assert_eq!(report.is_tight(), !has_any, "{report:?}");
 
     // The number of nobody: this user has no capability wherever the test runs.
-    let output = Order::Report { denied: calls.to_vec(), error: libc::EPERM }.output(has_any.then_some(65534));
+    let output = ProbeOrder::Report { denied: calls.to_vec(), error: libc::EPERM }.output(has_any.then_some(65534));
     let report: Vec<SealReport> = parse(&output);
     assert!(report[0].is_tight(), "{report:?}");
 }

@@ -3,10 +3,10 @@
 use std::os::unix::process::ExitStatusExt as _;
 
 use ledge_sandbox::Mechanism;
-use ledge_sandbox::probe::{Outcome, ProbeResult};
+use ledge_sandbox::probe::{AttemptOutcome, ProbeResult};
 
 use crate::Test;
-use crate::order::{LIMITS, Order, parse, report_and_attempts, with_folders};
+use crate::order::{LIMITS, ProbeOrder, parse, report_and_attempts, with_folders};
 
 pub const TESTS: &[Test] = &[
     ("seals::a_sealed_process_of_root_can_do_nothing", a_sealed_process_of_root_can_do_nothing),
@@ -29,11 +29,11 @@ fn is_root() -> bool {
 }
 
 fn assert_sealed(user: Option<u32>, exceptions: &[&str]) {
-    let output = with_folders(|folders| Order::Probe { folders, is_sealed: true }.output(user));
+    let output = with_folders(|folders| ProbeOrder::Probe { folders, is_sealed: true }.output(user));
     let (report, attempts) = report_and_attempts(&output);
     assert!(report.is_tight(), "{report:?}");
     assert!(attempts.len() >= ATTEMPTS_MIN, "{output:?}");
-    let is_wrong = |result: &&ProbeResult| !matches!(result.outcome, Outcome::Denied(_));
+    let is_wrong = |result: &&ProbeResult| !matches!(result.outcome, AttemptOutcome::Denied(_));
     let wrong: Vec<_> = attempts.iter().filter(is_wrong).map(|result| result.attempt.as_str()).collect();
     assert_eq!(wrong, exceptions, "{attempts:#?}");
     if exceptions.is_empty() {
@@ -60,20 +60,20 @@ fn a_sealed_process_of_root_can_do_nothing() {
 }
 
 fn without_the_seal_the_attempts_succeed() {
-    let output = with_folders(|folders| Order::Probe { folders, is_sealed: false }.output(None));
+    let output = with_folders(|folders| ProbeOrder::Probe { folders, is_sealed: false }.output(None));
     let attempts: Vec<ProbeResult> = parse(&output);
     // It became another program at the end.
     assert!(output.status.success() && attempts.len() >= ATTEMPTS_MIN - 1, "{output:?}");
-    let count = |wanted: fn(&Outcome) -> bool| attempts.iter().filter(|result| wanted(&result.outcome)).count();
+    let count = |wanted: fn(&AttemptOutcome) -> bool| attempts.iter().filter(|result| wanted(&result.outcome)).count();
     if is_root() {
-        assert_eq!(count(|outcome| matches!(outcome, Outcome::Denied(_))), 0, "{attempts:#?}");
+        assert_eq!(count(|outcome| matches!(outcome, AttemptOutcome::Denied(_))), 0, "{attempts:#?}");
     }
-    assert!(count(|outcome| *outcome == Outcome::Allowed) >= ATTEMPTS_MIN / 2, "{attempts:#?}");
+    assert!(count(|outcome| *outcome == AttemptOutcome::Allowed) >= ATTEMPTS_MIN / 2, "{attempts:#?}");
 }
 
 fn a_file_beyond_the_limit_ends_the_process() {
     let (status, bytes) = with_folders(|folders| {
-        let output = Order::WriteBeyondLimit { folders: folders.clone() }.output(None);
+        let output = ProbeOrder::WriteBeyondLimit { folders: folders.clone() }.output(None);
         (output.status, folders.writable.join("large").metadata().unwrap().len())
     });
     assert_eq!(status.signal(), Some(SIGXFSZ), "{status:?}");

@@ -9,12 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::feature::ENTITIES;
-use super::tag::{Content, Tag};
+use super::tag::{Tag, TagContent};
 
 /// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It was answered.
     Ok,
     /// It failed because of the request or the model, or the caller disconnected.
@@ -30,7 +30,7 @@ pub enum Outcome {
 /// The detail in which inference is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Detail {
+pub enum RecordDetail {
     /// A record for each minute, caller, model and outcome.
     #[default]
     Minutes,
@@ -40,25 +40,25 @@ pub enum Detail {
 
 /// The detail of the records of inference calls and feature calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct RecordPolicy {
     /// The detail for models that are not in `calls`.
-    pub detail: Detail,
+    pub detail: RecordDetail,
     /// Models of which each call is recorded.
     pub calls: BTreeSet<ModelName>,
     /// The most entities that a record of feature reads or pushes lists.
     pub feature_entities: u32,
 }
 
-impl Default for Policy {
+impl Default for RecordPolicy {
     fn default() -> Self {
-        Self { detail: Detail::default(), calls: BTreeSet::new(), feature_entities: ENTITIES }
+        Self { detail: RecordDetail::default(), calls: BTreeSet::new(), feature_entities: ENTITIES }
     }
 }
 
-impl Policy {
+impl RecordPolicy {
     /// True if each call of a model is recorded.
     pub fn is_each_call(&self, model: &ModelName) -> bool {
-        self.detail == Detail::Calls || self.calls.contains(model)
+        self.detail == RecordDetail::Calls || self.calls.contains(model)
     }
 }
 
@@ -89,7 +89,7 @@ pub struct CallKey {
     /// The digest of its files.
     pub digest: Option<DigestPrefix>,
     pub principal: Principal,
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
 }
 
 /// A tag, or the content for one.
@@ -97,7 +97,7 @@ pub struct CallKey {
 pub enum Taggable {
     Tag(Tag),
     /// The content, which the writer tags later.
-    Content(Content),
+    Content(TagContent),
 }
 
 /// One call that becomes a record of its own.

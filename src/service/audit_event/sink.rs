@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 
 use super::AuditEvent;
 use super::feature::{FeatureCounts, FeatureKey};
-use super::inference::{CallCounts, CallKey, CallRecord, Policy, Taggable};
+use super::inference::{CallCounts, CallKey, CallRecord, RecordPolicy, Taggable};
 use super::repeated::RepeatedEvents;
-use super::tag::{Content, Tag, TagKey};
+use super::tag::{Tag, TagContent, TagKey};
 
 /// The most events and calls in the queue. An entry has less than 400 bytes.
 const QUEUE_ENTRIES_MAX: usize = 32_768;
@@ -47,9 +47,9 @@ pub struct AuditQueue {
 
 #[derive(Debug)]
 struct SinkState {
-    policy: Policy,
+    policy: RecordPolicy,
     tag_key: ArcSwapOption<TagKey>,
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingEntries>,
     /// Under a lock of its own: a large read must not delay inference calls.
     features: Mutex<HashMap<FeatureKey, FeatureCounts>>,
     woken: Condvar,
@@ -64,10 +64,10 @@ struct SinkState {
 }
 
 #[derive(Debug, Default)]
-struct Pending {
-    entries: Vec<Entry>,
+struct PendingEntries {
+    entries: Vec<QueuedEntry>,
     counts: HashMap<CallKey, CallCounts>,
-    lost: Option<Lost>,
+    lost: Option<LostEntries>,
     flushes: Vec<oneshot::Sender<()>>,
     is_urgent: bool,
     is_closing: bool,
@@ -75,14 +75,14 @@ struct Pending {
 
 /// One recorded item, with its time in milliseconds since the Unix epoch.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct QueuedEntry {
     pub at_ms: u64,
-    pub what: Recorded,
+    pub what: RecordedItem,
 }
 
 /// An event with its caller, or an inference call.
 #[derive(Debug, Clone)]
-pub enum Recorded {
+pub enum RecordedItem {
     Event(Principal, AuditEvent),
     /// An inference call that becomes a record of its own.
     Call(Box<CallRecord>),
@@ -90,11 +90,11 @@ pub enum Recorded {
 
 /// See [`AuditSink::mark`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark(u64);
+pub struct AuditMark(u64);
 
 /// The calls and events that did not fit into the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostEntries {
     /// The time of the first loss, in milliseconds since the Unix epoch.
     pub since_ms: u64,
     /// Calls, of inference and of features.
@@ -104,10 +104,10 @@ pub struct Lost {
 
 /// The entries that were waiting.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct EntryBatch {
     /// In the order of recording.
-    pub entries: Vec<Entry>,
-    pub lost: Option<Lost>,
+    pub entries: Vec<QueuedEntry>,
+    pub lost: Option<LostEntries>,
     /// To be notified when all of the batch is durable. Dropping them says that it is not.
     pub flushes: Vec<oneshot::Sender<()>>,
     /// True if something in it has to be on the disk at once.
@@ -119,11 +119,11 @@ pub struct Batch {
 impl AuditSink {
     /// Makes a sink and the other end of its queue.
     pub fn channel() -> (Self, AuditQueue) {
-        Self::with_policy(Policy::default())
+        Self::with_policy(RecordPolicy::default())
     }
 
     /// The same, with a policy for inference calls.
-    pub fn with_policy(policy: Policy) -> (Self, AuditQueue) {
+    pub fn with_policy(policy: RecordPolicy) -> (Self, AuditQueue) {
         let shared = Arc::new(SinkState {
             policy,
             tag_key: ArcSwapOption::empty(),
@@ -148,7 +148,7 @@ impl AuditSink {
     /// Records an event of a caller. Never blocks; when the queue is full, the event is counted as lost.
     pub fn record(&self, principal: &Principal, event: AuditEvent) {
         let is_urgent = event.is_urgent();
-        self.push(Recorded::Event(principal.clone(), event), is_urgent, QUEUE_ENTRIES_MAX + RESERVED_ENTRIES_MAX);
+        self.push(RecordedItem::Event(principal.clone(), event), is_urgent, QUEUE_ENTRIES_MAX + RESERVED_ENTRIES_MAX);
     }
 
     /// Records an event of the daemon itself.
@@ -167,7 +167,7 @@ impl AuditSink {
             return;
         }
         if key.model.as_ref().is_some_and(|model| self.shared.policy.is_each_call(model)) {
-            self.push(Recorded::Call(Box::new(CallRecord { key, us, input, output })), false, QUEUE_ENTRIES_MAX);
+            self.push(RecordedItem::Call(Box::new(CallRecord { key, us, input, output })), false, QUEUE_ENTRIES_MAX);
             return;
         }
         let mut pending = self.shared.lock();
@@ -192,20 +192,20 @@ impl AuditSink {
         self.shared.recorded.fetch_add(calls, Ordering::Relaxed);
     }
 
-    fn push(&self, what: Recorded, is_urgent: bool, room: usize) {
+    fn push(&self, what: RecordedItem, is_urgent: bool, room: usize) {
         if self.shared.closed.load(Ordering::Relaxed) {
             return;
         }
         let at_ms = clock::unix_millis();
         let mut pending = self.shared.lock();
         if pending.entries.len() >= room {
-            let lost = pending.lost.get_or_insert(Lost { since_ms: at_ms, calls: 0, events: 0 });
+            let lost = pending.lost.get_or_insert(LostEntries { since_ms: at_ms, calls: 0, events: 0 });
             match &what {
-                Recorded::Event(..) => {
+                RecordedItem::Event(..) => {
                     lost.events += 1;
                     self.shared.losses.fetch_add(1, Ordering::Relaxed);
                 }
-                Recorded::Call(call) => {
+                RecordedItem::Call(call) => {
                     lost.calls += 1;
                     self.shared.release(call.waiting());
                 }
@@ -218,7 +218,7 @@ impl AuditSink {
         // The writer takes further entries by itself, so it is woken only for the first or an urgent one: that costs a
         // system call.
         let wakes = pending.entries.is_empty() || (is_urgent && !pending.is_urgent);
-        pending.entries.push(Entry { at_ms, what });
+        pending.entries.push(QueuedEntry { at_ms, what });
         pending.is_urgent |= is_urgent;
         drop(pending);
         self.shared.recorded.fetch_add(1, Ordering::Relaxed);
@@ -233,7 +233,7 @@ impl AuditSink {
     }
 
     /// The tag of a content, or the content itself for the writer to tag: whichever costs the caller less.
-    pub fn taggable(&self, content: Content) -> Option<Taggable> {
+    pub fn taggable(&self, content: TagContent) -> Option<Taggable> {
         let size = content.size();
         let waiting = self.shared.content.load(Ordering::Relaxed);
         if size > INLINE_TAG_BYTES_MAX && waiting.saturating_add(size as u64) <= WAITING_BYTES_MAX {
@@ -249,12 +249,12 @@ impl AuditSink {
     }
 
     /// The current moment, after which losses count for [`Self::durable_since`].
-    pub fn mark(&self) -> Mark {
-        Mark(self.shared.losses.load(Ordering::Acquire))
+    pub fn mark(&self) -> AuditMark {
+        AuditMark(self.shared.losses.load(Ordering::Acquire))
     }
 
     /// Waits until it is known if all events recorded since `mark` are on the disk, and returns true if they are.
-    pub async fn durable_since(&self, mark: Mark) -> bool {
+    pub async fn durable_since(&self, mark: AuditMark) -> bool {
         // The loss of a batch that failed before this call is counted by the time `durable` returns.
         self.durable().await && self.mark() == mark
     }
@@ -317,9 +317,9 @@ impl AuditQueue {
     }
 
     /// Takes the queue, without the counts of this minute.
-    pub fn take(&mut self) -> Batch {
+    pub fn take(&mut self) -> EntryBatch {
         let mut pending = self.shared.lock();
-        Batch {
+        EntryBatch {
             entries: std::mem::take(&mut pending.entries),
             lost: pending.lost.take(),
             flushes: std::mem::take(&mut pending.flushes),
@@ -358,10 +358,10 @@ impl AuditQueue {
     /// Takes the next event that is not a call, for tests.
     pub fn try_next(&mut self) -> Option<AuditEvent> {
         let mut pending = self.shared.lock();
-        let next = pending.entries.iter().position(|entry| matches!(entry.what, Recorded::Event(..)))?;
+        let next = pending.entries.iter().position(|entry| matches!(entry.what, RecordedItem::Event(..)))?;
         match pending.entries.remove(next).what {
-            Recorded::Event(_, event) => Some(event),
-            Recorded::Call(_) => None,
+            RecordedItem::Event(_, event) => Some(event),
+            RecordedItem::Call(_) => None,
         }
     }
 }
@@ -388,7 +388,7 @@ impl SinkState {
         self.features.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+    fn lock(&self) -> MutexGuard<'_, PendingEntries> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -402,18 +402,19 @@ fn counts_of<K: Eq + Hash, C: Default>(counts: &mut HashMap<K, C>, key: K, other
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit_event::inference::{Detail, Outcome};
+    use crate::audit_event::inference::{CallOutcome, RecordDetail};
     use bytes::Bytes;
     use std::time::Duration;
 
     fn key(model: &str, uid: u32) -> CallKey {
         let model = Some(model.parse().unwrap());
-        CallKey { model, version: None, digest: None, principal: Principal::User(uid), outcome: Outcome::Ok }
+        CallKey { model, version: None, digest: None, principal: Principal::User(uid), outcome: CallOutcome::Ok }
     }
 
     #[test]
     fn a_full_queue_loses_calls_before_events_counted_and_never_blocks() {
-        let (sink, mut queue) = AuditSink::with_policy(Policy { detail: Detail::Calls, ..Policy::default() });
+        let (sink, mut queue) =
+            AuditSink::with_policy(RecordPolicy { detail: RecordDetail::Calls, ..RecordPolicy::default() });
         for _ in 0..QUEUE_ENTRIES_MAX + 3 {
             sink.record_call(key("m", 1), 7, None, None);
         }
@@ -455,7 +456,7 @@ mod tests {
     #[test]
     fn calls_are_counted_by_caller_model_and_outcome() {
         let (sink, mut queue) =
-            AuditSink::with_policy(Policy { calls: ["each".parse().unwrap()].into(), ..Policy::default() });
+            AuditSink::with_policy(RecordPolicy { calls: ["each".parse().unwrap()].into(), ..RecordPolicy::default() });
         for us in [5, 7] {
             sink.record_call(key("m", 1), us, None, None);
             sink.record_call(key("each", 1), us, None, None);
@@ -485,7 +486,7 @@ mod tests {
     fn content_waits_for_its_tag_only_while_there_is_memory_for_it() {
         let (sink, queue) = AuditSink::channel();
         queue.set_tag_key(Some(Arc::new(TagKey::new(1, [7; 32]))));
-        let photograph = |size: usize| Content::Photograph(Bytes::from(vec![0; size]));
+        let photograph = |size: usize| TagContent::Photograph(Bytes::from(vec![0; size]));
         let waits = |size| matches!(sink.taggable(photograph(size)), Some(Taggable::Content(_)));
         assert!(!waits(INLINE_TAG_BYTES_MAX));
         let half = usize::try_from(WAITING_BYTES_MAX / 2).unwrap();
@@ -496,11 +497,12 @@ mod tests {
 
     #[test]
     fn what_is_lost_holds_no_memory() {
-        let (sink, _queue) = AuditSink::with_policy(Policy { detail: Detail::Calls, ..Policy::default() });
+        let (sink, _queue) =
+            AuditSink::with_policy(RecordPolicy { detail: RecordDetail::Calls, ..RecordPolicy::default() });
         for _ in 0..QUEUE_ENTRIES_MAX {
             sink.record_call(key("m", 1), 7, None, None);
         }
-        let content = sink.taggable(Content::Photograph(Bytes::from_static(&[0; INLINE_TAG_BYTES_MAX + 1])));
+        let content = sink.taggable(TagContent::Photograph(Bytes::from_static(&[0; INLINE_TAG_BYTES_MAX + 1])));
         assert_eq!(sink.shared.content.load(Ordering::Relaxed), INLINE_TAG_BYTES_MAX as u64 + 1);
         sink.record_call(key("m", 1), 7, content, None);
         assert_eq!((sink.lost(), sink.shared.content.load(Ordering::Relaxed)), (1, 0));

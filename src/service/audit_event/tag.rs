@@ -121,11 +121,13 @@ impl TagKey {
     }
 
     /// The tag of a model's inputs or outputs.
-    pub fn of(&self, content: &Content) -> Tag {
+    pub fn of(&self, content: &TagContent) -> Tag {
         match content {
-            Content::Photograph(photograph) => self.of_photograph(photograph),
-            Content::Rows(rows) => self.of_rows(rows),
-            Content::Tensors(tensors) => self.of_tensors(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))),
+            TagContent::Photograph(photograph) => self.of_photograph(photograph),
+            TagContent::Rows(rows) => self.of_rows(rows),
+            TagContent::Tensors(tensors) => {
+                self.of_tensors(tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)))
+            }
         }
     }
 
@@ -179,7 +181,7 @@ impl TagKey {
 
 /// The content of a tag, held until the tag is made. The bytes are shared, not copied.
 #[derive(Debug, Clone)]
-pub enum Content {
+pub enum TagContent {
     /// A photograph, in the bytes that were sent.
     Photograph(Bytes),
     /// Rows in JSON, in the bytes that were sent.
@@ -187,7 +189,7 @@ pub enum Content {
     Tensors(Vec<(String, Tensor)>),
 }
 
-impl Content {
+impl TagContent {
     /// The number of bytes that it keeps in memory.
     pub fn size(&self) -> usize {
         match self {

@@ -22,7 +22,7 @@ use ledge_part::body;
 use ledge_part::handler_context::{BodyLimits, HandlerContext};
 use ledge_part::reply::json;
 use ledge_part::route::needs::{ADMINISTER, OPERATE, VIEW};
-use ledge_part::route::{PathParts, Route, Scope};
+use ledge_part::route::{PathParts, Route, RouteScope};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
@@ -30,7 +30,7 @@ use serde::Serialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::folder::Made;
-use super::part::{CatalogueState, Seen};
+use super::part::{CatalogueState, CatalogueView};
 use super::upload::{UploadError, receive};
 use super::{CatalogueError, CatalogueModel, Description, folder};
 
@@ -45,11 +45,16 @@ const UPLOAD_RATE_AFTER: Duration = Duration::from_mins(1);
 
 /// The routes of the catalogue.
 pub const ROUTES: &[Route<ServedCatalogue>] = &[
-    Route::get("/catalogue", VIEW, || get(catalogue)).scope(Scope::Box),
-    Route::post("/catalogue/refresh", OPERATE, || post(refresh)).scope(Scope::Box).recorded_as("catalogue_refresh"),
-    Route::post("/catalogue/models/{name}/add", OPERATE, || post(add)).scope(Scope::Box).audited().caller(),
-    Route::post("/catalogue/models/{name}/remove", ADMINISTER, || post(remove)).scope(Scope::Box).audited(),
-    Route::post("/catalogue/models/{name}/upload", ADMINISTER, || post(upload)).scope(Scope::Box).audited().caller(),
+    Route::get("/catalogue", VIEW, || get(catalogue)).scope(RouteScope::Box),
+    Route::post("/catalogue/refresh", OPERATE, || post(refresh))
+        .scope(RouteScope::Box)
+        .recorded_as("catalogue_refresh"),
+    Route::post("/catalogue/models/{name}/add", OPERATE, || post(add)).scope(RouteScope::Box).audited().caller(),
+    Route::post("/catalogue/models/{name}/remove", ADMINISTER, || post(remove)).scope(RouteScope::Box).audited(),
+    Route::post("/catalogue/models/{name}/upload", ADMINISTER, || post(upload))
+        .scope(RouteScope::Box)
+        .audited()
+        .caller(),
 ];
 
 /// The state of the routes.
@@ -255,12 +260,12 @@ fn name(path: &std::collections::HashMap<String, String>) -> Result<ModelName, A
 }
 
 async fn document(state: Arc<CatalogueState>) -> Response {
-    let Seen { list, addition, last } = state.seen().clone();
+    let CatalogueView { list, addition, last } = state.seen().clone();
     let (read_at_ms, models) = list.map_or((None, Arc::from([])), |(at_ms, models)| (Some(at_ms), models));
     blocking(move || {
         let row = |model: &'_ CatalogueModel| {
             let state = model.presence(state.folder());
-            (state.name(), state != super::Presence::Absent)
+            (state.name(), state != super::CataloguePresence::Absent)
         };
         let rows: Vec<_> = models.iter().map(|model| (model, row(model))).collect();
         json(&CatalogueDocument {

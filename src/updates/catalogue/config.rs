@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
-use ledge_base::toml_check::{Problem, empty_if_none, none_if_empty};
+use ledge_base::toml_check::{ValueProblem, empty_if_none, none_if_empty};
 use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
 use ledge_part::check::Check;
 use ledge_part::section::{DoctorContext, Section};
@@ -53,7 +53,7 @@ impl Section for CatalogueConfig {
         self.tls.resolve(root);
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<ValueProblem> {
         self.tls.problem("tls").into_iter().collect()
     }
 

@@ -27,7 +27,7 @@ const READ_BLOCK_BYTES: usize = 256 << 10;
 
 /// The state of a model of the catalogue in the model repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Presence {
+pub enum CataloguePresence {
     Absent,
     /// It is there as the catalogue has it, unless somebody changed the files.
     Added,
@@ -37,7 +37,7 @@ pub enum Presence {
     Own,
 }
 
-impl Presence {
+impl CataloguePresence {
     /// Returns it as the command line shows it.
     pub fn name(self) -> &'static str {
         match self {
@@ -49,28 +49,28 @@ impl Presence {
     }
 }
 
-pub(super) fn presence(model: &CatalogueModel, repository: &Path) -> Presence {
+pub(super) fn presence(model: &CatalogueModel, repository: &Path) -> CataloguePresence {
     let folder = repository.join(model.name.as_str());
     if folder.symlink_metadata().is_err() {
-        return Presence::Absent;
+        return CataloguePresence::Absent;
     }
     match read_list(&folder) {
-        Some(list) if list == list_of(model) => Presence::Added,
-        Some(_) => Presence::Outdated,
-        None => Presence::Own,
+        Some(list) if list == list_of(model) => CataloguePresence::Added,
+        Some(_) => CataloguePresence::Outdated,
+        None => CataloguePresence::Own,
     }
 }
 
 /// The origin of a folder that is being made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum FolderOrigin {
     /// A command or the daemon adds it: the next attempt removes what an interrupted one left.
     Catalogue,
     /// Only the daemon takes uploads: its next start removes what an interrupted one left.
     Upload,
 }
 
-impl Origin {
+impl FolderOrigin {
     fn state(self) -> &'static str {
         match self {
             Self::Catalogue => "new",
@@ -84,7 +84,7 @@ const REMOVED: &str = "removed";
 
 /// Removes what uploads and removals left that were interrupted by the end of the process.
 pub(super) fn remove_interrupted(repository: &Path) {
-    let ends = [Origin::Upload.state(), REMOVED].map(|state| format!(".{state}"));
+    let ends = [FolderOrigin::Upload.state(), REMOVED].map(|state| format!(".{state}"));
     let is_left = |name: &str| name.starts_with('.') && ends.iter().any(|end| name.ends_with(end));
     for entry in fs::read_dir(repository).into_iter().flatten().flatten() {
         if !entry.file_name().to_str().is_some_and(is_left) {
@@ -113,7 +113,7 @@ pub(super) struct Made {
 pub(super) fn make<E: From<CatalogueError>>(
     repository: &Path,
     name: &ModelName,
-    origin: Origin,
+    origin: FolderOrigin,
     fill: impl FnOnce(&Path) -> Result<FileDigests, E>,
     may_appear: impl FnOnce() -> Result<(), E>,
 ) -> Result<Made, E> {
@@ -133,7 +133,7 @@ pub(super) fn make<E: From<CatalogueError>>(
             durable::rename(&new, &folder).map_err(CatalogueError::at("rename", &new))?;
             Ok(digest)
         });
-    // Files that stay after an error are removed later: see [`Origin`].
+    // Files that stay after an error are removed later: see [`FolderOrigin`].
     let digest = filled.inspect_err(|_| drop(remove_if_there(&new)))?;
     Ok(Made { folder, digest })
 }

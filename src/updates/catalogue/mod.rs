@@ -25,16 +25,16 @@ use ledge_egress::Egress;
 use ledge_service::audit_event::AuditSink;
 use serde::{Deserialize, Serialize};
 
+use crate::artifact::FileName;
 use crate::config::RepositoryAddress;
 use crate::download::{DownloadLimits, FetchFailure, fetch};
 use crate::source::{self, Source};
 use crate::store::{BlobStore, StoreError};
-use crate::subject::FileName;
 use crate::trust::{Target, Trust, TrustError};
 pub use api::ROUTES;
 use config::CatalogueConfig;
-use folder::Origin;
-pub use folder::{Presence, remove};
+use folder::FolderOrigin;
+pub use folder::{CataloguePresence, remove};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use upload::fuzz_upload;
 
@@ -151,7 +151,7 @@ pub enum CatalogueError {
 
 /// A path of the catalogue that is not `MODEL/FILE` or below.
 #[derive(Debug, thiserror::Error)]
-pub enum InvalidPath {
+pub enum InvalidCataloguePath {
     #[error("is not in the folder of a model")]
     NoFolder,
     #[error("has more than {LEVELS_MAX} levels below the folder of the model")]
@@ -214,7 +214,7 @@ impl Catalogue {
         may_appear: impl FnOnce() -> Result<(), CatalogueError>,
     ) -> Result<AddedModel, CatalogueError> {
         let fill = |folder: &Path| folder::copy_files(&self.store, model, folder, self.limits.min_free_bytes);
-        let made = folder::make(repository, &model.name, Origin::Catalogue, fill, may_appear)?;
+        let made = folder::make(repository, &model.name, FolderOrigin::Catalogue, fill, may_appear)?;
         for target in model.files.values() {
             let blob = self.store.blob(&target.sha256).map_err(CatalogueError::Store)?;
             // A file of this content may be in the folder twice. What stays is removed with the next list.
@@ -231,7 +231,7 @@ impl CatalogueModel {
     }
 
     /// Returns whether it is in `repository`, and as the catalogue has it.
-    pub fn presence(&self, repository: &Path) -> Presence {
+    pub fn presence(&self, repository: &Path) -> CataloguePresence {
         folder::presence(self, repository)
     }
 }
@@ -291,16 +291,16 @@ fn models_of(targets: Vec<Target>) -> Vec<CatalogueModel> {
 }
 
 /// Returns the path of a target below the folder of its model, once it leads nowhere else.
-fn path_in_folder(path: &str) -> Result<&str, InvalidPath> {
-    let (_, inside) = path.split_once('/').ok_or(InvalidPath::NoFolder)?;
+fn path_in_folder(path: &str) -> Result<&str, InvalidCataloguePath> {
+    let (_, inside) = path.split_once('/').ok_or(InvalidCataloguePath::NoFolder)?;
     path_below(inside)?;
     Ok(inside)
 }
 
 /// Checks a path below the folder of a model: it leads nowhere else.
-fn path_below(inside: &str) -> Result<(), InvalidPath> {
+fn path_below(inside: &str) -> Result<(), InvalidCataloguePath> {
     if inside.split('/').count() > LEVELS_MAX {
-        return Err(InvalidPath::Levels);
+        return Err(InvalidCataloguePath::Levels);
     }
     for part in inside.split('/') {
         part.parse::<FileName>()?;

@@ -12,7 +12,7 @@ use ledge_identity::authentication::{Authenticator, Caller};
 use ledge_models::repository::Repository;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::{Environment, Part};
+use ledge_part::{Environment, Subsystem};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
@@ -40,12 +40,12 @@ pub(super) struct CatalogueState {
     authenticator: Authenticator,
     /// The one turn for a change, or for reading the list.
     turns: Arc<Semaphore>,
-    seen: Mutex<Seen>,
+    seen: Mutex<CatalogueView>,
 }
 
 /// The state that callers see without waiting.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Seen {
+pub(super) struct CatalogueView {
     /// The list that was read last, with the time in milliseconds since the Unix epoch.
     pub list: Option<(u64, Arc<[CatalogueModel]>)>,
     pub addition: Option<Addition>,
@@ -93,7 +93,7 @@ impl CataloguePart {
     }
 }
 
-impl Part for CataloguePart {
+impl Subsystem for CataloguePart {
     fn name(&self) -> &'static str {
         "catalogue"
     }
@@ -111,7 +111,7 @@ impl Part for CataloguePart {
 }
 
 impl CatalogueState {
-    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub fn seen(&self) -> MutexGuard<'_, CatalogueView> {
         // Nothing panics under this lock.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ impl CatalogueState {
         if self.authenticator.is_current(caller) { Ok(()) } else { Err(CatalogueError::NotAdmitted) }
     }
 
-    /// Begins to add a model. The result is in [`Seen`].
+    /// Begins to add a model. The result is in [`CatalogueView`].
     pub fn begin_addition(self: Arc<Self>, name: ModelName, caller: Caller) -> Result<(), CatalogueError> {
         self.check_name(&name)?;
         if self.config.address.is_none() {

@@ -138,15 +138,15 @@ async fn the_list_tells_what_is_there_already() {
         let models = fixture.open().models().await.unwrap();
         models[0].presence(&fixture.repository())
     };
-    assert_eq!(presence(&fixture).await, Presence::Absent);
+    assert_eq!(presence(&fixture).await, CataloguePresence::Absent);
     let folder = fixture.add().await.unwrap();
-    assert_eq!(presence(&fixture).await, Presence::Added);
+    assert_eq!(presence(&fixture).await, CataloguePresence::Added);
     fixture.signer.list("targets", "m/1/model.onnx", b"better");
     fixture.signer.bump();
     fixture.signer.publish();
-    assert_eq!(presence(&fixture).await, Presence::Outdated);
+    assert_eq!(presence(&fixture).await, CataloguePresence::Outdated);
     fs::remove_file(folder.join(".catalogue.sha256")).unwrap();
-    assert_eq!(presence(&fixture).await, Presence::Own);
+    assert_eq!(presence(&fixture).await, CataloguePresence::Own);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use ledge_base::durable;
 use ledge_base::names::ModelName;
 use tar::{Archive, EntryType};
 
-use super::folder::{self, FileDigests, Made, Origin};
-use super::{CatalogueError, FILES_MAX, InvalidPath, path_below};
+use super::folder::{self, FileDigests, FolderOrigin, Made};
+use super::{CatalogueError, FILES_MAX, InvalidCataloguePath, path_below};
 
 /// The most entries of an archive, folders among them.
 const ENTRIES_MAX: usize = 2 * FILES_MAX;
@@ -31,7 +31,7 @@ pub enum UploadError {
     #[error("the body is not a whole tar archive of a model's folder: {0}")]
     Archive(io::Error),
     #[error("the archive has {path:?}, which {problem}")]
-    Path { path: String, problem: InvalidPath },
+    Path { path: String, problem: InvalidCataloguePath },
     #[error("the archive has {path:?}, which is neither a file nor a folder")]
     Kind { path: String },
     #[error("the archive has no files")]
@@ -86,7 +86,7 @@ pub(super) fn receive(
         })?;
         if digests.is_empty() { Err(UploadError::Empty) } else { Ok(digests) }
     };
-    folder::make(repository, name, Origin::Upload, fill, may_appear)
+    folder::make(repository, name, FolderOrigin::Upload, fill, may_appear)
 }
 
 /// Calls `take` with each file of an archive whose files have no more than `bytes_max` bytes.
@@ -96,7 +96,7 @@ fn each_file(
     mut take: impl FnMut(ArchivedFile<'_>) -> Result<(), UploadError>,
 ) -> Result<(), UploadError> {
     let allowance = Cell::new(HEADERS_BYTES_MAX);
-    let mut archive = Archive::new(Allowed { from: archive, allowance: &allowance });
+    let mut archive = Archive::new(AllowedBytes { from: archive, allowance: &allowance });
     let (mut entries_left, mut files, mut left) = (ENTRIES_MAX, 0, bytes_max);
     for entry in archive.entries().map_err(UploadError::Archive)? {
         let mut entry = entry.map_err(UploadError::Archive)?;
@@ -120,7 +120,7 @@ fn each_file(
             return Err(UploadError::Files);
         }
         allowance.set(bytes.saturating_add(RECORD_BYTES));
-        let mut content = Whole { entry: &mut entry, left: bytes };
+        let mut content = WholeEntry { entry: &mut entry, left: bytes };
         take(ArchivedFile { path, bytes, content: &mut content })?;
         allowance.set(HEADERS_BYTES_MAX);
     }
@@ -128,12 +128,12 @@ fn each_file(
 }
 
 /// An archive of which only so much is read as its reader allows.
-struct Allowed<'a, R> {
+struct AllowedBytes<'a, R> {
     from: R,
     allowance: &'a Cell<u64>,
 }
 
-impl<R: Read> Read for Allowed<'_, R> {
+impl<R: Read> Read for AllowedBytes<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let allowed = usize::try_from(self.allowance.get()).unwrap_or(usize::MAX).min(into.len());
         if allowed == 0 && !into.is_empty() {
@@ -147,12 +147,12 @@ impl<R: Read> Read for Allowed<'_, R> {
 }
 
 /// The content of an entry, whose early end is an error.
-struct Whole<R> {
+struct WholeEntry<R> {
     entry: R,
     left: u64,
 }
 
-impl<R: Read> Read for Whole<R> {
+impl<R: Read> Read for WholeEntry<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.entry.read(into)?;
         if count == 0 && self.left > 0 && !into.is_empty() {
@@ -228,7 +228,7 @@ mod tests {
         header.set_size(8 << 30);
         header.set_cksum();
         let mut read = 0;
-        let endless = io::Cursor::new(header.as_bytes().to_vec()).chain(Counted { read: &mut read });
+        let endless = io::Cursor::new(header.as_bytes().to_vec()).chain(CountedBytes { read: &mut read });
         let models = tempfile::tempdir().unwrap();
         let limits = UploadLimits { bytes: 16 << 30, ..LIMITS };
         let refused = receive(endless, &"m".parse().unwrap(), models.path(), limits, || Ok(()));
@@ -237,11 +237,11 @@ mod tests {
     }
 
     /// Bytes without end, counted.
-    struct Counted<'a> {
+    struct CountedBytes<'a> {
         read: &'a mut u64,
     }
 
-    impl Read for Counted<'_> {
+    impl Read for CountedBytes<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
             into.fill(b'a');
             *self.read += into.len() as u64;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::source::SourceError;
-use crate::state::Cause;
+use crate::state::RollbackCause;
 use crate::store::StoreError;
 
 /// Reasons why a file was not fetched. Its stored bytes stay, except after [`Self::Content`]. No reason is final: a
@@ -55,18 +55,18 @@ impl DownloadError {
     }
 
     /// Returns the cause of a rollback, if this ends a release.
-    pub fn cause(&self) -> Cause {
+    pub fn cause(&self) -> RollbackCause {
         match self {
-            Self::Room { .. } => Cause::Disk,
+            Self::Room { .. } => RollbackCause::Disk,
             Self::Store(error) => error.cause(),
-            Self::Cancelled => Cause::Operator,
+            Self::Cancelled => RollbackCause::Operator,
             Self::Source(_)
             | Self::Stalled { .. }
             | Self::Slow { .. }
             | Self::Short { .. }
             | Self::Range { .. }
             | Self::Length { .. }
-            | Self::Content { .. } => Cause::Download,
+            | Self::Content { .. } => RollbackCause::Download,
         }
     }
 

@@ -10,12 +10,12 @@ const RATE_WINDOW: Duration = Duration::from_mins(1);
 
 /// A limit on bytes a second, as a token bucket, kept as the time until which its tokens are used.
 #[derive(Debug)]
-pub(super) struct TokenBucket {
+pub(super) struct DownloadBucket {
     per_s: u64,
     paid_until: Duration,
 }
 
-impl TokenBucket {
+impl DownloadBucket {
     /// Makes a limit of this many bytes a second; 0 is no limit.
     pub(super) fn new(per_s: u64) -> Self {
         Self { per_s, paid_until: Duration::ZERO }
@@ -78,7 +78,7 @@ mod tests {
             per_s in 1..1_000_000_u64,
             steps in prop::collection::vec((0..100_000_u64, 0..5_000_u64), 1..50),
         ) {
-            let (mut bucket, mut now, mut taken) = (TokenBucket::new(per_s), Duration::ZERO, 0_u64);
+            let (mut bucket, mut now, mut taken) = (DownloadBucket::new(per_s), Duration::ZERO, 0_u64);
             for (bytes, idle_ms) in steps {
                 now += Duration::from_millis(idle_ms);
                 now += bucket.take(bytes, now);
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_steady_transfer_gets_all_of_its_bandwidth() {
-        let (mut bucket, mut now) = (TokenBucket::new(1_000), Duration::ZERO);
+        let (mut bucket, mut now) = (DownloadBucket::new(1_000), Duration::ZERO);
         for _ in 0..100 {
             now += bucket.take(500, now);
         }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_nobody_waits() {
-        assert_eq!(TokenBucket::new(0).take(u64::MAX, Duration::ZERO), Duration::ZERO);
+        assert_eq!(DownloadBucket::new(0).take(u64::MAX, Duration::ZERO), Duration::ZERO);
     }
 
     #[test]

@@ -10,17 +10,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::RepositoryAddress;
 use crate::source;
-use crate::state::Cause;
+use crate::state::RollbackCause;
 
 const KEEP_FETCHING: ControlFlow<()> = ControlFlow::Continue(());
 
 /// The behaviour of a server on a request for the bytes from the second argument on; the first counts requests.
-type Script = dyn Fn(usize, u64, &mut Wire) + Send + Sync;
+type Script = dyn Fn(usize, u64, &mut AnswerWriter) + Send + Sync;
 
 /// An answer that is being written. Errors do not matter: the box may have hung up.
-struct Wire(TcpStream);
+struct AnswerWriter(TcpStream);
 
-impl Wire {
+impl AnswerWriter {
     fn head(&mut self, status: &str, headers: &str) {
         let _ = write!(self.0, "HTTP/1.1 {status}\r\n{headers}\r\n");
     }
@@ -69,7 +69,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(signed: &[u8], script: impl Fn(usize, u64, &mut Wire) + Send + Sync + 'static) -> Self {
+    fn new(signed: &[u8], script: impl Fn(usize, u64, &mut AnswerWriter) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: RepositoryAddress = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -144,7 +144,7 @@ impl Scene {
 }
 
 fn serve(stream: TcpStream, log: &Mutex<Vec<u64>>, script: &Script) {
-    let (mut wire, mut head) = (Wire(stream), Vec::new());
+    let (mut wire, mut head) = (AnswerWriter(stream), Vec::new());
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
         if wire.0.read(&mut byte).unwrap_or(0) == 0 {
@@ -206,7 +206,7 @@ async fn a_transfer_that_broke_off_goes_on_with_the_next_byte() {
     });
     for expected in [700_001, 700_002] {
         let error = scene.fetch().await.unwrap_err();
-        assert!(error.cause() == Cause::Download, "{error}");
+        assert!(error.cause() == RollbackCause::Download, "{error}");
         assert_eq!(scene.part_length(), expected);
     }
     scene.fetch().await.unwrap();
@@ -278,7 +278,7 @@ async fn what_is_not_what_was_signed_is_fetched_once_and_never_taken() {
     let scene = Scene::new(&file, move |_, from, wire| wire.good(&served, from));
     let error = scene.fetch().await.unwrap_err();
     assert!(matches!(error, DownloadError::Content { .. }), "{error}");
-    assert_eq!(error.cause(), Cause::Download);
+    assert_eq!(error.cause(), RollbackCause::Download);
     assert!(!scene.store.has(&scene.target.sha256) && scene.part_length() == 0);
     // A server with a wrong file from the first byte on is not asked for all of it again at once.
     assert_eq!((scene.asked(), scene.wasted()), (vec![0], 1_300_000));
@@ -431,7 +431,7 @@ async fn without_room_nobody_is_asked() {
     scene.limits.min_free_bytes = u64::MAX - 1_000;
     let error = scene.fetch().await.unwrap_err();
     assert!(matches!(error, DownloadError::Room { needed: u64::MAX, .. }), "{error}");
-    assert_eq!((error.cause(), scene.asked().len()), (Cause::Disk, 0));
+    assert_eq!((error.cause(), scene.asked().len()), (RollbackCause::Disk, 0));
 }
 
 #[tokio::test]

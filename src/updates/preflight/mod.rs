@@ -3,7 +3,7 @@
 //! A model, and the models that other libraries would run, are loaded and run in a sealed process of their own, as the
 //! daemon's models are with `runtimes.isolation = own`. Its memory and its time are watched. Settings are read by this same
 //! program (`ledge update trial`), which limits itself, reads one order from its standard input, and reports its result on its
-//! standard output. Any failure, a crash included, is one [`Reason`] here and harms nothing. Both processes end with the
+//! standard output. Any failure, a crash included, is one [`RollbackReason`] here and harms nothing. Both processes end with the
 //! daemon.
 
 pub mod child;
@@ -23,11 +23,11 @@ use ledge_models::repository::Predecessor;
 use serde::{Deserialize, Serialize};
 
 use super::package::{DeclaredPort, Package};
-use super::plan::Gate;
-use super::state::{Cause, Reason};
+use super::plan::RolloutGate;
+use super::state::{RollbackCause, RollbackReason};
 pub use requirements::HostCapabilities;
 pub use trial::LiveModel;
-use trial::Trial;
+use trial::PreflightTrial;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use watch::fuzz_preflight_report;
 
@@ -101,17 +101,17 @@ pub struct PreflightReport {
 pub enum PreflightError {
     /// The release is at fault, and would fail again.
     #[error("{0}")]
-    Failed(Reason),
+    Failed(RollbackReason),
     /// The release could not be tried, for a reason that may pass.
     #[error("{0}")]
-    Interrupted(Reason),
+    Interrupted(RollbackReason),
     /// This box cannot try any release now.
     #[error("{0}")]
-    Postponed(Reason),
+    Postponed(RollbackReason),
 }
 
-impl From<Reason> for PreflightError {
-    fn from(reason: Reason) -> Self {
+impl From<RollbackReason> for PreflightError {
+    fn from(reason: RollbackReason) -> Self {
         Self::Failed(reason)
     }
 }
@@ -137,20 +137,23 @@ impl TrialLimits {
     }
 
     /// The process has more than this resident memory.
-    fn exceeded(self, bytes: u64, step: &str) -> Reason {
+    fn exceeded(self, bytes: u64, step: &str) -> RollbackReason {
         let (taken, limit) = (bytes >> 20, self.memory_bytes >> 20);
-        Reason::new(Cause::Memory, format!("took {taken} MiB of memory while {step}; at most {limit} MiB are allowed"))
+        RollbackReason::new(
+            RollbackCause::Memory,
+            format!("took {taken} MiB of memory while {step}; at most {limit} MiB are allowed"),
+        )
     }
 
-    fn timed_out(self, step: &str) -> Reason {
-        Reason::new(Cause::Deadline, format!("was not done after {} s, while {step}", self.seconds))
+    fn timed_out(self, step: &str) -> RollbackReason {
+        RollbackReason::new(RollbackCause::Deadline, format!("was not done after {} s, while {step}", self.seconds))
     }
 }
 
 /// The kernel ended the process, which had less memory than it may take, or the watch would have ended it.
 fn out_of_memory(step: &str) -> PreflightError {
     let detail = format!("was killed by the system while {step}, probably because memory ran out");
-    PreflightError::Interrupted(Reason::new(Cause::Memory, detail))
+    PreflightError::Interrupted(RollbackReason::new(RollbackCause::Memory, detail))
 }
 
 /// The order to the process that reads settings.
@@ -188,7 +191,7 @@ impl ConfigurationPreflight {
 #[serde(rename_all = "snake_case")]
 enum PreflightMessage {
     Passed,
-    Failed(Reason),
+    Failed(RollbackReason),
 }
 
 /// Tries the model of the release in `folder`. `Err` is the reason why it must not run here.
@@ -196,18 +199,18 @@ pub async fn run(
     settings: &PreflightSettings,
     folder: &Path,
     package: &Package,
-    gate: &Gate,
+    gate: &RolloutGate,
 ) -> Result<PreflightReport, PreflightError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let trial = Trial::new(settings, settings.runtimes.clone(), TrialLimits::of(package, &facts));
+    let trial = PreflightTrial::new(settings, settings.runtimes.clone(), TrialLimits::of(package, &facts));
     let report = trial.run(folder, folder, gate.golden_min).await?;
     same_signature(&report, package)?;
     Ok(report)
 }
 
 /// Checks that this box meets the requirements of a release.
-pub fn check_requirements(package: &Package, settings: &PreflightSettings) -> Result<(), Reason> {
+pub fn check_requirements(package: &Package, settings: &PreflightSettings) -> Result<(), RollbackReason> {
     requirements::check(&package.requires, &settings.facts())
 }
 
@@ -227,12 +230,12 @@ pub async fn run_runtime(
 ) -> Result<(), PreflightError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let unknown = || Reason::new(Cause::Load, format!("Ledge does not know a runtime {name}"));
+    let unknown = || RollbackReason::new(RollbackCause::Load, format!("Ledge does not know a runtime {name}"));
     let runtime = runtime_named(name).ok_or_else(unknown)?;
     // The other runtime is missing here, so no model falls back to it. No caller waits, and nothing is compared.
     let settings =
         PreflightSettings { measure: false, timeout: Duration::from_hours(1), predecessor: None, ..settings.clone() };
-    let trial = Trial::new(&settings, Runtimes::new(folder.to_owned()), TrialLimits::of(package, &facts));
+    let trial = PreflightTrial::new(&settings, Runtimes::new(folder.to_owned()), TrialLimits::of(package, &facts));
     trial.run_runtime(runtime, models).await
 }
 
@@ -250,11 +253,11 @@ pub async fn run_configuration(
 }
 
 /// Checks that the model has the signed inputs and outputs.
-fn same_signature(report: &PreflightReport, package: &Package) -> Result<(), Reason> {
+fn same_signature(report: &PreflightReport, package: &Package) -> Result<(), RollbackReason> {
     for (kind, declared, found) in
         [("input", &package.inputs, &report.inputs), ("output", &package.outputs, &report.outputs)]
     {
-        same_ports(kind, declared, found).map_err(|detail| Reason::new(Cause::Load, detail))?;
+        same_ports(kind, declared, found).map_err(|detail| RollbackReason::new(RollbackCause::Load, detail))?;
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! Compares this box with the requirements of a release. Pure, except for reading the machine.
 
-use ledge_base::telemetry::system::{CgroupLimits, Memory};
+use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
 
 use crate::package::Requirements;
-use crate::state::{Cause, Reason};
+use crate::state::{RollbackCause, RollbackReason};
 
 /// The properties of a box that a release may require.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,14 +33,14 @@ impl HostCapabilities {
 }
 
 fn memory_bytes() -> u64 {
-    let machine = Memory::read().map(|memory| memory.total_bytes);
+    let machine = MachineMemory::read().map(|memory| memory.total_bytes);
     let group = CgroupLimits::read(std::path::Path::new("/")).memory_bytes;
     machine.into_iter().chain(group).min().unwrap_or(u64::MAX)
 }
 
 /// Checks that a box with these properties meets the requirements of the release.
-pub fn check(requires: &Requirements, facts: &HostCapabilities) -> Result<(), Reason> {
-    let lacking = |detail: String| Err(Reason::new(Cause::Requirements, detail));
+pub fn check(requires: &Requirements, facts: &HostCapabilities) -> Result<(), RollbackReason> {
+    let lacking = |detail: String| Err(RollbackReason::new(RollbackCause::Requirements, detail));
     if let Some(needed) = &requires.ledge {
         match (numbers(&facts.ledge), numbers(needed)) {
             (Some(own), Some(least)) if own >= least => {}
@@ -116,7 +116,7 @@ mod tests {
             (Requirements { memory_mb: Some(2049), ..none() }, "needs 2049 MiB of memory, this machine has 2048"),
         ] {
             let reason = check(&requires, &facts()).unwrap_err();
-            assert!(reason.cause == Cause::Requirements && reason.detail.contains(words), "{reason}");
+            assert!(reason.cause == RollbackCause::Requirements && reason.detail.contains(words), "{reason}");
         }
     }
 

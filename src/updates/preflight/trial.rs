@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_base::telemetry::system::Memory;
+use ledge_base::telemetry::system::MachineMemory;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime};
 use ledge_engine::cores::Topology;
 use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
-use ledge_isolation::{ChildSettings, Children, Ended, Isolation, TrialEnd, Work};
+use ledge_isolation::{ChildEnd, ChildSettings, Children, Isolation, ThreadWork, TrialEnd};
 use ledge_models::repository::profile::Profiles;
 use ledge_models::repository::{
-    LoadedModel, ModelDefaults, Predecessor, Repository, Sources, VersionError, golden_score, tuning,
+    LoadedModel, ModelDefaults, ModelFolders, Predecessor, Repository, VersionError, golden_score, tuning,
 };
 use ledge_models::scheduling::engine::Engine;
 use ledge_service::audit_event::AuditSink;
@@ -22,7 +22,7 @@ use rustix::process::Signal;
 
 use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightReport, PreflightSettings, TrialLimits, out_of_memory};
 use crate::package::DeclaredPort;
-use crate::state::{Cause, Reason};
+use crate::state::{RollbackCause, RollbackReason};
 
 /// Longest time for which runs are measured.
 const MEASURE_TIME_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub struct LiveModel {
 }
 
 /// A trial: models that no request sees, in processes of their own.
-pub(super) struct Trial {
+pub(super) struct PreflightTrial {
     repository: Repository,
     runtimes: Runtimes,
     sealer: Sealer,
@@ -58,7 +58,7 @@ pub(super) struct Trial {
     step: Mutex<String>,
 }
 
-impl Trial {
+impl PreflightTrial {
     /// A trial in these runtimes. Nothing is loaded, and no process started.
     pub fn new(settings: &PreflightSettings, runtimes: Runtimes, limits: TrialLimits) -> Self {
         let PreflightSettings { children, threads, measure, timeout, sealer, predecessor, .. } = settings.clone();
@@ -78,8 +78,9 @@ impl Trial {
         let most = children.memory_bytes.unwrap_or(u64::MAX).min(limits.data_bytes());
         let children = ChildSettings { memory_bytes: Some(most), ..children };
         let engine = Engine::new(runtimes.clone(), Topology::read().budget(threads), None, children);
-        let repository = Repository::new(Sources::new(PathBuf::new()), engine, defaults, 1, AuditSink::to_nowhere());
-        let ended_by_kernel = Memory::processes_ended(Path::new("/"));
+        let repository =
+            Repository::new(ModelFolders::new(PathBuf::new()), engine, defaults, 1, AuditSink::to_nowhere());
+        let ended_by_kernel = MachineMemory::processes_ended(Path::new("/"));
         Self {
             repository,
             runtimes,
@@ -113,10 +114,10 @@ impl Trial {
         let (engine, runtimes) = (self.repository.engine().clone(), self.runtimes.clone());
         let version = tokio::task::spawn_blocking(move || engine.children().version(&runtimes, runtime));
         let version = version.await.unwrap_or_else(|panic| Err(format!("loading it panicked: {panic}")));
-        version.map_err(|reason| Reason::new(Cause::Load, reason))?;
+        version.map_err(|reason| RollbackReason::new(RollbackCause::Load, reason))?;
         for LiveModel { name, version, folder, files, golden_min } in models {
             self.begin(&format!("loading {name} {version}"));
-            let files = Opened::open(folder, files, &self.sealer).await?;
+            let files = OpenedVersion::open(folder, files, &self.sealer).await?;
             let loaded = self.load((name, *version), &files, *golden_min).await;
             let loaded = loaded.map_err(|error| self.stopped(&error, format!("{name} {version}: {error}")))?;
             self.repository.end(loaded).await;
@@ -134,12 +135,13 @@ impl Trial {
         if let Err(error) = std::fs::read_dir(folder) {
             // A folder that cannot be read was not tried.
             let detail = format!("{} cannot be read: {error}", folder.display());
-            return Err(PreflightError::Interrupted(Reason::new(Cause::Load, detail)));
+            return Err(PreflightError::Interrupted(RollbackReason::new(RollbackCause::Load, detail)));
         }
-        let files = Opened::open(folder, files, &self.sealer).await?;
+        let files = OpenedVersion::open(folder, files, &self.sealer).await?;
         // Any name will do: no caller asks for it.
         let name = ModelName::constant("candidate");
-        let version = "1".parse::<ModelVersion>().map_err(|error| Reason::new(Cause::Load, error.to_string()))?;
+        let version =
+            "1".parse::<ModelVersion>().map_err(|error| RollbackReason::new(RollbackCause::Load, error.to_string()))?;
         let started = Instant::now();
         let loaded = self.load((&name, version), &files, golden_min).await;
         let loaded = loaded.map_err(|error| self.stopped(&error, error.to_string()))?;
@@ -159,10 +161,10 @@ impl Trial {
 
         // A model that refuses zeros cannot be measured without requests. One that failed only after a long time missed
         // its deadline.
-        let unanswered = measured.is_err().then(|| RunCost { time: spent.time.saturating_sub(time), ..spent });
+        let unanswered = measured.is_err().then(|| TrialRunCost { time: spent.time.saturating_sub(time), ..spent });
         let load = measured.unwrap_or_default();
         let fastest = load.latencies.first().zip(spent.of_each(load.latencies.len()));
-        let fastest = fastest.map(|(&time, each)| RunCost { time, ..each });
+        let fastest = fastest.map(|(&time, each)| TrialRunCost { time, ..each });
 
         let us = |share| match load.latencies.len() {
             0 => 0,
@@ -184,7 +186,7 @@ impl Trial {
         };
 
         let cores = loaded.scale().threads;
-        let alone = |spent: RunCost| spent.alone(cores);
+        let alone = |spent: TrialRunCost| spent.alone(cores);
         let fastest = fastest.into_iter().chain(golden).map(alone).min().or(unanswered.map(alone));
         let in_time = within_deadline(fastest, loaded.timeout);
         self.repository.end(loaded).await;
@@ -194,7 +196,7 @@ impl Trial {
     async fn load(
         &self,
         (name, version): (&ModelName, ModelVersion),
-        files: &Opened,
+        files: &OpenedVersion,
         golden_min: Option<f64>,
     ) -> Result<Arc<LoadedModel>, VersionError> {
         let (folders, sealed, before) =
@@ -235,23 +237,23 @@ impl Trial {
             // This box is at fault, not the release.
             Some(TrialEnd::NotStarted(reason)) => {
                 let detail = format!("the process of the trial cannot be started: {reason}");
-                Err(PreflightError::Interrupted(Reason::new(Cause::Load, detail)))
+                Err(PreflightError::Interrupted(RollbackReason::new(RollbackCause::Load, detail)))
             }
             // Somebody froze it, which says nothing about the release.
-            Some(TrialEnd::Ended(Ended { blamed: Some(Work::None), reason, .. })) => {
-                Err(PreflightError::Postponed(Reason::new(Cause::Load, reason)))
+            Some(TrialEnd::Ended(ChildEnd { blamed: Some(ThreadWork::None), reason, .. })) => {
+                Err(PreflightError::Postponed(RollbackReason::new(RollbackCause::Load, reason)))
             }
-            Some(TrialEnd::Ended(Ended { signal: Some(signal), reason, .. })) if signal == Signal::KILL.as_raw() => {
-                match (self.ended_by_kernel, Memory::processes_ended(Path::new("/"))) {
+            Some(TrialEnd::Ended(ChildEnd { signal: Some(signal), reason, .. })) if signal == Signal::KILL.as_raw() => {
+                match (self.ended_by_kernel, MachineMemory::processes_ended(Path::new("/"))) {
                     // Somebody killed it.
                     (Some(before), Some(now)) if before == now => {
-                        Err(PreflightError::Postponed(Reason::new(Cause::Load, reason)))
+                        Err(PreflightError::Postponed(RollbackReason::new(RollbackCause::Load, reason)))
                     }
                     _ => Err(out_of_memory(&self.step())),
                 }
             }
-            Some(TrialEnd::Ended(Ended { reason, .. })) => {
-                Err(Reason::new(Cause::Crash, format!("{reason} while {}", self.step())).into())
+            Some(TrialEnd::Ended(ChildEnd { reason, .. })) => {
+                Err(RollbackReason::new(RollbackCause::Crash, format!("{reason} while {}", self.step())).into())
             }
         }
     }
@@ -288,40 +290,40 @@ impl Trial {
 
     /// Judges a model that was not loaded.
     fn stopped(&self, error: &VersionError, detail: String) -> PreflightError {
-        let failed = |cause| PreflightError::Failed(Reason::new(cause, detail.clone()));
+        let failed = |cause| PreflightError::Failed(RollbackReason::new(cause, detail.clone()));
         match () {
             // The runtimes report it only by these texts.
             () if OUT_OF_MEMORY_TEXTS.iter().any(|no_memory| detail.contains(no_memory)) => {
-                let available = Memory::read().map(|memory| memory.available_bytes);
+                let available = MachineMemory::read().map(|memory| memory.available_bytes);
                 if had_room(self.limits.memory_bytes, self.resident_bytes(), available) {
-                    failed(Cause::Memory)
+                    failed(RollbackCause::Memory)
                 } else {
-                    PreflightError::Interrupted(Reason::new(Cause::Memory, detail))
+                    PreflightError::Interrupted(RollbackReason::new(RollbackCause::Memory, detail))
                 }
             }
-            () if error.is_wrong() => failed(Cause::Golden),
-            () if error.may_pass() => PreflightError::Interrupted(Reason::new(Cause::Load, detail)),
-            () => failed(Cause::Load),
+            () if error.is_wrong() => failed(RollbackCause::Golden),
+            () if error.may_pass() => PreflightError::Interrupted(RollbackReason::new(RollbackCause::Load, detail)),
+            () => failed(RollbackCause::Load),
         }
     }
 }
 
 /// The files of a version, decrypted in memory where they are encrypted, for as long as this lives.
-struct Opened {
+struct OpenedVersion {
     folder: PathBuf,
     files: PathBuf,
     sealed: Option<SealedFolder>,
     _plain: Option<Arc<OpenedFolder>>,
 }
 
-impl Opened {
+impl OpenedVersion {
     /// `Err` is not the fault of the version.
     async fn open(folder: &Path, files: &Path, sealer: &Sealer) -> Result<Self, PreflightError> {
         if folder != files {
             // The owner's models, whose files are apart from their folder, are never encrypted.
             return Ok(Self { folder: folder.to_owned(), files: files.to_owned(), sealed: None, _plain: None });
         }
-        let postponed = |detail: String| PreflightError::Postponed(Reason::new(Cause::Disk, detail));
+        let postponed = |detail: String| PreflightError::Postponed(RollbackReason::new(RollbackCause::Disk, detail));
         let (home, sealer) = (folder.to_owned(), sealer.clone());
         let opening = tokio::task::spawn_blocking(move || SealedFolder::find_open(&home, SealPurpose::Model, &sealer));
         let opening = opening.await.map_err(|panic| postponed(format!("decrypting its files panicked: {panic}")))?;
@@ -333,13 +335,13 @@ impl Opened {
 
 /// Time that runs took.
 #[derive(Debug, Clone, Copy)]
-struct RunCost {
+struct TrialRunCost {
     time: Duration,
     /// CPU time of the process, all its threads together.
     cpu: Duration,
 }
 
-impl RunCost {
+impl TrialRunCost {
     /// Returns the cost of one of `runs` runs that took this together.
     fn of_each(self, runs: usize) -> Option<Self> {
         let runs = u32::try_from(runs).ok()?;
@@ -354,31 +356,31 @@ impl RunCost {
 }
 
 struct Stopwatch<'t> {
-    trial: &'t Trial,
+    trial: &'t PreflightTrial,
     begun: Instant,
     cpu: Duration,
 }
 
 impl<'t> Stopwatch<'t> {
-    fn start(trial: &'t Trial) -> Self {
+    fn start(trial: &'t PreflightTrial) -> Self {
         Self { trial, begun: Instant::now(), cpu: trial.cpu_time() }
     }
 
-    fn elapsed(&self) -> RunCost {
-        RunCost { time: self.begun.elapsed(), cpu: self.trial.cpu_time().saturating_sub(self.cpu) }
+    fn elapsed(&self) -> TrialRunCost {
+        TrialRunCost { time: self.begun.elapsed(), cpu: self.trial.cpu_time().saturating_sub(self.cpu) }
     }
 }
 
 /// Checks that a caller can get an answer at all: no caller waits longer than the model's own deadline. Judges by the
 /// fastest run, because other work of the machine slows the rest.
-fn within_deadline(fastest: Option<Duration>, deadline: Duration) -> Result<(), Reason> {
+fn within_deadline(fastest: Option<Duration>, deadline: Duration) -> Result<(), RollbackReason> {
     let Some(fastest) = fastest.filter(|fastest| *fastest > deadline) else { return Ok(()) };
     let (fastest, deadline) = (fastest.as_millis(), deadline.as_millis());
     let detail = format!(
         "its fastest run took {fastest} ms, and callers wait {deadline} ms (queue.default_timeout_ms of model.toml, else \
          serving.default_timeout_ms)"
     );
-    Err(Reason::new(Cause::Latency, detail))
+    Err(RollbackReason::new(RollbackCause::Latency, detail))
 }
 
 /// Returns whether a preflight that got no memory could have had all that it may take: then it asked for more.
@@ -409,8 +411,8 @@ mod tests {
     #[test]
     fn a_run_that_waited_for_a_core_is_judged_by_its_cpu_time() {
         let ms = Duration::from_millis;
-        let spent = |time, cpu| RunCost { time: ms(time), cpu: ms(cpu) };
-        let in_time = |spent: RunCost, cores| within_deadline(Some(spent.alone(cores)), ms(100)).is_ok();
+        let spent = |time, cpu| TrialRunCost { time: ms(time), cpu: ms(cpu) };
+        let in_time = |spent: TrialRunCost, cores| within_deadline(Some(spent.alone(cores)), ms(100)).is_ok();
         assert!(in_time(spent(10_000, 90), 1), "it ran for 90 ms in 10 s");
         assert!(!in_time(spent(10_000, 110), 1) && !in_time(spent(110, 110), 1));
         assert!(in_time(spent(10_000, 390), 4) && !in_time(spent(110, 440), 4));

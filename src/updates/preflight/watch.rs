@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use ledge_base::telemetry::process;
-use ledge_isolation::starter::{Outputs, Process, Starter, Verb};
+use ledge_isolation::starter::{ChildProcess, Outputs, Starter, Verb};
 use ledge_service::limited_process;
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightMessage, PreflightOrder, out_of_memory};
-use crate::state::{Cause, Reason};
+use crate::state::{RollbackCause, RollbackReason};
 
 /// The step that it is in, for reasons.
 const STEP: &str = "reading settings";
@@ -34,15 +34,15 @@ enum ProcessEnd {
 }
 
 /// The process. It is ended when this is dropped.
-struct Trial {
+struct TrialProcess {
     pid: u32,
     pidfd: OwnedFd,
     /// From the thread that waits for it.
     status: oneshot::Receiver<io::Result<ExitStatus>>,
 }
 
-impl Trial {
-    fn new(mut process: Process) -> io::Result<Self> {
+impl TrialProcess {
+    fn new(mut process: ChildProcess) -> io::Result<Self> {
         let (pid, pidfd) = (process.id(), process.as_fd().try_clone_to_owned()?);
         let (sender, status) = oneshot::channel();
         // On a thread of its own: those for blocking work are few.
@@ -61,7 +61,7 @@ impl Trial {
     }
 }
 
-impl Drop for Trial {
+impl Drop for TrialProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -74,12 +74,12 @@ struct Pipes {
     errors: Receiver,
 }
 
-fn start(starter: &Starter) -> io::Result<(Trial, Pipes)> {
+fn start(starter: &Starter) -> io::Result<(TrialProcess, Pipes)> {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (input, own_input): (OwnedFd, OwnedFd) = pipe()?;
     let ((own_output, output), (own_errors, errors)) = (pipe()?, pipe()?);
     let process = starter.start(Verb::Trial, input, Some(Outputs { output, errors }))?;
-    let trial = Trial::new(process)?;
+    let trial = TrialProcess::new(process)?;
     let pipes = Pipes {
         input: Sender::from_owned_fd(own_input)?,
         output: Receiver::from_owned_fd(own_output)?,
@@ -92,7 +92,10 @@ fn start(starter: &Starter) -> io::Result<(Trial, Pipes)> {
 pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<(), PreflightError> {
     // This box is at fault, not the release.
     let broken = |what: &str, error: io::Error| {
-        PreflightError::Interrupted(Reason::new(Cause::Load, format!("the preflight process {what}: {error}")))
+        PreflightError::Interrupted(RollbackReason::new(
+            RollbackCause::Load,
+            format!("the preflight process {what}: {error}"),
+        ))
     };
     let (mut trial, pipes) = start(starter).map_err(|error| broken("cannot be started", error))?;
     let Pipes { input, output, errors } = pipes;
@@ -103,7 +106,7 @@ pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<(),
 }
 
 /// Sends the order, and enforces the limits of time and memory until the process is gone.
-async fn watch(trial: &mut Trial, mut input: Sender, order: &PreflightOrder) -> io::Result<ProcessEnd> {
+async fn watch(trial: &mut TrialProcess, mut input: Sender, order: &PreflightOrder) -> io::Result<ProcessEnd> {
     let deadline = Instant::now() + Duration::from_secs(order.limits.seconds);
     let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
@@ -159,7 +162,7 @@ fn verdict(
         (_, None) => {
             let code = status.code().unwrap_or_default();
             let detail = format!("the preflight process ended with code {code} while {STEP}{}", quoted(complaint));
-            Err(Reason::new(Cause::Crash, detail).into())
+            Err(RollbackReason::new(RollbackCause::Crash, detail).into())
         }
     }
 }
@@ -172,7 +175,7 @@ fn killed(number: i32, complaint: &str, order: &PreflightOrder) -> PreflightErro
         _ => {
             let name = limited_process::signal_name(number);
             let detail = format!("the preflight process died of {name} while {STEP}{}", quoted(complaint));
-            Reason::new(Cause::Crash, detail).into()
+            RollbackReason::new(RollbackCause::Crash, detail).into()
         }
     }
 }
@@ -217,8 +220,8 @@ mod tests {
         let PreflightError::Interrupted(reason) = ended_by(Signal::KILL) else {
             panic!("it would never be tried again")
         };
-        assert!(reason.cause == Cause::Memory && reason.detail.contains("while reading settings"), "{reason}");
-        for (signal, cause) in [(Signal::SEGV, Cause::Crash), (Signal::XCPU, Cause::Deadline)] {
+        assert!(reason.cause == RollbackCause::Memory && reason.detail.contains("while reading settings"), "{reason}");
+        for (signal, cause) in [(Signal::SEGV, RollbackCause::Crash), (Signal::XCPU, RollbackCause::Deadline)] {
             assert!(matches!(ended_by(signal), PreflightError::Failed(reason) if reason.cause == cause));
         }
     }

@@ -29,13 +29,13 @@ pub(super) struct ReportedAudit<'a> {
     checkpoint: Option<String>,
     size: Option<u64>,
     synced: Option<u64>,
-    lost: Lost,
+    lost: LostCounts,
     error: Option<String>,
     alarm: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Lost {
+struct LostCounts {
     calls: u64,
     events: u64,
 }
@@ -50,7 +50,7 @@ impl<'a> From<&'a AuditSnapshot> for ReportedAudit<'a> {
             checkpoint: checkpoint.as_ref().map(|note| String::from_utf8_lossy(note).into_owned()),
             size: status.log.map(|log| log.size),
             synced: status.sync.as_ref().map(|sync| sync.size),
-            lost: Lost { calls, events },
+            lost: LostCounts { calls, events },
             error: excerpt(&status.error),
             alarm: excerpt(&status.alarm),
         }

@@ -6,9 +6,9 @@ use ledge_models::repository::UnavailableReason;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::status::Waiting;
+use crate::artifact::Artifact;
+use crate::status::WaitingRollout;
 use crate::status_example;
-use crate::subject::Subject;
 
 fn row(model: &str, version: Option<u64>, state: VersionState) -> IndexRow {
     let version = version.map(|version| ModelVersion::try_from(version).unwrap());
@@ -37,11 +37,11 @@ fn snapshot() -> DeviceSnapshot {
             row("d", Some(7), VersionState::Ready),
         ],
         live: vec![
-            live("a", 1, Requests { ok: 10, failed: 3, refused: 2 }),
-            live("d", 7, Requests { ok: 1, failed: 1, refused: 0 }),
+            live("a", 1, RequestCounts { ok: 10, failed: 3, refused: 2 }),
+            live("d", 7, RequestCounts { ok: 1, failed: 1, refused: 0 }),
         ],
         machine: MachineUsage { cores: vec![core(Some(0.25)), core(Some(0.5)), core(None)], ..MachineUsage::default() },
-        memory: Some(Memory { total_bytes: 4000, available_bytes: 1000, swap_bytes: 0 }),
+        memory: Some(MachineMemory { total_bytes: 4000, available_bytes: 1000, swap_bytes: 0 }),
         service: Some(ServiceUsage { memory_bytes: 500, cpu: Duration::from_millis(1500), processes: 3, threads: 9 }),
         updates: None,
         audit: AuditSnapshot { status: audit(), checkpoint: Some(b"ledge.audit/box-1/2\n7\n".to_vec()) },
@@ -166,8 +166,8 @@ fn a_document_fits_the_brokers_that_take_least() {
         (long.clone(), long.clone());
     updates.check.error = Some(reason.clone());
     for number in 0..100 {
-        let subject: Subject = format!("configurations/{}", name(number)).parse().unwrap();
-        let waiting = Waiting { rollout: long.clone(), reason: reason.clone(), ..waiting.clone() };
+        let subject: Artifact = format!("configurations/{}", name(number)).parse().unwrap();
+        let waiting = WaitingRollout { rollout: long.clone(), reason: reason.clone(), ..waiting.clone() };
         updates.check.waiting.insert(subject.clone(), waiting);
         updates.subjects.insert(subject, state.clone());
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ledge_base::names::DeviceName;
 
-use super::manifest::{MANIFEST_MAX_BYTES, Manifest, ManifestError};
+use super::manifest::{MANIFEST_MAX_BYTES, ManifestError, RolloutManifest};
 use crate::platform::Platform;
 use crate::sha256::sha256_hex;
 use crate::source::{Source, SourceError};
@@ -19,7 +19,7 @@ const MANIFEST_TIMEOUT: Duration = Duration::from_mins(1);
 /// A manifest that the platform signed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accepted {
-    pub manifest: Manifest,
+    pub manifest: RolloutManifest,
     /// Its text, as it was signed.
     pub text: String,
     /// SHA-256 of the text, in hexadecimal.
@@ -30,7 +30,7 @@ pub struct Accepted {
 
 /// Reasons why a check failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckError {
+pub enum RolloutCheckError {
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub enum CheckError {
     },
 }
 
-impl CheckError {
+impl RolloutCheckError {
     /// Returns a text that is the same for two failures of the same kind. The message of some has the time in it.
     pub fn kind(&self) -> String {
         match self {
@@ -85,7 +85,7 @@ pub async fn check(
     fleet: &DeviceName,
     known: Option<&Accepted>,
     system_ms: u64,
-) -> Result<Accepted, CheckError> {
+) -> Result<Accepted, RolloutCheckError> {
     let path = format!("{FLEET_ROLE}/{fleet}/rollout.json");
     let (target, expires_ms) = {
         let mut trust = platform.trust().await?;
@@ -98,8 +98,9 @@ pub async fn check(
     let accepted = if let Some(known) = known.filter(|known| known.sha256 == target.sha256) {
         Accepted { expires_ms, ..known.clone() }
     } else {
-        let text =
-            tokio::time::timeout(MANIFEST_TIMEOUT, fetch(source, &target)).await.map_err(|_| CheckError::Slow)??;
+        let text = tokio::time::timeout(MANIFEST_TIMEOUT, fetch(source, &target))
+            .await
+            .map_err(|_| RolloutCheckError::Slow)??;
         read(text, &target.sha256, fleet, expires_ms)?
     };
     platform.trust().await?.prove(accepted.manifest.published_ms)?;
@@ -107,29 +108,29 @@ pub async fn check(
 }
 
 /// Reads a manifest whose digest is `sha256`.
-pub fn read(text: Vec<u8>, sha256: &str, fleet: &DeviceName, expires_ms: u64) -> Result<Accepted, CheckError> {
+pub fn read(text: Vec<u8>, sha256: &str, fleet: &DeviceName, expires_ms: u64) -> Result<Accepted, RolloutCheckError> {
     if sha256_hex(&text) != sha256 {
-        return Err(CheckError::Mismatch);
+        return Err(RolloutCheckError::Mismatch);
     }
-    let manifest = Manifest::parse(&text)?;
+    let manifest = RolloutManifest::parse(&text)?;
     if manifest.fleet != *fleet {
-        return Err(CheckError::OtherFleet { found: manifest.fleet, own: fleet.clone() });
+        return Err(RolloutCheckError::OtherFleet { found: manifest.fleet, own: fleet.clone() });
     }
     // Text that was parsed as JSON is UTF-8.
-    let text = String::from_utf8(text).map_err(|_| CheckError::Mismatch)?;
+    let text = String::from_utf8(text).map_err(|_| RolloutCheckError::Mismatch)?;
     Ok(Accepted { manifest, text, sha256: sha256.to_owned(), expires_ms })
 }
 
 /// Fetches a small target, and not a byte more than its signed length.
-async fn fetch(source: &Source, target: &Target) -> Result<Vec<u8>, CheckError> {
+async fn fetch(source: &Source, target: &Target) -> Result<Vec<u8>, RolloutCheckError> {
     if target.length > MANIFEST_MAX_BYTES {
-        return Err(CheckError::TooLarge { bytes: target.length });
+        return Err(RolloutCheckError::TooLarge { bytes: target.length });
     }
     let mut arrival = source.target(&target.location, 0).await?;
     let mut text = Vec::new();
     while let Some(chunk) = arrival.chunk().await? {
         if (text.len() + chunk.len()) as u64 > target.length {
-            return Err(CheckError::Mismatch);
+            return Err(RolloutCheckError::Mismatch);
         }
         text.extend_from_slice(&chunk);
     }

@@ -7,24 +7,24 @@ use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelVersion};
 use ledge_identity::device::DeviceIdentity;
 
-use super::manifest::{LedgeVersion, Manifest, Rollout};
+use super::manifest::{LedgeVersion, Rollout, RolloutManifest};
 use super::waves::{reached_after_s, seed};
-use super::window::Opening;
-use crate::plan::{Allow, Plan, Wish, Wishes};
-use crate::status::Waiting;
-use crate::subject::Subject;
+use super::window::WindowOpening;
+use crate::artifact::Artifact;
+use crate::plan::{Allow, DesiredState, RolloutPlan, Wishes};
+use crate::status::WaitingRollout;
 
 /// The wishes for this box now, and the rollouts that have to wait.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
     pub wishes: Wishes,
     /// Rollouts that have to wait, with the reason.
-    pub waiting: BTreeMap<Subject, Waiting>,
+    pub waiting: BTreeMap<Artifact, WaitingRollout>,
 }
 
 /// The validity of the platform's signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Authority {
+pub enum ManifestAuthority {
     Valid,
     /// The metadata that signs the manifest expired then, in milliseconds since the Unix epoch. The platform may have
     /// stopped a rollout since, so nothing begins and nothing goes further. Running versions go on.
@@ -32,17 +32,22 @@ pub enum Authority {
 }
 
 /// Returns the wishes for `device` at `now_ms`, by a valid manifest.
-pub fn wishes(manifest: &Manifest, device: &DeviceIdentity, now_ms: u64) -> Wishes {
-    decide(manifest, device, now_ms, Authority::Valid).wishes
+pub fn wishes(manifest: &RolloutManifest, device: &DeviceIdentity, now_ms: u64) -> Wishes {
+    decide(manifest, device, now_ms, ManifestAuthority::Valid).wishes
 }
 
 /// Decides the wishes for `device` at `now_ms`, and the rollouts that have to wait.
-pub fn decide(manifest: &Manifest, device: &DeviceIdentity, now_ms: u64, authority: Authority) -> Decision {
+pub fn decide(
+    manifest: &RolloutManifest,
+    device: &DeviceIdentity,
+    now_ms: u64,
+    authority: ManifestAuthority,
+) -> Decision {
     let own = LedgeVersion::parse(env!("CARGO_PKG_VERSION"));
     let device_now = DeviceNow { device, now_ms, authority, own };
     let mut decision = Decision::default();
     for subject in manifest.subjects() {
-        let mut wish = Wish {
+        let mut wish = DesiredState {
             desired: None,
             revoked: manifest.revoked.get(subject).cloned().unwrap_or_default(),
             minimum: manifest.minimum.get(subject).copied(),
@@ -65,13 +70,18 @@ pub fn decide(manifest: &Manifest, device: &DeviceIdentity, now_ms: u64, authori
 struct DeviceNow<'a> {
     device: &'a DeviceIdentity,
     now_ms: u64,
-    authority: Authority,
+    authority: ManifestAuthority,
     own: Option<LedgeVersion>,
 }
 
 impl DeviceNow<'_> {
     /// Returns the rollout that counts for one subject, how far it may go, and the rollout that waits.
-    fn desired(&self, manifest: &Manifest, subject: &Subject, wish: &Wish) -> (Option<(Plan, Allow)>, Option<Waiting>) {
+    fn desired(
+        &self,
+        manifest: &RolloutManifest,
+        subject: &Artifact,
+        wish: &DesiredState,
+    ) -> (Option<(RolloutPlan, Allow)>, Option<WaitingRollout>) {
         let pin = self.pin(manifest, subject);
 
         let meant: Vec<&Rollout> = manifest
@@ -105,7 +115,7 @@ impl DeviceNow<'_> {
             Some(rollout) => Some((*rollout, self.too_old(rollout).unwrap_or_default())),
             None => held.map(|reason| (*chosen, reason)),
         };
-        let waiting = waiting.map(|(rollout, reason)| Waiting {
+        let waiting = waiting.map(|(rollout, reason)| WaitingRollout {
             rollout: rollout.plan.rollout.clone(),
             version: rollout.plan.target.version,
             reason,
@@ -114,7 +124,7 @@ impl DeviceNow<'_> {
     }
 
     /// Returns the rollouts of the same subject for this box that stand before that of `plan`.
-    fn before(&self, manifest: &Manifest, plan: &Plan) -> BTreeSet<DeviceName> {
+    fn before(&self, manifest: &RolloutManifest, plan: &RolloutPlan) -> BTreeSet<DeviceName> {
         let pin = self.pin(manifest, &plan.target.subject);
         let earlier = manifest.rollouts.iter().take_while(|rollout| rollout.plan.rollout != plan.rollout);
         let same =
@@ -122,7 +132,7 @@ impl DeviceNow<'_> {
         same.map(|rollout| rollout.plan.rollout.clone()).collect()
     }
 
-    fn pin(&self, manifest: &Manifest, subject: &Subject) -> Option<ModelVersion> {
+    fn pin(&self, manifest: &RolloutManifest, subject: &Artifact) -> Option<ModelVersion> {
         manifest.pins.get(&self.device.id).and_then(|pins| pins.get(subject)).copied()
     }
 
@@ -155,7 +165,7 @@ impl DeviceNow<'_> {
     /// Returns how far a rollout may go now, and the condition that it waits for if that is not to its end.
     fn allowed(&self, rollout: &Rollout, pin: Option<ModelVersion>) -> (Allow, Option<String>) {
         let nothing = |reason: String| (Allow::Nothing, Some(reason));
-        if let Authority::Expired(expired_ms) = self.authority {
+        if let ManifestAuthority::Expired(expired_ms) = self.authority {
             let since = clock::rfc3339(expired_ms);
             return nothing(format!(
                 "the fleet's metadata expired at {since}: waiting for fresh metadata from the platform"
@@ -180,8 +190,8 @@ impl DeviceNow<'_> {
 
         let Some(window) = &rollout.window else { return (Allow::Everything, None) };
         match window.at(self.now_ms) {
-            Ok(Opening::Open { .. }) => (Allow::Everything, None),
-            Ok(Opening::Closed { opens_ms }) => {
+            Ok(WindowOpening::Open { .. }) => (Allow::Everything, None),
+            Ok(WindowOpening::Closed { opens_ms }) => {
                 let opens = opens_ms.map_or_else(
                     || "it does not open within a week".to_owned(),
                     |opens_ms| format!("it opens {}", clock::rfc3339(opens_ms)),

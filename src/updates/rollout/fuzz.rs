@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::manifest::{MANIFEST_MAX_BYTES, MAX_ROLLOUTS, MAX_WAVES, MISTAKES_MAX, Manifest, ManifestError};
+use super::manifest::{MANIFEST_MAX_BYTES, MAX_ROLLOUTS, MAX_WAVES, MISTAKES_MAX, ManifestError, RolloutManifest};
 use super::manifest_file;
 use super::waves::SEED_COUNT;
 
@@ -12,7 +12,7 @@ use super::waves::SEED_COUNT;
 /// # Panics
 /// When an invariant does not hold.
 pub fn fuzz_manifest(data: &[u8]) -> bool {
-    let manifest = match Manifest::parse(data) {
+    let manifest = match RolloutManifest::parse(data) {
         Ok(manifest) => manifest,
         Err(ManifestError::Wrong { mistakes }) => {
             assert!((1..=MISTAKES_MAX + 1).contains(&mistakes.len()), "{mistakes:?}");

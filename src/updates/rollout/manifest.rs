@@ -27,9 +27,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::waves::{Preset, SEED_COUNT, Wave};
-use super::window::{Window, WindowForm};
-use crate::plan::{Gate, Plan, StagePlan, StagePlanForm};
-use crate::subject::{Subject, TargetPath};
+use super::window::{RolloutWindow, WindowForm};
+use crate::artifact::{Artifact, TargetPath};
+use crate::plan::{RolloutGate, RolloutPlan, StagePlan, StagePlanForm};
 
 mod validate;
 
@@ -50,25 +50,25 @@ pub(super) const MISTAKES_MAX: usize = 20;
 
 /// The versions that a fleet should run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Manifest {
+pub struct RolloutManifest {
     pub fleet: DeviceName,
     /// The time at which the platform wrote it, in milliseconds since the Unix epoch.
     pub published_ms: u64,
     /// Rollouts; of several for the same subject a later one takes precedence over an earlier one.
     pub rollouts: Vec<Rollout>,
     /// Boxes that must have one version, whatever is rolled out.
-    pub pins: BTreeMap<DeviceName, BTreeMap<Subject, ModelVersion>>,
+    pub pins: BTreeMap<DeviceName, BTreeMap<Artifact, ModelVersion>>,
     /// Versions that must not run any more.
-    pub revoked: BTreeMap<Subject, BTreeSet<ModelVersion>>,
+    pub revoked: BTreeMap<Artifact, BTreeSet<ModelVersion>>,
     /// The lowest versions that may run.
-    pub minimum: BTreeMap<Subject, ModelVersion>,
+    pub minimum: BTreeMap<Artifact, ModelVersion>,
 }
 
 /// One release on its way to a fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rollout {
     /// The plan of a box that is reached: the name of the rollout, its release, its stages.
-    pub plan: Plan,
+    pub plan: RolloutPlan,
     /// The start of its waves, in milliseconds since the Unix epoch.
     pub start_ms: u64,
     /// Its waves: the times at which it reaches shares of the fleet.
@@ -80,7 +80,7 @@ pub struct Rollout {
     /// The boxes that it is for, besides those of the groups.
     pub devices: Option<BTreeSet<DeviceName>>,
     /// The maintenance window; `None` is any time.
-    pub window: Option<Window>,
+    pub window: Option<RolloutWindow>,
     /// The oldest version of Ledge that takes part.
     pub requires_ledge: Option<LedgeVersion>,
 }
@@ -110,11 +110,11 @@ struct ManifestForm<'a> {
     #[serde(borrow)]
     rollouts: Vec<&'a RawValue>,
     #[serde(default)]
-    pins: BTreeMap<DeviceName, BTreeMap<Subject, ModelVersion>>,
+    pins: BTreeMap<DeviceName, BTreeMap<Artifact, ModelVersion>>,
     #[serde(default)]
     revoked: Vec<String>,
     #[serde(default)]
-    minimum: BTreeMap<Subject, ModelVersion>,
+    minimum: BTreeMap<Artifact, ModelVersion>,
 }
 
 /// The field that is read first: an unknown schema may have other fields.
@@ -136,7 +136,7 @@ struct RolloutForm {
     devices: Option<BTreeSet<DeviceName>>,
     window: Option<WindowForm>,
     #[serde(default)]
-    gate: Gate,
+    gate: RolloutGate,
     #[serde(default)]
     shadow: StagePlanForm,
     #[serde(default)]
@@ -162,7 +162,7 @@ fn five() -> u32 {
     5
 }
 
-impl Manifest {
+impl RolloutManifest {
     /// Reads a manifest, or reports all its mistakes.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         if bytes.len() as u64 > MANIFEST_MAX_BYTES {
@@ -199,7 +199,7 @@ impl Manifest {
             }
         }
 
-        let mut revoked: BTreeMap<Subject, BTreeSet<ModelVersion>> = BTreeMap::new();
+        let mut revoked: BTreeMap<Artifact, BTreeSet<ModelVersion>> = BTreeMap::new();
         for text in &read.revoked {
             match release(text) {
                 Some((subject, version)) => _ = revoked.entry(subject).or_default().insert(version),
@@ -221,7 +221,7 @@ impl Manifest {
     }
 
     /// Returns every subject that it mentions.
-    pub fn subjects(&self) -> BTreeSet<&Subject> {
+    pub fn subjects(&self) -> BTreeSet<&Artifact> {
         let rolled_out = self.rollouts.iter().map(|rollout| &rollout.plan.target.subject);
         rolled_out.chain(self.revoked.keys()).chain(self.minimum.keys()).collect()
     }
@@ -246,7 +246,7 @@ impl RolloutForm {
 
         validate::waves(&waves, mistakes);
 
-        let window = self.window.as_ref().and_then(|form| match Window::new(form) {
+        let window = self.window.as_ref().and_then(|form| match RolloutWindow::new(form) {
             Ok(window) => Some(window),
             Err(found) => {
                 mistakes.extend(found.into_iter().map(|mistake| format!("window.{mistake}")));
@@ -262,7 +262,7 @@ impl RolloutForm {
             version
         });
 
-        let plan = Plan {
+        let plan = RolloutPlan {
             rollout: self.id,
             target: self.target,
             shadow: self.shadow.over(StagePlan::SHADOW),
@@ -300,7 +300,7 @@ impl std::fmt::Display for LedgeVersion {
 }
 
 /// Parses `models/NAME/VERSION`.
-fn release(text: &str) -> Option<(Subject, ModelVersion)> {
+fn release(text: &str) -> Option<(Artifact, ModelVersion)> {
     let (subject, version) = text.rsplit_once('/')?;
     Some((subject.parse().ok()?, version.parse().ok()?))
 }

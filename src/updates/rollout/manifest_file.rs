@@ -17,7 +17,7 @@ const FILE_MAX_BYTES: u64 = 8 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct StoredManifest {
     /// The repository of the manifest, as configured: a manifest of another platform does not apply.
     repository: String,
     /// The time at which the role that signs it expires, in milliseconds since the Unix epoch.
@@ -60,7 +60,7 @@ impl ManifestFile {
     }
 
     fn parse(&self, content: &[u8], fleet: &DeviceName) -> io::Result<Accepted> {
-        let Form { repository, expires_ms, sha256, manifest } = serde_json::from_slice(content)?;
+        let StoredManifest { repository, expires_ms, sha256, manifest } = serde_json::from_slice(content)?;
         if repository != self.repository {
             return Err(io::Error::other(format!("it is of another repository: {repository}")));
         }
@@ -78,7 +78,7 @@ impl ManifestFile {
 
     fn encode(&self, accepted: &Accepted) -> serde_json::Result<Vec<u8>> {
         let Accepted { text, sha256, expires_ms, .. } = accepted.clone();
-        serde_json::to_vec(&Form { repository: self.repository.clone(), expires_ms, sha256, manifest: text })
+        serde_json::to_vec(&StoredManifest { repository: self.repository.clone(), expires_ms, sha256, manifest: text })
     }
 }
 

@@ -16,8 +16,8 @@ use ledge_identity::device::DeviceIdentity;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::{mpsc, oneshot};
 
-use super::check::{self, Accepted, CheckError};
-use super::decide::{Authority, Decision, decide};
+use super::check::{self, Accepted, RolloutCheckError};
+use super::decide::{Decision, ManifestAuthority, decide};
 use super::manifest_file::ManifestFile;
 use super::schedule::CheckSchedule;
 use crate::Updates;
@@ -57,7 +57,7 @@ pub trait PlatformClient: Send + Sync + Clone + 'static {
         &self,
         from: Option<&RepositoryAddress>,
         known: Option<&Accepted>,
-    ) -> impl Future<Output = Result<Accepted, CheckError>> + Send;
+    ) -> impl Future<Output = Result<Accepted, RolloutCheckError>> + Send;
 
     /// Returns the trusted roles, and the earliest possible time, in milliseconds since the Unix epoch.
     fn trusted(&self) -> impl Future<Output = (BTreeMap<String, RoleStatus>, u64)> + Send;
@@ -104,7 +104,11 @@ pub fn fleet(device: &DeviceIdentity) -> DeviceName {
 }
 
 impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> PlatformClient for TufPlatform<C> {
-    async fn check(&self, from: Option<&RepositoryAddress>, known: Option<&Accepted>) -> Result<Accepted, CheckError> {
+    async fn check(
+        &self,
+        from: Option<&RepositoryAddress>,
+        known: Option<&Accepted>,
+    ) -> Result<Accepted, RolloutCheckError> {
         let source = from.map_or_else(|| self.source.clone(), |address| (self.connect)(address));
         let accepted = check::check(&self.platform, &source, &self.fleet, known, self.system_ms()).await?;
         // The repository of the last successful check has the files, too: a USB stick until the network is back.
@@ -145,7 +149,7 @@ impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> Platfo
 struct RunningCheck {
     from: Option<RepositoryAddress>,
     answer: Option<oneshot::Sender<Result<(), String>>>,
-    work: Pin<Box<dyn Future<Output = Result<Accepted, CheckError>> + Send>>,
+    work: Pin<Box<dyn Future<Output = Result<Accepted, RolloutCheckError>> + Send>>,
 }
 
 /// The state of the poller between checks.
@@ -240,7 +244,7 @@ impl<A: PlatformClient> Poller<A> {
     /// Handles the end of a check.
     async fn ended(
         &self,
-        found: Result<Accepted, CheckError>,
+        found: Result<Accepted, RolloutCheckError>,
         elsewhere: bool,
         answer: Option<oneshot::Sender<Result<(), String>>>,
         known: &mut PollerState,
@@ -304,8 +308,8 @@ impl<A: PlatformClient> Poller<A> {
         if let Some(accepted) = &known.accepted {
             let now_ms = self.now_ms(known);
             let authority = match accepted.expires_ms {
-                expires_ms if expires_ms <= now_ms => Authority::Expired(expires_ms),
-                _ => Authority::Valid,
+                expires_ms if expires_ms <= now_ms => ManifestAuthority::Expired(expires_ms),
+                _ => ManifestAuthority::Valid,
             };
             let Decision { wishes, waiting } = decide(&accepted.manifest, &self.device, now_ms, authority);
             known.status.published_ms = Some(accepted.manifest.published_ms);

@@ -28,7 +28,7 @@ const LOOK_AHEAD_DAYS: i32 = 9;
 
 /// A time of each day, or of some days of the week.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
+pub struct RolloutWindow {
     timezone: String,
     /// A bit for each day on which it begins, Monday the lowest.
     days: u8,
@@ -52,7 +52,7 @@ pub struct WindowForm {
 
 /// The state of a window at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
+pub enum WindowOpening {
     Open {
         /// The time at which it closes, in milliseconds since the Unix epoch.
         until_ms: u64,
@@ -68,7 +68,7 @@ pub enum Opening {
 #[error("time zone {0:?} is not known on this box: is tzdata installed, and the name right?")]
 pub struct UnknownTimeZone(String);
 
-impl Window {
+impl RolloutWindow {
     /// Makes the window of this form, or returns all its mistakes.
     pub fn new(form: &WindowForm) -> Result<Self, Vec<String>> {
         let mut mistakes = Vec::new();
@@ -115,15 +115,15 @@ impl Window {
     }
 
     /// Returns the state of the window at `now_ms`.
-    pub fn at(&self, now_ms: u64) -> Result<Opening, UnknownTimeZone> {
+    pub fn at(&self, now_ms: u64) -> Result<WindowOpening, UnknownTimeZone> {
         let zone = TimeZone::named(&self.timezone).ok_or_else(|| UnknownTimeZone(self.timezone.clone()))?;
         let today = zone.day(now_ms);
         // The window of yesterday may pass midnight.
         let mut spans = (-1..LOOK_AHEAD_DAYS).filter_map(|ahead| self.on(&zone, today.checked_add(ahead)?));
         let next = spans.find(|(_, end)| now_ms < *end);
         Ok(match next {
-            Some((begin, until_ms)) if begin <= now_ms => Opening::Open { until_ms },
-            next => Opening::Closed { opens_ms: next.map(|(begin, _)| begin) },
+            Some((begin, until_ms)) if begin <= now_ms => WindowOpening::Open { until_ms },
+            next => WindowOpening::Closed { opens_ms: next.map(|(begin, _)| begin) },
         })
     }
 
@@ -154,7 +154,7 @@ impl Window {
     }
 }
 
-impl fmt::Display for Window {
+impl fmt::Display for RolloutWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let clock = |seconds: u32| format!("{:02}:{:02}", seconds / 3600, seconds / 60 % 60);
         write!(f, "{} to {} {}", clock(self.from_s), clock(self.to_s), self.timezone)

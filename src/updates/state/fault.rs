@@ -6,8 +6,8 @@ use std::fmt;
 use ledge_base::clock;
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, Reason, STARTS_MAX, Stage, SubjectState};
-use crate::plan::Plan;
+use super::{RollbackCause, RollbackReason, RolloutPhase, STARTS_MAX, SubjectState};
+use crate::plan::RolloutPlan;
 
 /// Seconds in the soak after which one start is forgiven: a box that is switched off every night is not at fault, one
 /// that crashes every hour is.
@@ -26,7 +26,7 @@ pub const PAUSE_MAX_MS: u64 = 6 * 3_600_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// The reason why the last attempt failed.
-    pub reason: Reason,
+    pub reason: RollbackReason,
     /// The time of the first failure by the clock of this box, in milliseconds since the Unix epoch, for display.
     pub since_ms: u64,
     /// Seconds since then during which the trial could move: the deadline counts these, whatever the clock does.
@@ -44,12 +44,12 @@ pub struct Fault {
 }
 
 impl Fault {
-    pub(super) fn new(reason: Reason, now_ms: u64, next_ms: u64) -> Self {
+    pub(super) fn new(reason: RollbackReason, now_ms: u64, next_ms: u64) -> Self {
         Self { reason, since_ms: now_ms, lasted_s: 0, attempts: 1, next_ms, came: 0, before_s: 0 }
     }
 
     /// Returns the fault after another failed attempt, of whose bytes `wasted` were thrown away.
-    fn again(self, reason: Reason, now_ms: u64, next_ms: u64, wasted: u64) -> Self {
+    fn again(self, reason: RollbackReason, now_ms: u64, next_ms: u64, wasted: u64) -> Self {
         let all_s = self.lasted_s.saturating_add(self.before_s);
         match self.came.cmp(&wasted) {
             // The fault had passed, and this is another one.
@@ -82,7 +82,7 @@ impl fmt::Display for Fault {
 }
 
 impl SubjectState {
-    pub(super) fn deferred(&mut self, reason: Reason, now_ms: u64, next_ms: u64, wasted: u64) {
+    pub(super) fn deferred(&mut self, reason: RollbackReason, now_ms: u64, next_ms: u64, wasted: u64) {
         let Some(trial) = &mut self.trial else { return };
         trial.fault = Some(match trial.fault.take() {
             Some(fault) => fault.again(reason, now_ms, next_ms, wasted),
@@ -103,32 +103,34 @@ impl SubjectState {
         }
         let before = trial.in_stage_s;
         trial.in_stage_s = before.saturating_add(seconds);
-        if trial.stage == Stage::Active && before / START_FORGIVEN_S < trial.in_stage_s / START_FORGIVEN_S {
+        if trial.stage == RolloutPhase::Active && before / START_FORGIVEN_S < trial.in_stage_s / START_FORGIVEN_S {
             trial.starts_left = (trial.starts_left + 1).min(STARTS_MAX);
         }
         // A stage that sees requests ends by itself at its longest; the deadline is for one that does not. A download
         // has none as long as bytes come: a stop is a fault.
         let lasted_s = trial.present_fault().map_or(0, |fault| fault.lasted_s);
         let (passed, limit) = match trial.stage {
-            Stage::Downloading => (lasted_s, DOWNLOAD_DEADLINE_S),
+            RolloutPhase::Downloading => (lasted_s, DOWNLOAD_DEADLINE_S),
             stage => (trial.in_stage_s, Self::work_deadline(stage, &trial.plan)),
         };
         if passed > limit {
             let last = trial.fault.as_ref().map_or_else(String::new, |fault| format!("; {fault}"));
             let detail = match trial.stage {
-                Stage::Downloading => format!("not downloaded {} days after the first fault{last}", limit / 86_400),
+                RolloutPhase::Downloading => {
+                    format!("not downloaded {} days after the first fault{last}", limit / 86_400)
+                }
                 stage => format!("{stage} took longer than {limit} s{last}"),
             };
-            self.roll_back(Reason::new(Cause::Deadline, detail));
+            self.roll_back(RollbackReason::new(RollbackCause::Deadline, detail));
         }
     }
 
-    fn work_deadline(stage: Stage, plan: &Plan) -> u64 {
+    fn work_deadline(stage: RolloutPhase, plan: &RolloutPlan) -> u64 {
         let seen_s = match stage {
-            Stage::Downloading | Stage::Verified | Stage::Staged => 0,
-            Stage::Shadow => plan.shadow.max_s,
-            Stage::Canary => plan.canary.max_s,
-            Stage::Active => plan.soak.max_s,
+            RolloutPhase::Downloading | RolloutPhase::Verified | RolloutPhase::Staged => 0,
+            RolloutPhase::Shadow => plan.shadow.max_s,
+            RolloutPhase::Canary => plan.canary.max_s,
+            RolloutPhase::Active => plan.soak.max_s,
         };
         seen_s.saturating_add(WORK_DEADLINE_S)
     }

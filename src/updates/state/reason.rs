@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The cause that stopped a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum RollbackCause {
     /// A target is not signed by the right role.
     Signature,
     /// The package requires another runtime, more memory or a newer Ledge than this box has.
@@ -46,7 +46,7 @@ pub enum Cause {
     Operator,
 }
 
-impl Cause {
+impl RollbackCause {
     /// Returns whether the same release of the same rollout is never tried again.
     pub(super) fn is_final(self) -> bool {
         !matches!(self, Self::Superseded | Self::Withdrawn)
@@ -82,20 +82,20 @@ impl Cause {
 
 /// The reason why a release was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reason {
-    pub cause: Cause,
+pub struct RollbackReason {
+    pub cause: RollbackCause,
     /// The cause in words, with figures. One line.
     pub detail: String,
 }
 
-impl Reason {
+impl RollbackReason {
     /// Makes a reason.
-    pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
+    pub fn new(cause: RollbackCause, detail: impl Into<String>) -> Self {
         Self { cause, detail: detail.into() }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for RollbackReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.cause.name(), self.detail)
     }

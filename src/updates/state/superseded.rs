@@ -6,7 +6,7 @@ use ledge_base::names::{DeviceName, ModelVersion};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::SubjectState;
-use crate::plan::{Allow, Plan, Wish};
+use crate::plan::{Allow, DesiredState, RolloutPlan};
 
 /// Most superseded rollouts that are remembered, the newest: as many as two manifests may have.
 const SUPERSEDED_MAX: usize = 512;
@@ -33,19 +33,19 @@ pub struct Superseded {
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<ModelVersion>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Versions {
+    enum StoredVersions {
         One(ModelVersion),
         More(BTreeSet<ModelVersion>),
     }
-    Ok(match Versions::deserialize(deserializer)? {
-        Versions::One(version) => BTreeSet::from([version]),
-        Versions::More(versions) => versions,
+    Ok(match StoredVersions::deserialize(deserializer)? {
+        StoredVersions::One(version) => BTreeSet::from([version]),
+        StoredVersions::More(versions) => versions,
     })
 }
 
 impl SubjectState {
     /// Notes the rollouts that the wanted one supersedes. A rollout that may not move yet has replaced none.
-    pub(super) fn note_superseded(&mut self, wish: &Wish) {
+    pub(super) fn note_superseded(&mut self, wish: &DesiredState) {
         let Some((plan, allow)) = &wish.desired else { return };
         let version = plan.target.version;
         // On a pinned subject nothing is replaced.
@@ -81,7 +81,7 @@ impl SubjectState {
     }
 
     /// Returns whether a rollout does not begin because a version that replaced it was revoked.
-    pub(super) fn stays_superseded(&self, plan: &Plan, wish: &Wish) -> bool {
+    pub(super) fn stays_superseded(&self, plan: &RolloutPlan, wish: &DesiredState) -> bool {
         let known = self.superseded.iter().find(|superseded| superseded.rollout == plan.rollout);
         known.is_some_and(|known| !known.was_committed && known.by.iter().any(|by| wish.revokes(*by)))
     }

@@ -6,20 +6,20 @@ mod superseded;
 
 use super::fault::WORK_DEADLINE_S;
 use super::*;
-use crate::plan::{Gate, Quiet, StagePlan};
+use crate::plan::{Quiet, RolloutGate, StagePlan};
 
 fn step(share: f64) -> StagePlan {
     StagePlan { share, min_s: 0, min_requests: 10, max_s: 3_600, quiet: Quiet::Pass }
 }
 
-fn plan(rollout: &str, version: u64) -> Plan {
-    Plan {
+fn plan(rollout: &str, version: u64) -> RolloutPlan {
+    RolloutPlan {
         rollout: rollout.parse().unwrap(),
         target: format!("models/wine/{version}/model.onnx").parse().unwrap(),
         shadow: step(0.5),
         canary: step(0.1),
         soak: step(0.0),
-        gate: Gate::OPEN,
+        gate: RolloutGate::OPEN,
         max_attempts: 3,
         byte_budget: Some(1_000),
         allow_downgrade: false,
@@ -27,64 +27,64 @@ fn plan(rollout: &str, version: u64) -> Plan {
 }
 
 /// A check of the platform, at a box whose owner has no such model.
-fn heard(wish: Wish) -> Event {
-    Event::Wanted { wish, has_own: false }
+fn heard(wish: DesiredState) -> UpdateEvent {
+    UpdateEvent::Wanted { wish, has_own: false }
 }
 
-fn wish(plan: Plan, allow: Allow) -> Event {
-    heard(Wish { desired: Some((plan, allow)), ..Wish::default() })
+fn wish(plan: RolloutPlan, allow: Allow) -> UpdateEvent {
+    heard(DesiredState { desired: Some((plan, allow)), ..DesiredState::default() })
 }
 
-fn want(rollout: &str, version: u64) -> Event {
+fn want(rollout: &str, version: u64) -> UpdateEvent {
     wish(plan(rollout, version), Allow::Everything)
 }
 
-fn nothing() -> Event {
-    heard(Wish::default())
+fn nothing() -> UpdateEvent {
+    heard(DesiredState::default())
 }
 
-fn revoke(versions: &[u64]) -> Event {
+fn revoke(versions: &[u64]) -> UpdateEvent {
     let revoked = versions.iter().map(|version| version.to_string().parse().unwrap()).collect();
-    heard(Wish { revoked, ..Wish::default() })
+    heard(DesiredState { revoked, ..DesiredState::default() })
 }
 
-fn described(version: u64) -> Event {
-    Event::Described { package: Arc::default(), digest: format!("digest of {version}") }
+fn described(version: u64) -> UpdateEvent {
+    UpdateEvent::Described { package: Arc::default(), digest: format!("digest of {version}") }
 }
 
-fn failed(cause: Cause) -> Event {
-    Event::Failed(Reason::new(cause, "because"))
+fn failed(cause: RollbackCause) -> UpdateEvent {
+    UpdateEvent::Failed(RollbackReason::new(cause, "because"))
 }
 
-fn interrupted() -> Event {
-    Event::Interrupted(Reason::new(Cause::Download, "the link is gone"))
+fn interrupted() -> UpdateEvent {
+    UpdateEvent::Interrupted(RollbackReason::new(RollbackCause::Download, "the link is gone"))
 }
 
 /// Returns the state after all these events, for a model.
-fn after(state: SubjectState, events: impl IntoIterator<Item = Event>) -> SubjectState {
-    events.into_iter().fold(state, |state, event| state.after(event, Kind::Model))
+fn after(state: SubjectState, events: impl IntoIterator<Item = UpdateEvent>) -> SubjectState {
+    events.into_iter().fold(state, |state, event| state.after(event, ArtifactKind::Model))
 }
 
-fn from_nothing(events: impl IntoIterator<Item = Event>) -> SubjectState {
+fn from_nothing(events: impl IntoIterator<Item = UpdateEvent>) -> SubjectState {
     after(SubjectState::default(), events)
 }
 
 /// Returns the state with the release of `version` by `rollout` committed.
 fn commit(state: SubjectState, rollout: &str, version: u64) -> SubjectState {
     let begun = after(state, [want(rollout, version), described(version)]);
-    after(begun, std::iter::repeat_n(Event::Passed, 6))
+    after(begun, std::iter::repeat_n(UpdateEvent::Passed, 6))
 }
 
 /// Returns a state with version 1 committed and version 2 on trial in `reached`.
-fn at(reached: Stage) -> SubjectState {
+fn at(reached: RolloutPhase) -> SubjectState {
     let mut tried = after(commit(SubjectState::default(), "r1", 1), [want("r2", 2), described(2)]);
     while stage(&tried) != Some(reached) {
-        tried = after(tried, [Event::Passed]);
+        tried = after(tried, [UpdateEvent::Passed]);
     }
     tried
 }
 
-fn stage(state: &SubjectState) -> Option<Stage> {
+fn stage(state: &SubjectState) -> Option<RolloutPhase> {
     state.trial.as_ref().map(|trial| trial.stage)
 }
 
@@ -93,27 +93,40 @@ fn live(state: &SubjectState) -> Option<u64> {
 }
 
 /// Returns the stage and cause of the last rollback.
-fn rolled_back(state: &SubjectState) -> Option<(Stage, Cause)> {
+fn rolled_back(state: &SubjectState) -> Option<(RolloutPhase, RollbackCause)> {
     let (reached, reason) = state.outcome.as_ref()?.rolled_back.as_ref()?;
     Some((*reached, reason.cause))
 }
 
-const STAGES: [Stage; 6] =
-    [Stage::Downloading, Stage::Verified, Stage::Staged, Stage::Shadow, Stage::Canary, Stage::Active];
+const STAGES: [RolloutPhase; 6] = [
+    RolloutPhase::Downloading,
+    RolloutPhase::Verified,
+    RolloutPhase::Staged,
+    RolloutPhase::Shadow,
+    RolloutPhase::Canary,
+    RolloutPhase::Active,
+];
 
 #[test]
 fn a_release_passes_every_stage_and_is_committed_after_the_soak() {
     let mut state = commit(SubjectState::default(), "r1", 1);
     state = after(state, [want("r2", 2), described(2)]);
-    let duties = [Duty::Download, Duty::Preflight, Duty::LoadCandidate, Duty::Mirror, Duty::Share, Duty::Soak];
+    let duties = [
+        UpdateAction::Download,
+        UpdateAction::Preflight,
+        UpdateAction::LoadCandidate,
+        UpdateAction::Mirror,
+        UpdateAction::Share,
+        UpdateAction::Soak,
+    ];
     for (expected, duty) in STAGES.into_iter().zip(duties) {
         assert_eq!((stage(&state), state.duty()), (Some(expected), duty));
-        assert_eq!(live(&state), Some(if expected == Stage::Active { 2 } else { 1 }), "{expected}");
+        assert_eq!(live(&state), Some(if expected == RolloutPhase::Active { 2 } else { 1 }), "{expected}");
         // No success is reported before the soak is over.
         assert_eq!(state.outcome.as_ref().map(|outcome| outcome.version.get()), Some(1));
-        state = after(state, [Event::Passed]);
+        state = after(state, [UpdateEvent::Passed]);
     }
-    assert_eq!((stage(&state), live(&state), state.duty()), (None, Some(2), Duty::Rest));
+    assert_eq!((stage(&state), live(&state), state.duty()), (None, Some(2), UpdateAction::Rest));
     assert_eq!(state.previous.as_ref().map(|release| release.version.get()), Some(1));
     let outcome = state.outcome.unwrap();
     assert_eq!((outcome.rollout.as_str(), outcome.version.get(), outcome.rolled_back), ("r2", 2, None));
@@ -121,38 +134,38 @@ fn a_release_passes_every_stage_and_is_committed_after_the_soak() {
 
 #[test]
 fn stages_without_a_share_are_left_out() {
-    let staged = |plan: Plan, kind| {
+    let staged = |plan: RolloutPlan, kind| {
         let begun = SubjectState::default().after(wish(plan, Allow::Everything), kind);
-        [Event::Passed, Event::Passed].into_iter().fold(begun, |state, event| state.after(event, kind))
+        [UpdateEvent::Passed, UpdateEvent::Passed].into_iter().fold(begun, |state, event| state.after(event, kind))
     };
-    let next = |plan: Plan, kind| stage(&staged(plan, kind).after(Event::Passed, kind)).unwrap();
-    let quiet = Plan { shadow: step(0.0), canary: step(0.0), ..plan("r1", 1) };
-    assert_eq!(next(quiet.clone(), Kind::Model), Stage::Active);
-    assert_eq!(next(Plan { canary: step(0.2), ..quiet }, Kind::Model), Stage::Canary);
+    let next = |plan: RolloutPlan, kind| stage(&staged(plan, kind).after(UpdateEvent::Passed, kind)).unwrap();
+    let quiet = RolloutPlan { shadow: step(0.0), canary: step(0.0), ..plan("r1", 1) };
+    assert_eq!(next(quiet.clone(), ArtifactKind::Model), RolloutPhase::Active);
+    assert_eq!(next(RolloutPlan { canary: step(0.2), ..quiet }, ArtifactKind::Model), RolloutPhase::Canary);
     // A configuration answers no requests: there is nothing to mirror.
-    assert_eq!(next(plan("r1", 1), Kind::Configuration), Stage::Active);
-    assert_eq!(next(plan("r1", 1), Kind::Runtime), Stage::Active);
+    assert_eq!(next(plan("r1", 1), ArtifactKind::Configuration), RolloutPhase::Active);
+    assert_eq!(next(plan("r1", 1), ArtifactKind::Runtime), RolloutPhase::Active);
 }
 
 #[test]
 fn what_fails_anywhere_is_rolled_back_with_its_reason_and_not_tried_again() {
     for reached in STAGES {
-        let state = after(at(reached), [failed(Cause::Errors)]);
+        let state = after(at(reached), [failed(RollbackCause::Errors)]);
         assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
-        assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)));
+        assert_eq!(rolled_back(&state), Some((reached, RollbackCause::Errors)));
         // The manifest still lists it, every five minutes and after every start.
         let state = after(state, [want("r2", 2), start(true), want("r2", 2)]);
         assert_eq!(stage(&state), None, "{reached}");
-        assert_eq!(rolled_back(&state), Some((reached, Cause::Errors)), "the report stays");
+        assert_eq!(rolled_back(&state), Some((reached, RollbackCause::Errors)), "the report stays");
         // Another rollout may try the same version again, and the same rollout another version.
-        assert_eq!(stage(&after(state.clone(), [want("r3", 2)])), Some(Stage::Downloading));
-        assert_eq!(stage(&after(state, [want("r2", 3)])), Some(Stage::Downloading));
+        assert_eq!(stage(&after(state.clone(), [want("r3", 2)])), Some(RolloutPhase::Downloading));
+        assert_eq!(stage(&after(state, [want("r2", 3)])), Some(RolloutPhase::Downloading));
     }
 }
 
 #[test]
 fn a_refused_digest_under_another_number_is_refused_before_anything_is_fetched() {
-    let state = after(at(Stage::Staged), [failed(Cause::Golden), want("r2", 3), described(2)]);
+    let state = after(at(RolloutPhase::Staged), [failed(RollbackCause::Golden), want("r2", 3), described(2)]);
     assert_eq!((stage(&state), live(&state)), (None, Some(1)));
     assert_eq!(stage(&after(state, [want("r2", 3)])), None, "and it does not begin again");
 }
@@ -160,7 +173,7 @@ fn a_refused_digest_under_another_number_is_refused_before_anything_is_fetched()
 #[test]
 fn only_so_many_refusals_are_remembered() {
     let state = (0..200).fold(SubjectState::default(), |state, number| {
-        after(state, [want(&format!("r{number}"), 1), failed(Cause::Load)])
+        after(state, [want(&format!("r{number}"), 1), failed(RollbackCause::Load)])
     });
     assert_eq!(state.refused.len(), REFUSED_MAX);
     assert_eq!(stage(&after(state, [want("r199", 1)])), None, "the newest are");
@@ -171,11 +184,11 @@ fn a_newer_manifest_supersedes_a_stuck_trial_in_every_stage() {
     for reached in STAGES {
         let state = after(at(reached), [want("r3", 3)]);
         let trial = state.trial.as_ref().unwrap();
-        assert_eq!((trial.release.version.get(), trial.stage, trial.fetched_bytes), (3, Stage::Downloading, 0));
-        assert_eq!(rolled_back(&state), Some((reached, Cause::Superseded)));
+        assert_eq!((trial.release.version.get(), trial.stage, trial.fetched_bytes), (3, RolloutPhase::Downloading, 0));
+        assert_eq!(rolled_back(&state), Some((reached, RollbackCause::Superseded)));
         assert_eq!(live(&state), Some(1), "{reached}");
         // It was not at fault.
-        assert_eq!(stage(&after(state, [nothing(), want("r2", 2)])), Some(Stage::Downloading));
+        assert_eq!(stage(&after(state, [nothing(), want("r2", 2)])), Some(RolloutPhase::Downloading));
     }
 }
 
@@ -183,8 +196,8 @@ fn a_newer_manifest_supersedes_a_stuck_trial_in_every_stage() {
 fn a_rollout_that_is_gone_ends_its_trial_and_may_come_back() {
     for reached in STAGES {
         let state = after(at(reached), [nothing()]);
-        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Withdrawn))));
-        assert_eq!(stage(&after(state, [want("r2", 2)])), Some(Stage::Downloading));
+        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, RollbackCause::Withdrawn))));
+        assert_eq!(stage(&after(state, [want("r2", 2)])), Some(RolloutPhase::Downloading));
     }
 }
 
@@ -199,19 +212,21 @@ fn the_same_manifest_again_changes_nothing() {
 
 #[test]
 fn a_changed_gate_reaches_a_trial_under_way() {
-    let changed = Plan { gate: Gate { psi_max: Some(0.1), ..Gate::default() }, ..plan("r2", 2) };
-    let state = after(at(Stage::Shadow), [wish(changed.clone(), Allow::Everything)]);
-    assert_eq!((stage(&state), state.trial.unwrap().plan), (Some(Stage::Shadow), changed));
+    let changed = RolloutPlan { gate: RolloutGate { psi_max: Some(0.1), ..RolloutGate::default() }, ..plan("r2", 2) };
+    let state = after(at(RolloutPhase::Shadow), [wish(changed.clone(), Allow::Everything)]);
+    assert_eq!((stage(&state), state.trial.unwrap().plan), (Some(RolloutPhase::Shadow), changed));
 }
 
 /// A start of the daemon, after work of the trial or not.
-fn start(under_way: bool) -> Event {
-    Event::Started { under_way }
+fn start(under_way: bool) -> UpdateEvent {
+    UpdateEvent::Started { under_way }
 }
 
 #[test]
 fn a_box_that_does_not_come_up_falls_back_by_itself() {
-    for reached in [Stage::Verified, Stage::Staged, Stage::Shadow, Stage::Canary, Stage::Active] {
+    for reached in
+        [RolloutPhase::Verified, RolloutPhase::Staged, RolloutPhase::Shadow, RolloutPhase::Canary, RolloutPhase::Active]
+    {
         let mut state = at(reached);
         for number in 1..=STARTS_MAX {
             state = after(state, [start(true)]);
@@ -219,7 +234,7 @@ fn a_box_that_does_not_come_up_falls_back_by_itself() {
         }
         state = after(state, [start(true)]);
         assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
-        assert_eq!(rolled_back(&state).unwrap().1, Cause::Restarts);
+        assert_eq!(rolled_back(&state).unwrap().1, RollbackCause::Restarts);
     }
 }
 
@@ -236,53 +251,57 @@ fn starts_that_found_nothing_of_it_under_way_never_end_a_trial() {
 
 #[test]
 fn a_start_while_files_are_fetched_counts_for_nothing() {
-    let state = after(at(Stage::Downloading), std::iter::repeat_n(start(true), 100));
-    assert_eq!(state, at(Stage::Downloading));
+    let state = after(at(RolloutPhase::Downloading), std::iter::repeat_n(start(true), 100));
+    assert_eq!(state, at(RolloutPhase::Downloading));
 }
 
 #[test]
 fn a_start_while_it_waits_for_its_window_counts_for_nothing() {
-    let waiting = after(at(Stage::Staged), [wish(plan("r2", 2), Allow::Prepare)]);
+    let waiting = after(at(RolloutPhase::Staged), [wish(plan("r2", 2), Allow::Prepare)]);
     assert_eq!(after(waiting.clone(), std::iter::repeat_n(start(false), 100)), waiting);
 }
 
 #[test]
 fn a_start_takes_what_was_loaded_beside_back_to_staged_and_leaves_a_soak() {
-    for reached in [Stage::Shadow, Stage::Canary] {
-        let state = after(at(reached), [Event::Waited { seconds: 100 }, start(false)]);
-        assert_eq!((stage(&state), state.trial.unwrap().in_stage_s), (Some(Stage::Staged), 0));
+    for reached in [RolloutPhase::Shadow, RolloutPhase::Canary] {
+        let state = after(at(reached), [UpdateEvent::Waited { seconds: 100 }, start(false)]);
+        assert_eq!((stage(&state), state.trial.unwrap().in_stage_s), (Some(RolloutPhase::Staged), 0));
     }
-    let state = after(at(Stage::Active), [Event::Waited { seconds: 100 }, start(false)]);
-    assert_eq!((stage(&state), live(&state), state.trial.unwrap().in_stage_s), (Some(Stage::Active), Some(2), 100));
+    let state = after(at(RolloutPhase::Active), [UpdateEvent::Waited { seconds: 100 }, start(false)]);
+    assert_eq!(
+        (stage(&state), live(&state), state.trial.unwrap().in_stage_s),
+        (Some(RolloutPhase::Active), Some(2), 100)
+    );
 }
 
 #[test]
 fn a_box_that_is_switched_off_every_night_passes_a_soak_of_weeks_and_one_that_falls_every_hour_does_not() {
-    let weeks = Plan { soak: StagePlan { max_s: 30 * 86_400, ..step(0.0) }, ..plan("r2", 2) };
-    let soaking = after(at(Stage::Active), [wish(weeks, Allow::Everything)]);
+    let weeks = RolloutPlan { soak: StagePlan { max_s: 30 * 86_400, ..step(0.0) }, ..plan("r2", 2) };
+    let soaking = after(at(RolloutPhase::Active), [wish(weeks, Allow::Everything)]);
     let starts = |every_s: u64| {
         (0..20).fold(soaking.clone(), |state, _| {
-            let ticks = std::iter::repeat_n(Event::Waited { seconds: 60 }, usize::try_from(every_s / 60).unwrap());
+            let ticks =
+                std::iter::repeat_n(UpdateEvent::Waited { seconds: 60 }, usize::try_from(every_s / 60).unwrap());
             after(after(state, ticks), [start(true)])
         })
     };
-    assert_eq!(stage(&starts(14 * 3_600)), Some(Stage::Active));
-    assert_eq!(rolled_back(&starts(3_600)), Some((Stage::Active, Cause::Restarts)));
+    assert_eq!(stage(&starts(14 * 3_600)), Some(RolloutPhase::Active));
+    assert_eq!(rolled_back(&starts(3_600)), Some((RolloutPhase::Active, RollbackCause::Restarts)));
 }
 
 #[test]
 fn every_stage_has_a_deadline_of_the_box_itself() {
     for (reached, limit) in [
-        (Stage::Verified, WORK_DEADLINE_S),
-        (Stage::Staged, WORK_DEADLINE_S),
-        (Stage::Shadow, 3_600 + WORK_DEADLINE_S),
-        (Stage::Canary, 3_600 + WORK_DEADLINE_S),
-        (Stage::Active, 3_600 + WORK_DEADLINE_S),
+        (RolloutPhase::Verified, WORK_DEADLINE_S),
+        (RolloutPhase::Staged, WORK_DEADLINE_S),
+        (RolloutPhase::Shadow, 3_600 + WORK_DEADLINE_S),
+        (RolloutPhase::Canary, 3_600 + WORK_DEADLINE_S),
+        (RolloutPhase::Active, 3_600 + WORK_DEADLINE_S),
     ] {
-        let state = after(at(reached), [Event::Waited { seconds: limit }]);
+        let state = after(at(reached), [UpdateEvent::Waited { seconds: limit }]);
         assert_eq!(stage(&state), Some(reached));
-        let state = after(state, [Event::Waited { seconds: 1 }]);
-        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Deadline))));
+        let state = after(state, [UpdateEvent::Waited { seconds: 1 }]);
+        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, RollbackCause::Deadline))));
     }
 }
 
@@ -290,11 +309,11 @@ fn every_stage_has_a_deadline_of_the_box_itself() {
 fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
     for reached in STAGES {
         let state = after(at(reached), [wish(plan("r2", 2), Allow::Nothing)]);
-        let soaks = reached == Stage::Active;
+        let soaks = reached == RolloutPhase::Active;
         assert_eq!(state.trial.as_ref().unwrap().held, !soaks, "{reached}");
-        assert_eq!(state.duty() == Duty::Rest, !soaks);
+        assert_eq!(state.duty() == UpdateAction::Rest, !soaks);
         if !soaks {
-            let later = after(state.clone(), [Event::Passed, Event::Waited { seconds: 365 * 86_400 }]);
+            let later = after(state.clone(), [UpdateEvent::Passed, UpdateEvent::Waited { seconds: 365 * 86_400 }]);
             assert_eq!(later, state, "{reached}");
             assert_eq!(after(state, [want("r2", 2)]), at(reached), "and goes on where it stood");
         }
@@ -307,45 +326,45 @@ fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
 fn outside_its_window_a_box_prepares_and_goes_no_further() {
     let prepare = wish(plan("r2", 2), Allow::Prepare);
     let mut state = after(commit(SubjectState::default(), "r1", 1), [prepare.clone(), described(2)]);
-    for expected in [Duty::Download, Duty::Preflight] {
+    for expected in [UpdateAction::Download, UpdateAction::Preflight] {
         assert_eq!(state.duty(), expected);
-        state = after(state, [Event::Passed]);
+        state = after(state, [UpdateEvent::Passed]);
     }
     // Though nothing was heard since.
-    assert_eq!((stage(&state), state.duty()), (Some(Stage::Staged), Duty::Rest));
-    assert_eq!(after(state, [want("r2", 2)]).duty(), Duty::LoadCandidate);
-    for reached in [Stage::Staged, Stage::Shadow, Stage::Canary] {
-        assert_eq!(after(at(reached), [prepare.clone()]).duty(), Duty::Rest, "{reached}");
+    assert_eq!((stage(&state), state.duty()), (Some(RolloutPhase::Staged), UpdateAction::Rest));
+    assert_eq!(after(state, [want("r2", 2)]).duty(), UpdateAction::LoadCandidate);
+    for reached in [RolloutPhase::Staged, RolloutPhase::Shadow, RolloutPhase::Canary] {
+        assert_eq!(after(at(reached), [prepare.clone()]).duty(), UpdateAction::Rest, "{reached}");
     }
-    assert_eq!(after(at(Stage::Active), [prepare]).duty(), Duty::Soak);
+    assert_eq!(after(at(RolloutPhase::Active), [prepare]).duty(), UpdateAction::Soak);
 }
 
 #[test]
 fn attempts_are_counted_and_their_number_is_bounded() {
-    let state = after(at(Stage::Downloading), [interrupted(), interrupted()]);
-    assert_eq!((stage(&state), state.trial.as_ref().unwrap().failures), (Some(Stage::Downloading), 2));
+    let state = after(at(RolloutPhase::Downloading), [interrupted(), interrupted()]);
+    assert_eq!((stage(&state), state.trial.as_ref().unwrap().failures), (Some(RolloutPhase::Downloading), 2));
     let state = after(state, [interrupted()]);
-    assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Attempts)));
+    assert_eq!(rolled_back(&state), Some((RolloutPhase::Downloading, RollbackCause::Attempts)));
     assert!(state.outcome.as_ref().unwrap().rolled_back.as_ref().unwrap().1.detail.contains("the link is gone"));
     assert_eq!(stage(&after(state, [want("r2", 2)])), None);
 }
 
 #[test]
 fn a_plan_of_no_attempts_still_has_one() {
-    let none = Plan { max_attempts: 0, ..plan("r1", 1) };
+    let none = RolloutPlan { max_attempts: 0, ..plan("r1", 1) };
     let begun = from_nothing([wish(none, Allow::Everything)]);
-    assert_eq!(rolled_back(&after(begun, [interrupted()])), Some((Stage::Downloading, Cause::Attempts)));
+    assert_eq!(rolled_back(&after(begun, [interrupted()])), Some((RolloutPhase::Downloading, RollbackCause::Attempts)));
 }
 
 #[test]
 fn what_a_rollout_has_used_up_counts_on_when_it_comes_back() {
-    let fetched = || Event::Fetched { bytes: 600 };
+    let fetched = || UpdateEvent::Fetched { bytes: 600 };
     let state = from_nothing([want("r1", 1), fetched(), interrupted(), nothing()]);
-    assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Withdrawn)));
+    assert_eq!(rolled_back(&state), Some((RolloutPhase::Downloading, RollbackCause::Withdrawn)));
     let again = after(state.clone(), [want("r1", 1)]);
     let trial = again.trial.clone().unwrap();
     assert_eq!((trial.fetched_bytes, trial.failures), (600, 1));
-    assert_eq!(rolled_back(&after(again, [fetched()])), Some((Stage::Downloading, Cause::Budget)));
+    assert_eq!(rolled_back(&after(again, [fetched()])), Some((RolloutPhase::Downloading, RollbackCause::Budget)));
     // Another rollout has a budget of its own.
     let other = after(state, [want("r2", 1), fetched()]);
     assert_eq!(other.trial.unwrap().fetched_bytes, 600);
@@ -354,112 +373,113 @@ fn what_a_rollout_has_used_up_counts_on_when_it_comes_back() {
 #[test]
 fn a_release_is_loaded_with_the_share_of_golden_inputs_that_it_was_taken_with() {
     let gated = |rollout: &str, version: u64, golden_min: f64| {
-        let gate = Gate { golden_min: Some(golden_min), ..Gate::default() };
-        wish(Plan { gate, shadow: step(0.0), canary: step(0.0), ..plan(rollout, version) }, Allow::Everything)
+        let gate = RolloutGate { golden_min: Some(golden_min), ..RolloutGate::default() };
+        wish(RolloutPlan { gate, shadow: step(0.0), canary: step(0.0), ..plan(rollout, version) }, Allow::Everything)
     };
-    let passed = || (0..4).map(|_| Event::Passed);
+    let passed = || (0..4).map(|_| UpdateEvent::Passed);
     let mut state = from_nothing([gated("r1", 1, 0.7), described(1)]);
     assert_eq!(state.golden_min(&state.trial.as_ref().unwrap().release), Some(0.7));
     state = after(state, passed());
     assert_eq!(state.golden_min(state.live().unwrap()), Some(0.7));
     state = after(after(state, [gated("r2", 2, 0.9), described(2)]), passed());
     assert_eq!(state.golden_min(state.live().unwrap()), Some(0.9));
-    state = after(state, [Event::RollBack]);
+    state = after(state, [UpdateEvent::RollBack]);
     assert_eq!(state.golden_min(state.live().unwrap()), Some(0.7));
 }
 
 #[test]
 fn the_byte_budget_holds_over_all_attempts() {
-    let state = after(at(Stage::Downloading), [Event::Fetched { bytes: 600 }, interrupted(), start(true)]);
-    let state = after(state, [Event::Fetched { bytes: 400 }]);
-    assert_eq!((stage(&state), state.trial.as_ref().unwrap().fetched_bytes), (Some(Stage::Downloading), 1_000));
-    let state = after(state, [Event::Fetched { bytes: 1 }]);
-    assert_eq!(rolled_back(&state), Some((Stage::Downloading, Cause::Budget)));
-    let free = Plan { byte_budget: None, ..plan("r1", 1) };
-    let state = from_nothing([wish(free, Allow::Everything), Event::Fetched { bytes: u64::MAX }]);
-    assert_eq!(stage(&after(state, [Event::Fetched { bytes: 1 }])), Some(Stage::Downloading));
+    let state = after(at(RolloutPhase::Downloading), [UpdateEvent::Fetched { bytes: 600 }, interrupted(), start(true)]);
+    let state = after(state, [UpdateEvent::Fetched { bytes: 400 }]);
+    assert_eq!((stage(&state), state.trial.as_ref().unwrap().fetched_bytes), (Some(RolloutPhase::Downloading), 1_000));
+    let state = after(state, [UpdateEvent::Fetched { bytes: 1 }]);
+    assert_eq!(rolled_back(&state), Some((RolloutPhase::Downloading, RollbackCause::Budget)));
+    let free = RolloutPlan { byte_budget: None, ..plan("r1", 1) };
+    let state = from_nothing([wish(free, Allow::Everything), UpdateEvent::Fetched { bytes: u64::MAX }]);
+    assert_eq!(stage(&after(state, [UpdateEvent::Fetched { bytes: 1 }])), Some(RolloutPhase::Downloading));
 }
 
 #[test]
 fn a_pinned_box_begins_nothing_and_may_end_what_it_began() {
-    let state = after(commit(SubjectState::default(), "r1", 1), [Event::Pin, want("r2", 2)]);
+    let state = after(commit(SubjectState::default(), "r1", 1), [UpdateEvent::Pin, want("r2", 2)]);
     assert_eq!((state.pinned, stage(&state), live(&state)), (true, None, Some(1)));
-    assert_eq!(stage(&after(state, [Event::Unpin, want("r2", 2)])), Some(Stage::Downloading));
+    assert_eq!(stage(&after(state, [UpdateEvent::Unpin, want("r2", 2)])), Some(RolloutPhase::Downloading));
     for reached in STAGES {
-        let state = after(at(reached), [Event::Pin, want("r3", 3), nothing()]);
+        let state = after(at(reached), [UpdateEvent::Pin, want("r3", 3), nothing()]);
         assert_eq!((stage(&state), live(&state)), (Some(reached), live(&at(reached))), "{reached}");
     }
-    assert_eq!(live(&after(at(Stage::Active), [Event::Pin, Event::Passed])), Some(2));
+    assert_eq!(live(&after(at(RolloutPhase::Active), [UpdateEvent::Pin, UpdateEvent::Passed])), Some(2));
 }
 
 #[test]
 fn a_revoked_version_runs_no_more() {
     let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
     let state = after(two.clone(), [revoke(&[2])]);
-    assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((Stage::Active, Cause::Revoked))));
+    assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((RolloutPhase::Active, RollbackCause::Revoked))));
     // Nor when it is wanted at the same time, or pinned.
-    let both = Wish {
+    let both = DesiredState {
         desired: Some((plan("r9", 2), Allow::Everything)),
         revoked: two.kept().map(|r| r.version).collect(),
-        ..Wish::default()
+        ..DesiredState::default()
     };
     let state = after(two.clone(), [heard(both)]);
     assert_eq!((live(&state), stage(&state)), (None, None));
-    assert_eq!(live(&after(two.clone(), [Event::Pin, revoke(&[2])])), Some(1));
+    assert_eq!(live(&after(two.clone(), [UpdateEvent::Pin, revoke(&[2])])), Some(1));
     // The previous version does not run either when it is revoked as well: the owner's model is left.
     let state = after(two, [revoke(&[1, 2])]);
     assert_eq!((live(&state), &state.previous), (None, &None));
     for reached in STAGES {
         let state = after(at(reached), [revoke(&[2])]);
-        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Revoked))));
+        assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, RollbackCause::Revoked))));
     }
 }
 
 #[test]
 fn what_is_below_the_minimum_runs_no_more() {
     let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
-    let below = |version: u64| Wish { minimum: Some(version.to_string().parse().unwrap()), ..Wish::default() };
+    let below =
+        |version: u64| DesiredState { minimum: Some(version.to_string().parse().unwrap()), ..DesiredState::default() };
     let state = after(two.clone(), [heard(below(2))]);
     assert_eq!((live(&state), &state.previous), (Some(2), &None), "and it is no way back either");
     assert_eq!(live(&after(two, [heard(below(3))])), None);
-    let state = after(at(Stage::Canary), [heard(below(3))]);
-    assert_eq!((live(&state), rolled_back(&state)), (None, Some((Stage::Canary, Cause::Revoked))));
+    let state = after(at(RolloutPhase::Canary), [heard(below(3))]);
+    assert_eq!((live(&state), rolled_back(&state)), (None, Some((RolloutPhase::Canary, RollbackCause::Revoked))));
 }
 
 #[test]
 fn a_trial_goes_on_when_the_version_before_it_is_revoked() {
-    let wish = Wish {
+    let wish = DesiredState {
         desired: Some((plan("r2", 2), Allow::Everything)),
         revoked: ["1".parse().unwrap()].into(),
-        ..Wish::default()
+        ..DesiredState::default()
     };
-    let state = after(at(Stage::Active), [heard(wish)]);
-    assert_eq!((live(&state), stage(&state), &state.committed), (Some(2), Some(Stage::Active), &None));
-    assert_eq!(live(&after(state, [Event::Passed])), Some(2));
+    let state = after(at(RolloutPhase::Active), [heard(wish)]);
+    assert_eq!((live(&state), stage(&state), &state.committed), (Some(2), Some(RolloutPhase::Active), &None));
+    assert_eq!(live(&after(state, [UpdateEvent::Passed])), Some(2));
 }
 
 #[test]
 fn the_operator_gets_the_version_before_without_anybody_else() {
     for reached in STAGES {
-        for order in [Event::RollBack, Event::Cancel] {
+        for order in [UpdateEvent::RollBack, UpdateEvent::Cancel] {
             let state = after(at(reached), [order]);
-            assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, Cause::Operator))));
+            assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((reached, RollbackCause::Operator))));
             assert_eq!(stage(&after(state, [want("r2", 2)])), None);
         }
     }
     let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
-    let state = after(two, [Event::RollBack]);
+    let state = after(two, [UpdateEvent::RollBack]);
     assert_eq!((live(&state), &state.previous), (Some(1), &None));
     assert_eq!(stage(&after(state.clone(), [want("r2", 2)])), None, "the rollout that brought it is over");
     // There is no version before that.
-    assert_eq!(after(state.clone(), [Event::RollBack]), state);
-    assert_eq!(after(state.clone(), [Event::Cancel]), state);
+    assert_eq!(after(state.clone(), [UpdateEvent::RollBack]), state);
+    assert_eq!(after(state.clone(), [UpdateEvent::Cancel]), state);
 }
 
 #[test]
 fn a_rollback_names_the_rollout_that_brought_the_version_and_no_later_one() {
     let two = commit(commit(SubjectState::default(), "r1", 1), "r2", 2);
-    let state = after(two, [want("r3", 3), failed(Cause::Load), Event::RollBack]);
+    let state = after(two, [want("r3", 3), failed(RollbackCause::Load), UpdateEvent::RollBack]);
     let outcome = state.outcome.as_ref().unwrap();
     assert_eq!((outcome.rollout.as_str(), outcome.version.get()), ("r2", 2));
     assert_eq!(stage(&after(state, [want("r2", 2)])), None);
@@ -469,8 +489,8 @@ fn a_rollback_names_the_rollout_that_brought_the_version_and_no_later_one() {
 fn a_lower_version_is_taken_only_when_the_rollout_says_so() {
     let two = commit(SubjectState::default(), "r2", 2);
     assert_eq!(after(two.clone(), [want("r3", 1)]), two);
-    let down = Plan { allow_downgrade: true, ..plan("r3", 1) };
-    assert_eq!(stage(&after(two, [wish(down, Allow::Everything)])), Some(Stage::Downloading));
+    let down = RolloutPlan { allow_downgrade: true, ..plan("r3", 1) };
+    assert_eq!(stage(&after(two, [wish(down, Allow::Everything)])), Some(RolloutPhase::Downloading));
 }
 
 #[test]
@@ -484,9 +504,11 @@ fn another_rollout_of_what_runs_is_a_success_without_work() {
 
 #[test]
 fn what_is_verified_is_described_no_more() {
-    let state =
-        after(at(Stage::Verified), [Event::Described { package: Arc::default(), digest: "another".to_owned() }]);
-    assert_eq!(state, at(Stage::Verified));
+    let state = after(
+        at(RolloutPhase::Verified),
+        [UpdateEvent::Described { package: Arc::default(), digest: "another".to_owned() }],
+    );
+    assert_eq!(state, at(RolloutPhase::Verified));
 }
 
 #[test]

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use ledge_base::names::DeviceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, Installed, STARTS_MAX, Stage};
+use super::{Fault, Installed, RolloutPhase, STARTS_MAX};
 use crate::package::Package;
-use crate::plan::{Allow, Plan};
+use crate::plan::{Allow, RolloutPlan};
 
 /// A release on trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// The rollout that led to it.
-    pub plan: Plan,
+    pub plan: RolloutPlan,
     /// The release; the digest is empty until its description was read.
     pub release: Installed,
     /// Its signed description, once it was read. It is kept here because it is needed without a network.
     pub package: Option<Arc<Package>>,
     /// Its stage.
-    pub stage: Stage,
+    pub stage: RolloutPhase,
     /// Seconds in this stage during which it could move.
     pub in_stage_s: u64,
     /// Further starts of the daemon that may find its work under way before it falls back.
@@ -53,7 +53,7 @@ impl UsedBudget {
     /// Notes the used budget of a trial, for when its rollout comes back.
     pub(super) fn remember(all: &mut Vec<Self>, trial: &Trial) {
         let (rollout, failures, fetched_bytes) = (trial.plan.rollout.clone(), trial.failures, trial.fetched_bytes);
-        let fault = trial.fault.clone().filter(|_| trial.stage == Stage::Downloading);
+        let fault = trial.fault.clone().filter(|_| trial.stage == RolloutPhase::Downloading);
         all.retain(|used| used.rollout != rollout);
         if failures > 0 || fetched_bytes > 0 || fault.is_some() {
             all.push(Self { rollout, failures, fetched_bytes, fault });
@@ -64,7 +64,7 @@ impl UsedBudget {
 }
 
 impl Trial {
-    pub(super) fn new(plan: Plan, allow: Allow, used: &[UsedBudget]) -> Self {
+    pub(super) fn new(plan: RolloutPlan, allow: Allow, used: &[UsedBudget]) -> Self {
         let used = used.iter().find(|used| used.rollout == plan.rollout);
         let (failures, fetched_bytes) = used.map_or((0, 0), |used| (used.failures, used.fetched_bytes));
         let fault = used.and_then(|used| used.fault.clone());
@@ -73,7 +73,7 @@ impl Trial {
             plan,
             release,
             package: None,
-            stage: Stage::Downloading,
+            stage: RolloutPhase::Downloading,
             in_stage_s: 0,
             starts_left: STARTS_MAX,
             failures,
@@ -84,7 +84,7 @@ impl Trial {
         }
     }
 
-    pub(super) fn is_of(&self, plan: &Plan) -> bool {
+    pub(super) fn is_of(&self, plan: &RolloutPlan) -> bool {
         self.plan.rollout == plan.rollout && self.plan.target == plan.target
     }
 
@@ -92,9 +92,9 @@ impl Trial {
     /// through a switch is worse.
     pub(super) fn hold(&mut self) {
         self.held = match self.allow {
-            _ if self.stage == Stage::Active => false,
+            _ if self.stage == RolloutPhase::Active => false,
             Allow::Everything => false,
-            Allow::Prepare => self.stage >= Stage::Staged,
+            Allow::Prepare => self.stage >= RolloutPhase::Staged,
             Allow::Nothing => true,
         };
     }
@@ -109,7 +109,7 @@ impl Trial {
         self.fault.as_ref().is_none_or(|fault| fault.is_due(now_ms))
     }
 
-    pub(super) fn enter(&mut self, stage: Stage) {
+    pub(super) fn enter(&mut self, stage: RolloutPhase) {
         self.stage = stage;
         self.in_stage_s = 0;
         self.fault = None;

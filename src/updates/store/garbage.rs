@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::release::{entries, remove_folder, remove_release};
 use super::sealed::SEALING_EXTENSION;
 use super::{BlobStore, StoreError};
+use crate::artifact::{Artifact, ArtifactKind};
 use crate::state::Installed;
-use crate::subject::{Kind, Subject};
 
 impl BlobStore {
     /// Removes releases that are not kept, blobs of no release that are not `wanted`, parts that are not wanted, and
@@ -19,11 +19,11 @@ impl BlobStore {
     /// Files that were not removed before a power cut are removed the next time.
     pub fn collect(
         &self,
-        keep: &BTreeMap<Subject, Vec<Installed>>,
+        keep: &BTreeMap<Artifact, Vec<Installed>>,
         wanted: &BTreeSet<String>,
     ) -> Result<u64, StoreError> {
         let _alone = self.names();
-        let kept = |(subject, releases): (&Subject, &Vec<Installed>)| -> Vec<PathBuf> {
+        let kept = |(subject, releases): (&Artifact, &Vec<Installed>)| -> Vec<PathBuf> {
             releases.iter().map(|release| self.release_folder(subject, release)).collect()
         };
         let kept: BTreeSet<PathBuf> = keep.iter().flat_map(kept).collect();
@@ -75,7 +75,7 @@ impl BlobStore {
     /// Returns the folders of all releases, including hidden ones.
     fn all_releases(&self) -> Result<Vec<PathBuf>, StoreError> {
         let mut found = Vec::new();
-        for kind in Kind::ALL {
+        for kind in ArtifactKind::ALL {
             let folder = self.folder.join("releases").join(kind.folder());
             if !folder.is_dir() {
                 continue;

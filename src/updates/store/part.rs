@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use ledge_base::durable;
-use ledge_identity::sealing::{CHUNK_BYTES, Header};
+use ledge_identity::sealing::{CHUNK_BYTES, EncryptedHeader};
 
-use super::sealed_part::Chunks;
+use super::sealed_part::SealedChunks;
 use super::{BlobStore, StoreError, hash_some};
 
 /// Bytes of a step, between two calls of fdatasync. A power cut costs two of these at most: the one under way, and the
@@ -26,7 +26,7 @@ pub(super) const SYNC_BYTES: u64 = CHUNK_BYTES as u64;
 pub(super) const PART_EXTENSION: &str = "part";
 
 /// A blob that is being fetched. It has one writer at a time.
-pub(crate) struct Part {
+pub(crate) struct PartialDownload {
     blob: PathBuf,
     path: PathBuf,
     file: File,
@@ -35,33 +35,34 @@ pub(crate) struct Part {
     /// Bytes that are certainly on the disk.
     synced: u64,
     /// Its encrypted chunks, where it is encrypted.
-    chunks: Option<Chunks>,
+    chunks: Option<SealedChunks>,
 }
 
 impl BlobStore {
     /// Opens the part of a blob of `length` bytes, with its certain bytes. Waits for another writer of it.
-    pub(crate) fn part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
+    pub(crate) fn part(&self, sha256: &str, length: u64) -> Result<PartialDownload, StoreError> {
         self.part_as(sha256, length, None)
     }
 
     /// Opens the part of a blob that is encrypted, where encryption is on.
-    pub(crate) fn sealed_part(&self, sha256: &str, length: u64) -> Result<Part, StoreError> {
+    pub(crate) fn sealed_part(&self, sha256: &str, length: u64) -> Result<PartialDownload, StoreError> {
         let header = self.sealed_header(sha256, length)?;
-        self.part_as(sha256, length, self.sealer.is_on().then(|| Chunks::new(self.sealer.clone(), header)))
+        self.part_as(sha256, length, self.sealer.is_on().then(|| SealedChunks::new(self.sealer.clone(), header)))
     }
 
-    fn part_as(&self, sha256: &str, length: u64, chunks: Option<Chunks>) -> Result<Part, StoreError> {
+    fn part_as(&self, sha256: &str, length: u64, chunks: Option<SealedChunks>) -> Result<PartialDownload, StoreError> {
         let blob = self.blob(sha256)?;
         let path = blob.with_extension(PART_EXTENSION);
         let file = lock(&path).map_err(StoreError::at("open", &path))?;
-        let mut part = Part { blob, path, file, context: Context::new(&SHA256), length: 0, synced: 0, chunks };
+        let mut part =
+            PartialDownload { blob, path, file, context: Context::new(&SHA256), length: 0, synced: 0, chunks };
         let resumed = if part.chunks.is_some() { part.resume_sealed() } else { part.resume(sha256, length) };
         resumed.map_err(StoreError::at("read", &part.path))?;
         Ok(part)
     }
 }
 
-impl Part {
+impl PartialDownload {
     /// Returns the number of bytes here.
     pub(crate) fn length(&self) -> u64 {
         self.length
@@ -132,7 +133,7 @@ impl Part {
     fn resume(&mut self, sha256: &str, length: u64) -> io::Result<()> {
         let there = self.file.metadata()?.len();
         // An encrypted part is of no use without encryption.
-        let is_sealed = Header::read(&mut self.file)?.is_some();
+        let is_sealed = EncryptedHeader::read(&mut self.file)?.is_some();
         if there == 0 || there > length || is_sealed {
             return self.empty();
         }
@@ -185,7 +186,7 @@ impl Part {
     fn sync(&mut self) -> Result<(), StoreError> {
         if let Err(error) = self.file.sync_data() {
             let synced = self.synced;
-            let certain = self.chunks.as_ref().map_or(synced, |_| Header::offset(synced / SYNC_BYTES));
+            let certain = self.chunks.as_ref().map_or(synced, |_| EncryptedHeader::offset(synced / SYNC_BYTES));
             let _ = self.file.set_len(certain);
             self.length = self.synced;
             return Err(StoreError::at("sync", &self.path)(error));

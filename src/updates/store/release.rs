@@ -10,8 +10,8 @@ use ledge_identity::sealing::Rekeyed;
 
 use super::sealed::is_sealed;
 use super::{BlobStore, StoreError, hash};
+use crate::artifact::{Artifact, ArtifactKind, FileName};
 use crate::state::Installed;
-use crate::subject::{FileName, Kind, Subject};
 
 /// File with the list of a release: `sha256sum -c .sha256sums` checks it by hand. No file of a release begins with a
 /// dot.
@@ -24,7 +24,7 @@ impl BlobStore {
     /// An existing one with the same list is left as it is.
     pub fn assemble(
         &self,
-        subject: &Subject,
+        subject: &Artifact,
         release: &Installed,
         files: &[(FileName, String)],
     ) -> Result<PathBuf, StoreError> {
@@ -46,12 +46,12 @@ impl BlobStore {
 
         for (name, sha256) in files {
             let (blob, path) = (self.blob(sha256)?, fresh.join(name));
-            if subject.kind != Kind::Model && is_sealed(&blob) {
+            if subject.kind != ArtifactKind::Model && is_sealed(&blob) {
                 // The same bytes came with a model: this release needs them unencrypted.
                 self.unseal(&blob, &path)?;
                 continue;
             }
-            if subject.kind == Kind::Model && self.sealer.is_on() && blob.is_file() {
+            if subject.kind == ArtifactKind::Model && self.sealer.is_on() && blob.is_file() {
                 // It was fetched while encryption was off, or while the key was changed.
                 self.seal_blob(&blob, sha256, &mut Rekeyed::default())?;
             }
@@ -75,7 +75,7 @@ impl BlobStore {
     /// releases may be large, and disks slow.
     pub fn verify_release(
         &self,
-        subject: &Subject,
+        subject: &Artifact,
         release: &Installed,
         progress: &dyn Fn(),
     ) -> Result<bool, StoreError> {
@@ -101,7 +101,7 @@ impl BlobStore {
 
     /// Removes a release that [`Self::verify_release`] finds damaged, and its damaged blobs, so that they are fetched
     /// again. `progress` as there.
-    pub fn discard(&self, subject: &Subject, release: &Installed, progress: &dyn Fn()) -> Result<(), StoreError> {
+    pub fn discard(&self, subject: &Artifact, release: &Installed, progress: &dyn Fn()) -> Result<(), StoreError> {
         let _alone = self.names();
         let folder = self.release_folder(subject, release);
         for sha256 in read_list(&folder)?.unwrap_or_default().into_values() {

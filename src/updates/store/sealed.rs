@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 use ledge_identity::sealing::{
-    Header, OpenError, Rekey, Rekeyed, SealPurpose, StreamError, open_stream, seal_chunk, seal_stream,
+    CipherError, EncryptedHeader, Rekey, Rekeyed, SealPurpose, StreamError, open_stream, seal_chunk, seal_stream,
 };
 
 use super::release::{entries, read_list};
@@ -25,7 +25,7 @@ use super::{BlobStore, StoreError, hash};
 pub(super) const SEALING_EXTENSION: &str = "sealing";
 
 pub(super) fn is_sealed(path: &Path) -> bool {
-    File::open(path).and_then(|mut file| Header::read(&mut file)).is_ok_and(|header| header.is_some())
+    File::open(path).and_then(|mut file| EncryptedHeader::read(&mut file)).is_ok_and(|header| header.is_some())
 }
 
 impl Rekey for BlobStore {
@@ -152,7 +152,7 @@ impl BlobStore {
             StreamError::File(error) => StoreError::at("encrypt", fresh)(error),
             StreamError::Open(error) => StoreError::Sealed { path: from.to_owned(), error },
         };
-        let header = Header::read(&mut source).map_err(StoreError::at("read", from))?;
+        let header = EncryptedHeader::read(&mut source).map_err(StoreError::at("read", from))?;
         if let Some(header) = header {
             target.write_all(&header.to_bytes()).map_err(StoreError::at("write", fresh))?;
             let mut index = 0;
@@ -178,8 +178,8 @@ impl BlobStore {
     pub(super) fn unseal(&self, blob: &Path, path: &Path) -> Result<(), StoreError> {
         let mut sealed = File::open(blob).map_err(StoreError::at("read", blob))?;
 
-        let header = Header::read(&mut sealed).map_err(StoreError::at("read", blob))?;
-        let not_sealed = || StoreError::Sealed { path: blob.to_owned(), error: OpenError::NotSealed };
+        let header = EncryptedHeader::read(&mut sealed).map_err(StoreError::at("read", blob))?;
+        let not_sealed = || StoreError::Sealed { path: blob.to_owned(), error: CipherError::NotSealed };
         let created = OpenOptions::new().write(true).create_new(true).open(path);
         let mut plain = created.map_err(StoreError::at("create", path))?;
         let header = header.ok_or_else(not_sealed)?;

@@ -5,20 +5,22 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use ledge_identity::sealing::{CHUNK_BYTES, Header, OVERHEAD_BYTES, SealPurpose, Sealer, open_chunk, seal_chunk};
+use ledge_identity::sealing::{
+    CHUNK_BYTES, EncryptedHeader, OVERHEAD_BYTES, SealPurpose, Sealer, open_chunk, seal_chunk,
+};
 
 /// The chunks of a part.
-pub(super) struct Chunks {
+pub(super) struct SealedChunks {
     sealer: Sealer,
-    header: Header,
+    header: EncryptedHeader,
     /// The number of whole chunks that are written.
     whole: u64,
     /// The bytes of the next chunk that are here.
     rest: Vec<u8>,
 }
 
-impl Chunks {
-    pub fn new(sealer: Sealer, header: Header) -> Self {
+impl SealedChunks {
+    pub fn new(sealer: Sealer, header: EncryptedHeader) -> Self {
         Self { sealer, header, whole: 0, rest: Vec::with_capacity(CHUNK_BYTES) }
     }
 
@@ -56,7 +58,7 @@ impl Chunks {
 
     fn write_chunk(&self, file: &mut File) -> io::Result<()> {
         let sealed = seal_chunk(&self.sealer, SealPurpose::Model, &self.header, self.whole, &self.rest);
-        file.seek(SeekFrom::Start(Header::offset(self.whole)))?;
+        file.seek(SeekFrom::Start(EncryptedHeader::offset(self.whole)))?;
         file.write_all(&sealed.map_err(io::Error::other)?)
     }
 
@@ -64,7 +66,7 @@ impl Chunks {
     /// part of another file.
     pub fn resume(&mut self, file: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<Option<u64>> {
         file.seek(SeekFrom::Start(0))?;
-        if Header::read(file)? != Some(self.header) {
+        if EncryptedHeader::read(file)? != Some(self.header) {
             return Ok(None);
         }
         let mut length = 0;
@@ -83,7 +85,7 @@ impl Chunks {
             self.whole += 1;
         }
         let rest = if self.rest.is_empty() { 0 } else { (self.rest.len() + OVERHEAD_BYTES) as u64 };
-        file.set_len(Header::offset(self.whole).min(self.header.sealed_length()) + rest)?;
+        file.set_len(EncryptedHeader::offset(self.whole).min(self.header.sealed_length()) + rest)?;
         Ok(Some(length))
     }
 }

@@ -5,13 +5,13 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ledge_identity::sealing::{Header, MasterKeyId, Survey, chunk_ids};
+use ledge_identity::sealing::{EncryptedHeader, MasterKeyCounts, MasterKeyId, chunk_ids};
 
 use super::StoreError;
 use super::part::PART_EXTENSION;
 use super::release::{entries, read_list};
 use super::sealed::is_sealed;
-use crate::subject::Kind;
+use crate::artifact::ArtifactKind;
 
 /// The encryption of a file on the disk.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl FileEncryption {
     pub fn of(path: &Path) -> Result<Self, StoreError> {
         let read = StoreError::at("read", path);
         let mut file = File::open(path).map_err(&read)?;
-        let Some(header) = Header::read(&mut file).map_err(&read)? else { return Ok(Self::Plain) };
+        let Some(header) = EncryptedHeader::read(&mut file).map_err(&read)? else { return Ok(Self::Plain) };
         let (under, is_whole) = chunk_ids(&header, &mut file).map_err(&read)?;
         Ok(Self::Sealed { under, is_whole })
     }
@@ -50,7 +50,7 @@ impl FileEncryption {
 /// The result of a survey.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreSurvey {
-    pub keys: Survey,
+    pub keys: MasterKeyCounts,
     /// Encrypted files of releases that are cut off.
     pub damaged: u64,
 }
@@ -108,7 +108,7 @@ pub fn survey(folder: &Path) -> Result<StoreSurvey, StoreError> {
 
 /// Returns the folders of models' releases in the store at `folder`, except those that are being made or removed.
 pub(super) fn releases(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let models = folder.join("releases").join(Kind::Model.folder());
+    let models = folder.join("releases").join(ArtifactKind::Model.folder());
     let mut found = Vec::new();
     if !models.is_dir() {
         return Ok(found);

@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::subject::FileName;
+use crate::artifact::FileName;
 
-fn subject() -> Subject {
+fn subject() -> Artifact {
     "models/minilm".parse().unwrap()
 }
 
@@ -39,7 +39,7 @@ fn opened() -> (tempfile::TempDir, BlobStore) {
     (folder, store)
 }
 
-fn keep(releases: &[u64]) -> BTreeMap<Subject, Vec<Installed>> {
+fn keep(releases: &[u64]) -> BTreeMap<Artifact, Vec<Installed>> {
     BTreeMap::from([(subject(), releases.iter().map(|version| release(*version)).collect())])
 }
 

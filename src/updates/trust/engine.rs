@@ -10,7 +10,7 @@ use sigstore_tuf::{Error, MetadataStore, Repository, TargetFile, TrustedMetadata
 use tokio_util::sync::CancellationToken;
 
 use super::snapshot_versions::VersionCheckedStore;
-use super::{Refusal, TrustError};
+use super::{RefusalKind, TrustError};
 use crate::source::{Source, SourceError, escaped};
 
 /// Longest metadata of each role, in bytes.
@@ -46,7 +46,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     match working.await {
         Ok(done) => done.ok_or(TrustError::Slow { seconds: limit.as_secs() }),
         // A panic over fetched bytes is a refusal of them.
-        Err(error) => Err(TrustError::Refused { refusal: Refusal::Malformed, reason: error.to_string() }),
+        Err(error) => Err(TrustError::Refused { refusal: RefusalKind::Malformed, reason: error.to_string() }),
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) enum TargetLookup {
 }
 
 /// The search for targets through delegations, which fetches, checks and stores roles.
-pub(super) struct Walk<S> {
+pub(super) struct DelegationSearch<S> {
     set: TrustedMetadataSet,
     source: Source,
     store: S,
@@ -109,7 +109,7 @@ pub(super) struct Walk<S> {
     delegated: BTreeSet<String>,
 }
 
-impl<S: MetadataStore> Walk<S> {
+impl<S: MetadataStore> DelegationSearch<S> {
     pub(super) fn new(
         set: TrustedMetadataSet,
         source: Source,

@@ -11,7 +11,7 @@ use crate::source::SourceError;
 
 /// Kinds of refusals of metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusalKind {
     /// It is older than the trusted metadata.
     Rollback,
     Expired,
@@ -27,7 +27,7 @@ pub enum Refusal {
     Unauthorised,
 }
 
-impl Refusal {
+impl RefusalKind {
     /// Returns its name in the audit log.
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ pub enum TrustError {
         seconds: u64,
     },
     #[error("metadata was refused: {reason}")]
-    Refused { refusal: Refusal, reason: String },
+    Refused { refusal: RefusalKind, reason: String },
     #[error("the metadata of the repository has not been fetched since the start")]
     NotRefreshed,
     #[error("the role {role:?} does not list {path}")]
@@ -94,12 +94,12 @@ impl TrustError {
     }
 
     /// Returns the kind of refusal, if it is one.
-    pub fn refusal(&self) -> Option<Refusal> {
+    pub fn refusal(&self) -> Option<RefusalKind> {
         match self {
             Self::Refused { refusal, .. } => Some(*refusal),
-            Self::Source(SourceError::TooLong { .. }) => Some(Refusal::TooLong),
-            Self::Unauthorised { .. } => Some(Refusal::Unauthorised),
-            Self::NoSha256 { .. } => Some(Refusal::Malformed),
+            Self::Source(SourceError::TooLong { .. }) => Some(RefusalKind::TooLong),
+            Self::Unauthorised { .. } => Some(RefusalKind::Unauthorised),
+            Self::NoSha256 { .. } => Some(RefusalKind::Malformed),
             _ => None,
         }
     }
@@ -131,23 +131,23 @@ impl TrustError {
                     "{role} expired at {expires}, and it is {now} here: it was not signed again (check the \
                      platform), newer metadata is held back, or the clock of this box is wrong"
                 );
-                refused(Refusal::Expired, reason)
+                refused(RefusalKind::Expired, reason)
             }
             Error::Rollback { role, trusted, new } => refused(
-                Refusal::Rollback,
+                RefusalKind::Rollback,
                 format!(
                     "the repository offers version {new} of {role}, and {trusted} is trusted already: an old copy was \
                      put in place of a newer one"
                 ),
             ),
-            error @ Error::BadRootVersion { .. } => refused(Refusal::Rollback, chain(&error)),
+            error @ Error::BadRootVersion { .. } => refused(RefusalKind::Rollback, chain(&error)),
             error @ (Error::ThresholdNotMet { .. }
             | Error::DuplicateSignature { .. }
             | Error::UnusableKey { .. }
             | Error::UnsupportedScheme { .. }
-            | Error::Crypto(_)) => refused(Refusal::Signature, chain(&error)),
-            error @ Error::IntegrityMismatch(_) => refused(Refusal::Mismatch, chain(&error)),
-            error => refused(Refusal::Malformed, chain(&error)),
+            | Error::Crypto(_)) => refused(RefusalKind::Signature, chain(&error)),
+            error @ Error::IntegrityMismatch(_) => refused(RefusalKind::Mismatch, chain(&error)),
+            error => refused(RefusalKind::Malformed, chain(&error)),
         }
     }
 }

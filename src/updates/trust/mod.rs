@@ -25,8 +25,8 @@ use sigstore_tuf::TrustedMetadataSet;
 use tokio::time::Instant;
 
 use super::source::Source;
-use engine::Walk;
-pub use error::{Refusal, TrustError};
+use engine::DelegationSearch;
+pub use error::{RefusalKind, TrustError};
 use store::{OpenedStore, TrustedStore};
 
 /// Timeout of a whole refresh or resolution of a target: a server that is slow but never stalls must not block for
@@ -55,7 +55,7 @@ pub struct Trust {
     current: Option<CurrentMetadata>,
     timeout: Duration,
     /// The last refusal of each request, so that the same one is audited once.
-    refused: BTreeMap<RefusalKey, Refusal>,
+    refused: BTreeMap<RefusalKey, RefusalKind>,
 }
 
 /// A target by its path; `None` is all metadata before targets.
@@ -180,7 +180,7 @@ impl Trust {
         let (before, about) = (self.versions(), Some(path.to_owned()));
 
         let now = time::timestamp(current.at_ms.saturating_add(time::millis(current.since.elapsed())));
-        let mut walk = Walk::new(current.set, source.clone(), self.store.clone(), now, current.delegated);
+        let mut walk = DelegationSearch::new(current.set, source.clone(), self.store.clone(), now, current.delegated);
         let asked = path.to_owned();
         let work = async move {
             let found = walk.through(role, &asked).await;

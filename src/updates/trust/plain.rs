@@ -10,7 +10,7 @@ use aws_lc_rs::digest;
 use ledge_base::durable;
 use sigstore_tuf::{Error, MetadataStore, TargetFile, TrustedMetadataSet};
 
-use super::engine::{self, Walk};
+use super::engine::{self, DelegationSearch};
 use super::{TrustError, time};
 use crate::source::{Source, escaped};
 
@@ -58,7 +58,7 @@ impl PlainClient {
     /// Fetches a target into `folder`, unless it is there, and returns its path.
     pub async fn download(&mut self, source: &Source, path: &str, folder: &Path) -> Result<PathBuf, TrustError> {
         let Some((set, delegated)) = self.set.clone() else { return Err(TrustError::NotRefreshed) };
-        let mut walk = Walk::new(set, source.clone(), self.store.clone(), self.now, delegated);
+        let mut walk = DelegationSearch::new(set, source.clone(), self.store.clone(), self.now, delegated);
         let found = walk.anywhere(path).await;
         let (set, delegated) = walk.into_parts();
         let consistent = set.root().consistent_snapshot;

@@ -37,11 +37,11 @@ const TRUSTED_FILE_MAX_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct TrustedStore {
     folder: PathBuf,
-    state: Mutex<StoreState>,
+    state: Mutex<TrustStoreState>,
 }
 
 #[derive(Debug, Default)]
-struct StoreState {
+struct TrustStoreState {
     files: BTreeMap<String, String>,
     /// The first write error since [`TrustedStore::take_failure`].
     failure: Option<TrustError>,
@@ -65,7 +65,7 @@ pub(super) enum OpenedStore {
 
 /// The part that metadata of every role has.
 #[derive(Deserialize)]
-struct Envelope {
+struct RoleEnvelope {
     signed: Versioned,
 }
 
@@ -89,8 +89,8 @@ impl TrustedStore {
             Ok(Some(files)) => (files, None),
             Ok(None) if was_there => (BTreeMap::new(), Some(format!("{} is gone", file.display()))),
             Ok(None) => (BTreeMap::new(), None),
-            Err(ReadError::Unreadable(error)) => return Err(failed(error)),
-            Err(ReadError::Damaged(reason)) => {
+            Err(TrustedFileError::Unreadable(error)) => return Err(failed(error)),
+            Err(TrustedFileError::Damaged(reason)) => {
                 // Also where the marker is missing as well: the next start has to see that something was here.
                 durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
                 let aside = set_aside(&file).map_err(failed)?;
@@ -102,7 +102,7 @@ impl TrustedStore {
             durable::replace_private(&marker, MARKER_TEXT).map_err(failed)?;
         }
 
-        let store = Self { folder, state: Mutex::new(StoreState { files, failure: None }) };
+        let store = Self { folder, state: Mutex::new(TrustStoreState { files, failure: None }) };
         Ok(match damage {
             None => OpenedStore::Whole(store),
             Some(reason) => OpenedStore::Damaged(store, reason),
@@ -187,7 +187,7 @@ impl TrustedStore {
         TrustError::Store { file: self.folder.join(TRUSTED_FILE), reason: reason.to_string() }
     }
 
-    fn state(&self) -> MutexGuard<'_, StoreState> {
+    fn state(&self) -> MutexGuard<'_, TrustStoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -223,7 +223,7 @@ fn history(version: u64) -> String {
 }
 
 fn version(text: &str) -> Option<u64> {
-    serde_json::from_str::<Envelope>(text).ok().map(|envelope| envelope.signed.version)
+    serde_json::from_str::<RoleEnvelope>(text).ok().map(|envelope| envelope.signed.version)
 }
 
 fn checksum(files: &BTreeMap<String, String>) -> String {
@@ -254,26 +254,26 @@ pub(super) fn decode(content: &[u8]) -> Result<BTreeMap<String, String>, &'stati
     }
 }
 
-fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, ReadError> {
+fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, TrustedFileError> {
     let metadata = match std::fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
     if metadata.len() > TRUSTED_FILE_MAX_BYTES {
-        return Err(ReadError::Damaged("it is too large"));
+        return Err(TrustedFileError::Damaged("it is too large"));
     }
-    decode(&std::fs::read(file)?).map(Some).map_err(ReadError::Damaged)
+    decode(&std::fs::read(file)?).map(Some).map_err(TrustedFileError::Damaged)
 }
 
 /// The reason why the file has no trusted metadata to give.
 #[derive(Debug)]
-enum ReadError {
+enum TrustedFileError {
     /// The content may be whole: too many open files, or a folder that may not be entered.
     Unreadable(io::Error),
     Damaged(&'static str),
 }
 
-impl From<io::Error> for ReadError {
+impl From<io::Error> for TrustedFileError {
     fn from(error: io::Error) -> Self {
         Self::Unreadable(error)
     }

@@ -53,7 +53,7 @@ impl AuditedDevice {
     }
 }
 
-fn refused(result: Result<impl std::fmt::Debug, TrustError>) -> Refusal {
+fn refused(result: Result<impl std::fmt::Debug, TrustError>) -> RefusalKind {
     let error = result.unwrap_err();
     error.refusal().unwrap_or_else(|| panic!("{error}"))
 }
@@ -147,7 +147,7 @@ async fn what_was_trusted_survives_a_restart_and_an_older_copy_is_refused() {
     let mut device = device.again();
     assert_eq!(device.versions(), trusted);
     let older = device.trust.refresh(&old.source(), clock::unix_millis()).await;
-    assert_eq!(refused(older), Refusal::Rollback);
+    assert_eq!(refused(older), RefusalKind::Rollback);
     assert_eq!(device.audited(), [AuditEvent::MetadataRefused { cause: "rollback".into() }]);
     assert_eq!(device.versions(), trusted);
     // The right repository still works: nothing changed, so nothing is written either.
@@ -258,7 +258,7 @@ async fn a_clock_at_2100_does_no_lasting_harm_and_one_at_1970_none_at_all() {
     device.refresh(&platform).await.unwrap();
     let source = platform.source();
     let wrong = device.trust.refresh(&source, at("2100-01-01T00:00:00Z")).await;
-    assert_eq!(refused(wrong), Refusal::Expired);
+    assert_eq!(refused(wrong), RefusalKind::Expired);
     let mut device = device.again();
     assert!(device.trust.now_ms(0) < at("2099-01-01T00:00:00Z"));
     device.refresh(&platform).await.unwrap();
@@ -267,7 +267,7 @@ async fn a_clock_at_2100_does_no_lasting_harm_and_one_at_1970_none_at_all() {
     platform.expire("timestamp", clock::built_ms() - 1000);
     platform.bump();
     platform.publish();
-    assert_eq!(refused(device.trust.refresh(&source, 0).await), Refusal::Expired);
+    assert_eq!(refused(device.trust.refresh(&source, 0).await), RefusalKind::Expired);
 }
 
 #[tokio::test]
@@ -317,7 +317,9 @@ async fn a_repository_without_anything_is_told_as_such() {
     let error = device.refresh(&platform).await.unwrap_err();
     assert!(matches!(error, TrustError::Incomplete { .. }) && error.to_string().contains("timestamp.json"), "{error}");
     // Metadata that does not end is cut off, and other bytes are refused.
-    for (content, refusal) in [(vec![b' '; (64 << 10) + 1], Refusal::TooLong), (b"{}".to_vec(), Refusal::Malformed)] {
+    for (content, refusal) in
+        [(vec![b' '; (64 << 10) + 1], RefusalKind::TooLong), (b"{}".to_vec(), RefusalKind::Malformed)]
+    {
         ledge_base::durable::replace(&platform.metadata("timestamp.json"), &content).unwrap();
         assert_eq!(refused(device.refresh(&platform).await), refusal);
     }
@@ -356,7 +358,7 @@ async fn what_a_newer_snapshot_takes_back_is_refused_however_often_it_is_tried()
     platform.models_pin = Some(1);
     platform.publish();
     for _ in 0..3 {
-        assert_eq!(refused(device.refresh(&platform).await), Refusal::Rollback);
+        assert_eq!(refused(device.refresh(&platform).await), RefusalKind::Rollback);
         device = device.again();
     }
     platform.bump();

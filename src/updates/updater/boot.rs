@@ -9,23 +9,23 @@ use ledge_identity::sealing::Sealer;
 use ledge_models::repository::ManagedVersion;
 use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
 
+use crate::artifact::{Artifact, ArtifactKind};
 use crate::persisted::{LiveRelease, Persisted, PersistedError, read_live_releases};
-use crate::state::{Event, Installed, Stage, SubjectState};
+use crate::state::{Installed, RolloutPhase, SubjectState, UpdateEvent};
 use crate::store::{BlobStore, StoreError, mark_path, release_folder};
-use crate::subject::{Kind, Subject};
 
 /// The update store and its state, as found at the start.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct BootState {
     pub store: BlobStore,
     /// The state of every subject, with this start counted.
     pub persisted: Persisted,
     /// The live version of each managed model.
     pub managed: BTreeMap<ModelName, ManagedVersion>,
     /// The states before this start was counted.
-    pub before: BTreeMap<Subject, SubjectState>,
+    pub before: BTreeMap<Artifact, SubjectState>,
     /// The releases on trial that this start loads, until it has.
-    pub loads: BTreeMap<Subject, WorkUnderWay>,
+    pub loads: BTreeMap<Artifact, WorkUnderWay>,
 }
 
 /// Reasons why updates cannot continue.
@@ -44,7 +44,7 @@ pub enum BootError {
 /// served, and the releases that the platform wants are fetched again.
 ///
 /// `progress` is called as the releases are read.
-pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Prepared, BootError> {
+pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<BootState, BootError> {
     let store = BlobStore::open_with(folder, sealer)?;
     let mut persisted = match Persisted::load(folder) {
         Ok(persisted) => persisted,
@@ -65,7 +65,7 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
     let before = persisted.subjects.clone();
     for (subject, state) in &mut persisted.subjects {
         let under_way = TrialMark::is_set(&mark_path(folder, subject));
-        let mut after = state.clone().after(Event::Started { under_way }, subject.kind);
+        let mut after = state.clone().after(UpdateEvent::Started { under_way }, subject.kind);
         while let Some(lost) = damaged(&store, subject, &after, progress) {
             tracing::error!(
                 %subject, version = %lost.version,
@@ -74,7 +74,7 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
             if let Err(error) = store.discard(subject, &lost, progress) {
                 tracing::error!(%subject, %error, "the damaged release cannot be removed");
             }
-            after = after.after(Event::Damaged(lost), subject.kind);
+            after = after.after(UpdateEvent::Damaged(lost), subject.kind);
         }
         *state = after;
     }
@@ -86,20 +86,20 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Pr
 
     // After the state is on the disk, which has counted the marks of the last process.
     let loads = persisted.subjects.iter().filter_map(|(subject, state)| mark_load(folder, subject, state)).collect();
-    let live = |(subject, state): (&Subject, &SubjectState)| {
-        let release = state.live().filter(|_| subject.kind == Kind::Model)?;
+    let live = |(subject, state): (&Artifact, &SubjectState)| {
+        let release = state.live().filter(|_| subject.kind == ArtifactKind::Model)?;
         let golden_min = state.golden_min(release);
         let folder = store.release_folder(subject, release);
         Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
     };
     let managed = persisted.subjects.iter().filter_map(live).collect();
-    Ok(Prepared { store, persisted, managed, before, loads })
+    Ok(BootState { store, persisted, managed, before, loads })
 }
 
 /// Marks the load of a release on trial that this start makes, and removes any other mark.
-fn mark_load(folder: &Path, subject: &Subject, state: &SubjectState) -> Option<(Subject, WorkUnderWay)> {
+fn mark_load(folder: &Path, subject: &Artifact, state: &SubjectState) -> Option<(Artifact, WorkUnderWay)> {
     let path = mark_path(folder, subject);
-    if state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Active) {
+    if state.trial.as_ref().is_some_and(|trial| trial.stage == RolloutPhase::Active) {
         return Some((subject.clone(), TrialMark::open(&path).load()));
     }
     if TrialMark::is_set(&path) {
@@ -109,7 +109,7 @@ fn mark_load(folder: &Path, subject: &Subject, state: &SubjectState) -> Option<(
 }
 
 /// Returns the live release if its files on disk are not the signed ones.
-fn damaged(store: &BlobStore, subject: &Subject, state: &SubjectState, progress: &dyn Fn()) -> Option<Installed> {
+fn damaged(store: &BlobStore, subject: &Artifact, state: &SubjectState, progress: &dyn Fn()) -> Option<Installed> {
     let live = state.live()?;
     match store.verify_release(subject, live, progress) {
         Ok(whole) => (!whole).then(|| live.clone()),
@@ -127,7 +127,7 @@ fn damaged(store: &BlobStore, subject: &Subject, state: &SubjectState, progress:
 /// Returns the live version of each managed model where the state can only be read: another process has the store, the
 /// disk is read-only, or a newer Ledge wrote the state.
 pub fn read_managed(folder: &Path) -> BTreeMap<ModelName, ManagedVersion> {
-    let live = read_live_releases(folder).into_iter().filter(|live| live.subject.kind == Kind::Model);
+    let live = read_live_releases(folder).into_iter().filter(|live| live.subject.kind == ArtifactKind::Model);
     live.map(|LiveRelease { subject, release, golden_min }| {
         let folder = release_folder(folder, &subject, &release);
         (subject.name, ManagedVersion { version: release.version, folder, golden_min })

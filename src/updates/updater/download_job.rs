@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use futures_util::future::BoxFuture;
 
 use super::Updater;
-use super::volatile::JobOutcome;
+use super::trial_runtime::JobOutcome;
+use crate::artifact::{Artifact, FileName, TargetPath};
 use crate::download::{self, FetchFailure};
 use crate::package::Package;
 use crate::platform::Platform;
 use crate::sha256::sha256_hex;
-use crate::state::{Cause, Reason, SubjectState};
-use crate::subject::{FileName, Subject, TargetPath};
+use crate::state::{RollbackCause, RollbackReason, SubjectState};
 use crate::trust::{Target, Trust, TrustError};
 use crate::{preflight, source::Source, state::Installed};
 
@@ -30,7 +30,7 @@ struct Release {
 /// Starts the job, in two halves: first the description, which gives the release its digest, then the files.
 pub(super) fn start(
     updater: &mut Updater,
-    subject: &Subject,
+    subject: &Artifact,
     state: &SubjectState,
 ) -> Option<BoxFuture<'static, JobOutcome>> {
     let trial = state.trial.as_ref()?;
@@ -70,7 +70,7 @@ pub(super) fn start(
                 if error.is_disk_full() {
                     audit.record_space(AUDIT_SPACE_NAME, false);
                 }
-                let reason = Reason::new(error.cause(), format!("{}: {error}", target.path));
+                let reason = RollbackReason::new(error.cause(), format!("{}: {error}", target.path));
                 return JobOutcome::Deferred { reason, after: error.retry_after(), wasted };
             }
         }
@@ -86,7 +86,11 @@ pub(super) fn start(
                 if error.is_disk_full() {
                     audit.record_space(AUDIT_SPACE_NAME, false);
                 }
-                JobOutcome::Deferred { reason: Reason::new(Cause::Disk, error.to_string()), after: None, wasted: 0 }
+                JobOutcome::Deferred {
+                    reason: RollbackReason::new(RollbackCause::Disk, error.to_string()),
+                    after: None,
+                    wasted: 0,
+                }
             }
         }
     }))
@@ -96,8 +100,9 @@ pub(super) fn start(
 async fn resolve(platform: &Platform, source: &Source, path: &TargetPath) -> Result<Release, JobOutcome> {
     let mut trust = platform.trust().await.map_err(|error| signature(path, &error))?;
     let first = target(&mut trust, source, path).await?;
-    let package = Package::from_custom(first.custom.as_ref())
-        .map_err(|error| JobOutcome::Failed(Reason::new(Cause::Signature, format!("{path}: {error}"))))?;
+    let package = Package::from_custom(first.custom.as_ref()).map_err(|error| {
+        JobOutcome::Failed(RollbackReason::new(RollbackCause::Signature, format!("{path}: {error}")))
+    })?;
     let mut files = vec![(path.file.clone(), first.clone())];
     for name in &package.files {
         if *name == path.file {
@@ -114,7 +119,7 @@ async fn target(trust: &mut Trust, source: &Source, path: &TargetPath) -> Result
 }
 
 fn signature(path: &TargetPath, error: &TrustError) -> JobOutcome {
-    let reason = Reason::new(Cause::Signature, format!("{path}: {error}"));
+    let reason = RollbackReason::new(RollbackCause::Signature, format!("{path}: {error}"));
     if error.is_final() {
         JobOutcome::Failed(reason)
     } else {

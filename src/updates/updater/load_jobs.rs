@@ -9,24 +9,24 @@ use ledge_base::names::ModelName;
 use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
 use ledge_models::repository::{LoadedModel, Repository, VersionError};
 
-use super::volatile::JobOutcome;
+use super::trial_runtime::JobOutcome;
 use super::{Updater, paces};
+use crate::artifact::{Artifact, ArtifactKind};
 use crate::gates;
-use crate::plan::Gate;
+use crate::plan::RolloutGate;
 use crate::preflight::{self, ConfigurationPreflight, PreflightError, PreflightSettings};
-use crate::state::{Cause, Reason, SubjectState};
-use crate::subject::{Kind, Subject};
+use crate::state::{RollbackCause, RollbackReason, SubjectState};
 
 /// Runs the preflight of a release in a process of its own.
 pub(super) fn run_preflight(
     updater: &mut Updater,
-    subject: &Subject,
+    subject: &Artifact,
     state: &SubjectState,
 ) -> Option<BoxFuture<'static, JobOutcome>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
     let repository = &updater.parts.repository;
-    let live = (subject.kind == Kind::Model).then(|| repository.pin(&subject.name, None).ok()).flatten();
+    let live = (subject.kind == ArtifactKind::Model).then(|| repository.pin(&subject.name, None).ok()).flatten();
     let settings = PreflightSettings {
         runtimes: repository.runtimes(),
         predecessor: live.map(|live| live.as_predecessor()),
@@ -39,14 +39,14 @@ pub(super) fn run_preflight(
     let (package, subject) = (on_trial.package.clone()?, subject.clone());
     Some(Box::pin(async move {
         let tried = match subject.kind {
-            Kind::Model => preflight::run(&settings, &folder, &package, &gate).await.map(|report| {
+            ArtifactKind::Model => preflight::run(&settings, &folder, &package, &gate).await.map(|report| {
                 tracing::info!(%subject, ?report, "the release passed its preflight");
             }),
-            Kind::Configuration => {
+            ArtifactKind::Configuration => {
                 let as_now = ConfigurationPreflight::of_this_process();
                 preflight::run_configuration(&settings, &folder, &package, as_now).await
             }
-            Kind::Runtime => preflight::run_runtime(&settings, &subject.name, &folder, &package, &models).await,
+            ArtifactKind::Runtime => preflight::run_runtime(&settings, &subject.name, &folder, &package, &models).await,
         };
 
         tried.map_or_else(stopped, |()| JobOutcome::Passed)
@@ -69,15 +69,15 @@ fn stopped(error: PreflightError) -> JobOutcome {
 /// Loads the release next to the live version and compares the two. Libraries become those of every model.
 pub(super) fn load_candidate(
     updater: &mut Updater,
-    subject: &Subject,
+    subject: &Artifact,
     state: &SubjectState,
 ) -> Option<BoxFuture<'static, JobOutcome>> {
     let on_trial = state.trial.as_ref()?;
     match subject.kind {
-        Kind::Model => {}
+        ArtifactKind::Model => {}
         // Settings are read when the daemon starts.
-        Kind::Configuration => return Some(Box::pin(async { JobOutcome::Passed })),
-        Kind::Runtime => {
+        ArtifactKind::Configuration => return Some(Box::pin(async { JobOutcome::Passed })),
+        ArtifactKind::Runtime => {
             let folder = updater.store.release_folder(subject, &on_trial.release);
             let (repository, name, mark) =
                 (updater.parts.repository.clone(), subject.name.clone(), updater.mark(subject));
@@ -117,19 +117,23 @@ async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf
     match repository.move_to_library(runtime, Some(folder)).await {
         Ok(()) => JobOutcome::Passed,
         // They loaded a moment ago, so the obstacle may pass.
-        Err(reason) => JobOutcome::Interrupted(Reason::new(Cause::Load, reason)),
+        Err(reason) => JobOutcome::Interrupted(RollbackReason::new(RollbackCause::Load, reason)),
     }
 }
 
 /// It loaded a moment ago in a process of its own, so the obstacle here may pass: memory that others hold, for example.
 fn load_failed(error: &VersionError) -> JobOutcome {
     if error.is_wrong() {
-        JobOutcome::Failed(Reason::new(Cause::Golden, error.to_string()))
+        JobOutcome::Failed(RollbackReason::new(RollbackCause::Golden, error.to_string()))
     } else if error.is_interrupted() {
         // Somebody killed its process, which is no attempt of the release.
-        JobOutcome::Deferred { reason: Reason::new(Cause::Load, error.to_string()), after: None, wasted: 0 }
+        JobOutcome::Deferred {
+            reason: RollbackReason::new(RollbackCause::Load, error.to_string()),
+            after: None,
+            wasted: 0,
+        }
     } else {
-        JobOutcome::Interrupted(Reason::new(Cause::Load, error.to_string()))
+        JobOutcome::Interrupted(RollbackReason::new(RollbackCause::Load, error.to_string()))
     }
 }
 
@@ -139,7 +143,7 @@ async fn compare(
     repository: &Repository,
     new: &Arc<LoadedModel>,
     live: &Arc<LoadedModel>,
-    gate: &Gate,
+    gate: &RolloutGate,
 ) -> Result<(), PreflightError> {
     if new.runtime() == live.runtime() {
         compare_memory(repository, new, live, gate).await?;
@@ -151,7 +155,7 @@ async fn compare_memory(
     repository: &Repository,
     new: &LoadedModel,
     live: &LoadedModel,
-    gate: &Gate,
+    gate: &RolloutGate,
 ) -> Result<(), PreflightError> {
     let [new_bytes, live_bytes] = [new, live].map(|model| model.instance_usage().bytes_each);
     if gates::judge_memory(gate, new_bytes, live_bytes).is_ok() {
@@ -160,7 +164,7 @@ async fn compare_memory(
     // The live version may share its process with others, whose memory it uses too. The new one does not.
     let copy = repository.load_copy(live).await.map_err(|error| {
         let detail = format!("the live version cannot be loaded again, to compare its memory: {error}");
-        PreflightError::Postponed(Reason::new(Cause::Memory, detail))
+        PreflightError::Postponed(RollbackReason::new(RollbackCause::Memory, detail))
     })?;
     let copy_bytes = copy.instance_usage().bytes_each;
     repository.end(copy).await;

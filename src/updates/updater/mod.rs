@@ -14,7 +14,7 @@ mod pauses;
 mod publish;
 mod serving;
 mod verdict;
-mod volatile;
+mod trial_runtime;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,19 +31,19 @@ use ledge_service::shutdown::Shutdown;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::MissedTickBehavior;
 
+use super::artifact::{Artifact, ArtifactKind};
 use super::download::DownloadLimits;
-use super::gates::Pace;
+use super::gates::PaceJudgement;
 use super::handle::{QueuedOrder, UpdaterInbox, Updates};
 use super::persisted::Persisted;
 use super::plan::Wishes;
 use super::platform::Platform;
 use super::preflight::{LiveModel, PreflightSettings};
-use super::state::{Cause, Duty, Event, Installed, Reason, Stage, SubjectState};
+use super::state::{Installed, RollbackCause, RollbackReason, RolloutPhase, SubjectState, UpdateAction, UpdateEvent};
 use super::store::BlobStore;
-use super::subject::{Kind, Subject};
-pub use boot::{BootError, Prepared, prepare, read_managed};
+pub use boot::{BootError, BootState, prepare, read_managed};
 use paces::PaceVerdict;
-use volatile::{JobOutcome, Verdict, Volatile};
+use trial_runtime::{JobOutcome, StageVerdict, TrialRuntime};
 
 /// Interval at which stages are judged.
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const COUNTS_WRITE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The parts that the updater works with.
 #[derive(Debug)]
-pub struct Parts {
+pub struct UpdaterParts {
     pub repository: Repository,
     /// The signed metadata and its source.
     pub platform: Platform,
@@ -72,34 +72,34 @@ pub struct Parts {
 
 /// The task that owns the state of updates.
 pub struct Updater {
-    parts: Parts,
+    parts: UpdaterParts,
     store: BlobStore,
     persisted: Persisted,
-    volatiles: BTreeMap<Subject, Volatile>,
+    volatiles: BTreeMap<Artifact, TrialRuntime>,
     finished: mpsc::UnboundedReceiver<FinishedJob>,
     finish: mpsc::UnboundedSender<FinishedJob>,
     /// One download and one preflight at a time, so that together they stay within the bandwidth and memory of one.
     slots: JobSlots,
     next_job: u64,
     /// The states before this start was counted.
-    before: BTreeMap<Subject, SubjectState>,
+    before: BTreeMap<Artifact, SubjectState>,
     written: Instant,
     unwritten: bool,
     /// Set when a step was not taken because the state could not be written.
     missed: bool,
     /// The releases on trial that this start loaded.
-    loads: BTreeMap<Subject, WorkUnderWay>,
+    loads: BTreeMap<Artifact, WorkUnderWay>,
     started: Instant,
 }
 
 impl Updater {
     /// Continues from the states found at the start.
-    pub fn new(prepared: Prepared, parts: Parts) -> Self {
-        let Prepared { store, persisted, before, loads, .. } = prepared;
-        let volatile = |(subject, old): (&Subject, &SubjectState)| {
+    pub fn new(prepared: BootState, parts: UpdaterParts) -> Self {
+        let BootState { store, persisted, before, loads, .. } = prepared;
+        let volatile = |(subject, old): (&Artifact, &SubjectState)| {
             // Settings and libraries were read before this start was counted.
-            let taken_up = if subject.kind == Kind::Model { persisted.subjects.get(subject)? } else { old };
-            Some((subject.clone(), Volatile::serving(taken_up.live().cloned())))
+            let taken_up = if subject.kind == ArtifactKind::Model { persisted.subjects.get(subject)? } else { old };
+            Some((subject.clone(), TrialRuntime::serving(taken_up.live().cloned())))
         };
         let volatiles = before.iter().filter_map(volatile).collect();
         let (finish, finished) = mpsc::unbounded_channel();
@@ -131,7 +131,7 @@ impl Updater {
         }
 
         // Models and libraries on trial are loaded. Settings show what they do only while the daemon serves.
-        self.loads.retain(|subject, _| subject.kind == Kind::Configuration);
+        self.loads.retain(|subject, _| subject.kind == ArtifactKind::Configuration);
         // The last process may have been cut off before it did so.
         self.collect_garbage();
         let mut ticks = tokio::time::interval(JUDGE_INTERVAL);
@@ -167,7 +167,7 @@ impl Updater {
                     if self.missed && !self.unwritten {
                         // Wishes are sent once; their effect could not be written then.
                         self.missed = false;
-                        self.volatiles.values_mut().for_each(Volatile::clear_pause);
+                        self.volatiles.values_mut().for_each(TrialRuntime::clear_pause);
                         let wishes = inbox.wishes.borrow().clone();
                         // Unknown wishes are not the same as no wishes.
                         if let Some(wishes) = wishes {
@@ -182,15 +182,15 @@ impl Updater {
         self.release_models().await;
     }
 
-    fn known(&self) -> Vec<Subject> {
+    fn known(&self) -> Vec<Artifact> {
         self.persisted.subjects.keys().cloned().collect()
     }
 
-    fn state(&self, subject: &Subject) -> SubjectState {
+    fn state(&self, subject: &Artifact) -> SubjectState {
         self.persisted.subjects.get(subject).cloned().unwrap_or_default()
     }
 
-    fn volatile(&mut self, subject: &Subject) -> &mut Volatile {
+    fn volatile(&mut self, subject: &Artifact) -> &mut TrialRuntime {
         self.volatiles.entry(subject.clone()).or_default()
     }
 
@@ -200,7 +200,7 @@ impl Updater {
         for subject in subjects {
             let wish = wishes.get(&subject).cloned().unwrap_or_default();
             let has_own = self.owner_has(&subject);
-            self.advance(&subject, Event::Wanted { wish, has_own }).await;
+            self.advance(&subject, UpdateEvent::Wanted { wish, has_own }).await;
         }
     }
 
@@ -222,22 +222,24 @@ impl Updater {
             self.count_fetched(&subject).await;
             let seconds = self.volatile(&subject).whole_seconds(passed);
             if seconds > 0 {
-                self.advance(&subject, Event::Waited { seconds }).await;
+                self.advance(&subject, UpdateEvent::Waited { seconds }).await;
             }
 
             let verdict = if let Some(reason) = self.fault_of_libraries(&subject, &state) {
-                Verdict::Fail(reason)
+                StageVerdict::Fail(reason)
             } else if self.has_no_incumbent(&subject) {
-                Verdict::Pass
+                StageVerdict::Pass
             } else {
                 verdict::judge(subject.kind, &self.state(&subject), self.volatile(&subject))
             };
 
             match verdict {
-                Verdict::Pass if self.volatile(&subject).is_due() => _ = self.advance(&subject, Event::Passed).await,
-                Verdict::Wait | Verdict::Pass => {}
-                Verdict::Measure => self.measure_pace(&subject, &state),
-                Verdict::Fail(reason) => _ = self.advance(&subject, Event::Failed(reason)).await,
+                StageVerdict::Pass if self.volatile(&subject).is_due() => {
+                    _ = self.advance(&subject, UpdateEvent::Passed).await;
+                }
+                StageVerdict::Wait | StageVerdict::Pass => {}
+                StageVerdict::Measure => self.measure_pace(&subject, &state),
+                StageVerdict::Fail(reason) => _ = self.advance(&subject, UpdateEvent::Failed(reason)).await,
             }
             // A pause between two attempts may be over.
             self.reconcile(&subject).await;
@@ -248,11 +250,11 @@ impl Updater {
         }
     }
 
-    async fn job_finished(&mut self, subject: &Subject, job: u64, done: JobOutcome) {
+    async fn job_finished(&mut self, subject: &Artifact, job: u64, done: JobOutcome) {
         if !self.volatile(subject).finish(job) {
             // The job belongs to a trial that is over. Models may have moved to its library meanwhile.
             let live = self.state(subject).live().cloned();
-            if subject.kind == Kind::Runtime
+            if subject.kind == ArtifactKind::Runtime
                 && let Err(reason) = self.move_to_library_of(subject, live.as_ref()).await
             {
                 tracing::error!(%subject, reason, "not every model runs in the live library until the next start");
@@ -263,29 +265,29 @@ impl Updater {
         match done {
             JobOutcome::Described { digest, package } => {
                 self.volatile(subject).clear_pause();
-                self.advance(subject, Event::Described { digest, package: package.into() }).await;
+                self.advance(subject, UpdateEvent::Described { digest, package: package.into() }).await;
             }
             JobOutcome::Loaded(model) => {
                 self.volatile(subject).loaded = Some(model);
-                if !self.advance(subject, Event::Passed).await
+                if !self.advance(subject, UpdateEvent::Passed).await
                     && let Some(model) = self.volatile(subject).loaded.take()
                 {
                     // It is loaded again when the step can be taken.
                     self.parts.repository.clone().end(model).await;
                 }
             }
-            JobOutcome::Passed => _ = self.advance(subject, Event::Passed).await,
+            JobOutcome::Passed => _ = self.advance(subject, UpdateEvent::Passed).await,
             JobOutcome::Paced(pace) => {
                 let measured = self.volatile(subject).paces.measured(pace, Instant::now());
                 tracing::debug!(%subject, ?measured, "the pace of a version on trial was measured");
                 if let PaceVerdict::TooSlow(reason) = measured {
-                    self.advance(subject, Event::Failed(reason)).await;
+                    self.advance(subject, UpdateEvent::Failed(reason)).await;
                 }
             }
-            JobOutcome::Failed(reason) => _ = self.advance(subject, Event::Failed(reason)).await,
+            JobOutcome::Failed(reason) => _ = self.advance(subject, UpdateEvent::Failed(reason)).await,
             JobOutcome::Interrupted(reason) => {
                 self.volatile(subject).pause_after_attempt(&reason);
-                self.advance(subject, Event::Interrupted(reason)).await;
+                self.advance(subject, UpdateEvent::Interrupted(reason)).await;
             }
             JobOutcome::Deferred { reason, after, wasted } => self.deferred(subject, reason, after, wasted).await,
         }
@@ -294,7 +296,7 @@ impl Updater {
 
     /// Takes a step: writes the state after `event` to disk, then acts on it. Returns `false` when the state could not
     /// be written and the step is not taken.
-    async fn advance(&mut self, subject: &Subject, event: Event) -> bool {
+    async fn advance(&mut self, subject: &Artifact, event: UpdateEvent) -> bool {
         let before = self.state(subject);
         let after = before.clone().after(event, subject.kind);
         if after == before {
@@ -309,11 +311,14 @@ impl Updater {
 
         if let Err(error) = self.persisted.write() {
             // Settings and libraries take effect at a start, which reads the state on disk.
-            let falls_back = subject.kind == Kind::Model && falls_back(&before, &after);
+            let falls_back = subject.kind == ArtifactKind::Model && falls_back(&before, &after);
             if !falls_back {
                 // A step that is not on disk is not taken. The work of its stage is repeated.
                 self.persisted.subjects.insert(subject.clone(), before);
-                let reason = Reason::new(Cause::Disk, format!("the state of updates cannot be written: {error}"));
+                let reason = RollbackReason::new(
+                    RollbackCause::Disk,
+                    format!("the state of updates cannot be written: {error}"),
+                );
                 tracing::error!(%subject, %error, "the state of updates cannot be written; the step is taken later");
                 self.volatile(subject).pause(&reason);
                 (self.unwritten, self.missed) = (true, true);
@@ -346,17 +351,19 @@ impl Updater {
     }
 
     /// Brings the box in line with the state of a subject.
-    async fn reconcile(&mut self, subject: &Subject) {
+    async fn reconcile(&mut self, subject: &Artifact) {
         let state = self.state(subject);
         let duty = state.duty();
         self.volatile(subject).abort_outdated_job(&state);
         let was_on_trial = self.volatile(subject).drop_stale(&state);
-        if subject.kind == Kind::Model && matches!(duty, Duty::Mirror | Duty::Share | Duty::Soak) {
+        if subject.kind == ArtifactKind::Model
+            && matches!(duty, UpdateAction::Mirror | UpdateAction::Share | UpdateAction::Soak)
+        {
             // Before requests are counted, the first of which is marked.
             self.mark(subject);
         }
         self.switch(subject, &state).await;
-        if subject.kind == Kind::Model {
+        if subject.kind == ArtifactKind::Model {
             if was_on_trial {
                 self.end_trial(subject, &state).await;
             }
@@ -376,7 +383,7 @@ impl Updater {
         let live = repository.all_live().into_iter().filter(|model| model.runtime().as_str() == runtime.as_str());
         let model = |model: Arc<LoadedModel>| {
             let (name, version, files) = (model.name.clone(), model.version, model.folder.clone());
-            let subject = Subject { kind: Kind::Model, name: name.clone() };
+            let subject = Artifact { kind: ArtifactKind::Model, name: name.clone() };
             let state = self.persisted.subjects.get(&subject);
             let is_it = |release: &&Installed| self.store.release_folder(&subject, release) == files;
             let golden_min = state.and_then(|state| state.golden_min(state.kept().find(is_it)?));
@@ -388,12 +395,12 @@ impl Updater {
         live.map(model).collect()
     }
 
-    fn start(&mut self, subject: &Subject, state: &SubjectState, duty: Duty) {
+    fn start(&mut self, subject: &Artifact, state: &SubjectState, duty: UpdateAction) {
         let job = match duty {
-            Duty::Download => download_job::start(self, subject, state),
-            Duty::Preflight => load_jobs::run_preflight(self, subject, state),
-            Duty::LoadCandidate => load_jobs::load_candidate(self, subject, state),
-            Duty::Soak | Duty::Mirror | Duty::Share | Duty::Rest => return,
+            UpdateAction::Download => download_job::start(self, subject, state),
+            UpdateAction::Preflight => load_jobs::run_preflight(self, subject, state),
+            UpdateAction::LoadCandidate => load_jobs::load_candidate(self, subject, state),
+            UpdateAction::Soak | UpdateAction::Mirror | UpdateAction::Share | UpdateAction::Rest => return,
         };
 
         if let Some(job) = job {
@@ -402,7 +409,7 @@ impl Updater {
     }
 
     /// Measures the pace of a version that sees requests, unless that is under way or not due.
-    fn measure_pace(&mut self, subject: &Subject, state: &SubjectState) {
+    fn measure_pace(&mut self, subject: &Artifact, state: &SubjectState) {
         let duty = state.duty();
         if !self.volatile(subject).may_start(duty) || !self.volatile(subject).paces.are_due() {
             return;
@@ -415,16 +422,16 @@ impl Updater {
         let volatile = self.volatile(subject);
         let (loaded, previous) = (volatile.loaded.clone(), volatile.previous.clone());
         let live = self.parts.repository.pin(&subject.name, None).ok();
-        let (new, before) = if trial.stage == Stage::Active { (live, previous) } else { (loaded, live) };
+        let (new, before) = if trial.stage == RolloutPhase::Active { (live, previous) } else { (loaded, live) };
         if let Some((new, before)) = new.zip(before) {
             self.start_job(subject, duty, paces::measure(new, before, limit, recent));
         } else {
             // Without both there is nothing to compare, as after a start during the soak.
-            self.volatile(subject).paces.measured(Pace::WithinLimit, Instant::now());
+            self.volatile(subject).paces.measured(PaceJudgement::WithinLimit, Instant::now());
         }
     }
 
-    fn start_job(&mut self, subject: &Subject, duty: Duty, job: BoxFuture<'static, JobOutcome>) {
+    fn start_job(&mut self, subject: &Artifact, duty: UpdateAction, job: BoxFuture<'static, JobOutcome>) {
         let number = self.next_job;
         self.next_job += 1;
         let turn = self.slots.of(duty);
@@ -443,7 +450,7 @@ impl Updater {
 
         let (work, end) = abortable(work);
         // A load that is cut off half-way would leave its state behind: let it end, and drop its result.
-        self.volatile(subject).begin(duty, number, (duty != Duty::LoadCandidate).then_some(end), waits);
+        self.volatile(subject).begin(duty, number, (duty != UpdateAction::LoadCandidate).then_some(end), waits);
 
         // A task of its own: the job may hold what the updater waits for, such as a model's lock.
         let ending = JobEndGuard { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
@@ -455,7 +462,7 @@ impl Updater {
     }
 
     /// Returns the mark of a subject's loads and first runs.
-    fn mark(&mut self, subject: &Subject) -> Arc<TrialMark> {
+    fn mark(&mut self, subject: &Artifact) -> Arc<TrialMark> {
         let path = self.store.mark_path(subject);
         let of_start = self.loads.get(subject).map(WorkUnderWay::mark);
         self.volatile(subject).mark(|| of_start.unwrap_or_else(|| TrialMark::open(&path)))
@@ -471,8 +478,8 @@ impl Updater {
 
     /// Removes files that no state needs any more. Does nothing while a download has not named its blobs yet.
     fn collect_garbage(&self) {
-        let is_unnamed = |(subject, state): (&Subject, &SubjectState)| {
-            state.trial.as_ref().is_some_and(|trial| trial.stage == Stage::Downloading)
+        let is_unnamed = |(subject, state): (&Artifact, &SubjectState)| {
+            state.trial.as_ref().is_some_and(|trial| trial.stage == RolloutPhase::Downloading)
                 && self.volatiles.get(subject).is_none_or(|volatile| volatile.wanted_blobs().is_empty())
         };
         if self.persisted.subjects.iter().any(is_unnamed) {
@@ -480,7 +487,7 @@ impl Updater {
         }
         let keep =
             self.persisted.subjects.iter().map(|(subject, state)| (subject.clone(), state.kept().cloned().collect()));
-        let wanted = self.volatiles.values().flat_map(Volatile::wanted_blobs).collect();
+        let wanted = self.volatiles.values().flat_map(TrialRuntime::wanted_blobs).collect();
         match self.store.collect(&keep.collect(), &wanted) {
             Ok(0) => {}
             Ok(bytes) => tracing::info!(bytes, "unused files were removed from the update store"),
@@ -491,7 +498,7 @@ impl Updater {
 
 /// The end of a job, with its result.
 struct FinishedJob {
-    subject: Subject,
+    subject: Artifact,
     job: u64,
     done: JobOutcome,
 }
@@ -499,7 +506,7 @@ struct FinishedJob {
 /// Reports the end of a job in any case: a bug in it must not stop its subject for ever.
 struct JobEndGuard {
     finish: mpsc::UnboundedSender<FinishedJob>,
-    subject: Option<Subject>,
+    subject: Option<Artifact>,
     job: u64,
 }
 
@@ -518,8 +525,8 @@ impl JobEndGuard {
 
 impl Drop for JobEndGuard {
     fn drop(&mut self) {
-        self.send(JobOutcome::Interrupted(Reason::new(
-            Cause::Load,
+        self.send(JobOutcome::Interrupted(RollbackReason::new(
+            RollbackCause::Load,
             "the job ended without a result, which is a bug in Ledge: see its log",
         )));
     }
@@ -538,10 +545,10 @@ impl Default for JobSlots {
 }
 
 impl JobSlots {
-    fn of(&self, duty: Duty) -> Option<Arc<Semaphore>> {
+    fn of(&self, duty: UpdateAction) -> Option<Arc<Semaphore>> {
         match duty {
-            Duty::Download => Some(self.download.clone()),
-            Duty::Preflight => Some(self.preflight.clone()),
+            UpdateAction::Download => Some(self.download.clone()),
+            UpdateAction::Preflight => Some(self.preflight.clone()),
             _ => None,
         }
     }
@@ -555,7 +562,7 @@ fn falls_back(before: &SubjectState, after: &SubjectState) -> bool {
 }
 
 /// Returns the trial of a state, and how far it is.
-fn stage(state: &SubjectState) -> Option<(&DeviceName, Stage)> {
+fn stage(state: &SubjectState) -> Option<(&DeviceName, RolloutPhase)> {
     state.trial.as_ref().map(|trial| (&trial.plan.rollout, trial.stage))
 }
 

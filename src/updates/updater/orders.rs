@@ -3,9 +3,9 @@
 use ledge_service::audit_event::AuditEvent;
 
 use super::Updater;
+use crate::artifact::{Artifact, ArtifactKind};
 use crate::handle::{OrderError, QueuedOrder, UpdateOrder};
-use crate::state::{Event, SubjectState};
-use crate::subject::{Kind, Subject};
+use crate::state::{SubjectState, UpdateEvent};
 
 impl Updater {
     /// Carries out an order, and answers when its effect is on disk.
@@ -33,11 +33,11 @@ impl Updater {
         self.parts.audit.record(&principal, ordered);
 
         let event = match order {
-            UpdateOrder::Pin => Event::Pin,
-            UpdateOrder::Unpin => Event::Unpin,
-            UpdateOrder::RollBack if self.is_first(&subject) => Event::LeaveToOwner,
-            UpdateOrder::RollBack => Event::RollBack,
-            UpdateOrder::Cancel => Event::Cancel,
+            UpdateOrder::Pin => UpdateEvent::Pin,
+            UpdateOrder::Unpin => UpdateEvent::Unpin,
+            UpdateOrder::RollBack if self.is_first(&subject) => UpdateEvent::LeaveToOwner,
+            UpdateOrder::RollBack => UpdateEvent::RollBack,
+            UpdateOrder::Cancel => UpdateEvent::Cancel,
         };
 
         let taken = self.advance(&subject, event).await;
@@ -57,17 +57,17 @@ impl Updater {
     }
 
     /// Returns whether a subject without a trial has something to go back to: a release, or the owner's model.
-    fn has_previous(&self, subject: &Subject, state: &SubjectState) -> bool {
+    fn has_previous(&self, subject: &Artifact, state: &SubjectState) -> bool {
         state.committed.is_some() && (state.previous.is_some() || self.owner_has(subject))
     }
 
     /// Returns whether the owner's model or settings serve without any release.
-    pub(super) fn owner_has(&self, subject: &Subject) -> bool {
-        subject.kind != Kind::Model || self.parts.repository.has_folder(&subject.name)
+    pub(super) fn owner_has(&self, subject: &Artifact) -> bool {
+        subject.kind != ArtifactKind::Model || self.parts.repository.has_folder(&subject.name)
     }
 
     /// Returns whether the running release is the first.
-    fn is_first(&self, subject: &Subject) -> bool {
+    fn is_first(&self, subject: &Artifact) -> bool {
         let state = self.persisted.subjects.get(subject);
         state.is_some_and(|state| state.trial.is_none() && state.previous.is_none())
     }

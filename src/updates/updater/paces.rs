@@ -8,11 +8,11 @@ use futures_util::future::BoxFuture;
 use ledge_models::repository::LoadedModel;
 use ledge_models::repository::pace::{self, PaceError, SampleInput};
 
-use super::volatile::JobOutcome;
-use crate::gates::{self, Pace};
-use crate::plan::Gate;
+use super::trial_runtime::JobOutcome;
+use crate::gates::{self, PaceJudgement};
+use crate::plan::RolloutGate;
 use crate::preflight::PreflightError;
-use crate::state::{Cause, Reason};
+use crate::state::{RollbackCause, RollbackReason};
 
 /// Measurements that must find a version slow, and those that may be unclear in a row before the limit counts as kept.
 const SLOW_MIN: u32 = 2;
@@ -38,23 +38,23 @@ pub(super) struct Paces {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum PaceVerdict {
     WithinLimit,
-    TooSlow(Reason),
+    TooSlow(RollbackReason),
     /// Measured again, after this pause.
     Again(Duration),
 }
 
 impl Paces {
     /// Returns the consequence of a measurement.
-    pub fn measured(&mut self, pace: Pace, now: Instant) -> PaceVerdict {
+    pub fn measured(&mut self, pace: PaceJudgement, now: Instant) -> PaceVerdict {
         match pace {
-            Pace::Slow(reason) => {
+            PaceJudgement::Slow(reason) => {
                 self.slow += 1;
                 if self.slow >= SLOW_MIN {
                     return PaceVerdict::TooSlow(reason);
                 }
             }
-            Pace::Unclear => self.unclear += 1,
-            Pace::WithinLimit => self.unclear = UNCLEAR_MAX,
+            PaceJudgement::Unclear => self.unclear += 1,
+            PaceJudgement::WithinLimit => self.unclear = UNCLEAR_MAX,
         }
         if self.unclear >= UNCLEAR_MAX {
             // Within the limit, or not shown to be beyond it.
@@ -88,8 +88,8 @@ pub(super) fn measure(
         let pace = match pace::pairs(&new, &live, recent).await {
             Ok(pairs) => gates::judge_pace(limit, &pairs),
             // A version that fails is judged by its errors.
-            Err(PaceError::Failed(_)) => Pace::Unclear,
-            Err(PaceError::NoInput) => Pace::WithinLimit,
+            Err(PaceError::Failed(_)) => PaceJudgement::Unclear,
+            Err(PaceError::NoInput) => PaceJudgement::WithinLimit,
         };
         JobOutcome::Paced(pace)
     })
@@ -99,7 +99,7 @@ pub(super) fn measure(
 pub(super) async fn compare(
     new: &Arc<LoadedModel>,
     live: &Arc<LoadedModel>,
-    gate: &Gate,
+    gate: &RolloutGate,
 ) -> Result<(), PreflightError> {
     let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
     let (mut paces, mut pairs) = (Paces::default(), Vec::new());
@@ -112,11 +112,14 @@ pub(super) async fn compare(
             }
             Err(error @ PaceError::Failed(_)) => {
                 // It is not too slow, but it cannot go on untimed either.
-                return Err(PreflightError::Interrupted(Reason::new(Cause::Latency, error.to_string())));
+                return Err(PreflightError::Interrupted(RollbackReason::new(
+                    RollbackCause::Latency,
+                    error.to_string(),
+                )));
             }
         };
         let pace = match gates::judge_pace(limit, &measured) {
-            Pace::Unclear => {
+            PaceJudgement::Unclear => {
                 // More pairs make a narrower interval.
                 pairs.extend(measured);
                 gates::judge_pace(limit, &pairs)
@@ -138,8 +141,8 @@ pub(super) async fn compare(
 mod tests {
     use super::*;
 
-    fn slow() -> Pace {
-        Pace::Slow(Reason::new(Cause::Latency, "slow"))
+    fn slow() -> PaceJudgement {
+        PaceJudgement::Slow(RollbackReason::new(RollbackCause::Latency, "slow"))
     }
 
     #[test]
@@ -151,7 +154,7 @@ mod tests {
         // One that was not confirmed is forgotten.
         let mut paces = Paces::default();
         paces.measured(slow(), now);
-        assert_eq!(paces.measured(Pace::WithinLimit, now), PaceVerdict::WithinLimit);
+        assert_eq!(paces.measured(PaceJudgement::WithinLimit, now), PaceVerdict::WithinLimit);
         assert!(paces.are_trusted() && paces.are_due());
         assert_eq!(paces.measured(slow(), now), PaceVerdict::Again(PAUSE));
     }
@@ -159,7 +162,7 @@ mod tests {
     #[test]
     fn a_machine_that_is_too_busy_to_tell_is_asked_again_and_not_without_end() {
         let (mut paces, now) = (Paces::default(), Instant::now());
-        let pauses: Vec<_> = std::iter::from_fn(|| match paces.measured(Pace::Unclear, now) {
+        let pauses: Vec<_> = std::iter::from_fn(|| match paces.measured(PaceJudgement::Unclear, now) {
             PaceVerdict::Again(pause) => Some(pause.as_secs()),
             _ => None,
         })

@@ -6,8 +6,8 @@ use ledge_base::backoff::{Backoff, random};
 use ledge_base::clock;
 
 use super::Updater;
-use crate::state::{Event, PAUSE_MAX_MS, Reason};
-use crate::subject::Subject;
+use crate::artifact::Artifact;
+use crate::state::{PAUSE_MAX_MS, RollbackReason, UpdateEvent};
 
 /// Bounds of the pause after an attempt that cost little: a network that is back is soon noticed.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -23,7 +23,13 @@ const WASTED_BYTES_MIN: u64 = 64 << 10;
 
 impl Updater {
     /// Delays the next attempt after one that failed for a reason outside of this box or its release.
-    pub(super) async fn deferred(&mut self, subject: &Subject, reason: Reason, after: Option<Duration>, wasted: u64) {
+    pub(super) async fn deferred(
+        &mut self,
+        subject: &Artifact,
+        reason: RollbackReason,
+        after: Option<Duration>,
+        wasted: u64,
+    ) {
         // Fetched bytes count before the next attempt is planned: the byte budget may be used up.
         self.count_fetched(subject).await;
         let Some(trial) = self.state(subject).trial else { return };
@@ -32,17 +38,17 @@ impl Updater {
         tracing::warn!(%subject, %reason, wasted, "an update waits before its next attempt");
         tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
         let next_ms = now_ms.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-        self.advance(subject, Event::Deferred { reason, now_ms, next_ms, wasted }).await;
+        self.advance(subject, UpdateEvent::Deferred { reason, now_ms, next_ms, wasted }).await;
         // A delay need not be on disk before it counts: the disk may be full.
         self.write_counts();
     }
 
     /// Counts the bytes fetched since the last call.
-    pub(super) async fn count_fetched(&mut self, subject: &Subject) {
+    pub(super) async fn count_fetched(&mut self, subject: &Artifact) {
         let bytes = self.volatile(subject).take_fetched();
         if bytes > 0 {
             self.parts.updates.update_status(|status| status.fetched_bytes += bytes);
-            self.advance(subject, Event::Fetched { bytes }).await;
+            self.advance(subject, UpdateEvent::Fetched { bytes }).await;
         }
     }
 
@@ -50,7 +56,7 @@ impl Updater {
     pub(super) async fn retry(&mut self) {
         for subject in self.known() {
             self.volatile(&subject).end_pause();
-            self.advance(&subject, Event::Retry { now_ms: clock::unix_millis() }).await;
+            self.advance(&subject, UpdateEvent::Retry { now_ms: clock::unix_millis() }).await;
             self.reconcile(&subject).await;
         }
     }

@@ -3,14 +3,14 @@
 use ledge_base::names::DeviceName;
 use ledge_service::audit_event::AuditEvent;
 
-use super::volatile::Volatile;
+use super::trial_runtime::TrialRuntime;
 use super::{Updater, stage};
+use crate::artifact::Artifact;
 use crate::state::SubjectState;
-use crate::subject::Subject;
 
 impl Updater {
     /// Reports what changed of a subject to the log, the audit log and the status.
-    pub(super) fn report_change(&self, subject: &Subject, before: &SubjectState, after: &SubjectState) {
+    pub(super) fn report_change(&self, subject: &Artifact, before: &SubjectState, after: &SubjectState) {
         let moved = |version, rollout: &DeviceName, stage: &'static str, cause: Option<&'static str>| {
             self.parts.audit.record_own(AuditEvent::UpdateMoved {
                 subject: subject.to_string(),
@@ -54,7 +54,8 @@ impl Updater {
 
     pub(super) fn publish_status(&self) {
         let subjects = &self.persisted.subjects;
-        let error = |(subject, volatile): (&Subject, &Volatile)| Some((subject.clone(), volatile.error()?.to_string()));
+        let error =
+            |(subject, volatile): (&Artifact, &TrialRuntime)| Some((subject.clone(), volatile.error()?.to_string()));
         let errors = self.volatiles.iter().filter_map(error).collect();
         self.parts.updates.update_status(|status| {
             if status.subjects != *subjects {

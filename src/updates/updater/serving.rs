@@ -6,9 +6,9 @@ use std::time::Instant;
 use ledge_models::repository::{LoadedModel, ManagedVersion};
 
 use super::Updater;
+use crate::artifact::{Artifact, ArtifactKind};
 use crate::preflight;
-use crate::state::{Cause, Duty, Event, Installed, Reason, SubjectState};
-use crate::subject::{Kind, Subject};
+use crate::state::{Installed, RollbackCause, RollbackReason, SubjectState, UpdateAction, UpdateEvent};
 
 impl Updater {
     /// Waits until the models that are not live have freed their memory: a process that ends while a runtime still
@@ -27,17 +27,17 @@ impl Updater {
     }
 
     /// Replaces a live version that did not load at this start by the previous one; for good if it is on trial.
-    pub(super) async fn fall_back_if_not_loaded(&mut self, subject: &Subject) {
+    pub(super) async fn fall_back_if_not_loaded(&mut self, subject: &Artifact) {
         let state = self.state(subject);
-        let (Kind::Model, Some(live)) = (subject.kind, state.live().cloned()) else { return };
+        let (ArtifactKind::Model, Some(live)) = (subject.kind, state.live().cloned()) else { return };
         let fault = self.parts.repository.managed(&subject.name).and_then(|managed| managed.fault);
         let Some(fault) = fault else { return };
         tracing::error!(
             %subject, version = %live.version, reason = fault,
             "the live version did not load at this start"
         );
-        if state.duty() == Duty::Soak {
-            self.advance(subject, Event::Failed(Reason::new(Cause::Load, fault))).await;
+        if state.duty() == UpdateAction::Soak {
+            self.advance(subject, UpdateEvent::Failed(RollbackReason::new(RollbackCause::Load, fault))).await;
             return;
         }
 
@@ -62,14 +62,15 @@ impl Updater {
     }
 
     /// Returns whether a version has no live one to be compared with: it is the first of its model.
-    pub(super) fn has_no_incumbent(&self, subject: &Subject) -> bool {
+    pub(super) fn has_no_incumbent(&self, subject: &Artifact) -> bool {
         let state = self.persisted.subjects.get(subject);
-        let sees_requests = state.is_some_and(|state| matches!(state.duty(), Duty::Mirror | Duty::Share));
+        let sees_requests =
+            state.is_some_and(|state| matches!(state.duty(), UpdateAction::Mirror | UpdateAction::Share));
         sees_requests && self.parts.repository.pin(&subject.name, None).is_err()
     }
 
     /// Ends the mirroring, sharing and watching of a trial.
-    pub(super) async fn end_trial(&mut self, subject: &Subject, state: &SubjectState) {
+    pub(super) async fn end_trial(&mut self, subject: &Artifact, state: &SubjectState) {
         let repository = self.parts.repository.clone();
         // Its last requests end on it, without waiting for them here.
         repository.set_candidate(&subject.name, None);
@@ -83,8 +84,8 @@ impl Updater {
     }
 
     /// Watches the new version again after a start during its soak, in which it is live.
-    pub(super) async fn watch_live(&mut self, subject: &Subject, state: &SubjectState) {
-        let Some(trial) = state.trial.as_ref().filter(|_| state.duty() == Duty::Soak) else { return };
+    pub(super) async fn watch_live(&mut self, subject: &Artifact, state: &SubjectState) {
+        let Some(trial) = state.trial.as_ref().filter(|_| state.duty() == UpdateAction::Soak) else { return };
         let Some(observations) = self.volatile(subject).watch_again(trial) else { return };
         let managed = self.managed(subject, &trial.release, state);
         let repository = self.parts.repository.clone();
@@ -96,7 +97,7 @@ impl Updater {
     }
 
     /// Shows requests the new version as far as its stage allows.
-    pub(super) fn show_requests(&mut self, subject: &Subject, state: &SubjectState) {
+    pub(super) fn show_requests(&mut self, subject: &Artifact, state: &SubjectState) {
         let name = subject.name.clone();
         let candidate = self.volatile(subject).candidate(state);
         if let Some(changed) = candidate {
@@ -105,20 +106,20 @@ impl Updater {
     }
 
     /// Makes the state's live version live.
-    pub(super) async fn switch(&mut self, subject: &Subject, state: &SubjectState) {
+    pub(super) async fn switch(&mut self, subject: &Artifact, state: &SubjectState) {
         let live = state.live().cloned();
         if self.volatile(subject).serving == live || !self.volatile(subject).is_due() {
             return;
         }
         let is_applied = match subject.kind {
-            Kind::Model => None,
+            ArtifactKind::Model => None,
             // Settings are read when the daemon starts.
-            Kind::Configuration => Some(false),
-            Kind::Runtime => match self.move_to_library_of(subject, live.as_ref()).await {
+            ArtifactKind::Configuration => Some(false),
+            ArtifactKind::Runtime => match self.move_to_library_of(subject, live.as_ref()).await {
                 Ok(()) => Some(true),
                 Err(reason) => {
                     tracing::error!(%subject, reason, "not every model runs in the previous library; trying again later");
-                    self.volatile(subject).pause(&Reason::new(Cause::Load, reason));
+                    self.volatile(subject).pause(&RollbackReason::new(RollbackCause::Load, reason));
                     return;
                 }
             },
@@ -156,7 +157,7 @@ impl Updater {
                 if let Err(reason) = repository.restore(&name, managed, kept).await {
                     // The live version goes on meanwhile.
                     tracing::error!(%subject, reason, "the previous version did not load; trying again later");
-                    self.volatile(subject).pause(&Reason::new(Cause::Load, reason));
+                    self.volatile(subject).pause(&RollbackReason::new(RollbackCause::Load, reason));
                     return;
                 }
                 tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the previous version is live");
@@ -169,7 +170,7 @@ impl Updater {
     /// Moves the models of a runtime to the library of this release, or to the owner's.
     pub(super) async fn move_to_library_of(
         &self,
-        subject: &Subject,
+        subject: &Artifact,
         release: Option<&Installed>,
     ) -> Result<(), String> {
         let Some(runtime) = preflight::runtime_named(&subject.name) else { return Ok(()) };
@@ -178,17 +179,17 @@ impl Updater {
     }
 
     /// The fault that libraries on trial are to blame for: a model that runs in them, and ended its process again and again.
-    pub(super) fn fault_of_libraries(&self, subject: &Subject, state: &SubjectState) -> Option<Reason> {
-        let is_soaking = subject.kind == Kind::Runtime && state.duty() == Duty::Soak;
+    pub(super) fn fault_of_libraries(&self, subject: &Artifact, state: &SubjectState) -> Option<RollbackReason> {
+        let is_soaking = subject.kind == ArtifactKind::Runtime && state.duty() == UpdateAction::Soak;
         let runtime = preflight::runtime_named(&subject.name).filter(|_| is_soaking)?;
         let mut live = self.parts.repository.all_live().into_iter().filter(|model| model.runtime() == runtime);
         let fault = |model: Arc<LoadedModel>| {
             Some(format!("{} {}: {}", model.name, model.version, model.fault().or_else(|| model.crashing())?))
         };
-        live.find_map(fault).map(|detail| Reason::new(Cause::Crash, detail))
+        live.find_map(fault).map(|detail| RollbackReason::new(RollbackCause::Crash, detail))
     }
 
-    pub(super) fn managed(&self, subject: &Subject, release: &Installed, state: &SubjectState) -> ManagedVersion {
+    pub(super) fn managed(&self, subject: &Artifact, release: &Installed, state: &SubjectState) -> ManagedVersion {
         let golden_min = state.golden_min(release);
         ManagedVersion { version: release.version, folder: self.store.release_folder(subject, release), golden_min }
     }

@@ -1,19 +1,19 @@
 //! The judgement on a stage that sees requests: it continues, is passed, or has failed.
 
-use super::volatile::{Verdict, Volatile};
+use super::trial_runtime::{StageVerdict, TrialRuntime};
+use crate::artifact::ArtifactKind;
 use crate::gates;
 use crate::plan::{Quiet, StagePlan};
-use crate::state::{Cause, Reason, Stage, SubjectState};
-use crate::subject::Kind;
+use crate::state::{RollbackCause, RollbackReason, RolloutPhase, SubjectState};
 
 /// Judges the stage that a subject is in.
-pub(super) fn judge(kind: Kind, state: &SubjectState, volatile: &mut Volatile) -> Verdict {
-    let Some(trial) = state.trial.as_ref().filter(|trial| !trial.held) else { return Verdict::Wait };
+pub(super) fn judge(kind: ArtifactKind, state: &SubjectState, volatile: &mut TrialRuntime) -> StageVerdict {
+    let Some(trial) = state.trial.as_ref().filter(|trial| !trial.held) else { return StageVerdict::Wait };
     let step = match trial.stage {
-        Stage::Shadow => &trial.plan.shadow,
-        Stage::Canary => &trial.plan.canary,
-        Stage::Active => &trial.plan.soak,
-        Stage::Downloading | Stage::Verified | Stage::Staged => return Verdict::Wait,
+        RolloutPhase::Shadow => &trial.plan.shadow,
+        RolloutPhase::Canary => &trial.plan.canary,
+        RolloutPhase::Active => &trial.plan.soak,
+        RolloutPhase::Downloading | RolloutPhase::Verified | RolloutPhase::Staged => return StageVerdict::Wait,
     };
     let (requests, observed) = volatile.seen(trial);
     let (gate, package) = (&trial.plan.gate, trial.package.as_deref());
@@ -22,7 +22,7 @@ pub(super) fn judge(kind: Kind, state: &SubjectState, volatile: &mut Volatile) -
     let expected = package.and_then(|package| package.agreement.as_ref());
     let incumbent = state.committed.as_ref().map(|committed| committed.version);
     let expected = expected.filter(|expected| incumbent == Some(expected.version));
-    let judged = if trial.stage == Stage::Active {
+    let judged = if trial.stage == RolloutPhase::Active {
         gates::judge_soak(gate, &observed, reference)
     } else {
         gates::judge(gate, &observed, reference)
@@ -30,37 +30,37 @@ pub(super) fn judge(kind: Kind, state: &SubjectState, volatile: &mut Volatile) -
     let judged = judged.and_then(|()| expected.map_or(Ok(()), |expected| gates::judge_expected(expected, &observed)));
     // At every interval, so that a clearly bad version ends at once.
     if let Err(reason) = judged {
-        return Verdict::Fail(reason);
+        return StageVerdict::Fail(reason);
     }
     if gates::is_suspect(gate, &observed) && !volatile.paces.are_trusted() {
-        return Verdict::Measure;
+        return StageVerdict::Measure;
     }
     // Settings and libraries answer no requests.
-    let min_requests = if kind == Kind::Model { step.min_requests } else { 0 };
+    let min_requests = if kind == ArtifactKind::Model { step.min_requests } else { 0 };
     let over = stage_is_over(&StagePlan { min_requests, ..*step }, trial.stage, trial.in_stage_s, requests);
-    let needed = expected.filter(|_| trial.stage == Stage::Shadow).map_or(0, gates::answers_needed);
+    let needed = expected.filter(|_| trial.stage == RolloutPhase::Shadow).map_or(0, gates::answers_needed);
     let compared = observed.agreed.saturating_add(observed.disagreed);
     match over {
         // Rare wrong answers do not show yet.
-        Verdict::Pass if compared < needed && trial.in_stage_s < step.max_s.max(step.min_s) => Verdict::Wait,
+        StageVerdict::Pass if compared < needed && trial.in_stage_s < step.max_s.max(step.min_s) => StageVerdict::Wait,
         over => over,
     }
 }
 
 /// Judges whether a stage has lasted long enough and seen enough requests. Pure.
-fn stage_is_over(step: &StagePlan, stage: Stage, in_stage_s: u64, requests: u64) -> Verdict {
+fn stage_is_over(step: &StagePlan, stage: RolloutPhase, in_stage_s: u64, requests: u64) -> StageVerdict {
     if in_stage_s >= step.min_s && requests >= step.min_requests {
-        return Verdict::Pass;
+        return StageVerdict::Pass;
     }
     if in_stage_s < step.max_s.max(step.min_s) {
-        return Verdict::Wait;
+        return StageVerdict::Wait;
     }
     match step.quiet {
-        Quiet::Pass => Verdict::Pass,
+        Quiet::Pass => StageVerdict::Pass,
         Quiet::RollBack => {
             let needed = step.min_requests;
             let detail = format!("too few requests: {requests} in {in_stage_s} s of {stage}, {needed} are needed");
-            Verdict::Fail(Reason::new(Cause::Quiet, detail))
+            StageVerdict::Fail(RollbackReason::new(RollbackCause::Quiet, detail))
         }
     }
 }
@@ -70,11 +70,11 @@ mod tests {
     use super::*;
 
     fn over(step: StagePlan, in_stage_s: u64, requests: u64) -> &'static str {
-        match stage_is_over(&step, Stage::Canary, in_stage_s, requests) {
-            Verdict::Wait => "wait",
-            Verdict::Pass => "pass",
-            Verdict::Fail(_) => "fail",
-            Verdict::Measure => "measure",
+        match stage_is_over(&step, RolloutPhase::Canary, in_stage_s, requests) {
+            StageVerdict::Wait => "wait",
+            StageVerdict::Pass => "pass",
+            StageVerdict::Fail(_) => "fail",
+            StageVerdict::Measure => "measure",
         }
     }
 

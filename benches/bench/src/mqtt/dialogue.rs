@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use ledge_egress::Content;
-use ledge_mqtt::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, Reason, RetainHandling, Subscription};
-use ledge_mqtt::client::session::{Event, NextPacket, Outbound, Session};
+use ledge_mqtt::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, ReasonCode, RetainHandling, Subscription};
+use ledge_mqtt::client::session::{NextPacket, Outbound, Session, SessionEvent};
 use ledge_mqtt::topics::{TopicFilter, TopicName};
 
 use crate::random::Random;
@@ -14,16 +14,16 @@ use crate::random::Random;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
     #[error("the broker refuses the subscription to {0}: {1}")]
-    Subscription(TopicFilter, Reason),
+    Subscription(TopicFilter, ReasonCode),
     #[error("the broker refuses the request: {0}")]
-    Refused(Reason),
+    Refused(ReasonCode),
     #[error("the request is larger than the broker accepts")]
     TooLarge,
     /// No client is subscribed to the topic of the request.
     #[error("no client receives the request: check that the box is connected to this broker, and its name in --device")]
     NoReceiver,
     #[error("the broker closed the connection: {0}")]
-    Disconnected(Reason),
+    Disconnected(ReasonCode),
 }
 
 /// The event of a received packet.
@@ -77,25 +77,25 @@ impl Dialogue {
 
     /// Takes a packet from the broker. Its acknowledgement, if it needs one, is sent with the next packets.
     pub fn take(&mut self, packet: Incoming) -> Result<DialogueEvent, Unanswered> {
-        if matches!(packet, Incoming::PubAck { reason: Reason::NO_MATCHING_SUBSCRIBERS, .. }) {
+        if matches!(packet, Incoming::PubAck { reason: ReasonCode::NO_MATCHING_SUBSCRIBERS, .. }) {
             return Err(Unanswered::NoReceiver);
         }
         match self.session.receive(packet) {
-            Event::Message(received, delivery) => {
+            SessionEvent::Message(received, delivery) => {
                 if let Some(delivery) = delivery {
-                    self.session.settle(delivery, Reason::SUCCESS);
+                    self.session.settle(delivery, ReasonCode::SUCCESS);
                 }
                 let correlation = received.message.properties.correlation_data.as_deref();
                 let matches = correlation == Some(&self.number.to_be_bytes()[..]);
                 Ok(if matches { DialogueEvent::Answer(received.message) } else { DialogueEvent::Unrelated })
             }
-            Event::Refused(_, reason) => Err(Unanswered::Refused(reason)),
-            Event::Subscribed(filters) => match filters.into_iter().find(|(_, reason)| reason.is_failure()) {
+            SessionEvent::Refused(_, reason) => Err(Unanswered::Refused(reason)),
+            SessionEvent::Subscribed(filters) => match filters.into_iter().find(|(_, reason)| reason.is_failure()) {
                 Some((filter, reason)) => Err(Unanswered::Subscription(filter, reason)),
                 None => Ok(DialogueEvent::Subscribed),
             },
-            Event::Disconnected(reason, _) => Err(Unanswered::Disconnected(reason)),
-            Event::Unusable(_) | Event::None => Ok(DialogueEvent::Unrelated),
+            SessionEvent::Disconnected(reason, _) => Err(Unanswered::Disconnected(reason)),
+            SessionEvent::Unusable(_) | SessionEvent::None => Ok(DialogueEvent::Unrelated),
         }
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     fn dialogue() -> Dialogue {
         let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), "a/1".parse().unwrap(), Qos::AtLeastOnce);
         let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
-        let granted = Incoming::SubAck { packet_id, reasons: vec![Reason(1)] };
+        let granted = Incoming::SubAck { packet_id, reasons: vec![ReasonCode(1)] };
         assert_eq!(dialogue.take(granted), Ok(DialogueEvent::Subscribed));
         dialogue
     }
@@ -159,15 +159,15 @@ mod tests {
         assert_eq!((answered.topic.as_str(), &answered.payload[..]), ("a/1", &b"2"[..]));
         let acknowledged = std::iter::from_fn(|| dialogue.next(|_| 9).unwrap()).map(|(_, packet)| packet);
         let expected =
-            [7, 8].map(|id| Outgoing::PubAck { packet_id: PacketId::new(id).unwrap(), reason: Reason::SUCCESS });
+            [7, 8].map(|id| Outgoing::PubAck { packet_id: PacketId::new(id).unwrap(), reason: ReasonCode::SUCCESS });
         assert_eq!(acknowledged.collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn a_request_that_no_client_receives_or_that_is_refused_is_an_error_at_once() {
         let reasons = [
-            (Reason::NO_MATCHING_SUBSCRIBERS, Unanswered::NoReceiver),
-            (Reason::NOT_AUTHORIZED, Unanswered::Refused(Reason::NOT_AUTHORIZED)),
+            (ReasonCode::NO_MATCHING_SUBSCRIBERS, Unanswered::NoReceiver),
+            (ReasonCode::NOT_AUTHORIZED, Unanswered::Refused(ReasonCode::NOT_AUTHORIZED)),
         ];
         for (reason, expected) in reasons {
             let mut dialogue = dialogue();
@@ -184,7 +184,7 @@ mod tests {
         let filter: TopicFilter = "a/1".parse().unwrap();
         let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), filter.clone(), Qos::AtMostOnce);
         let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
-        let refused = Incoming::SubAck { packet_id, reasons: vec![Reason::NOT_AUTHORIZED] };
-        assert_eq!(dialogue.take(refused), Err(Unanswered::Subscription(filter, Reason::NOT_AUTHORIZED)));
+        let refused = Incoming::SubAck { packet_id, reasons: vec![ReasonCode::NOT_AUTHORIZED] };
+        assert_eq!(dialogue.take(refused), Err(Unanswered::Subscription(filter, ReasonCode::NOT_AUTHORIZED)));
     }
 }

@@ -16,7 +16,7 @@ const WARN: u8 = 13;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Request<'a> {
+struct ExportRequest<'a> {
     resource_logs: [ResourceLogs<'a>; 1],
 }
 
@@ -35,12 +35,12 @@ struct Resource<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ScopeLogs<'a> {
-    scope: Scope,
+    scope: InstrumentationScope,
     log_records: Vec<LogRecord<'a>>,
 }
 
 #[derive(Serialize)]
-struct Scope {
+struct InstrumentationScope {
     name: &'static str,
     version: &'static str,
 }
@@ -52,18 +52,18 @@ struct LogRecord<'a> {
     observed_time_unix_nano: String,
     severity_number: u8,
     severity_text: &'static str,
-    body: Value<'a>,
+    body: AnyValue<'a>,
     attributes: [Attribute<'a>; 5],
 }
 
 #[derive(Serialize)]
 struct Attribute<'a> {
     key: &'static str,
-    value: Value<'a>,
+    value: AnyValue<'a>,
 }
 
 #[derive(Serialize)]
-enum Value<'a> {
+enum AnyValue<'a> {
     #[serde(rename = "stringValue")]
     Text(Cow<'a, str>),
     #[serde(rename = "intValue")]
@@ -75,25 +75,25 @@ enum Value<'a> {
 /// The fields of the response that are used.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Response {
+struct ExportResponse {
     partial_success: Option<PartialSuccess>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct PartialSuccess {
-    rejected_log_records: Number,
+    rejected_log_records: WireInt64,
 }
 
 /// A number of 64 bits. Protobuf writes it as a string, and takes a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Number {
+enum WireInt64 {
     Text(String),
     Number(i64),
 }
 
-impl Default for Number {
+impl Default for WireInt64 {
     fn default() -> Self {
         Self::Number(0)
     }
@@ -101,30 +101,30 @@ impl Default for Number {
 
 /// The body of a request.
 pub(super) fn body(device: &str, records: &[Arc<LiveRecord>], now_ms: u64) -> serde_json::Result<Vec<u8>> {
-    let text = |key, value| Attribute { key, value: Value::Text(Cow::Borrowed(value)) };
-    let scope = Scope { name: "ledge.audit", version: env!("CARGO_PKG_VERSION") };
+    let text = |key, value| Attribute { key, value: AnyValue::Text(Cow::Borrowed(value)) };
+    let scope = InstrumentationScope { name: "ledge.audit", version: env!("CARGO_PKG_VERSION") };
     let log_records = records.iter().map(|record| log_record(record, now_ms)).collect();
     let resource = Resource { attributes: [text("service.name", "ledge"), text("service.instance.id", device)] };
-    serde_json::to_vec(&Request {
+    serde_json::to_vec(&ExportRequest {
         resource_logs: [ResourceLogs { resource, scope_logs: [ScopeLogs { scope, log_records }] }],
     })
 }
 
 fn log_record(record: &LiveRecord, now_ms: u64) -> LogRecord<'_> {
     let (severity_number, severity_text) = if record.is_warning { (WARN, "WARN") } else { (INFO, "INFO") };
-    let text = |value| Value::Text(Cow::Borrowed(value));
+    let text = |value| AnyValue::Text(Cow::Borrowed(value));
     LogRecord {
         time_unix_nano: nanoseconds(record.at_ms),
         observed_time_unix_nano: nanoseconds(now_ms),
         severity_number,
         severity_text,
-        body: Value::Text(String::from_utf8_lossy(record.line.trim_ascii_end())),
+        body: AnyValue::Text(String::from_utf8_lossy(record.line.trim_ascii_end())),
         attributes: [
             Attribute { key: "log", value: text(&record.origin) },
-            Attribute { key: "seq", value: Value::Integer(integer(record.seq)) },
-            Attribute { key: "leaf", value: Value::Text(STANDARD.encode(record.leaf.0).into()) },
+            Attribute { key: "seq", value: AnyValue::Integer(integer(record.seq)) },
+            Attribute { key: "leaf", value: AnyValue::Text(STANDARD.encode(record.leaf.0).into()) },
             Attribute { key: "action", value: text(record.action) },
-            Attribute { key: "lossy", value: Value::Bool(true) },
+            Attribute { key: "lossy", value: AnyValue::Bool(true) },
         ],
     }
 }
@@ -141,10 +141,10 @@ fn integer(number: u64) -> String {
 
 /// The number of records that a response says were refused. A response of another form counts as none.
 pub(super) fn refused(body: &[u8]) -> u64 {
-    let response: Response = serde_json::from_slice(body).unwrap_or_default();
+    let response: ExportResponse = serde_json::from_slice(body).unwrap_or_default();
     match response.partial_success.unwrap_or_default().rejected_log_records {
-        Number::Text(text) => text.parse().unwrap_or(0),
-        Number::Number(number) => u64::try_from(number).unwrap_or(0),
+        WireInt64::Text(text) => text.parse().unwrap_or(0),
+        WireInt64::Number(number) => u64::try_from(number).unwrap_or(0),
     }
 }
 

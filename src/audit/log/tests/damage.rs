@@ -9,7 +9,7 @@ fn length(size: u64) -> usize {
 
 /// Cuts the last file of a log at every byte of its last records.
 fn cut_everywhere(signed: u64, size: u64) {
-    let disk = Disk::with(signed, size);
+    let disk = BoxDisk::with(signed, size);
     let whole = disk.content(1);
     let path = disk.file(TileKind::Entries, size / TILE_WIDTH);
     let file = whole.get(&path).unwrap();
@@ -35,7 +35,7 @@ fn a_torn_record_is_cut_whole_ones_behind_the_head_stay_and_fewer_than_the_head_
 
 #[test]
 fn a_power_cut_that_took_a_tile_behind_the_head_takes_those_behind_it() {
-    let disk = Disk::with(200, 600);
+    let disk = BoxDisk::with(200, 600);
     std::fs::remove_file(disk.file(TileKind::Entries, 2)).unwrap();
     put(&disk.file(TileKind::Entries, 1), &[0; 9000]);
     drop(disk.goes_on(256));
@@ -44,7 +44,7 @@ fn a_power_cut_that_took_a_tile_behind_the_head_takes_those_behind_it() {
 #[test]
 fn a_head_that_ends_a_tile_needs_that_tile() {
     for size in [256, 512] {
-        let disk = Disk::with(size, size);
+        let disk = BoxDisk::with(size, size);
         let path = disk.file(TileKind::Entries, size / TILE_WIDTH - 1);
         let file = std::fs::read(&path).unwrap();
         put(&path, &file[..file.len() - 1]);
@@ -55,19 +55,19 @@ fn a_head_that_ends_a_tile_needs_that_tile() {
 #[test]
 fn a_file_that_is_missing_is_an_alarm() {
     for missing in [1, 2] {
-        let disk = Disk::with(600, 600);
+        let disk = BoxDisk::with(600, 600);
         std::fs::remove_file(disk.file(TileKind::Entries, missing)).unwrap();
         let begun = disk.is_left("damaged", if missing == 2 { 512 } else { 600 });
         assert!(begun.reason.unwrap().contains(&format!("tile/entries/00{missing}")), "names the file");
     }
-    let disk = Disk::with(1, 1);
+    let disk = BoxDisk::with(1, 1);
     std::fs::remove_file(disk.file(TileKind::Entries, 0)).unwrap();
     disk.is_left("damaged", 0);
 }
 
 #[test]
 fn a_flipped_bit_in_what_the_head_ends_in_is_an_alarm_and_one_behind_it_a_cut() {
-    let disk = Disk::with(300, 310);
+    let disk = BoxDisk::with(300, 310);
     let whole = disk.content(1);
     let path = disk.file(TileKind::Entries, 1);
     let file = whole.get(&path).unwrap();
@@ -89,7 +89,7 @@ fn a_flipped_bit_in_what_the_head_ends_in_is_an_alarm_and_one_behind_it_a_cut() 
 #[test]
 fn hashes_that_are_not_those_of_the_records_are_made_anew() {
     let size = 1000;
-    let disk = Disk::with(size, size);
+    let disk = BoxDisk::with(size, size);
     let whole = disk.content(1);
     let hashes = [(0, 0), (0, 1), (0, 3), (1, 0)].map(|(level, index)| disk.file(TileKind::Hashes(level), index));
     for path in &hashes {
@@ -122,7 +122,7 @@ fn hashes_that_are_not_those_of_the_records_are_made_anew() {
 
 #[test]
 fn damaged_hashes_and_records_are_an_alarm() {
-    let disk = Disk::with(1000, 1000);
+    let disk = BoxDisk::with(1000, 1000);
     let mut entries = std::fs::read(disk.file(TileKind::Entries, 0)).unwrap();
     entries[20] ^= 1;
     put(&disk.file(TileKind::Entries, 0), &entries);
@@ -132,7 +132,7 @@ fn damaged_hashes_and_records_are_an_alarm() {
 
 #[test]
 fn a_checkpoint_that_does_not_count_is_an_alarm() {
-    let disk = Disk::with(300, 300);
+    let disk = BoxDisk::with(300, 300);
     let whole = disk.content(1);
     let path = disk.log(1).join(CHECKPOINT);
     let note = whole.get(&path).unwrap();
@@ -147,7 +147,7 @@ fn a_checkpoint_that_does_not_count_is_an_alarm() {
     put(&path, &note[..note.len() / 2]);
     disk.is_left("damaged", 300);
     disk.put_back(1, &whole);
-    let other = Disk::new().key.sign("ledge.audit/box-1/1", 300, naive_root(&leaves(300))).unwrap();
+    let other = BoxDisk::new().key.sign("ledge.audit/box-1/1", 300, naive_root(&leaves(300))).unwrap();
     put(&path, &other.note);
     disk.is_left("damaged", 300);
     disk.put_back(1, &whole);
@@ -159,7 +159,7 @@ fn a_checkpoint_that_does_not_count_is_an_alarm() {
 
 #[test]
 fn a_box_that_has_another_name_begins_another_log() {
-    let mut disk = Disk::with(300, 302);
+    let mut disk = BoxDisk::with(300, 302);
     disk.device = "box-2".parse().unwrap();
     (disk.key, _) =
         AuditKey::load_or_create(disk.folder.path(), &disk.device, &ledge_identity::sealing::Sealer::none()).unwrap();
@@ -172,16 +172,16 @@ fn a_box_that_has_another_name_begins_another_log() {
 #[test]
 fn a_log_without_a_checkpoint_goes_on_when_its_first_commit_was_all() {
     // What one commit of a daemon that was killed leaves.
-    let disk = Disk::with(0, 300);
+    let disk = BoxDisk::with(0, 300);
     drop(disk.goes_on(300));
     for size in [300, 10] {
-        let disk = Disk::with(0, size);
+        let disk = BoxDisk::with(0, size);
         let path = disk.file(TileKind::Entries, size / TILE_WIDTH);
         let file = std::fs::read(&path).unwrap();
         put(&path, &file[..file.len() - 1]);
         drop(disk.goes_on(size - 1));
     }
-    let disk = Disk::with(0, 1);
+    let disk = BoxDisk::with(0, 1);
     put(&disk.file(TileKind::Entries, 0), &record(0)[..20]);
     assert_eq!(disk.open().begun.unwrap().cause, "new");
     put(&disk.file(TileKind::Entries, 0), &[0; 50]);
@@ -190,12 +190,12 @@ fn a_log_without_a_checkpoint_goes_on_when_its_first_commit_was_all() {
 
 #[test]
 fn a_log_that_lost_its_checkpoint_is_left() {
-    let disk = Disk::with(0, 300);
+    let disk = BoxDisk::with(0, 300);
     let mut file = std::fs::read(disk.file(TileKind::Entries, 0)).unwrap();
     file[2] ^= 1;
     put(&disk.file(TileKind::Entries, 0), &file);
     disk.is_left("damaged", 300);
-    let disk = Disk::with(1, 1);
+    let disk = BoxDisk::with(1, 1);
     for index in 1..400 {
         put(&disk.file(TileKind::Entries, index), b"");
     }

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use super::*;
 
 /// A log of 200 records whose next commit fails; what it had to lose is gone, and nothing else.
-fn fails(break_it: impl Fn(&Disk), repair: impl Fn(&Disk)) -> LogError {
-    let disk = Disk::with(200, 200);
+fn fails(break_it: impl Fn(&BoxDisk), repair: impl Fn(&BoxDisk)) -> LogError {
+    let disk = BoxDisk::with(200, 200);
     let mut log = disk.open().log;
     let mut failed = None;
     // It goes on failing as long as the disk does.
@@ -32,14 +32,14 @@ fn fails(break_it: impl Fn(&Disk), repair: impl Fn(&Disk)) -> LogError {
     failed.unwrap()
 }
 
-fn nothing(_: &Disk) {}
+fn nothing(_: &BoxDisk) {}
 
 #[test]
 fn a_full_disk_loses_what_was_not_committed_and_nothing_else() {
     for (kind, index) in
         [(TileKind::Entries, 1), (TileKind::Entries, 2), (TileKind::Hashes(0), 1), (TileKind::Hashes(1), 0)]
     {
-        let full = |disk: &Disk| {
+        let full = |disk: &BoxDisk| {
             std::fs::create_dir_all(disk.file(kind, index).parent().unwrap()).unwrap();
             let _ = symlink("/dev/full", disk.file(kind, index));
         };
@@ -53,7 +53,7 @@ fn a_failed_fsync_loses_what_was_not_committed_and_nothing_else() {
     for (kind, index) in
         [(TileKind::Entries, 1), (TileKind::Entries, 2), (TileKind::Hashes(0), 1), (TileKind::Hashes(1), 0)]
     {
-        let lost = |disk: &Disk| {
+        let lost = |disk: &BoxDisk| {
             std::fs::create_dir_all(disk.file(kind, index).parent().unwrap()).unwrap();
             let _ = symlink("/dev/null", disk.file(kind, index));
         };
@@ -64,7 +64,7 @@ fn a_failed_fsync_loses_what_was_not_committed_and_nothing_else() {
 
 #[test]
 fn what_cannot_be_cut_off_at_once_is_cut_off_before_the_next_commit() {
-    let blocked = |disk: &Disk| {
+    let blocked = |disk: &BoxDisk| {
         let _ = std::fs::create_dir(disk.file(TileKind::Entries, 1));
     };
     fails(blocked, |disk| std::fs::remove_dir(disk.file(TileKind::Entries, 1)).unwrap());
@@ -72,7 +72,7 @@ fn what_cannot_be_cut_off_at_once_is_cut_off_before_the_next_commit() {
 
 #[test]
 fn a_file_that_lost_durable_records_is_not_written_to() {
-    let disk = Disk::with(200, 200);
+    let disk = BoxDisk::with(200, 200);
     let mut log = disk.open().log;
     symlink("/dev/full", disk.file(TileKind::Entries, 1)).unwrap();
     let path = disk.file(TileKind::Entries, 0);
@@ -91,7 +91,7 @@ fn a_file_that_lost_durable_records_is_not_written_to() {
 
 #[test]
 fn a_head_that_cannot_be_kept_leaves_the_one_before() {
-    let disk = Disk::with(10, 10);
+    let disk = BoxDisk::with(10, 10);
     let mut log = disk.open().log;
     fill(&mut log, 20);
     let before = log.checkpoint().cloned();

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_pruned_log_goes_on_and_proves_what_it_has() {
-    let disk = Disk::with(2000, 2100);
+    let disk = BoxDisk::with(2000, 2100);
     let mut log = disk.open().log;
     let before = log.bytes();
     let freed = log.prune(1100).unwrap();
@@ -18,7 +18,7 @@ fn a_pruned_log_goes_on_and_proves_what_it_has() {
     let log = disk.goes_on(2100);
     assert_eq!(log.first(), 1024);
     let size = log.size();
-    let files = Files { log: LocalLog::open(&log.folder), size };
+    let files = FileHashes { log: LocalLog::open(&log.folder), size };
     let root = log.checkpoint().unwrap().root;
     for seq in [1024, 1500, 2099] {
         let proof = prove_record(size, seq, &files).unwrap();
@@ -33,7 +33,7 @@ fn a_pruned_log_goes_on_and_proves_what_it_has() {
 #[test]
 fn what_the_head_ends_in_is_never_pruned() {
     for (signed, size, first) in [(0, 700, 0), (100, 700, 0), (512, 700, 256), (513, 700, 512), (700, 700, 512)] {
-        let disk = Disk::with(signed, size);
+        let disk = BoxDisk::with(signed, size);
         let mut log = disk.open().log;
         log.prune(u64::MAX).unwrap();
         assert_eq!(log.first(), first);
@@ -45,7 +45,7 @@ fn what_the_head_ends_in_is_never_pruned() {
 
 #[test]
 fn a_daemon_that_is_killed_while_it_prunes_leaves_a_log_that_goes_on() {
-    let disk = Disk::with(700, 700);
+    let disk = BoxDisk::with(700, 700);
     std::fs::remove_file(disk.file(TileKind::Entries, 0)).unwrap();
     let log = disk.goes_on(700);
     assert_eq!(log.first(), 256);
@@ -54,7 +54,7 @@ fn a_daemon_that_is_killed_while_it_prunes_leaves_a_log_that_goes_on() {
 
 #[test]
 fn hashes_of_a_pruned_log_are_made_anew_as_long_as_those_of_what_is_gone_are_right() {
-    let disk = Disk::with(1500, 1500);
+    let disk = BoxDisk::with(1500, 1500);
     disk.open().log.prune(600).unwrap();
     let path = disk.file(TileKind::Hashes(1), 0);
     let file = std::fs::read(&path).unwrap();
@@ -72,7 +72,7 @@ fn hashes_of_a_pruned_log_are_made_anew_as_long_as_those_of_what_is_gone_are_rig
 
 #[test]
 fn logs_before_this_one_are_pruned_first() {
-    let disk = Disk::with(600, 700);
+    let disk = BoxDisk::with(600, 700);
     let log = disk.open().log;
     let mut log = log.begin_another("forked", &disk.device).unwrap().log;
     fill(&mut log, 600);
@@ -83,7 +83,7 @@ fn logs_before_this_one_are_pruned_first() {
     check(&log);
     assert_eq!((log.prune_older().unwrap(), log.prune(0).unwrap()), (0, 0));
     // Of the one before, that is left in which its head ends: its root can still be told.
-    let files = Files { log: LocalLog::open(&disk.log(1)), size: 600 };
+    let files = FileHashes { log: LocalLog::open(&disk.log(1)), size: 600 };
     assert_eq!(tree_hash(600, &files).unwrap(), naive_root(&leaves(600)));
     assert_eq!(files.log.first(600).unwrap(), 512);
     assert!(log.prune(600).unwrap() > 0);
@@ -92,7 +92,7 @@ fn logs_before_this_one_are_pruned_first() {
 
 #[test]
 fn folders_of_a_thousand_tiles_go_with_their_last() {
-    let disk = Disk::with(1, 1);
+    let disk = BoxDisk::with(1, 1);
     for index in [1998, 1999] {
         for kind in [TileKind::Entries, TileKind::Hashes(0)] {
             let path = disk.file(kind, index);

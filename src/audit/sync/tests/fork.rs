@@ -8,7 +8,7 @@ const CHECKPOINT: &str = "/audit/box-1/1/checkpoint";
 
 #[tokio::test]
 async fn a_tile_with_other_bytes_is_a_fork_and_one_with_the_same_is_there() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let head = of.grow(300, "r");
     for (path, content) in of.files() {
         if path != CHECKPOINT {
@@ -40,18 +40,18 @@ async fn a_tile_with_other_bytes_is_a_fork_and_one_with_the_same_is_there() {
 
 #[tokio::test]
 async fn a_checkpoint_that_this_log_never_had_is_a_fork() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let head = of.grow(300, "r");
     // As a disk that was put back to an older image has it: the same key, another history.
-    let other = TestBox::new();
+    let other = SyncBox::new();
     durable::replace(&other.folder.path().join("key"), &std::fs::read(of.folder.path().join("key")).unwrap()).unwrap();
     let (key, _) =
         AuditKey::load_or_create(other.folder.path(), &device(), &ledge_identity::sealing::Sealer::none()).unwrap();
-    let mut same = TestBox { key, ..other };
+    let mut same = SyncBox { key, ..other };
     let shorter = same.grow(299, "other").checkpoint.note;
     let equal = same.grow(1, "other").checkpoint.note;
     let longer = same.grow(1, "other").checkpoint.note;
-    let stranger = TestBox::new().grow(3, "r").checkpoint.note;
+    let stranger = SyncBox::new().grow(3, "r").checkpoint.note;
     for note in [shorter, equal, longer, stranger] {
         let before = BTreeMap::from([(CHECKPOINT.to_owned(), note)]);
         platform.restore(before.clone());
@@ -73,12 +73,12 @@ async fn a_checkpoint_that_this_log_never_had_is_a_fork() {
 
 #[tokio::test]
 async fn an_older_log_is_completed_first_and_one_that_forked_holds_up_nothing() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     of.grow(300, "r");
     let first = of.files();
-    let TestBox { folder, key, log, state } = of;
+    let SyncBox { folder, key, log, state } = of;
     let log = log.begin_another("forked", &device()).unwrap().log;
-    let mut of = TestBox { folder, key, log, state };
+    let mut of = SyncBox { folder, key, log, state };
     let head = of.grow(20, "r");
     assert_eq!(head.generation, 2);
     let mut task = of.task(&platform);

@@ -1,12 +1,12 @@
 //! Bad links and servers.
 
-use super::platform::Fault;
+use super::platform::PlatformFault;
 use super::*;
 use http::Method;
 
 #[tokio::test]
 async fn a_platform_that_is_brought_up_to_a_head_has_the_files_of_the_log_and_nothing_twice() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let mut task = of.task(&platform);
     for grown in [1, 254, 1, 700] {
         let head = of.grow(grown, "r");
@@ -33,10 +33,12 @@ async fn a_platform_that_is_brought_up_to_a_head_has_the_files_of_the_log_and_no
 
 #[tokio::test]
 async fn the_checkpoint_comes_last_however_the_link_breaks() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let head = of.grow(600, "r");
     for (number, fault) in
-        [Fault::CutBefore, Fault::CutAfter, Fault::Status(500), Fault::Status(507)].into_iter().enumerate()
+        [PlatformFault::CutBefore, PlatformFault::CutAfter, PlatformFault::Status(500), PlatformFault::Status(507)]
+            .into_iter()
+            .enumerate()
     {
         for at in 0..9 {
             platform.restore(BTreeMap::new());
@@ -62,10 +64,10 @@ async fn the_checkpoint_comes_last_however_the_link_breaks() {
 
 #[tokio::test]
 async fn what_was_sent_is_not_sent_again_after_a_break_and_a_restart() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let head = of.grow(10 * 256 + 7, "r");
     let mut task = of.task(&platform);
-    platform.misbehave(|_, path, _| path.ends_with("/tile/0/008").then_some(Fault::Status(500)));
+    platform.misbehave(|_, path, _| path.ends_with("/tile/0/008").then_some(PlatformFault::Status(500)));
     copy_up_to(&mut task, &head).await.unwrap_err();
     platform.behave();
     platform.take_requests();
@@ -82,13 +84,13 @@ async fn what_was_sent_is_not_sent_again_after_a_break_and_a_restart() {
 
 #[tokio::test]
 async fn a_platform_that_lost_what_it_took_gets_it_again() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let mut task = of.task(&platform);
     let head = of.grow(600, "r");
     copy_up_to(&mut task, &head).await.unwrap();
     let backup = platform.files();
     let head = of.grow(5 * 256, "r");
-    platform.misbehave(|_, path, _| path.ends_with("/tile/0/006").then_some(Fault::Status(500)));
+    platform.misbehave(|_, path, _| path.ends_with("/tile/0/006").then_some(PlatformFault::Status(500)));
     copy_up_to(&mut task, &head).await.unwrap_err();
     assert!(task.hint.sent(1, 600) >= 5);
     platform.behave();
@@ -103,7 +105,7 @@ async fn a_platform_that_lost_what_it_took_gets_it_again() {
 
 #[tokio::test]
 async fn what_is_wrong_with_the_platform_is_told_in_words() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let head = of.grow(3, "r");
     for (status, word) in [
         (400, "client certificate"),
@@ -117,18 +119,18 @@ async fn what_is_wrong_with_the_platform_is_told_in_words() {
         (507, "disk is full"),
         (301, "redirects are not followed"),
     ] {
-        platform.misbehave(move |method, _, _| (method == Method::PUT).then_some(Fault::Status(status)));
+        platform.misbehave(move |method, _, _| (method == Method::PUT).then_some(PlatformFault::Status(status)));
         let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err().to_string();
         assert!(error.contains(&format!("status {status}")) && error.contains(word), "{error}");
     }
-    platform.misbehave(|_, _, _| Some(Fault::RetryAfter));
+    platform.misbehave(|_, _, _| Some(PlatformFault::RetryAfter));
     let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
     assert_eq!(error.retry_after(), Some(Duration::from_hours(1)));
 }
 
 #[tokio::test]
 async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
-    let mut of = TestBox::new();
+    let mut of = SyncBox::new();
     let head = of.grow(600, "r");
     let folder = log_folder(of.folder.path(), 1);
     for (path, changes) in [("tile/entries/001", true), ("tile/0/001", true), ("tile/entries/001", false)] {
@@ -142,7 +144,7 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
             std::fs::remove_file(&file).unwrap();
         }
         // A request that was under way when it failed may come later: not into the next round.
-        let platform = Platform::start().await;
+        let platform = TestPlatform::start().await;
         let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
         assert_eq!(matches!(error, SyncError::Damaged { .. }), changes, "{error}");
         assert_eq!(matches!(error, SyncError::Missing { .. }), !changes, "{error}");
@@ -153,7 +155,7 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
         );
         ledge_base::durable::replace(&file, &whole).unwrap();
     }
-    let platform = Platform::start().await;
+    let platform = TestPlatform::start().await;
     copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     assert_eq!(platform.files(), of.files());
 }

@@ -1,4 +1,4 @@
-//! `Platform`: a web server that keeps what is put, in memory, and misbehaves at will.
+//! `TestPlatform`: a web server that keeps what is put, in memory, and misbehaves at will.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// How a request goes wrong.
 #[derive(Debug, Clone, Copy)]
-pub enum Fault {
+pub enum PlatformFault {
     /// It is answered so, and nothing else happens.
     Status(u16),
     /// The connection breaks before the body has come.
@@ -28,27 +28,27 @@ pub enum Fault {
     RetryAfter,
 }
 
-type Faults = dyn Fn(&Method, &str, usize) -> Option<Fault> + Send + Sync;
+type FaultRule = dyn Fn(&Method, &str, usize) -> Option<PlatformFault> + Send + Sync;
 
-struct Shared {
+struct PlatformShared {
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     requests: Mutex<Vec<String>>,
     count: watch::Sender<usize>,
     bytes: AtomicU64,
-    faults: Mutex<Arc<Faults>>,
+    faults: Mutex<Arc<FaultRule>>,
 }
 
 /// A running server.
-pub struct Platform {
+pub struct TestPlatform {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<PlatformShared>,
 }
 
-impl Platform {
+impl TestPlatform {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PlatformShared {
             files: Mutex::default(),
             requests: Mutex::default(),
             count: watch::channel(0).0,
@@ -77,7 +77,7 @@ impl Platform {
     }
 
     /// What happens to a request, by its method, its path and its number from 0.
-    pub fn misbehave(&self, faults: impl Fn(&Method, &str, usize) -> Option<Fault> + Send + Sync + 'static) {
+    pub fn misbehave(&self, faults: impl Fn(&Method, &str, usize) -> Option<PlatformFault> + Send + Sync + 'static) {
         *self.shared.faults.lock().unwrap() = Arc::new(faults);
     }
 
@@ -117,7 +117,7 @@ impl Platform {
 #[error("the connection breaks")]
 struct Broken;
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Broken> {
+async fn answer(shared: Arc<PlatformShared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Broken> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let number = *shared.count.borrow();
     let faults = shared.faults.lock().unwrap().clone();
@@ -131,16 +131,16 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         Ok(response)
     };
     let done = match fault {
-        Some(Fault::CutBefore) => {
+        Some(PlatformFault::CutBefore) => {
             shared.count.send_modify(|count| *count += 1);
             return Err(Broken);
         }
-        Some(Fault::Status(status)) => respond(status, Vec::new()),
-        Some(Fault::RetryAfter) => respond(503, Vec::new()).map(|mut response| {
+        Some(PlatformFault::Status(status)) => respond(status, Vec::new()),
+        Some(PlatformFault::RetryAfter) => respond(503, Vec::new()).map(|mut response| {
             response.headers_mut().insert("retry-after", 3600.into());
             response
         }),
-        None | Some(Fault::CutAfter) => {
+        None | Some(PlatformFault::CutAfter) => {
             let body = request.into_body().collect().await.map_err(|_| Broken)?.to_bytes().to_vec();
             shared.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
             let mut files = shared.files.lock().unwrap();
@@ -157,5 +157,5 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         }
     };
     let Ok(response) = done;
-    if matches!(fault, Some(Fault::CutAfter)) { Err(Broken) } else { Ok(response) }
+    if matches!(fault, Some(PlatformFault::CutAfter)) { Err(Broken) } else { Ok(response) }
 }

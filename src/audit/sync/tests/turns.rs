@@ -3,7 +3,7 @@
 use http::Method;
 use ledge_service::audit_event::AuditEvent;
 
-use super::platform::Fault;
+use super::platform::PlatformFault;
 use super::*;
 use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
@@ -24,7 +24,7 @@ async fn until(state: &AuditState, is: impl Fn(&SyncStatus) -> bool) {
 
 #[tokio::test]
 async fn what_is_urgent_does_not_wait_for_the_interval() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let task = of.task(&platform);
     let state = of.state.clone();
     running(task, async {
@@ -42,7 +42,7 @@ async fn what_is_urgent_does_not_wait_for_the_interval() {
 
 #[tokio::test]
 async fn a_whole_tile_does_not_wait_for_the_interval() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let task = of.task(&platform);
     let state = of.state.clone();
     running(task, async {
@@ -56,7 +56,7 @@ async fn a_whole_tile_does_not_wait_for_the_interval() {
 
 #[tokio::test]
 async fn a_day_of_a_quiet_box_is_less_than_a_megabyte() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let mut task = of.task(&platform);
     // It asks for updates every five minutes, and each time is a record of as many bytes as this one.
     let record = "a connection to the platform, as long as such records are".repeat(4);
@@ -70,11 +70,11 @@ async fn a_day_of_a_quiet_box_is_less_than_a_megabyte() {
 
 #[tokio::test]
 async fn it_recovers_from_an_error_by_itself_and_says_what_waits_since_when() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let actor = Actor { kind: ActorKind::Local, tag: None };
     let record = AuditRecord { v: VERSION, seq: 0, ts: Timestamp(4_711_000), actor, event: AuditEvent::Stopped };
     of.log.append(&record.to_line()).unwrap();
-    platform.misbehave(|method, _, _| (method == Method::PUT).then_some(Fault::Status(403)));
+    platform.misbehave(|method, _, _| (method == Method::PUT).then_some(PlatformFault::Status(403)));
     let task = of.task(&platform);
     let state = of.state.clone();
     running(task, async {
@@ -92,7 +92,7 @@ async fn it_recovers_from_an_error_by_itself_and_says_what_waits_since_when() {
 
 #[tokio::test]
 async fn a_fork_is_told_once_and_the_next_log_is_sent() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     platform.set("/audit/box-1/1/tile/entries/000.p/2", b"another");
     let task = of.task(&platform);
     let state = of.state.clone();
@@ -100,9 +100,9 @@ async fn a_fork_is_told_once_and_the_next_log_is_sent() {
         state.publish(of.grow(2, "r"));
         until(&state, |sync| sync.error.is_some()).await;
         assert_eq!(state.take_news(), [SyncNews::Forked { generation: 1 }]);
-        let TestBox { folder, key, log, state } = of;
+        let SyncBox { folder, key, log, state } = of;
         let log = log.begin_another("forked", &device()).unwrap().log;
-        of = TestBox { folder, key, log, state };
+        of = SyncBox { folder, key, log, state };
         let head = of.grow(3, "r");
         of.state.publish(head);
         until(&of.state, |sync| sync.size == 3 && sync.error.is_none()).await;
@@ -113,11 +113,11 @@ async fn a_fork_is_told_once_and_the_next_log_is_sent() {
 
 #[tokio::test]
 async fn a_restart_knows_what_the_platform_has_without_the_network() {
-    let (platform, mut of) = (Platform::start().await, TestBox::new());
+    let (platform, mut of) = (TestPlatform::start().await, SyncBox::new());
     let head = of.grow(300, "r");
     copy_up_to(&mut of.task(&platform), &head).await.unwrap();
     of.state.take_news();
-    platform.misbehave(|_, _, _| Some(Fault::CutBefore));
+    platform.misbehave(|_, _, _| Some(PlatformFault::CutBefore));
     let task = of.task(&platform);
     let state = of.state.clone();
     running(task, async {

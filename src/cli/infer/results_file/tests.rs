@@ -9,16 +9,16 @@ use tempfile::TempDir;
 use super::*;
 
 /// A folder with three photographs, and the results file of a run over them.
-struct Run {
+struct ResumedRun {
     folder: TempDir,
     names: [&'static str; 3],
 }
 
-fn origin(model: &str, version: u64, top: usize) -> Origin {
-    Origin { model: model.parse().unwrap(), version: ModelVersion::try_from(version).unwrap(), top }
+fn origin(model: &str, version: u64, top: usize) -> ResultsOrigin {
+    ResultsOrigin { model: model.parse().unwrap(), version: ModelVersion::try_from(version).unwrap(), top }
 }
 
-impl Run {
+impl ResumedRun {
     fn new() -> Self {
         let run = Self { folder: tempfile::tempdir().unwrap(), names: ["a \"1\".jpg", "b.jpg", "c.jpg"] };
         for name in run.names {
@@ -35,13 +35,18 @@ impl Run {
         self.folder.path().join(self.names[at])
     }
 
-    fn open_as(&self, model: &str, version: u64, top: usize) -> anyhow::Result<(ResultsFile, Done, Vec<PathBuf>)> {
-        let mut inputs: Vec<_> = (0..3).map(|at| Input { path: self.photograph(at), problem: None }).collect();
+    fn open_as(
+        &self,
+        model: &str,
+        version: u64,
+        top: usize,
+    ) -> anyhow::Result<(ResultsFile, AnsweredFiles, Vec<PathBuf>)> {
+        let mut inputs: Vec<_> = (0..3).map(|at| InputFile { path: self.photograph(at), problem: None }).collect();
         let (results, done) = ResultsFile::open(&self.path(), &origin(model, version, top), &mut inputs)?;
         Ok((results, done, inputs.into_iter().map(|input| input.path).collect()))
     }
 
-    fn open(&self) -> (ResultsFile, Done, Vec<PathBuf>) {
+    fn open(&self) -> (ResultsFile, AnsweredFiles, Vec<PathBuf>) {
         self.open_as("m", 1, 5).unwrap()
     }
 
@@ -51,10 +56,10 @@ impl Run {
     }
 
     fn write_of(results: &mut ResultsFile, path: &Path, member: &str) {
-        let state = FileState::from(&std::fs::metadata(path).unwrap());
+        let state = InputStamp::from(&std::fs::metadata(path).unwrap());
         let answer = json!({"model_name": "m", "model_version": "1", "top": 5, member: "{\"x\": 1}"});
         let (path, answer) = (path.to_string_lossy(), answer.as_object().unwrap().clone());
-        let line = Line { file: &path, state: Some(&state), answer: &answer };
+        let line = ResultLine { file: &path, state: Some(&state), answer: &answer };
         results.write(&line).unwrap();
     }
 
@@ -72,7 +77,7 @@ impl Run {
 
 #[test]
 fn failed_and_changed_files_are_left_and_lose_their_lines() {
-    let run = Run::new();
+    let run = ResumedRun::new();
     let (mut results, done, left) = run.open();
     assert_eq!((done, left.len()), (0, 3));
     run.write(&mut results, 0, "error");
@@ -100,8 +105,8 @@ fn failed_and_changed_files_are_left_and_lose_their_lines() {
 
 #[test]
 fn one_run_at_a_time_has_the_file_even_when_it_has_replaced_it() {
-    let run = Run::new();
-    let refused = |run: &Run| run.open_as("m", 1, 5).unwrap_err().to_string().contains("another run");
+    let run = ResumedRun::new();
+    let refused = |run: &ResumedRun| run.open_as("m", 1, 5).unwrap_err().to_string().contains("another run");
     let (mut results, ..) = run.open();
     assert!(refused(&run));
     run.write(&mut results, 0, "error");
@@ -115,7 +120,7 @@ fn one_run_at_a_time_has_the_file_even_when_it_has_replaced_it() {
 
 #[test]
 fn answers_of_another_model_version_or_length_are_refused_and_stay() {
-    let run = Run::new();
+    let run = ResumedRun::new();
     let before = run.complete();
     for (model, version) in [("other", 1), ("m", 2)] {
         let refused = run.open_as(model, version, 5).unwrap_err().to_string();
@@ -129,7 +134,7 @@ fn answers_of_another_model_version_or_length_are_refused_and_stay() {
 
 #[test]
 fn a_complete_line_that_is_invalid_is_an_error_with_its_number_wherever_it_is() {
-    let run = Run::new();
+    let run = ResumedRun::new();
     let whole = run.complete();
     let lines: Vec<_> = whole.split_inclusive(|byte| *byte == b'\n').collect();
     for invalid in [&b"{\"file\":\"b.jpg\",\n"[..], b"{\"file\":\n", b"\n", b"{\n"] {
@@ -145,23 +150,23 @@ fn a_complete_line_that_is_invalid_is_an_error_with_its_number_wherever_it_is() 
 
 #[test]
 fn names_that_are_not_utf_8_are_bad_files_and_take_no_line_of_another_file() {
-    let run = Run::new();
+    let run = ResumedRun::new();
     let name = |bytes: &[u8]| run.folder.path().join(OsStr::from_bytes(bytes));
     let (bad, twin, lossy) = (name(b"\xFF.jpg"), name(b"\xFE.jpg"), name("\u{FFFD}.jpg".as_bytes()));
     for path in [&bad, &twin, &lossy] {
         durable::replace(path, b"x").unwrap();
     }
     let open = || {
-        let mut inputs = [&bad, &lossy, &twin].map(|path| Input { path: path.clone(), problem: None }).into();
+        let mut inputs = [&bad, &lossy, &twin].map(|path| InputFile { path: path.clone(), problem: None }).into();
         let (results, done) = ResultsFile::open(&run.path(), &origin("m", 1, 5), &mut inputs).unwrap();
-        let is_bad = |input: &Input| input.problem.as_ref().is_some_and(|problem| problem.contains("rename"));
+        let is_bad = |input: &InputFile| input.problem.as_ref().is_some_and(|problem| problem.contains("rename"));
         (results, done, inputs.into_iter().map(|input| (is_bad(&input), input.path)).collect::<Vec<_>>())
     };
     let (mut results, done, left) = open();
     assert_eq!((done, &left), (0, &vec![(true, bad.clone()), (false, lossy.clone()), (true, twin.clone())]));
-    Run::write_of(&mut results, &bad, "error");
-    Run::write_of(&mut results, &lossy, "labels");
-    Run::write_of(&mut results, &twin, "error");
+    ResumedRun::write_of(&mut results, &bad, "error");
+    ResumedRun::write_of(&mut results, &lossy, "labels");
+    ResumedRun::write_of(&mut results, &twin, "error");
     drop(results);
 
     let (_results, done, left) = open();
@@ -172,7 +177,7 @@ fn names_that_are_not_utf_8_are_bad_files_and_take_no_line_of_another_file() {
 
 #[test]
 fn a_line_in_which_a_power_cut_left_zeros_is_done_again() {
-    let run = Run::new();
+    let run = ResumedRun::new();
     let mut whole = run.complete();
     let second = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     whole[second + 12..second + 40].fill(0);
@@ -183,7 +188,7 @@ fn a_line_in_which_a_power_cut_left_zeros_is_done_again() {
 
 #[test]
 fn a_file_of_another_kind_is_refused_and_stays() {
-    let run = Run::new();
+    let run = ResumedRun::new();
     let of_json = "{\"file\":\"a.jpg\",\"labels\":[]}\n";
     for content in ["a,b\n1,2\n", "\u{ff}\u{d8}photograph", "{\"file\": 1}\n", "[]\n", of_json, "x", "{\"a\""] {
         durable::replace(&run.path(), content.as_bytes()).unwrap();
@@ -201,7 +206,7 @@ proptest! {
     /// the run that goes on ends with the same lines.
     #[test]
     fn a_torn_line_is_dropped_and_complete_ones_are_kept(cut in 0.0..1.0_f64, zeros in 0..40_usize) {
-        let run = Run::new();
+        let run = ResumedRun::new();
         let whole = run.complete();
         #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
         let cut = (cut * whole.len() as f64) as usize;
@@ -222,7 +227,7 @@ proptest! {
     fn any_content_is_refused_unchanged_or_begins_as_ours(
         lines in vec(prop_oneof![Just(String::new()), Just("{\"file\":\"".to_owned()), "\\PC{0,30}"], 0..5)
     ) {
-        let run = Run::new();
+        let run = ResumedRun::new();
         let content = lines.join("\n");
         durable::replace(&run.path(), content.as_bytes()).unwrap();
         if run.open_as("m", 1, 5).is_err() {

@@ -6,21 +6,21 @@ use super::super::detection::DetectionBox;
 use super::super::image::Rgb8Image;
 
 /// Red, green, blue.
-pub type Color = [u8; 3];
+pub type RgbColor = [u8; 3];
 
 /// The most cells along a side of a blurred area. A face has no features left with so few.
 const BLURRED_CELLS_MAX: usize = 6;
 
 /// A rectangle in whole pixels, without its right and lower edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Area {
+pub struct PixelArea {
     pub left: usize,
     pub top: usize,
     pub right: usize,
     pub bottom: usize,
 }
 
-impl Area {
+impl PixelArea {
     /// The same, smaller by `edge` at each side.
     pub fn inset(self, edge: usize) -> Self {
         let Self { left, top, right, bottom } = self;
@@ -96,8 +96,8 @@ impl Canvas {
     }
 
     /// The pixels that a box touches.
-    pub fn area(&self, DetectionBox { x, y, width, height }: DetectionBox) -> Area {
-        Area {
+    pub fn area(&self, DetectionBox { x, y, width, height }: DetectionBox) -> PixelArea {
+        PixelArea {
             left: pixel(x.floor(), self.width),
             top: pixel(y.floor(), self.height),
             right: pixel((x + width).ceil(), self.width),
@@ -106,11 +106,11 @@ impl Canvas {
     }
 
     /// The pixels that lie around some corners.
-    pub fn around(&self, corners: &[[f32; 2]]) -> Area {
+    pub fn around(&self, corners: &[[f32; 2]]) -> PixelArea {
         let places = |axis: usize| corners.iter().filter_map(move |corner| corner.get(axis).copied().map(f64::from));
         let least = |axis: usize| places(axis).fold(f64::INFINITY, f64::min);
         let most = |axis: usize| places(axis).fold(0.0, f64::max);
-        Area {
+        PixelArea {
             left: pixel(least(0).floor(), self.width),
             top: pixel(least(1).floor(), self.height),
             right: pixel(most(0).ceil(), self.width),
@@ -119,14 +119,14 @@ impl Canvas {
     }
 
     /// Draws the edges between corners, `line` pixels wide.
-    pub fn polygon(&mut self, corners: &[[f32; 2]], line: usize, color: Color) {
+    pub fn polygon(&mut self, corners: &[[f32; 2]], line: usize, color: RgbColor) {
         for (from, to) in corners.iter().zip(corners.iter().cycle().skip(1)) {
             self.edge(*from, *to, line, color);
         }
     }
 
     /// Draws a straight line, as a square for each pixel of its way.
-    fn edge(&mut self, [x, y]: [f32; 2], [to_x, to_y]: [f32; 2], line: usize, color: Color) {
+    fn edge(&mut self, [x, y]: [f32; 2], [to_x, to_y]: [f32; 2], line: usize, color: RgbColor) {
         let (across, down) = (f64::from(to_x) - f64::from(x), f64::from(to_y) - f64::from(y));
         let most = self.width.max(self.height);
         // No longer than the picture: corners lie in it.
@@ -139,29 +139,29 @@ impl Canvas {
                 middle.saturating_sub(line / 2)
             };
             let (left, top) = (place(x, across, self.width), place(y, down, self.height));
-            self.fill(Area { left, top, right: left + line, bottom: top + line }, color);
+            self.fill(PixelArea { left, top, right: left + line, bottom: top + line }, color);
         }
     }
 
-    pub fn fill(&mut self, area: Area, color: Color) {
+    pub fn fill(&mut self, area: PixelArea, color: RgbColor) {
         self.rows(area).for_each(|row| row.fill(color));
     }
 
     /// Makes an area a mosaic of a few cells, each of the mean of its pixels. What was between them cannot be computed
     /// back, as it can from a smooth blur.
-    pub fn blur(&mut self, area: Area) {
-        let Area { left, top, right, bottom } = area;
+    pub fn blur(&mut self, area: PixelArea) {
+        let PixelArea { left, top, right, bottom } = area;
         let cell = right.saturating_sub(left).max(bottom.saturating_sub(top)).div_ceil(BLURRED_CELLS_MAX).max(1);
         for top in (top..bottom).step_by(cell) {
             for left in (left..right).step_by(cell) {
-                let cell = Area { left, top, right: right.min(left + cell), bottom: bottom.min(top + cell) };
+                let cell = PixelArea { left, top, right: right.min(left + cell), bottom: bottom.min(top + cell) };
                 let mean = self.mean(cell);
                 self.fill(cell, mean);
             }
         }
     }
 
-    fn mean(&mut self, area: Area) -> Color {
+    fn mean(&mut self, area: PixelArea) -> RgbColor {
         let (mut sums, mut count) = ([0_u64; 3], 0_u64);
         for pixel in self.rows(area).flat_map(|row| row.iter()) {
             count += 1;
@@ -173,12 +173,12 @@ impl Canvas {
     }
 
     /// Writes text in one line from its upper left corner.
-    pub fn text(&mut self, (left, top): (usize, usize), size: FontSize, color: Color, text: &str) {
+    pub fn text(&mut self, (left, top): (usize, usize), size: FontSize, color: RgbColor, text: &str) {
         let mut left = left;
         for character in text.chars() {
             let Some(glyph) = size.glyph(character) else { continue };
             let (width, height) = (glyph.width() * size.scale, glyph.height() * size.scale);
-            let rows = self.rows(Area { left, top, right: left + width, bottom: top + height });
+            let rows = self.rows(PixelArea { left, top, right: left + width, bottom: top + height });
             for (y, row) in rows.enumerate() {
                 for (x, pixel) in row.iter_mut().enumerate() {
                     let ink = glyph.pixel(x / size.scale, y / size.scale).unwrap_or(0);
@@ -190,7 +190,7 @@ impl Canvas {
     }
 
     /// The rows of an area, from the top, as far as it is inside the picture.
-    fn rows(&mut self, Area { left, top, right, bottom }: Area) -> impl Iterator<Item = &mut [Color]> {
+    fn rows(&mut self, PixelArea { left, top, right, bottom }: PixelArea) -> impl Iterator<Item = &mut [RgbColor]> {
         let (left, right) = (left.min(self.width), right.min(self.width));
         let rows = self.pixels.as_chunks_mut().0.chunks_exact_mut(self.width.max(1));
         rows.take(bottom).skip(top).filter_map(move |row| row.get_mut(left..right))
@@ -204,7 +204,7 @@ fn pixel(place: f64, most: usize) -> usize {
 }
 
 /// The colour between two: `ink` of 255 parts are the second.
-fn mixed(below: Color, above: Color, ink: u8) -> Color {
+fn mixed(below: RgbColor, above: RgbColor, ink: u8) -> RgbColor {
     let part = |below: u8, above: u8| {
         let sum = u16::from(below) * u16::from(255 - ink) + u16::from(above) * u16::from(ink);
         u8::try_from((sum + 127) / 255).unwrap_or(u8::MAX)

@@ -10,7 +10,7 @@ fn detection(label: &str, [x, y, width, height]: [f64; 4]) -> Detection {
 }
 
 /// A PNG of one colour.
-fn plain(width: u32, height: u32, color: Color) -> Vec<u8> {
+fn plain(width: u32, height: u32, color: RgbColor) -> Vec<u8> {
     let pixels = color.repeat(width as usize * height as usize);
     encode(&pixels, (width, height), PictureFormat::Png).unwrap()
 }
@@ -25,7 +25,7 @@ fn only_boxes(detections: &[Detection]) -> Annotation<'_> {
     Annotation { detections, texts: &[], zones: &[], blurred: &[], format: PictureFormat::Png }
 }
 
-fn at(picture: &Rgb8Image, x: u32, y: u32) -> Color {
+fn at(picture: &Rgb8Image, x: u32, y: u32) -> RgbColor {
     let pixels = picture.pixels().as_chunks::<3>().0;
     pixels[(y * picture.width() + x) as usize]
 }

@@ -51,7 +51,7 @@ impl RowsText {
         }
         let mut count = 0;
         let mut deserializer = serde_json::Deserializer::from_slice(&json);
-        let read = deserializer.deserialize_any(Counter(&mut count)).and_then(|()| deserializer.end());
+        let read = deserializer.deserialize_any(RowCounter(&mut count)).and_then(|()| deserializer.end());
         match read {
             _ if count > ROWS_MAX => Err(RowsError::TooMany),
             Err(error) => Err(RowsError::Json(error.to_string())),
@@ -98,9 +98,9 @@ impl RowsText {
 }
 
 /// Counts the rows, and reads nothing of them. It stops at the first one too many.
-struct Counter<'c>(&'c mut usize);
+struct RowCounter<'c>(&'c mut usize);
 
-impl<'de> Visitor<'de> for Counter<'_> {
+impl<'de> Visitor<'de> for RowCounter<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

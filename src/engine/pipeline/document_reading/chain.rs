@@ -5,23 +5,23 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_documents::{DocumentError, DocumentFormat, DocumentLimits, PageContent};
 
 use super::document::{self, Page};
-use super::pages::{self, Pages};
+use super::pages::{self, StoredPages};
 use super::step::{PageShape, PageSource, PageStep, StepResult, StepTask};
-use super::steps::{FoundLine, LINES_PER_TURN_RUN, Reader};
+use super::steps::{FoundLine, LINES_PER_TURN_RUN, OcrSteps};
 use super::{RESULTS, part};
 use crate::backend::{Port, Signature};
-use crate::pipeline::chain::{Chain, ChainError, Lease, LeaseId, RunSteps, Step, run_all, run_step};
-use crate::pipeline::content::Content;
+use crate::pipeline::chain::{Chain, ChainError, ChainStep, Lease, LeaseId, RunSteps, run_all, run_step};
+use crate::pipeline::content::CallContent;
 use crate::pipeline::file_format::FileFormat;
 use crate::pipeline::image::DecodeLimits;
-use crate::pipeline::kind::{AnswerError, InputError, Prepared};
-use crate::pipeline::reading::ctc::Reading;
-use crate::pipeline::reading::geometry::Area;
+use crate::pipeline::kind::{AnswerError, InputError, PreparedInputs};
+use crate::pipeline::ocr::ctc::DecodedText;
+use crate::pipeline::ocr::geometry::Area;
 
 /// The name of the input: the bytes of a file.
 const DOCUMENT: &str = "document";
@@ -32,8 +32,8 @@ const DRAW: &str = "draw";
 /// The chain of one model.
 #[derive(Debug)]
 pub(super) struct DocumentChain {
-    pub reader: Arc<Reader>,
-    pub pages: Arc<Pages>,
+    pub reader: Arc<OcrSteps>,
+    pub pages: Arc<StoredPages>,
 }
 
 impl Chain for DocumentChain {
@@ -48,12 +48,12 @@ impl Chain for DocumentChain {
 
     fn run<'c>(
         &'c self,
-        content: Content,
+        content: CallContent,
         limits: DecodeLimits,
         steps: &'c dyn RunSteps,
     ) -> BoxFuture<'c, Result<Vec<Tensor>, ChainError>> {
         Box::pin(async move {
-            let Content::Document(file) = content else {
+            let CallContent::Document(file) = content else {
                 return Err(InputError::Content("expected a document".to_owned()).into());
             };
             let call = Call { reader: &self.reader, steps };
@@ -65,11 +65,11 @@ impl Chain for DocumentChain {
         })
     }
 
-    fn memory_of(&self, step: &Step) -> usize {
+    fn memory_of(&self, step: &ChainStep) -> usize {
         PageStep::decode(step).map_or(0, |step| step.memory(&self.reader))
     }
 
-    fn prepare(&self, step: &Step, account: &Account) -> Result<Prepared, InputError> {
+    fn prepare(&self, step: &ChainStep, account: &Account) -> Result<PreparedInputs, InputError> {
         pages::prepare(&self.reader, &self.pages, step, account)
     }
 
@@ -89,7 +89,7 @@ fn format_of(file: &[u8]) -> Option<DocumentFormat> {
 
 /// One call.
 struct Call<'c> {
-    reader: &'c Reader,
+    reader: &'c OcrSteps,
     steps: &'c dyn RunSteps,
 }
 
@@ -100,12 +100,12 @@ impl Call<'_> {
         let limits = DocumentLimits::new(self.reader.pages_max(), self.reader.lines_max());
         let (account, deadline) = (self.steps.account().clone(), self.steps.deadline());
         let text_layer = self.reader.text_layer();
-        let document = ledge_documents::Pages::open(file, format, text_layer, limits, account, deadline).await;
+        let document = ledge_documents::PagesProcess::open(file, format, text_layer, limits, account, deadline).await;
         let mut document = document.map_err(|error| not_drawn(&error))?;
         let mut pages = Vec::with_capacity(document.count());
         while let Some(page) = document.next().await.map_err(|error| not_drawn(&error))? {
             self.steps.waited(DRAW, waited.elapsed());
-            let ledge_documents::Page { number, width, height, content } = page;
+            let ledge_documents::SourcePage { number, width, height, content } = page;
             pages.push(match content {
                 PageContent::Text(lines) => {
                     let lines = lines.into_iter().map(|line| {
@@ -115,7 +115,7 @@ impl Call<'_> {
                     self.reader.page_of_text(number, (width, height), lines)
                 }
                 PageContent::Picture { pixels, hold } => {
-                    let source = PageSource::drawn(width, height, hold.keep(pixels.into()))
+                    let source = PageSource::drawn(width, height, hold.attach(pixels.into()))
                         .ok_or_else(|| InputError::Content(format!("page {number} is no picture")))?;
                     self.page(number, source).await?
                 }
@@ -144,7 +144,7 @@ impl Call<'_> {
             flagged.iter().filter_map(|index| lines.get(*index).copied()).map(FoundLine::half_turned).collect();
         let other_readings = self.readings(&page, &other_way).await?;
 
-        let mut read: Vec<(FoundLine, Reading)> = lines.into_iter().zip(readings).collect();
+        let mut read: Vec<(FoundLine, DecodedText)> = lines.into_iter().zip(readings).collect();
         for (index, (line, reading)) in flagged.into_iter().zip(other_way.into_iter().zip(other_readings)) {
             if let Some(known) = read.get_mut(index).filter(|known| reading.confidence > known.1.confidence) {
                 *known = (line, reading);
@@ -154,7 +154,11 @@ impl Call<'_> {
     }
 
     /// The lines of a page, its shape as it stands upright, and its memory.
-    async fn lines(&self, page: &Lease, source: PageSource) -> Result<(PageShape, Vec<FoundLine>, Hold), ChainError> {
+    async fn lines(
+        &self,
+        page: &Lease,
+        source: PageSource,
+    ) -> Result<(PageShape, Vec<FoundLine>, Reservation), ChainError> {
         let form = source.form();
         let (mut source, mut upright) = (Some(source), None);
         if self.reader.turns_pages() {
@@ -163,7 +167,7 @@ impl Call<'_> {
         }
         let found = self.step(part::FIND, page, source, StepTask::Find).await?;
         let (shape, lines) = found.lines(form, upright, self.reader.lines_max())?;
-        Reader::check_length(&lines)?;
+        OcrSteps::check_length(&lines)?;
         // The process of the models keeps the page for its other steps.
         let memory = self.steps.account().take(shape.bytes())?;
         Ok((shape, lines, memory))
@@ -185,8 +189,8 @@ impl Call<'_> {
     }
 
     /// The characters of each line.
-    async fn readings(&self, page: &Lease, lines: &[FoundLine]) -> Result<Vec<Reading>, ChainError> {
-        let groups = Reader::groups(lines);
+    async fn readings(&self, page: &Lease, lines: &[FoundLine]) -> Result<Vec<DecodedText>, ChainError> {
+        let groups = OcrSteps::groups(lines);
         let run = async |group: &Vec<usize>| {
             let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
             let count = lines.len();
@@ -195,7 +199,7 @@ impl Call<'_> {
         };
         let runs: Vec<_> = groups.iter().map(run).collect();
         let read = run_all(self.steps, runs).await?;
-        let mut readings = vec![Reading::default(); lines.len()];
+        let mut readings = vec![DecodedText::default(); lines.len()];
         for (index, reading) in groups.iter().flatten().zip(read.into_iter().flatten()) {
             if let Some(place) = readings.get_mut(*index) {
                 *place = reading;

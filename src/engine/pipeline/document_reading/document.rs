@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::pipeline::annotation::TextOutline;
 use crate::pipeline::kind::AnswerError;
-use crate::pipeline::reading::fields::{Field, Page as FieldsOfPage, Value};
-use crate::pipeline::reading::geometry::Quadrilateral;
-use crate::pipeline::reading::line::Line;
-use crate::pipeline::reading::order;
+use crate::pipeline::ocr::fields::{FieldDeclaration, PageRows as FieldsOfPage, ParsedValue};
+use crate::pipeline::ocr::geometry::Quadrilateral;
+use crate::pipeline::ocr::line::Line;
+use crate::pipeline::ocr::order;
 
 /// A document that was read.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -32,7 +32,7 @@ pub struct Page {
     height: u32,
     /// The degrees by which the page had to be turned clockwise to stand upright.
     turned: u16,
-    source: Source,
+    source: TextSource,
     /// In reading order.
     lines: Vec<LineOfPage>,
     /// The lines that stand beside each other on a line of this text.
@@ -60,7 +60,7 @@ pub type Corners = [[f32; 2]; 4];
 pub struct FieldValue {
     /// An amount as `{"amount": "12.50", "currency": "EUR"}`, a date as `"2026-11-24"`, else a text.
     #[schemars(with = "serde_json::Value")]
-    value: Value,
+    value: ParsedValue,
     /// The text on the page.
     text: String,
     /// The number of the page, from 1.
@@ -78,13 +78,13 @@ pub struct PageSize {
     pub width: u32,
     pub height: u32,
     pub turned: u16,
-    pub source: Source,
+    pub source: TextSource,
 }
 
 /// What told the text of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum TextSource {
     /// The models read it.
     Models,
     /// The file carries it.
@@ -96,7 +96,7 @@ impl Page {
     pub fn new(
         size: PageSize,
         lines: &[Line],
-        fields: &[Field],
+        fields: &[FieldDeclaration],
         on_page: impl Fn(Quadrilateral) -> Quadrilateral,
     ) -> Self {
         let areas: Vec<_> = lines.iter().map(Line::area).collect();
@@ -152,22 +152,22 @@ pub fn results(pages: Vec<Page>) -> Result<Vec<Tensor>, AnswerError> {
 /// The lines and the fields of the first page of an answer, to draw.
 pub fn outlines(answer: &str) -> Option<Vec<TextOutline>> {
     #[derive(Deserialize)]
-    struct Answer {
+    struct DocumentAnswer {
         pages: Vec<AnsweredPage>,
-        fields: BTreeMap<String, Place>,
+        fields: BTreeMap<String, FieldPlace>,
     }
     #[derive(Deserialize)]
     struct AnsweredPage {
-        lines: Vec<Place>,
+        lines: Vec<FieldPlace>,
     }
     #[derive(Deserialize)]
-    struct Place {
+    struct FieldPlace {
         #[serde(default)]
         page: Option<usize>,
         #[serde(rename = "box")]
         corners: Corners,
     }
-    let Answer { pages, fields } = serde_json::from_str(answer).ok()?;
+    let DocumentAnswer { pages, fields } = serde_json::from_str(answer).ok()?;
     let lines = pages.into_iter().take(1).flat_map(|page| page.lines);
     let lines = lines.map(|line| TextOutline { corners: line.corners, field: None });
     let fields = fields.into_iter().filter(|(_, place)| place.page == Some(1));

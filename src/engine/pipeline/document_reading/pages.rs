@@ -2,55 +2,55 @@
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 
 use super::step::{PageStep, StepResult, StepTask};
-use super::steps::{Reader, UprightPage};
-use crate::pipeline::chain::{LeasedStates, Step, prepared};
-use crate::pipeline::kind::{InputError, Prepared};
+use super::steps::{OcrSteps, UprightPage};
+use crate::pipeline::chain::{ChainStep, LeasedStates, prepared};
+use crate::pipeline::kind::{InputError, PreparedInputs};
 
 /// Callers see this.
 const PAGE_LOST: &str = "the page was dropped before it was read to its end: send the document again";
 
 /// Pages between two of their steps.
-pub(super) type Pages = LeasedStates<StoredPage>;
+pub(super) type StoredPages = LeasedStates<StoredPage>;
 
 /// A page with its memory.
 #[derive(Debug)]
 pub(super) struct StoredPage {
     page: UprightPage,
     /// Shared with the page as it came in.
-    hold: Arc<Hold>,
+    hold: Arc<Reservation>,
 }
 
 /// Makes the input of a step, and what makes its result of the outputs.
 pub(super) fn prepare(
-    reader: &Arc<Reader>,
-    pages: &Arc<Pages>,
-    step: &Step,
+    reader: &Arc<OcrSteps>,
+    pages: &Arc<StoredPages>,
+    step: &ChainStep,
     account: &Account,
-) -> Result<Prepared, InputError> {
+) -> Result<PreparedInputs, InputError> {
     let lease = step.lease.id();
     let PageStep { source, task } = PageStep::decode(step)?;
     let stored = match source {
         Some(source) => {
             let (picture, hold) = source.decode(account)?;
-            pages.put(lease, StoredPage { page: Reader::as_it_is(picture), hold: Arc::new(hold) })
+            pages.put(lease, StoredPage { page: OcrSteps::as_it_is(picture), hold: Arc::new(hold) })
         }
         None => pages.get(lease).ok_or_else(|| InputError::StateLost(PAGE_LOST.to_owned()))?,
     };
     match task {
         StepTask::PageTurn => {
-            let input = Reader::page_turn_input(&stored.page)?;
+            let input = OcrSteps::page_turn_input(&stored.page)?;
             let (pages, turner) = (pages.clone(), account.clone());
             prepared(input, account, move |outputs| {
-                let page = Reader::upright(&stored.page, outputs)?;
+                let page = OcrSteps::upright(&stored.page, outputs)?;
                 let shape = page.shape();
                 // A drawn page has its memory with its bytes, and a turned one has bytes of its own.
                 let hold = if page.shares_bytes_with(&stored.page) || stored.hold.bytes() > 0 {
                     stored.hold.clone()
                 } else {
-                    Arc::new(turner.take_anyway(page.bytes()))
+                    Arc::new(turner.force_reserve(page.bytes()))
                 };
                 pages.put(lease, StoredPage { page, hold });
                 Ok(StepResult::Upright(shape))
@@ -64,12 +64,12 @@ pub(super) fn prepare(
             })
         }
         StepTask::LineTurn { lines } => {
-            let input = Reader::line_turn_input(&stored.page, &lines, account)?;
+            let input = OcrSteps::line_turn_input(&stored.page, &lines, account)?;
             drop(stored);
-            prepared(input, account, |outputs| Reader::upside_down(outputs).map(StepResult::UpsideDown))
+            prepared(input, account, |outputs| OcrSteps::upside_down(outputs).map(StepResult::UpsideDown))
         }
         StepTask::Read { lines } => {
-            let (input, filled) = Reader::read_input(&stored.page, &lines, account)?;
+            let (input, filled) = OcrSteps::read_input(&stored.page, &lines, account)?;
             drop(stored);
             let reader = reader.clone();
             prepared(input, account, move |outputs| reader.readings(outputs, &filled).map(StepResult::Readings))
@@ -91,14 +91,14 @@ mod tests {
     use super::*;
     use crate::pipeline::chain::{Chain, Lease, result_of};
     use crate::pipeline::image::DecodeLimits;
-    use crate::pipeline::reading::ctc::Alphabet;
-    use crate::pipeline::reading::detection::{DetectionRules, DetectionSize};
-    use crate::pipeline::reading::page_turn::Turn;
+    use crate::pipeline::ocr::ctc::Alphabet;
+    use crate::pipeline::ocr::detection::{DetectionRules, DetectionSize};
+    use crate::pipeline::ocr::page_turn::Rotation;
 
     const SIDE: u32 = 200;
 
     fn reader() -> Arc<DocumentReader> {
-        let reader = Reader {
+        let reader = OcrSteps {
             alphabet: Alphabet::from_lines("a\nb"),
             size: DetectionSize { shorter_side_min: 32, longer_side_max: 64 },
             rules: DetectionRules::default(),
@@ -116,11 +116,11 @@ mod tests {
         PageSource::drawn(SIDE, height, Bytes::from(vec![255; (3 * SIDE * height) as usize]))
     }
 
-    fn step(page: &Lease, source: Option<PageSource>, task: StepTask) -> Step {
+    fn step(page: &Lease, source: Option<PageSource>, task: StepTask) -> ChainStep {
         PageStep { source, task }.encode(page).unwrap()
     }
 
-    fn result(pipeline: &DocumentReader, step: &Step, output: Tensor, account: &Account) -> StepResult {
+    fn result(pipeline: &DocumentReader, step: &ChainStep, output: Tensor, account: &Account) -> StepResult {
         let prepared = pipeline.chain.prepare(step, account).unwrap();
         let results = prepared.postprocess.unwrap()(vec![output]).unwrap();
         result_of(&results).unwrap()
@@ -141,7 +141,7 @@ mod tests {
         let account = Account::unlimited();
         let page = Lease::new(pipeline.clone());
         let turn = step(&page, drawn(100), StepTask::PageTurn);
-        let turned = PageShape { width: 100, height: SIDE, turn: Turn::ThreeQuarters };
+        let turned = PageShape { width: 100, height: SIDE, turn: Rotation::ThreeQuarters };
         // A step may be run again.
         for _ in 0..2 {
             assert_eq!(result(&pipeline, &turn, on_its_side(), &account), StepResult::Upright(turned));
@@ -153,7 +153,7 @@ mod tests {
         // The lease is that of the page and of its steps.
         drop((page, turn));
         assert_eq!(pipeline.chain.pages.count(), 1);
-        let late = Step { lease: Lease::of_other_process(find.lease.id()), ..find.clone() };
+        let late = ChainStep { lease: Lease::of_other_process(find.lease.id()), ..find.clone() };
         drop(find);
         assert_eq!(pipeline.chain.pages.count(), 0);
         let lost = InputError::StateLost(PAGE_LOST.to_owned());
@@ -171,7 +171,7 @@ mod tests {
         let pixels = (3 * SIDE * 300) as usize;
         let source = {
             let hold = account.take(pixels).unwrap();
-            PageSource::drawn(SIDE, 300, hold.keep(vec![255; pixels].into()))
+            PageSource::drawn(SIDE, 300, hold.attach(vec![255; pixels].into()))
         };
         assert_eq!(memory.used(), pixels);
         let page = Lease::new(pipeline.clone());

@@ -2,15 +2,15 @@
 //! come from a process that runs foreign models.
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use serde::{Deserialize, Serialize};
 
-use super::steps::{self, FoundLine, Reader};
-use crate::pipeline::chain::{Lease, Step, refused};
+use super::steps::{self, FoundLine, OcrSteps};
+use crate::pipeline::chain::{ChainStep, Lease, refused};
 use crate::pipeline::image::{self, DecodeLimits, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
-use crate::pipeline::reading::ctc::Reading;
-use crate::pipeline::reading::page_turn::Turn;
+use crate::pipeline::ocr::ctc::DecodedText;
+use crate::pipeline::ocr::page_turn::Rotation;
 
 /// What a step is asked.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +55,7 @@ pub struct PageShape {
     pub width: u32,
     pub height: u32,
     /// The turn that put it upright.
-    pub turn: Turn,
+    pub turn: Rotation,
 }
 
 /// The result of a step.
@@ -64,12 +64,12 @@ pub enum StepResult {
     Upright(PageShape),
     Lines { page: PageShape, lines: Vec<FoundLine> },
     UpsideDown(Vec<bool>),
-    Readings(Vec<Reading>),
+    Readings(Vec<DecodedText>),
 }
 
 impl PageStep {
     /// The step as plain data. The lease is that of the page.
-    pub fn encode(self, page: &Lease) -> Result<Step, AnswerError> {
+    pub fn encode(self, page: &Lease) -> Result<ChainStep, AnswerError> {
         let Self { source, task } = self;
         let (form, bytes) = source.map(|source| (source.form, source.bytes)).unzip();
         // The rows of its run.
@@ -77,10 +77,10 @@ impl PageStep {
             StepTask::PageTurn | StepTask::Find => 1,
             StepTask::LineTurn { lines } | StepTask::Read { lines } => lines.len(),
         };
-        Step::new(page, &(form, task), bytes, rows)
+        ChainStep::new(page, &(form, task), bytes, rows)
     }
 
-    pub fn decode(step: &Step) -> Result<Self, InputError> {
+    pub fn decode(step: &ChainStep) -> Result<Self, InputError> {
         let (form, task) = step.task::<(Option<SourceForm>, StepTask)>()?;
         let no_picture = || InputError::Content("the page is no picture".to_owned());
         let source = match (form, &step.bytes) {
@@ -92,15 +92,15 @@ impl PageStep {
     }
 
     /// The memory that it takes besides its bytes: a page that comes with it, and what is made of its lines.
-    pub fn memory(&self, reader: &Reader) -> usize {
+    pub fn memory(&self, reader: &OcrSteps) -> usize {
         let page = self.source.as_ref().map_or(0, |source| match source.form {
             SourceForm::File { limits } => image::memory_of(&source.bytes, limits, &|size| size),
             SourceForm::Drawn { .. } => 0,
         });
         let lines = match &self.task {
             StepTask::PageTurn | StepTask::Find => 0,
-            StepTask::LineTurn { lines } => Reader::bytes_of_turned(lines),
-            StepTask::Read { lines } => Reader::bytes_of_read(lines) + reader.bytes_of_scores(lines),
+            StepTask::LineTurn { lines } => OcrSteps::bytes_of_turned(lines),
+            StepTask::Read { lines } => OcrSteps::bytes_of_read(lines) + reader.bytes_of_scores(lines),
         };
         page.saturating_add(lines)
     }
@@ -132,7 +132,7 @@ impl PageSource {
     }
 
     /// The picture, with the memory that it takes beside these bytes.
-    pub(super) fn decode(&self, account: &Account) -> Result<(Photograph, Hold), InputError> {
+    pub(super) fn decode(&self, account: &Account) -> Result<(Photograph, Reservation), InputError> {
         let mut hold = account.hold();
         match self.form {
             SourceForm::File { limits } => Ok((steps::decode(&self.bytes, limits, &mut hold)?, hold)),
@@ -188,7 +188,7 @@ impl StepResult {
         lines_max: usize,
     ) -> Result<(PageShape, Vec<FoundLine>), AnswerError> {
         let Self::Lines { page, lines } = self else { return Err(refused("it has no lines")) };
-        let is_right = known.map_or(page.turn == Turn::None && source.admits(page), |known| known == page);
+        let is_right = known.map_or(page.turn == Rotation::None && source.admits(page), |known| known == page);
         if !is_right {
             return Err(refused(&format!("the page is {page:?}, expected {known:?} of {source:?}")));
         }
@@ -210,7 +210,7 @@ impl StepResult {
     }
 
     /// The readings of [`StepTask::Read`], for `count` lines.
-    pub fn readings(self, count: usize) -> Result<Vec<Reading>, AnswerError> {
+    pub fn readings(self, count: usize) -> Result<Vec<DecodedText>, AnswerError> {
         match self {
             Self::Readings(readings) if readings.len() == count => {
                 match readings.iter().find(|read| !read.is_sound()) {
@@ -243,10 +243,10 @@ pub fn fuzz_step_result(data: &[u8]) -> bool {
     let upright = result.clone().upright(form).map(fits);
     let lines = result.clone().lines(form, None, 2).map(|(page, lines)| {
         fits(page);
-        assert!(lines.len() <= 2 && Reader::groups(&lines).iter().flatten().count() == lines.len());
+        assert!(lines.len() <= 2 && OcrSteps::groups(&lines).iter().flatten().count() == lines.len());
     });
     let turned = result.clone().upside_down(2).map(|turned| assert_eq!(turned.len(), 2));
-    let readings = result.readings(2).map(|readings| assert!(readings.iter().all(Reading::is_sound)));
+    let readings = result.readings(2).map(|readings| assert!(readings.iter().all(DecodedText::is_sound)));
     [upright, lines, turned, readings].iter().any(Result::is_ok)
 }
 
@@ -257,12 +257,12 @@ mod tests {
 
     use super::*;
     use crate::pipeline::chain::{LeaseId, result_of, result_tensor};
-    use crate::pipeline::reading::geometry::{Point, Quadrilateral};
+    use crate::pipeline::ocr::geometry::{Point, Quadrilateral};
 
     const FILE: SourceForm = SourceForm::File { limits: DecodeLimits { max_pixels: 5000 } };
     const DRAWN: SourceForm = SourceForm::Drawn { width: 100, height: 50 };
 
-    fn shape(width: u32, height: u32, turn: Turn) -> PageShape {
+    fn shape(width: u32, height: u32, turn: Rotation) -> PageShape {
         PageShape { width, height, turn }
     }
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn reading(text: &str, confidence: f32, places: &[f32]) -> StepResult {
-        StepResult::Readings(vec![Reading { text: text.to_owned(), confidence, places: places.to_vec() }])
+        StepResult::Readings(vec![DecodedText { text: text.to_owned(), confidence, places: places.to_vec() }])
     }
 
     fn page() -> Lease {
@@ -308,25 +308,25 @@ mod tests {
         let step = PageStep { source, task: StepTask::Find }.encode(&page()).unwrap();
         assert!(PageStep::decode(&step).is_ok());
         for bytes in [None, Some(Bytes::from_static(&[0; 5]))] {
-            assert!(PageStep::decode(&Step { bytes, ..step.clone() }).is_err());
+            assert!(PageStep::decode(&ChainStep { bytes, ..step.clone() }).is_err());
         }
     }
 
     #[test]
     fn a_page_of_a_size_that_its_source_cannot_have_is_refused() {
         let upright = |source, page| StepResult::Upright(page).upright(source);
-        assert!(upright(FILE, shape(100, 50, Turn::Half)).is_ok());
-        assert!(upright(DRAWN, shape(100, 50, Turn::Half)).is_ok());
-        assert!(upright(DRAWN, shape(50, 100, Turn::Quarter)).is_ok());
-        assert!(upright(FILE, shape(100, 51, Turn::None)).is_err(), "more pixels than the limit");
-        assert!(upright(FILE, shape(0, 51, Turn::None)).is_err());
-        assert!(upright(DRAWN, shape(50, 100, Turn::None)).is_err());
+        assert!(upright(FILE, shape(100, 50, Rotation::Half)).is_ok());
+        assert!(upright(DRAWN, shape(100, 50, Rotation::Half)).is_ok());
+        assert!(upright(DRAWN, shape(50, 100, Rotation::Quarter)).is_ok());
+        assert!(upright(FILE, shape(100, 51, Rotation::None)).is_err(), "more pixels than the limit");
+        assert!(upright(FILE, shape(0, 51, Rotation::None)).is_err());
+        assert!(upright(DRAWN, shape(50, 100, Rotation::None)).is_err());
         assert!(StepResult::UpsideDown(vec![]).upright(FILE).is_err());
     }
 
     #[test]
     fn lines_that_are_too_many_or_nowhere_are_refused() {
-        let page = shape(100, 50, Turn::None);
+        let page = shape(100, 50, Rotation::None);
         let found = |page, known, lines: &[FoundLine]| {
             StepResult::Lines { page, lines: lines.to_vec() }.lines(FILE, known, 2).map(|(_, lines)| lines.len())
         };
@@ -335,7 +335,7 @@ mod tests {
         for nowhere in [f32::NAN, f32::INFINITY, -1e9, 1e9] {
             assert!(found(page, None, &[line(nowhere)]).is_err(), "{nowhere}");
         }
-        let turned = shape(100, 50, Turn::Half);
+        let turned = shape(100, 50, Rotation::Half);
         assert_eq!(found(turned, Some(turned), &[]), Ok(0));
         assert!(found(turned, None, &[]).is_err(), "no model turned it");
         assert!(found(page, Some(turned), &[]).is_err(), "another page than the one that was turned");
@@ -384,9 +384,9 @@ mod tests {
             turned in proptest::collection::vec(any::<bool>(), 0..9),
             size in (1_u32..90, 1_u32..90),
         ) {
-            let page = shape(size.0, size.1, Turn::ThreeQuarters);
+            let page = shape(size.0, size.1, Rotation::ThreeQuarters);
             let lines = vec![FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y))))];
-            let readings = texts.into_iter().map(|(text, confidence, places)| Reading { text, confidence, places });
+            let readings = texts.into_iter().map(|(text, confidence, places)| DecodedText { text, confidence, places });
             for result in [
                 StepResult::Upright(page),
                 StepResult::Lines { page, lines },

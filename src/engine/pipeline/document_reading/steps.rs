@@ -1,26 +1,26 @@
 //! The steps between the models of one page. Each takes what the step before found and the outputs of a run, and makes the
 //! tensors of the next run.
 
-use ledge_base::memory_budget::{Account, Hold};
+use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_documents::TextLayer;
 use serde::{Deserialize, Serialize};
 
-use super::document::{Page, PageSize, Source};
+use super::document::{Page, PageSize, TextSource};
 use super::step::PageShape;
-use crate::pipeline::content::Input;
+use crate::pipeline::content::PipelineInput;
 use crate::pipeline::file_format::UnexpectedFile;
 use crate::pipeline::image::{self, DecodeLimits, ImageError, Photograph, Rgb8Image};
 use crate::pipeline::kind::{AnswerError, InputError};
-use crate::pipeline::reading::ctc::{self, Alphabet, Reading};
-use crate::pipeline::reading::detection::{DetectionRules, DetectionSize, ProbabilityMap};
-use crate::pipeline::reading::fields::Field;
-use crate::pipeline::reading::geometry::{Area, Quadrilateral};
-use crate::pipeline::reading::line::Line;
-use crate::pipeline::reading::line_image::{self, LINE_HEIGHT, LineImage};
-use crate::pipeline::reading::line_turn;
-use crate::pipeline::reading::page_turn::{self, Turn};
-use crate::pipeline::reading::recognition::{self, Batch, BatchRules, COLUMNS_PER_SCORE, WIDTH_STEP};
+use crate::pipeline::ocr::ctc::{self, Alphabet, DecodedText};
+use crate::pipeline::ocr::detection::{DetectionRules, DetectionSize, ProbabilityMap};
+use crate::pipeline::ocr::fields::FieldDeclaration;
+use crate::pipeline::ocr::geometry::{Area, Quadrilateral};
+use crate::pipeline::ocr::line::Line;
+use crate::pipeline::ocr::line_image::{self, LINE_HEIGHT, LineImage};
+use crate::pipeline::ocr::line_turn;
+use crate::pipeline::ocr::page_turn::{self, Rotation};
+use crate::pipeline::ocr::recognition::{self, BatchRules, COLUMNS_PER_SCORE, LineBatch, WIDTH_STEP};
 
 /// The least score at which a page is turned.
 const PAGE_TURN_SCORE_MIN: f32 = 0.5;
@@ -35,14 +35,14 @@ const MIDDLE: [f32; 3] = [127.5; 3];
 
 /// The steps of one model.
 #[derive(Debug)]
-pub struct Reader {
+pub struct OcrSteps {
     pub(super) alphabet: Alphabet,
     pub(super) size: DetectionSize,
     pub(super) rules: DetectionRules,
     pub(super) min_confidence: f32,
     pub(super) turns_pages: bool,
     pub(super) turns_lines: bool,
-    pub(super) fields: Vec<Field>,
+    pub(super) fields: Vec<FieldDeclaration>,
     pub(super) pages_max: usize,
     pub(super) text_layer: TextLayer,
 }
@@ -52,7 +52,7 @@ pub struct Reader {
 pub struct UprightPage {
     picture: Photograph,
     /// The turn that put it upright.
-    turn: Turn,
+    turn: Rotation,
 }
 
 /// A line that was found. Its picture is cut out of the page where it is needed: those of a whole page may take half a
@@ -87,16 +87,18 @@ impl FoundLine {
 }
 
 /// Decodes a page that is a picture file.
-pub fn decode(file: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Photograph, InputError> {
+pub fn decode(file: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Photograph, InputError> {
     image::decode_within(file, limits, &|size| size, hold).map_err(|error| match error {
         ImageError::NoRoom(error) => InputError::NoRoom(error),
         // A document may be more than an image.
-        ImageError::Unrecognized(_) => InputError::Content(UnexpectedFile::new(Input::Document, file).to_string()),
+        ImageError::Unrecognized(_) => {
+            InputError::Content(UnexpectedFile::new(PipelineInput::Document, file).to_string())
+        }
         error => InputError::Content(error.to_string()),
     })
 }
 
-impl Reader {
+impl OcrSteps {
     /// Set when the chain has a model that tells how a page stands.
     pub fn turns_pages(&self) -> bool {
         self.turns_pages
@@ -134,7 +136,7 @@ impl Reader {
         let direction = page_turn::direction(shape, &scores, PAGE_TURN_SCORE_MIN);
         let direction = direction.ok_or_else(|| unexpected("page_turn", shape))?;
         let picture = match direction.turn {
-            Turn::None => page.picture.clone(),
+            Rotation::None => page.picture.clone(),
             turn => Photograph::from(turn.apply(page.image().clone())),
         };
         Ok(UprightPage { picture, turn: direction.turn })
@@ -142,7 +144,7 @@ impl Reader {
 
     /// The page as it came in.
     pub fn as_it_is(picture: Photograph) -> UprightPage {
-        UprightPage { picture, turn: Turn::None }
+        UprightPage { picture, turn: Rotation::None }
     }
 
     /// The picture in which lines are found.
@@ -214,23 +216,23 @@ impl Reader {
         account: &Account,
     ) -> Result<(Tensor, Vec<f32>), InputError> {
         let (images, _hold) = cut(page, lines, LINE_WIDTH_MAX, Self::bytes_of_read(lines), account)?;
-        tensor(Batch::of_lines(&images.iter().collect::<Vec<_>>(), BatchRules::default()))
+        tensor(LineBatch::of_lines(&images.iter().collect::<Vec<_>>(), BatchRules::default()))
     }
 
     /// The characters of these lines by the outputs of that run.
-    pub fn readings(&self, outputs: &[Tensor], filled: &[f32]) -> Result<Vec<Reading>, AnswerError> {
+    pub fn readings(&self, outputs: &[Tensor], filled: &[f32]) -> Result<Vec<DecodedText>, AnswerError> {
         let (shape, scores) = floats(outputs)?;
         ctc::decode(shape, &scores, filled, &self.alphabet).ok_or_else(|| unexpected("read", shape))
     }
 
     /// The page of the answer. Lines that were read with too little confidence are left out.
-    pub fn page(&self, number: usize, page: PageShape, lines: Vec<(FoundLine, Reading)>) -> Page {
+    pub fn page(&self, number: usize, page: PageShape, lines: Vec<(FoundLine, DecodedText)>) -> Page {
         let sure = lines.into_iter().filter(|(_, reading)| reading.confidence >= self.min_confidence);
         let lines: Vec<_> = sure.map(|(line, reading)| Line::new(reading, line.area)).collect();
         let lines: Vec<_> = lines.into_iter().filter(|line| !line.text().is_empty()).collect();
         let (width, height) = page.turn.turned_size(page.size());
         let sides = (side(width), side(height));
-        let size = PageSize { number, width, height, turned: page.turn.degrees(), source: Source::Models };
+        let size = PageSize { number, width, height, turned: page.turn.degrees(), source: TextSource::Models };
         Page::new(size, &lines, &self.fields, |area| page.turn.on_page(area, sides).within(sides))
     }
 
@@ -242,7 +244,7 @@ impl Reader {
         lines: impl Iterator<Item = (String, Area)>,
     ) -> Page {
         let lines: Vec<_> = lines.map(|(text, area)| Line::even(&text, Quadrilateral::upright(area), 1.0)).collect();
-        let size = PageSize { number, width, height, turned: 0, source: Source::TextLayer };
+        let size = PageSize { number, width, height, turned: 0, source: TextSource::TextLayer };
         Page::new(size, &lines, &self.fields, |area| area)
     }
 }
@@ -268,7 +270,7 @@ fn cut(
     width_max: usize,
     bytes: usize,
     account: &Account,
-) -> Result<(Vec<LineImage>, Hold), InputError> {
+) -> Result<(Vec<LineImage>, Reservation), InputError> {
     let hold = account.take(bytes)?;
     Ok((lines.iter().map(|line| LineImage::cut(page.image(), line.area, width_max)).collect(), hold))
 }
@@ -303,7 +305,7 @@ fn side(pixels: u32) -> f32 {
     side
 }
 
-fn tensor(Batch { shape, values, filled }: Batch) -> Result<(Tensor, Vec<f32>), InputError> {
+fn tensor(LineBatch { shape, values, filled }: LineBatch) -> Result<(Tensor, Vec<f32>), InputError> {
     let tensor = Tensor::from_vec(shape.to_vec(), values);
     Ok((tensor.map_err(|error| InputError::Content(error.to_string()))?, filled))
 }
@@ -351,7 +353,7 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
     ) else {
         return false;
     };
-    let reader = Reader {
+    let reader = OcrSteps {
         alphabet: Alphabet::from_lines("a\nb\n \n"),
         size: DetectionSize { shorter_side_min: 32, longer_side_max: 64 },
         rules: DetectionRules { lines_max: 20, ..DetectionRules::default() },
@@ -364,20 +366,20 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
     };
     let account = Account::unlimited();
     let turns = output(vec![1, 4]).ok();
-    let page = Reader::as_it_is(picture.into());
-    let Some(page) = turns.and_then(|turns| Reader::upright(&page, &[turns]).ok()) else { return false };
+    let page = OcrSteps::as_it_is(picture.into());
+    let Some(page) = turns.and_then(|turns| OcrSteps::upright(&page, &[turns]).ok()) else { return false };
     let Some(lines) = output(shape(1)).ok().and_then(|map| reader.found_lines(&page, &[map]).ok()) else {
         return false;
     };
     assert!(lines.len() <= 20);
-    let _ = Reader::check_length(&lines);
-    if let Ok(tensor) = Reader::line_turn_input(&page, &lines, &account) {
+    let _ = OcrSteps::check_length(&lines);
+    if let Ok(tensor) = OcrSteps::line_turn_input(&page, &lines, &account) {
         assert_eq!(tensor.shape(), [lines.len(), 3, LINE_HEIGHT, line_turn::WIDTH]);
     }
     let mut read = Vec::new();
-    for group in Reader::groups(&lines) {
+    for group in OcrSteps::groups(&lines) {
         let of_group: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
-        let Ok((tensor, filled)) = Reader::read_input(&page, &of_group, &account) else { continue };
+        let Ok((tensor, filled)) = OcrSteps::read_input(&page, &of_group, &account) else { continue };
         assert!(tensor.shape().last().is_some_and(|width| *width <= LINE_WIDTH_MAX.next_multiple_of(WIDTH_STEP)));
         let scores = output(vec![of_group.len(), side(5) + 1, 5]);
         let readings = scores.ok().and_then(|scores| reader.readings(&[scores], &filled).ok());

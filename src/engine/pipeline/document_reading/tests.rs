@@ -2,8 +2,8 @@ use super::document::PageSize;
 use super::steps::FoundLine;
 use super::*;
 use crate::backend::Port;
-use crate::pipeline::reading::geometry::{Area, Quadrilateral};
-use crate::pipeline::reading::line::Line;
+use crate::pipeline::ocr::geometry::{Area, Quadrilateral};
+use crate::pipeline::ocr::line::Line;
 
 fn port(name: &str, shape: &[i64]) -> Port {
     Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
@@ -24,7 +24,7 @@ fn bind_with(
     metadata: &[(&str, &str)],
 ) -> Result<Arc<dyn Pipeline>, String> {
     let metadata = metadata.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
-    section.bind(Model {
+    section.bind(ModelFacts {
         signature: &Signature::default(),
         labels: &[].into(),
         quantization: &[].into(),
@@ -73,7 +73,7 @@ fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
     let page = |number: usize, left: f32| {
         let area = Area { left, top: 2.0, right: left + 9.0, bottom: 4.0 };
         let line = Line::even("Total 2.50", Quadrilateral::upright(area), 0.9);
-        let size = PageSize { number, width: 20, height: 9, turned: 0, source: document::Source::Models };
+        let size = PageSize { number, width: 20, height: 9, turned: 0, source: document::TextSource::Models };
         let field = toml::from_str("name = 'total'\npattern = 'amount'").unwrap();
         document::Page::new(size, &[line], &[field], |area| area)
     };
@@ -118,7 +118,7 @@ fn a_page_with_more_text_than_a_page_has_is_refused() {
     let area = |width| Area { left: 0.0, top: 0.0, right: width, bottom: 10.0 };
     let lines = |count| vec![FoundLine::at(Quadrilateral::upright(area(1000.0))); count];
     // 1000 by 10 pixels are 3200 by 48, the widest that a line is cut.
-    assert!(Reader::check_length(&lines(312)).is_ok());
-    let reason = Reader::check_length(&lines(313)).unwrap_err().to_string();
+    assert!(OcrSteps::check_length(&lines(312)).is_ok());
+    let reason = OcrSteps::check_length(&lines(313)).unwrap_err().to_string();
     assert!(reason.contains("313 lines, which are 1001600 pixels long"), "{reason}");
 }

@@ -1,13 +1,13 @@
 //! Decodes a JPEG: a plain one no larger than needed, any other as a whole.
 
-use ledge_base::memory_budget::{Hold, NoRoom};
+use ledge_base::memory_budget::{NoRoom, Reservation};
 use zune_core::bytestream::{ZByteReaderTrait, ZCursor};
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 
-use super::scaled_jpeg::{self, Scale};
+use super::scaled_jpeg::{self, JpegScale};
 use super::{
     DecodeLimits, ImageError, ImageFormat, Photograph, ResizedSize, SIDE_MAX, malformed, take_memory, upright,
 };
@@ -33,7 +33,7 @@ pub(super) fn decode(
     bytes: &[u8],
     limits: DecodeLimits,
     resized: ResizedSize<'_>,
-    hold: &mut Hold,
+    hold: &mut Reservation,
 ) -> Result<Photograph, ImageError> {
     match decode_scaled(bytes, limits, resized, hold)? {
         Some(photograph) => Ok(photograph),
@@ -45,7 +45,7 @@ pub(super) fn decode(
 pub(super) fn memory_of(bytes: &[u8], resized: ResizedSize<'_>) -> Option<((u32, u32), u64)> {
     let Headers { size, is_baseline, orientation } = Headers::read(&mut library(bytes)).ok()?;
     let upright = orientation.upright_size(size);
-    let scale = Scale::for_resize(upright, resized(upright)).filter(|_| is_baseline);
+    let scale = JpegScale::for_resize(upright, resized(upright)).filter(|_| is_baseline);
     let whole = if is_baseline { 3 } else { 9 };
     Some(
         scale.map_or((size, whole + turning_bytes(orientation)), |scale| {
@@ -59,13 +59,13 @@ fn decode_scaled(
     bytes: &[u8],
     limits: DecodeLimits,
     resized: ResizedSize<'_>,
-    hold: &mut Hold,
+    hold: &mut Reservation,
 ) -> Result<Option<Photograph>, NoRoom> {
     let headers = Headers::read(&mut library(bytes)).ok().filter(|headers| headers.is_baseline);
     let Some(Headers { size, orientation, .. }) = headers else { return Ok(None) };
     let is_allowed = limits.check(size).is_ok();
     let upright = orientation.upright_size(size);
-    let Some(scale) = Scale::for_resize(upright, resized(upright)).filter(|_| is_allowed) else { return Ok(None) };
+    let Some(scale) = JpegScale::for_resize(upright, resized(upright)).filter(|_| is_allowed) else { return Ok(None) };
 
     let before = hold.bytes();
     take_memory(hold, scale.size(size), 3 + turning_bytes(orientation))?;
@@ -76,7 +76,7 @@ fn decode_scaled(
 }
 
 /// Decodes a JPEG as a whole.
-fn decode_whole(bytes: &[u8], limits: DecodeLimits, hold: &mut Hold) -> Result<Photograph, ImageError> {
+fn decode_whole(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Photograph, ImageError> {
     let refused = |reason: DecodeErrors| malformed(ImageFormat::Jpeg, reason);
     let cut_off = || ImageError::CutOff { format: ImageFormat::Jpeg };
     let scans = containers::jpeg_scans(bytes).map_err(|_| cut_off())?;

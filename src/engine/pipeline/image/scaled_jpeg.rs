@@ -17,20 +17,20 @@ mod headers;
 mod huffman;
 mod transform;
 
-use self::headers::{Component, Frame};
+use self::headers::{JpegComponent, JpegFrame};
 use self::huffman::Bits;
 use self::transform::Inverse;
 use super::Rgb8Image;
 
 /// The scales at which a JPEG is decoded: a block of 8x8 pixels becomes one of 4x4, 2x2 or 1x1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(super) enum JpegScale {
     Half,
     Quarter,
     Eighth,
 }
 
-impl Scale {
+impl JpegScale {
     /// The scale that leaves the fewest pixels, yet at least 1.5 times the size that the picture will be resized to, in
     /// both directions. With less the resize would have pixels of its own that a whole picture does not lead to.
     pub(super) fn for_resize((width, height): (u32, u32), resized: (u32, u32)) -> Option<Self> {
@@ -73,7 +73,7 @@ struct Band {
 }
 
 /// Decodes a plain JPEG, not yet turned upright; `None` for any other file.
-pub(super) fn decode(file: &[u8], scale: Scale) -> Option<Rgb8Image> {
+pub(super) fn decode(file: &[u8], scale: JpegScale) -> Option<Rgb8Image> {
     let (frame, scan) = headers::read(file)?;
     let (width, height) = scale.size((frame.width, frame.height));
     let (columns, rows) = frame.mcus();
@@ -133,7 +133,7 @@ impl Restarts {
 }
 
 impl Band {
-    fn new(frame: &Frame, component: &Component, scale: Scale, columns: usize) -> Option<Self> {
+    fn new(frame: &JpegFrame, component: &JpegComponent, scale: JpegScale, columns: usize) -> Option<Self> {
         let ((across, down), side) = (frame.blocks_of_mcu(), 8 / scale.denominator() as usize);
         let block_size = (side * across / component.across, side * down / component.down);
         let stride = columns * across * side;
@@ -143,7 +143,7 @@ impl Band {
     }
 
     /// Decodes the component's blocks of one MCU.
-    fn decode(&mut self, component: &Component, bits: &mut Bits<'_>, column: usize) -> Option<()> {
+    fn decode(&mut self, component: &JpegComponent, bits: &mut Bits<'_>, column: usize) -> Option<()> {
         let (width, height) = self.block_size;
         for y in 0..component.down {
             for x in 0..component.across {

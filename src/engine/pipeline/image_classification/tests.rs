@@ -17,10 +17,10 @@ fn names(names: &[&str]) -> Vec<String> {
 fn only_the_crop_is_needed() {
     let config = table("crop = [224, 192]");
     assert_eq!(config.mistakes(), []);
-    assert_eq!((config.top_k, config.activation), (5, Activation::None));
+    assert_eq!((config.top_k, config.activation), (5, ClassActivation::None));
     let preparation = config.preparation();
     assert_eq!((preparation.size, preparation.mean, preparation.std), ([224, 192], [0.0; 3], [1.0; 3]));
-    assert_eq!((preparation.layout, preparation.color), (Layout::Nchw, Color::Rgb));
+    assert_eq!((preparation.layout, preparation.color), (Layout::Nchw, ChannelOrder::Rgb));
     assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\ntopk = 3").is_err());
     assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\nlayout = \"CHWN\"").is_err());
     assert!(toml::from_str::<ImageClassification>("top_k = 3").is_err());
@@ -130,7 +130,7 @@ fn bound(section: &str, input: &[i64], labels: &[&str]) -> Result<Arc<dyn Pipeli
         outputs: vec![port("aside", DataType::Fp32, &[1]), port("scores", DataType::Fp32, &[1, 3])],
     };
     let labels = [("scores".to_owned(), names(labels).into())].into();
-    table(section).bind(Model {
+    table(section).bind(ModelFacts {
         signature: &signature,
         labels: &labels,
         quantization: &[].into(),
@@ -165,13 +165,13 @@ fn a_photograph_becomes_a_tensor_and_scores_an_answer() {
     let pipeline = bound(section, &[-1, 24, 32, 3], &["tea", "", "espresso"]).unwrap();
     assert_eq!((pipeline.outputs(), pipeline.scores()), (&[1][..], Some(1)));
 
-    let prepare = |content: &Content, pixels| {
+    let prepare = |content: &CallContent, pixels| {
         pipeline.prepare(content, DecodeLimits { max_pixels: pixels }, &mut Account::unlimited().hold())
     };
-    let Prepared { inputs, .. } = prepare(&KIND.input.sample(), 32 * 24).unwrap();
+    let PreparedInputs { inputs, .. } = prepare(&KIND.input.sample(), 32 * 24).unwrap();
     assert_eq!((inputs.len(), inputs[0].shape(), inputs[0].datatype()), (1, &[1, 24, 32, 3][..], DataType::Uint8));
     assert!(prepare(&KIND.input.sample(), 32 * 24 - 1).unwrap_err().to_string().contains("at most 767 pixels"));
-    assert!(matches!(prepare(&Content::Photograph("tea".into()), 1), Err(InputError::Content(_))));
+    assert!(matches!(prepare(&CallContent::Photograph("tea".into()), 1), Err(InputError::Content(_))));
 
     let scores = Tensor::from_vec(vec![1, 3], vec![0.1_f32, 0.2, 0.7]).unwrap();
     let expected = r#"[{"label":"espresso","index":2,"score":0.7},{"label":null,"index":1,"score":0.2}]"#;
@@ -192,6 +192,6 @@ fn a_photograph_becomes_a_tensor_and_scores_an_answer() {
 fn a_result_is_shown_by_its_labels() {
     let labels =
         serde_json::json!([{"label": "tea", "index": 0, "score": 0.5}, {"label": null, "index": 7, "score": 0.25}]);
-    let row = |score, text: &str| Row { score: Some(score), text: text.to_owned() };
+    let row = |score, text: &str| PrintedRow { score: Some(score), text: text.to_owned() };
     assert_eq!(rows(&labels), [row(0.5, "tea"), row(0.25, "class 7")]);
 }

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
 use super::super::kind::AnswerError;
-use super::candidates::{Activation, Collector, Edges, RowActivation};
-use super::values::Values;
-use super::{Form, FormOutput, strides_mistake};
+use super::candidates::{BoxActivation, Collector, Edges, RowActivation};
+use super::values::OutputValues;
+use super::{BoxForm, FormOutput, strides_mistake};
 
 /// The most anchors of a table: ten times those of detectors for 640 pixels.
 const ANCHORS_MAX: usize = 1 << 18;
@@ -167,7 +167,7 @@ fn positions(cells: f64, offset: f32) -> impl Iterator<Item = f32> {
     (0..count).map(move |cell| ((f64::from(cell) + f64::from(offset)) / cells) as f32)
 }
 
-impl Form for Anchors {
+impl BoxForm for Anchors {
     fn outputs(&self) -> Vec<FormOutput<'_>> {
         vec![
             FormOutput { key: "scores", name: Some(&self.scores) },
@@ -208,13 +208,13 @@ impl Form for Anchors {
         Ok(())
     }
 
-    fn activation(&self) -> Activation {
+    fn activation(&self) -> BoxActivation {
         self.activation.of_each()
     }
 
     fn collect(
         &self,
-        outputs: &[Values<'_>],
+        outputs: &[OutputValues<'_>],
         size: [f32; 2],
         found: &mut Collector<'_>,
     ) -> Result<Option<usize>, AnswerError> {

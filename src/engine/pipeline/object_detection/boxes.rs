@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
 use super::super::kind::AnswerError;
-use super::candidates::{Activation, Collector, Edges, RowActivation};
-use super::values::Values;
-use super::{Form, FormOutput};
+use super::candidates::{BoxActivation, Collector, Edges, RowActivation};
+use super::values::OutputValues;
+use super::{BoxForm, FormOutput};
 
 /// The table `[pipeline.object_detection.boxes]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl BoxOrder {
     }
 }
 
-impl Form for Boxes {
+impl BoxForm for Boxes {
     fn outputs(&self) -> Vec<FormOutput<'_>> {
         if self.detections.is_some() {
             return vec![FormOutput { key: "detections", name: self.detections.as_deref() }];
@@ -117,13 +117,13 @@ impl Form for Boxes {
         mistakes
     }
 
-    fn activation(&self) -> Activation {
+    fn activation(&self) -> BoxActivation {
         self.activation.of_each()
     }
 
     fn collect(
         &self,
-        outputs: &[Values<'_>],
+        outputs: &[OutputValues<'_>],
         [height, width]: [f32; 2],
         found: &mut Collector<'_>,
     ) -> Result<Option<usize>, AnswerError> {
@@ -209,7 +209,7 @@ fn best(numbers: &[f32]) -> Option<usize> {
     ranked.map(|(index, _)| index)
 }
 
-fn box_rows(boxes: &Values<'_>) -> Result<usize, AnswerError> {
+fn box_rows(boxes: &OutputValues<'_>) -> Result<usize, AnswerError> {
     match boxes.rows()? {
         [rows, 4] => Ok(rows),
         _ => Err(boxes.unfit("expected rows of 4")),
@@ -217,7 +217,7 @@ fn box_rows(boxes: &Values<'_>) -> Result<usize, AnswerError> {
 }
 
 /// The number of rows that count.
-fn counted(count: Option<&Values<'_>>, rows: usize) -> Result<usize, AnswerError> {
+fn counted(count: Option<&OutputValues<'_>>, rows: usize) -> Result<usize, AnswerError> {
     let Some(values) = count else { return Ok(rows) };
     let [count] = values.numbers() else { return Err(values.unfit("expected one number")) };
     if !count.is_finite() {
@@ -228,7 +228,7 @@ fn counted(count: Option<&Values<'_>>, rows: usize) -> Result<usize, AnswerError
     Ok(count.min(rows))
 }
 
-fn class(number: f32, of: &Values<'_>) -> Result<usize, AnswerError> {
+fn class(number: f32, of: &OutputValues<'_>) -> Result<usize, AnswerError> {
     // Beyond this, neighbouring whole numbers are the same f32.
     if (0.0..16_777_216.0).contains(&number) {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]

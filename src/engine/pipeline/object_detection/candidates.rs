@@ -62,7 +62,7 @@ impl Edges {
 
 /// A box that may hold an object.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Candidate {
+pub struct CandidateBox {
     /// As fractions of the model's input: 0 is its left or upper edge, 1 its right or lower one.
     pub edges: Edges,
     pub score: f32,
@@ -72,14 +72,14 @@ pub struct Candidate {
 /// The function that turns a model's number into a score of 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Activation {
+pub enum BoxActivation {
     /// The number is the score.
     #[default]
     None,
     Sigmoid,
 }
 
-impl Activation {
+impl BoxActivation {
     pub fn apply(self, raw: f32) -> f32 {
         match self {
             Self::None => raw,
@@ -109,10 +109,10 @@ pub enum RowActivation {
 
 impl RowActivation {
     /// The function for each number that is left once [`Self::Softmax`] is applied to the row.
-    pub fn of_each(self) -> Activation {
+    pub fn of_each(self) -> BoxActivation {
         match self {
-            Self::Sigmoid => Activation::Sigmoid,
-            Self::None | Self::Softmax => Activation::None,
+            Self::Sigmoid => BoxActivation::Sigmoid,
+            Self::None | Self::Softmax => BoxActivation::None,
         }
     }
 }
@@ -146,7 +146,7 @@ impl Thresholds {
     }
 
     /// True for a candidate that an answer reports, if it has room.
-    pub fn reports(&self, candidate: &Candidate) -> bool {
+    pub fn reports(&self, candidate: &CandidateBox) -> bool {
         candidate.score >= self.of(candidate.class).reported
     }
 
@@ -159,14 +159,14 @@ impl Thresholds {
 #[derive(Debug)]
 pub struct Collector<'t> {
     thresholds: &'t Thresholds,
-    activation: Activation,
+    activation: BoxActivation,
     /// Numbers below this one are no candidates, whatever their class.
     lower_bound: f32,
-    found: Vec<Candidate>,
+    found: Vec<CandidateBox>,
 }
 
 impl<'t> Collector<'t> {
-    pub fn new(thresholds: &'t Thresholds, activation: Activation) -> Self {
+    pub fn new(thresholds: &'t Thresholds, activation: BoxActivation) -> Self {
         let lower_bound = activation.lower_bound(thresholds.lowest());
         Self { thresholds, activation, lower_bound, found: Vec::new() }
     }
@@ -191,7 +191,7 @@ impl<'t> Collector<'t> {
 
     /// Adds a candidate. `edges` are fractions of the model's input.
     pub fn add(&mut self, edges: Edges, score: f32, class: usize) -> Result<(), AnswerError> {
-        let candidate = Candidate { edges: edges.clamped(), score, class };
+        let candidate = CandidateBox { edges: edges.clamped(), score, class };
         if edges.is_finite() {
             self.found.push(candidate);
         } else if self.thresholds.reports(&candidate) {
@@ -202,7 +202,7 @@ impl<'t> Collector<'t> {
 
     /// The candidates that are left, first those that an answer reports, each time the best first: of two with the same
     /// class that overlap by more than `iou_threshold`, the better one.
-    pub fn finish(self, iou_threshold: f32) -> Vec<Candidate> {
+    pub fn finish(self, iou_threshold: f32) -> Vec<CandidateBox> {
         let Self { thresholds, mut found, .. } = self;
         found.retain(|candidate| candidate.edges.area() > 0.0);
         // A stable sort: equal ones stay in the model's order.
@@ -211,7 +211,7 @@ impl<'t> Collector<'t> {
             reported.then(other.score.total_cmp(&one.score))
         });
         found.truncate(CANDIDATES_MAX);
-        let mut kept: Vec<Candidate> = Vec::new();
+        let mut kept: Vec<CandidateBox> = Vec::new();
         for candidate in found {
             if kept.len() == KEPT_MAX {
                 break;
@@ -229,20 +229,20 @@ impl<'t> Collector<'t> {
 const COLUMNS: usize = 6;
 
 /// The candidates as a tensor of shape `[count, 6]`, FP32: left, top, right, bottom, score and class of each.
-pub fn to_tensor(candidates: &[Candidate]) -> Result<Tensor, TensorError> {
+pub fn to_tensor(candidates: &[CandidateBox]) -> Result<Tensor, TensorError> {
     #[expect(clippy::cast_precision_loss, reason = "classes are far below 2^24")]
-    let row = |&Candidate { edges, score, class }: &Candidate| {
+    let row = |&CandidateBox { edges, score, class }: &CandidateBox| {
         [edges.left, edges.top, edges.right, edges.bottom, score, class as f32]
     };
     Tensor::from_vec(vec![candidates.len(), COLUMNS], candidates.iter().flat_map(row).collect())
 }
 
 /// The candidates of such a tensor.
-pub fn from_tensor(tensor: &Tensor) -> Vec<Candidate> {
+pub fn from_tensor(tensor: &Tensor) -> Vec<CandidateBox> {
     let elements = tensor.elements::<f32>().unwrap_or_default();
     let rows = elements.as_chunks::<COLUMNS>().0.iter();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `to_tensor`")]
-    let candidate = |&[left, top, right, bottom, score, class]: &[f32; COLUMNS]| Candidate {
+    let candidate = |&[left, top, right, bottom, score, class]: &[f32; COLUMNS]| CandidateBox {
         edges: Edges { left, top, right, bottom },
         score,
         class: class as usize,

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::kind::AnswerError;
 use super::super::preparation::Layout;
-use super::candidates::{Activation, Collector, Edges};
-use super::values::Values;
-use super::{Form, FormOutput};
+use super::candidates::{BoxActivation, Collector, Edges};
+use super::values::OutputValues;
+use super::{BoxForm, FormOutput};
 
 /// The table `[pipeline.object_detection.center]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,10 +28,10 @@ pub struct Center {
     #[serde(default)]
     layout: Layout,
     #[serde(default)]
-    activation: Activation,
+    activation: BoxActivation,
 }
 
-impl Form for Center {
+impl BoxForm for Center {
     fn outputs(&self) -> Vec<FormOutput<'_>> {
         let others = [("extents", &self.extents), ("sizes", &self.sizes), ("offsets", &self.offsets)];
         let others = others.into_iter().filter_map(|(key, name)| Some(FormOutput { key, name: Some(name.as_ref()?) }));
@@ -49,13 +49,13 @@ impl Form for Center {
         }
     }
 
-    fn activation(&self) -> Activation {
+    fn activation(&self) -> BoxActivation {
         self.activation
     }
 
     fn collect(
         &self,
-        outputs: &[Values<'_>],
+        outputs: &[OutputValues<'_>],
         [height, width]: [f32; 2],
         found: &mut Collector<'_>,
     ) -> Result<Option<usize>, AnswerError> {
@@ -74,7 +74,7 @@ impl Form for Center {
             if !found.may_pass(raw) {
                 continue;
             }
-            let Place { class, row, column } = map.place(index);
+            let HeatmapPeak { class, row, column } = map.place(index);
             let Some(score) = found.score(raw, class)?.filter(|_| map.is_peak(heat, raw, class, row, column)) else {
                 continue;
             };
@@ -103,28 +103,30 @@ struct Map {
     layout: Layout,
 }
 
-struct Place {
+struct HeatmapPeak {
     class: usize,
     row: usize,
     column: usize,
 }
 
 impl Map {
-    fn new(heat: &Values<'_>, layout: Layout) -> Result<Self, AnswerError> {
+    fn new(heat: &OutputValues<'_>, layout: Layout) -> Result<Self, AnswerError> {
         let (classes, rows, columns) = dimensions(heat, layout)?;
         Ok(Self { classes, rows, columns, layout })
     }
 
     /// The place of an element.
-    fn place(self, index: usize) -> Place {
+    fn place(self, index: usize) -> HeatmapPeak {
         let Self { classes, rows, columns, layout } = self;
         match layout {
             Layout::Nchw => {
-                Place { class: index / (rows * columns), row: index / columns % rows, column: index % columns }
+                HeatmapPeak { class: index / (rows * columns), row: index / columns % rows, column: index % columns }
             }
-            Layout::Nhwc => {
-                Place { class: index % classes, row: index / (classes * columns), column: index / classes % columns }
-            }
+            Layout::Nhwc => HeatmapPeak {
+                class: index % classes,
+                row: index / (classes * columns),
+                column: index / classes % columns,
+            },
         }
     }
 
@@ -137,7 +139,7 @@ impl Map {
     }
 
     /// Tells whether no neighbour of a cell has more heat of its class.
-    fn is_peak(self, heat: &Values<'_>, raw: f32, class: usize, row: usize, column: usize) -> bool {
+    fn is_peak(self, heat: &OutputValues<'_>, raw: f32, class: usize, row: usize, column: usize) -> bool {
         let rows = row.saturating_sub(1)..(row + 2).min(self.rows);
         let columns = column.saturating_sub(1)..(column + 2).min(self.columns);
         rows.into_iter().all(|row| {
@@ -149,7 +151,12 @@ impl Map {
     }
 
     /// An output with `count` numbers for each cell.
-    fn channels<'v>(self, values: &'v Values<'v>, layout: Layout, count: usize) -> Result<Channels<'v>, AnswerError> {
+    fn channels<'v>(
+        self,
+        values: &'v OutputValues<'v>,
+        layout: Layout,
+        count: usize,
+    ) -> Result<Channels<'v>, AnswerError> {
         let (channels, rows, columns) = dimensions(values, layout)?;
         if (channels, rows, columns) != (count, self.rows, self.columns) {
             let Self { rows, columns, .. } = self;
@@ -163,7 +170,7 @@ impl Map {
 /// Some numbers for each cell.
 #[derive(Debug)]
 struct Channels<'v> {
-    values: &'v Values<'v>,
+    values: &'v OutputValues<'v>,
     map: Map,
 }
 
@@ -174,7 +181,7 @@ impl Channels<'_> {
 }
 
 /// Channels, rows and columns.
-fn dimensions(values: &Values<'_>, layout: Layout) -> Result<(usize, usize, usize), AnswerError> {
+fn dimensions(values: &OutputValues<'_>, layout: Layout) -> Result<(usize, usize, usize), AnswerError> {
     let (channels, rows, columns) = match layout {
         Layout::Nchw => {
             let [channels, rows, columns] = values.dimensions("channels, rows, columns")?;

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::kind::AnswerError;
-use super::candidates::{Activation, Collector, Edges};
-use super::values::Values;
-use super::{Form, FormOutput, strides_mistake};
+use super::candidates::{BoxActivation, Collector, Edges};
+use super::values::OutputValues;
+use super::{BoxForm, FormOutput, strides_mistake};
 
 /// The table `[pipeline.object_detection.grid]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct Grid {
     output: Option<String>,
     /// The order of the dimensions; without it the shorter one holds the numbers of a box.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    order: Option<Order>,
+    order: Option<DimensionOrder>,
     /// Pixels from one cell to the next, for each layer, when boxes are still encoded relative to their cells, as
     /// YOLOX has them: centre in cells, logarithm of the size in cells. Without it the boxes are decoded.
     #[serde(default)]
@@ -29,20 +29,20 @@ pub struct Grid {
     #[serde(default)]
     normalized: bool,
     #[serde(default)]
-    activation: Activation,
+    activation: BoxActivation,
 }
 
 /// The order of the dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Order {
+enum DimensionOrder {
     /// `[1, N, 4 + C]`: the numbers of a box lie together.
     Rows,
     /// `[1, 4 + C, N]`
     Columns,
 }
 
-impl Form for Grid {
+impl BoxForm for Grid {
     fn outputs(&self) -> Vec<FormOutput<'_>> {
         vec![FormOutput { key: "output", name: self.output.as_deref() }]
     }
@@ -55,20 +55,20 @@ impl Form for Grid {
         mistakes
     }
 
-    fn activation(&self) -> Activation {
+    fn activation(&self) -> BoxActivation {
         self.activation
     }
 
     fn collect(
         &self,
-        outputs: &[Values<'_>],
+        outputs: &[OutputValues<'_>],
         size: [f32; 2],
         found: &mut Collector<'_>,
     ) -> Result<Option<usize>, AnswerError> {
         let [values] = outputs else { return Err(AnswerError::Outputs("no output".to_owned())) };
         let [first, second] = values.dimensions("boxes, 4 numbers and the scores")?;
-        let order = self.order.unwrap_or(if second <= first { Order::Rows } else { Order::Columns });
-        let (boxes, numbers) = if order == Order::Rows { (first, second) } else { (second, first) };
+        let order = self.order.unwrap_or(if second <= first { DimensionOrder::Rows } else { DimensionOrder::Columns });
+        let (boxes, numbers) = if order == DimensionOrder::Rows { (first, second) } else { (second, first) };
         let head = 4 + usize::from(self.objectness);
         if numbers <= head {
             let what = if self.objectness { ", an objectness" } else { "" };
@@ -76,8 +76,8 @@ impl Form for Grid {
         }
         let cells = self.cells(size, boxes, values)?;
         let number = |index: usize, number: usize| match order {
-            Order::Rows => values.at(index * numbers + number),
-            Order::Columns => values.at(number * boxes + index),
+            DimensionOrder::Rows => values.at(index * numbers + number),
+            DimensionOrder::Columns => values.at(number * boxes + index),
         };
 
         let classes = numbers - head;
@@ -94,14 +94,14 @@ impl Form for Grid {
         };
         // In the order of the memory.
         match order {
-            Order::Rows => {
+            DimensionOrder::Rows => {
                 for (index, row) in values.numbers().chunks_exact(numbers).enumerate() {
                     for (class, &raw) in row.iter().skip(head).enumerate() {
                         add(index, class, raw)?;
                     }
                 }
             }
-            Order::Columns => {
+            DimensionOrder::Columns => {
                 for (class, column) in values.numbers().chunks_exact(boxes.max(1)).skip(head).enumerate() {
                     for (index, &raw) in column.iter().enumerate() {
                         add(index, class, raw)?;
@@ -115,7 +115,7 @@ impl Form for Grid {
 
 /// A cell of an encoded grid.
 #[derive(Debug, Clone, Copy)]
-struct Cell {
+struct GridCell {
     column: f32,
     row: f32,
     stride: f32,
@@ -123,7 +123,12 @@ struct Cell {
 
 impl Grid {
     /// The cells in the order of the boxes; none when boxes are decoded.
-    fn cells(&self, [height, width]: [f32; 2], boxes: usize, values: &Values<'_>) -> Result<Vec<Cell>, AnswerError> {
+    fn cells(
+        &self,
+        [height, width]: [f32; 2],
+        boxes: usize,
+        values: &OutputValues<'_>,
+    ) -> Result<Vec<GridCell>, AnswerError> {
         if self.strides.is_empty() {
             return Ok(Vec::new());
         }
@@ -132,7 +137,7 @@ impl Grid {
             #[expect(clippy::cast_precision_loss, reason = "at most the side of an input")]
             let stride = stride as f32;
             for row in count_up(height / stride) {
-                cells.extend(count_up(width / stride).map(|column| Cell { column, row, stride }).take(boxes + 1));
+                cells.extend(count_up(width / stride).map(|column| GridCell { column, row, stride }).take(boxes + 1));
                 if cells.len() > boxes {
                     break;
                 }
@@ -146,9 +151,9 @@ impl Grid {
     }
 
     /// The box of four numbers, as shares of the input.
-    fn decode(&self, [x, y, wide, high]: [f32; 4], cell: Option<Cell>, [height, width]: [f32; 2]) -> Edges {
+    fn decode(&self, [x, y, wide, high]: [f32; 4], cell: Option<GridCell>, [height, width]: [f32; 2]) -> Edges {
         let edges = match cell {
-            Some(Cell { column, row, stride }) => {
+            Some(GridCell { column, row, stride }) => {
                 Edges::around([(x + column) * stride, (y + row) * stride], [wide.exp() * stride, high.exp() * stride])
             }
             None => Edges::around([x, y], [wide, high]),

@@ -24,7 +24,7 @@ fn bound(text: &str, outputs: &[&str], labels: &[&str]) -> Result<Arc<dyn Pipeli
     };
     let labels: Arc<[String]> = labels.iter().map(ToString::to_string).collect();
     let labels = if labels.is_empty() { HashMap::new() } else { HashMap::from([(outputs[0].to_owned(), labels)]) };
-    section.bind(Model {
+    section.bind(ModelFacts {
         signature: &signature,
         labels: &labels,
         quantization: &HashMap::new(),
@@ -62,7 +62,7 @@ fn results(
 ) -> Result<Vec<Tensor>, AnswerError> {
     let mut hold = Account::unlimited().hold();
     let prepared = pipeline
-        .prepare(&Content::Photograph(png(picture.0, picture.1).into()), DecodeLimits::default(), &mut hold)
+        .prepare(&CallContent::Photograph(png(picture.0, picture.1).into()), DecodeLimits::default(), &mut hold)
         .unwrap();
     prepared.postprocess.unwrap()(outputs)
 }
@@ -547,14 +547,14 @@ fn a_golden_photograph_is_right_when_its_objects_are_found_where_they_are() {
     let rows = vec![0.0, 0.0, 8.0, 8.0, 0.9, 0.0, 16.0, 16.0, 32.0, 32.0, 0.6, 1.0];
     let mut hold = Account::unlimited().hold();
     let prepared =
-        pipeline.prepare(&Content::Photograph(png(32, 32).into()), DecodeLimits::default(), &mut hold).unwrap();
+        pipeline.prepare(&CallContent::Photograph(png(32, 32).into()), DecodeLimits::default(), &mut hold).unwrap();
     let results = prepared.postprocess.unwrap()(vec![tensor(&[1, 2, 6], rows)]).unwrap();
     let judge = |text: &str| {
         #[derive(Deserialize)]
-        struct Golden {
+        struct GoldenDetections {
             detections: Vec<ExpectedDetection>,
         }
-        let Golden { detections } = toml::from_str(&format!("detections = {text}")).unwrap();
+        let GoldenDetections { detections } = toml::from_str(&format!("detections = {text}")).unwrap();
         assert!(detections.iter().all(|expected| expected.mistake().is_none()));
         let expected = Expected { label: None, min_score: None, detections: Some(&detections), words: None };
         pipeline.judge(&results.iter().collect::<Vec<_>>(), expected)
@@ -583,5 +583,5 @@ fn one_object_is_one_row_of_text() {
     let detections =
         serde_json::json!([{"label": "dog", "score": 0.5, "box": {"x": 1.5, "y": 2, "width": 30, "height": 4}}]);
     let text = "dog at 2,2, 30x4".to_owned();
-    assert_eq!((KIND.rows)(&detections), [Row { score: Some(0.5), text }]);
+    assert_eq!((KIND.rows)(&detections), [PrintedRow { score: Some(0.5), text }]);
 }

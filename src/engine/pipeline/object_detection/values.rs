@@ -10,14 +10,14 @@ use super::super::quantization::Quantization;
 
 /// One output of one picture.
 #[derive(Debug)]
-pub struct Values<'t> {
+pub struct OutputValues<'t> {
     name: &'t str,
     /// The dimensions without the batch.
     shape: Vec<usize>,
     numbers: Cow<'t, [f32]>,
 }
 
-impl<'t> Values<'t> {
+impl<'t> OutputValues<'t> {
     /// The numbers of an output. A first dimension of 1 is the batch, if there are others.
     pub fn new(name: &'t str, output: &'t Tensor, quantization: Option<Quantization>) -> Result<Self, AnswerError> {
         let numbers = match output.elements::<f32>() {

@@ -13,7 +13,7 @@ use super::CELLS_MAX;
 
 /// One value of a row.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Cell {
+pub enum TableCell {
     /// Left out, null, or empty in a CSV file.
     Missing,
     Number(f64),
@@ -66,7 +66,7 @@ impl ColumnNames {
 pub struct Rows {
     columns: Arc<ColumnNames>,
     /// Row by row.
-    cells: Vec<Cell>,
+    cells: Vec<TableCell>,
     count: usize,
     /// The number of the first row, for messages.
     first: usize,
@@ -107,8 +107,8 @@ impl Rows {
     }
 
     /// The cells of a column, from the first row on.
-    pub fn cell(&self, row: usize, column: usize) -> &Cell {
-        self.cells.get(row * self.columns.names.len() + column).unwrap_or(&Cell::Missing)
+    pub fn cell(&self, row: usize, column: usize) -> &TableCell {
+        self.cells.get(row * self.columns.names.len() + column).unwrap_or(&TableCell::Missing)
     }
 
     /// Adds the rows of a JSON text: an object is one row, a list has one in each element.
@@ -140,7 +140,7 @@ impl Rows {
         }
         self.count += 1;
         (self.next, self.is_in_row) = (0, true);
-        self.cells.resize(cells, Cell::Missing);
+        self.cells.resize(cells, TableCell::Missing);
         Ok(())
     }
 
@@ -156,11 +156,11 @@ impl Rows {
         }
     }
 
-    fn set(&mut self, place: usize, name: &str, cell: Cell) -> Result<(), String> {
+    fn set(&mut self, place: usize, name: &str, cell: TableCell) -> Result<(), String> {
         let row = self.count.saturating_sub(1);
         self.next = place + 1;
         match self.cells.get_mut(row * self.columns.names.len() + place) {
-            Some(empty @ Cell::Missing) => *empty = cell,
+            Some(empty @ TableCell::Missing) => *empty = cell,
             _ => return Err(format!("row {}: column {} is there twice", self.number(row), excerpt(name))),
         }
         Ok(())
@@ -232,7 +232,7 @@ impl<'de> Visitor<'de> for JsonRow<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let rows = self.0;
         rows.begin().map_err(|mistake| rows.mistaken(mistake))?;
-        while let Some(name) = map.next_key::<Name<'de>>()? {
+        while let Some(name) = map.next_key::<CellName<'de>>()? {
             let name = name.0;
             match rows.place(&name).map_err(|mistake| rows.mistaken(mistake))? {
                 Some(place) => {
@@ -249,9 +249,9 @@ impl<'de> Visitor<'de> for JsonRow<'_> {
 
 /// A name, borrowed where it has no escapes. serde reads a `Cow` as an owned one.
 #[derive(Deserialize)]
-struct Name<'n>(#[serde(borrow)] Cow<'n, str>);
+struct CellName<'n>(#[serde(borrow)] Cow<'n, str>);
 
-impl<'de> Deserialize<'de> for Cell {
+impl<'de> Deserialize<'de> for TableCell {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(CellVisitor)
     }
@@ -260,35 +260,35 @@ impl<'de> Deserialize<'de> for Cell {
 struct CellVisitor;
 
 impl Visitor<'_> for CellVisitor {
-    type Value = Cell;
+    type Value = TableCell;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a number, a string, true, false or null")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Cell, E> {
-        Ok(Cell::Boolean(value))
+    fn visit_bool<E>(self, value: bool) -> Result<TableCell, E> {
+        Ok(TableCell::Boolean(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Cell, E> {
-        Ok(Cell::Integer(value))
+    fn visit_i64<E>(self, value: i64) -> Result<TableCell, E> {
+        Ok(TableCell::Integer(value))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "above the largest i64 it is a number like any other")]
-    fn visit_u64<E>(self, value: u64) -> Result<Cell, E> {
-        Ok(i64::try_from(value).map_or(Cell::Number(value as f64), Cell::Integer))
+    fn visit_u64<E>(self, value: u64) -> Result<TableCell, E> {
+        Ok(i64::try_from(value).map_or(TableCell::Number(value as f64), TableCell::Integer))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Cell, E> {
-        Ok(Cell::Number(value))
+    fn visit_f64<E>(self, value: f64) -> Result<TableCell, E> {
+        Ok(TableCell::Number(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Cell, E> {
-        Ok(Cell::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<TableCell, E> {
+        Ok(TableCell::Text(value.to_owned()))
     }
 
-    fn visit_unit<E>(self) -> Result<Cell, E> {
-        Ok(Cell::Missing)
+    fn visit_unit<E>(self) -> Result<TableCell, E> {
+        Ok(TableCell::Missing)
     }
 }
 
@@ -312,7 +312,7 @@ pub fn fuzz_rows(data: &[u8]) -> bool {
         let parts: Result<Vec<_>, _> = parts.iter().map(|part| Rows::read(columns.clone(), part)).collect();
         match (&parts, &read) {
             (Ok(parts), Ok(whole)) => {
-                let cells: Vec<&Cell> = parts.iter().flat_map(|part| &part.cells).collect();
+                let cells: Vec<&TableCell> = parts.iter().flat_map(|part| &part.cells).collect();
                 assert_eq!(cells, whole.cells.iter().collect::<Vec<_>>());
             }
             (Err(part), Err(whole)) => assert_eq!(part, whole),

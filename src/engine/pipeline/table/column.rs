@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::kind::FeatureColumn;
-use super::cell::{Cell, Rows, excerpt};
+use super::cell::{Rows, TableCell, excerpt};
 
 /// Integers above are not all doubles.
 const EXACT_MAX: u64 = 1 << 53;
@@ -13,7 +13,7 @@ const EXACT_MAX: u64 = 1 << 53;
 /// A column of `[pipeline.table]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Column {
+pub struct TableColumn {
     pub name: String,
     #[serde(rename = "type", default)]
     pub kind: ColumnType,
@@ -22,7 +22,7 @@ pub struct Column {
     pub missing: Missing,
     /// The value of a missing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default: Option<Cell>,
+    pub default: Option<TableCell>,
     /// The feature, `VIEW:FEATURE`, whose value a missing one becomes before `default` and `missing`. Rows name the
     /// entity by its join keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub enum Missing {
     Nan,
 }
 
-impl Serialize for Cell {
+impl Serialize for TableCell {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Missing => serializer.serialize_unit(),
@@ -69,7 +69,7 @@ impl Serialize for Cell {
 
 /// The value of a cell, of the type of its column.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Element<'c> {
+enum CellElement<'c> {
     Number(f64),
     Text(&'c str),
 }
@@ -78,7 +78,7 @@ fn is_float(datatype: DataType) -> bool {
     matches!(datatype, DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64)
 }
 
-impl Column {
+impl TableColumn {
     /// The mistake that types let through, if there is one.
     pub fn mistake(&self) -> Option<String> {
         let mut names = std::collections::HashSet::new();
@@ -150,32 +150,40 @@ impl Column {
     }
 
     /// The value of `cell`; `None` if it is missing. The error completes a sentence about it.
-    fn value<'c>(&'c self, cell: &'c Cell) -> Result<Option<Element<'c>>, String> {
+    fn value<'c>(&'c self, cell: &'c TableCell) -> Result<Option<CellElement<'c>>, String> {
         let is_word = |text: &str, word: &str| text.eq_ignore_ascii_case(word);
         let value = match (self.kind, cell) {
-            (_, Cell::Missing) => return Ok(None),
-            (ColumnType::Text, Cell::Text(text)) => Element::Text(text),
-            (ColumnType::Category, Cell::Text(text)) => {
+            (_, TableCell::Missing) => return Ok(None),
+            (ColumnType::Text, TableCell::Text(text)) => CellElement::Text(text),
+            (ColumnType::Category, TableCell::Text(text)) => {
                 let found = self.categories.iter().find(|name| *name == text);
-                Element::Text(found.ok_or_else(|| format!("is {}, which is none of its categories", excerpt(text)))?)
+                CellElement::Text(
+                    found.ok_or_else(|| format!("is {}, which is none of its categories", excerpt(text)))?,
+                )
             }
-            (ColumnType::Boolean, Cell::Boolean(boolean)) => Element::Number(f64::from(*boolean)),
-            (ColumnType::Boolean, Cell::Integer(integer @ (0 | 1))) => Element::Number(f64::from(*integer == 1)),
-            (ColumnType::Boolean, Cell::Text(text)) if text.is_empty() => return Ok(None),
-            (ColumnType::Boolean, Cell::Text(text)) if is_word(text, "true") || text == "1" => Element::Number(1.0),
-            (ColumnType::Boolean, Cell::Text(text)) if is_word(text, "false") || text == "0" => Element::Number(0.0),
-            (ColumnType::Number, Cell::Number(number)) => Element::Number(*number),
-            (ColumnType::Integer, Cell::Number(number)) if number.fract() == 0.0 => Element::Number(*number),
-            (ColumnType::Number | ColumnType::Integer, Cell::Integer(integer)) => {
+            (ColumnType::Boolean, TableCell::Boolean(boolean)) => CellElement::Number(f64::from(*boolean)),
+            (ColumnType::Boolean, TableCell::Integer(integer @ (0 | 1))) => {
+                CellElement::Number(f64::from(*integer == 1))
+            }
+            (ColumnType::Boolean, TableCell::Text(text)) if text.is_empty() => return Ok(None),
+            (ColumnType::Boolean, TableCell::Text(text)) if is_word(text, "true") || text == "1" => {
+                CellElement::Number(1.0)
+            }
+            (ColumnType::Boolean, TableCell::Text(text)) if is_word(text, "false") || text == "0" => {
+                CellElement::Number(0.0)
+            }
+            (ColumnType::Number, TableCell::Number(number)) => CellElement::Number(*number),
+            (ColumnType::Integer, TableCell::Number(number)) if number.fract() == 0.0 => CellElement::Number(*number),
+            (ColumnType::Number | ColumnType::Integer, TableCell::Integer(integer)) => {
                 if self.kind == ColumnType::Integer && integer.unsigned_abs() > EXACT_MAX {
                     return Err(format!("is {integer}, beyond 2^53"));
                 }
                 #[expect(clippy::cast_precision_loss, reason = "exact, or a number like any other")]
                 let number = *integer as f64;
-                Element::Number(number)
+                CellElement::Number(number)
             }
             // CSV has no types, and many devices write numbers in quotes.
-            (ColumnType::Number | ColumnType::Integer, Cell::Text(text)) => match text.trim().parse::<f64>() {
+            (ColumnType::Number | ColumnType::Integer, TableCell::Text(text)) => match text.trim().parse::<f64>() {
                 _ if text.trim().is_empty() => return Ok(None),
                 // A double between which and the integer there is a difference.
                 _ if self.kind == ColumnType::Integer
@@ -184,18 +192,20 @@ impl Column {
                     return Err(format!("is {}, beyond 2^53", excerpt(text)));
                 }
                 Ok(number) if number.is_nan() => return Ok(None),
-                Ok(number) if self.kind == ColumnType::Number || number.fract() == 0.0 => Element::Number(number),
+                Ok(number) if self.kind == ColumnType::Number || number.fract() == 0.0 => CellElement::Number(number),
                 _ => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),
             },
-            (_, Cell::Number(number)) => return Err(format!("is {number}, expected {}", self.expected())),
-            (_, Cell::Integer(integer)) => return Err(format!("is {integer}, expected {}", self.expected())),
-            (_, Cell::Boolean(boolean)) => return Err(format!("is {boolean}, expected {}", self.expected())),
-            (_, Cell::Text(text)) => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),
+            (_, TableCell::Number(number)) => return Err(format!("is {number}, expected {}", self.expected())),
+            (_, TableCell::Integer(integer)) => return Err(format!("is {integer}, expected {}", self.expected())),
+            (_, TableCell::Boolean(boolean)) => return Err(format!("is {boolean}, expected {}", self.expected())),
+            (_, TableCell::Text(text)) => return Err(format!("is {}, expected {}", excerpt(text), self.expected())),
         };
         match value {
-            Element::Number(number) if number.is_nan() => Ok(None),
-            Element::Number(number) if number.is_infinite() => Err("is infinite".to_owned()),
-            Element::Number(number) if self.kind == ColumnType::Integer && number.abs() > 9_007_199_254_740_992.0 => {
+            CellElement::Number(number) if number.is_nan() => Ok(None),
+            CellElement::Number(number) if number.is_infinite() => Err("is infinite".to_owned()),
+            CellElement::Number(number)
+                if self.kind == ColumnType::Integer && number.abs() > 9_007_199_254_740_992.0 =>
+            {
                 Err(format!("is {number}, beyond 2^53"))
             }
             value => Ok(Some(value)),
@@ -213,7 +223,7 @@ impl Column {
     }
 
     /// The value of `cell`, or what its rule makes of a missing one; `None` is NaN.
-    fn filled<'c>(&'c self, cell: &'c Cell) -> Result<Option<Element<'c>>, String> {
+    fn filled<'c>(&'c self, cell: &'c TableCell) -> Result<Option<CellElement<'c>>, String> {
         match (self.value(cell)?, &self.default, self.missing) {
             (Some(value), ..) => Ok(Some(value)),
             (None, Some(default), _) => self.value(default),
@@ -222,12 +232,12 @@ impl Column {
         }
     }
 
-    fn number(&self, cell: &Cell) -> Result<f64, String> {
+    fn number(&self, cell: &TableCell) -> Result<f64, String> {
         let place = |text: &str| self.categories.iter().position(|name| name == text);
         match self.filled(cell)? {
             None => Ok(f64::NAN),
-            Some(Element::Number(number)) => Ok(number),
-            Some(Element::Text(text)) => {
+            Some(CellElement::Number(number)) => Ok(number),
+            Some(CellElement::Text(text)) => {
                 let place = place(text).and_then(|place| u32::try_from(place).ok());
                 place.map(f64::from).ok_or_else(|| format!("is {}, expected a number", excerpt(text)))
             }
@@ -240,10 +250,10 @@ pub fn tensor(
     datatype: DataType,
     shape: Vec<usize>,
     rows: &Rows,
-    columns: &[(usize, &Column)],
+    columns: &[(usize, &TableColumn)],
 ) -> Result<Tensor, String> {
     let cells = || (0..rows.len()).flat_map(|row| columns.iter().map(move |&(place, column)| (row, place, column)));
-    let of = |(row, column): (usize, &Column)| {
+    let of = |(row, column): (usize, &TableColumn)| {
         let name = column.name.clone();
         move |reason: String| format!("row {}: column {name:?} {reason}", rows.number(row))
     };
@@ -251,7 +261,7 @@ pub fn tensor(
         let mut strings = Vec::with_capacity(rows.len() * columns.len());
         for (row, place, column) in cells() {
             match column.filled(rows.cell(row, place)).map_err(of((row, column)))? {
-                Some(Element::Text(text)) => strings.push(text),
+                Some(CellElement::Text(text)) => strings.push(text),
                 _ => return Err(of((row, column))("is not text".to_owned())),
             }
         }

@@ -8,7 +8,7 @@ use super::*;
 use crate::backend::{Port, Signature};
 use crate::pipeline::content::rows::ROWS_MAX;
 
-fn section(text: &str) -> Table {
+fn section(text: &str) -> TableConfig {
     toml::from_str(text).unwrap()
 }
 
@@ -20,7 +20,7 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
     let section = section(text);
     assert_eq!(section.mistakes(), []);
     let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes".to_owned()].into())]);
-    section.bind(Model {
+    section.bind(ModelFacts {
         signature: &Signature { inputs, outputs },
         labels: &labels,
         quantization: &HashMap::new(),
@@ -34,7 +34,7 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
 fn prepare(pipeline: &dyn Pipeline, content: &str) -> Result<Vec<Tensor>, String> {
     let mut hold = Account::unlimited().hold();
     let rows = RowsText::new(content.to_owned().into()).map_err(|error| error.to_string())?;
-    let prepared = pipeline.prepare(&Content::Rows(rows), DecodeLimits::default(), &mut hold);
+    let prepared = pipeline.prepare(&CallContent::Rows(rows), DecodeLimits::default(), &mut hold);
     prepared.map(|prepared| prepared.inputs).map_err(|error| error.to_string())
 }
 
@@ -185,10 +185,10 @@ fn a_proposed_section_fits_the_model_that_it_was_read_from() {
         let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes\n".to_owned()].into())]);
         let proposed = proposal::propose(&signature, &labels)?;
         let document: toml::Table = toml::from_str(&proposed).unwrap();
-        let section: Table = document["pipeline"]["table"].clone().try_into().unwrap();
+        let section: TableConfig = document["pipeline"]["table"].clone().try_into().unwrap();
         assert_eq!(section.mistakes(), []);
         section
-            .bind(Model {
+            .bind(ModelFacts {
                 signature: &signature,
                 labels: &labels,
                 quantization: &HashMap::new(),

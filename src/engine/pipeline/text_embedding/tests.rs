@@ -27,7 +27,7 @@ fn bind(section: &str, inputs: Vec<Port>, output: &[i64], file: &str) -> Result<
     let section: TextEmbedding = toml::from_str(section).unwrap();
     let signature = Signature { inputs, outputs: vec![port("vectors", DataType::Fp32, output)] };
     let files = HashMap::from([("tokenizer.json".to_owned(), Bytes::copy_from_slice(file.as_bytes()))]);
-    section.bind(Model {
+    section.bind(ModelFacts {
         signature: &signature,
         labels: &[].into(),
         quantization: &[].into(),
@@ -45,11 +45,11 @@ fn embedder(section: &str) -> Arc<dyn Pipeline> {
     bind(section, inputs(ALL, &[-1, -1]), sides, TOKENIZER).unwrap()
 }
 
-fn texts(texts: &[&str]) -> Content {
-    Content::Texts(Texts::new(texts.iter()).unwrap())
+fn texts(texts: &[&str]) -> CallContent {
+    CallContent::Texts(Texts::new(texts.iter()).unwrap())
 }
 
-fn prepare(pipeline: &dyn Pipeline, content: &Content) -> Prepared {
+fn prepare(pipeline: &dyn Pipeline, content: &CallContent) -> PreparedInputs {
     pipeline.prepare(content, DecodeLimits::default(), &mut Account::unlimited().hold()).unwrap()
 }
 
@@ -146,7 +146,7 @@ fn texts_of_like_length_share_a_run_of_bounded_size() {
     let pipeline = embedder("max_tokens = 256");
     let Division { parts, places } = pipeline.divide(&texts(&all)).unwrap();
     // 390 short ones of 13 bytes, and 10 that count as 1024 bytes.
-    let counts: Vec<_> = parts.iter().map(Content::count).collect();
+    let counts: Vec<_> = parts.iter().map(CallContent::count).collect();
     assert_eq!(counts, [[RUN_TEXTS_MAX; 12].as_slice(), &[6, 8, 2]].concat());
     assert_eq!(places[..2], [1, 2]);
     assert_eq!(places[390..], [0, 40, 80, 120, 160, 200, 240, 280, 320, 360]);
@@ -161,7 +161,7 @@ proptest! {
         let Some(Division { parts, mut places }) = pipeline.divide(&texts(&of)) else { return Ok(()) };
         let mut next = places.clone().into_iter();
         for part in &parts {
-            let Content::Texts(part) = part else { panic!("texts") };
+            let CallContent::Texts(part) = part else { panic!("texts") };
             let weights: Vec<_> = part.iter().map(|text| text.len().clamp(1, max_tokens * TOKEN_BYTES)).collect();
             let padded = weights.len() * weights.iter().max().unwrap();
             prop_assert!(weights.len() == 1 || (weights.len() <= RUN_TEXTS_MAX && padded <= RUN_BYTES_MAX));

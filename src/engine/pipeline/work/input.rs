@@ -5,18 +5,18 @@ use bytes::Bytes;
 use ledge_base::memory_budget::Account;
 use serde::{Deserialize, Serialize};
 
-use crate::pipeline::chain::{Lease, LeaseId, Step};
-use crate::pipeline::content::{Content, ContentForm};
+use crate::pipeline::chain::{ChainStep, Lease, LeaseId};
+use crate::pipeline::content::{CallContent, ContentForm};
 use crate::pipeline::image::DecodeLimits;
-use crate::pipeline::kind::{InputError, Pipeline, Prepared};
+use crate::pipeline::kind::{InputError, Pipeline, PreparedInputs};
 
 /// The data that a pipeline makes the inputs of one run of. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkInput {
     /// The content that a caller sent, or a part of it.
-    Content { content: Content, limits: DecodeLimits },
+    Content { content: CallContent, limits: DecodeLimits },
     /// A step of a chain.
-    Step(Step),
+    Step(ChainStep),
 }
 
 /// A [`WorkInput`] without its large bytes.
@@ -59,7 +59,7 @@ impl WorkInput {
     }
 
     /// Makes the inputs of the run.
-    pub(super) fn prepare(&self, pipeline: &dyn Pipeline, account: &Account) -> Result<Prepared, InputError> {
+    pub(super) fn prepare(&self, pipeline: &dyn Pipeline, account: &Account) -> Result<PreparedInputs, InputError> {
         match self {
             Self::Content { content, limits } => pipeline.prepare(content, *limits, &mut account.hold()),
             Self::Step(step) => {
@@ -76,7 +76,7 @@ impl WorkInput {
                 let (form, bytes) = (content.form(), content.data().clone());
                 (WorkHead::Content { form, limits }, vec![bytes])
             }
-            Self::Step(Step { lease, task, bytes, rows }) => {
+            Self::Step(ChainStep { lease, task, bytes, rows }) => {
                 let head = WorkHead::Step { lease: lease.id(), task, has_bytes: bytes.is_some(), rows };
                 (head, bytes.into_iter().collect())
             }
@@ -88,7 +88,7 @@ impl WorkInput {
         match head {
             WorkHead::Content { form, limits } => {
                 let [bytes] = <[Bytes; 1]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 1))?;
-                let content = Content::from_parts(form, bytes).map_err(|error| PartsError(error.to_string()))?;
+                let content = CallContent::from_parts(form, bytes).map_err(|error| PartsError(error.to_string()))?;
                 Ok(Self::Content { content, limits })
             }
             WorkHead::Step { lease, task, has_bytes, rows } => {
@@ -96,7 +96,7 @@ impl WorkInput {
                     return Err(wrong_number(&bytes, usize::from(has_bytes)));
                 }
                 let (lease, bytes) = (Lease::of_other_process(lease), bytes.into_iter().next());
-                Ok(Self::Step(Step { lease, task, bytes, rows }))
+                Ok(Self::Step(ChainStep { lease, task, bytes, rows }))
             }
         }
     }
@@ -114,23 +114,23 @@ mod tests {
     use crate::pipeline::content::Texts;
     use crate::pipeline::content::rows::RowsText;
 
-    fn contents() -> impl Strategy<Value = Content> {
+    fn contents() -> impl Strategy<Value = CallContent> {
         let file = || proptest::collection::vec(any::<u8>(), 0..60).prop_map(Bytes::from);
         prop_oneof![
-            file().prop_map(Content::Photograph),
-            file().prop_map(Content::Document),
+            file().prop_map(CallContent::Photograph),
+            file().prop_map(CallContent::Document),
             proptest::collection::vec(".{0,9}", 1..5)
-                .prop_map(|texts| Content::Texts(Texts::new(texts.iter()).unwrap())),
+                .prop_map(|texts| CallContent::Texts(Texts::new(texts.iter()).unwrap())),
             (file(), 0_usize..9, 0_usize..9)
-                .prop_map(|(json, count, first)| Content::Rows(RowsText::part(json, count, first))),
+                .prop_map(|(json, count, first)| CallContent::Rows(RowsText::part(json, count, first))),
         ]
     }
 
-    fn steps() -> impl Strategy<Value = Step> {
+    fn steps() -> impl Strategy<Value = ChainStep> {
         let file = || proptest::collection::vec(any::<u8>(), 0..60);
         (file(), proptest::option::of(file()), any::<usize>()).prop_map(|(task, bytes, rows)| {
             let lease = Lease::of_other_process(LeaseId::default());
-            Step { lease, task: task.into(), bytes: bytes.map(Bytes::from), rows }
+            ChainStep { lease, task: task.into(), bytes: bytes.map(Bytes::from), rows }
         })
     }
 
@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn the_bytes_of_an_input_are_not_copied() {
         let file = Bytes::from(vec![7; 100]);
-        let input = WorkInput::Content { content: Content::Photograph(file.clone()), limits: DecodeLimits::default() };
+        let input =
+            WorkInput::Content { content: CallContent::Photograph(file.clone()), limits: DecodeLimits::default() };
         let (_, bytes) = input.into_parts();
         assert_eq!(bytes[0].as_ptr(), file.as_ptr());
     }

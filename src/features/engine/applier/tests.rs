@@ -4,11 +4,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::super::catalog::Catalog;
-use super::super::super::index::Layer;
+use super::super::super::index::MemTable;
 use super::super::super::key::HashKey;
-use super::super::super::snapshot::{SnapshotHeader, SnapshotTable, write_file};
+use super::super::super::snapshot::{SnapshotHeader, SortedTable, write_file};
 use super::super::super::value::{ScalarType, Value};
-use super::super::super::view::{FieldId, Kind};
+use super::super::super::view::{FieldId, WindowKind};
 use super::super::super::window::{every_function, view};
 use super::super::snapshots::ScanError;
 use super::*;
@@ -16,18 +16,18 @@ use super::*;
 const SECOND: i64 = 1_000_000;
 
 /// A change of one of a few entities: at this second, or with `None` its removal.
-type Step = (i64, Option<i64>);
+type EntityStep = (i64, Option<i64>);
 
-fn changes(steps: &[Step]) -> Vec<PendingChange> {
+fn changes(steps: &[EntityStep]) -> Vec<PendingChange> {
     let mut view = view(&[ScalarType::Int64, ScalarType::String], Duration::from_secs(10));
-    view.aggregations = every_function(0, Duration::from_mins(1), Duration::from_secs(5), Kind::Sliding);
+    view.aggregations = every_function(0, Duration::from_mins(1), Duration::from_secs(5), WindowKind::Sliding);
     let (view, hash_key) = (Arc::new(view), HashKey::new([7; 32]));
-    let change = |(seq, (entity, second)): (u64, &Step)| {
+    let change = |(seq, (entity, second)): (u64, &EntityStep)| {
         let entity = vec![Value::Int64(*entity)];
         let key = hash_key.index_key(view.id, &entity);
         let row = |second| Row { entity: entity.clone(), event_us: second * SECOND, values: values(seq) };
         let put = |row: Row| {
-            let body = Body::plain(row.encode().into());
+            let body = RecordBody::plain(row.encode().into());
             Action::Put(view.clone(), row, body)
         };
         PendingChange { seq, key, action: second.map_or(Action::Delete, |at| put(row(at))), latest_us: i64::MAX }
@@ -40,7 +40,7 @@ fn values(number: u64) -> Vec<(FieldId, Value)> {
 }
 
 fn applier(folder: &tempfile::TempDir, name: &str) -> Applier {
-    let layer = Layer::open(&folder.path().join(name), 16 << 20).unwrap();
+    let layer = MemTable::open(&folder.path().join(name), 16 << 20).unwrap();
     let index = Index::new(None, Arc::new(layer));
     let protection = Arc::new(Protection::new(None, &Catalog::default()));
     Applier::new(Arc::new(index), IndexContent::default(), 0, SECOND, protection)
@@ -103,17 +103,17 @@ proptest! {
             next += now.len() as u64;
             // A snapshot that fails leaves its layer to the next attempt.
             if parted.index.frozen().is_none() {
-                let (layer, number) = (Layer::open(&folder.path().join(format!("layer {round}")), 16 << 20).unwrap(), next + 1);
+                let (layer, number) = (MemTable::open(&folder.path().join(format!("layer {round}")), 16 << 20).unwrap(), next + 1);
                 layer.begin(number, [0; 8]).unwrap();
                 let records = parted.content.records();
-                let index = parted.index.freeze(Arc::new(layer), number, records, parted.content.top.changed());
-                parted.freeze(Arc::new(index));
+                let index = parted.index.rotate(Arc::new(layer), number, records, parted.content.top.changed());
+                parted.rotate(Arc::new(index));
             }
             if written {
                 let number = parted.index.frozen().unwrap().number + round as u64;
                 let table = Arc::new(snapshot(&folder, &parted.index, number));
-                let index = Arc::new(parted.index.rebase(table.clone()));
-                parted.rebase(index, table.statistics());
+                let index = Arc::new(parted.index.install(table.clone()));
+                parted.install(index, table.statistics());
             }
             prop_assert_eq!(records(&parted), records(&whole));
             for (key, record) in records(&whole) {
@@ -133,7 +133,7 @@ proptest! {
 }
 
 /// A snapshot of everything below the top layer.
-fn snapshot(folder: &tempfile::TempDir, index: &Index, replay_from: u64) -> SnapshotTable {
+fn snapshot(folder: &tempfile::TempDir, index: &Index, replay_from: u64) -> SortedTable {
     let header =
         SnapshotHeader { replay_from, created_ms: 0, hash_key_id: [0; 8], partial: false, catalog: String::new() };
     let (path, _) = write_file(folder.path(), &header, |writer| {
@@ -143,5 +143,5 @@ fn snapshot(folder: &tempfile::TempDir, index: &Index, replay_from: u64) -> Snap
         })
     })
     .unwrap();
-    SnapshotTable::open(&path).unwrap().unwrap()
+    SortedTable::open(&path).unwrap().unwrap()
 }

@@ -9,11 +9,11 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::super::files::Files;
+use super::super::files::StoreFiles;
 use super::*;
 use crate::config::FeaturesConfig;
-use crate::layer::Changes;
-use crate::online::{Columns, FieldStatus, OnlineRequest, Push, PushTarget, Selection};
+use crate::mem_table::Changes;
+use crate::online::{FeatureSelection, FieldStatus, FrameColumns, OnlineRequest, Push, PushTarget};
 use crate::registry::Registry;
 use crate::{FeatureCaller, FeatureStore};
 
@@ -29,13 +29,13 @@ source = { name = 'customers' }
 schema = [{ name = 'note', dtype = 'String' }]
 ";
 
-pub struct Store {
+pub struct ErasureStore {
     pub folder: TempDir,
     pub features: FeatureStore,
     runtime: Runtime,
 }
 
-impl Store {
+impl ErasureStore {
     pub fn ready(sealer: Sealer) -> Self {
         let is_on = sealer.is_on();
         let store = Self::open(TempDir::new().unwrap(), sealer, VIEWS);
@@ -70,17 +70,17 @@ impl Store {
         self.runtime.block_on(self.runtime.spawn_blocking(rekey)).unwrap()
     }
 
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &StoreEngine {
         self.features.engine().unwrap()
     }
 
     /// Another upkeep next to the store's own, for its occasional work.
-    pub fn upkeep(&self) -> Upkeep {
-        Upkeep::new(self.features.engine().unwrap().clone())
+    pub fn upkeep(&self) -> Maintenance {
+        Maintenance::new(self.features.engine().unwrap().clone())
     }
 
-    pub fn files(&self) -> Files {
-        Files::new(&self.folder.path().join("store")).unwrap()
+    pub fn files(&self) -> StoreFiles {
+        StoreFiles::new(&self.folder.path().join("store")).unwrap()
     }
 
     pub fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
@@ -100,14 +100,14 @@ impl Store {
         self.push_columns(vec![("customer".into(), customers), ("note".into(), notes)]);
     }
 
-    pub fn push_columns(&self, columns: Columns) {
+    pub fn push_columns(&self, columns: FrameColumns) {
         let push = Push { target: PushTarget::Source("customers".into()), columns };
         self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }
 
     pub fn has(&self, customer: i64) -> bool {
         let request = OnlineRequest {
-            selection: Selection::Features(vec!["profile:note".into()]),
+            selection: FeatureSelection::Features(vec!["profile:note".into()]),
             entities: vec![("customer".into(), vec![json!(customer)])],
         };
         let found = self
@@ -129,7 +129,7 @@ fn sealer() -> Sealer {
 
 #[test]
 fn a_census_over_an_index_that_lost_records_destroys_no_key() {
-    let store = Store::ready(sealer());
+    let store = ErasureStore::ready(sealer());
     store.push(0..10);
     {
         // As with a bad place of the disk: sled reports nothing.
@@ -156,7 +156,7 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
 
 #[test]
 fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
-    let store = Store::ready(Sealer::none());
+    let store = ErasureStore::ready(Sealer::none());
     store.push(0..10);
     let files = store.files();
     let journal = files.journal().join(format!("journal-{:016x}.log", 0));
@@ -185,7 +185,7 @@ fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
 
 #[test]
 fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
-    let store = Store::ready(sealer());
+    let store = ErasureStore::ready(sealer());
     store.push(0..3);
     let (views, path) = (store.folder.path().join("views"), store.folder.path().join("store"));
     fs::write(views.join("views.toml"), VIEWS.replace("Int64", "String").replace("profile", "people")).unwrap();
@@ -204,24 +204,24 @@ fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
 
 #[test]
 fn keys_that_cannot_be_sealed_anew_are_not_said_to_be() {
-    let store = Store::ready(sealer());
+    let store = ErasureStore::ready(sealer());
     store.push(0..3);
     assert_eq!(store.rekey(), Ok(Rekeyed::default()));
     let folder = store.close();
-    let plain = Store::ready(Sealer::none());
+    let plain = ErasureStore::ready(Sealer::none());
     assert_eq!(plain.rekey(), Ok(Rekeyed::default()), "that is not what it is asked for");
     plain.close();
     let both = Sealer::with_keys(&[[9; 32], [5; 32]]);
     // No view is declared any more, but the files exist.
-    let store = Store::open(folder, both.clone(), "");
+    let store = ErasureStore::open(folder, both.clone(), "");
     assert!(store.rekey().unwrap_err().contains("no feature view is declared"));
     // Nor can they be opened with the new key only.
-    let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
+    let store = ErasureStore::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
     assert!(store.rekey().unwrap_err().contains("which this box does not have"));
-    let store = Store::open(store.close(), both, VIEWS);
+    let store = ErasureStore::open(store.close(), both, VIEWS);
     assert!(store.rekey().unwrap().old > 0);
     assert_eq!(store.rekey(), Ok(Rekeyed::default()));
-    let store = Store::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
+    let store = ErasureStore::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
     store.until("ready", |store| store.engine().live().is_some());
     assert!(store.has(2));
     store.close();

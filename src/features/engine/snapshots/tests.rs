@@ -3,7 +3,7 @@ use std::os::unix::fs::FileExt;
 use ledge_identity::sealing::Sealer;
 use tempfile::TempDir;
 
-use super::super::erasure::tests::{Store, VIEWS};
+use super::super::erasure::tests::{ErasureStore, VIEWS};
 use super::*;
 
 fn copy(from: &Path, to: &Path) {
@@ -15,11 +15,11 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn numbers(store: &Store) -> Vec<u64> {
+fn numbers(store: &ErasureStore) -> Vec<u64> {
     snapshot::list(store.files().folder()).unwrap().into_iter().map(|(number, _)| number).collect()
 }
 
-fn has_all(store: &Store, customers: std::ops::Range<i64>) {
+fn has_all(store: &ErasureStore, customers: std::ops::Range<i64>) {
     for customer in customers.clone() {
         assert!(store.has(customer), "{customer}");
     }
@@ -27,8 +27,8 @@ fn has_all(store: &Store, customers: std::ops::Range<i64>) {
     assert_eq!(store.engine().counters.with_views(|views| views.values().map(|view| view.rows).sum::<u64>()), 1000);
 }
 
-fn has_all_after_a_start(folder: TempDir) -> Store {
-    let store = Store::open(folder, Sealer::none(), VIEWS);
+fn has_all_after_a_start(folder: TempDir) -> ErasureStore {
+    let store = ErasureStore::open(folder, Sealer::none(), VIEWS);
     store.until("ready", |store| store.engine().live().is_some());
     has_all(&store, 0..1000);
     store
@@ -36,7 +36,7 @@ fn has_all_after_a_start(folder: TempDir) -> Store {
 
 #[test]
 fn a_snapshot_that_rots_while_it_answers_reads_is_replaced_and_nothing_is_lost() {
-    let store = Store::ready(Sealer::none());
+    let store = ErasureStore::ready(Sealer::none());
     let mut upkeep = store.upkeep();
     store.push(0..500);
     upkeep.snapshot().unwrap();
@@ -63,7 +63,7 @@ fn a_snapshot_that_rots_while_it_answers_reads_is_replaced_and_nothing_is_lost()
 
 #[test]
 fn a_snapshot_that_fails_leaves_its_changes_to_the_next_one_and_to_a_start_after_a_crash() {
-    let store = Store::ready(Sealer::none());
+    let store = ErasureStore::ready(Sealer::none());
     let mut upkeep = store.upkeep();
     store.push(0..400);
     // No snapshot can be written over this.
@@ -93,7 +93,7 @@ fn a_snapshot_that_fails_leaves_its_changes_to_the_next_one_and_to_a_start_after
 
 #[test]
 fn two_snapshots_of_the_same_content_have_two_numbers() {
-    let store = Store::ready(Sealer::none());
+    let store = ErasureStore::ready(Sealer::none());
     let mut upkeep = store.upkeep();
     store.push(0..1000);
     upkeep.snapshot().unwrap();
@@ -110,7 +110,7 @@ fn two_snapshots_of_the_same_content_have_two_numbers() {
 #[test]
 fn expired_rows_are_left_out_of_a_snapshot_but_not_in_the_hour_after_a_start() {
     let declared = VIEWS.replace("name = 'profile'\n", "name = 'profile'\nttl = '1h'\n");
-    let store = Store::open(TempDir::new().unwrap(), Sealer::none(), &declared);
+    let store = ErasureStore::open(TempDir::new().unwrap(), Sealer::none(), &declared);
     store.until("ready", |store| store.engine().live().is_some());
     let mut upkeep = store.upkeep();
     let push = |customers: std::ops::Range<i64>| {
@@ -123,7 +123,7 @@ fn expired_rows_are_left_out_of_a_snapshot_but_not_in_the_hour_after_a_start() {
     push(0..10);
     store.push(10..20);
     upkeep.snapshot().unwrap();
-    let records = |store: &Store| store.engine().live().unwrap().snapshot().unwrap().records();
+    let records = |store: &ErasureStore| store.engine().live().unwrap().snapshot().unwrap().records();
     assert_eq!((records(&store), upkeep.has_expired()), (20, true));
 
     upkeep.no_removal_before = Instant::now();

@@ -10,9 +10,9 @@ use super::super::*;
 use super::{LATEST_US, append, changes, open, read};
 
 /// The files of a folder.
-type Files = BTreeMap<String, Vec<u8>>;
+type FolderFiles = BTreeMap<String, Vec<u8>>;
 
-fn files(folder: &Path) -> Files {
+fn files(folder: &Path) -> FolderFiles {
     let file = |entry: io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
         (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
@@ -20,7 +20,7 @@ fn files(folder: &Path) -> Files {
     folder.read_dir().unwrap().map(file).collect()
 }
 
-fn folder_of(files: &Files) -> TempDir {
+fn folder_of(files: &FolderFiles) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
         File::create(folder.path().join(name)).unwrap().write_all(bytes).unwrap();
@@ -29,16 +29,16 @@ fn folder_of(files: &Files) -> TempDir {
 }
 
 /// Three segments of a few groups each.
-struct Sample {
-    files: Files,
-    entries: Vec<Entry>,
+struct TornJournal {
+    files: FolderFiles,
+    entries: Vec<JournalEntry>,
     /// The name of the last segment.
     last: String,
     /// The length of the last segment before each of its groups and at the end, and the number of entries by then.
     ends: Vec<(usize, usize)>,
 }
 
-fn sample() -> Sample {
+fn sample() -> TornJournal {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder, 1 << 20).journal;
     let mut entries = Vec::new();
@@ -53,7 +53,7 @@ fn sample() -> Sample {
     }
     let files = files(folder.path());
     let last = files.keys().last().unwrap().clone();
-    Sample { files, entries, last, ends }
+    TornJournal { files, entries, last, ends }
 }
 
 /// Opens the journal, appends, and reads back: after any damage, newly acknowledged entries are there.
@@ -267,7 +267,7 @@ fn a_group_inside_a_pushed_value_is_not_taken_for_one() {
     let before = journal.bytes();
     // A push contains the bytes of a segment; the power is cut while it is written.
     let value = Bytes::from(sample.files[&sample.last].clone());
-    journal.append(&[(super::key(1), Change::Put(value))], LATEST_US).unwrap();
+    journal.append(&[(super::key(1), JournalChange::Put(value))], LATEST_US).unwrap();
     let path = &journal.segments[0].path;
     let mut bytes = std::fs::read(path).unwrap();
     bytes[before as usize + 20] ^= 1;

@@ -7,14 +7,14 @@ use super::*;
 use crate::record::RecordHeader;
 
 /// A table of these bytes.
-pub fn of(bytes: &[u8]) -> Result<Option<SnapshotTable<&[u8]>>, SnapshotError> {
-    SnapshotTable::of(bytes, PathBuf::from("bytes"))
+pub fn of(bytes: &[u8]) -> Result<Option<SortedTable<&[u8]>>, SnapshotError> {
+    SortedTable::of(bytes, PathBuf::from("bytes"))
 }
 
 fn scanned<S: super::super::table::ReadAt>(
-    table: &SnapshotTable<S>,
+    table: &SortedTable<S>,
     prefix: &[u8],
-) -> (Records, Result<(), SnapshotError>) {
+) -> (RecordList, Result<(), SnapshotError>) {
     let (mut scan, mut records) = (table.scan(prefix), Vec::new());
     loop {
         match scan.next() {
@@ -44,7 +44,7 @@ fn any_record() -> impl Strategy<Value = Vec<u8>> {
     (any::<i64>(), any::<i64>(), body).prop_map(|(event_us, purge_us, body)| {
         let header = RecordHeader { seq: 1, event_us, purge_us };
         let body = [&event_us.to_le_bytes()[..], &vec![1; body]].concat();
-        header.with_body(&key(0), crate::record::Seal::default(), false, &body)
+        header.with_body(&key(0), crate::record::CipherHeader::default(), false, &body)
     })
 }
 
@@ -65,7 +65,7 @@ proptest! {
         others in prop::collection::vec(any_key(), 10),
         cuts in prop::collection::vec(0..=IndexKey::LENGTH, 10),
     ) {
-        let listed: Records = records.iter().map(|(key, record)| (*key, record.clone())).collect();
+        let listed: RecordList = records.iter().map(|(key, record)| (*key, record.clone())).collect();
         let (bytes, _) = write(&header(), &listed);
         prop_assert_eq!(&read(&bytes[..]).0, &listed);
         let table = of(&bytes).unwrap().unwrap();
@@ -104,7 +104,7 @@ proptest! {
                 (IndexKey::from(key), RecordHeader { seq: 1, event_us, purge_us })
             })
             .collect();
-        let seal = crate::record::Seal::default();
+        let seal = crate::record::CipherHeader::default();
         let record = |key: &IndexKey, header: &RecordHeader| header.with_body(key, seal, false, &header.event_us.to_le_bytes());
         let listed = records.iter().map(|(key, header)| (*key, record(key, header))).collect();
         let (bytes, _) = write(&header(), &listed);
@@ -120,7 +120,7 @@ proptest! {
 }
 
 /// A small file of three blocks.
-fn small() -> (Records, Vec<u8>) {
+fn small() -> (RecordList, Vec<u8>) {
     let records = records(&[0, 5, 30, 4060, 7, 200]);
     let (bytes, _) = write(&header(), &records);
     assert_eq!(of(&bytes).unwrap().unwrap().first_keys().len(), 3);
@@ -183,10 +183,10 @@ fn a_cut_file_is_neither_whole_nor_opened() {
     let path = folder.path().join("cut");
     for length in [0, 5, 100, bytes.len() / 2, bytes.len() - 1] {
         durable::replace(&path, &bytes[..length]).unwrap();
-        assert!(SnapshotTable::open(&path).unwrap_err().is_damage(), "cut at {length}");
+        assert!(SortedTable::open(&path).unwrap_err().is_damage(), "cut at {length}");
         assert!(verify_file(&path).unwrap_err().is_damage(), "cut at {length}");
     }
-    assert!(!SnapshotTable::open(&folder.path().join("none")).unwrap_err().is_damage(), "a missing file");
+    assert!(!SortedTable::open(&folder.path().join("none")).unwrap_err().is_damage(), "a missing file");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_file_that_loses_its_end_while_it_is_open_is_damage() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     durable::replace(&path, &bytes).unwrap();
-    let table = SnapshotTable::open(&path).unwrap().unwrap();
+    let table = SortedTable::open(&path).unwrap().unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(500).unwrap();
     assert_eq!(table.get(&records[0].0).unwrap().as_ref(), Some(&records[0].1));
     let (last, _) = records.last().unwrap();
@@ -232,13 +232,13 @@ fn a_file_of_many_pieces_is_read_in_place_by_many_threads() {
     let header_of = RecordHeader { seq: 1, event_us: 0, purge_us: i64::MAX };
     let record = |(number, size): (usize, &usize)| {
         let key = key(number as u32 * 2);
-        (key, header_of.with_body(&key, crate::record::Seal::default(), false, &vec![0; *size]))
+        (key, header_of.with_body(&key, crate::record::CipherHeader::default(), false, &vec![0; *size]))
     };
-    let records: Records = sizes.iter().enumerate().map(record).collect();
+    let records: RecordList = sizes.iter().enumerate().map(record).collect();
     let (path, _) =
         write_file(folder.path(), &header(), |writer| records.iter().try_for_each(|(key, one)| writer.add(key, one)))
             .unwrap();
-    let table = SnapshotTable::open(&path).unwrap().unwrap();
+    let table = SortedTable::open(&path).unwrap().unwrap();
     assert_eq!(table.path(), path);
     // A file that is replaced is still there for those who have it open.
     std::fs::remove_file(&path).unwrap();
@@ -273,6 +273,6 @@ fn a_snapshot_without_records_is_a_table() {
     assert_eq!(table.records(), 0);
     assert_eq!(table.get(&key(1)).unwrap(), None);
     assert!(scanned(&table, b"").0.is_empty());
-    let none = Statistics { records: Vec::new(), newest_us: i64::MIN, earliest_purge_us: i64::MAX };
+    let none = SnapshotStatistics { records: Vec::new(), newest_us: i64::MIN, earliest_purge_us: i64::MAX };
     assert_eq!(table.statistics(), &none);
 }

@@ -8,7 +8,7 @@ use super::super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::fuzz::{every_function, view};
 use super::super::{Added, WindowState};
 use super::{Random, SECOND};
-use crate::view::{Function, Kind};
+use crate::view::{Function, WindowKind};
 
 const HOUR: i64 = 3600 * SECOND;
 
@@ -19,12 +19,12 @@ const FLOAT_UNIT: f64 = 1024.0;
 type Cells = [Option<i64>; 3];
 
 #[derive(Debug, Clone)]
-struct Event {
+struct WindowEvent {
     event_us: i64,
     cells: Cells,
 }
 
-impl Event {
+impl WindowEvent {
     fn values(&self) -> Vec<(FieldId, Value)> {
         let [float, integer, text] = self.cells;
         let values = [
@@ -39,17 +39,17 @@ impl Event {
 /// One entity: the state, and every event that counts in the order of their arrival.
 struct SimulatedEntity {
     state: WindowState,
-    events: Vec<Event>,
+    events: Vec<WindowEvent>,
     newest_us: Option<i64>,
     seen: HashSet<(i64, Cells)>,
-    sent: Vec<Event>,
+    sent: Vec<WindowEvent>,
     clock_us: i64,
     variety: usize,
 }
 
 impl SimulatedEntity {
     /// The next event: sometimes late, sometimes too late, sometimes at a round time, sometimes a repeated one.
-    fn next(&mut self, random: &mut Random, lateness_us: i64) -> Event {
+    fn next(&mut self, random: &mut Random, lateness_us: i64) -> WindowEvent {
         self.clock_us += random.up_to(60 * SECOND);
         if random.below(500) == 0 {
             self.clock_us += random.up_to(10 * HOUR);
@@ -68,13 +68,13 @@ impl SimulatedEntity {
             event_us -= event_us.rem_euclid(10 * SECOND);
         }
         let cells = [0; 3].map(|_| (random.below(10) > 0).then(|| random.below(self.variety) as i64 - 1000));
-        let event = Event { event_us, cells };
+        let event = WindowEvent { event_us, cells };
         self.sent.push(event.clone());
         event
     }
 
     /// The outcome of an event by the rules.
-    fn expect(&mut self, event: &Event, lateness_us: i64) -> Added {
+    fn expect(&mut self, event: &WindowEvent, lateness_us: i64) -> Added {
         if self.newest_us.is_some_and(|newest| event.event_us < newest - lateness_us) {
             return Added::TooLate;
         }
@@ -88,7 +88,7 @@ impl SimulatedEntity {
 }
 
 /// The values of a column in a window.
-struct Window {
+struct WindowValues {
     values: Vec<(i64, i64)>,
     sum: i128,
     squares: i128,
@@ -97,13 +97,13 @@ struct Window {
     variety: usize,
 }
 
-impl Window {
-    fn of(events: &[Event], aggregation: &Aggregation, now_us: i64) -> Self {
+impl WindowValues {
+    fn of(events: &[WindowEvent], aggregation: &Aggregation, now_us: i64) -> Self {
         let window_us = aggregation.time_window.as_micros() as i64;
         let step_us = aggregation.slide_interval.as_micros() as i64;
         let end_us = match aggregation.kind {
-            Kind::Sliding => now_us - now_us.rem_euclid(step_us) + step_us,
-            Kind::Tumbling => now_us - now_us.rem_euclid(window_us),
+            WindowKind::Sliding => now_us - now_us.rem_euclid(step_us) + step_us,
+            WindowKind::Tumbling => now_us - now_us.rem_euclid(window_us),
         };
         let inside = events.iter().filter(|event| end_us - window_us <= event.event_us && event.event_us < end_us);
         let values: Vec<(i64, i64)> =
@@ -126,9 +126,9 @@ impl Window {
 #[derive(Default)]
 struct Estimates(Vec<f64>);
 
-fn check(window: &Window, aggregation: &Aggregation, got: Option<&Value>, estimates: &mut Estimates) {
+fn check(window: &WindowValues, aggregation: &Aggregation, got: Option<&Value>, estimates: &mut Estimates) {
     let unit = if aggregation.column == 0 { FLOAT_UNIT } else { 1.0 };
-    let &Window { ref values, sum, squares, distinct, variety } = window;
+    let &WindowValues { ref values, sum, squares, distinct, variety } = window;
     let count = values.len() as i128;
     let numbers = || values.iter().map(|(_, value)| *value as f64 / unit);
 
@@ -187,7 +187,7 @@ fn every_window(lateness: Duration) -> FeatureView {
         (2, minutes(60), minutes(5)),
         (2, days(1), days(1)),
     ] {
-        let kind = if window == step { Kind::Tumbling } else { Kind::Sliding };
+        let kind = if window == step { WindowKind::Tumbling } else { WindowKind::Sliding };
         view.aggregations.extend(every_function(column, window, step, kind));
     }
     let counts = |function| matches!(function, Function::Count | Function::Last | Function::CountDistinct);
@@ -245,7 +245,7 @@ fn aggregates_are_those_of_all_events_at_once() {
                 let got = entity.state.evaluate(&view, at, now_us);
                 let same = (aggregation.column, aggregation.time_window, aggregation.slide_interval, aggregation.kind);
                 if window.as_ref().is_none_or(|(key, _)| *key != same) {
-                    window = Some((same, Window::of(&entity.events, aggregation, now_us)));
+                    window = Some((same, WindowValues::of(&entity.events, aggregation, now_us)));
                 }
                 let (_, window) = window.as_ref().unwrap();
                 check(window, aggregation, got.as_ref(), &mut estimates);

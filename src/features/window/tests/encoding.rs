@@ -9,9 +9,9 @@ use super::super::super::value::{ScalarType, Value};
 use super::super::super::view::{FeatureView, FieldId};
 use super::super::distinct::{Distinct, ENCODED_BYTES_MAX, EXACT_HASHES_MAX};
 use super::super::fuzz::{every_function, fuzz_window, view};
-use super::super::{Damaged, WindowState, hash};
+use super::super::{DamagedWindow, WindowState, hash};
 use super::{Random, SECOND};
-use crate::view::Kind;
+use crate::view::WindowKind;
 
 fn every_column(lateness_s: u64) -> FeatureView {
     let mut view = view(&[ScalarType::Float64, ScalarType::Int64, ScalarType::String], Duration::from_secs(lateness_s));
@@ -20,13 +20,13 @@ fn every_column(lateness_s: u64) -> FeatureView {
             column,
             Duration::from_mins(1),
             Duration::from_secs(10),
-            Kind::Sliding,
+            WindowKind::Sliding,
         ));
         view.aggregations.extend(every_function(
             column,
             Duration::from_mins(5),
             Duration::from_mins(5),
-            Kind::Tumbling,
+            WindowKind::Tumbling,
         ));
     }
     view
@@ -133,7 +133,7 @@ proptest! {
 fn no_bytes_are_the_state_before_the_first_event() {
     assert_eq!(WindowState::decode(&[]), Ok(WindowState::default()));
     assert!(encode(&WindowState::default()).is_empty());
-    assert_eq!(WindowState::decode(&[2]), Err(Damaged));
+    assert_eq!(WindowState::decode(&[2]), Err(DamagedWindow));
 }
 
 /// Lengths beyond the available bytes are refused before memory is allocated for them.
@@ -143,7 +143,7 @@ fn a_length_beyond_the_bytes_is_refused() {
         let mut bytes = vec![1, 0, 0];
         super::super::put_varint(&mut bytes, length);
         bytes.extend_from_slice(&[0; 6]);
-        assert_eq!(WindowState::decode(&bytes), Err(Damaged), "{length}");
+        assert_eq!(WindowState::decode(&bytes), Err(DamagedWindow), "{length}");
     }
 }
 
@@ -191,7 +191,7 @@ fn few_values_are_counted_exactly_and_many_take_no_more_room() {
             let mut bytes = Vec::new();
             distinct.encode(&mut bytes);
             assert!(bytes.len() <= ENCODED_BYTES_MAX);
-            let mut reader = super::super::super::wire::Reader::new(&bytes);
+            let mut reader = super::super::super::wire::ByteReader::new(&bytes);
             assert_eq!(Distinct::read(&mut reader).as_ref(), Ok(&distinct));
             assert!(reader.is_empty());
         }

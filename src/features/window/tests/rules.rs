@@ -11,7 +11,7 @@ use super::super::fuzz::{every_function, view};
 use super::super::limits::most_bytes;
 use super::super::{Added, WindowState, state_limit_problem, value_problem};
 use super::SECOND;
-use crate::view::{Function, Kind};
+use crate::view::{Function, WindowKind};
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -20,7 +20,7 @@ fn seconds(seconds: u64) -> Duration {
 /// Every function of one column over the last minute, by ten seconds.
 fn minute(column: ScalarType, lateness: Duration) -> FeatureView {
     let mut view = view(&[column], lateness);
-    view.aggregations = every_function(0, seconds(60), seconds(10), Kind::Sliding);
+    view.aggregations = every_function(0, seconds(60), seconds(10), WindowKind::Sliding);
     view
 }
 
@@ -64,7 +64,7 @@ fn a_sliding_window_ends_with_the_step_that_now_is_in() {
 #[test]
 fn a_tumbling_window_is_the_last_one_that_is_over() {
     let mut view = view(&[ScalarType::Float64], seconds(0));
-    view.aggregations = every_function(0, seconds(60), seconds(60), Kind::Tumbling);
+    view.aggregations = every_function(0, seconds(60), seconds(60), WindowKind::Tumbling);
     let mut state = WindowState::default();
     for at in [0, 59, 60] {
         assert_eq!(state.add(&view, at * SECOND, &float(1.0)), Added::New);
@@ -208,7 +208,7 @@ fn a_longer_lateness_lets_no_old_event_in_twice() {
 #[test]
 fn too_many_identities_cost_lateness_and_not_exactness() {
     let mut view = view(&[ScalarType::Int64], seconds(3600));
-    view.aggregations = every_function(0, seconds(3600), seconds(600), Kind::Sliding);
+    view.aggregations = every_function(0, seconds(3600), seconds(600), WindowKind::Sliding);
     view.aggregations.truncate(1);
     let mut state = WindowState::default();
     // Two events a moment, three passes over all of them.
@@ -257,8 +257,8 @@ fn only_buckets_that_a_window_may_need_are_kept() {
 #[test]
 fn aggregations_share_buckets() {
     let mut view = minute(ScalarType::Int64, seconds(0));
-    view.aggregations.extend(every_function(0, seconds(600), seconds(10), Kind::Sliding));
-    view.aggregations.extend(every_function(0, seconds(10), seconds(10), Kind::Tumbling));
+    view.aggregations.extend(every_function(0, seconds(600), seconds(10), WindowKind::Sliding));
+    view.aggregations.extend(every_function(0, seconds(10), seconds(10), WindowKind::Tumbling));
     let mut state = WindowState::default();
     state.add(&view, 0, &integer(1));
     assert_eq!(state.tracks.len(), 1);
@@ -273,7 +273,7 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
     let functions = |column, seconds: [u64; 2], count: usize, lateness: u64| {
         let mut view = view(&[column], Duration::from_secs(lateness));
         let [window, step] = seconds.map(Duration::from_secs);
-        view.aggregations = every_function(0, window, step, Kind::Sliding);
+        view.aggregations = every_function(0, window, step, WindowKind::Sliding);
         view.aggregations.rotate_right(count);
         view.aggregations.truncate(count);
         view
@@ -319,18 +319,18 @@ fn no_state_is_larger_than_what_the_configuration_is_told() {
 #[test]
 fn aggregations_that_take_too_much_are_refused_with_the_figures() {
     let mut view = view(&[ScalarType::Float64], seconds(60));
-    view.aggregations = every_function(0, seconds(30 * 86400), seconds(60), Kind::Sliding);
+    view.aggregations = every_function(0, seconds(30 * 86400), seconds(60), WindowKind::Sliding);
     let problem = state_limit_problem(&view).unwrap();
     assert!(problem.contains("bytes an entity, and the limit is 60000: make slide_interval longer"), "{problem}");
-    view.aggregations = every_function(0, seconds(30 * 86400), seconds(86400), Kind::Sliding);
+    view.aggregations = every_function(0, seconds(30 * 86400), seconds(86400), WindowKind::Sliding);
     assert_eq!(state_limit_problem(&view), None);
     // Mean and count of a day by minutes are fine.
-    view.aggregations = every_function(0, seconds(86400), seconds(60), Kind::Sliding);
+    view.aggregations = every_function(0, seconds(86400), seconds(60), WindowKind::Sliding);
     view.aggregations.retain(|aggregation| matches!(aggregation.function, Function::Count | Function::Mean));
     assert_eq!(state_limit_problem(&view), None);
     // No declaration is too large to be calculated.
     view.lateness = Duration::MAX;
-    view.aggregations = every_function(0, Duration::MAX, Duration::from_micros(1), Kind::Sliding);
+    view.aggregations = every_function(0, Duration::MAX, Duration::from_micros(1), WindowKind::Sliding);
     assert!(state_limit_problem(&view).is_some());
 }
 
@@ -358,7 +358,7 @@ fn a_last_of_another_type_is_null() {
 #[test]
 fn of_the_step_that_now_is_in_only_the_newest_value_is_taken_back() {
     let mut view = minute(ScalarType::Float64, seconds(60));
-    view.aggregations = every_function(0, seconds(600), seconds(300), Kind::Sliding);
+    view.aggregations = every_function(0, seconds(600), seconds(300), WindowKind::Sliding);
     let mut state = WindowState::default();
     for (at, number) in [(10, 1.0), (200, 2.0)] {
         assert_eq!(state.add(&view, at * SECOND, &float(number)), Added::New);

@@ -23,11 +23,11 @@ const EARLIER_FOLDER: &str = "proven";
 /// A handle to the records. Clones share it.
 #[derive(Debug, Clone)]
 pub struct LoadRecordFile {
-    state: Arc<Mutex<FileState>>,
+    state: Arc<Mutex<LoadFileState>>,
 }
 
 #[derive(Debug)]
-struct FileState {
+struct LoadFileState {
     records: LoadRecords,
     path: PathBuf,
     /// True after a change that could not be written.
@@ -47,10 +47,10 @@ impl LoadRecordFile {
             let _ = std::fs::remove_file(folder.join(earlier));
         }
         let _ = std::fs::remove_dir_all(folder.join(EARLIER_FOLDER));
-        Self { state: Arc::new(Mutex::new(FileState { records, path, is_behind: false })) }
+        Self { state: Arc::new(Mutex::new(LoadFileState { records, path, is_behind: false })) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, FileState> {
+    fn lock(&self) -> MutexGuard<'_, LoadFileState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +112,7 @@ impl LoadRecordFile {
     }
 }
 
-impl FileState {
+impl LoadFileState {
     fn write(&mut self) {
         let written = self.records.encode().map_err(io::Error::from);
         let written = written.and_then(|content| durable::replace(&self.path, &content));

@@ -13,12 +13,12 @@ struct SimulatedModels {
     most_loaded: usize,
 }
 
-fn key(choice: Choice) -> String {
+fn key(choice: ProfileChoice) -> String {
     format!("{choice:?}")
 }
 
 impl Measure for SimulatedModels {
-    async fn load(&mut self, choice: Choice) -> Result<(), String> {
+    async fn load(&mut self, choice: ProfileChoice) -> Result<(), String> {
         if choice.runtime == Runtime::OpenVino && choice.threads == 4 {
             return Err("refused".to_owned());
         }
@@ -27,7 +27,7 @@ impl Measure for SimulatedModels {
         Ok(())
     }
 
-    async fn measure(&mut self, choice: Choice, _: Duration) -> Result<LoadMeasurement, String> {
+    async fn measure(&mut self, choice: ProfileChoice, _: Duration) -> Result<LoadMeasurement, String> {
         assert!(self.loaded.contains(&key(choice)), "measured while not loaded");
         self.slices += 1;
         let noise = 1.0 + self.scatter[self.slices % self.scatter.len()];
@@ -35,7 +35,7 @@ impl Measure for SimulatedModels {
         Ok(LoadMeasurement { latencies: vec![each; 50], time: each * 50 })
     }
 
-    async fn unload(&mut self, choice: Choice) {
+    async fn unload(&mut self, choice: ProfileChoice) {
         self.loaded.remove(&key(choice));
     }
 
@@ -44,7 +44,7 @@ impl Measure for SimulatedModels {
     }
 }
 
-fn run(made: &mut SimulatedModels, goal: Goal, candidates: &[Choice], exhaustive: bool) -> Vec<SearchRow> {
+fn run(made: &mut SimulatedModels, goal: Goal, candidates: &[ProfileChoice], exhaustive: bool) -> Vec<SearchRow> {
     let how = Thoroughness { slice: Duration::from_millis(10), rounds: 8, exhaustive };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(search(made, goal, candidates, how))
@@ -63,8 +63,8 @@ proptest! {
             candidates.iter().zip(speeds.iter().cycle()).map(|(&choice, &ms)| (key(choice), ms)).collect();
         let mut made = SimulatedModels { milliseconds, loaded: BTreeSet::new(), scatter, slices: 0, most_loaded: 0 };
         let rows = run(&mut made, Goal::Throughput, &candidates, exhaustive);
-        let usable = |choice: &Choice| !(choice.runtime == Runtime::OpenVino && choice.threads == 4);
-        let truth = |choice: Choice| made.milliseconds[&key(choice)];
+        let usable = |choice: &ProfileChoice| !(choice.runtime == Runtime::OpenVino && choice.threads == 4);
+        let truth = |choice: ProfileChoice| made.milliseconds[&key(choice)];
         let best = candidates.iter().filter(|choice| usable(choice)).map(|&choice| truth(choice)).fold(f64::MAX, f64::min);
         prop_assert!(truth(rows[0].choice) <= best * 1.03, "{} {best}", truth(rows[0].choice));
         prop_assert_eq!(rows.len(), candidates.len());

@@ -15,12 +15,12 @@ const HALF_LIFE: Duration = Duration::from_mins(10);
 pub struct FailingCalls {
     /// False while there is no span, so that calls of a model that never failed take no lock.
     is_counting: AtomicBool,
-    span: Mutex<Option<Span>>,
+    span: Mutex<Option<FailureSpell>>,
 }
 
 /// Failures without a calm between two of them.
 #[derive(Debug)]
-struct Span {
+struct FailureSpell {
     last: Instant,
     halved: Instant,
     counts: FailureCounts,
@@ -42,7 +42,7 @@ impl FailingCalls {
         let mut span = self.lock();
         let going_on = span.take().filter(|span| !span.is_over(now));
         let (halved, counts) = going_on.map_or((now, FailureCounts::default()), |span| (span.halved, span.counts));
-        let mut new = Span { last: now, halved, counts, reason: reason.to_owned() };
+        let mut new = FailureSpell { last: now, halved, counts, reason: reason.to_owned() };
         new.count(now, |counts| counts.failed += 1);
         *span = Some(new);
         self.is_counting.store(true, Ordering::Relaxed);
@@ -69,13 +69,13 @@ impl FailingCalls {
         Some((span.counts, span.reason.clone()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Span>> {
+    fn lock(&self) -> MutexGuard<'_, Option<FailureSpell>> {
         // Nothing panics under this lock.
         self.span.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Span {
+impl FailureSpell {
     fn is_over(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.last) >= CALM
     }

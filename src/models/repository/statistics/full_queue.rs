@@ -8,11 +8,11 @@ const CALM: Duration = Duration::from_secs(30);
 
 /// The refusals for want of room in one queue.
 #[derive(Debug, Default)]
-pub struct FullQueue(Mutex<Option<Span>>);
+pub struct FullQueue(Mutex<Option<RefusalSpell>>);
 
 /// Refusals without a calm between two of them.
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct RefusalSpell {
     first: Instant,
     last: Instant,
     refusals: u64,
@@ -24,7 +24,7 @@ impl FullQueue {
         let mut span = self.lock();
         let before = span.filter(|span| now.saturating_duration_since(span.last) < CALM);
         let refusals = before.map_or(0, |span| span.refusals) + 1;
-        *span = Some(Span { first: before.map_or(now, |span| span.first), last: now, refusals });
+        *span = Some(RefusalSpell { first: before.map_or(now, |span| span.first), last: now, refusals });
     }
 
     /// For how long the queue was full again and again, and the refusals in that time; `None` where it has room.
@@ -33,7 +33,7 @@ impl FullQueue {
         Some((span.last.saturating_duration_since(span.first), span.refusals))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Span>> {
+    fn lock(&self) -> MutexGuard<'_, Option<RefusalSpell>> {
         // Nothing panics under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,21 +17,21 @@ fn input(byte: u8) -> InputDigest {
 }
 
 /// Counts a fault of a caller.
-fn crash(faults: &Faults, principal: Principal, byte: u8, now: Instant) -> Consequences {
+fn crash(faults: &ModelFaults, principal: Principal, byte: u8, now: Instant) -> Consequences {
     faults.count("SIGSEGV", Culprit { principal, input: Some(input(byte)) }.cause(), now)
 }
 
 #[test]
 fn a_model_with_a_fault_gets_its_own_process() {
-    let faults = Faults::default();
+    let faults = ModelFaults::default();
     assert_eq!(faults.isolation(Isolation::Process), Isolation::Process);
-    assert_eq!(faults.count("crashed", Cause::Own, Instant::now()), Consequences::default());
+    assert_eq!(faults.count("crashed", FaultCause::Own, Instant::now()), Consequences::default());
     assert_eq!(faults.isolation(Isolation::Process), Isolation::Own);
 }
 
 #[test]
 fn a_suspect_gets_its_own_process_and_has_no_fault() {
-    let faults = Faults::default();
+    let faults = ModelFaults::default();
     faults.suspect();
     assert_eq!(faults.isolation(Isolation::Process), Isolation::Own);
     assert!(!faults.has_any() && faults.crashing(Instant::now()).is_none());
@@ -39,8 +39,8 @@ fn a_suspect_gets_its_own_process_and_has_no_fault() {
 
 #[test]
 fn faults_without_a_caller_within_one_probation_unload_it_and_rare_ones_do_not() {
-    let (faults, now) = (Faults::default(), Instant::now());
-    let own = |now| faults.count("SIGSEGV", Cause::Own, now).unloaded;
+    let (faults, now) = (ModelFaults::default(), Instant::now());
+    let own = |now| faults.count("SIGSEGV", FaultCause::Own, now).unloaded;
     for count in 0..10 {
         assert_eq!(own(now + PROBATION * count), None);
     }
@@ -52,7 +52,7 @@ fn faults_without_a_caller_within_one_probation_unload_it_and_rare_ones_do_not()
 
 #[test]
 fn faults_of_callers_never_unload_it_and_are_told() {
-    let (faults, now) = (Faults::default(), Instant::now());
+    let (faults, now) = (ModelFaults::default(), Instant::now());
     for count in 0..20 {
         assert_eq!(faults.crashing(now).is_some(), count >= FAULTS_MAX, "{count}");
         assert_eq!(crash(&faults, key("a"), 0, now).unloaded, None);
@@ -64,7 +64,7 @@ fn faults_of_callers_never_unload_it_and_are_told() {
 
 #[test]
 fn a_caller_is_refused_after_three_faults_for_a_time_that_grows_and_others_are_not() {
-    let (faults, now) = (Faults::default(), Instant::now());
+    let (faults, now) = (ModelFaults::default(), Instant::now());
     let refused = |now| faults.admit(&key("a"), None, now).err().and_then(|blamed| blamed.retry_after());
     assert_eq!(crash(&faults, key("a"), 0, now).refused_for, None);
     assert_eq!(crash(&faults, key("a"), 1, now).refused_for, None);
@@ -86,7 +86,7 @@ fn a_caller_is_refused_after_three_faults_for_a_time_that_grows_and_others_are_n
 
 #[test]
 fn an_input_is_refused_after_two_faults_whoever_sends_it() {
-    let (faults, now) = (Faults::default(), Instant::now());
+    let (faults, now) = (ModelFaults::default(), Instant::now());
     let admit = |byte, now| faults.admit(&key("c"), Some(&input(byte)), now);
     assert!(!faults.needs_input());
     crash(&faults, key("a"), 7, now);
@@ -100,7 +100,7 @@ fn an_input_is_refused_after_two_faults_whoever_sends_it() {
 
 #[test]
 fn callers_that_cannot_be_told_apart_get_one_call_in_a_while() {
-    let (faults, now) = (Faults::default(), Instant::now());
+    let (faults, now) = (ModelFaults::default(), Instant::now());
     let wait = |principal: &Principal, now| {
         faults.admit(principal, None, now).map_err(|blamed| blamed.retry_after().unwrap()).err()
     };
@@ -122,7 +122,7 @@ fn callers_that_cannot_be_told_apart_get_one_call_in_a_while() {
 
 #[test]
 fn a_call_that_waited_is_admitted_again_only_after_a_fault() {
-    let (faults, now) = (Faults::default(), Instant::now());
+    let (faults, now) = (ModelFaults::default(), Instant::now());
     let again = |since, now| faults.admit_again(&key("a"), None, since, now).is_ok();
     for byte in 0..3 {
         crash(&faults, key("a"), byte, now + SECOND);
@@ -133,7 +133,7 @@ fn a_call_that_waited_is_admitted_again_only_after_a_fault() {
 
 #[test]
 fn the_tables_are_bounded() {
-    let (faults, now) = (Faults::default(), Instant::now());
+    let (faults, now) = (ModelFaults::default(), Instant::now());
     for count in 0..1000_u16 {
         let principal = key(&count.to_string());
         let input = Some(InputDigest::of_tensors(&[], &[usize::from(count)]));
@@ -146,12 +146,12 @@ fn the_tables_are_bounded() {
 
 #[test]
 fn golden_inputs_that_fail_unload_the_model_until_they_pass() {
-    let (faults, now) = (Faults::new(true), Instant::now());
+    let (faults, now) = (ModelFaults::new(true), Instant::now());
     assert!(!faults.begin_trial(now) && faults.next_trial().is_none());
     crash(&faults, key("a"), 0, now);
     assert_eq!(faults.next_trial(), Some(now));
     assert!(faults.begin_trial(now) && !faults.begin_trial(now));
-    assert_eq!(faults.end_trial(Trial::Failed("off by 1".into()), now), TrialChange::Unloaded);
+    assert_eq!(faults.end_trial(GoldenResult::Failed("off by 1".into()), now), TrialChange::Unloaded);
     assert!(faults.unloadable().unwrap().contains("off by 1"));
 
     let mut now = now;
@@ -161,30 +161,30 @@ fn golden_inputs_that_fail_unload_the_model_until_they_pass() {
         now += SECOND;
         assert!(faults.begin_trial(now));
         assert!(faults.unloaded().is_some() && faults.unloadable().is_none(), "it is loaded to be tried");
-        assert_eq!(faults.end_trial(Trial::Unknown("no answer".into()), now), TrialChange::None);
+        assert_eq!(faults.end_trial(GoldenResult::Unknown("no answer".into()), now), TrialChange::None);
     }
     let now = faults.next_trial().unwrap();
     assert!(faults.begin_trial(now));
-    assert_eq!(faults.end_trial(Trial::Passed, now), TrialChange::Back);
+    assert_eq!(faults.end_trial(GoldenResult::Passed, now), TrialChange::Back);
     assert_eq!((faults.unloaded(), faults.next_trial()), (None, None));
 }
 
 #[test]
 fn golden_inputs_that_could_not_be_run_unload_nothing_unless_they_crash() {
-    let (faults, now) = (Faults::new(true), Instant::now());
-    let unknown = || Trial::Unknown("no answer".into());
+    let (faults, now) = (ModelFaults::new(true), Instant::now());
+    let unknown = || GoldenResult::Unknown("no answer".into());
     crash(&faults, key("a"), 0, now);
     assert!(faults.begin_trial(now));
     assert_eq!(faults.end_trial(unknown(), now), TrialChange::None);
     let now = now + TRIAL_PAUSE_MIN;
     assert!(faults.begin_trial(now));
-    faults.count("SIGSEGV", Cause::Own, now);
+    faults.count("SIGSEGV", FaultCause::Own, now);
     assert_eq!(faults.end_trial(unknown(), now), TrialChange::Unloaded);
 }
 
 #[test]
 fn a_model_without_golden_inputs_is_not_tried() {
-    let (faults, now) = (Faults::new(false), Instant::now());
+    let (faults, now) = (ModelFaults::new(false), Instant::now());
     crash(&faults, key("a"), 0, now);
     assert!(faults.next_trial().is_none() && !faults.begin_trial(now));
 }

@@ -7,19 +7,19 @@ use crate::scheduling::instance::FinishedRun;
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::DataType;
 use ledge_engine::backend::{Port, Signature};
-use ledge_engine::pipeline::content::Input;
+use ledge_engine::pipeline::content::PipelineInput;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::WorkInput;
 
-type RunReceiver = oneshot::Receiver<Result<FinishedRun, InferError>>;
+type QueuedRun = oneshot::Receiver<Result<FinishedRun, InferError>>;
 
 const LONG_DEADLINE: Duration = Duration::from_mins(10);
 const WIDE_LIMITS: QueueLimits = QueueLimits { jobs: 1000, bytes: 1 << 30 };
 
 struct Maker {
     now: Instant,
-    kept: Vec<RunReceiver>,
+    kept: Vec<QueuedRun>,
 }
 
 impl Maker {
@@ -27,7 +27,7 @@ impl Maker {
         Self { now: Instant::now(), kept: Vec::new() }
     }
 
-    fn job(&self, who: u32, rows: usize, tag: f32, deadline: Duration, priority: Priority) -> (Job, RunReceiver) {
+    fn job(&self, who: u32, rows: usize, tag: f32, deadline: Duration, priority: Priority) -> (Job, QueuedRun) {
         let (reply, receiver) = oneshot::channel();
         let terms = Terms { deadline: self.now + deadline, priority, principal: Principal::User(who) };
         let inputs = vec![Tensor::from_vec::<f32>(vec![rows, 1], vec![tag; rows]).unwrap()];
@@ -61,7 +61,7 @@ fn photograph() -> RawInputs {
     let setup = PipelineSetup { signature, ..PipelineSetup::new(&config, &[]).unwrap() };
     RawInputs {
         pipeline: setup.bind().unwrap(),
-        input: WorkInput::Content { content: Input::Photograph.sample(), limits: DecodeLimits::default() },
+        input: WorkInput::Content { content: PipelineInput::Photograph.sample(), limits: DecodeLimits::default() },
         account: Account::unlimited(),
         own: 0,
     }
@@ -79,7 +79,7 @@ fn bytes(queue: &Queue) -> usize {
     queue.levels.iter().map(|level| level.bytes).sum()
 }
 
-fn is_refused(receiver: &mut RunReceiver) -> bool {
+fn is_refused(receiver: &mut QueuedRun) -> bool {
     matches!(receiver.try_recv(), Ok(Err(InferError::Overloaded { .. })))
 }
 
@@ -137,7 +137,7 @@ fn a_job_past_its_deadline_is_dropped_unrun() {
     let mut queue = Queue::new(WIDE_LIMITS);
     let (late, mut receiver) = maker.job(1, 1, 1.0, Duration::ZERO, Priority::Interactive);
     queue.offer(late);
-    assert_eq!(queue.due(Priority::Interactive, None, maker.now), Due::Never);
+    assert_eq!(queue.due(Priority::Interactive, None, maker.now), BatchDue::Never);
     assert_eq!(receiver.try_recv().unwrap_err(), oneshot::error::TryRecvError::Closed);
     assert_eq!((queue.len(), bytes(&queue)), (0, 0));
 }
@@ -159,7 +159,7 @@ fn one_caller_that_floods_a_model_delays_itself_alone() {
 fn in_a_full_queue_the_newcomer_takes_the_place_of_who_holds_most() {
     let mut maker = Maker::new();
     let mut queue = Queue::new(QueueLimits { jobs: 3, bytes: 1 << 20 });
-    let mut noisy: Vec<RunReceiver> = Vec::new();
+    let mut noisy: Vec<QueuedRun> = Vec::new();
     for tag in [1.0, 2.0, 3.0] {
         let (job, receiver) = maker.job(1, 1, tag, LONG_DEADLINE, Priority::Interactive);
         queue.offer(job);
@@ -237,9 +237,9 @@ fn what_is_still_to_be_made_into_tensors_does_not_wait_for_company() {
     let mut queue = Queue::new(WIDE_LIMITS);
     let mut job = maker.stays(1, 1, 1.0);
     job.inputs = JobInputs::Raw(photograph());
-    assert_eq!(job.bytes(), Input::Photograph.sample().bytes());
+    assert_eq!(job.bytes(), PipelineInput::Photograph.sample().bytes());
     queue.offer(job);
-    assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), Due::Now);
+    assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), BatchDue::Now);
     queue.offer(maker.stays(1, 1, 2.0));
     assert_eq!(queue.take(Priority::Interactive, Some(&policy), maker.now).len(), 1);
 }
@@ -252,10 +252,10 @@ fn a_batch_waits_for_its_delay_or_for_enough_rows() {
     let mut queue = Queue::new(WIDE_LIMITS);
     queue.offer(maker.stays(1, 1, 1.0));
     let (now, level) = (maker.now, Priority::Interactive);
-    assert_eq!(queue.due(level, Some(&policy), now), Due::At(now + delay));
-    assert_eq!(queue.due(level, Some(&policy), now + delay), Due::Now);
+    assert_eq!(queue.due(level, Some(&policy), now), BatchDue::At(now + delay));
+    assert_eq!(queue.due(level, Some(&policy), now + delay), BatchDue::Now);
     queue.offer(maker.stays(2, 3, 2.0));
-    assert_eq!(queue.due(level, Some(&policy), now), Due::Now);
+    assert_eq!(queue.due(level, Some(&policy), now), BatchDue::Now);
     assert_eq!(take(&mut queue, Some(&policy), now), [1.0, 2.0]);
 }
 

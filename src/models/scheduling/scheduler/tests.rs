@@ -2,7 +2,7 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::kind::Pipeline;
-use ledge_engine::pipeline::work::{FinishedWork, Work, WorkTimes};
+use ledge_engine::pipeline::work::{FinishedWork, PipelineRun, WorkTimes};
 use tokio::sync::{oneshot, watch};
 
 use super::*;
@@ -28,7 +28,7 @@ impl Backend for Unrun {
 }
 
 impl RunWork for Unrun {
-    fn run_work(&mut self, _: &dyn Pipeline, _: Work<'_>, _: RunPlace) -> FinishedWork {
+    fn run_work(&mut self, _: &dyn Pipeline, _: PipelineRun<'_>, _: RunPlace) -> FinishedWork {
         self.finish(Duration::ZERO)
     }
 
@@ -53,13 +53,13 @@ impl Observer for Silent {
     fn start(&self) {}
 }
 
-type RunReceiver = oneshot::Receiver<Result<FinishedRun, InferError>>;
+type ScheduledRun = oneshot::Receiver<Result<FinishedRun, InferError>>;
 
-struct Machine {
+struct SchedulerMachine {
     state: SchedulerState,
     start: Instant,
     alive: watch::Sender<()>,
-    kept: Vec<RunReceiver>,
+    kept: Vec<ScheduledRun>,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -67,7 +67,7 @@ const MS: Duration = Duration::from_millis(1);
 /// The background worker of a machine with one core.
 const BACK: usize = 1;
 
-impl Machine {
+impl SchedulerMachine {
     /// A machine of so many cores, with all its workers asleep.
     fn new(cores: usize) -> Self {
         let (alive, start) = (watch::Sender::new(()), Instant::now());
@@ -93,7 +93,7 @@ impl Machine {
     /// A model whose runs are known to be short.
     fn model(&mut self, instances: usize, threads: usize, max: usize) -> u64 {
         let keep_alive = Some(Duration::from_secs(10));
-        let scale = Scale { min: 1, max, threads, target_queue_time: 10 * MS, keep_alive };
+        let scale = InstanceScale { min: 1, max, threads, target_queue_time: 10 * MS, keep_alive };
         let cores = (0..self.state.cores()).collect();
         let queue = Queue::new(QueueLimits { jobs: 100, bytes: 1 << 20 });
         let mut entry = ModelEntry::new(queue, scale, None, cores, self.start);
@@ -143,7 +143,7 @@ impl Machine {
 
 #[test]
 fn a_job_wakes_a_sleeping_worker_that_takes_it() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     let model = machine.model(1, 1, 2);
     assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(0));
     let task = machine.wake(0, MS).unwrap();
@@ -156,7 +156,7 @@ fn a_job_wakes_a_sleeping_worker_that_takes_it() {
 
 #[test]
 fn interactive_goes_before_batch_whatever_came_first() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let (a, b) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
     machine.state.record_cpu(b, 10_000 * MS);
     machine.offer(a, Priority::Batch, MS);
@@ -169,7 +169,7 @@ fn interactive_goes_before_batch_whatever_came_first() {
 
 #[test]
 fn a_core_runs_a_short_interactive_job_beside_a_job_of_the_background() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let (short, long, new) = (machine.model(2, 1, 2), machine.model(1, 1, 1), machine.model(1, 1, 1));
     machine.state.record_cpu(long, 10_000 * MS);
     machine.state.model(new).unwrap().average_cpu = None;
@@ -194,7 +194,7 @@ fn a_core_runs_a_short_interactive_job_beside_a_job_of_the_background() {
 
 #[test]
 fn a_job_that_waits_while_its_model_changes_its_tier_is_not_forgotten() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
     machine.state.model(model).unwrap().average_cpu = None;
     assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(BACK));
@@ -212,7 +212,7 @@ fn a_job_that_waits_while_its_model_changes_its_tier_is_not_forgotten() {
 
 #[test]
 fn a_batch_that_forms_while_its_model_changes_its_tier_is_waited_for() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
     let entry = machine.state.model(model).unwrap();
     (entry.average_cpu, entry.batching) = (None, Some(BatchPolicy::powers_of_two(8, 10 * MS)));
@@ -229,7 +229,7 @@ fn a_batch_that_forms_while_its_model_changes_its_tier_is_waited_for() {
 
 #[test]
 fn a_model_changes_its_tier_with_the_average_of_its_runs() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
     machine.state.record_cpu(model, 50 * MS);
     assert_eq!(machine.offer(model, Priority::Interactive, MS), Some(0), "one slow run is not the rule");
@@ -243,7 +243,7 @@ fn a_model_changes_its_tier_with_the_average_of_its_runs() {
 
 #[test]
 fn a_short_run_needs_no_worker_while_the_background_is_busy() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let (brief, long) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
     machine.state.record_run(brief, 100, Duration::from_micros(20));
     machine.state.record_cpu(long, 10_000 * MS);
@@ -256,7 +256,7 @@ fn a_short_run_needs_no_worker_while_the_background_is_busy() {
 
 #[test]
 fn models_share_core_time_not_turns() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let (slow, fast) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
     let mut time = [0_u32; 2];
     for step in 0..200 {
@@ -274,7 +274,7 @@ fn models_share_core_time_not_turns() {
 
 #[test]
 fn idleness_is_not_saved_up() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let (busy, late) = (machine.model(1, 1, 1), machine.model(1, 1, 1));
     for _ in 0..50 {
         machine.offer(busy, Priority::Interactive, MS);
@@ -294,7 +294,7 @@ fn idleness_is_not_saved_up() {
 
 #[test]
 fn a_run_on_two_cores_waits_for_both_and_is_not_overtaken() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     let (long, wide) = (machine.model(2, 1, 2), machine.model(1, 2, 1));
     machine.state.record_cpu(long, 10_000 * MS);
     machine.offer(long, Priority::Interactive, MS);
@@ -313,7 +313,7 @@ fn a_run_on_two_cores_waits_for_both_and_is_not_overtaken() {
 
 #[test]
 fn jobs_that_wait_while_a_core_is_free_get_another_instance_after_a_while() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     let model = machine.model(1, 1, 2);
     machine.offer(model, Priority::Interactive, MS);
     let task = machine.wake(0, MS).unwrap();
@@ -329,7 +329,7 @@ fn jobs_that_wait_while_a_core_is_free_get_another_instance_after_a_while() {
 #[test]
 fn a_queue_that_short_runs_never_empty_gets_another_instance_and_one_that_they_empty_does_not() {
     for (waiting, expected) in [(1, None), (2, Some(3))] {
-        let mut machine = Machine::new(2);
+        let mut machine = SchedulerMachine::new(2);
         let model = machine.model(1, 1, 2);
         for _ in 0..waiting {
             machine.offer(model, Priority::Interactive, Duration::ZERO);
@@ -348,7 +348,7 @@ fn a_queue_that_short_runs_never_empty_gets_another_instance_and_one_that_they_e
 
 #[test]
 fn without_a_free_core_another_instance_would_not_help() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 2);
     machine.offer(model, Priority::Interactive, MS);
     let _running = machine.wake(0, MS).unwrap();
@@ -360,7 +360,7 @@ fn without_a_free_core_another_instance_would_not_help() {
 
 #[test]
 fn a_model_that_gave_its_memory_back_is_loaded_at_the_next_call() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
     let (given_up, again) = machine.state.expired(machine.start + 9 * Duration::from_secs(1));
     assert!(given_up.is_empty() && again.is_some());
@@ -372,7 +372,7 @@ fn a_model_that_gave_its_memory_back_is_loaded_at_the_next_call() {
 
 #[test]
 fn an_instance_above_the_minimum_goes_after_a_minute_unused_and_the_minimum_stays() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     let model = machine.model(2, 1, 2);
     machine.state.model(model).unwrap().scale.keep_alive = None;
     let (given_up, _) = machine.state.expired(machine.start + Duration::from_secs(59));
@@ -383,7 +383,7 @@ fn an_instance_above_the_minimum_goes_after_a_minute_unused_and_the_minimum_stay
 
 #[test]
 fn memory_is_taken_from_who_was_used_least_recently_and_is_not_in_use() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let models: Vec<u64> = (0..3).map(|_| machine.model(1, 1, 1)).collect();
     for (place, &model) in models.iter().enumerate() {
         machine.offer(model, Priority::Interactive, u32::try_from(place).unwrap() * MS);
@@ -401,9 +401,9 @@ fn memory_is_taken_from_who_was_used_least_recently_and_is_not_in_use() {
 
 #[test]
 fn the_memory_of_one_instance_is_known_whatever_became_of_the_instances() {
-    let mut machine = Machine::new(4);
+    let mut machine = SchedulerMachine::new(4);
     let models = [machine.model(1, 1, 4), machine.model(4, 1, 4), machine.model(1, 1, 1)];
-    let figures = |machine: &mut Machine, model| {
+    let figures = |machine: &mut SchedulerMachine, model| {
         let InstanceUsage { instances, bytes, bytes_each, .. } = machine.state.model(model).unwrap().instance_usage();
         (instances, bytes, bytes_each)
     };
@@ -418,7 +418,7 @@ fn the_memory_of_one_instance_is_known_whatever_became_of_the_instances() {
 
 #[test]
 fn a_run_that_is_known_to_be_brief_needs_no_worker() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     let model = machine.model(1, 1, 2);
     let brief = Duration::from_micros(20);
     assert!(machine.state.take_brief(model, 100, None).is_none(), "nothing is known yet");
@@ -439,7 +439,7 @@ fn a_run_that_is_known_to_be_brief_needs_no_worker() {
 
 #[test]
 fn a_model_that_wants_batches_leaves_its_brief_runs_to_workers() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
     machine.state.record_run(model, 100, Duration::from_micros(20));
     machine.state.model(model).unwrap().batching = Some(BatchPolicy::powers_of_two(8, Duration::ZERO));
@@ -450,7 +450,7 @@ fn a_model_that_wants_batches_leaves_its_brief_runs_to_workers() {
 
 #[test]
 fn runs_that_became_long_go_to_a_worker_again() {
-    let mut machine = Machine::new(1);
+    let mut machine = SchedulerMachine::new(1);
     let model = machine.model(1, 1, 1);
     machine.state.record_run(model, 100, Duration::from_micros(20));
     machine.state.record_run(model, 100, Duration::from_millis(1));
@@ -466,7 +466,7 @@ const SPARE: usize = 4;
 
 #[test]
 fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     let (endless, other) = (machine.model(3, 1, 3), machine.model(1, 1, 1));
     machine.offer(endless, Priority::Interactive, MS);
     machine.offer(endless, Priority::Interactive, MS);
@@ -495,7 +495,7 @@ fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
 
 #[test]
 fn a_long_run_on_all_cores_leaves_the_spare_worker_to_others() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     let (wide, other) = (machine.model(1, 2, 1), machine.model(1, 1, 1));
     machine.state.record_cpu(other, 10_000 * MS);
     machine.offer(wide, Priority::Interactive, MS);
@@ -508,7 +508,7 @@ fn a_long_run_on_all_cores_leaves_the_spare_worker_to_others() {
 
 #[test]
 fn the_last_core_is_told_from_the_others() {
-    let mut machine = Machine::new(2);
+    let mut machine = SchedulerMachine::new(2);
     machine.state.begin_overdue_run(0, 1);
     assert!(!machine.state.is_overdue_everywhere(0));
     // That of the spare worker holds none, and those of the background are others.

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Store;
+use super::AnswerCache;
 
 /// The bytes for all caches, and the request of each.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Budget {
 
 #[derive(Debug)]
 struct Member {
-    store: Arc<Store>,
+    store: Arc<AnswerCache>,
     wanted: u64,
 }
 
@@ -33,7 +33,7 @@ impl Budget {
     }
 
     /// Gives a cache its part of the bytes. `false` when there are none.
-    pub(super) fn join(&self, store: &Arc<Store>, wanted: u64) -> bool {
+    pub(super) fn join(&self, store: &Arc<AnswerCache>, wanted: u64) -> bool {
         let wanted = wanted.min(self.total);
         if wanted > 0 {
             let mut members = self.lock();
@@ -44,7 +44,7 @@ impl Budget {
     }
 
     /// Takes back the bytes of a cache.
-    pub(super) fn leave(&self, store: &Arc<Store>) {
+    pub(super) fn leave(&self, store: &Arc<AnswerCache>) {
         let mut members = self.lock();
         members.retain(|member| !Arc::ptr_eq(&member.store, store));
         self.share_out(&members);

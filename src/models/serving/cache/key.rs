@@ -11,7 +11,7 @@ use blake3::Hasher;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Port;
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 use ledge_service::off_thread::blocking;
 
 use crate::digest::{add, add_tensor, number};
@@ -23,15 +23,15 @@ const OFF_THREAD_HASH_BYTES_MIN: usize = 1 << 20;
 
 /// The key of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key([u8; 32]);
+pub struct CacheKey([u8; 32]);
 
-impl Hash for Key {
+impl Hash for CacheKey {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         state.write(&self.0);
     }
 }
 
-impl Key {
+impl CacheKey {
     /// The key among the requests of one caller: no caller may learn that another one asked the same.
     #[must_use]
     pub fn of_caller(self, caller: &Principal) -> Self {
@@ -72,7 +72,7 @@ impl KeyMaker {
     ///
     /// Left out, because the outputs do not depend on them: the request's id, priority and timeout, how its tensors
     /// travel, and classifications, which are made from the cached outputs.
-    pub async fn of_tensors(self: &Arc<Self>, fitted: &Fitted) -> Key {
+    pub async fn of_tensors(self: &Arc<Self>, fitted: &Fitted) -> CacheKey {
         if fitted.inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>() < OFF_THREAD_HASH_BYTES_MIN {
             return self.tensors(&fitted.inputs, &fitted.outputs);
         }
@@ -81,7 +81,7 @@ impl KeyMaker {
     }
 
     /// The key of the content of a call as it came, undecoded.
-    pub async fn of_content(self: &Arc<Self>, content: &Content) -> Key {
+    pub async fn of_content(self: &Arc<Self>, content: &CallContent) -> CacheKey {
         if content.bytes() < OFF_THREAD_HASH_BYTES_MIN {
             return self.content(content);
         }
@@ -89,7 +89,7 @@ impl KeyMaker {
         blocking(move || keys.content(&content)).await
     }
 
-    fn tensors(&self, inputs: &[Tensor], outputs: &[usize]) -> Key {
+    fn tensors(&self, inputs: &[Tensor], outputs: &[usize]) -> CacheKey {
         let mut hasher = self.hasher("tensors");
         number(&mut hasher, outputs.len());
         for &output in outputs {
@@ -100,14 +100,14 @@ impl KeyMaker {
             add(&mut hasher, name.as_bytes());
             add_tensor(&mut hasher, tensor);
         }
-        Key(*hasher.finalize().as_bytes())
+        CacheKey(*hasher.finalize().as_bytes())
     }
 
-    fn content(&self, content: &Content) -> Key {
+    fn content(&self, content: &CallContent) -> CacheKey {
         // Each text has its length before it.
         let mut hasher = self.hasher(content.form().as_str());
         add(&mut hasher, content.data());
-        Key(*hasher.finalize().as_bytes())
+        CacheKey(*hasher.finalize().as_bytes())
     }
 
     fn hasher(&self, kind: &str) -> Hasher {
@@ -131,7 +131,7 @@ mod tests {
         Port { name: name.to_owned(), datatype: DataType::Uint8, shape: vec![-1] }
     }
 
-    fn key_of(identity: &[&str], ports: &[Port], inputs: Vec<Tensor>, outputs: Vec<usize>) -> Key {
+    fn key_of(identity: &[&str], ports: &[Port], inputs: Vec<Tensor>, outputs: Vec<usize>) -> CacheKey {
         let fitted = Fitted { inputs, outputs, batch: 1 };
         Arc::new(KeyMaker::new(identity, ports)).of_tensors(&fitted).now_or_never().unwrap()
     }
@@ -168,7 +168,7 @@ mod tests {
     fn a_photograph_is_never_taken_for_tensors_of_the_same_bytes() {
         let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
         let bytes = Bytes::from_static(&[1, 2, 3]);
-        let photograph = keys.of_content(&Content::Photograph(bytes.clone())).now_or_never().unwrap();
+        let photograph = keys.of_content(&CallContent::Photograph(bytes.clone())).now_or_never().unwrap();
         assert_ne!(photograph, key_of(&["m"], &[port("a")], vec![tensor(DataType::Uint8, &[3], &bytes)], vec![]));
         assert_ne!(photograph, photograph.of_lane(Priority::Batch));
         assert_eq!(photograph, photograph.of_lane(Priority::Interactive));
@@ -177,23 +177,24 @@ mod tests {
     #[test]
     fn the_same_bytes_as_other_texts_or_as_a_photograph_have_another_key() {
         let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
-        let key = |content: &Content| keys.of_content(content).now_or_never().unwrap();
+        let key = |content: &CallContent| keys.of_content(content).now_or_never().unwrap();
         let texts = |texts: &[&str]| Texts::new(texts.iter()).unwrap();
         let bytes = texts(&["ab"]).tensor().data().clone();
-        let contents = [texts(&["ab"]), texts(&["a", "b"]), texts(&["b", "a"]), texts(&["ab", ""])].map(Content::Texts);
+        let contents =
+            [texts(&["ab"]), texts(&["a", "b"]), texts(&["b", "a"]), texts(&["ab", ""])].map(CallContent::Texts);
         let mut all: Vec<_> = contents.iter().map(key).collect();
-        all.push(key(&Content::Photograph(bytes)));
+        all.push(key(&CallContent::Photograph(bytes)));
         for (index, one) in all.iter().enumerate() {
             assert!(!all[..index].contains(one), "key {index} is not new");
         }
-        assert_eq!(key(&Content::Texts(texts(&["ab"]))), all[0]);
+        assert_eq!(key(&CallContent::Texts(texts(&["ab"]))), all[0]);
     }
 
     #[tokio::test]
     async fn bytes_hashed_off_the_async_threads_give_the_same_key() {
         let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
         let large = Bytes::from(vec![7; OFF_THREAD_HASH_BYTES_MIN]);
-        let photograph = Content::Photograph(large.clone());
+        let photograph = CallContent::Photograph(large.clone());
         assert_eq!(keys.of_content(&photograph).await, keys.content(&photograph));
         let fitted = Fitted {
             inputs: vec![tensor(DataType::Uint8, &[OFF_THREAD_HASH_BYTES_MIN], &large)],

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use bytes::Bytes;
-use ledge_engine::pipeline::content::Content;
+use ledge_engine::pipeline::content::CallContent;
 
 use super::*;
 
@@ -14,9 +14,9 @@ fn keys() -> KeyMaker {
     KeyMaker::new(&["m"], &[])
 }
 
-fn key(number: u64) -> Key {
+fn key(number: u64) -> CacheKey {
     Arc::new(keys())
-        .of_content(&Content::Photograph(Bytes::copy_from_slice(&number.to_le_bytes())))
+        .of_content(&CallContent::Photograph(Bytes::copy_from_slice(&number.to_le_bytes())))
         .now_or_never()
         .unwrap()
 }
@@ -29,14 +29,14 @@ fn cache(max_bytes: u64, ttl: Option<Duration>) -> ResponseCache {
     ResponseCache::new(keys(), &Arc::new(Budget::new(1 << 20)), max_bytes, ttl).unwrap()
 }
 
-fn lead(cache: &ResponseCache, key: Key, priority: Priority) -> Lead<'_> {
+fn lead(cache: &ResponseCache, key: CacheKey, priority: Priority) -> AnswerLead<'_> {
     match cache.join(key, priority, Instant::now()).now_or_never() {
         Some(JoinOutcome::Lead(lead)) => lead,
         other => panic!("expected to lead, got {other:?}"),
     }
 }
 
-fn keep(cache: &ResponseCache, key: Key, outputs: &[Tensor], now: Instant) {
+fn keep(cache: &ResponseCache, key: CacheKey, outputs: &[Tensor], now: Instant) {
     lead(cache, key, Priority::Interactive).keep(outputs, now);
 }
 

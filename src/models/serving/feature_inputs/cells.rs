@@ -6,7 +6,7 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::kind::FeatureColumn;
-use ledge_features::online::{Columns, OnlineRequest, Selection};
+use ledge_features::online::{FeatureSelection, FrameColumns, OnlineRequest};
 use ledge_features::registry::Registry;
 use ledge_features::value::ScalarType;
 use ledge_features::{FeatureCaller, FeatureStore};
@@ -21,7 +21,7 @@ use crate::repository::LoadedModel;
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// A row as it came.
-type Row = Map<String, Value>;
+type RowMembers = Map<String, Value>;
 
 /// The rows with the values of features in the columns that they leave out, and without their entity keys. A feature
 /// without a value stays left out, and the rule of its column applies. `rows` stay as they are if they cannot be read:
@@ -46,7 +46,7 @@ pub async fn fill(
         .map(|(place, _)| place)
         .collect();
 
-    let mut entities: Columns = Vec::new();
+    let mut entities: FrameColumns = Vec::new();
     for (key, kind) in &keys {
         let cell = |place: &usize| {
             let row = || read.get(*place).and_then(Value::as_object);
@@ -66,7 +66,7 @@ pub async fn fill(
         entities.push((key.clone(), places.iter().map(cell).collect::<Result<_, _>>()?));
     }
     if !places.is_empty() {
-        let selection = Selection::Features(columns.iter().map(|column| column.feature.clone()).collect());
+        let selection = FeatureSelection::Features(columns.iter().map(|column| column.feature.clone()).collect());
         // A model reads the features of its inputs for every caller.
         let (principal, model_name, account) = (principal.clone(), Some(model.name.clone()), account.clone());
         let caller = FeatureCaller { principal, views: ViewScope::ALL, model: model_name, account };
@@ -90,7 +90,7 @@ pub async fn fill(
     }
     let write = move || Value::Array(read).to_string();
     let json = large_off_thread(bytes, account, write).await;
-    let json = account.take_anyway(json.len()).keep(json.into());
+    let json = account.force_reserve(json.len()).attach(json.into());
     Ok(Some(RowsText::part(json, rows.count(), rows.first())))
 }
 
@@ -111,7 +111,7 @@ fn parse(json: &[u8]) -> Option<Vec<Value>> {
     }
 }
 
-fn lacks(row: &Row, column: &str) -> bool {
+fn lacks(row: &RowMembers, column: &str) -> bool {
     row.get(column).is_none_or(Value::is_null)
 }
 

@@ -2,7 +2,7 @@
 //! keys.
 
 use ledge_base::tensor::{DataType, Tensor, to_f64};
-use ledge_features::online::Columns;
+use ledge_features::online::FrameColumns;
 use ledge_features::registry::Registry;
 use serde_json::{Number, Value};
 
@@ -53,7 +53,7 @@ fn has_join_key(registry: &Registry, feature: &FeatureReference, name: &str) -> 
     registry.view(feature.view()).is_ok_and(|view| view.has_join_key(name))
 }
 
-fn add(columns: &mut Columns, name: &str, cells: Vec<Value>) -> Result<(), String> {
+fn add(columns: &mut FrameColumns, name: &str, cells: Vec<Value>) -> Result<(), String> {
     if columns.iter().any(|(known, _)| known == name) {
         return Err("it was sent twice: as JSON and as an input tensor".into());
     }

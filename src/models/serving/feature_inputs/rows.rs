@@ -6,7 +6,7 @@ use ledge_features::online::FieldStatus;
 
 use super::{FeatureColumns, FeatureInputError};
 use crate::repository::LoadedModel;
-use crate::repository::feature_config::{InputFeature, Policy};
+use crate::repository::feature_config::{FeaturePolicy, InputFeature};
 use crate::repository::feature_elements::{FeatureElements, Unconvertible};
 use crate::repository::model_config::PortConfig;
 use crate::serving::request::{UsedCell, UsedFeature, ValueSource};
@@ -77,14 +77,16 @@ fn apply_policy(
         return Ok(cell.clone());
     }
     match feature.policy(&model.config.features, cell.status) {
-        Policy::Refuse => Err(FeatureInputError::Refused {
+        FeaturePolicy::Refuse => Err(FeatureInputError::Refused {
             model: model.name.to_string(),
             feature: feature.feature.to_string(),
             row,
             status: cell.status,
         }),
-        Policy::Nan => Ok(UsedCell { value: None, source: ValueSource::Nan, ..*cell }),
-        Policy::Default(value) => Ok(UsedCell { value: Some(value.to_value()), source: ValueSource::Default, ..*cell }),
+        FeaturePolicy::Nan => Ok(UsedCell { value: None, source: ValueSource::Nan, ..*cell }),
+        FeaturePolicy::Default(value) => {
+            Ok(UsedCell { value: Some(value.to_value()), source: ValueSource::Default, ..*cell })
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use rumqttc::mqttbytes::{self, v4};
 use rumqttc::v5::mqttbytes::{QoS, v5};
 
 use crate::client::packet::{
-    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, Subscription, SubscriptionId,
+    ConnAck, Incoming, Message, PacketId, Properties, Qos, ReasonCode, ReceivedMessage, Subscription, SubscriptionId,
     Version,
 };
 
@@ -21,7 +21,7 @@ pub fn version() -> impl Strategy<Value = Version> {
 pub fn incoming(version: Version, payload: usize) -> impl Strategy<Value = Incoming> {
     let v5 = version == Version::V5;
     let text = move || of(text()).prop_map(move |text| text.filter(|_| v5));
-    let reasons = move |known: &'static [u8]| prop::sample::select(known).prop_map(Reason);
+    let reasons = move |known: &'static [u8]| prop::sample::select(known).prop_map(ReasonCode);
     let (publish_reasons, subscribe_reasons, disconnect_reasons): (&[u8], &[u8], &[u8]) = match version {
         Version::V5 => (&[0, 0x10, 0x80, 0x87, 0x90, 0x97], &[0, 1, 2, 0x80, 0x87, 0x9E], &[0x80, 0x8B, 0x8E, 0x9C]),
         Version::V311 => (&[0], &[0, 1, 2, 0x80], &[0]),
@@ -45,7 +45,7 @@ pub fn incoming(version: Version, payload: usize) -> impl Strategy<Value = Incom
 fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
     let v5 = (0..3_u8, of(text()), 1..=u16::MAX, of(1..=u32::MAX), any::<[bool; 4]>(), of(any::<u16>()));
     let v5 = v5.prop_map(|(reason, text, receive_maximum, maximum_packet_size, flags, server_keep_alive_s)| {
-        let reason = [Reason::SUCCESS, Reason::UNSUPPORTED_VERSION, Reason(0x9F)][usize::from(reason)];
+        let reason = [ReasonCode::SUCCESS, ReasonCode::UNSUPPORTED_VERSION, ReasonCode(0x9F)][usize::from(reason)];
         ConnAck {
             session_present: flags[0] && !reason.is_failure(),
             reason,
@@ -59,7 +59,7 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
             server_keep_alive_s,
         }
     });
-    let reasons = prop::sample::select(&[0x00, 0x84, 0x85, 0x86, 0x87, 0x88][..]).prop_map(Reason);
+    let reasons = prop::sample::select(&[0x00, 0x84, 0x85, 0x86, 0x87, 0x88][..]).prop_map(ReasonCode);
     let v311 = (reasons, any::<bool>()).prop_map(|(reason, session_present)| ConnAck {
         session_present: session_present && !reason.is_failure(),
         reason,

@@ -12,7 +12,7 @@ pub(super) const PUBLISH: u8 = 3;
 
 /// The first bytes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct FixedHeader {
     /// The packet type and its flags.
     pub first: u8,
     /// The length of this header, in bytes.
@@ -21,7 +21,7 @@ pub struct Header {
     pub remaining: usize,
 }
 
-impl Header {
+impl FixedHeader {
     /// Reads it from the beginning of a packet; `None` while it is incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, CodecError> {
         let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };

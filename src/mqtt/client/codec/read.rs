@@ -6,7 +6,7 @@ use rumqttc::v5::mqttbytes::v5 as wire;
 use super::CodecError;
 use super::header::{PUBLISH, malformed, protocol, put_variable_byte_integer, variable_byte_integer};
 use crate::client::packet::{
-    ConnAck, Incoming, Message, PacketId, Properties, Qos, Reason, ReceivedMessage, SubscriptionId, Version,
+    ConnAck, Incoming, Message, PacketId, Properties, Qos, ReasonCode, ReceivedMessage, SubscriptionId, Version,
 };
 
 /// The most bytes for the topic and the properties of a message. Each user property becomes two allocations of its own,
@@ -205,24 +205,24 @@ fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
 }
 
 /// Translates the codes of 3.1.1, in MQTT 5 too: a broker that does not support MQTT 5 refuses it with them.
-fn connack_reason(code: u8) -> Reason {
+fn connack_reason(code: u8) -> ReasonCode {
     match code {
-        1 => Reason::UNSUPPORTED_VERSION,
-        2 => Reason(0x85),
-        3 => Reason(0x88),
-        4 => Reason::BAD_USER_OR_PASSWORD,
-        5 => Reason::NOT_AUTHORIZED,
+        1 => ReasonCode::UNSUPPORTED_VERSION,
+        2 => ReasonCode(0x85),
+        3 => ReasonCode(0x88),
+        4 => ReasonCode::BAD_USER_OR_PASSWORD,
+        5 => ReasonCode::NOT_AUTHORIZED,
         // Only zero accepts the connection.
-        6..0x80 => Reason::UNSPECIFIED_ERROR,
-        code => Reason(code),
+        6..0x80 => ReasonCode::UNSPECIFIED_ERROR,
+        code => ReasonCode(code),
     }
 }
 
 /// Reads the reason after the packet id. Properties only explain it, and are not read.
-fn puback_reason(version: Version, body: &mut Bytes) -> Result<Reason, CodecError> {
+fn puback_reason(version: Version, body: &mut Bytes) -> Result<ReasonCode, CodecError> {
     match version {
-        Version::V5 => Ok(u8(body).map_or(Reason::SUCCESS, Reason)),
-        Version::V311 if body.is_empty() => Ok(Reason::SUCCESS),
+        Version::V5 => Ok(u8(body).map_or(ReasonCode::SUCCESS, ReasonCode)),
+        Version::V311 if body.is_empty() => Ok(ReasonCode::SUCCESS),
         Version::V311 => Err(malformed(PUBACK, "it is too long")),
     }
 }
@@ -235,12 +235,12 @@ fn suback(version: Version, body: &mut Bytes) -> Result<Incoming, CodecError> {
     if body.is_empty() {
         return Err(malformed(SUBACK, "it has no reason codes"));
     }
-    Ok(Incoming::SubAck { packet_id, reasons: body.iter().copied().map(Reason).collect() })
+    Ok(Incoming::SubAck { packet_id, reasons: body.iter().copied().map(ReasonCode).collect() })
 }
 
 /// Reads a DISCONNECT. Never an error: the connection ends in any case.
 fn disconnect(body: &mut Bytes) -> Incoming {
-    let reason = u8(body).map_or(Reason::SUCCESS, Reason);
+    let reason = u8(body).map_or(ReasonCode::SUCCESS, ReasonCode);
     // rumqttc reports an error for a packet without properties; here it counts as none.
     let properties = wire::DisconnectProperties::extract(body).ok().flatten();
     Incoming::Disconnect { reason, text: properties.and_then(|properties| properties.reason_string) }

@@ -10,7 +10,7 @@ use super::header::put_variable_byte_integer;
 use super::{CodecError, HEAD_MAX_BYTES, decode, encode, encoded_size};
 use crate::client::packet::Version::{V5, V311};
 use crate::client::packet::{
-    ConnAck, Connect, Incoming, Message, Outgoing, PacketId, Properties, Qos, Reason, RetainHandling, Subscription,
+    ConnAck, Connect, Incoming, Message, Outgoing, PacketId, Properties, Qos, ReasonCode, RetainHandling, Subscription,
     SubscriptionId, Version,
 };
 
@@ -92,13 +92,13 @@ fn outgoing() -> impl Strategy<Value = Outgoing> {
             Outgoing::Publish { message, packet_id, duplicate }
         }),
         (packet_id(), any::<u8>())
-            .prop_map(|(packet_id, reason)| Outgoing::PubAck { packet_id, reason: Reason(reason) }),
+            .prop_map(|(packet_id, reason)| Outgoing::PubAck { packet_id, reason: ReasonCode(reason) }),
         (packet_id(), vec(subscription(), 1..20))
             .prop_map(|(packet_id, subscriptions)| Outgoing::Subscribe { packet_id, subscriptions }),
         (packet_id(), vec(subscription().prop_map(|one| one.filter), 1..20))
             .prop_map(|(packet_id, filters)| Outgoing::Unsubscribe { packet_id, filters }),
         Just(Outgoing::PingReq),
-        any::<u8>().prop_map(|reason| Outgoing::Disconnect { reason: Reason(reason) }),
+        any::<u8>().prop_map(|reason| Outgoing::Disconnect { reason: ReasonCode(reason) }),
     ]
 }
 
@@ -171,10 +171,10 @@ proptest! {
 #[test]
 fn an_old_broker_refuses_mqtt_5_in_its_own_words() {
     let refused = connack(V5, &[0x20, 2, 0, 1]);
-    assert_eq!(refused.reason, Reason::UNSUPPORTED_VERSION);
+    assert_eq!(refused.reason, ReasonCode::UNSUPPORTED_VERSION);
     assert!(!refused.session_present);
-    assert_eq!(connack(V5, &[0x20, 2, 0, 0x84]).reason, Reason::UNSUPPORTED_VERSION);
-    assert_eq!(connack(V5, &[0x20, 3, 0, 0x84, 0]).reason, Reason::UNSUPPORTED_VERSION);
+    assert_eq!(connack(V5, &[0x20, 2, 0, 0x84]).reason, ReasonCode::UNSUPPORTED_VERSION);
+    assert_eq!(connack(V5, &[0x20, 3, 0, 0x84, 0]).reason, ReasonCode::UNSUPPORTED_VERSION);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn return_codes_of_3_1_1_become_reasons() {
     let expected =
         [(0, 0), (1, 0x84), (2, 0x85), (3, 0x88), (4, 0x86), (5, 0x87), (6, 0x80), (0x7F, 0x80), (0x9F, 0x9F)];
     for (code, reason) in expected {
-        assert_eq!(connack(V311, &[0x20, 2, 0, code]).reason, Reason(reason), "{code}");
+        assert_eq!(connack(V311, &[0x20, 2, 0, code]).reason, ReasonCode(reason), "{code}");
     }
 }
 
@@ -190,7 +190,7 @@ fn return_codes_of_3_1_1_become_reasons() {
 fn a_refused_connection_has_no_session_and_needs_no_readable_properties() {
     assert!(connack(V311, &[0x20, 2, 1, 0]).session_present);
     assert!(!connack(V311, &[0x20, 2, 1, 5]).session_present);
-    assert_eq!(connack(V5, &[0x20, 5, 0, 0x87, 2, 0xFF, 0xFF]).reason, Reason::NOT_AUTHORIZED);
+    assert_eq!(connack(V5, &[0x20, 5, 0, 0x87, 2, 0xFF, 0xFF]).reason, ReasonCode::NOT_AUTHORIZED);
     assert!(is_malformed(V5, &[0x20, 5, 0, 0, 2, 0xFF, 0xFF]));
 }
 
@@ -202,11 +202,11 @@ fn a_receive_maximum_of_nothing_is_against_the_protocol() {
 #[test]
 fn any_reason_code_is_carried_through() {
     for code in 0..=u8::MAX {
-        let reason = Reason(code);
+        let reason = ReasonCode(code);
         assert_eq!(read(V5, &[0x40, 3, 0, 7, code]), Ok(Incoming::PubAck { packet_id: id(7), reason }));
         assert_eq!(read(V5, &[0x40, 4, 0, 7, code, 0]), Ok(Incoming::PubAck { packet_id: id(7), reason }));
         assert_eq!(read(V5, &[0xE0, 1, code]), Ok(Incoming::Disconnect { reason, text: None }));
-        let suback = Incoming::SubAck { packet_id: id(7), reasons: vec![Reason(1), reason] };
+        let suback = Incoming::SubAck { packet_id: id(7), reasons: vec![ReasonCode(1), reason] };
         assert_eq!(read(V5, &[0x90, 5, 0, 7, 0, 1, code]), Ok(suback.clone()));
         assert_eq!(read(V311, &[0x90, 4, 0, 7, 1, code]), Ok(suback));
         if code >= 0x80 {
@@ -217,16 +217,16 @@ fn any_reason_code_is_carried_through() {
 
 #[test]
 fn short_acknowledgements_are_successes() {
-    let success = Incoming::PubAck { packet_id: id(0x1234), reason: Reason::SUCCESS };
+    let success = Incoming::PubAck { packet_id: id(0x1234), reason: ReasonCode::SUCCESS };
     assert_eq!(read(V5, &[0x40, 2, 0x12, 0x34]), Ok(success.clone()));
     assert_eq!(read(V311, &[0x40, 2, 0x12, 0x34]), Ok(success));
-    assert_eq!(read(V5, &[0xE0, 0]), Ok(Incoming::Disconnect { reason: Reason::SUCCESS, text: None }));
+    assert_eq!(read(V5, &[0xE0, 0]), Ok(Incoming::Disconnect { reason: ReasonCode::SUCCESS, text: None }));
 }
 
 #[test]
 fn the_words_of_a_disconnect_may_be_unreadable() {
     let taken_over = |text: Option<&str>| {
-        Ok(Incoming::Disconnect { reason: Reason::SESSION_TAKEN_OVER, text: text.map(str::to_owned) })
+        Ok(Incoming::Disconnect { reason: ReasonCode::SESSION_TAKEN_OVER, text: text.map(str::to_owned) })
     };
     assert_eq!(read(V5, &[0xE0, 7, 0x8E, 5, 0x1F, 0, 2, b'h', b'i']), taken_over(Some("hi")));
     assert_eq!(read(V5, &[0xE0, 7, 0x8E, 5, 0x1F, 0, 9, b'h', b'i']), taken_over(None));
@@ -454,12 +454,12 @@ fn subscriptions_carry_their_options() {
 
 #[test]
 fn an_older_broker_gets_neither_properties_nor_reasons() {
-    let ack = Outgoing::PubAck { packet_id: id(0x1234), reason: Reason::UNSPECIFIED_ERROR };
+    let ack = Outgoing::PubAck { packet_id: id(0x1234), reason: ReasonCode::UNSPECIFIED_ERROR };
     assert_eq!(written(V5, &ack)[..], [0x40, 3, 0x12, 0x34, 0x80]);
     assert_eq!(written(V311, &ack)[..], [0x40, 2, 0x12, 0x34]);
-    let ack = Outgoing::PubAck { packet_id: id(0x1234), reason: Reason::SUCCESS };
+    let ack = Outgoing::PubAck { packet_id: id(0x1234), reason: ReasonCode::SUCCESS };
     assert_eq!(written(V5, &ack)[..], [0x40, 2, 0x12, 0x34]);
-    let disconnect = Outgoing::Disconnect { reason: Reason(0x04) };
+    let disconnect = Outgoing::Disconnect { reason: ReasonCode(0x04) };
     assert_eq!(written(V5, &disconnect)[..], [0xE0, 1, 0x04]);
     assert_eq!(written(V311, &disconnect)[..], [0xE0, 0]);
     assert_eq!(written(V5, &Outgoing::PingReq)[..], [0xC0, 0]);

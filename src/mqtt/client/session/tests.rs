@@ -16,7 +16,7 @@ fn message(payload: &str, qos: Qos) -> Message {
     Message { topic: "t".parse().unwrap(), payload: payload.to_owned().into(), qos, retain: false, properties }
 }
 
-fn outbound(payload: &str, qos: Qos, settles: Option<Delivery>) -> Outbound {
+fn outbound(payload: &str, qos: Qos, settles: Option<PendingDelivery>) -> Outbound {
     Outbound { message: message(payload, qos), content: Content::Answer, settles }
 }
 
@@ -31,14 +31,14 @@ fn received(id: u16, duplicate: bool) -> Incoming {
     })
 }
 
-fn delivery(event: Event) -> Delivery {
+fn delivery(event: SessionEvent) -> PendingDelivery {
     match event {
-        Event::Message(_, Some(delivery)) => delivery,
+        SessionEvent::Message(_, Some(delivery)) => delivery,
         other => panic!("no delivery: {other:?}"),
     }
 }
 
-fn acknowledge(id: u16, reason: Reason) -> Incoming {
+fn acknowledge(id: u16, reason: ReasonCode) -> Incoming {
     Incoming::PubAck { packet_id: PacketId::new(id).unwrap(), reason }
 }
 
@@ -77,10 +77,10 @@ fn no_more_is_in_flight_than_the_broker_takes_and_unacknowledged_messages_pass_b
     }
     session.publish(outbound("free", Qos::AtMostOnce, None));
     assert_eq!(sent(&mut session), ["0:free", "1:a", "2:b", "3:c"]);
-    assert_eq!(session.receive(acknowledge(2, Reason::SUCCESS)), Event::None);
+    assert_eq!(session.receive(acknowledge(2, ReasonCode::SUCCESS)), SessionEvent::None);
     assert_eq!(sent(&mut session), ["4:d"]);
     for id in [1, 3, 4] {
-        session.receive(acknowledge(id, Reason::SUCCESS));
+        session.receive(acknowledge(id, ReasonCode::SUCCESS));
     }
     assert!(session.is_idle());
     assert_eq!(session.outbox_bytes(), 0);
@@ -105,12 +105,12 @@ fn a_broker_with_the_session_gets_everything_unacknowledged_again_in_order_and_o
 fn deliveries_are_acknowledged_in_the_order_they_came_each_after_the_broker_took_its_answer() {
     let mut session = session();
     let [first, second, third] = [7, 8, 9].map(|id| delivery(session.receive(received(id, false))));
-    session.settle(third, Reason::SUCCESS);
+    session.settle(third, ReasonCode::SUCCESS);
     session.publish(outbound("answer", Qos::AtLeastOnce, Some(second)));
     assert_eq!(sent(&mut session), ["1:answer"]);
-    session.settle(first, Reason::SUCCESS);
+    session.settle(first, ReasonCode::SUCCESS);
     assert_eq!(sent(&mut session), ["ack 7 00"]);
-    session.receive(acknowledge(1, Reason::NO_MATCHING_SUBSCRIBERS));
+    session.receive(acknowledge(1, ReasonCode::NO_MATCHING_SUBSCRIBERS));
     assert_eq!(sent(&mut session), ["ack 8 00", "ack 9 00"]);
     assert_eq!(owed(&session), 0);
 }
@@ -121,9 +121,9 @@ fn a_delivery_with_several_answers_is_acknowledged_after_the_last() {
     let request = delivery(session.receive(received(7, false)));
     session.expect_settlements(request, 2);
     session.publish(outbound("a", Qos::AtLeastOnce, Some(request)));
-    session.settle(request, Reason::SUCCESS);
+    session.settle(request, ReasonCode::SUCCESS);
     assert_eq!(sent(&mut session), ["1:a"]);
-    session.receive(acknowledge(1, Reason::SUCCESS));
+    session.receive(acknowledge(1, ReasonCode::SUCCESS));
     assert_eq!(sent(&mut session), ["ack 7 00"]);
 }
 
@@ -133,8 +133,10 @@ fn an_answer_that_the_broker_refuses_is_told_and_its_delivery_refused_in_turn() 
     let request = delivery(session.receive(received(7, false)));
     session.publish(outbound("answer", Qos::AtLeastOnce, Some(request)));
     assert_eq!(sent(&mut session), ["1:answer"]);
-    let refused = session.receive(acknowledge(1, Reason::NOT_AUTHORIZED));
-    assert!(matches!(refused, Event::Refused(outbound, Reason::NOT_AUTHORIZED) if outbound.settles == Some(request)));
+    let refused = session.receive(acknowledge(1, ReasonCode::NOT_AUTHORIZED));
+    assert!(
+        matches!(refused, SessionEvent::Refused(outbound, ReasonCode::NOT_AUTHORIZED) if outbound.settles == Some(request))
+    );
     assert_eq!(sent(&mut session), ["ack 7 87"]);
 }
 
@@ -143,16 +145,16 @@ fn a_redelivery_of_what_is_still_being_dealt_with_is_not_dealt_with_twice() {
     let mut session = session();
     let request = delivery(session.receive(received(7, false)));
     session.connected(&ConnAck { session_present: true, ..limits() });
-    assert_eq!(session.receive(received(7, true)), Event::None);
-    session.settle(request, Reason::SUCCESS);
+    assert_eq!(session.receive(received(7, true)), SessionEvent::None);
+    session.settle(request, ReasonCode::SUCCESS);
     assert_eq!(sent(&mut session), ["ack 7 00"]);
     // A delivery that ended while there was no connection is acknowledged when it comes again.
     let request = delivery(session.receive(received(8, false)));
     session.disconnected();
-    session.settle(request, Reason::SUCCESS);
+    session.settle(request, ReasonCode::SUCCESS);
     session.connected(&ConnAck { session_present: true, ..limits() });
     assert!(sent(&mut session).is_empty());
-    assert_eq!(session.receive(received(8, true)), Event::None);
+    assert_eq!(session.receive(received(8, true)), SessionEvent::None);
     assert_eq!(sent(&mut session), ["ack 8 00"]);
 }
 
@@ -161,14 +163,14 @@ fn what_the_broker_let_expire_holds_up_no_later_acknowledgement() {
     let mut session = session();
     let [expired, kept] = [7, 8].map(|id| delivery(session.receive(received(id, false))));
     session.connected(&ConnAck { session_present: true, ..limits() });
-    session.settle(kept, Reason::SUCCESS);
-    assert_eq!(session.receive(received(8, true)), Event::None);
+    session.settle(kept, ReasonCode::SUCCESS);
+    assert_eq!(session.receive(received(8, true)), SessionEvent::None);
     assert_eq!(sent(&mut session), ["ack 8 00"]);
-    session.settle(expired, Reason::SUCCESS);
+    session.settle(expired, ReasonCode::SUCCESS);
     assert!(sent(&mut session).is_empty());
     // The number may be given to another message.
     let other = delivery(session.receive(received(7, false)));
-    session.settle(other, Reason::SUCCESS);
+    session.settle(other, ReasonCode::SUCCESS);
     assert_eq!((sent(&mut session), owed(&session)), (vec!["ack 7 00".to_owned()], 0));
 }
 
@@ -219,7 +221,7 @@ fn a_connection_on_which_something_was_acknowledged_speaks_for_all_messages() {
     for number in 2..2 * u16::try_from(UNACKNOWLEDGED_CONNECTIONS_MAX).unwrap() {
         session.publish(outbound("taken", Qos::AtLeastOnce, None));
         assert_eq!(sent(&mut session).last(), Some(&format!("{number}:taken")));
-        session.receive(acknowledge(number, Reason::SUCCESS));
+        session.receive(acknowledge(number, ReasonCode::SUCCESS));
         assert_eq!(session.connected(&ConnAck { session_present: true, ..limits() }), None);
     }
 }
@@ -253,9 +255,9 @@ fn subscriptions_are_told_one_by_one() {
     let Some(NextPacket::Send(Content::Protocol, Outgoing::Subscribe { packet_id, .. })) = session.next(|_| 1) else {
         panic!()
     };
-    let reasons = vec![Reason(1), Reason::NOT_AUTHORIZED];
+    let reasons = vec![ReasonCode(1), ReasonCode::NOT_AUTHORIZED];
     let told = session.receive(Incoming::SubAck { packet_id, reasons: reasons.clone() });
-    assert_eq!(told, Event::Subscribed(filters.into_iter().zip(reasons).collect()));
+    assert_eq!(told, SessionEvent::Subscribed(filters.into_iter().zip(reasons).collect()));
 }
 
 /// A broker that follows the standard, over a connection that breaks.
@@ -297,7 +299,7 @@ struct World {
     session: Session,
     broker: Broker,
     /// Requests in progress at the client.
-    open: Vec<(u32, Delivery)>,
+    open: Vec<(u32, PendingDelivery)>,
     /// Requests whose answer has reached the broker.
     answered: BTreeSet<u32>,
     published: u32,
@@ -306,8 +308,8 @@ struct World {
 impl World {
     fn take(&mut self, packet: Incoming, request: Option<u32>) {
         match self.session.receive(packet) {
-            Event::Message(_, Some(delivery)) => self.open.push((request.unwrap(), delivery)),
-            Event::None => {}
+            SessionEvent::Message(_, Some(delivery)) => self.open.push((request.unwrap(), delivery)),
+            SessionEvent::None => {}
             other => panic!("{other:?}"),
         }
     }
@@ -338,7 +340,7 @@ impl World {
         if let Some(packet_id) = self.broker.to_acknowledge.pop_front() {
             // The broker has the message before it acknowledges it.
             self.note_answers();
-            self.take(Incoming::PubAck { packet_id, reason: Reason::SUCCESS }, None);
+            self.take(Incoming::PubAck { packet_id, reason: ReasonCode::SUCCESS }, None);
         }
     }
 

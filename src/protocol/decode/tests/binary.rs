@@ -85,6 +85,6 @@ fn the_header_is_a_number_within_the_body() {
 #[test]
 fn a_raw_request_is_one_input_and_wants_binary_outputs() {
     let decoded = decode("raw bytes", Some(0)).unwrap();
-    assert!(matches!(&decoded.tensors.inputs, Inputs::Raw(raw) if *raw == "raw bytes"));
+    assert!(matches!(&decoded.tensors.inputs, CallInputs::Raw(raw) if *raw == "raw bytes"));
     assert_eq!((decoded.reply, decoded.tensors.outputs, decoded.id), (ReplyFormat::BINARY, None, None));
 }

@@ -45,9 +45,9 @@ fn no_two_contents_share_a_tag() {
 fn a_content_handed_on_has_the_tag_of_what_it_holds() {
     let key = key(1, 1);
     let one = tensor(DataType::Uint8, &[4], b"\x01\x02\x03\x04");
-    let content = Content::Tensors(vec![("a".to_owned(), one.clone())]);
+    let content = TagContent::Tensors(vec![("a".to_owned(), one.clone())]);
     assert_eq!(key.of(&content), key.of_tensors([("a", &one)].into_iter()));
-    let photograph = Content::Photograph(Bytes::from_static(b"jpeg"));
+    let photograph = TagContent::Photograph(Bytes::from_static(b"jpeg"));
     assert_eq!(key.of(&photograph), key.of_photograph(b"jpeg"));
     assert_eq!((content.size(), photograph.size()), (4, 4));
 }

@@ -20,8 +20,8 @@ async fn a_manifest_is_fetched_up_to_its_signed_length_and_not_beyond() {
     let source = Source::new(&format!("file://{}", folder.path().display()).parse().unwrap(), None);
     let length = TEXT.len() as u64;
     assert_eq!(fetch(&source, &target(length)).await.unwrap(), TEXT.as_bytes());
-    assert!(matches!(fetch(&source, &target(length - 1)).await, Err(CheckError::Mismatch)));
-    assert!(matches!(fetch(&source, &target(2 << 20)).await, Err(CheckError::TooLarge { .. })));
+    assert!(matches!(fetch(&source, &target(length - 1)).await, Err(RolloutCheckError::Mismatch)));
+    assert!(matches!(fetch(&source, &target(2 << 20)).await, Err(RolloutCheckError::TooLarge { .. })));
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn only_the_signed_manifest_of_this_fleet_is_read() {
     let accepted = read(TEXT.into(), &sha256, &fleet, 7).unwrap();
     assert_eq!((accepted.expires_ms, accepted.text.as_str()), (7, TEXT));
     let changed = TEXT.replace("default", "DEFAULT");
-    assert!(matches!(read(changed.into(), &sha256, &fleet, 7), Err(CheckError::Mismatch)));
+    assert!(matches!(read(changed.into(), &sha256, &fleet, 7), Err(RolloutCheckError::Mismatch)));
     let other = read(TEXT.into(), &sha256, &"kitchens".parse().unwrap(), 7).unwrap_err();
     assert!(other.to_string().contains("of fleet default, and this box is in kitchens"), "{other}");
 }
@@ -62,7 +62,7 @@ impl FleetDevice {
         Self { _folder: folder, platform, source }
     }
 
-    async fn check(&self, known: Option<&Accepted>) -> Result<Accepted, CheckError> {
+    async fn check(&self, known: Option<&Accepted>) -> Result<Accepted, RolloutCheckError> {
         check(&self.platform, &self.source, &"default".parse().unwrap(), known, clock::unix_millis()).await
     }
 }
@@ -76,7 +76,7 @@ async fn a_signed_manifest_is_accepted_once_and_not_fetched_again() {
     assert_eq!((accepted.text.as_str(), accepted.expires_ms), (TEXT, signer::at("2099-01-01T00:00:00Z")));
     std::fs::remove_dir_all(signer.metadata("../targets")).unwrap();
     assert_eq!(device.check(Some(&accepted)).await.unwrap(), accepted);
-    assert!(matches!(device.check(None).await, Err(CheckError::Source(_))));
+    assert!(matches!(device.check(None).await, Err(RolloutCheckError::Source(_))));
 
     signer.bump();
     let other = TEXT.replace("2026-11-20", "2026-11-19");
@@ -91,9 +91,9 @@ async fn a_replaced_manifest_is_refused() {
     let mut signer = Signer::new();
     publish(&mut signer, TEXT, &TEXT.replace("2026-11-20", "2026-11-21"));
     let device = FleetDevice::new(&signer, signer.root_file());
-    assert!(matches!(device.check(None).await, Err(CheckError::Mismatch)));
+    assert!(matches!(device.check(None).await, Err(RolloutCheckError::Mismatch)));
     publish(&mut signer, TEXT, &format!("{TEXT} "));
-    assert!(matches!(device.check(None).await, Err(CheckError::Mismatch)));
+    assert!(matches!(device.check(None).await, Err(RolloutCheckError::Mismatch)));
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_root_file_that_comes_later_is_found() {
     let later = tempfile::tempdir().unwrap();
     let root_file = later.path().join("root.json");
     let device = FleetDevice::new(&signer, root_file.clone());
-    assert!(matches!(device.check(None).await, Err(CheckError::Trust(TrustError::RootFile { .. }))));
+    assert!(matches!(device.check(None).await, Err(RolloutCheckError::Trust(TrustError::RootFile { .. }))));
     std::fs::copy(signer.root_file(), root_file).unwrap();
     device.check(None).await.unwrap();
 }

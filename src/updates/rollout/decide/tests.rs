@@ -6,13 +6,13 @@ use super::*;
 const START_MS: u64 = 1_795_132_800_000;
 const HOUR_MS: u64 = 3_600_000;
 
-fn manifest(rollouts: Value, rest: Value) -> Manifest {
+fn manifest(rollouts: Value, rest: Value) -> RolloutManifest {
     let mut manifest = json!({"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z"});
     let object = manifest.as_object_mut().unwrap();
     object.insert("rollouts".into(), rollouts);
     let Value::Object(rest) = rest else { panic!("{rest}") };
     object.extend(rest);
-    Manifest::parse(&serde_json::to_vec(&manifest).unwrap()).unwrap()
+    RolloutManifest::parse(&serde_json::to_vec(&manifest).unwrap()).unwrap()
 }
 
 fn rollout(id: &str, version: u64, rest: Value) -> Value {
@@ -28,13 +28,17 @@ fn device(id: &str, group: Option<&str>) -> DeviceIdentity {
     DeviceIdentity { id: id.parse().unwrap(), group: group.map(|group| group.parse().unwrap()), fleet: None }
 }
 
-fn subject() -> Subject {
+fn subject() -> Artifact {
     "models/m".parse().unwrap()
 }
 
 /// Returns the rollout that counts, how far it may go, and the reported reason.
-fn for_box(manifest: &Manifest, device: &DeviceIdentity, now_ms: u64) -> (Option<(String, Allow)>, Option<String>) {
-    let mut decision = decide(manifest, device, now_ms, Authority::Valid);
+fn for_box(
+    manifest: &RolloutManifest,
+    device: &DeviceIdentity,
+    now_ms: u64,
+) -> (Option<(String, Allow)>, Option<String>) {
+    let mut decision = decide(manifest, device, now_ms, ManifestAuthority::Valid);
     let wish = decision.wishes.remove(&subject()).unwrap();
     let waiting = decision.waiting.remove(&subject());
     (
@@ -124,7 +128,7 @@ fn a_paused_rollout_and_one_that_is_signed_no_more_stand_still() {
     assert_eq!((wanted, waiting), (Some(("r-1".into(), Allow::Nothing)), Some("r-1: paused by the platform".into())));
 
     let manifest = manifest(json!([rollout("r-1", 2, json!({}))]), json!({"revoked": ["models/m/1"]}));
-    let decision = decide(&manifest, &device("box-1", None), START_MS, Authority::Expired(START_MS - HOUR_MS));
+    let decision = decide(&manifest, &device("box-1", None), START_MS, ManifestAuthority::Expired(START_MS - HOUR_MS));
     let wish = &decision.wishes[&subject()];
     assert_eq!(wish.desired.as_ref().unwrap().1, Allow::Nothing);
     assert!(wish.revokes(1.try_into().unwrap()), "what was revoked stays revoked");

@@ -22,8 +22,8 @@ fn full() -> Value {
     })
 }
 
-fn parse(value: &Value) -> Result<Manifest, ManifestError> {
-    Manifest::parse(&serde_json::to_vec(value).unwrap())
+fn parse(value: &Value) -> Result<RolloutManifest, ManifestError> {
+    RolloutManifest::parse(&serde_json::to_vec(value).unwrap())
 }
 
 /// Returns the message for the full manifest with the value at `pointer` replaced.
@@ -47,7 +47,7 @@ fn everything_that_a_manifest_says_is_read() {
     assert_eq!(rollout.start_ms, manifest.published_ms);
     assert_eq!(rollout.window.as_ref().unwrap().to_string(), "01:00 to 05:00 Asia/Dubai");
     assert_eq!(rollout.requires_ledge.unwrap().to_string(), "0.1.0");
-    let subject: Subject = "models/minilm".parse().unwrap();
+    let subject: Artifact = "models/minilm".parse().unwrap();
     assert_eq!(manifest.minimum[&subject].get(), 2);
     assert_eq!(manifest.revoked[&subject].len(), 1);
     assert_eq!(manifest.pins[&"box-7".parse().unwrap()][&subject].get(), 1);
@@ -66,7 +66,7 @@ fn a_rollout_needs_little() {
 }
 
 /// Returns the plan of the full manifest with these fields in place of its gate and stages.
-fn guarded(guards: Value) -> Plan {
+fn guarded(guards: Value) -> RolloutPlan {
     let mut manifest = full();
     let rollout = manifest["rollouts"][0].as_object_mut().unwrap();
     for key in ["gate", "shadow", "canary", "soak"] {
@@ -82,12 +82,12 @@ fn a_rollout_that_names_no_gate_has_the_gates_of_the_box() {
     let plan = guarded(json!({}));
     assert_eq!((plan.shadow, plan.canary, plan.soak), (StagePlan::SHADOW, StagePlan::CANARY, StagePlan::SOAK));
     let gate = plan.gate;
-    assert_eq!(gate, Gate::default());
+    assert_eq!(gate, RolloutGate::default());
     assert!(gate.p95_ratio_max.is_some() && gate.memory_ratio_max.is_some() && gate.error_rate_max.is_some());
     assert!(plan.shadow.share > 0.0 && plan.soak.min_s > 0);
     // A field that is given leaves the defaults of the others.
     let plan = guarded(json!({"gate": {"golden_min": 0.9}, "shadow": {"share": 0.5}, "canary": {"share": 0.2}}));
-    assert_eq!(plan.gate, Gate { golden_min: Some(0.9), ..Gate::default() });
+    assert_eq!(plan.gate, RolloutGate { golden_min: Some(0.9), ..RolloutGate::default() });
     assert_eq!(
         (plan.shadow, plan.canary),
         (StagePlan { share: 0.5, ..StagePlan::SHADOW }, StagePlan { share: 0.2, ..StagePlan::CANARY })
@@ -98,7 +98,7 @@ fn a_rollout_that_names_no_gate_has_the_gates_of_the_box() {
 fn a_gate_is_off_where_the_manifest_says_so() {
     let off = json!({"p95_ratio_max": null, "error_rate_max": null, "memory_ratio_max": null});
     let plan = guarded(json!({"gate": off, "shadow": {"share": 0}, "soak": {"min_s": 0, "min_requests": 0}}));
-    assert_eq!((plan.gate, plan.shadow.share, plan.soak.min_s, plan.soak.min_requests), (Gate::OPEN, 0.0, 0, 0));
+    assert_eq!((plan.gate, plan.shadow.share, plan.soak.min_s, plan.soak.min_requests), (RolloutGate::OPEN, 0.0, 0, 0));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn an_unknown_field_is_refused_wherever_it_is() {
     // A list of waves, or a name: serde reports only that it is neither.
     assert!(wrong("/rollouts/0/waves/0", json!({"seed_below": 1, "after_s": 1, "new": 1})).contains("rollouts[0]"));
     let twice = br#"{"schema": 1, "schema": 1, "fleet": "f", "published": "", "rollouts": []}"#;
-    assert!(Manifest::parse(twice).unwrap_err().to_string().contains("duplicate field"));
+    assert!(RolloutManifest::parse(twice).unwrap_err().to_string().contains("duplicate field"));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_manifest_is_of_bounded_size() {
         .collect();
     assert!(parse(&manifest).unwrap_err().to_string().contains("300 rollouts, 256 at most"));
     let large = vec![b' '; 2 << 20];
-    assert_eq!(Manifest::parse(&large), Err(ManifestError::TooLarge { bytes: 2 << 20 }));
+    assert_eq!(RolloutManifest::parse(&large), Err(ManifestError::TooLarge { bytes: 2 << 20 }));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn versions_of_ledge_are_compared_by_their_numbers() {
 proptest! {
     #[test]
     fn reading_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Manifest::parse(&bytes);
+        let _ = RolloutManifest::parse(&bytes);
     }
 
     #[test]
@@ -205,6 +205,6 @@ proptest! {
             let at = index.index(bytes.len());
             bytes[at] = byte;
         }
-        let _ = Manifest::parse(&bytes);
+        let _ = RolloutManifest::parse(&bytes);
     }
 }

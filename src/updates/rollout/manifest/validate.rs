@@ -1,7 +1,7 @@
 //! The rules of a rollout.
 
 use super::SEED_COUNT;
-use crate::plan::{Gate, Plan, StagePlan};
+use crate::plan::{RolloutGate, RolloutPlan, StagePlan};
 use crate::rollout::waves::Wave;
 
 /// The most waves of a rollout.
@@ -29,8 +29,8 @@ pub fn waves(waves: &[Wave], mistakes: &mut Vec<String>) {
 }
 
 /// Adds the mistakes of a plan to `mistakes`.
-pub fn plan(plan: &Plan, mistakes: &mut Vec<String>) {
-    let Gate { golden_min, agreement_min, p95_ratio_max, error_rate_max, memory_ratio_max, psi_max } = plan.gate;
+pub fn plan(plan: &RolloutPlan, mistakes: &mut Vec<String>) {
+    let RolloutGate { golden_min, agreement_min, p95_ratio_max, error_rate_max, memory_ratio_max, psi_max } = plan.gate;
     let shares = [("golden_min", golden_min), ("agreement_min", agreement_min), ("error_rate_max", error_rate_max)];
     for (key, share) in shares {
         if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {

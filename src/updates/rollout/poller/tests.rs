@@ -25,7 +25,11 @@ struct Fake {
 }
 
 impl PlatformClient for Fake {
-    async fn check(&self, from: Option<&RepositoryAddress>, _: Option<&Accepted>) -> Result<Accepted, CheckError> {
+    async fn check(
+        &self,
+        from: Option<&RepositoryAddress>,
+        _: Option<&Accepted>,
+    ) -> Result<Accepted, RolloutCheckError> {
         self.checks.send_modify(|checks| *checks += 1);
         if self.hangs {
             std::future::pending::<()>().await;
@@ -33,7 +37,7 @@ impl PlatformClient for Fake {
         if from.is_some() {
             self.elsewhere.fetch_add(1, Ordering::Relaxed);
         }
-        self.answer.lock().unwrap().clone().ok_or(CheckError::Slow)
+        self.answer.lock().unwrap().clone().ok_or(RolloutCheckError::Slow)
     }
 
     async fn trusted(&self) -> (BTreeMap<String, RoleStatus>, u64) {
@@ -77,7 +81,7 @@ fn accepted() -> Accepted {
         .unwrap()
 }
 
-struct Running {
+struct RunningPoller {
     updates: Updates,
     wishes: watch::Receiver<Option<Wishes>>,
     checks: watch::Receiver<u64>,
@@ -87,12 +91,12 @@ struct Running {
 }
 
 /// Starts a poller that checks and decides without much waiting.
-fn start(fake: &Fake) -> Running {
+fn start(fake: &Fake) -> RunningPoller {
     let often = Duration::from_millis(20);
     start_with(fake, often, often)
 }
 
-fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> Running {
+fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> RunningPoller {
     let (updates, UpdaterInbox { wishes, orders, checks, retries }) = Updates::channel(Vec::new());
     let shutdown = Shutdown::default();
     let poller = Poller {
@@ -106,10 +110,10 @@ fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> Running {
         random: || 0.5,
     };
     shutdown.spawn_essential("poller", poller.run(shutdown.clone()));
-    Running { updates, wishes, checks: fake.checks.subscribe(), retries, shutdown, _inbox: orders }
+    RunningPoller { updates, wishes, checks: fake.checks.subscribe(), retries, shutdown, _inbox: orders }
 }
 
-impl Running {
+impl RunningPoller {
     fn allowed(&self) -> Option<Allow> {
         let wishes = self.wishes.borrow();
         Some(wishes.as_ref()?.get(&"models/m".parse().unwrap())?.desired.as_ref()?.1)
@@ -245,7 +249,7 @@ async fn another_repository_is_checked_once_and_its_failure_is_not_the_platforms
     assert_eq!(running.updates.check(usb()).await, Ok(()));
     fake.says(None);
     let failed = running.updates.check(usb()).await;
-    assert_eq!(failed, Err(CheckRefused::Failed(CheckError::Slow.to_string())));
+    assert_eq!(failed, Err(CheckRefused::Failed(RolloutCheckError::Slow.to_string())));
     assert_eq!(running.updates.status().check.error, None);
     assert_eq!(fake.elsewhere.load(Ordering::Relaxed), 2);
 }

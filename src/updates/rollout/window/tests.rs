@@ -3,9 +3,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn window(timezone: &str, days: Option<&[&str]>, from: &str, to: &str) -> Window {
+fn window(timezone: &str, days: Option<&[&str]>, from: &str, to: &str) -> RolloutWindow {
     let days = days.map(|days| days.iter().map(|day| (*day).to_owned()).collect());
-    Window::new(&WindowForm { timezone: timezone.into(), days, from: from.into(), to: to.into() }).unwrap()
+    RolloutWindow::new(&WindowForm { timezone: timezone.into(), days, from: from.into(), to: to.into() }).unwrap()
 }
 
 fn at(text: &str) -> u64 {
@@ -13,10 +13,10 @@ fn at(text: &str) -> u64 {
 }
 
 /// Returns every opening between two moments, minute by minute.
-fn openings(window: &Window, from: &str, to: &str) -> Vec<(String, u64)> {
+fn openings(window: &RolloutWindow, from: &str, to: &str) -> Vec<(String, u64)> {
     let mut found: Vec<(u64, u64)> = Vec::new();
     for now in (at(from)..at(to)).step_by(60_000) {
-        if let Opening::Open { until_ms } = window.at(now).unwrap() {
+        if let WindowOpening::Open { until_ms } = window.at(now).unwrap() {
             match found.last_mut() {
                 Some((begin, minutes)) if *begin + *minutes * 60_000 == now => *minutes += 1,
                 _ => found.push((now, 1)),
@@ -79,8 +79,8 @@ fn the_same_time_twice_is_a_whole_day() {
 fn a_closed_window_says_when_it_opens() {
     let window = window("UTC", Some(&["mon"]), "01:00", "05:00");
     let opens = |now: &str| match window.at(at(now)).unwrap() {
-        Opening::Closed { opens_ms } => clock::rfc3339(opens_ms.unwrap()),
-        Opening::Open { until_ms } => format!("open until {}", clock::rfc3339(until_ms)),
+        WindowOpening::Closed { opens_ms } => clock::rfc3339(opens_ms.unwrap()),
+        WindowOpening::Open { until_ms } => format!("open until {}", clock::rfc3339(until_ms)),
     };
     assert_eq!(opens("2026-11-23T00:59:59Z"), "2026-11-23T01:00:00Z");
     assert_eq!(opens("2026-11-23T01:00:00Z"), "open until 2026-11-23T05:00:00Z");
@@ -101,16 +101,16 @@ fn every_mistake_of_a_window_is_told() {
         from: "1:00".into(),
         to: "24:00".into(),
     };
-    let mistakes = Window::new(&form).unwrap_err();
+    let mistakes = RolloutWindow::new(&form).unwrap_err();
     assert_eq!(mistakes.len(), 4, "{mistakes:?}");
-    assert!(Window::new(&WindowForm { days: Some(vec![]), ..form }).is_err());
+    assert!(RolloutWindow::new(&WindowForm { days: Some(vec![]), ..form }).is_err());
 }
 
 #[test]
 fn clocks_at_the_ends_of_time_do_no_harm() {
     let window = window("Europe/Berlin", None, "01:00", "02:00");
-    assert!(matches!(window.at(0).unwrap(), Opening::Open { .. } | Opening::Closed { opens_ms: Some(_) }));
-    assert_eq!(window.at(u64::MAX).unwrap(), Opening::Closed { opens_ms: None });
+    assert!(matches!(window.at(0).unwrap(), WindowOpening::Open { .. } | WindowOpening::Closed { opens_ms: Some(_) }));
+    assert_eq!(window.at(u64::MAX).unwrap(), WindowOpening::Closed { opens_ms: None });
 }
 
 proptest! {
@@ -125,7 +125,7 @@ proptest! {
         let (begin, end) = window.on(&timezone, day).unwrap();
         let (next, _) = window.on(&timezone, day + 1).unwrap();
         prop_assert!(begin < end && end <= next, "{begin} {end} {next}");
-        prop_assert_eq!(window.at(begin).unwrap(), Opening::Open { until_ms: end });
+        prop_assert_eq!(window.at(begin).unwrap(), WindowOpening::Open { until_ms: end });
         // At most an hour more or less than its nominal length.
         let minutes = (end - begin) / 60_000;
         prop_assert!(minutes.abs_diff(u64::from(length) * 15) <= 60, "{minutes}");
@@ -134,7 +134,7 @@ proptest! {
     #[test]
     fn reading_a_window_never_panics(timezone in ".{0,20}", days in prop::option::of(prop::collection::vec(".{0,4}", 0..9)),
         from in ".{0,6}", to in ".{0,6}", now in any::<u64>()) {
-        if let Ok(window) = Window::new(&WindowForm { timezone, days, from, to }) {
+        if let Ok(window) = RolloutWindow::new(&WindowForm { timezone, days, from, to }) {
             let _ = window.at(now);
         }
     }

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::faults::wasted;
 use super::*;
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = UpdateEvent> {
     let allow = prop_oneof![1 => Just(Allow::Nothing), 1 => Just(Allow::Prepare), 3 => Just(Allow::Everything)];
     let desired =
         (0_u64..4, 1_u64..5, allow, any::<bool>(), any::<bool>()).prop_map(|(rollout, version, allow, down, quick)| {
-            let mut plan = Plan { allow_downgrade: down, ..plan(&format!("r{rollout}"), version) };
+            let mut plan = RolloutPlan { allow_downgrade: down, ..plan(&format!("r{rollout}"), version) };
             if quick {
                 (plan.shadow.share, plan.canary.share) = (0.0, 0.0);
             }
@@ -25,25 +25,25 @@ fn any_event() -> impl Strategy<Value = Event> {
     let before = proptest::collection::btree_set((0_u64..4).prop_map(|number| format!("r{number}")), 0..4);
     let wanted = (wanted, before, any::<bool>()).prop_map(|((desired, revoked), before, has_own)| {
         let others = before.iter().map(|rollout| rollout.parse().unwrap());
-        let chosen = desired.as_ref().map(|(plan, _): &(Plan, Allow)| plan.rollout.clone());
+        let chosen = desired.as_ref().map(|(plan, _): &(RolloutPlan, Allow)| plan.rollout.clone());
         let supersedes = others.filter(|rollout| Some(rollout) != chosen.as_ref()).collect();
-        Event::Wanted { wish: Wish { desired, revoked, minimum: None, supersedes }, has_own }
+        UpdateEvent::Wanted { wish: DesiredState { desired, revoked, minimum: None, supersedes }, has_own }
     });
     prop_oneof![
         6 => wanted,
         4 => (1_u64..5).prop_map(described),
-        12 => Just(Event::Passed),
-        1 => (0_u64..700).prop_map(|bytes| Event::Fetched { bytes }),
-        1 => Just(failed(Cause::Errors)),
+        12 => Just(UpdateEvent::Passed),
+        1 => (0_u64..700).prop_map(|bytes| UpdateEvent::Fetched { bytes }),
+        1 => Just(failed(RollbackCause::Errors)),
         1 => Just(interrupted()),
-        1 => (0_u64..8_000).prop_map(|seconds| Event::Waited { seconds }),
+        1 => (0_u64..8_000).prop_map(|seconds| UpdateEvent::Waited { seconds }),
         2 => (0_u64..8_000, 0_u64..700).prop_map(|(now_ms, bytes)| wasted("503", now_ms, bytes)),
-        1 => (0_u64..8_000).prop_map(|now_ms| Event::Retry { now_ms }),
+        1 => (0_u64..8_000).prop_map(|now_ms| UpdateEvent::Retry { now_ms }),
         2 => any::<bool>().prop_map(start),
-        1 => Just(Event::Pin),
-        1 => Just(Event::Unpin),
-        1 => Just(Event::RollBack),
-        1 => Just(Event::Cancel),
+        1 => Just(UpdateEvent::Pin),
+        1 => Just(UpdateEvent::Unpin),
+        1 => Just(UpdateEvent::RollBack),
+        1 => Just(UpdateEvent::Cancel),
     ]
 }
 
@@ -57,9 +57,9 @@ proptest! {
         let (mut replaced, mut committed) = (BTreeMap::<DeviceName, BTreeSet<_>>::new(), BTreeSet::new());
         for event in events {
             let before = state.clone();
-            state = state.after(event.clone(), Kind::Model);
+            state = state.after(event.clone(), ArtifactKind::Model);
 
-            let revokes = matches!(&event, Event::Wanted { wish, .. } if !wish.revoked.is_empty());
+            let revokes = matches!(&event, UpdateEvent::Wanted { wish, .. } if !wish.revoked.is_empty());
             // A trial on top of nothing falls back to nothing: what was committed may be gone by revocation only.
             if before.committed.is_some() && !revokes {
                 prop_assert!(state.committed.is_some(), "{event:?}");
@@ -67,7 +67,7 @@ proptest! {
             if state.committed.is_some() {
                 prop_assert!(state.live().is_some());
             }
-            if let Event::Wanted { wish, has_own } = &event {
+            if let UpdateEvent::Wanted { wish, has_own } = &event {
                 prop_assert!(state.kept().all(|release| !wish.revoked.contains(&release.version)));
                 let begun = state.trial.as_ref().filter(|new| !before.trial.as_ref().is_some_and(|old| old.is_of(&new.plan)));
                 if let Some(trial) = begun {
@@ -82,7 +82,7 @@ proptest! {
                 }
             }
             committed.extend(state.committed_by.clone());
-            if let Event::Deferred { .. } = &event {
+            if let UpdateEvent::Deferred { .. } = &event {
                 let counted = |state: &SubjectState| state.trial.as_ref().map(|trial| (trial.stage, trial.failures));
                 prop_assert_eq!(counted(&state), counted(&before), "a fault that lies elsewhere ends and counts nothing");
             }
@@ -101,19 +101,19 @@ proptest! {
             }
             match (&before.trial, &state.trial) {
                 (Some(old), Some(new)) if old.is_of(&new.plan) => {
-                    let back = matches!(event, Event::Started { .. }) && new.stage == Stage::Staged;
+                    let back = matches!(event, UpdateEvent::Started { .. }) && new.stage == RolloutPhase::Staged;
                     prop_assert!(new.stage >= old.stage || back, "{event:?}: {} -> {}", old.stage, new.stage);
                     prop_assert!(!old.held || new.stage <= old.stage, "{event:?} moved what is held");
                     prop_assert!(new.fetched_bytes >= old.fetched_bytes);
                 }
-                (_, Some(new)) => prop_assert_eq!(new.stage, Stage::Downloading),
+                (_, Some(new)) => prop_assert_eq!(new.stage, RolloutPhase::Downloading),
                 (Some(old), None) if state.committed == before.committed => {
                     let rollout = &old.plan.rollout;
                     let told = state.outcome.as_ref().is_some_and(|it| it.rolled_back.is_some() && it.rollout == *rollout)
                         || state.refused.iter().any(|refused| refused.rollout == *rollout);
                     // Or the version that replaced it runs already, which is the later outcome.
                     let wanted = match &event {
-                        Event::Wanted { wish, .. } => wish.desired.as_ref().map(|(plan, _)| &plan.rollout),
+                        UpdateEvent::Wanted { wish, .. } => wish.desired.as_ref().map(|(plan, _)| &plan.rollout),
                         _ => None,
                     };
                     let told = told || (wanted.is_some() && state.outcome.as_ref().map(|it| &it.rollout) == wanted);

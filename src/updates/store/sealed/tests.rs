@@ -1,13 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use ledge_identity::sealing::{CHUNK_BYTES, MASTER_KEY_BYTES, MasterKeyId, SealedFolder, Sealer, Survey};
+use ledge_identity::sealing::{CHUNK_BYTES, MASTER_KEY_BYTES, MasterKeyCounts, MasterKeyId, SealedFolder, Sealer};
 use proptest::prelude::*;
 
-use super::super::part::Part;
+use super::super::part::PartialDownload;
 use super::super::survey::{StoreSurvey, survey};
 use super::*;
+use crate::artifact::{Artifact, FileName};
 use crate::state::Installed;
-use crate::subject::{FileName, Subject};
 
 /// Plain content that is searched for on the disk.
 const MARKER: &[u8] = b"the weights of a model, which are nobody's business";
@@ -32,7 +32,7 @@ fn release(version: u64) -> Installed {
     Installed { version: version.to_string().parse().unwrap(), digest: sha256(&version.to_le_bytes()) }
 }
 
-fn subject(text: &str) -> Subject {
+fn subject(text: &str) -> Artifact {
     text.parse().unwrap()
 }
 
@@ -44,7 +44,7 @@ fn put(store: &BlobStore, content: &[u8]) -> String {
     sha256
 }
 
-fn assemble(store: &BlobStore, subject: &Subject, version: u64, files: &[(&str, &[u8])]) -> PathBuf {
+fn assemble(store: &BlobStore, subject: &Artifact, version: u64, files: &[(&str, &[u8])]) -> PathBuf {
     let file = |(name, content): &(&str, &[u8])| (name.parse::<FileName>().unwrap(), put(store, content));
     let files: Vec<_> = files.iter().map(file).collect();
     store.assemble(subject, &release(version), &files).unwrap()
@@ -183,7 +183,10 @@ fn what_is_on_its_way_is_in_the_survey_and_comes_out_under_one_key() {
     drop((part, store));
     let store = BlobStore::open_with(folder.path(), &new()).unwrap();
     assert_eq!(put(&store, &weights), name);
-    assert_eq!(survey(folder.path()).unwrap(), StoreSurvey { keys: Survey(ids.map(|id| (id, 1)).into()), damaged: 0 });
+    assert_eq!(
+        survey(folder.path()).unwrap(),
+        StoreSurvey { keys: MasterKeyCounts(ids.map(|id| (id, 1)).into()), damaged: 0 }
+    );
     let files = [("model.onnx".parse().unwrap(), name.clone())];
     store.assemble(&model, &release(1), &files).unwrap();
     assert_eq!(keys_in(folder.path()), BTreeMap::from([(ids[1], 1)]));
@@ -220,7 +223,7 @@ fn a_release_under_a_lost_key_is_not_here_and_is_fetched_again() {
     }
     let other = Sealer::with_keys(&[[9; MASTER_KEY_BYTES]]);
     let store = BlobStore::open_with(folder.path(), &other).unwrap();
-    let mut part: Part = store.sealed_part(&sha256(MARKER), MARKER.len() as u64).unwrap();
+    let mut part: PartialDownload = store.sealed_part(&sha256(MARKER), MARKER.len() as u64).unwrap();
     part.append(MARKER).unwrap();
     assert!(part.finish().unwrap() && store.has(&sha256(MARKER)));
     store.assemble(&model, &release(1), &[("model.onnx".parse().unwrap(), sha256(MARKER))]).unwrap();
@@ -279,7 +282,7 @@ fn a_file_of_which_some_is_missing_is_counted_and_ends_nothing() {
     let files: [(&str, &[u8]); 2] = [("model.onnx", &content(2 * CHUNK_BYTES)), ("labels.txt", MARKER)];
     let path = assemble(&store, &subject("models/a"), 1, &files).join("model.onnx");
     let whole = fs::read(&path).unwrap();
-    for cut in [whole.len() - 1, CHUNK_BYTES, Header::BYTES] {
+    for cut in [whole.len() - 1, CHUNK_BYTES, EncryptedHeader::BYTES] {
         durable::replace(&path, &whole[..cut]).unwrap();
         let found = survey(folder.path()).unwrap();
         assert_eq!((found.damaged, found.keys.0.keys().count()), (1, 1), "{cut}");

@@ -1,30 +1,30 @@
 //! Reads the segments before the scan of a plain JPEG (ITU-T T.81, annex B).
 
-use super::huffman::{Kind, Table};
+use super::huffman::{CoefficientKind, HuffmanTable};
 use super::transform::ZIGZAG;
 
 /// A picture as its headers describe it.
-pub(super) struct Frame {
+pub(super) struct JpegFrame {
     pub(super) width: u32,
     pub(super) height: u32,
     /// Gray, or luma and two colours.
-    pub(super) components: Vec<Component>,
+    pub(super) components: Vec<JpegComponent>,
     /// The number of MCUs between two restart markers; 0 for no markers.
     pub(super) restart_interval: u32,
 }
 
 /// A component with all that its blocks need.
-pub(super) struct Component {
+pub(super) struct JpegComponent {
     /// The blocks of an MCU: in each line, and the lines.
     pub(super) across: usize,
     pub(super) down: usize,
     /// For each coefficient in the order of the scan: its place in the block, and the step of its quantization.
     pub(super) steps: [(u8, i32); 64],
-    pub(super) dc: Table,
-    pub(super) ac: Table,
+    pub(super) dc: HuffmanTable,
+    pub(super) ac: HuffmanTable,
 }
 
-impl Frame {
+impl JpegFrame {
     /// The blocks of an MCU of the component that has the most: in each line, and the lines.
     pub(super) fn blocks_of_mcu(&self) -> (usize, usize) {
         self.components.first().map_or((1, 1), |luma| (luma.across, luma.down))
@@ -38,7 +38,7 @@ impl Frame {
 }
 
 /// Reads all segments up to the scan; returns the frame and the bytes behind them. `None` where a file is not plain.
-pub(super) fn read(file: &[u8]) -> Option<(Frame, &[u8])> {
+pub(super) fn read(file: &[u8]) -> Option<(JpegFrame, &[u8])> {
     let (mut tables, mut start, mut restart_interval) = (Tables::default(), None, 0);
     let mut rest = file.strip_prefix(b"\xFF\xD8")?;
     loop {
@@ -51,7 +51,7 @@ pub(super) fn read(file: &[u8]) -> Option<(Frame, &[u8])> {
             0xDA => {
                 let Start { width, height, components } = start?;
                 let components = tables.read_scan(body, &components)?;
-                return Some((Frame { width, height, components, restart_interval }, behind));
+                return Some((JpegFrame { width, height, components, restart_interval }, behind));
             }
             // Adobe's segment names the colours; 1 is YCbCr.
             0xEE if body.starts_with(b"Adobe") && body.get(11) != Some(&1) => return None,
@@ -98,12 +98,12 @@ impl Start {
 #[derive(Default)]
 struct Tables<'f> {
     quantization: [Option<&'f [u8; 64]>; 4],
-    dc: [Option<Codes<'f>>; 4],
-    ac: [Option<Codes<'f>>; 4],
+    dc: [Option<HuffmanCodes<'f>>; 4],
+    ac: [Option<HuffmanCodes<'f>>; 4],
 }
 
 /// The number of codes of each length, and their symbols.
-type Codes<'f> = (&'f [u8; 16], &'f [u8]);
+type HuffmanCodes<'f> = (&'f [u8; 16], &'f [u8]);
 
 impl<'f> Tables<'f> {
     fn read_quantization(&mut self, body: &'f [u8]) -> Option<()> {
@@ -130,7 +130,7 @@ impl<'f> Tables<'f> {
     }
 
     /// The components of a scan that has all of them, in the frame's order.
-    fn read_scan(&self, body: &[u8], components: &[[u8; 3]]) -> Option<Vec<Component>> {
+    fn read_scan(&self, body: &[u8], components: &[[u8; 3]]) -> Option<Vec<JpegComponent>> {
         let (count, rest) = body.split_first()?;
         let (selectors, [0, 63, 0]) = rest.split_at_checked(2 * components.len())? else { return None };
         if usize::from(*count) != components.len() {
@@ -140,16 +140,16 @@ impl<'f> Tables<'f> {
             // The only component of a scan has one block an MCU.
             let sampling = if components.len() == 1 { 0x11 } else { sampling };
             let quantization = (*self.quantization.get(usize::from(quantization))?)?;
-            let table = |of_kind: &[Option<Codes<'_>>; 4], kind: Kind, number: u8| {
+            let table = |of_kind: &[Option<HuffmanCodes<'_>>; 4], kind: CoefficientKind, number: u8| {
                 let (counts, symbols) = (*of_kind.get(usize::from(number))?)?;
-                Table::new(kind, counts, symbols)
+                HuffmanTable::new(kind, counts, symbols)
             };
-            (selected == id && !quantization.contains(&0)).then_some(Component {
+            (selected == id && !quantization.contains(&0)).then_some(JpegComponent {
                 across: usize::from(sampling >> 4),
                 down: usize::from(sampling & 0x0F),
                 steps: steps(quantization),
-                dc: table(&self.dc, Kind::Dc, tables >> 4)?,
-                ac: table(&self.ac, Kind::Ac, tables & 0x0F)?,
+                dc: table(&self.dc, CoefficientKind::Dc, tables >> 4)?,
+                ac: table(&self.ac, CoefficientKind::Ac, tables & 0x0F)?,
             })
         };
         components.iter().zip(selectors.as_chunks().0).map(component).collect()

@@ -1,6 +1,6 @@
 //! Reads the codes of a scan (ITU-T T.81, annexes C and F): blocks of frequencies.
 
-use super::headers::Component;
+use super::headers::JpegComponent;
 use super::transform::Block;
 
 /// The bits by which a code is looked up. Few codes are longer.
@@ -14,7 +14,7 @@ const END_OF_BLOCK: u8 = 64;
 
 /// The codes of means (DC) or of the other coefficients of a block (AC).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CoefficientKind {
     Dc,
     Ac,
 }
@@ -34,12 +34,12 @@ struct Code {
 
 impl Code {
     /// The meaning of `symbol`; `None` for one that a baseline picture of 8 bits has no use for.
-    fn new(kind: Kind, length: u8, symbol: u8) -> Option<Self> {
+    fn new(kind: CoefficientKind, length: u8, symbol: u8) -> Option<Self> {
         let (number_bits, passed) = match (kind, symbol >> 4, symbol & 0x0F) {
-            (Kind::Dc, 0, size @ 0..=11) => (size, 1),
-            (Kind::Ac, 0, 0) => (0, END_OF_BLOCK),
-            (Kind::Ac, 15, 0) => (0, 16),
-            (Kind::Ac, zeros, size @ 1..=10) => (size, zeros + 1),
+            (CoefficientKind::Dc, 0, size @ 0..=11) => (size, 1),
+            (CoefficientKind::Ac, 0, 0) => (0, END_OF_BLOCK),
+            (CoefficientKind::Ac, 15, 0) => (0, 16),
+            (CoefficientKind::Ac, zeros, size @ 1..=10) => (size, zeros + 1),
             _ => return None,
         };
         Some(Self { bits: length + number_bits, number_bits, passed })
@@ -47,27 +47,27 @@ impl Code {
 }
 
 /// A Huffman table.
-pub(super) struct Table {
+pub(super) struct HuffmanTable {
     /// The code at the beginning of so many bits.
     short: Box<[Code; 1 << LOOKUP_BITS]>,
     /// The codes that are longer, in the order of their bits: the first 16 bits behind each, and the code.
     long: Vec<(u32, Code)>,
     /// As many codes with their numbers as fit into so many bits.
-    runs: Box<[Run; 1 << RUN_BITS]>,
+    runs: Box<[CodeRun; 1 << RUN_BITS]>,
 }
 
 /// Codes that follow each other in one block.
 #[derive(Debug, Clone, Copy, Default)]
-struct Run {
+struct CodeRun {
     /// The length of all, in bits.
     bits: u8,
     /// The number of coefficients that they pass.
     passed: u8,
 }
 
-impl Table {
+impl HuffmanTable {
     /// A table from the number of codes of each length, and their symbols.
-    pub(super) fn new(kind: Kind, counts: &[u8; 16], symbols: &[u8]) -> Option<Self> {
+    pub(super) fn new(kind: CoefficientKind, counts: &[u8; 16], symbols: &[u8]) -> Option<Self> {
         let (mut short, mut long) = (Box::new([Code::default(); 1 << LOOKUP_BITS]), Vec::new());
         let mut symbols = symbols.iter();
         // Codes follow each other without gaps. So the end of one, as 16 bits, is the start of the next one.
@@ -89,22 +89,22 @@ impl Table {
                 }
             }
         }
-        let mut table = Self { short, long, runs: Box::new([Run::default(); 1 << RUN_BITS]) };
-        if kind == Kind::Ac {
+        let mut table = Self { short, long, runs: Box::new([CodeRun::default(); 1 << RUN_BITS]) };
+        if kind == CoefficientKind::Ac {
             table.runs = Box::new(std::array::from_fn(|bits| table.run((bits as u64) << (64 - RUN_BITS))));
         }
         Some(table)
     }
 
     /// The codes at the beginning of these bits, up to the end of a block.
-    fn run(&self, bits: u64) -> Run {
-        let mut run = Run::default();
+    fn run(&self, bits: u64) -> CodeRun {
+        let mut run = CodeRun::default();
         while run.passed < END_OF_BLOCK
             && let Some(code) = self.code(bits << run.bits)
             && u32::from(run.bits + code.bits) <= RUN_BITS
             && run.passed + code.passed % END_OF_BLOCK < END_OF_BLOCK
         {
-            run = Run { bits: run.bits + code.bits, passed: run.passed + code.passed };
+            run = CodeRun { bits: run.bits + code.bits, passed: run.passed + code.passed };
         }
         run
     }
@@ -156,7 +156,7 @@ impl<'a> Bits<'a> {
     #[inline]
     pub(super) fn read_block(
         &mut self,
-        component: &Component,
+        component: &JpegComponent,
         last: usize,
         prediction: &mut i32,
         block: &mut Block,
@@ -168,7 +168,7 @@ impl<'a> Bits<'a> {
         // The index of the next coefficient.
         let mut at = 1;
         while at <= last {
-            let Taken { passed, number } = self.take(&component.ac)?;
+            let TakenCode { passed, number } = self.take(&component.ac)?;
             if passed == END_OF_BLOCK {
                 return Some(());
             }
@@ -182,7 +182,7 @@ impl<'a> Bits<'a> {
             let mut run = *table.runs.get((self.buffer >> (64 - RUN_BITS)) as usize)?;
             if run.bits == 0 || at + usize::from(run.passed % END_OF_BLOCK) > 63 {
                 let code = table.code(self.buffer)?;
-                run = Run { bits: code.bits, passed: code.passed };
+                run = CodeRun { bits: code.bits, passed: code.passed };
             }
             self.pass(run.bits);
             if run.passed >= END_OF_BLOCK {
@@ -196,12 +196,12 @@ impl<'a> Bits<'a> {
     /// Takes a code and its number.
     #[expect(clippy::inline_always, reason = "a tenth of the time")]
     #[inline(always)]
-    fn take(&mut self, table: &Table) -> Option<Taken> {
+    fn take(&mut self, table: &HuffmanTable) -> Option<TakenCode> {
         self.fill();
         let code = table.code(self.buffer)?;
         let number = self.buffer << (code.bits - code.number_bits);
         self.pass(code.bits);
-        Some(Taken { passed: code.passed, number: signed(number, code.number_bits) })
+        Some(TakenCode { passed: code.passed, number: signed(number, code.number_bits) })
     }
 
     #[inline]
@@ -249,7 +249,7 @@ impl<'a> Bits<'a> {
 }
 
 /// A code that was read.
-struct Taken {
+struct TakenCode {
     /// The number of coefficients up to the one that gets the number.
     passed: u8,
     number: i32,

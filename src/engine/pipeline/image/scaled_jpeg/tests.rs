@@ -6,12 +6,12 @@ use ledge_base::memory_budget::Account;
 use ledge_base::tensor::DataType;
 use proptest::prelude::*;
 
-use self::encoder::{Encoding, encode};
+use self::encoder::{JpegEncoding, encode};
 use super::super::{DecodeLimits, Photograph, decode as decode_whole, decode_within};
 use super::*;
-use crate::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
+use crate::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
 
-const SCALES: [Scale; 3] = [Scale::Half, Scale::Quarter, Scale::Eighth];
+const SCALES: [JpegScale; 3] = [JpegScale::Half, JpegScale::Quarter, JpegScale::Eighth];
 
 /// In colour with 4:2:0, and gray.
 const PHOTOGRAPHS: [&[u8]; 2] = [
@@ -21,7 +21,7 @@ const PHOTOGRAPHS: [&[u8]; 2] = [
 
 const PROGRESSIVE: &[u8] = include_bytes!("../../../../../tests/data/photos/cows.jpg");
 
-const PLAIN: Encoding = Encoding { luma: Some(0x22), restart_interval: 0, step: 4, orientation: 1 };
+const PLAIN: JpegEncoding = JpegEncoding { luma: Some(0x22), restart_interval: 0, step: 4, orientation: 1 };
 
 /// A picture without details: two waves of each colour, of 100 pixels.
 fn smooth(seed: u32) -> impl Fn(usize, usize) -> [f32; 3] + Copy {
@@ -67,9 +67,9 @@ fn whole(file: &[u8]) -> Rgb8Image {
     decode_whole(file, DecodeLimits::default()).unwrap()
 }
 
-fn encodings() -> impl Strategy<Value = Encoding> {
+fn encodings() -> impl Strategy<Value = JpegEncoding> {
     let luma = prop::sample::select(vec![None, Some(0x11), Some(0x21), Some(0x22)]);
-    (luma, 0_u16..5, 1_u8..6).prop_map(|(luma, restart_interval, step)| Encoding {
+    (luma, 0_u16..5, 1_u8..6).prop_map(|(luma, restart_interval, step)| JpegEncoding {
         luma,
         restart_interval,
         step,
@@ -119,12 +119,12 @@ fn a_scaled_photograph_has_the_averages_of_the_whole_one() {
 
 #[test]
 fn the_scale_leaves_half_as_much_again_as_the_resize_needs() {
-    let scale = |size, resized| Scale::for_resize(size, resized);
-    assert_eq!(scale((1920, 1080), (320, 320)), Some(Scale::Half));
-    assert_eq!(scale((1920, 1080), (320, 180)), Some(Scale::Quarter));
-    assert_eq!(scale((3840, 2160), (320, 320)), Some(Scale::Quarter));
-    assert_eq!(scale((4000, 3000), (299, 224)), Some(Scale::Eighth));
-    assert_eq!(scale((960, 961), (320, 320)), Some(Scale::Half));
+    let scale = |size, resized| JpegScale::for_resize(size, resized);
+    assert_eq!(scale((1920, 1080), (320, 320)), Some(JpegScale::Half));
+    assert_eq!(scale((1920, 1080), (320, 180)), Some(JpegScale::Quarter));
+    assert_eq!(scale((3840, 2160), (320, 320)), Some(JpegScale::Quarter));
+    assert_eq!(scale((4000, 3000), (299, 224)), Some(JpegScale::Eighth));
+    assert_eq!(scale((960, 961), (320, 320)), Some(JpegScale::Half));
     assert_eq!(scale((960, 959), (320, 320)), None);
     assert_eq!(scale((u32::MAX, 1), (u32::MAX, 1)), None);
 }
@@ -133,7 +133,7 @@ fn the_scale_leaves_half_as_much_again_as_the_resize_needs() {
 fn a_scaled_picture_becomes_the_tensor_of_the_whole_one_however_it_is_turned() {
     for orientation in 1..=8 {
         for (width, height) in [(121, 83), (128, 96), (90, 113)] {
-            let file = encode((width, height), Encoding { orientation, ..PLAIN }, smooth(orientation.into()));
+            let file = encode((width, height), JpegEncoding { orientation, ..PLAIN }, smooth(orientation.into()));
             let whole = Photograph::from(whole(&file));
             for (fit, size, denominator) in [
                 (Fit::Stretch, [5, 6], 8),
@@ -147,7 +147,7 @@ fn a_scaled_picture_becomes_the_tensor_of_the_whole_one_however_it_is_turned() {
                     mean: [0.0; 3],
                     std: [1.0; 3],
                     layout: Layout::Nhwc,
-                    color: Color::Rgb,
+                    color: ChannelOrder::Rgb,
                 };
                 let decoded = decode_within(
                     &file,
@@ -173,7 +173,7 @@ fn a_file_that_is_not_plain_is_left_to_the_library() {
         let at = file.windows(from.len()).position(|bytes| bytes == from).unwrap();
         [&file[..at], to, &file[at + from.len()..]].concat()
     };
-    assert!(decode(&file, Scale::Half).is_some());
+    assert!(decode(&file, JpegScale::Half).is_some());
     let frame = b"\xFF\xC0\0\x11\x08\0\x1E\0\x28\x03\x01\x22\0\x02\x11\0\x03\x11\0";
     let changed = |at: usize, byte: u8| {
         let mut changed = frame.to_vec();
@@ -189,14 +189,14 @@ fn a_file_that_is_not_plain_is_left_to_the_library() {
         ("bytes before the end", [&file[..file.len() - 2], b"\0\xFF\xD9"].concat()),
         ("no end", file[..file.len() - 2].to_vec()),
     ] {
-        assert!(decode(&file, Scale::Half).is_none(), "{why}");
+        assert!(decode(&file, JpegScale::Half).is_none(), "{why}");
     }
 }
 
 /// Files with all kinds of sampling, and with restart markers.
 fn small_files() -> [Vec<u8>; 4] {
     let lumas = [None, Some(0x11), Some(0x21), Some(0x22)];
-    let file = |luma| encode((67, 50), Encoding { luma, restart_interval: 3, ..PLAIN }, smooth(5));
+    let file = |luma| encode((67, 50), JpegEncoding { luma, restart_interval: 3, ..PLAIN }, smooth(5));
     lumas.map(file)
 }
 
@@ -207,7 +207,7 @@ fn a_picture_that_is_cut_off_and_got_an_end_is_left_to_the_library() {
         for length in (0..scan).step_by(9).chain(scan..file.len() - 2) {
             let cut = [&file[..length], b"\xFF\xD9"].concat();
             // The last byte before the end may hold no more than the padding.
-            assert!(decode(&cut, Scale::Quarter).is_none() || length + 3 == file.len(), "{length}");
+            assert!(decode(&cut, JpegScale::Quarter).is_none() || length + 3 == file.len(), "{length}");
         }
     }
 }

@@ -5,7 +5,7 @@ use super::super::transform::ZIGZAG;
 
 /// The kind of a file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Encoding {
+pub(super) struct JpegEncoding {
     /// The sampling factors of luma; `None` is a gray picture.
     pub(super) luma: Option<u8>,
     pub(super) restart_interval: u16,
@@ -21,7 +21,7 @@ const AC_COUNTS: [u8; 16] = [0, 1, 0, 0, 7, 0, 0, 30, 0, 60, 0, 0, 0, 0, 0, 64];
 /// Encodes a picture whose pixels a function gives.
 pub(super) fn encode(
     (width, height): (u16, u16),
-    encoding: Encoding,
+    encoding: JpegEncoding,
     pixel: impl Fn(usize, usize) -> [f32; 3],
 ) -> Vec<u8> {
     let luma = encoding.luma.unwrap_or(0x11);
@@ -49,10 +49,10 @@ pub(super) fn encode(
     let selectors: Vec<u8> = ids.flat_map(|(id, _)| [id, 0]).collect();
     segment(0xDA, &[&[count][..], &selectors, &[0, 63, 0]].concat());
 
-    let (dc, ac) = (Codes::new(dc_counts, &dc), Codes::new(AC_COUNTS, &ac));
+    let (dc, ac) = (SymbolCodes::new(dc_counts, &dc), SymbolCodes::new(AC_COUNTS, &ac));
     let (columns, rows) = (usize::from(width).div_ceil(8 * across), usize::from(height).div_ceil(8 * down));
     let last = (usize::from(width) - 1, usize::from(height) - 1);
-    let mut scan = Scan { bytes: file, bits: Vec::new() };
+    let mut scan = ScanWriter { bytes: file, bits: Vec::new() };
     let mut means = [0; 3];
     for mcu in 0..columns * rows {
         let interval = usize::from(encoding.restart_interval);
@@ -107,9 +107,9 @@ fn transformed(sample: impl Fn(usize, usize) -> f32) -> [f32; 64] {
 }
 
 /// The code of each symbol: its bits, and how many they are.
-struct Codes([(u32, u32); 256]);
+struct SymbolCodes([(u32, u32); 256]);
 
-impl Codes {
+impl SymbolCodes {
     fn new(counts: [u8; 16], symbols: &[u8]) -> Self {
         let (mut codes, mut code, mut symbols) = ([(0, 0); 256], 0, symbols.iter());
         for (length, count) in (1..).zip(counts) {
@@ -123,13 +123,13 @@ impl Codes {
     }
 }
 
-struct Scan {
+struct ScanWriter {
     bytes: Vec<u8>,
     /// Bits that do not fill a byte yet.
     bits: Vec<bool>,
 }
 
-impl Scan {
+impl ScanWriter {
     fn put(&mut self, (value, count): (u32, u32)) {
         self.bits.extend((0..count).rev().map(|bit| value >> bit & 1 == 1));
         for byte in self.bits.chunks_exact(8) {
@@ -151,14 +151,14 @@ impl Scan {
     }
 
     /// Writes a code whose symbol ends with the size of a number, and the number.
-    fn put_number(&mut self, codes: &Codes, zeros: u8, number: i32) {
+    fn put_number(&mut self, codes: &SymbolCodes, zeros: u8, number: i32) {
         let size = 32 - number.unsigned_abs().leading_zeros();
         self.put(codes.0[usize::from(zeros << 4) + size as usize]);
         let bits = if number < 0 { number - 1 } else { number };
         self.put((bits.cast_unsigned() & ((1 << size) - 1), size));
     }
 
-    fn block(&mut self, coefficients: &[i32; 64], mean: &mut i32, dc: &Codes, ac: &Codes) {
+    fn block(&mut self, coefficients: &[i32; 64], mean: &mut i32, dc: &SymbolCodes, ac: &SymbolCodes) {
         self.put_number(dc, 0, coefficients[0] - *mean);
         *mean = coefficients[0];
         let mut zeros = 0;

@@ -38,7 +38,7 @@ pub struct StageFolders {
 
 /// The files of one instance; removed when this is dropped. What a runtime has mapped stays as long as the mapping.
 #[derive(Debug)]
-pub struct Stage {
+pub struct StagedFiles {
     folders: StageFolders,
     /// The user of the child, where that is not the one of this process.
     user: Option<User>,
@@ -46,7 +46,7 @@ pub struct Stage {
     cache: Option<(PathBuf, bool)>,
 }
 
-impl Stage {
+impl StagedFiles {
     /// Lays `files` out in new folders, together with the compiled model that `cache` keeps. Returns the files and the cache
     /// as the child sees them.
     pub fn new(
@@ -131,7 +131,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for StagedFiles {
     fn drop(&mut self) {
         let StageFolders { files, written } = &self.folders;
         for folder in [files, written] {
@@ -181,7 +181,7 @@ fn copy(mut file: &File, target: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use ledge_base::durable;
-    use ledge_engine::backend::{Dangers, Format};
+    use ledge_engine::backend::{Dangers, ModelFormat};
 
     fn files(home: &Path) -> ModelFiles {
         for name in ["model.onnx", "data/weights"] {
@@ -190,7 +190,7 @@ mod tests {
             durable::replace(&path, name.as_bytes()).unwrap();
         }
         ModelFiles {
-            format: Format::Onnx,
+            format: ModelFormat::Onnx,
             model: home.join("model.onnx"),
             weights: None,
             external: vec!["data/weights".into()],
@@ -209,7 +209,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = files(&root.path().join("home"));
         let folder = root.path().join("stage");
-        let (stage, staged, cache) = Stage::new(folders(root.path(), "stage"), &files, None, None).unwrap();
+        let (stage, staged, cache) = StagedFiles::new(folders(root.path(), "stage"), &files, None, None).unwrap();
         assert_eq!((staged.model.clone(), cache), (folder.join("model.onnx"), CompiledCache::None));
         assert_eq!(fs::read(&staged.model).unwrap(), b"model.onnx");
         assert_eq!(fs::read(folder.join("data/weights")).unwrap(), b"data/weights");
@@ -224,7 +224,7 @@ mod tests {
         let files = files(&root.path().join("home"));
         fs::remove_file(&files.model).unwrap();
         std::os::unix::fs::symlink("../secret", &files.model).unwrap();
-        let error = Stage::new(folders(root.path(), "stage"), &files, None, None).unwrap_err();
+        let error = StagedFiles::new(folders(root.path(), "stage"), &files, None, None).unwrap_err();
         assert!(error.to_string().contains("leads out"), "{error}");
         assert!(!root.path().join("stage").exists());
     }
@@ -234,7 +234,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (files, cache) = (files(&root.path().join("home")), root.path().join("cache"));
         let stage = |name: &str| {
-            let (stage, _, own) = Stage::new(folders(root.path(), name), &files, Some(&cache), None).unwrap();
+            let (stage, _, own) = StagedFiles::new(folders(root.path(), name), &files, Some(&cache), None).unwrap();
             let CompiledCache::Own(own) = own else { panic!("{own:?}") };
             (stage, own)
         };

@@ -1,10 +1,10 @@
 //! Find: the picture that the model of text gets, and quadrilaterals around lines from its map of probabilities, as
 //! "Real-time Scene Text Detection with Differentiable Binarization" (arXiv:1911.08947) makes them.
 
-use super::components::{Component, Run, components};
+use super::components::{PixelComponent, PixelRun, components};
 use super::geometry::{Point, Quadrilateral, coordinate, pixels};
 use super::rectangle::Rectangle;
-use crate::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
+use crate::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
 
 /// The sides of the map are multiples of this, because the model halves its input five times.
 const STEP: u32 = 32;
@@ -35,7 +35,14 @@ impl DetectionSize {
     /// The steps from a page of this size to the tensor `[1, 3, height, width]`. Channels are blue, green, red, as
     /// `PaddleOCR` trains its models.
     pub fn preparation(self, page: (u32, u32), mean: [f32; 3], std: [f32; 3]) -> ImagePreparation {
-        ImagePreparation { fit: Fit::Stretch, size: self.fit(page), mean, std, layout: Layout::Nchw, color: Color::Bgr }
+        ImagePreparation {
+            fit: Fit::Stretch,
+            size: self.fit(page),
+            mean,
+            std,
+            layout: Layout::Nchw,
+            color: ChannelOrder::Bgr,
+        }
     }
 }
 
@@ -96,7 +103,7 @@ impl<'m> ProbabilityMap<'m> {
     pub fn lines(&self, rules: DetectionRules, (page_width, page_height): (u32, u32)) -> Vec<DetectedLine> {
         let mut parts = components(&self.runs(rules));
         // The largest count where there are too many; a part is as large as it is high and long.
-        let size = |part: &Component| part.iter().map(|run| run.end - run.start).sum::<usize>();
+        let size = |part: &PixelComponent| part.iter().map(|run| run.end - run.start).sum::<usize>();
         if parts.len() > rules.lines_max {
             parts.sort_by_cached_key(|part| std::cmp::Reverse(size(part)));
             parts.truncate(rules.lines_max);
@@ -106,7 +113,7 @@ impl<'m> ProbabilityMap<'m> {
         let scale_y = f64_to_f32(f64::from(page_height) / count(self.height));
         // A pixel's value stands for its middle.
         let on_page = |corner: Point| Point::new((corner.x + 0.5) * scale_x, (corner.y + 0.5) * scale_y);
-        let line = |part: &Component| {
+        let line = |part: &PixelComponent| {
             let core = Rectangle::around(ends(part))?;
             let score = self.mean(&core);
             if core.shorter_side() < SIDE_MIN || score.is_nan() || score < rules.line_threshold {
@@ -123,7 +130,7 @@ impl<'m> ProbabilityMap<'m> {
     }
 
     /// The runs of text in each row.
-    fn runs(&self, rules: DetectionRules) -> Vec<Vec<Run>> {
+    fn runs(&self, rules: DetectionRules) -> Vec<Vec<PixelRun>> {
         let mut above = vec![false; self.width];
         let mut is_text = vec![false; self.width];
         let mut rows = Vec::with_capacity(self.height);
@@ -162,17 +169,17 @@ impl<'m> ProbabilityMap<'m> {
 }
 
 /// The first and the last pixel of each run: the hull needs no others.
-fn ends(part: &Component) -> Vec<[i32; 2]> {
+fn ends(part: &PixelComponent) -> Vec<[i32; 2]> {
     let place = |pixel: usize| i32::try_from(pixel).unwrap_or(i32::MAX);
     part.iter().flat_map(|run| [run.start, run.end - 1].map(|x| [place(x), place(run.row)])).collect()
 }
 
-fn runs_of(row: usize, is_text: &[bool]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs_of(row: usize, is_text: &[bool]) -> Vec<PixelRun> {
+    let mut runs: Vec<PixelRun> = Vec::new();
     for (x, _) in is_text.iter().enumerate().filter(|(_, is_text)| **is_text) {
         match runs.last_mut() {
             Some(run) if run.end == x => run.end = x + 1,
-            _ => runs.push(Run { row, start: x, end: x + 1 }),
+            _ => runs.push(PixelRun { row, start: x, end: x + 1 }),
         }
     }
     runs

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::ser::SerializeStruct;
 
 use super::digits::{digit, run};
-use super::{Match, Value};
+use super::{Match, ParsedValue};
 
 /// The most digits of an amount; more are a number of another kind.
 const DIGITS_MAX: usize = 12;
@@ -105,13 +105,13 @@ pub(super) fn amounts(chars: &[char]) -> Vec<Match> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < chars.len() {
-        let Some(number) = Number::at(chars, at) else {
+        let Some(number) = AmountNumber::at(chars, at) else {
             at += 1;
             continue;
         };
         at = number.chars.end;
         if let Some((chars, amount)) = number.amount(chars) {
-            found.push(Match { chars, value: Value::Amount(amount) });
+            found.push(Match { chars, value: ParsedValue::Amount(amount) });
         }
     }
     found
@@ -119,7 +119,7 @@ pub(super) fn amounts(chars: &[char]) -> Vec<Match> {
 
 /// A number with what it takes to be an amount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Number {
+struct AmountNumber {
     chars: Range<usize>,
     units: i64,
     decimals: u8,
@@ -127,7 +127,7 @@ struct Number {
     begins_with_letter: bool,
 }
 
-impl Number {
+impl AmountNumber {
     /// The number that begins here.
     fn at(chars: &[char], start: usize) -> Option<Self> {
         let before = start.checked_sub(1).and_then(|before| chars.get(before));

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::digits::{digit, likely_digit};
 use super::row_text::GAP;
-use super::{Match, Value};
+use super::{Match, ParsedValue};
 
 /// Countries with the lengths of their account numbers (ISO 13616), and whether all characters behind the country are
 /// digits.
@@ -139,7 +139,7 @@ fn found(chars: &[char], at: impl Fn(usize) -> Option<(Range<usize>, String)>) -
         let is_inside =
             start.checked_sub(1).and_then(|before| chars.get(before)).is_some_and(|before| before.is_alphanumeric());
         if let Some((chars, text)) = (!is_taken && !is_inside).then(|| at(start)).flatten() {
-            found.push(Match { chars, value: Value::Text(text) });
+            found.push(Match { chars, value: ParsedValue::Text(text) });
         }
     }
     found

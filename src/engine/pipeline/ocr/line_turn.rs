@@ -1,10 +1,10 @@
 //! Turn: finds the lines that may stand upside down, by the model that tells 0 from 180 degrees.
 //!
 //! The model is wrong of some upright lines: of 82 long ones of a page it turned 3, with scores above .9. So a line is read
-//! both ways, and [`super::ctc::Reading::or_surer`] decides.
+//! both ways, and [`super::ctc::DecodedText::or_surer`] decides.
 
 use super::line_image::{LINE_HEIGHT, LineImage};
-use super::recognition::Batch;
+use super::recognition::LineBatch;
 
 /// The width of the model's input. Of a longer line, the whole is squeezed into it.
 pub const WIDTH: usize = 192;
@@ -13,8 +13,8 @@ pub const WIDTH: usize = 192;
 const SCORE_MIN: f32 = 0.9;
 
 /// The tensor `[N, 3, 48, 192]` of lines, for the model of turns.
-pub fn batch(lines: &[&LineImage]) -> Batch {
-    Batch::new(lines, WIDTH)
+pub fn batch(lines: &[&LineImage]) -> LineBatch {
+    LineBatch::new(lines, WIDTH)
 }
 
 /// Tells which lines stand upside down, by the model's output `[N, 2]`: the scores of 0 and of 180 degrees. `None` for

@@ -45,7 +45,7 @@ impl LineImage {
         let [upper_left, upper_right, lower_right, lower_left] = area.0;
         let (places_across, places_down) = (width * samples_across, LINE_HEIGHT * samples_down);
         let weight = (coordinate(samples_across) * coordinate(samples_down)).recip();
-        let (page, mut line) = (Page::new(page), Vec::with_capacity(width * LINE_HEIGHT));
+        let (page, mut line) = (PagePixels::new(page), Vec::with_capacity(width * LINE_HEIGHT));
         let mut sums = vec![[0.0; 3]; width];
         for row in 0..LINE_HEIGHT {
             sums.fill([0.0; 3]);
@@ -79,14 +79,14 @@ impl LineImage {
 }
 
 /// The pixels of a page.
-struct Page<'p> {
+struct PagePixels<'p> {
     pixels: &'p [[u8; 3]],
     width: usize,
     last_column: f32,
     last_row: f32,
 }
 
-impl<'p> Page<'p> {
+impl<'p> PagePixels<'p> {
     fn new(page: &'p Rgb8Image) -> Self {
         let (width, height) = (page.width() as usize, page.height() as usize);
         let last = |side: usize| coordinate(side.saturating_sub(1));

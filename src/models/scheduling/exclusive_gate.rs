@@ -9,13 +9,13 @@ const EXCLUSIVE_MAX: Duration = Duration::from_secs(1);
 
 /// The turns of all runs in other processes.
 #[derive(Debug, Default)]
-pub struct Turns {
-    state: Mutex<State>,
+pub struct ExclusiveGate {
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     running: usize,
     /// The end of the time that belongs to an exclusive run.
     exclusive_until: Option<Instant>,
@@ -23,36 +23,36 @@ struct State {
 
 /// The turn of one run; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Turn<'t> {
-    turns: &'t Turns,
+pub struct GatePermit<'t> {
+    turns: &'t ExclusiveGate,
     is_exclusive: bool,
 }
 
-impl Turns {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ExclusiveGate {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The turn of a run beside others, unless it had to wait.
-    pub fn try_shared(&self) -> Option<Turn<'_>> {
+    pub fn try_shared(&self) -> Option<GatePermit<'_>> {
         let mut state = self.lock();
         if state.exclusive_until.is_some() {
             return None;
         }
         state.running += 1;
-        Some(Turn { turns: self, is_exclusive: false })
+        Some(GatePermit { turns: self, is_exclusive: false })
     }
 
     /// Waits for the turn of a run beside others.
-    pub fn shared(&self) -> Turn<'_> {
+    pub fn shared(&self) -> GatePermit<'_> {
         let mut state = self.wait_for_exclusive(self.lock());
         state.running += 1;
-        Turn { turns: self, is_exclusive: false }
+        GatePermit { turns: self, is_exclusive: false }
     }
 
     /// Waits for the turn of a run beside which no other runs.
-    pub fn exclusive(&self) -> Turn<'_> {
+    pub fn exclusive(&self) -> GatePermit<'_> {
         let mut state = self.wait_for_exclusive(self.lock());
         let until = Instant::now() + EXCLUSIVE_MAX;
         state.exclusive_until = Some(until);
@@ -60,23 +60,23 @@ impl Turns {
             state = self.wait(state, until);
         }
         state.running += 1;
-        Turn { turns: self, is_exclusive: true }
+        GatePermit { turns: self, is_exclusive: true }
     }
 
-    fn wait_for_exclusive<'t>(&self, mut state: MutexGuard<'t, State>) -> MutexGuard<'t, State> {
+    fn wait_for_exclusive<'t>(&self, mut state: MutexGuard<'t, GateState>) -> MutexGuard<'t, GateState> {
         while let Some(until) = state.exclusive_until.filter(|until| Instant::now() < *until) {
             state = self.wait(state, until);
         }
         state
     }
 
-    fn wait<'t>(&self, state: MutexGuard<'t, State>, until: Instant) -> MutexGuard<'t, State> {
+    fn wait<'t>(&self, state: MutexGuard<'t, GateState>, until: Instant) -> MutexGuard<'t, GateState> {
         let time = until.saturating_duration_since(Instant::now());
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GatePermit<'_> {
     fn drop(&mut self) {
         let mut state = self.turns.lock();
         state.running -= 1;
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn nothing_runs_beside_an_exclusive_run() {
-        let turns = Turns::default();
+        let turns = ExclusiveGate::default();
         let (first, second) = (turns.shared(), turns.try_shared());
         assert!(second.is_some());
         drop((first, second));
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_run_that_never_ends_holds_nobody_up_for_long() {
-        let turns = Turns::default();
+        let turns = ExclusiveGate::default();
         let since = Instant::now();
         let endless = turns.shared();
         let alone = turns.exclusive();

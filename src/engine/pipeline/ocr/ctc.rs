@@ -37,7 +37,7 @@ impl Alphabet {
 
 /// A text that was read, with the places of its characters.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Reading {
+pub struct DecodedText {
     pub text: String,
     /// The mean of the characters' scores; 0 without any.
     pub confidence: f32,
@@ -45,7 +45,7 @@ pub struct Reading {
     pub places: Vec<f32>,
 }
 
-impl Reading {
+impl DecodedText {
     /// Tells whether its numbers are shares, with a place for each character.
     pub fn is_sound(&self) -> bool {
         let is_share = |share: &f32| (0.0..=1.0).contains(share);
@@ -62,7 +62,7 @@ impl Reading {
 /// The lines of a batch, from the model's output `[N, steps, classes]`, whose scores are probabilities. `filled` are the
 /// shares of the steps that the lines take; what is read beside them is left out. `None` for another shape, and for one that
 /// the values do not fill.
-pub fn decode(shape: &[usize], scores: &[f32], filled: &[f32], alphabet: &Alphabet) -> Option<Vec<Reading>> {
+pub fn decode(shape: &[usize], scores: &[f32], filled: &[f32], alphabet: &Alphabet) -> Option<Vec<DecodedText>> {
     let [lines, steps, classes] = *shape else { return None };
     let per_line = steps.checked_mul(classes)?;
     let fits = lines == filled.len() && classes == alphabet.classes() && per_line.checked_mul(lines)? == scores.len();
@@ -73,8 +73,8 @@ pub fn decode(shape: &[usize], scores: &[f32], filled: &[f32], alphabet: &Alphab
     Some(lines.map(|(scores, filled)| decode_line(scores, steps, *filled, alphabet)).collect())
 }
 
-fn decode_line(scores: &[f32], steps: usize, filled: f32, alphabet: &Alphabet) -> Reading {
-    let (mut reading, mut sum, mut taken) = (Reading::default(), 0.0, 0_u16);
+fn decode_line(scores: &[f32], steps: usize, filled: f32, alphabet: &Alphabet) -> DecodedText {
+    let (mut reading, mut sum, mut taken) = (DecodedText::default(), 0.0, 0_u16);
     let mut before = 0;
     for (step, scores) in scores.chunks_exact(alphabet.classes()).enumerate() {
         let place = (coordinate(step) + 0.5) / coordinate(steps) / filled;
@@ -128,7 +128,7 @@ mod tests {
         steps.iter().flat_map(|&(class, score)| (0..5).map(move |c| if c == class { score } else { 0.01 })).collect()
     }
 
-    fn read(steps: &[(usize, f32)]) -> Reading {
+    fn read(steps: &[(usize, f32)]) -> DecodedText {
         let [reading] = decode(&[1, steps.len(), 5], &scores(steps), &[1.0], &alphabet()).unwrap().try_into().unwrap();
         reading
     }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn scores_that_are_no_numbers_read_nothing() {
         let read = decode(&[1, 2, 5], &[f32::NAN; 10], &[1.0], &alphabet()).unwrap();
-        assert_eq!(read, [Reading::default()]);
+        assert_eq!(read, [DecodedText::default()]);
     }
 
     #[test]

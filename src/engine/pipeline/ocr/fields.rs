@@ -24,12 +24,12 @@ use self::labels::Label;
 use self::row_text::RowText;
 use super::geometry::{Area, Quadrilateral};
 use super::line::Line;
-use super::order::Row;
+use super::order::RowOfLines;
 
 /// A field as it is declared: `[[field]]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Field {
+pub struct FieldDeclaration {
     pub name: String,
     /// Words that stand before or above the value, in any language. Case, accents, spaces and signs do not matter.
     #[serde(default)]
@@ -37,9 +37,9 @@ pub struct Field {
     /// Words that contain a label and name something else, such as "sub total".
     #[serde(default)]
     pub not: Vec<String>,
-    pub pattern: Pattern,
+    pub pattern: FieldPattern,
     #[serde(default)]
-    pub choose: Choice,
+    pub choose: FieldChoice,
     /// Takes a value without a label where there is none with one.
     #[serde(default)]
     pub unlabelled: bool,
@@ -51,7 +51,7 @@ pub struct Field {
 /// The form of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Pattern {
+pub enum FieldPattern {
     /// A number with decimals or a currency.
     Amount,
     Date,
@@ -63,7 +63,7 @@ pub enum Pattern {
     Number,
 }
 
-impl Pattern {
+impl FieldPattern {
     /// Set for values that a text next to them does not resemble by chance.
     fn is_checked(self) -> bool {
         matches!(self, Self::Iban | Self::VatId)
@@ -73,7 +73,7 @@ impl Pattern {
 /// The choice among several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Choice {
+pub enum FieldChoice {
     /// The one nearest to its label.
     #[default]
     Nearest,
@@ -88,7 +88,7 @@ pub enum Choice {
 /// A value in a form that programs read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Value {
+pub enum ParsedValue {
     Amount(Amount),
     /// `YYYY-MM-DD`, or a number without spaces.
     Text(String),
@@ -96,8 +96,8 @@ pub enum Value {
 
 /// A field that was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Found {
-    pub value: Value,
+pub struct FoundField {
+    pub value: ParsedValue,
     /// The text on the page.
     pub text: String,
     #[serde(rename = "box")]
@@ -114,33 +114,33 @@ const ROWS_BELOW: usize = 3;
 
 /// A page in rows, ready for any number of fields.
 #[derive(Debug)]
-pub struct Page<'p> {
+pub struct PageRows<'p> {
     rows: Vec<RowText<'p>>,
 }
 
-impl<'p> Page<'p> {
+impl<'p> PageRows<'p> {
     /// The rows of a page by the positions of its lines.
-    pub fn new(rows: &[Row], lines: &'p [Line]) -> Self {
+    pub fn new(rows: &[RowOfLines], lines: &'p [Line]) -> Self {
         Self { rows: rows.iter().map(|row| RowText::new(row.iter().filter_map(|index| lines.get(*index)))).collect() }
     }
 
     /// The value of a field, if the page has one.
-    pub fn find(&self, field: &Field) -> Option<Found> {
+    pub fn find(&self, field: &FieldDeclaration) -> Option<FoundField> {
         let matches: Vec<Vec<Match>> = self.rows.iter().map(|row| field.matches(row, 0)).collect();
         let mut candidates = self.labelled(field, &matches);
         if candidates.is_empty() && (field.unlabelled || field.labels.is_empty()) {
             let all = matches.iter().enumerate().flat_map(|(row, found)| found.iter().map(move |found| (row, found)));
-            candidates.extend(all.map(|(row, found)| Candidate { row, found: found.clone(), distance: 0.0 }));
+            candidates.extend(all.map(|(row, found)| LabelledValue { row, found: found.clone(), distance: 0.0 }));
         }
         let chosen = choose(field.choose, candidates)?;
         let row = self.rows.get(chosen.row)?;
         let (area, confidence) = row.place(&chosen.found.chars)?;
         let text = row.text(&chosen.found.chars);
-        Some(Found { value: chosen.found.value, text, area, confidence })
+        Some(FoundField { value: chosen.found.value, text, area, confidence })
     }
 
     /// The values beside a label, or else below it.
-    fn labelled(&self, field: &Field, matches: &[Vec<Match>]) -> Vec<Candidate> {
+    fn labelled(&self, field: &FieldDeclaration, matches: &[Vec<Match>]) -> Vec<LabelledValue> {
         let (wanted, others) = (Label::all(&field.labels), Label::all(&field.not));
         let mut candidates = Vec::new();
         for (index, row) in self.rows.iter().enumerate() {
@@ -152,7 +152,7 @@ impl<'p> Page<'p> {
                 candidates.extend(field.matches(row, label.end).into_iter().filter_map(|found| {
                     let area = row.place(&found.chars)?.0.bounds();
                     let distance = (area.left - label_area.right).max(0.0) / label_area.height().max(1.0);
-                    Some(Candidate { row: index, found, distance })
+                    Some(LabelledValue { row: index, found, distance })
                 }));
                 if candidates.len() == before {
                     candidates.extend(self.below(index, &label_area, matches));
@@ -163,7 +163,7 @@ impl<'p> Page<'p> {
     }
 
     /// The values of the next row below a label that has any there.
-    fn below(&self, row: usize, label: &Area, matches: &[Vec<Match>]) -> Vec<Candidate> {
+    fn below(&self, row: usize, label: &Area, matches: &[Vec<Match>]) -> Vec<LabelledValue> {
         let height = label.height().max(1.0);
         let next = self.rows.iter().zip(matches).enumerate().skip(row + 1).take(ROWS_BELOW);
         for (index, (row, found)) in next {
@@ -172,9 +172,9 @@ impl<'p> Page<'p> {
                 let gap = area.top - label.bottom;
                 let is_below = gap <= BELOW_HEIGHTS * height && label.overlap_across(&area) > -0.5 * height;
                 let distance = gap.max(0.0) / height;
-                is_below.then(|| Candidate { row: index, found: found.clone(), distance })
+                is_below.then(|| LabelledValue { row: index, found: found.clone(), distance })
             };
-            let candidates: Vec<Candidate> = found.iter().filter_map(candidate).collect();
+            let candidates: Vec<LabelledValue> = found.iter().filter_map(candidate).collect();
             if !candidates.is_empty() {
                 return candidates;
             }
@@ -183,16 +183,16 @@ impl<'p> Page<'p> {
     }
 }
 
-impl Field {
+impl FieldDeclaration {
     /// The values of the field's form in a row, from a character on that begins a word.
     fn matches(&self, row: &RowText<'_>, start: usize) -> Vec<Match> {
         let chars = row.chars().get(start..).unwrap_or_default();
         let found = match self.pattern {
-            Pattern::Amount => amount::amounts(chars),
-            Pattern::Date => date::dates(chars, self.day_order),
-            Pattern::Iban => identifiers::ibans(chars),
-            Pattern::VatId => identifiers::vat_ids(chars),
-            Pattern::Number => {
+            FieldPattern::Amount => amount::amounts(chars),
+            FieldPattern::Date => date::dates(chars, self.day_order),
+            FieldPattern::Iban => identifiers::ibans(chars),
+            FieldPattern::VatId => identifiers::vat_ids(chars),
+            FieldPattern::Number => {
                 let dates = date::dates(chars, self.day_order);
                 let is_of_date = |found: &Match| {
                     dates.iter().any(|date| date.chars.start <= found.chars.start && found.chars.end <= date.chars.end)
@@ -209,35 +209,35 @@ impl Field {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Match {
     chars: Range<usize>,
-    value: Value,
+    value: ParsedValue,
 }
 
 /// A value with its label.
 #[derive(Debug, Clone)]
-struct Candidate {
+struct LabelledValue {
     row: usize,
     found: Match,
     /// The way from the label in line heights.
     distance: f32,
 }
 
-impl Candidate {
+impl LabelledValue {
     fn place(&self) -> (usize, usize) {
         (self.row, self.found.chars.start)
     }
 
     fn size(&self) -> i64 {
-        if let Value::Amount(amount) = &self.found.value { amount.cents() } else { 0 }
+        if let ParsedValue::Amount(amount) = &self.found.value { amount.cents() } else { 0 }
     }
 }
 
-fn choose(choice: Choice, candidates: Vec<Candidate>) -> Option<Candidate> {
+fn choose(choice: FieldChoice, candidates: Vec<LabelledValue>) -> Option<LabelledValue> {
     let candidates = candidates.into_iter();
     match choice {
-        Choice::Nearest => candidates.min_by(|one, other| one.distance.total_cmp(&other.distance)),
-        Choice::First => candidates.min_by_key(Candidate::place),
-        Choice::Last => candidates.max_by_key(Candidate::place),
-        Choice::Largest => candidates.max_by_key(|candidate| (candidate.size(), candidate.place())),
+        FieldChoice::Nearest => candidates.min_by(|one, other| one.distance.total_cmp(&other.distance)),
+        FieldChoice::First => candidates.min_by_key(LabelledValue::place),
+        FieldChoice::Last => candidates.max_by_key(LabelledValue::place),
+        FieldChoice::Largest => candidates.max_by_key(|candidate| (candidate.size(), candidate.place())),
     }
 }
 

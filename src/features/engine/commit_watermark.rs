@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ledge_base::durable;
 
-use super::super::wire::{Damaged, Reader};
+use super::super::wire::{ByteReader, DamagedBytes};
 
 /// The names of the two files.
 const FILE_NAMES: [&str; 2] = ["acknowledged", "acknowledged.copy"];
@@ -29,7 +29,7 @@ const MARK_BYTES: usize = 8 + 2 + 3 * 8 + 4;
 
 /// The content of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mark {
+struct WatermarkFile {
     /// All entries before this one were acknowledged.
     next_seq: u64,
     /// Acknowledged entries that the journal lacks, until a snapshot has them or they were reported as lost.
@@ -38,7 +38,7 @@ struct Mark {
 
 /// The position of the last acknowledged push, shared by writer and upkeep.
 #[derive(Debug)]
-pub struct Acknowledged {
+pub struct CommitWatermark {
     files: [(PathBuf, OnceLock<File>); 2],
     state: Mutex<AcknowledgedState>,
     /// Notified when there is something to sync, and at the end.
@@ -47,7 +47,7 @@ pub struct Acknowledged {
 
 #[derive(Debug)]
 struct AcknowledgedState {
-    mark: Mark,
+    mark: WatermarkFile,
     /// True when the files on the disk have the position.
     durable: bool,
     closed: bool,
@@ -66,7 +66,7 @@ pub enum AcknowledgedOnDisk {
     Damaged,
 }
 
-impl Mark {
+impl WatermarkFile {
     fn encode(&self) -> [u8; MARK_BYTES] {
         let mut bytes = Vec::with_capacity(MARK_BYTES);
         bytes.extend_from_slice(MAGIC);
@@ -81,36 +81,36 @@ impl Mark {
         mark
     }
 
-    fn read(path: &Path) -> io::Result<Result<Self, Damaged>> {
+    fn read(path: &Path) -> io::Result<Result<Self, DamagedBytes>> {
         let mut bytes = Vec::with_capacity(MARK_BYTES + 1);
         File::open(path)?.take(MARK_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         Ok(Self::decode(&bytes))
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let (content, sum) = bytes.split_last_chunk::<4>().ok_or(Damaged::Malformed)?;
-        let mut reader = Reader::new(content);
+    fn decode(bytes: &[u8]) -> Result<Self, DamagedBytes> {
+        let (content, sum) = bytes.split_last_chunk::<4>().ok_or(DamagedBytes::Malformed)?;
+        let mut reader = ByteReader::new(content);
         if reader.array()? != *MAGIC {
-            return Err(Damaged::Malformed);
+            return Err(DamagedBytes::Malformed);
         }
         if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
-            return Err(Damaged::Checksum);
+            return Err(DamagedBytes::Checksum);
         }
         if u16::from_le_bytes(reader.array()?) != VERSION {
-            return Err(Damaged::Unknown);
+            return Err(DamagedBytes::Unknown);
         }
         let mut number = || reader.array().map(u64::from_le_bytes);
         let mark = Self { next_seq: number()?, lacking: number()?..number()? };
-        if reader.is_empty() { Ok(mark) } else { Err(Damaged::Malformed) }
+        if reader.is_empty() { Ok(mark) } else { Err(DamagedBytes::Malformed) }
     }
 }
 
-impl Acknowledged {
+impl CommitWatermark {
     /// Reads the files in `folder`; the one with the higher position counts. Nothing is written yet.
     pub fn open(folder: &Path) -> (Self, AcknowledgedOnDisk) {
-        let (mut newest, mut found): (Option<Mark>, _) = (None, AcknowledgedOnDisk::Missing);
+        let (mut newest, mut found): (Option<WatermarkFile>, _) = (None, AcknowledgedOnDisk::Missing);
         for name in FILE_NAMES {
-            match Mark::read(&folder.join(name)) {
+            match WatermarkFile::read(&folder.join(name)) {
                 Ok(Ok(mark)) if newest.as_ref().is_none_or(|newest| newest.next_seq < mark.next_seq) => {
                     newest = Some(mark);
                 }
@@ -120,7 +120,7 @@ impl Acknowledged {
             }
         }
         let mark = newest.inspect(|mark| found = AcknowledgedOnDisk::Until(mark.next_seq));
-        let mark = mark.unwrap_or(Mark { next_seq: 0, lacking: 0..0 });
+        let mark = mark.unwrap_or(WatermarkFile { next_seq: 0, lacking: 0..0 });
         let state = AcknowledgedState { mark, durable: true, closed: false, failing: false };
         let files = FILE_NAMES.map(|name| (folder.join(name), OnceLock::new()));
         (Self { files, state: Mutex::new(state), changed: Condvar::new() }, found)
@@ -216,7 +216,7 @@ impl Acknowledged {
         }
     }
 
-    fn write_open(&self, mark: &Mark) -> io::Result<()> {
+    fn write_open(&self, mark: &WatermarkFile) -> io::Result<()> {
         let bytes = mark.encode();
         let written = self.files.iter().filter_map(|(_, file)| Some(file.get()?.write_all_at(&bytes, 0)));
         written.fold(Ok(()), Result::and)
@@ -248,11 +248,11 @@ impl Acknowledged {
 }
 
 /// Opens a file that is not open yet, and writes this mark. A new file appears by a rename, never without content.
-fn open(path: &Path, file: &OnceLock<File>, mark: &Mark) -> io::Result<()> {
+fn open(path: &Path, file: &OnceLock<File>, mark: &WatermarkFile) -> io::Result<()> {
     if file.get().is_some() {
         return Ok(());
     }
-    if !matches!(Mark::read(path), Ok(Ok(_))) {
+    if !matches!(WatermarkFile::read(path), Ok(Ok(_))) {
         durable::replace(path, &mark.encode())?;
     }
     let opened = File::options().write(true).open(path)?;
@@ -264,7 +264,7 @@ fn open(path: &Path, file: &OnceLock<File>, mark: &Mark) -> io::Result<()> {
 /// Reads a mark for the fuzzers; true when it is valid. Only the exact bytes that are written of a mark are accepted.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
-    let Ok(mark) = Mark::decode(data) else { return false };
+    let Ok(mark) = WatermarkFile::decode(data) else { return false };
     assert_eq!(mark.encode(), data);
     true
 }
@@ -278,8 +278,8 @@ mod tests {
 
     use super::*;
 
-    fn reopened(folder: &Path) -> (Acknowledged, AcknowledgedOnDisk) {
-        Acknowledged::open(folder)
+    fn reopened(folder: &Path) -> (CommitWatermark, AcknowledgedOnDisk) {
+        CommitWatermark::open(folder)
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
                 assert_eq!((found, acknowledged.lacking()), (AcknowledgedOnDisk::Until(501), Some(7..9)), "{lost}");
                 acknowledged.begin(501, None);
                 for name in FILE_NAMES {
-                    assert!(Mark::decode(&fs::read(folder.path().join(name)).unwrap()).is_ok(), "{name}");
+                    assert!(WatermarkFile::decode(&fs::read(folder.path().join(name)).unwrap()).is_ok(), "{name}");
                 }
             }
         }
@@ -371,14 +371,14 @@ mod tests {
             numbers in any::<[u64; 3]>(), at in 0..MARK_BYTES, flip in 1..=u8::MAX,
         ) {
             let [next_seq, start, end] = numbers;
-            let mark = Mark { next_seq, lacking: start..end };
+            let mark = WatermarkFile { next_seq, lacking: start..end };
             let mut bytes = mark.encode();
-            prop_assert_eq!(Mark::decode(&bytes), Ok(mark));
+            prop_assert_eq!(WatermarkFile::decode(&bytes), Ok(mark));
             for length in 0..MARK_BYTES {
-                prop_assert!(Mark::decode(&bytes[..length]).is_err());
+                prop_assert!(WatermarkFile::decode(&bytes[..length]).is_err());
             }
             bytes[at] ^= flip;
-            prop_assert!(Mark::decode(&bytes).is_err());
+            prop_assert!(WatermarkFile::decode(&bytes).is_err());
         }
     }
 }

@@ -5,7 +5,7 @@ use super::geometry::{Area, Point, Quadrilateral, coordinate};
 use super::line::Line;
 
 /// The lines of one row, as positions in the list of lines, from left to right.
-pub type Row = Vec<usize>;
+pub type RowOfLines = Vec<usize>;
 
 /// The share of the lower one's height that two lines on the same height have in common.
 const ROW_OVERLAP: f32 = 0.5;
@@ -27,18 +27,18 @@ const HEADING_ROWS: usize = 2;
 const DEPTH_MAX: u8 = 6;
 
 /// Puts lines in rows, in the order of reading. Each position occurs once.
-pub fn rows(areas: &[Quadrilateral]) -> Vec<Row> {
-    let level = Level::of(areas);
-    let mut places: Vec<Place> =
-        areas.iter().enumerate().map(|(index, area)| Place { index, area: level.area(area) }).collect();
+pub fn rows(areas: &[Quadrilateral]) -> Vec<RowOfLines> {
+    let level = PageRotation::of(areas);
+    let mut places: Vec<LevelLine> =
+        areas.iter().enumerate().map(|(index, area)| LevelLine { index, area: level.area(area) }).collect();
     let mut rows = Vec::new();
     order(&mut places, DEPTH_MAX, &mut rows);
     rows
 }
 
 /// The text of a page: lines of a row joined by spaces, and a row a line.
-pub fn plain_text(rows: &[Row], lines: &[Line]) -> String {
-    let row = |row: &Row| {
+pub fn plain_text(rows: &[RowOfLines], lines: &[Line]) -> String {
+    let row = |row: &RowOfLines| {
         let texts = row.iter().filter_map(|index| lines.get(*index)).map(Line::text).filter(|text| !text.is_empty());
         texts.collect::<Vec<_>>().join(" ")
     };
@@ -52,18 +52,18 @@ pub fn plain_text(rows: &[Row], lines: &[Line]) -> String {
 
 /// A line on a page whose lines are level.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct LevelLine {
     index: usize,
     area: Area,
 }
 
 /// Turns a page that was photographed at an angle, so that its lines are level.
-struct Level {
+struct PageRotation {
     sine: f32,
     cosine: f32,
 }
 
-impl Level {
+impl PageRotation {
     /// By the median angle of the lines, of which long ones know it best.
     fn of(areas: &[Quadrilateral]) -> Self {
         let mut angles: Vec<(f32, f32)> = areas
@@ -92,13 +92,13 @@ impl Level {
 
 /// Orders places: row by row from the top, and where several rows have a gap in common with running text on both sides
 /// of it, first what is left of it.
-fn order(places: &mut [Place], depth: u8, ordered: &mut Vec<Row>) {
+fn order(places: &mut [LevelLine], depth: u8, ordered: &mut Vec<RowOfLines>) {
     let rows = rows_of(places);
     let height = median_height(places).unwrap_or_default();
     let mut rest = rows.as_slice();
     while let [first, others @ ..] = rest {
-        let columns = if depth > 0 { Columns::at_start(rest, height) } else { None };
-        if let Some(Columns { mut left, mut right, rows }) = columns {
+        let columns = if depth > 0 { TwoColumns::at_start(rest, height) } else { None };
+        if let Some(TwoColumns { mut left, mut right, rows }) = columns {
             order(&mut left, depth - 1, ordered);
             order(&mut right, depth - 1, ordered);
             rest = rest.get(rows..).unwrap_or_default();
@@ -110,20 +110,20 @@ fn order(places: &mut [Place], depth: u8, ordered: &mut Vec<Row>) {
 }
 
 /// Two columns of running text.
-struct Columns {
-    left: Vec<Place>,
-    right: Vec<Place>,
+struct TwoColumns {
+    left: Vec<LevelLine>,
+    right: Vec<LevelLine>,
     /// The number of rows that they take.
     rows: usize,
 }
 
-impl Columns {
+impl TwoColumns {
     /// The columns that begin in the first of these rows: as many rows as have a gap in common.
-    fn at_start(rows: &[Vec<Place>], height: f32) -> Option<Self> {
+    fn at_start(rows: &[Vec<LevelLine>], height: f32) -> Option<Self> {
         let mut taken: Vec<(f32, f32)> = Vec::new();
         let (mut count, mut gutter) = (0, None);
         for row in rows {
-            for Place { area, .. } in row {
+            for LevelLine { area, .. } in row {
                 take(&mut taken, (area.left, area.right));
             }
             let widest = taken.windows(2).filter_map(|two| match two {
@@ -136,15 +136,15 @@ impl Columns {
             count += 1;
         }
         let gutter = gutter?;
-        let is_left = |place: &Place| place.area.centre().x < gutter;
+        let is_left = |place: &LevelLine| place.area.centre().x < gutter;
         // A heading below the columns stands at one side of the gap, too.
         let gap_above = |index: usize| {
-            let bottom = |row: &Vec<Place>| row.iter().map(|place| place.area.bottom).fold(f32::MIN, f32::max);
+            let bottom = |row: &Vec<LevelLine>| row.iter().map(|place| place.area.bottom).fold(f32::MIN, f32::max);
             let above = rows.get(..index)?.iter().map(bottom).fold(f32::MIN, f32::max);
             let top = rows.get(index)?.iter().map(|place| place.area.top).fold(f32::MAX, f32::min);
             Some(top - above)
         };
-        let is_alone = |row: &Vec<Place>| row.iter().all(is_left) || !row.iter().any(is_left);
+        let is_alone = |row: &Vec<LevelLine>| row.iter().all(is_left) || !row.iter().any(is_left);
         let is_heading = |index: &usize| {
             rows.get(*index..count).is_some_and(|rows| rows.iter().all(is_alone))
                 && gap_above(*index).is_some_and(|gap| gap >= HEADING_GAP * height)
@@ -152,7 +152,7 @@ impl Columns {
         let count = (count.saturating_sub(HEADING_ROWS)..count).find(is_heading).unwrap_or(count);
 
         let places = rows.get(..count)?.iter().flatten().copied();
-        let (left, right): (Vec<Place>, Vec<Place>) = places.partition(is_left);
+        let (left, right): (Vec<LevelLine>, Vec<LevelLine>) = places.partition(is_left);
         (is_running_text(&left) && is_running_text(&right)).then_some(Self { left, right, rows: count })
     }
 }
@@ -170,24 +170,24 @@ fn take(taken: &mut Vec<(f32, f32)>, (mut left, mut right): (f32, f32)) {
     taken.insert(place, (left, right));
 }
 
-fn is_running_text(places: &[Place]) -> bool {
-    let wide = |place: &&Place| place.area.width() >= COLUMN_WIDTH_MIN * place.area.height();
+fn is_running_text(places: &[LevelLine]) -> bool {
+    let wide = |place: &&LevelLine| place.area.width() >= COLUMN_WIDTH_MIN * place.area.height();
     places.len() >= COLUMN_LINES_MIN && places.iter().filter(wide).count() * 2 > places.len()
 }
 
-fn median_height(places: &[Place]) -> Option<f32> {
+fn median_height(places: &[LevelLine]) -> Option<f32> {
     let mut heights: Vec<f32> = places.iter().map(|place| place.area.height()).collect();
     heights.sort_by(f32::total_cmp);
     heights.get(heights.len() / 2).copied()
 }
 
 /// The rows from the top. A line joins the row that it stands next to.
-fn rows_of(places: &mut [Place]) -> Vec<Vec<Place>> {
+fn rows_of(places: &mut [LevelLine]) -> Vec<Vec<LevelLine>> {
     places.sort_by(|one, other| one.area.centre().y.total_cmp(&other.area.centre().y));
-    let mut rows: Vec<Vec<Place>> = Vec::new();
+    let mut rows: Vec<Vec<LevelLine>> = Vec::new();
     for place in places.iter() {
-        let is_level = |row: &Vec<Place>| {
-            let fits = |other: &Place| {
+        let is_level = |row: &Vec<LevelLine>| {
+            let fits = |other: &LevelLine| {
                 let lower = place.area.height().min(other.area.height());
                 let narrower = place.area.width().min(other.area.width());
                 place.area.overlap_down(&other.area) > ROW_OVERLAP * lower
@@ -205,7 +205,8 @@ fn rows_of(places: &mut [Place]) -> Vec<Vec<Place>> {
     for row in &mut rows {
         row.sort_by(|one, other| one.area.left.total_cmp(&other.area.left));
     }
-    let middle = |row: &Vec<Place>| row.iter().map(|place| place.area.centre().y).sum::<f32>() / coordinate(row.len());
+    let middle =
+        |row: &Vec<LevelLine>| row.iter().map(|place| place.area.centre().y).sum::<f32>() / coordinate(row.len());
     rows.sort_by(|one, other| middle(one).total_cmp(&middle(other)));
     rows
 }
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_price_is_read_behind_its_article() {
-        let expected: Vec<Row> = (0..8).map(|row| vec![row + 8, row]).collect();
+        let expected: Vec<RowOfLines> = (0..8).map(|row| vec![row + 8, row]).collect();
         for degrees in [0.0, 5.0, -8.0] {
             assert_eq!(rows(&turned(&receipt(), degrees)), expected, "{degrees}");
         }
@@ -251,7 +252,7 @@ mod tests {
         let right = tops().map(|top| line(400.0, top, 300.0));
         let heading = [line(50.0, 20.0, 640.0)];
         let areas: Vec<_> = left.zip(right).flat_map(|(left, right)| [left, right]).chain(heading).collect();
-        let expected: Vec<Row> = [12, 0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11].map(|index| vec![index]).to_vec();
+        let expected: Vec<RowOfLines> = [12, 0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11].map(|index| vec![index]).to_vec();
         for degrees in [0.0, 1.0] {
             assert_eq!(rows(&turned(&areas, degrees)), expected, "{degrees}");
         }
@@ -263,7 +264,7 @@ mod tests {
         let lines: Vec<Line> =
             ["Total", "1.00", ""].iter().zip(areas).map(|(text, area)| Line::even(text, area, 1.0)).collect();
         assert_eq!(plain_text(&rows(&areas), &lines), "Total 1.00\n");
-        assert_eq!(rows(&[]), Vec::<Row>::new());
+        assert_eq!(rows(&[]), Vec::<RowOfLines>::new());
     }
 
     proptest! {

@@ -16,13 +16,13 @@ use tokio::sync::oneshot;
 use super::super::index::Index;
 use super::super::journal;
 use super::super::online::FeatureError;
-use super::super::snapshot::{self, SnapshotTable};
-use super::super::statistics::Counters;
+use super::super::snapshot::{self, SortedTable};
+use super::super::statistics::StoreCounters;
 use super::applier::Applier;
 use super::commands::{UpkeepJob, WriterCommand};
 use super::manifest::SnapshotChanges;
 use super::recovery::{self, close, set_aside};
-use super::{Engine, StoreState};
+use super::{StoreEngine, StoreState};
 use super::{disk_space, restore};
 
 /// The interval of the periodic work, such as the check if a snapshot is due.
@@ -39,8 +39,8 @@ const REMOVAL_PAUSE: Duration = Duration::from_hours(1);
 const REBUILD_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of the upkeep thread.
-pub struct Upkeep {
-    pub(super) engine: Arc<Engine>,
+pub struct Maintenance {
+    pub(super) engine: Arc<StoreEngine>,
     clock_read: Instant,
     pub(super) scrubbed: Instant,
     /// The journal's next entry when the last snapshot was taken.
@@ -64,8 +64,8 @@ pub struct Upkeep {
     pub(super) encrypt_retry: (Instant, Duration),
 }
 
-impl Upkeep {
-    pub fn new(engine: Arc<Engine>) -> Self {
+impl Maintenance {
+    pub fn new(engine: Arc<StoreEngine>) -> Self {
         let now = Instant::now();
         let clock = SteadyClock { then: now, then_us: clock::unix_micros() };
         Self {
@@ -258,7 +258,7 @@ impl Upkeep {
             // Another index, built meanwhile, is already in use.
             return;
         }
-        Counters::count(&self.engine.counters.rebuilds);
+        StoreCounters::count(&self.engine.counters.rebuilds);
         if damaged {
             let bad = snapshot.filter(|path| matches!(snapshot::verify_file(path), Err(error) if error.is_damage()));
             for path in bad.map_or(layers, |snapshot| vec![snapshot]) {
@@ -296,7 +296,7 @@ impl Upkeep {
         let old = answer.recv().map_err(|_| closed())?;
 
         let records = written?;
-        let restored = SnapshotTable::open(&self.engine.files.folder().join(snapshot::file_name(replay_from)));
+        let restored = SortedTable::open(&self.engine.files.folder().join(snapshot::file_name(replay_from)));
         if let Ok(Some(restored)) = restored {
             let changed = restored.statistics().records.clone();
             let noted =
@@ -310,7 +310,7 @@ impl Upkeep {
         let generations = self.engine.files.generations().unwrap_or_default();
         old.into_iter().for_each(close);
         self.engine.audit.record(principal, AuditEvent::FeatureStoreRestored { records });
-        Counters::count(&self.engine.counters.rebuilds);
+        StoreCounters::count(&self.engine.counters.rebuilds);
 
         // The snapshot has taken their place, and a backup that is under way may hold one of them open.
         for generation in generations {

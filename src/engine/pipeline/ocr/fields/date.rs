@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digits::{digit, number, run};
 use super::labels::folded;
-use super::{Match, Value};
+use super::{Match, ParsedValue};
 
 /// The order of day and month in dates such as 03/04/2026.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub(super) fn dates(chars: &[char], order: DayOrder) -> Vec<Match> {
             at += 1;
             continue;
         };
-        found.push(Match { chars: at..end, value: Value::Text(date) });
+        found.push(Match { chars: at..end, value: ParsedValue::Text(date) });
         at = end;
     }
     found
@@ -72,7 +72,7 @@ fn is_start(chars: &[char], at: usize) -> bool {
 }
 
 fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, String)> {
-    let mut parts: Vec<(Part, Range<usize>)> = Vec::new();
+    let mut parts: Vec<(DatePart, Range<usize>)> = Vec::new();
     let mut at = start;
     while parts.len() < 3 {
         let first = parts.first().map(|(part, _)| *part);
@@ -99,14 +99,14 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
     };
     let (day, month, year) = match (*first, *second, *third) {
         (
-            Part::Number { value: year, length: 4 },
-            Part::Number { value: month, .. },
-            Part::Number { value: day, length: 1..=2 },
+            DatePart::Number { value: year, length: 4 },
+            DatePart::Number { value: month, .. },
+            DatePart::Number { value: day, length: 1..=2 },
         ) => (day, month, year),
         (
-            Part::Number { value: one, length: 1..=2 },
-            Part::Number { value: other, length: 1..=2 },
-            Part::Number { value: year, length },
+            DatePart::Number { value: one, length: 1..=2 },
+            DatePart::Number { value: other, length: 1..=2 },
+            DatePart::Number { value: year, length },
         ) => {
             // The same sign twice: "1 2.50" is none.
             let sign = separator(first_at, second_at)?;
@@ -124,10 +124,16 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
             let (day, month) = if is_month_first { (other, one) } else { (one, other) };
             (day, month, year)
         }
-        (Part::Number { value: day, length: 1..=2 }, Part::Month(month), Part::Number { value: year, length })
-        | (Part::Month(month), Part::Number { value: day, length: 1..=2 }, Part::Number { value: year, length }) => {
-            (day, month, full_year(year, length)?)
-        }
+        (
+            DatePart::Number { value: day, length: 1..=2 },
+            DatePart::Month(month),
+            DatePart::Number { value: year, length },
+        )
+        | (
+            DatePart::Month(month),
+            DatePart::Number { value: day, length: 1..=2 },
+            DatePart::Number { value: year, length },
+        ) => (day, month, full_year(year, length)?),
         _ => return None,
     };
     let date = is_date(day, month, year).then(|| format!("{year:04}-{month:02}-{day:02}"))?;
@@ -136,35 +142,35 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
 
 /// A part of a date.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum DatePart {
     Number { value: u32, length: usize },
     Month(u32),
 }
 
-fn part_at(chars: &[char], at: usize) -> Option<(Part, usize)> {
+fn part_at(chars: &[char], at: usize) -> Option<(DatePart, usize)> {
     if let Some((month, end)) = month_at(chars, at) {
-        return Some((Part::Month(month), end));
+        return Some((DatePart::Month(month), end));
     }
     // The "S" of "18September" is no digit.
     let length = chars.get(at..)?.iter().take_while(|char| char.is_ascii_digit()).count();
     if (1..=2).contains(&length) && month_at(chars, at + length).is_some() {
         let (digits, _) = run(chars, at, length);
-        return Some((Part::Number { value: number(&digits)?, length }, at + length));
+        return Some((DatePart::Number { value: number(&digits)?, length }, at + length));
     }
     // A letter counts as a digit only next to one.
     let (digits, sure) = run(chars, at, 5);
     let is_number = sure > 0 && sure * 2 >= digits.len() && digits.len() <= 4;
     let end = at + digits.len();
-    is_number.then_some((Part::Number { value: number(&digits)?, length: digits.len() }, end))
+    is_number.then_some((DatePart::Number { value: number(&digits)?, length: digits.len() }, end))
 }
 
 /// The last part of a date behind which a time begins without a space: "2026-11-2414:35".
-fn before_time(chars: &[char], at: usize, first: Part) -> Option<(Part, usize)> {
-    let begins_with_year = matches!(first, Part::Number { length: 4, .. });
+fn before_time(chars: &[char], at: usize, first: DatePart) -> Option<(DatePart, usize)> {
+    let begins_with_year = matches!(first, DatePart::Number { length: 4, .. });
     let length = if begins_with_year { 2 } else { 4 };
     let digits: Vec<u8> = chars.get(at..at + length)?.iter().map(|char| digit(*char)).collect::<Option<_>>()?;
     time_at(chars, at + length)?;
-    Some((Part::Number { value: number(&digits)?, length }, at + length))
+    Some((DatePart::Number { value: number(&digits)?, length }, at + length))
 }
 
 /// The end of a time such as 9:35 or 14:35.

@@ -4,7 +4,7 @@
 //! takes its place. sled is not trusted with acknowledged rows either: sled 0.34.7's flush does not survive a power
 //! cut, and after a torn page it may not open at all, or panic, or report corruption much later (measured: 16 of 20
 //! modelled power cuts lost data). After a flipped byte it may open without an error and lack records (seen here). So
-//! every call is guarded, every record has a checksum, the content is added up ([`Tally`]), and
+//! every call is guarded, every record has a checksum, the content is added up ([`ContentChecksum`]), and
 //! [`IndexError::Damaged`] leads to another layer, filled from the journal, never to "not found".
 //!
 //! The value of an entity is one of
@@ -105,7 +105,7 @@ fn is_locked(error: &io::Error) -> bool {
 
 /// A layer, in a folder of its own.
 #[derive(Debug)]
-pub struct Layer {
+pub struct MemTable {
     rows: Tree,
     meta: Tree,
     db: Arc<Db>,
@@ -154,7 +154,7 @@ impl fmt::Debug for KeyFilter {
     }
 }
 
-impl Drop for Layer {
+impl Drop for MemTable {
     /// Closing sled may hang, or panic, over a damaged store. A separate thread closes it, so that the caller does
     /// neither.
     fn drop(&mut self) {
@@ -176,13 +176,13 @@ impl Drop for Layer {
 /// The number of values, and a sum over their contents that does not depend on their order: two layers with the same
 /// tally are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tally {
+pub struct ContentChecksum {
     pub records: u64,
     /// The wrapping sum of 64 bits of each.
     pub sum: u64,
 }
 
-impl Tally {
+impl ContentChecksum {
     /// Adds a value.
     pub fn add(&mut self, key: &IndexKey, value: &[u8]) {
         self.records += 1;
@@ -241,8 +241,8 @@ impl LayerValue {
     }
 
     /// Reads the value of an entity. The checksum of a record is not checked here.
-    fn read(key: &IndexKey, bytes: IVec) -> Result<Self, record::Damaged> {
-        use record::Damaged::{Checksum, Malformed};
+    fn read(key: &IndexKey, bytes: IVec) -> Result<Self, record::DamagedBytes> {
+        use record::DamagedBytes::{Checksum, Malformed};
         let first = *bytes.first().ok_or(Malformed)?;
         if first == REMOVED {
             let (content, sum) = bytes.split_last_chunk::<4>().ok_or(Malformed)?;
@@ -300,7 +300,7 @@ impl Changes {
     }
 }
 
-impl Layer {
+impl MemTable {
     /// Opens the layer in `folder`, or creates one. sled may panic or hang over a damaged one: it is opened on a thread
     /// of its own, and given up after a time.
     pub fn open(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
@@ -493,7 +493,7 @@ impl LayerScan {
     }
 }
 
-fn unusable(error: record::Damaged) -> IndexError {
+fn unusable(error: record::DamagedBytes) -> IndexError {
     IndexError::damaged(format!("a record cannot be used: {error}"))
 }
 
@@ -539,7 +539,7 @@ mod tests {
         LayerValue::of_record(&record.encode(&key(number)), is_below)
     }
 
-    fn values(layer: &Layer) -> Vec<(IndexKey, LayerValue)> {
+    fn values(layer: &MemTable) -> Vec<(IndexKey, LayerValue)> {
         let mut scan = layer.scan(&[]);
         std::iter::from_fn(|| scan.next().unwrap()).collect()
     }
@@ -549,7 +549,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("layer");
         for round in 0..5u32 {
-            let layer = Layer::open(&path, 16 << 20).unwrap();
+            let layer = MemTable::open(&path, 16 << 20).unwrap();
             let found = (layer.applied().unwrap(), values(&layer).len());
             assert_eq!(found, (u64::from(round) * 10, round as usize * 100));
             let mut changes = Changes::default();
@@ -565,7 +565,7 @@ mod tests {
     #[test]
     fn a_record_a_removal_and_a_record_of_an_earlier_version_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
-        let layer = Layer::open(&folder.path().join("layer"), 16 << 20).unwrap();
+        let layer = MemTable::open(&folder.path().join("layer"), 16 << 20).unwrap();
         layer.begin(7, [2; 8]).unwrap();
         let mut changes = Changes::default();
         changes.put(&key(1), Some(value(1, false)));
@@ -595,11 +595,11 @@ mod tests {
     fn a_layer_that_is_open_already_is_locked_and_not_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("layer");
-        let layer = Layer::open(&path, 16 << 20).unwrap();
-        let refused = Layer::open_here(&path, 16 << 20).unwrap_err();
+        let layer = MemTable::open(&path, 16 << 20).unwrap();
+        let refused = MemTable::open_here(&path, 16 << 20).unwrap_err();
         assert!(matches!(refused, IndexError::Locked { .. }), "{refused:?}");
         assert!(refused.to_string().starts_with("the index cannot be read or written: "), "{refused}");
         drop(layer);
-        Layer::open(&path, 16 << 20).unwrap();
+        MemTable::open(&path, 16 << 20).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::ctc::Reading;
+use super::ctc::DecodedText;
 use super::geometry::Quadrilateral;
 
 /// A line of text on a page.
@@ -24,8 +24,8 @@ pub struct Word<'l> {
 
 impl Line {
     /// A line with the places of its characters. Spaces at its ends are left out.
-    pub fn new(reading: Reading, area: Quadrilateral) -> Self {
-        let Reading { text, confidence, mut places } = reading;
+    pub fn new(reading: DecodedText, area: Quadrilateral) -> Self {
+        let DecodedText { text, confidence, mut places } = reading;
         let kept = text.trim();
         let before = text.chars().count() - text.trim_start().chars().count();
         places.truncate(before + kept.chars().count());
@@ -38,7 +38,7 @@ impl Line {
         let count = text.chars().count().max(1);
         let share = |index: usize| (super::geometry::coordinate(index) + 0.5) / super::geometry::coordinate(count);
         let places = (0..count).map(share).collect();
-        Self::new(Reading { text: text.to_owned(), confidence, places }, area)
+        Self::new(DecodedText { text: text.to_owned(), confidence, places }, area)
     }
 
     pub fn text(&self) -> &str {

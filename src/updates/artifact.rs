@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The kinds of subjects, each below a folder of its own in the TUF repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ArtifactKind {
     /// A model: `models/NAME/VERSION/FILE`.
     Model,
     /// Settings from a closed, safe set: `configurations/NAME/VERSION/FILE`.
@@ -18,7 +18,7 @@ pub enum Kind {
     Runtime,
 }
 
-impl Kind {
+impl ArtifactKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Model, Self::Configuration, Self::Runtime];
 
@@ -34,8 +34,8 @@ impl Kind {
 
 /// A model, configuration or runtime that is updated as a whole. As text `models/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Subject {
-    pub kind: Kind,
+pub struct Artifact {
+    pub kind: ArtifactKind,
     pub name: ModelName,
 }
 
@@ -44,7 +44,7 @@ pub struct Subject {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetPath {
     /// The subject that it is part of.
-    pub subject: Subject,
+    pub subject: Artifact,
     pub version: ModelVersion,
     /// The name of the file.
     pub file: FileName,
@@ -84,26 +84,26 @@ impl fmt::Display for FileName {
     }
 }
 
-impl Subject {
+impl Artifact {
     /// Makes the subject of a model.
     pub fn model(name: ModelName) -> Self {
-        Self { kind: Kind::Model, name }
+        Self { kind: ArtifactKind::Model, name }
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for Artifact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind.folder(), self.name)
     }
 }
 
-impl FromStr for Subject {
+impl FromStr for Artifact {
     type Err = InvalidTarget;
 
     fn from_str(text: &str) -> Result<Self, InvalidTarget> {
         let form = || InvalidTarget::Form { text: text.chars().take(200).collect() };
         let (folder, name) = text.split_once('/').ok_or_else(form)?;
-        let kind = Kind::ALL.into_iter().find(|kind| kind.folder() == folder).ok_or_else(form)?;
+        let kind = ArtifactKind::ALL.into_iter().find(|kind| kind.folder() == folder).ok_or_else(form)?;
         Ok(Self { kind, name: name.parse()? })
     }
 }
@@ -150,7 +150,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Subject, TargetPath, FileName);
+as_text!(Artifact, TargetPath, FileName);
 
 #[cfg(test)]
 mod tests {

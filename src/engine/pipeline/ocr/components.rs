@@ -1,11 +1,11 @@
 //! The connected parts of a map: pixels that are set and touch, corners included.
 
 /// The pixels of one part, as runs.
-pub(super) type Component = Vec<Run>;
+pub(super) type PixelComponent = Vec<PixelRun>;
 
 /// Pixels next to each other in one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct PixelRun {
     pub(super) row: usize,
     pub(super) start: usize,
     /// The pixel after the last one.
@@ -13,9 +13,9 @@ pub(super) struct Run {
 }
 
 /// The connected parts, in the order of their first pixels. `rows` are the runs of each row, from left to right.
-pub(super) fn components(rows: &[Vec<Run>]) -> Vec<Component> {
+pub(super) fn components(rows: &[Vec<PixelRun>]) -> Vec<PixelComponent> {
     let mut sets = Sets::default();
-    let mut above: (usize, &[Run]) = (0, &[]);
+    let mut above: (usize, &[PixelRun]) = (0, &[]);
     for runs in rows {
         let first = sets.add(runs.len());
         let mut candidates = above.1.iter().enumerate().peekable();
@@ -31,7 +31,7 @@ pub(super) fn components(rows: &[Vec<Run>]) -> Vec<Component> {
     }
 
     let mut places = vec![None; sets.parents.len()];
-    let mut found: Vec<Component> = Vec::new();
+    let mut found: Vec<PixelComponent> = Vec::new();
     for (index, run) in rows.iter().flatten().enumerate() {
         let Some(place) = places.get_mut(sets.root(index)) else { continue };
         let place = *place.get_or_insert_with(|| {
@@ -87,11 +87,11 @@ mod tests {
 
     use super::*;
 
-    fn runs(map: &[Vec<bool>]) -> Vec<Vec<Run>> {
+    fn runs(map: &[Vec<bool>]) -> Vec<Vec<PixelRun>> {
         let row = |(row, pixels): (usize, &Vec<bool>)| {
             let starts = (0..pixels.len()).filter(|&x| pixels[x] && (x == 0 || !pixels[x - 1]));
             let end = |start| (start..pixels.len()).find(|&x| !pixels[x]).unwrap_or(pixels.len());
-            starts.map(|start| Run { row, start, end: end(start) }).collect()
+            starts.map(|start| PixelRun { row, start, end: end(start) }).collect()
         };
         map.iter().enumerate().map(row).collect()
     }

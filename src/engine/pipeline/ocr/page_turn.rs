@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::image::Rgb8Image;
-use crate::pipeline::preparation::{Color, Fit, ImagePreparation, Layout};
+use crate::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
 
 use super::geometry::{Point, Quadrilateral};
 
 /// Quarter turns, clockwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Turn {
+pub enum Rotation {
     #[default]
     #[serde(rename = "0")]
     None,
@@ -21,7 +21,7 @@ pub enum Turn {
     ThreeQuarters,
 }
 
-impl Turn {
+impl Rotation {
     const ALL: [Self; 4] = [Self::None, Self::Quarter, Self::Half, Self::ThreeQuarters];
 
     /// The turn that undoes this one.
@@ -89,14 +89,14 @@ pub const PREPARATION: ImagePreparation = ImagePreparation {
     mean: [123.675, 116.28, 103.53],
     std: [58.395, 57.12, 57.375],
     layout: Layout::Nchw,
-    color: Color::Rgb,
+    color: ChannelOrder::Rgb,
 };
 
 /// The direction in which a page stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Direction {
     /// The turn that puts it upright.
-    pub turn: Turn,
+    pub turn: Rotation,
     pub score: f32,
 }
 
@@ -104,9 +104,9 @@ pub struct Direction {
 /// degrees. Below `score_min` a page is left as it is. `None` for another shape.
 pub fn direction(shape: &[usize], scores: &[f32], score_min: f32) -> Option<Direction> {
     let ([1, 4], 4) = (shape, scores.len()) else { return None };
-    let ranked = Turn::ALL.into_iter().zip(scores.iter().copied()).filter(|(_, score)| !score.is_nan());
+    let ranked = Rotation::ALL.into_iter().zip(scores.iter().copied()).filter(|(_, score)| !score.is_nan());
     let (stands, score) = ranked.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
-    let turn = if score >= score_min { stands.back() } else { Turn::None };
+    let turn = if score >= score_min { stands.back() } else { Rotation::None };
     Some(Direction { turn, score })
 }
 
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_quarter_turn_moves_the_lower_left_corner_to_the_upper_left() {
-        let turned = Turn::Quarter.apply(picture(3, 2));
+        let turned = Rotation::Quarter.apply(picture(3, 2));
         assert_eq!((turned.width(), turned.height()), (2, 3));
         assert_eq!(turned.pixels(), [[0, 1, 1], [0, 0, 1], [1, 1, 1], [1, 0, 1], [2, 1, 1], [2, 0, 1]].as_flattened());
     }
@@ -132,10 +132,10 @@ mod tests {
     #[test]
     fn a_page_is_turned_back_where_the_model_is_sure() {
         let found = |scores: [f32; 4]| direction(&[1, 4], &scores, 0.5).map(|found| found.turn);
-        assert_eq!(found([0.1, 0.8, 0.05, 0.05]), Some(Turn::ThreeQuarters));
-        assert_eq!(found([0.1, 0.1, 0.7, 0.1]), Some(Turn::Half));
-        assert_eq!(found([0.3, 0.4, 0.2, 0.1]), Some(Turn::None));
-        assert_eq!(found([f32::NAN, 0.2, 0.1, 0.9]), Some(Turn::Quarter));
+        assert_eq!(found([0.1, 0.8, 0.05, 0.05]), Some(Rotation::ThreeQuarters));
+        assert_eq!(found([0.1, 0.1, 0.7, 0.1]), Some(Rotation::Half));
+        assert_eq!(found([0.3, 0.4, 0.2, 0.1]), Some(Rotation::None));
+        assert_eq!(found([f32::NAN, 0.2, 0.1, 0.9]), Some(Rotation::Quarter));
         assert_eq!(found([f32::NAN; 4]), None);
         assert_eq!(direction(&[4], &[0.0; 4], 0.5), None);
     }
@@ -143,7 +143,7 @@ mod tests {
     proptest! {
         #[test]
         fn turning_back_gives_the_same_page_and_places(width in 1_u8..20, height in 1_u8..20, index in 0_usize..4) {
-            let turn = Turn::ALL[index];
+            let turn = Rotation::ALL[index];
             let turned = turn.apply(picture(width, height));
             prop_assert_eq!((turned.width(), turned.height()), turn.turned_size((width.into(), height.into())));
             prop_assert_eq!(turn.back().apply(turned.clone()), picture(width, height));

@@ -65,14 +65,14 @@ fn padded(width: usize, width_min: usize) -> usize {
 
 /// A tensor of lines: `[N, 3, 48, width]`, channels blue, green, red from -1 to 1, and 0 beside a line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Batch {
+pub struct LineBatch {
     pub shape: [usize; 4],
     pub values: Vec<f32>,
     /// The share of the width that each line takes.
     pub filled: Vec<f32>,
 }
 
-impl Batch {
+impl LineBatch {
     /// The tensor of lines for the model of characters.
     pub fn of_lines(lines: &[&LineImage], rules: BatchRules) -> Self {
         let widest = lines.iter().map(|line| line.width()).max().unwrap_or(0);
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn channels_are_blue_green_red_and_the_rest_is_zero() {
         let rules = BatchRules { width_min: 10, ..BatchRules::default() };
-        let batch = Batch::of_lines(&[&line(4, [255, 0, 51])], rules);
+        let batch = LineBatch::of_lines(&[&line(4, [255, 0, 51])], rules);
         assert_eq!(batch.shape, [1, 3, 48, 32]);
         assert_eq!(batch.filled, [0.125]);
         let rows: Vec<&[f32]> = batch.values.chunks(32).collect();
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_line_wider_than_the_tensor_is_squeezed() {
-        let batch = Batch::new(&[&line(400, [10, 200, 30])], 192);
+        let batch = LineBatch::new(&[&line(400, [10, 200, 30])], 192);
         assert_eq!((batch.shape, batch.filled.as_slice()), ([1, 3, 48, 192], &[1.0_f32][..]));
         let blue = &batch.values[..48 * 192];
         assert!(blue.iter().all(|value| (value - (30.0 / 127.5 - 1.0)).abs() < 1e-6));

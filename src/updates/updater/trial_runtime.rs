@@ -14,9 +14,9 @@ use ledge_models::repository::{
 };
 
 use super::paces::Paces;
-use crate::gates::Pace;
+use crate::gates::PaceJudgement;
 use crate::package::Package;
-use crate::state::{Duty, Installed, Reason, Stage, SubjectState, Trial};
+use crate::state::{Installed, RollbackReason, RolloutPhase, SubjectState, Trial, UpdateAction};
 
 /// Bounds of the pause between two attempts at a job.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -37,14 +37,14 @@ pub(super) enum JobOutcome {
     Loaded(Arc<LoadedModel>),
     Passed,
     /// The pace of a version that sees requests was measured.
-    Paced(Pace),
+    Paced(PaceJudgement),
     /// It failed, and would fail again.
-    Failed(Reason),
+    Failed(RollbackReason),
     /// It failed, and may succeed the next time. The attempt counts.
-    Interrupted(Reason),
+    Interrupted(RollbackReason),
     /// It cannot be done now, for a reason outside of this box or its release. The attempt does not count.
     Deferred {
-        reason: Reason,
+        reason: RollbackReason,
         /// The time after which the server wants to be asked again.
         after: Option<Duration>,
         /// Bytes that were fetched and thrown away.
@@ -53,17 +53,17 @@ pub(super) enum JobOutcome {
 }
 
 /// The judgement on a stage that sees requests.
-pub(super) enum Verdict {
+pub(super) enum StageVerdict {
     Wait,
     Pass,
-    Fail(Reason),
+    Fail(RollbackReason),
     /// It seems to be slow: its pace is to be measured.
     Measure,
 }
 
 /// A job under way.
 struct RunningJob {
-    duty: Duty,
+    duty: UpdateAction,
     number: u64,
     end: Option<AbortHandle>,
     /// Set while it waits for the job of another subject to end.
@@ -74,7 +74,7 @@ struct RunningJob {
 struct RetryPause {
     backoff: Backoff,
     until: Instant,
-    reason: Reason,
+    reason: RollbackReason,
 }
 
 impl RunningJob {
@@ -87,7 +87,7 @@ impl RunningJob {
 
 /// The state in memory of one subject.
 #[derive(Default)]
-pub(super) struct Volatile {
+pub(super) struct TrialRuntime {
     /// The release that the repository has live.
     pub serving: Option<Installed>,
     /// The new version, loaded next to the live one.
@@ -104,9 +104,9 @@ pub(super) struct Volatile {
     /// The mark of the loads and the first run of any trial.
     mark: Option<Arc<TrialMark>>,
     /// The current stage, and the requests that the new version had seen before it.
-    since: Option<(Stage, u64)>,
+    since: Option<(RolloutPhase, u64)>,
     /// The candidate that the repository last got: its stage, and the bits of its share.
-    shown: Option<(Stage, u64)>,
+    shown: Option<(RolloutPhase, u64)>,
     job: Option<RunningJob>,
     fetched: Arc<AtomicU64>,
     wanted: Arc<std::sync::Mutex<BTreeSet<String>>>,
@@ -114,7 +114,7 @@ pub(super) struct Volatile {
     passed: Duration,
 }
 
-impl Volatile {
+impl TrialRuntime {
     /// Makes the state of a subject of which the repository has `live`.
     pub fn serving(live: Option<Installed>) -> Self {
         Self { serving: live, ..Self::default() }
@@ -202,13 +202,13 @@ impl Volatile {
     }
 
     /// Returns whether a job for `duty` should be started.
-    pub fn may_start(&self, duty: Duty) -> bool {
-        let loaded = duty == Duty::LoadCandidate && self.loaded.is_some();
-        duty != Duty::Rest && self.job.is_none() && self.is_due() && !loaded
+    pub fn may_start(&self, duty: UpdateAction) -> bool {
+        let loaded = duty == UpdateAction::LoadCandidate && self.loaded.is_some();
+        duty != UpdateAction::Rest && self.job.is_none() && self.is_due() && !loaded
     }
 
     /// Notes that a job begins. `end` ends it, and `waits` is set while it waits for its turn.
-    pub fn begin(&mut self, duty: Duty, number: u64, end: Option<AbortHandle>, waits: Arc<AtomicBool>) {
+    pub fn begin(&mut self, duty: UpdateAction, number: u64, end: Option<AbortHandle>, waits: Arc<AtomicBool>) {
         self.job = Some(RunningJob { duty, number, end, waits });
     }
 
@@ -218,16 +218,16 @@ impl Volatile {
     }
 
     /// Delays the next attempt.
-    pub fn pause(&mut self, reason: &Reason) {
+    pub fn pause(&mut self, reason: &RollbackReason) {
         self.pause_from(FIRST_PAUSE, reason);
     }
 
     /// Delays the next attempt after one that counted.
-    pub fn pause_after_attempt(&mut self, reason: &Reason) {
+    pub fn pause_after_attempt(&mut self, reason: &RollbackReason) {
         self.pause_from(FIRST_PAUSE_AFTER_ATTEMPT, reason);
     }
 
-    fn pause_from(&mut self, first: Duration, reason: &Reason) {
+    fn pause_from(&mut self, first: Duration, reason: &RollbackReason) {
         let mut backoff = self.pause.take().map_or_else(|| Backoff::new(first, PAUSE_MAX), |pause| pause.backoff);
         let pause = backoff.pause(random());
         tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
@@ -247,7 +247,7 @@ impl Volatile {
     }
 
     /// Returns the reason of the last failed attempt, until another succeeds.
-    pub fn error(&self) -> Option<&Reason> {
+    pub fn error(&self) -> Option<&RollbackReason> {
         self.pause.as_ref().map(|pause| &pause.reason)
     }
 
@@ -297,8 +297,8 @@ impl Volatile {
     pub fn candidate(&mut self, state: &SubjectState) -> Option<Option<Candidate>> {
         let trial = state.trial.as_ref().filter(|trial| !trial.held);
         let share = trial.and_then(|trial| match trial.stage {
-            Stage::Shadow => Some((trial.stage, CandidateShare::Shadow(trial.plan.shadow.share))),
-            Stage::Canary => Some((trial.stage, CandidateShare::Canary(trial.plan.canary.share))),
+            RolloutPhase::Shadow => Some((trial.stage, CandidateShare::Shadow(trial.plan.shadow.share))),
+            RolloutPhase::Canary => Some((trial.stage, CandidateShare::Canary(trial.plan.canary.share))),
             _ => None,
         });
         let wanted = share.as_ref().map(|(stage, share)| {
@@ -309,7 +309,7 @@ impl Volatile {
             return None;
         }
         self.shown = wanted;
-        if trial.is_some_and(|trial| trial.stage == Stage::Active) {
+        if trial.is_some_and(|trial| trial.stage == RolloutPhase::Active) {
             // It went live, which removed it as a candidate. Removing it again would end the watch of the soak.
             return None;
         }
@@ -321,37 +321,37 @@ impl Volatile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Allow, Gate, Plan, StagePlan, Wish};
-    use crate::state::Event;
-    use crate::subject::Kind;
+    use crate::artifact::ArtifactKind;
+    use crate::plan::{Allow, DesiredState, RolloutGate, RolloutPlan, StagePlan};
+    use crate::state::UpdateEvent;
 
-    fn on_trial(allow: Allow, reached: Stage) -> SubjectState {
-        let plan = Plan {
+    fn on_trial(allow: Allow, reached: RolloutPhase) -> SubjectState {
+        let plan = RolloutPlan {
             rollout: "r2".parse().unwrap(),
             target: "models/wine/2/model.onnx".parse().unwrap(),
             shadow: StagePlan::SHADOW,
             canary: StagePlan { share: 0.5, ..StagePlan::CANARY },
             soak: StagePlan::SOAK,
-            gate: Gate::default(),
+            gate: RolloutGate::default(),
             max_attempts: 5,
             byte_budget: None,
             allow_downgrade: false,
         };
         let wanted = |allow| {
-            let wish = Wish { desired: Some((plan.clone(), allow)), ..Wish::default() };
-            Event::Wanted { wish, has_own: true }
+            let wish = DesiredState { desired: Some((plan.clone(), allow)), ..DesiredState::default() };
+            UpdateEvent::Wanted { wish, has_own: true }
         };
-        let mut state = SubjectState::default().after(wanted(Allow::Everything), Kind::Model);
+        let mut state = SubjectState::default().after(wanted(Allow::Everything), ArtifactKind::Model);
         while state.trial.as_ref().unwrap().stage != reached {
-            state = state.after(Event::Passed, Kind::Model);
+            state = state.after(UpdateEvent::Passed, ArtifactKind::Model);
         }
-        state.after(wanted(allow), Kind::Model)
+        state.after(wanted(allow), ArtifactKind::Model)
     }
 
     #[test]
     fn the_time_in_which_a_job_waits_for_its_turn_does_not_count() {
-        let (mut volatile, waits) = (Volatile::default(), Arc::new(AtomicBool::new(true)));
-        volatile.begin(Duty::Preflight, 1, None, waits.clone());
+        let (mut volatile, waits) = (TrialRuntime::default(), Arc::new(AtomicBool::new(true)));
+        volatile.begin(UpdateAction::Preflight, 1, None, waits.clone());
         assert_eq!(volatile.whole_seconds(Duration::from_hours(2)), 0);
         waits.store(false, Ordering::Relaxed);
         assert_eq!(volatile.whole_seconds(Duration::from_millis(1_500)), 1);
@@ -360,10 +360,10 @@ mod tests {
 
     #[test]
     fn attempts_are_minutes_apart() {
-        let reason = Reason::new(crate::state::Cause::Memory, "none is left");
+        let reason = RollbackReason::new(crate::state::RollbackCause::Memory, "none is left");
         let left =
-            |volatile: &Volatile| volatile.pause.as_ref().unwrap().until.saturating_duration_since(Instant::now());
-        let mut volatile = Volatile::default();
+            |volatile: &TrialRuntime| volatile.pause.as_ref().unwrap().until.saturating_duration_since(Instant::now());
+        let mut volatile = TrialRuntime::default();
         let pauses: Vec<Duration> =
             (0..4).map(|_| (volatile.pause_after_attempt(&reason), left(&volatile)).1).collect();
         assert!(pauses.first().is_some_and(|first| *first > Duration::from_secs(29)), "{pauses:?}");
@@ -373,21 +373,21 @@ mod tests {
         assert!(!volatile.is_due());
         volatile.end_pause();
         assert!(volatile.is_due() && volatile.error() == Some(&reason));
-        let mut volatile = Volatile::default();
+        let mut volatile = TrialRuntime::default();
         volatile.pause(&reason);
         assert!(left(&volatile) <= FIRST_PAUSE);
     }
 
     #[test]
     fn a_version_that_goes_live_as_a_candidate_stays_watched() {
-        let mut volatile = Volatile::default();
-        for reached in [Stage::Shadow, Stage::Canary] {
+        let mut volatile = TrialRuntime::default();
+        for reached in [RolloutPhase::Shadow, RolloutPhase::Canary] {
             assert!(volatile.candidate(&on_trial(Allow::Everything, reached)).is_some());
             // The end of a candidate ends every watch, that of the soak included.
-            assert!(volatile.candidate(&on_trial(Allow::Everything, Stage::Active)).is_none());
+            assert!(volatile.candidate(&on_trial(Allow::Everything, RolloutPhase::Active)).is_none());
         }
-        assert!(volatile.candidate(&on_trial(Allow::Everything, Stage::Canary)).is_some());
-        let held = volatile.candidate(&on_trial(Allow::Nothing, Stage::Canary));
+        assert!(volatile.candidate(&on_trial(Allow::Everything, RolloutPhase::Canary)).is_some());
+        let held = volatile.candidate(&on_trial(Allow::Nothing, RolloutPhase::Canary));
         assert!(held.is_some_and(|shown| shown.is_none()), "a candidate that is held sees no requests");
     }
 }

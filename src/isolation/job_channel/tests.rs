@@ -1,9 +1,9 @@
 use super::*;
 use std::os::fd::OwnedFd;
 
-fn lane() -> (Lane, Lane) {
+fn lane() -> (JobChannel, JobChannel) {
     let (memory, file): (SharedMemory, OwnedFd) = SharedMemory::create("test", LENGTH).unwrap();
-    (Lane::new(memory), Lane::new(SharedMemory::map(&file, LENGTH).unwrap()))
+    (JobChannel::new(memory), JobChannel::new(SharedMemory::map(&file, LENGTH).unwrap()))
 }
 
 fn soon() -> Instant {
@@ -11,28 +11,28 @@ fn soon() -> Instant {
 }
 
 /// Answers `count` jobs behind the job `last` with what they brought.
-fn echo(lane: &Lane, mut last: u32, count: usize) {
+fn echo(lane: &JobChannel, mut last: u32, count: usize) {
     let mut used = 0;
     for _ in 0..count {
         last = lane.next(last);
-        let (places, is_first): (Vec<Place>, bool) = lane.job_head(last).unwrap();
+        let (places, is_first): (Vec<ByteRange>, bool) = lane.job_head(last).unwrap();
         let mut area = lane.answer(if is_first { 0 } else { used });
-        let answer: Vec<Place> =
+        let answer: Vec<ByteRange> =
             places.into_iter().map(|place| area.put(&lane.job_bytes(place).unwrap()).unwrap()).collect();
         used = lane.reply(last, area, &answer).unwrap();
     }
 }
 
-fn ask(lane: &Lane, parts: &[&[u8]]) -> u32 {
+fn ask(lane: &JobChannel, parts: &[&[u8]]) -> u32 {
     ask_each(lane, &[parts]).pop().unwrap()
 }
 
 /// Gives several jobs in one hand-over, and returns their numbers.
-fn ask_each(lane: &Lane, jobs: &[&[&[u8]]]) -> Vec<u32> {
+fn ask_each(lane: &JobChannel, jobs: &[&[&[u8]]]) -> Vec<u32> {
     let mut area = lane.jobs();
     let mut numbers = Vec::new();
     for (position, parts) in jobs.iter().enumerate() {
-        let places: Vec<Place> = parts.iter().map(|part| area.put(part).unwrap()).collect();
+        let places: Vec<ByteRange> = parts.iter().map(|part| area.put(part).unwrap()).collect();
         numbers.push(lane.add(&mut area, position, &places).unwrap());
     }
     lane.ask(*numbers.last().unwrap());
@@ -40,8 +40,8 @@ fn ask_each(lane: &Lane, jobs: &[&[&[u8]]]) -> Vec<u32> {
 }
 
 /// The answer to a job.
-fn answer(lane: &Lane, number: u32) -> Vec<Vec<u8>> {
-    let places: Vec<Place> = lane.answer_head(number).unwrap();
+fn answer(lane: &JobChannel, number: u32) -> Vec<Vec<u8>> {
+    let places: Vec<ByteRange> = lane.answer_head(number).unwrap();
     places.iter().map(|place| lane.answer_bytes(*place).unwrap()).collect()
 }
 
@@ -98,7 +98,7 @@ fn a_job_that_was_withdrawn_is_never_begun_and_its_number_is_used_again() {
         for number in &numbers[..taken as usize] {
             assert_eq!(own.wait(*number, last, Instant::now(), || false), Err(NoAnswer::Late));
             assert_eq!(own.pending(), Some(*number));
-            other.reply(*number, other.answer(0), &Vec::<Place>::new()).unwrap();
+            other.reply(*number, other.answer(0), &Vec::<ByteRange>::new()).unwrap();
             own.wait(*number, last, soon(), || false).unwrap();
         }
         assert_eq!(own.pending(), None);
@@ -172,7 +172,7 @@ fn whatever_the_other_side_scribbles_is_an_error_or_a_value() {
         // The word of the answer may say anything too.
         own.memory.word(ANSWER).store(number, Ordering::Release);
         own.wait(number, number, soon(), || false).unwrap();
-        if let Ok(places) = own.answer_head::<Vec<Place>>(number) {
+        if let Ok(places) = own.answer_head::<Vec<ByteRange>>(number) {
             for place in places {
                 let _ = own.answer_bytes(place);
             }
@@ -189,7 +189,7 @@ fn whatever_the_other_side_scribbles_is_an_error_or_a_value() {
 fn places_outside_of_an_area_are_refused() {
     let (own, _other) = lane();
     for (offset, length) in [(AREA_BYTES, 1), (0, AREA_BYTES + 1), (usize::MAX, 2), (AREA_BYTES - 1, 2)] {
-        assert_eq!(own.answer_bytes(Place { offset, length }), Err(LaneError::Outside));
+        assert_eq!(own.answer_bytes(ByteRange { offset, length }), Err(LaneError::Outside));
     }
     let mut area = own.jobs();
     area.put(b"1").unwrap();
@@ -207,6 +207,6 @@ fn large_bytes_are_given_back() {
     own.wait(number, number, soon(), || false).unwrap();
     assert!(answer(&own, number) == [large.clone()]);
     own.release(large.len(), large.len());
-    let end = own.answer_bytes(Place { offset: KEPT_BYTES + (2 << 20), length: 4 }).unwrap();
+    let end = own.answer_bytes(ByteRange { offset: KEPT_BYTES + (2 << 20), length: 4 }).unwrap();
     assert_eq!(end, [0; 4]);
 }

@@ -10,13 +10,13 @@ use ledge_engine::pipeline::detection::Detection;
 use crate::repository::LoadedModel;
 
 /// Takes what was found on the photographs of cameras. It never waits.
-pub trait Sightings: Debug + Send + Sync {
+pub trait DetectionSink: Debug + Send + Sync {
     /// True if there is a camera of this name whose pictures come with calls.
     fn takes(&self, camera: &CameraName) -> bool;
 
     /// Notes the objects that `model` found on a photograph of a camera, those that its answer reports and the others. It
     /// is the version that answered, not the one that is live by now: its labels tell which objects it can find.
-    fn saw(
+    fn on_detections(
         &self,
         camera: &CameraName,
         model: &LoadedModel,
@@ -28,15 +28,15 @@ pub trait Sightings: Debug + Send + Sync {
 
 /// The part that takes them, once it is known.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SightingsSlot(Arc<OnceLock<Arc<dyn Sightings>>>);
+pub(super) struct SightingsSlot(Arc<OnceLock<Arc<dyn DetectionSink>>>);
 
 impl SightingsSlot {
-    pub(super) fn set(&self, sightings: Arc<dyn Sightings>) {
+    pub(super) fn set(&self, sightings: Arc<dyn DetectionSink>) {
         // Set once, at the start.
         let _ = self.0.set(sightings);
     }
 
-    pub(super) fn get(&self) -> Option<&dyn Sightings> {
+    pub(super) fn get(&self) -> Option<&dyn DetectionSink> {
         self.0.get().map(AsRef::as_ref)
     }
 }

@@ -5,7 +5,7 @@ use super::super::order;
 use super::*;
 
 /// A page of text: each line of it is a row, and two or more spaces divide its lines. A letter is 10 wide, a line 20 high.
-fn find(text: &str, field: &Field) -> Option<Found> {
+fn find(text: &str, field: &FieldDeclaration) -> Option<FoundField> {
     let mut lines = Vec::new();
     for (row, top) in text.lines().zip((0_u16..).step_by(30)) {
         let mut start = 0;
@@ -21,17 +21,17 @@ fn find(text: &str, field: &Field) -> Option<Found> {
         }
     }
     let areas: Vec<Quadrilateral> = lines.iter().map(Line::area).collect();
-    Page::new(&order::rows(&areas), &lines).find(field)
+    PageRows::new(&order::rows(&areas), &lines).find(field)
 }
 
-fn field(toml: &str) -> Field {
+fn field(toml: &str) -> FieldDeclaration {
     toml::from_str(&format!("name = \"x\"\n{toml}")).unwrap()
 }
 
-fn value(text: &str, field: &Field) -> String {
+fn value(text: &str, field: &FieldDeclaration) -> String {
     match find(text, field).map(|found| found.value) {
-        Some(Value::Amount(amount)) => format!("{amount} {}", amount.currency().unwrap_or("?")),
-        Some(Value::Text(text)) => text,
+        Some(ParsedValue::Amount(amount)) => format!("{amount} {}", amount.currency().unwrap_or("?")),
+        Some(ParsedValue::Text(text)) => text,
         None => "none".to_owned(),
     }
 }
@@ -256,7 +256,7 @@ fn the_choice_is_among_all_values_with_a_label() {
 #[test]
 fn a_value_without_its_label_counts_where_that_is_wanted() {
     let labelled = field("pattern = 'date'\nlabels = ['date', 'Datum']");
-    let either = Field { unlabelled: true, ..labelled.clone() };
+    let either = FieldDeclaration { unlabelled: true, ..labelled.clone() };
     assert_eq!(value("23.11.2026 14:05", &labelled), "none");
     assert_eq!(value("23.11.2026 14:05", &either), "2026-11-23");
     assert_eq!(value("01.01.2026\nDatum: 23.11.2026", &either), "2026-11-23");

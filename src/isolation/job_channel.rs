@@ -57,7 +57,7 @@ const HEAD_BYTES_MAX: usize = 1 << 20;
 
 /// Large bytes of a job or an answer, in its area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ByteRange {
     pub offset: usize,
     pub length: usize,
 }
@@ -84,28 +84,28 @@ pub enum LaneError {
 
 /// The memory of one lane, as either side sees it.
 #[derive(Debug, Clone)]
-pub struct Lane {
+pub struct JobChannel {
     memory: Arc<SharedMemory>,
 }
 
 /// Writes large bytes into an area, one after the other.
 #[derive(Debug)]
-pub struct Writer<'l> {
-    lane: &'l Lane,
+pub struct AreaWriter<'l> {
+    lane: &'l JobChannel,
     start: usize,
     used: usize,
 }
 
-impl Writer<'_> {
+impl AreaWriter<'_> {
     /// Copies `bytes`, and tells where they are.
-    pub fn put(&mut self, bytes: &[u8]) -> Result<Place, LaneError> {
+    pub fn put(&mut self, bytes: &[u8]) -> Result<ByteRange, LaneError> {
         let offset = self.used.next_multiple_of(ALIGNMENT);
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= AREA_BYTES).ok_or(LaneError::TooLarge)?;
         if !self.lane.memory.write(self.start + offset, bytes) {
             return Err(LaneError::Outside);
         }
         self.used = end;
-        Ok(Place { offset, length: bytes.len() })
+        Ok(ByteRange { offset, length: bytes.len() })
     }
 
     /// The bytes of the area that are in use.
@@ -116,7 +116,7 @@ impl Writer<'_> {
     /// Writes a head behind them, and notes its place and the position of its job in the words at `words`.
     fn put_head(&mut self, head: &impl Serialize, words: usize, position: usize) -> Result<(), LaneError> {
         let head = postcard::to_allocvec(head).map_err(|_| LaneError::Head)?;
-        let Place { offset, length } = self.put(&head)?;
+        let ByteRange { offset, length } = self.put(&head)?;
         for (at, number) in [offset, length, position].into_iter().enumerate() {
             let number = u32::try_from(number).map_err(|_| LaneError::TooLarge)?;
             self.lane.memory.word(words + 4 * at).store(number, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Writer<'_> {
     }
 }
 
-impl Lane {
+impl JobChannel {
     /// The bytes of one lane.
     pub const LENGTH: usize = LENGTH;
 
@@ -134,13 +134,13 @@ impl Lane {
     }
 
     /// Of the daemon: the writer of the large bytes of a hand-over.
-    pub fn jobs(&self) -> Writer<'_> {
-        Writer { lane: self, start: INPUTS, used: 0 }
+    pub fn jobs(&self) -> AreaWriter<'_> {
+        AreaWriter { lane: self, start: INPUTS, used: 0 }
     }
 
     /// Of the daemon: adds the next job of a hand-over, behind its large bytes. Returns its number. There may be
     /// [`JOBS_MAX`] of them; the child gets them with [`Self::ask`].
-    pub fn add(&self, area: &mut Writer<'_>, position: usize, head: &impl Serialize) -> Result<u32, LaneError> {
+    pub fn add(&self, area: &mut AreaWriter<'_>, position: usize, head: &impl Serialize) -> Result<u32, LaneError> {
         let behind = u32::try_from(position).ok().filter(|_| position < JOBS_MAX).ok_or(LaneError::TooLarge)?;
         // Only the daemon writes this word; what a child made of it makes no difference but to the child.
         let number = self.memory.word(REQUEST).load(Ordering::Relaxed).wrapping_add(behind + 1);
@@ -230,7 +230,7 @@ impl Lane {
     }
 
     /// Of the daemon: a copy of large bytes of the answer.
-    pub fn answer_bytes(&self, Place { offset, length }: Place) -> Result<Vec<u8>, LaneError> {
+    pub fn answer_bytes(&self, ByteRange { offset, length }: ByteRange) -> Result<Vec<u8>, LaneError> {
         let is_within = offset.checked_add(length).is_some_and(|end| end <= AREA_BYTES);
         is_within.then(|| self.memory.read(OUTPUTS + offset, length)).flatten().ok_or(LaneError::Outside)
     }
@@ -264,24 +264,24 @@ impl Lane {
     /// Of the child: the head of this job, and if it is the first of its hand-over.
     pub fn job_head<T: DeserializeOwned>(&self, number: u32) -> Result<(T, bool), LaneError> {
         let words = head_words(REQUEST_HEADS, number);
-        let Place { offset, length } = self.place(words);
+        let ByteRange { offset, length } = self.place(words);
         let is_first = self.memory.word(words + 8).load(Ordering::Relaxed) == 0;
         let head = self.memory.read(INPUTS + offset, length).ok_or(LaneError::Outside)?;
         Ok((postcard::from_bytes(&head).map_err(|_| LaneError::Head)?, is_first))
     }
 
     /// Of the child: large bytes of the job in place. They must be dropped before the answer is given.
-    pub fn job_bytes(&self, Place { offset, length }: Place) -> Result<Bytes, LaneError> {
+    pub fn job_bytes(&self, ByteRange { offset, length }: ByteRange) -> Result<Bytes, LaneError> {
         self.memory.view(INPUTS + offset, length).ok_or(LaneError::Outside)
     }
 
     /// Of the child: the writer of an answer's large bytes, behind the bytes that the answers before it in its hand-over use.
-    pub fn answer(&self, used: usize) -> Writer<'_> {
-        Writer { lane: self, start: OUTPUTS, used }
+    pub fn answer(&self, used: usize) -> AreaWriter<'_> {
+        AreaWriter { lane: self, start: OUTPUTS, used }
     }
 
     /// Of the child: gives the answer to the job of this number. Returns the bytes of the area that are in use.
-    pub fn reply(&self, number: u32, mut writer: Writer<'_>, head: &impl Serialize) -> Result<usize, LaneError> {
+    pub fn reply(&self, number: u32, mut writer: AreaWriter<'_>, head: &impl Serialize) -> Result<usize, LaneError> {
         writer.put_head(head, head_words(ANSWER_HEADS, number), 0)?;
         self.memory.word(ANSWER).store(number, Ordering::SeqCst);
         // The daemon wants nothing of the other answers of a hand-over before the last is there.
@@ -291,9 +291,9 @@ impl Lane {
         Ok(writer.used)
     }
 
-    fn place(&self, words: usize) -> Place {
+    fn place(&self, words: usize) -> ByteRange {
         let word = |offset| self.memory.word(offset).load(Ordering::Relaxed) as usize;
-        Place { offset: word(words), length: word(words + 4) }
+        ByteRange { offset: word(words), length: word(words + 4) }
     }
 
     /// Fills everything that the child may write with these bytes, as a hostile child could.
