@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::OriginalUri;
 use axum::http::uri::Scheme;
 use axum::http::{Request, StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::Response;
 use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ledge_listener::tls::ApplicationProtocol;
 use ledge_listener::{Connection, Service, end_requested};
+use ledge_part::api_error::ApiError;
 use ledge_part::{grpc, reply};
 use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -50,11 +54,31 @@ const CLOSING_TIME: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// gRPC as the service of connections. `idle_timeout` is the time that a connection may be without a stream.
+/// Methods of Triton's interface that this box does not have, with the reason.
+const ABSENT_METHODS: [(&str, &str); 3] = [
+    ("SharedMemory", "this box has no shared memory with callers: send tensors in raw_input_contents"),
+    ("TraceSetting", "this box keeps no traces of calls: GET /metrics and ModelStatistics have their times"),
+    ("LogSettings", "the log is set in the section [log] of the configuration"),
+];
+
+/// gRPC as the service of connections, over the routes of the methods behind their guards. `idle_timeout` is the time that
+/// a connection may be without a stream.
 pub fn service(methods: Router, idle_timeout: Duration, write_timeout: Duration) -> Service {
+    let methods = methods.fallback(unknown_method).layer(map_response(with_status));
     let limits = TimeLimits { idle: idle_timeout, write: write_timeout };
     let serve = move |connection| -> BoxFuture<'static, ()> { Box::pin(serve(methods.clone(), limits, connection)) };
     Service { name: SERVICE, protocol: ApplicationProtocol::Http2, serve: Arc::new(serve) }
+}
+
+async fn unknown_method(OriginalUri(uri): OriginalUri) -> ApiError {
+    let absent = ABSENT_METHODS.iter().find(|(method, _)| uri.path().contains(method));
+    let reason = absent.map_or("reflection lists the methods", |(_, reason)| *reason);
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("no method {}: {reason}", uri.path()))
+}
+
+/// Writes an error as a status of gRPC.
+async fn with_status(response: Response) -> Response {
+    response.extensions().get::<ApiError>().map(grpc::error_response).unwrap_or(response)
 }
 
 #[derive(Debug, Clone, Copy)]

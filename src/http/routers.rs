@@ -10,8 +10,8 @@ use http_body_util::BodyExt as _;
 use ledge_base::principal::Principal;
 use ledge_identity::authentication::Peer;
 use ledge_part::api_error::ApiError;
+use ledge_part::counted_body;
 use ledge_part::route::{ErrorForm, RouteRule};
-use ledge_part::{counted_body, grpc};
 use tower_service::Service as _;
 
 use crate::app::App;
@@ -38,11 +38,14 @@ impl From<Router> for Routers {
 impl Routers {
     pub fn new(app: &App) -> Self {
         let is_grpc = |rule: &RouteRule| rule.form == ErrorForm::Grpc;
-        let grpc = routes::router(app, is_grpc).fallback(unknown_method).layer(map_response(in_grpc));
-        Self { all: router(app, |rule| !is_grpc(rule)), local_plain: router(app, |rule| rule.is_local_plain), grpc }
+        Self {
+            all: router(app, |rule| !is_grpc(rule)),
+            local_plain: router(app, |rule| rule.is_local_plain),
+            grpc: routes::router(app, is_grpc),
+        }
     }
 
-    /// The methods of gRPC, with a status in trailers for every error.
+    /// The methods of gRPC behind their guards, with errors as an [`ApiError`].
     pub fn grpc(&self) -> Router {
         self.grpc.clone()
     }
@@ -82,24 +85,6 @@ fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Router {
 async fn unknown_route(OriginalUri(uri): OriginalUri) -> Response {
     let message = format!("no route {}; GET /openapi.json lists the routes", uri.path());
     error_at(uri.path(), StatusCode::NOT_FOUND, message)
-}
-
-/// Methods of Triton's interface that this box does not have, with the reason.
-const ABSENT_METHODS: [(&str, &str); 3] = [
-    ("SharedMemory", "this box has no shared memory with callers: send tensors in raw_input_contents"),
-    ("TraceSetting", "this box keeps no traces of calls: GET /metrics and ModelStatistics have their times"),
-    ("LogSettings", "the log is set in the section [log] of the configuration"),
-];
-
-async fn unknown_method(OriginalUri(uri): OriginalUri) -> ApiError {
-    let absent = ABSENT_METHODS.iter().find(|(method, _)| uri.path().contains(method));
-    let reason = absent.map_or("reflection lists the methods", |(_, reason)| *reason);
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("no method {}: {reason}", uri.path()))
-}
-
-/// An answer whose error is a status of gRPC.
-async fn in_grpc(response: Response) -> Response {
-    response.extensions().get::<ApiError>().map(grpc::error_response).unwrap_or(response)
 }
 
 async fn method_not_allowed(request: Request) -> Response {
