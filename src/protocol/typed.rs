@@ -87,7 +87,7 @@ impl TypedInput {
             return Err(refused("has too many elements"));
         }
         let data = self.data.ok_or_else(|| ProtocolError::NoData { input: excerpt(&self.name) })?;
-        let tensor = tensor(model.clone(), &self.name, datatype, shape, data)?;
+        let tensor = tensor(model, &self.name, datatype, shape, data)?;
         Ok((self.name, tensor))
     }
 }

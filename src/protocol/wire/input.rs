@@ -181,33 +181,34 @@ fn binary_tensor(
     shape: Vec<usize>,
     size: usize,
 ) -> Result<Tensor, ProtocolError> {
-    let (input, model) = (excerpt(name), source.model.clone());
     if let Some(missing) = size.checked_sub(source.binary.len()).filter(|missing| *missing > 0) {
-        return Err(ProtocolError::ShortBinary { input, missing, model });
+        return Err(ProtocolError::ShortBinary { input: excerpt(name), missing, model: source.model.clone() });
     }
-    tensor(model, name, datatype, shape, source.binary.split_to(size))
+    tensor(source.model, name, datatype, shape, source.binary.split_to(size))
 }
 
 /// The tensor of input `name` over bytes in the form of the binary tensor data extension, which are shared.
 pub fn tensor(
-    model: ModelName,
+    model: &ModelName,
     name: &str,
     datatype: DataType,
     shape: Vec<usize>,
     data: Bytes,
 ) -> Result<Tensor, ProtocolError> {
-    let input = excerpt(name);
     // An element takes four bytes here, and many times as much in a runtime.
     if datatype == DataType::Bytes && element_count(&shape).is_none_or(|count| count > STRINGS_MAX) {
-        return Err(ProtocolError::TooManyStrings { input, limit: STRINGS_MAX });
+        return Err(ProtocolError::TooManyStrings { input: excerpt(name), limit: STRINGS_MAX });
     }
-    Tensor::new(datatype, shape, data).map_err(|error| match error {
-        TensorError::TooLarge { .. } => {
-            ProtocolError::Shape { place: format!("input '{input}'"), reason: "has too many elements" }
+    Tensor::new(datatype, shape, data).map_err(|error| {
+        let (input, model) = (excerpt(name), model.clone());
+        match error {
+            TensorError::TooLarge { .. } => {
+                ProtocolError::Shape { place: format!("input '{input}'"), reason: "has too many elements" }
+            }
+            TensorError::ByteSize { expected, got } => ProtocolError::ByteSize { input, model, expected, got },
+            TensorError::IncompleteString { length, left } => ProtocolError::IncompleteString { input, length, left },
+            TensorError::StringCount { expected, got } => ProtocolError::StringCount { input, model, expected, got },
+            TensorError::NotABool { index, byte } => ProtocolError::NotABool { input, index, byte },
         }
-        TensorError::ByteSize { expected, got } => ProtocolError::ByteSize { input, model, expected, got },
-        TensorError::IncompleteString { length, left } => ProtocolError::IncompleteString { input, length, left },
-        TensorError::StringCount { expected, got } => ProtocolError::StringCount { input, model, expected, got },
-        TensorError::NotABool { index, byte } => ProtocolError::NotABool { input, index, byte },
     })
 }
