@@ -34,7 +34,6 @@ pub const RESTART_TIME: Duration = Duration::from_secs(1);
 /// The head of a call.
 #[derive(Debug, Clone)]
 pub struct CallHead {
-    pub principal: Principal,
     /// Pays for the messages of the call.
     pub account: Account,
     pub arrived: Instant,
@@ -47,10 +46,10 @@ impl CallHead {
     pub fn read(request: &Request, context: &HandlerContext) -> Result<Self, ApiError> {
         let arrived = Instant::now();
         let principal = request.extensions().get().cloned().unwrap_or(Principal::Others);
-        let account = context.memory().account(principal.clone());
+        let account = context.memory().account(principal);
         // A deadline beyond the range of the clock is none.
         let deadline = timeout(request.headers())?.and_then(|timeout| arrived.checked_add(timeout));
-        Ok(Self { principal, account, arrived, deadline })
+        Ok(Self { account, arrived, deadline })
     }
 }
 
@@ -77,7 +76,6 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
 /// A call of a method that takes and gives one message.
 pub struct UnaryCall {
     pub methods: Methods,
-    pub head: CallHead,
     caller: Result<AdmittedCaller, ApiError>,
 }
 
@@ -100,7 +98,7 @@ where
         let caller = AdmittedCaller::of(&request);
         let head = CallHead::read(&request, methods.context())?;
         let message = one_message(methods.context(), request, SMALL_MESSAGE_BYTES_MAX, &head.account).await?;
-        answer(UnaryCall { methods, head, caller }, decoded(message)?).await
+        answer(UnaryCall { methods, caller }, decoded(message)?).await
     };
     match answered.await {
         Ok(answer) => one_answer(framed(&answer)),

@@ -111,7 +111,7 @@ async fn answer(
     let answered = async {
         methods.check_model(caller, &target.model)?;
         let serving = methods.serving();
-        let pinned = serving.pin(&target.model, target.version, &head.principal)?;
+        let pinned = serving.pin(&target.model, target.version, &caller.principal)?;
         request.tensors.features.views = caller.access.feature_views().clone();
         let call = InferRequest {
             payload: Payload::Tensors(request.tensors),
@@ -119,12 +119,12 @@ async fn answer(
             priority: request.priority,
             account: head.account.clone(),
         };
-        let response = serving.infer(pinned, call, &head.principal).await?;
+        let response = serving.infer(pinned, call, &caller.principal).await?;
         let version = response.version;
         Ok((ReservedAnswer::write(response, request.id, form(marks_final))?, version))
     };
     let answered: Result<(ReservedAnswer, ModelVersion), ApiError> = answered.await;
     let version = answered.as_ref().map(|(_, version)| *version);
-    log_answered(&target.model, head.arrived, id.as_deref(), &head.principal, version);
+    log_answered(&target.model, head.arrived, id.as_deref(), &caller.principal, version);
     answered.map(|(answer, _)| answer)
 }

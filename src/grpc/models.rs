@@ -126,7 +126,7 @@ pub async fn load(State(methods): State<Methods>, request: Request) -> Response 
             files: files.map(str::to_owned).collect(),
         };
         wanted.check(&model)?;
-        let (serving, principal) = (call.methods.serving().clone(), call.head.principal.clone());
+        let (serving, principal) = (call.methods.serving().clone(), call.caller()?.principal.clone());
         let load = async move {
             let loaded = serving.repository().load(&model, &principal).await;
             loaded.inspect(|()| serving.warn_of_undeclared_features(Some(&model)))
@@ -142,7 +142,7 @@ pub async fn unload(State(methods): State<Methods>, request: Request) -> Respons
     let answer = |call: UnaryCall, request: RepositoryModelUnloadRequest| async move {
         let name = model_of(request.model_name, request.repository_name);
         let model = target(&call, &name, "")?.model;
-        let (repository, principal) = (call.methods.serving().repository().clone(), call.head.principal.clone());
+        let (repository, principal) = (call.methods.serving().repository().clone(), call.caller()?.principal.clone());
         call.methods.context().run_to_completion(async move { repository.unload(&model, &principal).await }).await??;
         Ok(RepositoryModelUnloadResponse { model_name: name, is_unloaded: true })
     };
