@@ -118,9 +118,8 @@ impl Methods {
         &self.part.shutdown
     }
 
-    /// True when every part has started, and a model serves where one is to serve.
     pub fn is_ready(&self) -> bool {
-        self.part.readiness.is_ready() && self.serving().repository().is_serving()
+        self.serving().is_ready(&self.part.readiness)
     }
 
     /// Refuses a model that is not one of the caller's.

@@ -10,11 +10,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
-use ledge_listener::{CallGuard, ConnectionCalls};
+use ledge_listener::{CallGuard, ConnectionCalls, slow_read_time};
 use tokio::time::Instant;
-
-/// The least average rate at which a caller reads an answer after the write timeout, in bytes a second, as for HTTP/1.1.
-const READ_BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 
 /// An answer whose stream stays open without a call in progress, such as that of a watch.
 #[derive(Debug, Clone, Copy)]
@@ -139,8 +136,7 @@ impl UnreadPart {
     fn new(bytes: Bytes, stream: Arc<OpenStream>) -> Self {
         let StreamCounts { next, write_timeout, .. } = &*stream.streams.0;
         let number = next.fetch_add(1, Ordering::Relaxed);
-        let at_least = Duration::from_millis(bytes.len() as u64 * 1000 / READ_BYTES_PER_SECOND_MIN);
-        let until = Instant::now() + *write_timeout + at_least;
+        let until = Instant::now() + *write_timeout + slow_read_time(bytes.len() as u64);
         stream.streams.unread(|unread| unread.insert(number, until));
         Self { bytes, number, stream }
     }

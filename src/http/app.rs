@@ -66,9 +66,8 @@ impl App {
         self.state.parts.readiness.is_ready()
     }
 
-    /// True when every part has started, and a model serves where one is to serve.
     pub(crate) fn is_ready(&self) -> bool {
-        self.is_started() && self.serving().repository().is_serving()
+        self.serving().is_ready(&self.state.parts.readiness)
     }
 
     pub(crate) fn stores(&self) -> &[StoreFolder] {

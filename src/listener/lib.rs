@@ -40,4 +40,4 @@ pub use connection_calls::{CallGuard, ConnectionCalls, ResponseBody};
 pub use handover::{Handover, LISTENERS_VARIABLE};
 pub use listeners::{BindError, ConnectionLimits, Endpoint, Listeners, Service};
 pub use tls::ServerTls;
-pub use write_timeout::WriteTimeout;
+pub use write_timeout::{WriteTimeout, slow_read_time};

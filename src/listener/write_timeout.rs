@@ -16,6 +16,11 @@ const PROGRESS_BYTES_MIN: usize = 64 << 10;
 /// than seven minutes.
 const READ_BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 
+/// The time in which the slowest caller that is waited for reads these bytes.
+pub fn slow_read_time(bytes: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1000) / READ_BYTES_PER_SECOND_MIN)
+}
+
 /// A stream that fails when the other side does not take what is written.
 ///
 /// The time runs while a write waits, and only then: an answer that is still being made has all the time it needs.
@@ -53,9 +58,7 @@ impl<S> WriteTimeout<S> {
         let timeout = self.timeout;
         let pending = self.pending.get_or_insert_with(|| PendingWrite { end: now + timeout, taken: 0 });
         let slow = self.slow.get_or_insert(SlowReader { since: now, taken: 0 });
-        pending.end.min(
-            slow.since + timeout + Duration::from_millis(slow.taken.saturating_mul(1000) / READ_BYTES_PER_SECOND_MIN),
-        )
+        pending.end.min(slow.since + timeout + slow_read_time(slow.taken))
     }
 
     /// Checks the progress of a write that took `Some` bytes, or all remaining bytes (`None`).

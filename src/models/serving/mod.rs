@@ -56,6 +56,7 @@ use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, CallOutcome};
 use ledge_service::audit_event::tag;
 use ledge_service::off_thread::off_thread;
+use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
@@ -249,6 +250,11 @@ impl Serving {
             mirrors: Shutdown::default(),
             sightings: SightingsSlot::default(),
         }
+    }
+
+    /// True when every part of the daemon has started, and a model serves where one is to serve.
+    pub fn is_ready(&self, parts: &Readiness) -> bool {
+        parts.is_ready() && self.repository.is_serving()
     }
 
     /// The model repository.
