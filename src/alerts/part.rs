@@ -25,21 +25,13 @@ impl Section for AlertsConfig {
     }
 
     fn problems(&self) -> Vec<ValueProblem> {
-        let mut problems = Vec::new();
-        if self.0.len() > ALERTS_MAX {
-            problems
-                .push(ValueProblem::new(format!("[{ALERTS_MAX}]"), format!("is one more than {ALERTS_MAX} alerts")));
-        }
-        for (index, alert) in self.0.iter().enumerate() {
-            let within = format!("[{index}]");
-            if self.0.iter().take(index).any(|earlier| earlier.name == alert.name) {
-                let problem = format!("{} is the name of two alerts", alert.name);
-                problems.push(ValueProblem::new(format!("{within}.name"), problem));
-            }
-            let own = alert.problems().into_iter().chain(alert.check_problems());
-            problems.extend(own.map(|problem| problem.within(&within)));
-        }
-        problems
+        ValueProblem::of_entries(
+            &self.0,
+            "alerts",
+            ALERTS_MAX,
+            |alert| &alert.name,
+            |alert| alert.problems().into_iter().chain(alert.check_problems()).collect(),
+        )
     }
 
     fn destinations(&self) -> Vec<ConfiguredDestination> {

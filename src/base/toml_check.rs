@@ -87,6 +87,30 @@ impl ValueProblem {
     pub fn within(self, table: &str) -> Self {
         Self { key: within(table, &self.key), ..self }
     }
+
+    /// The problems of a section that is an array of at most `max` entries with names of their own; `own` finds those of
+    /// one entry.
+    pub fn of_entries<T, N: PartialEq + fmt::Display>(
+        entries: &[T],
+        kind: &str,
+        max: usize,
+        name: impl Fn(&T) -> &N,
+        own: impl Fn(&T) -> Vec<Self>,
+    ) -> Vec<Self> {
+        let mut problems = Vec::new();
+        if entries.len() > max {
+            problems.push(Self::new(format!("[{max}]"), format!("is one more than {max} {kind}")));
+        }
+        for (index, entry) in entries.iter().enumerate() {
+            let within = format!("[{index}]");
+            if entries.iter().take(index).any(|earlier| name(earlier) == name(entry)) {
+                let problem = format!("{} is the name of two {kind}", name(entry));
+                problems.push(Self::new(format!("{within}.name"), problem));
+            }
+            problems.extend(own(entry).into_iter().map(|problem| problem.within(&within)));
+        }
+        problems
+    }
 }
 
 /// The place of one entry in a text.

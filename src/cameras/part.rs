@@ -30,21 +30,7 @@ impl Section for CamerasConfig {
     }
 
     fn problems(&self) -> Vec<ValueProblem> {
-        let mut problems = Vec::new();
-        if self.0.len() > CAMERAS_MAX {
-            problems
-                .push(ValueProblem::new(format!("[{CAMERAS_MAX}]"), format!("is one more than {CAMERAS_MAX} cameras")));
-        }
-        for (index, camera) in self.0.iter().enumerate() {
-            if self.0.iter().take(index).any(|earlier| earlier.name == camera.name) {
-                problems.push(ValueProblem::new(
-                    format!("[{index}].name"),
-                    format!("{} is the name of two cameras", camera.name),
-                ));
-            }
-            problems.extend(camera.problems().into_iter().map(|problem| problem.within(&format!("[{index}]"))));
-        }
-        problems
+        ValueProblem::of_entries(&self.0, "cameras", CAMERAS_MAX, |camera| &camera.name, CameraConfig::problems)
     }
 
     fn destinations(&self) -> Vec<ConfiguredDestination> {
