@@ -192,16 +192,7 @@ fn records_of_older_logs_go_first_and_make_room_for_a_log_that_has_few() {
 
 #[tokio::test]
 async fn another_history_on_the_platform_is_an_alarm_and_another_log_begins() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = AuditConfig { path: folder.path().to_owned(), ..AuditConfig::default() };
-    let ((sink, queue), state) = (AuditSink::channel(), AuditState::default());
-    let writer = LogWriter::new(
-        &config,
-        &"box-1".parse().unwrap(),
-        queue,
-        state.clone(),
-        ledge_identity::sealing::Sealer::none(),
-    );
+    let Bench { folder: _folder, sink, state, writer } = Bench::new();
     let thread = std::thread::spawn(move || writer.run());
     let mut heads = state.heads();
     let is_of = |generation| {
