@@ -701,6 +701,10 @@ impl OpenStore {
         if sealer.is_on() && !has_keys && files.is_sealed().map_err(|error| with_path(&error))? {
             return Err(with_path(&EntityKeysError::Missing { folder: files.folder().join("keys") }));
         }
+        // Before the first row that uses the numbers, and before the first subfolder: after a power cut a subfolder without
+        // a catalog is a store that lost its catalog.
+        registry.save(files.folder()).map_err(|error| with_path(&error))?;
+
         let has_keys = has_keys || sealer.is_on();
         let keys = has_keys.then(|| EntityKeys::open(files.folder(), sealer.clone())).transpose();
         let keys = keys.map_err(|error| with_path(&error))?;
@@ -712,9 +716,6 @@ impl OpenStore {
             keys.destroy().map_err(|error| with_path(&error))?;
             tombstones.clear_doomed().map_err(|error| with_path(&error))?;
         }
-
-        // Before the first row that uses the numbers.
-        registry.save(files.folder()).map_err(|error| with_path(&error))?;
 
         let (hash_key, _) = files.hash_key(sealer).map_err(|error| with_path(&error))?;
         let snapshots = snapshot::list(files.folder()).map_err(|error| with_path(&error))?;

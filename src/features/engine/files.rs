@@ -77,8 +77,7 @@ pub struct CleanStop {
 impl StoreFiles {
     /// Creates `folder` if it does not exist.
     pub fn new(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder.join("journal"))?;
-        durable::sync_folder(folder)?;
+        durable::create_folder(folder)?;
         Ok(Self { folder: folder.to_owned() })
     }
 
