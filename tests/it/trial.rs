@@ -115,9 +115,14 @@ fn a_good_release_passes_and_says_how_it_does() {
 
 #[test]
 fn a_slow_release_passes_and_its_figures_show_it() {
-    let [good, slow] = ["good", "slow"].map(|name| tried(name).unwrap());
-    // By their middles: on a busy machine, the slowest runs of any model say little of it.
-    assert!(slow.p50_us > 10 * good.p50_us.max(1), "{slow:?} {good:?}");
+    // On a busy machine, other processes may take the core in most runs of one trial; hardly in five trials.
+    let mut seen = Vec::new();
+    let shown = (0..5).any(|_| {
+        let [good, slow] = ["good", "slow"].map(|name| tried(name).unwrap());
+        seen.push((good.p50_us, slow.p50_us));
+        slow.p50_us > 10 * good.p50_us.max(1)
+    });
+    assert!(shown, "usual times of the good and the slow release, in microseconds: {seen:?}");
 }
 
 #[cfg(target_arch = "x86_64")]
