@@ -5,12 +5,12 @@
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
 //! * `exit_status.rs` - the end of a process, in words
-//! * `heartbeat.rs` - signs of life of a child and of the spawner, which somebody may freeze
+//! * `heartbeat.rs` - signs of life of a child and of the spawner, to notice one that is stopped or frozen
 //! * `starter.rs` - the start of a process of this program, by the spawner or directly
 //! * `spawner.rs`, `spawner/` - the small process that starts the others, since the daemon may not write code
 //! * `doctor.rs` - the seal of a child, for findings
 //! * `remote.rs` - a model in a child, behind the trait `Backend`
-//! * `pipeline.rs` - the daemon's twins of pipelines that run in children
+//! * `pipeline.rs` - the daemon's proxies of pipelines that run in children
 //! * `staged_files.rs` - the files of a model, laid out where a child may read them
 //! * `wire.rs` - what passes between the processes
 //! * `channel.rs` - orders and their results, over a socket
@@ -20,33 +20,41 @@
 //!   loaded, `jobs.rs` the thread of a core, `running.rs` the runs that can be cancelled, `threads.rs` what every
 //!   thread needs, `idle_memory.rs` the release of memory after runs, `crash.rs` the note of who crashed, `faults.rs` faults for tests
 //!
-//! # One run
-//!
-//! The worker of a core, or the caller's thread for a brief run, writes the tensors into the lane of that core, wakes the
-//! child's thread there, and sleeps until the answer. Brief runs of several callers go there together. So there is one
-//! thread awake for each core, whichever process it is in, and the scheduler decides about all of them.
-//!
-//! # The end of a child
-//!
-//! The watcher of a child sees its socket closed, makes sure that the process is gone, and reads from the crash report
-//! which lane or load crashed. The run of that lane gets [`RunError::Crashed`](ledge_engine::backend::RunError::Crashed),
-//! the others `Interrupted`: they may run again elsewhere, since an inference has no side effects. The cause may not be known,
-//! after SIGKILL or a crash in a runtime's own thread: then all are `Interrupted`, and the scheduler finds it by more tries.
-//!
-//! When memory has run out, the thread that crashes is not the cause. The run or load that holds most of the memory is to
-//! blame, or the only one that there is; else all are `Interrupted`, as above.
-//!
-//! A child that somebody stops, or freezes in another way, is told to go on, and is ended when that does not help. Nobody is
-//! to blame then (`Work::None`).
-//!
 //! Invariants:
-//! * The daemon loads no runtime, and reads no file of a model but to hash it.
+//! * The daemon loads no runtime, and reads no file of a model but to hash it. A model runs in a child and nowhere else,
+//!   except in a build for tests (`models/scheduling/in_process.rs`).
 //! * Nothing that a child says is believed: lengths, places, counts and datatypes are checked against what was asked, on a
 //!   copy. A child that lies is ended.
 //! * A child holds no key, no socket but the one to the daemon, and no file but those that its models need. Its errors go
 //!   into a pipe that the daemon reads and bounds; what was left open when Ledge was started is closed there.
 //! * A child ends with the daemon, and with its last model.
 //! * Unsafe code is in `shared_memory.rs` only.
+//!
+//! # Where it is decided
+//!
+//! * A child or the spawner is frozen: `heartbeat.rs`, `spawner.rs`
+//! * The folders of a child when the disk cannot be written: `OwnFolders` in `pool.rs`
+//! * The memory that a call may take in a child: `remote.rs` (`run_work`)
+//!
+//! # One run
+//!
+//! The worker of a core, or the caller's thread for a brief run, writes the tensors into the job channel of that core,
+//! wakes the child's thread there, and sleeps until the answer. Brief runs of several callers go there together. One
+//! thread is awake for each core, whichever process it is in, and the scheduler decides about all of them.
+//!
+//! # The end of a child
+//!
+//! The watcher of a child sees its socket closed, makes sure that the process is gone, and reads from the crash report
+//! which thread of a core, or which load, crashed. That run gets
+//! [`RunError::Crashed`](ledge_engine::backend::RunError::Crashed), and the others get `Interrupted`: they may run again
+//! elsewhere, since an inference has no side effects. After SIGKILL, or a crash in a runtime's own thread, the cause may
+//! not be known. All are `Interrupted` then, and the scheduler finds the cause by more tries.
+//!
+//! When memory has run out, the thread that crashes is not the cause. The run or load that holds most of the memory is to
+//! blame, or the only one that there is; else all are `Interrupted`, as above.
+//!
+//! A child that is stopped or frozen from outside is told to go on, and is ended when that does not help. No run is to
+//! blame then (`ThreadWork::None`).
 
 pub mod child;
 mod channel;
