@@ -17,6 +17,13 @@
 //! * A page is refused for the work that it asks for, and ended by its CPU time.
 //! * A page is in memory once here, and one more is on its way.
 //! * The process ends when the document is read, when its caller has gone, and when the daemon ends.
+//! * The crate knows no model.
+//!
+//! # Where it is decided
+//!
+//! * A page is drawn, or read from its text layer: `pdf.rs` (`PageSurvey::text`)
+//! * The reason why a page did not come: `pages.rs`
+//! * The limit on the work that a page asks for: `page_work.rs`; on its CPU time: `process.rs` (`PageClock`)
 #![forbid(unsafe_code)]
 
 mod order;

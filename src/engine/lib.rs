@@ -30,6 +30,20 @@
 //!   its own.
 //! * A damaged image or a panic of a decoder is an error of that one image. Sizes are checked before anything is
 //!   allocated.
+//!
+//! # Where it is decided
+//!
+//! * The effect of callers' numbers on a runtime: `operators.rs`, from the measured table `operators.tsv`.
+//!   `onnx/dangers.rs`, `ir.rs` and `tflite.rs` follow these numbers through a file
+//! * The numbers that a runtime computes right: `values.rs`, from the measured table `values.tsv`; the limit for the
+//!   integers of a call: `Dangers::bits_of` in `backend.rs`
+//! * A panic in a run: `pipeline/work.rs`, which makes it an error of that run
+//! * The steps of a chain, and the state between them: `pipeline/chain.rs` (`Chain`, `RunSteps`)
+//! * The steps of a document through several models: `pipeline/document_reading/chain.rs`; the request and the result
+//!   of a step: `step.rs` beside it; the inputs of the models, and the meaning of their outputs: `steps.rs` beside it,
+//!   and `pipeline/ocr/`
+//! * The size at which a JPEG is decoded: `JpegScale::for_resize` in `pipeline/image/scaled_jpeg.rs`
+//! * The format of a file, and its name in messages: `pipeline/file_format.rs`
 
 pub mod backend;
 pub mod cores;

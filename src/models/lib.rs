@@ -16,6 +16,24 @@
 //! * Rows of different callers never mix.
 //! * Requests are counted and audited once, in `serving`. Runs are counted where they happen, in `scheduling`.
 //! * `scheduling` knows nothing of `repository`, and `repository` nothing of `serving`.
+//!
+//! # Where it is decided
+//!
+//! * A call runs in the foreground or gives way: `ModelEntry::tier` in `scheduling/scheduler.rs`
+//! * A full queue (429): `scheduling/queue.rs` (`offer`); before a large body is read: `Serving::refusal` in
+//!   `serving/mod.rs`
+//! * The key of a kept answer: `serving/cache/key.rs`
+//! * A model gets a process of its own, or is unloaded: `scheduling/faults.rs`; for a new version:
+//!   `repository/loading.rs` (`load_read`, `try_first`)
+//! * A caller or an input is refused after crashes: `scheduling/faults.rs`
+//! * A run that goes on after its deadline: `scheduling/long_run.rs`; the cores that such runs may hold:
+//!   `scheduling/scheduler.rs`
+//! * A worker that hangs: `Engine::heartbeat` in `scheduling/engine.rs`, which `daemon/health.rs` waits for
+//! * A version is new, known or failed before, and the time of its next try: `repository/known.rs`, from
+//!   `repository/load_records.rs` with the file `load_records.json`
+//! * The jobs and times of the steps of a chain: `repository/chain.rs`
+//! * A missing mechanism of the sandbox is a warning, or only information: `runtimes/seal.rs`, by
+//!   `Mechanism::is_essential` in `sandbox/report.rs`
 #![forbid(unsafe_code)]
 
 mod digest;
