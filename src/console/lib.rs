@@ -26,6 +26,11 @@
 //! * The figures have a bound: so many samples of so many columns, however long the daemon runs.
 //! * Counters are those of the parts that own them. Nothing is counted twice.
 //! * An answer that lasts ends with the shutdown, and when its caller is no longer admitted.
+//! * The crate opens no connection.
+//!
+//! # Where it is decided
+//!
+//! * The end of an answer that lasts: `live.rs`, at the shutdown, or when `Authenticator::is_current` denies its caller
 #![forbid(unsafe_code)]
 
 mod access;

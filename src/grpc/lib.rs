@@ -19,6 +19,11 @@
 //! * Memory is reserved for bytes that have arrived, never for a length that a caller announced.
 //! * A message of many parts is measured before it is decoded, so that a small message never becomes a large one unseen.
 //! * Only calls keep a connection busy. A stream without a call in progress gives way to newcomers.
+//!
+//! # Where it is decided
+//!
+//! * The memory that a message takes: `MessageSize` in `request.rs`
+//! * The time that an idle connection may stay open: `http.header_timeout_ms`, applied in `connection.rs`
 #![forbid(unsafe_code)]
 
 mod call;

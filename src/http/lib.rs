@@ -5,7 +5,7 @@
 //! * `config.rs` - `[http]`; `part.rs` its mistakes and findings
 //! * `local_plain.rs` - `[[http.local_plain]]`, addresses without encryption in a local network
 //! * `connection.rs` - connections with HTTP/1.1
-//! * `head_lines.rs` - heads whose lines end with CR LF, and nothing else
+//! * `head_lines.rs` - heads whose lines end with CR LF; a bare LF is refused
 //! * `connection_close.rs` - lingering close, and error bodies for requests that hyper refuses
 //! * `app.rs` - the state that handlers share
 //! * `routes.rs` - `ROUTES`, the table of the routes of this crate, and the router of these and those of parts
@@ -40,6 +40,14 @@
 //! * Memory of a call counts until the caller has read the answer.
 //! * Figures are read from their owners at each scrape. Nothing is counted twice.
 //! * The crate knows no runtime, and no file of the repository.
+//!
+//! # Where it is decided
+//!
+//! * The 401 and 403 of a request: `guard.rs` (`denied`)
+//! * The form of an answer, a picture in place of JSON: `wanted_picture` in `infer.rs`; drawn by
+//!   `engine/pipeline/annotation.rs`
+//! * CSV: the parts, the bytes that are held back, and an answer that is broken off: `csv.rs`
+//! * The time that an idle connection may stay open: `http.header_timeout_ms`, applied in `connection.rs`
 //!
 //! # One caller
 //!

@@ -39,6 +39,13 @@
 //! * A key recorded as revoked stays revoked, even if an older `keys.json` takes the place of the newer one.
 //! * Encrypted bytes name the master key that they need, so that old ones open while all are encrypted again with a
 //!   new key.
+//!
+//! # Where it is decided
+//!
+//! * The caller without a key: `Authenticator::without_key` in `authentication.rs`, from `[access]`
+//! * A key that a caller creates or revokes, whose change it is, and when it counts:
+//!   `authentication/administration.rs`; the record of it: `authentication/watch.rs`. The request comes from
+//!   `console/keys.rs`
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -22,6 +22,7 @@
 //! * Only this crate binds a socket of the network.
 //! * A connection that is idle is closed for a newcomer at the limit; one with a call never is.
 //! * Only `tls/certificate.rs` reads X.509.
+//! * The crate knows no protocol above TLS.
 #![forbid(unsafe_code)]
 
 pub mod address;

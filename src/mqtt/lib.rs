@@ -57,6 +57,13 @@
 //!   configuration. The time is passed in.
 //! * Only `client/codec.rs` and `client/codec/` know rumqttc.
 //!
+//! # Where it is decided
+//!
+//! * A message is meant for a binding: `bindings/when.rs`, before the rate limit (`dispatcher/binding_messages.rs`)
+//! * A message waits for its model: `model_wait.rs`, by `Repository::wait_while_loading`
+//! * The 401 and 403 of a message: `caller.rs`
+//! * The memory of messages: `held_bytes.rs`, for `mqtt.max_memory_bytes`
+//!
 //! # One message
 //!
 //! A QoS 1 request from the broker to its acknowledgement:

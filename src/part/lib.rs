@@ -26,6 +26,10 @@
 //! Invariants:
 //! * The crate knows no part.
 //! * Figures are read from their owners at each scrape. Nothing is counted twice.
+//!
+//! # Where it is decided
+//!
+//! * The answer that an error becomes: `api_error.rs`; its status in gRPC: `GrpcCode::of` in `grpc.rs`
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -31,6 +31,12 @@
 //! * It knows no transport: bytes and a few header values come in, bytes go out.
 //! * A request that leaves `decode_request` is valid as far as it can be without the model.
 //! * JSON is read in bounded memory. Data is flat or nested exactly as its shape.
+//!
+//! # Where it is decided
+//!
+//! * JSON is rows, not a request: `rows.rs` (`are_rows`)
+//! * The message for a body that is no request: `not_a_request` in `call.rs`
+//! * The lines of a part of CSV: `csv_rows.rs`
 #![forbid(unsafe_code)]
 
 pub mod annotated;
