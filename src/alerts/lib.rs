@@ -16,6 +16,11 @@
 //! * A message that could not be sent is not kept: what is due follows from the state, so the newest one is sent.
 //! * What was told is on the disk before the next message is sent.
 //! * Neither a receiver that hangs nor a search for findings that does delays anything else.
+//!
+//! # Where it is decided
+//!
+//! * The time at which a finding, and its end, is reported: `tracker.rs`
+//! * The next try of a message that was not sent: `receiver.rs`
 #![forbid(unsafe_code)]
 
 mod address;

@@ -37,6 +37,13 @@
 //! * Only `sys.rs` has unsafe code, each block with the reason why it is sound.
 //! * A secret is read when it is needed, and never kept.
 //! * Telemetry decides nothing.
+//!
+//! # Where it is decided
+//!
+//! * The caller that gets no memory because others wait for it: `memory_budget.rs` (`Sums::admit`)
+//! * A link in the folder of a model: `contained.rs`
+//! * The processes that count in the figures of cores and memory: `telemetry/service_usage.rs`. Each counts from its
+//!   start, in `isolation/starter.rs`, `isolation/spawner.rs` or `documents/pages.rs`
 
 pub mod names;
 pub mod tensor;

@@ -33,6 +33,14 @@
 //! * No picture leaves the box, and none is shown to anybody, without its blurred places: `render.rs` is the only way.
 //! * A camera has one picture in progress at most, and the fetched pictures of all cameras share one bound. So do those
 //!   that are kept to be shown, of each camera the last one. None is written to a disk.
+//!
+//! # Where it is decided
+//!
+//! * An object appeared or is gone: `presence.rs`
+//! * A picture is passed to the model: `change.rs`
+//! * A camera is online, failing, frozen or away: `health.rs`; the time at which it is asked again: `retry.rs`
+//! * A picture may be shown, and the places that are blurred on it: `render.rs` (`blur_fault`, `draw`)
+//! * The record of who saw a picture: `pictures_audit.rs`
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -29,6 +29,11 @@
 //!   clients of cameras and of alerts log in.
 //! * Certificates are read at each connection, so a renewed one needs no restart. No TLS session is resumed.
 //! * No connection waits for the file of `stored_counts.rs`.
+//!
+//! # Where it is decided
+//!
+//! * The permission of an outbound connection: `policy.rs` (`grant`), asked by `channel.rs` for HTTP and by
+//!   `Egress::connect` for messages
 #![forbid(unsafe_code)]
 
 mod counters;

@@ -93,6 +93,12 @@
 //! * Only `mem_table.rs` knows sled, `seal.rs` the cipher, `backup_cipher.rs` age.
 //! * The crate knows no model. Of HTTP it knows its own routes (`http.rs`) and the status of each error (`status.rs`).
 //!
+//! # Where it is decided
+//!
+//! * The memory that a read takes: `reading.rs`
+//! * The rows that are lost with snapshots: `engine/manifest.rs`, reported by `engine/recovery.rs`
+//! * The erasure of an entity: `engine/erasure.rs`; in backups: `engine/tombstones.rs` and `engine/restore.rs`
+//!
 //! # One push
 //!
 //! Two threads own the store. **The writer** owns the journal, and only it writes into the index in use; **the upkeep**

@@ -31,7 +31,7 @@
 //!   `rate.rs` limits its rate and requires a minimum, `error.rs` has the reasons of failure
 //! * `store.rs` - the update store: files by their hashes, and releases made of them
 //! * `store/` - parts of the store:
-//!   * `part.rs`, `sealed_part.rs` - a file on its way, plain or encrypted
+//!   * `part.rs`, `sealed_part.rs` - a file on its way, plain or encrypted, fsynced after each 512 KiB
 //!   * `release.rs` - folders of hard links to files
 //!   * `garbage.rs` - removal of files that no release needs
 //!   * `sealed.rs`, `sealed/` - encryption of the files again under another master key
@@ -80,6 +80,12 @@
 //! * Rolling back and pinning need no network.
 //! * `state.rs`, `gates.rs` and `download/rate.rs` are pure: no clock, no disk, no network.
 //! * Only `trust/` knows `sigstore-tuf`.
+//!
+//! # Where it is decided
+//!
+//! * The steps of a trial, restarts included: `state.rs` (`duty`, `started`); the work that a start finds under way:
+//!   `models/repository/trial_mark.rs`
+//! * A replay of old metadata: `trust/snapshot_versions.rs`, remembered in `tuf/trusted.json`
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
