@@ -1,5 +1,18 @@
 //! Ledge turns a CPU-only server into an inference appliance. This crate connects the parts: the command line, the
 //! daemon and its configuration. Every other part is a crate of its own below `src/`; `ARCHITECTURE.md` has the map.
+//!
+//! Files, in reading order:
+//! * `main.rs`, `cli/` - the command line, one file a verb; `scratch.rs` a folder for temporary files
+//! * `config.rs`, `config/` - the list of all sections, read from all sources, and the mistakes in them
+//! * `daemon.rs`, `daemon/` - builds the parts, spawns, waits and drains; `daemon.rs` has the map
+//! * `findings.rs`, `findings/` - what is wrong with this box, for `ledge doctor` and the console
+//! * `egress_report.rs`, `egress_report/` - what can leave this box
+//!
+//! Invariants:
+//! * The crate holds no logic of a part.
+//! * The configuration is valid once it is loaded. The mistakes of all sources are reported together: unknown keys, wrong
+//!   values, and the problems of each section without a wrong value. Sections are compared with one another once all
+//!   can be read.
 #![forbid(unsafe_code)]
 
 /// The command line: one file a verb.
