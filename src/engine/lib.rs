@@ -3,6 +3,7 @@
 //!
 //! Files, in reading order:
 //! * `backend.rs` - the trait `Backend`, signatures, options, errors of loads and runs
+//! * `batch.rs` - inputs of several requests joined into those of one run, and its outputs split among them
 //! * `ffi.rs` - functions of the runtimes that the Rust crates do not wrap
 //! * `onnxruntime.rs` - ONNX Runtime behind `Backend`
 //! * `openvino.rs` - OpenVINO behind `Backend`
@@ -46,6 +47,7 @@
 //! * The format of a file, and its name in messages: `pipeline/file_format.rs`
 
 pub mod backend;
+pub mod batch;
 pub mod cores;
 pub mod files;
 mod ffi;

@@ -8,14 +8,16 @@ use ledge_base::telemetry::process::{self, ThreadActivity};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{Backend, RunActivity, RunError, RunInputs, RunPlace, RunResult, Runtime, Signature};
 use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
-use ledge_engine::pipeline::work::{self, FinishedWork, PipelineRun, RunWork, WorkError, WorkInput, WorkTimes};
+use ledge_engine::pipeline::work::{
+    self, FinishedWork, PipelineCall, PipelineRun, RunWork, WorkError, WorkInput, WorkTimes,
+};
 
 use crate::child::crash::ThreadWork as ChildWork;
 use crate::job_channel::{AreaWriter, JobChannel, LaneError, NoAnswer};
 use crate::pool::WorkerProcess;
 use crate::process::{ChildEnd, ChildId, SETUP_TIME_MAX};
 use crate::staged_files::StagedFiles;
-use crate::wire::{AnswerHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
+use crate::wire::{AnswerHead, CallHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
 
 /// The time beyond its deadline, or beyond the model's own time limit, after which work that nobody watches counts as work
 /// that never ends: a repair. The scheduler watches runs.
@@ -43,12 +45,19 @@ pub struct RemoteBackend {
 #[derive(Debug)]
 struct InProgress {
     job: Sent,
-    /// The positions of the outputs asked for, and the number of results of a pipeline behind them.
-    outputs: Vec<usize>,
-    others: usize,
+    expected: ExpectedOutputs,
     /// True for a run without a pipeline.
     is_of_tensors: bool,
     is_wide: bool,
+}
+
+/// The outputs that an answer must have.
+#[derive(Debug, Clone, Default)]
+struct ExpectedOutputs {
+    calls: usize,
+    /// The positions of the outputs asked for by each call, and the number of results of a pipeline behind them.
+    asked: Vec<usize>,
+    others: usize,
 }
 
 /// A job that the child has.
@@ -115,8 +124,8 @@ impl RemoteBackend {
         if let Some(patience) = place.patience
             && job.wait(&lane, &home, patience) == Err(NoAnswer::Late)
         {
-            let (outputs, is_wide) = (Vec::new(), place.is_wide);
-            self.in_progress = Some(InProgress { job, outputs, others: 0, is_of_tensors: true, is_wide });
+            let (expected, is_wide) = (ExpectedOutputs::default(), place.is_wide);
+            self.in_progress = Some(InProgress { job, expected, is_of_tensors: true, is_wide });
             return Err(RunError::InProgress.into());
         }
         self.receive(&home, &lane, job, read, times)
@@ -162,13 +171,13 @@ impl RemoteBackend {
                 Err(RunError::Interrupted { reason, is_explained: true })
             } else if job.wait(&lane, &home, Duration::ZERO) != Err(NoAnswer::Late) {
                 let mut times = WorkTimes::default();
-                let read =
-                    |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, run.outputs, 0);
+                let expected = ExpectedOutputs::of_tensors(run.outputs);
+                let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
                 let result = self.receive(&home, &lane, job, read, &mut times);
                 self.of_tensors(result, times)
             } else if number == job.last {
-                let outputs = run.outputs.to_vec();
-                self.in_progress = Some(InProgress { job, outputs, others: 0, is_of_tensors: true, is_wide: false });
+                let expected = ExpectedOutputs::of_tensors(run.outputs);
+                self.in_progress = Some(InProgress { job, expected, is_of_tensors: true, is_wide: false });
                 Err(RunError::InProgress)
             } else {
                 Err(end(&home, self.core, number, "the process of the runtimes left out a run".to_owned()))
@@ -228,9 +237,8 @@ impl RemoteBackend {
             return Err(RunError::InProgress.into());
         }
 
-        let InProgress { job, outputs, others, is_of_tensors, .. } = run;
-        let read =
-            |signature: &Signature, lane: &JobChannel, head| self::outputs(signature, lane, head, &outputs, others);
+        let InProgress { job, expected, is_of_tensors, .. } = run;
+        let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
         let result = self.receive(&home, &lane, job, read, times);
         if is_of_tensors { Ok(self.of_tensors(result, *times)?) } else { result }
     }
@@ -240,7 +248,7 @@ impl RemoteBackend {
         match result {
             Ok(run) => Ok(RunResult { cpu: times.run_cpu, ..run }),
             Err(WorkError::Run(error)) => Err(error),
-            Err(WorkError::Input(_) | WorkError::Outputs(_)) => {
+            Err(WorkError::Input(_) | WorkError::Outputs(_) | WorkError::NotBatched(_)) => {
                 Err(end(&self.home, self.core, self.last_job, "the process of the runtimes confuses jobs".to_owned()))
             }
         }
@@ -293,23 +301,28 @@ fn ended_by(home: &WorkerProcess, own: ChildWork) -> RunError {
     }
 }
 
-/// The outputs of a run, checked: those at the positions `asked`, and behind them `others` results of a pipeline, whatever
-/// their datatype is.
+impl ExpectedOutputs {
+    fn of_tensors(asked: &[usize]) -> Self {
+        Self { calls: 1, asked: asked.to_vec(), others: 0 }
+    }
+}
+
+/// The outputs of a run, checked: for each call those at the positions asked for, and behind them the results of a
+/// pipeline, whatever their datatype is.
 fn outputs(
     signature: &Signature,
     lane: &JobChannel,
     head: RunHead,
-    asked: &[usize],
-    others: usize,
+    ExpectedOutputs { calls, asked, others }: &ExpectedOutputs,
 ) -> Result<RunResult, String> {
     let RunHead { outputs: heads, time } = head;
-    let expected = asked.len() + others;
-    if heads.len() != expected {
-        return Err(format!("gave {} outputs, {expected} were asked for", heads.len()));
+    let of_call = asked.len() + others;
+    if heads.len() != calls * of_call {
+        return Err(format!("gave {} outputs, {} were asked for", heads.len(), calls * of_call));
     }
     let mut outputs = Vec::with_capacity(heads.len());
     for (position, head) in heads.into_iter().enumerate() {
-        if let Some(index) = asked.get(position) {
+        if let Some(index) = asked.get(position % of_call) {
             let port = signature.outputs.get(*index);
             if port.is_none_or(|port| port.datatype != head.datatype) {
                 return Err(format!("gave {} for output {index}", head.datatype));
@@ -350,10 +363,11 @@ impl Backend for RemoteBackend {
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
         let model = self.model;
         let make = |area: &mut AreaWriter<'_>| run_head(model, RunInputs { inputs, outputs }, place.is_wide, area);
-        let read = |signature: &Signature, lane: &JobChannel, head| self::outputs(signature, lane, head, outputs, 0);
+        let expected = ExpectedOutputs::of_tensors(outputs);
+        let read = |signature: &Signature, lane: &JobChannel, head| self::outputs(signature, lane, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
-            run.outputs = outputs.to_vec();
+            run.expected = expected;
         }
         self.of_tensors(result, times)
     }
@@ -373,10 +387,12 @@ impl RunWork for RemoteBackend {
     fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork {
         let Some(id) = pipeline.remote_id() else { return work::run(self, pipeline, work, place) };
         let model = self.model;
-        // The process works within the memory of the caller, as this one would.
-        let is_counted = work.account.counted_owner().is_some();
-        let memory = if is_counted { work.input.memory_elsewhere(pipeline) } else { 0 };
-        let _held = match work.account.take(memory) {
+        // The process works within the memory of the callers, as this one would.
+        let hold = |PipelineCall { input, account }: &PipelineCall<'_>| {
+            let is_counted = account.counted_owner().is_some();
+            account.take(if is_counted { input.memory_elsewhere(pipeline) } else { 0 })
+        };
+        let _held = match work.calls.iter().map(hold).collect::<Result<Vec<_>, _>>() {
             Ok(held) => held,
             Err(no_room) => {
                 let result = Err(InputError::from(no_room).into());
@@ -391,22 +407,28 @@ impl RunWork for RemoteBackend {
             });
             return FinishedWork { result, times: WorkTimes::default() };
         }
-        let (head, bytes) = work.input.clone().into_parts();
         let make = |area: &mut AreaWriter<'_>| {
-            let places = bytes.iter().map(|bytes| area.put(bytes)).collect::<Result<_, _>>()?;
+            let mut calls = Vec::with_capacity(work.calls.len());
+            for call in work.calls {
+                let (input, bytes) = call.input.clone().into_parts();
+                let places = bytes.iter().map(|bytes| area.put(bytes)).collect::<Result<_, _>>()?;
+                calls.push(CallHead { input, places });
+            }
             let (outputs, own, is_wide) = (work.outputs.to_vec(), work.own, place.is_wide);
-            Ok(JobHead::Work { model, pipeline: id, input: head, places, outputs, own, is_wide })
+            Ok(JobHead::Work { model, pipeline: id, calls, outputs, own, is_wide })
         };
-        let (asked, others) = match (work.input, pipeline.results()) {
+        let is_step = work.calls.iter().any(|call| matches!(call.input, WorkInput::Step(_)));
+        let (asked, others) = match pipeline.results() {
             // A step of a chain has one result.
-            (WorkInput::Step(_), _) => (&[][..], 1),
-            (WorkInput::Content { .. }, Some(names)) => (work.outputs.get(..work.own).unwrap_or_default(), names.len()),
-            (WorkInput::Content { .. }, None) => (work.outputs, 0),
+            _ if is_step => (&[][..], 1),
+            Some(names) => (work.outputs.get(..work.own).unwrap_or_default(), names.len()),
+            None => (work.outputs, 0),
         };
-        let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, asked, others);
+        let expected = ExpectedOutputs { calls: work.calls.len(), asked: asked.to_vec(), others };
+        let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
-            (run.outputs, run.others, run.is_of_tensors) = (asked.to_vec(), others, false);
+            (run.expected, run.is_of_tensors) = (expected, false);
         }
         FinishedWork { result, times }
     }

@@ -129,15 +129,21 @@ pub enum JobHead {
     Work {
         model: ModelId,
         pipeline: PipelineId,
-        input: WorkHead,
-        /// The large bytes of the input.
-        places: Vec<ByteRange>,
+        calls: Vec<CallHead>,
         outputs: Vec<usize>,
         own: usize,
         is_wide: bool,
     },
     /// See [`ledge_engine::backend::Backend::repair`].
     Repair(ModelId),
+}
+
+/// One call of a run with a pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CallHead {
+    pub input: WorkHead,
+    /// The large bytes of the input.
+    pub places: Vec<ByteRange>,
 }
 
 /// A tensor without its bytes.

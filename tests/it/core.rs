@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::daemon::{TestDaemon, TestRoot};
+use crate::daemon::{TestDaemon, TestRoot, data};
 use crate::fault_rounds::wait_until;
 
 /// `rows` rows of 16 numbers that no other caller sends.
@@ -91,6 +91,49 @@ fn one_bad_request_spoils_no_batch() {
             });
         }
     });
+}
+
+#[test]
+fn photographs_that_wait_together_are_one_run_and_each_caller_gets_its_own_answer() {
+    let root = TestRoot::new().models(&["efficientnet_lite0"]).set("runtimes.threads=1");
+    let config = fs::read_to_string(root.model("efficientnet_lite0").join("model.toml")).unwrap();
+    // Callers wait for one another, so that some go together on a machine of any speed.
+    let batching = "[dynamic_batching]\nmax_queue_delay_us = 200000\n";
+    let daemon = root.file("efficientnet_lite0/model.toml", config + batching).start();
+    let best = |client: &mut Client, photograph: &[u8]| {
+        let answer = client.post("/v2/models/efficientnet_lite0/infer", &[("content-type", "image/jpeg")], photograph);
+        let classes = answer.json()["classifications"].clone();
+        assert!(answer.status == 200 && classes.is_array(), "{answer:?}");
+        (classes[0]["label"].clone(), classes[0]["score"].as_f64().unwrap())
+    };
+    let photographs: Vec<Vec<u8>> =
+        ["chelsea.jpg", "astronaut.jpg", "cows.jpg"].iter().map(|name| data(&format!("photos/{name}"))).collect();
+    let alone: Vec<_> = photographs.iter().map(|photograph| best(&mut daemon.client(), photograph)).collect();
+    let before = statistics(&mut daemon.client(), "efficientnet_lite0")["execution_count"].as_u64().unwrap();
+    std::thread::scope(|scope| {
+        for caller in 0..8 {
+            let (daemon, photographs, alone, best) = (&daemon, &photographs, &alone, &best);
+            scope.spawn(move || {
+                let mut client = daemon.client();
+                for round in 0..6 {
+                    if caller == 7 {
+                        let headers = [("content-type", "image/jpeg")];
+                        let torn = &photographs[0][..photographs[0].len() / 3];
+                        let answer = client.post("/v2/models/efficientnet_lite0/infer", &headers, torn);
+                        assert_eq!(answer.status, 400, "{answer:?}");
+                        continue;
+                    }
+                    let which = (caller + round) % photographs.len();
+                    let (label, score) = best(&mut client, &photographs[which]);
+                    assert_eq!(label, alone[which].0);
+                    assert!((score - alone[which].1).abs() < 0.05, "{score} {:?}", alone[which]);
+                }
+            });
+        }
+    });
+    let statistics = statistics(&mut daemon.client(), "efficientnet_lite0");
+    let runs = statistics["execution_count"].as_u64().unwrap() - before;
+    assert!(runs < 42, "{runs} runs for 42 photographs: none were put together");
 }
 
 #[test]

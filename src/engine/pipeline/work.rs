@@ -20,16 +20,25 @@ use serde::{Deserialize, Serialize};
 pub use self::input::{PartsError, WorkHead, WorkInput};
 use super::kind::{AnswerError, InputError, Pipeline, Postprocess, PreparedInputs};
 use crate::backend::{Backend, ComputeTime, RunActivity, RunError, RunInputs, RunPlace, RunResult};
+use crate::batch::{NotBatched, concat, split};
 
 /// One run of a model with its pipeline.
 #[derive(Debug, Clone, Copy)]
 pub struct PipelineRun<'w> {
-    pub input: &'w WorkInput,
+    /// The calls that it answers: one, or several whose inputs are one batch. The outputs of the run are those of each call,
+    /// one call after another.
+    pub calls: &'w [PipelineCall<'w>],
     /// The positions of the outputs that are computed: those that the caller asked for, and behind them those of
     /// [`Pipeline::outputs`].
     pub outputs: &'w [usize],
     /// The number of outputs that the caller asked for. They stay as they are, in front of the pipeline's results.
     pub own: usize,
+}
+
+/// One call of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct PipelineCall<'w> {
+    pub input: &'w WorkInput,
     /// Pays for intermediate results.
     pub account: &'w Account,
 }
@@ -67,6 +76,9 @@ pub enum WorkError {
     /// The model ran, and its outputs are no results.
     #[error(transparent)]
     Outputs(#[from] AnswerError),
+    /// The model ran for several calls, and its outputs cannot be split among them.
+    #[error(transparent)]
+    NotBatched(#[from] NotBatched),
 }
 
 /// A model that runs with its pipeline where it is, perhaps in another process.
@@ -108,33 +120,73 @@ pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: PipelineRun
 fn run_measured(
     backend: &mut dyn Backend,
     pipeline: &dyn Pipeline,
-    PipelineRun { input, outputs, own, account }: PipelineRun<'_>,
+    PipelineRun { calls, outputs, own }: PipelineRun<'_>,
     place: RunPlace,
     times: &mut WorkTimes,
 ) -> Result<RunResult, WorkError> {
     let (start, cpu) = (Instant::now(), thread_cpu_time());
-    let prepared = catch_unwind(AssertUnwindSafe(|| input.prepare(pipeline, account))).unwrap_or_else(|panic| {
+    let prepare = || calls.iter().map(|call| call.input.prepare(pipeline, call.account)).collect::<Result<Vec<_>, _>>();
+    let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|panic| {
         Err(InputError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
     });
+    let joined = prepared.map_err(WorkError::from).and_then(JoinedInputs::new);
     times.pipeline_cpu = thread_cpu_time().saturating_sub(cpu);
-    let PreparedInputs { inputs, postprocess } = prepared?;
+    let JoinedInputs { inputs, rows, postprocess } = joined?;
     times.prepare = start.elapsed();
 
     let (ran, run_cpu) = run_tensors(backend, &inputs, outputs, place);
     times.run_cpu = run_cpu;
     let RunResult { outputs, time, .. } = ran?;
+    let outputs = if calls.len() > 1 { split(&outputs, &rows)? } else { vec![outputs] };
     // Until results are made of them.
-    let _held = account.take(outputs.iter().map(|tensor| tensor.data().len()).sum()).map_err(InputError::from)?;
+    let bytes = |outputs: &[Tensor]| outputs.iter().map(|tensor| tensor.data().len()).sum();
+    let _held = (calls.iter().zip(&outputs).map(|(call, outputs)| call.account.take(bytes(outputs))))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(InputError::from)?;
     times.compute = Some(time);
-    let Some(make) = postprocess else { return Ok(RunResult { outputs, time, ..RunResult::default() }) };
+    if postprocess.iter().all(Option::is_none) {
+        let outputs = outputs.into_iter().flatten().collect();
+        return Ok(RunResult { outputs, time, ..RunResult::default() });
+    }
 
     let (start, cpu) = (Instant::now(), thread_cpu_time());
-    let results = catch_unwind(AssertUnwindSafe(move || results_behind(own, outputs, make))).unwrap_or_else(|panic| {
+    let make = move || {
+        let results = outputs.into_iter().zip(postprocess).map(|(outputs, make)| results_behind(own, outputs, make));
+        results.collect::<Result<Vec<_>, _>>()
+    };
+    let results = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         Err(AnswerError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
     });
     times.pipeline_cpu += thread_cpu_time().saturating_sub(cpu);
     times.postprocess = start.elapsed();
-    Ok(RunResult { outputs: results?, time, ..RunResult::default() })
+    Ok(RunResult { outputs: results?.into_iter().flatten().collect(), time, ..RunResult::default() })
+}
+
+/// The inputs of all calls of a run.
+struct JoinedInputs {
+    inputs: Vec<Tensor>,
+    /// The rows of each call. Not read for a single one.
+    rows: Vec<usize>,
+    postprocess: Vec<Option<Postprocess>>,
+}
+
+impl JoinedInputs {
+    fn new(prepared: Vec<PreparedInputs>) -> Result<Self, WorkError> {
+        let (mut inputs, postprocess): (Vec<_>, Vec<_>) =
+            prepared.into_iter().map(|prepared| (prepared.inputs, prepared.postprocess)).unzip();
+        let rows =
+            inputs.iter().map(|inputs| *inputs.first().and_then(|input| input.shape().first()).unwrap_or(&0)).collect();
+        let inputs = if inputs.len() == 1 {
+            inputs.pop()
+        } else {
+            concat(&inputs.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        };
+        let inputs = inputs.ok_or_else(|| {
+            let reason = "they cannot be one batch, or there is no memory for it".to_owned();
+            RunError::Input { name: "of several calls".to_owned(), reason }
+        })?;
+        Ok(Self { inputs, rows, postprocess })
+    }
 }
 
 /// Runs the model on tensors; returns the CPU time of this thread too, of a model in this process. A panic is an error of
@@ -167,9 +219,11 @@ fn panicked(backend: &dyn Backend, panic: &(dyn Any + Send)) -> RunError {
 }
 
 /// Leaves the first `own` outputs as they are, and makes results of the others.
-fn results_behind(own: usize, mut outputs: Vec<Tensor>, make: Postprocess) -> Result<Vec<Tensor>, AnswerError> {
-    let results = make(outputs.split_off(own.min(outputs.len())))?;
-    outputs.extend(results);
+fn results_behind(own: usize, mut outputs: Vec<Tensor>, make: Option<Postprocess>) -> Result<Vec<Tensor>, AnswerError> {
+    if let Some(make) = make {
+        let results = make(outputs.split_off(own.min(outputs.len())))?;
+        outputs.extend(results);
+    }
     Ok(outputs)
 }
 
@@ -227,9 +281,15 @@ mod tests {
     }
 
     fn done(backend: &mut Stub, content: CallContent, own: usize) -> FinishedWork {
-        let input = WorkInput::Content { content, limits: DecodeLimits::default() };
-        let (outputs, account) = (vec![0; own + 1], Account::unlimited());
-        let work = PipelineRun { input: &input, outputs: &outputs, own, account: &account };
+        done_for(backend, &[content], own)
+    }
+
+    fn done_for(backend: &mut Stub, contents: &[CallContent], own: usize) -> FinishedWork {
+        let (outputs, account, limits) = (vec![0; own + 1], Account::unlimited(), DecodeLimits::default());
+        let inputs: Vec<_> =
+            contents.iter().map(|content| WorkInput::Content { content: content.clone(), limits }).collect();
+        let calls: Vec<_> = inputs.iter().map(|input| PipelineCall { input, account: &account }).collect();
+        let work = PipelineRun { calls: &calls, outputs: &outputs, own };
         let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now(), patience: None };
         run(backend, pipeline().as_ref(), work, place)
     }
@@ -246,6 +306,33 @@ mod tests {
         assert!(outputs.len() == 2 && outputs[1] != output(), "{outputs:?}");
         assert_eq!(finished.times.compute.unwrap().infer, Duration::from_secs(1));
         assert!(!finished.times.prepare.is_zero() && !finished.times.postprocess.is_zero());
+    }
+
+    #[test]
+    fn several_calls_are_one_run_with_the_results_of_each_in_their_order() {
+        let row = |score: f32| vec![0.0_f32, 0.0, 1.0, 1.0, score, 0.0];
+        let both = Tensor::from_vec(vec![2, 1, 6], [row(0.9), row(0.6)].concat()).unwrap();
+        let alone = |score| {
+            let one = Tensor::from_vec(vec![1, 1, 6], row(score)).unwrap();
+            done(&mut Stub(Some(vec![one.clone(), one])), PipelineInput::Photograph.sample(), 1).result.unwrap().outputs
+        };
+        let finished = done_for(
+            &mut Stub(Some(vec![both.clone(), both])),
+            &[PipelineInput::Photograph.sample(), PipelineInput::Photograph.sample()],
+            1,
+        );
+        assert_eq!(finished.result.unwrap().outputs, [alone(0.9), alone(0.6)].concat());
+
+        // A model that answers for one row only mixes callers.
+        let finished = done_for(
+            &mut Stub(Some(vec![output()])),
+            &[PipelineInput::Photograph.sample(), PipelineInput::Photograph.sample()],
+            0,
+        );
+        assert!(matches!(finished.result, Err(WorkError::NotBatched(_))), "{:?}", finished.result);
+        let mixed = [PipelineInput::Photograph.sample(), CallContent::Texts(Texts::one(b"a").unwrap())];
+        let finished = done_for(&mut Stub(None), &mixed, 0);
+        assert!(matches!(finished.result, Err(WorkError::Input(_))), "{:?}", finished.result);
     }
 
     #[test]

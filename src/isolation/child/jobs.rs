@@ -8,15 +8,15 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{self, Backend, RunError, RunPlace, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{
-    self, FinishedWork, PipelineRun as PipelineWork, WorkError, WorkHead, WorkInput, WorkTimes,
+    self, FinishedWork, PipelineCall, PipelineRun, WorkError, WorkHead, WorkInput, WorkTimes,
 };
 
 use super::crash::{self, ThreadWork};
 use super::models::Models;
 use super::running::RunningJobs;
 use super::threads::{EndOnPanic, complain};
-use crate::job_channel::{AreaWriter, ByteRange, JobChannel, LaneError};
-use crate::wire::{AnswerHead, JobHead, ModelId, RunHead, TensorHead};
+use crate::job_channel::{AreaWriter, JobChannel, LaneError};
+use crate::wire::{AnswerHead, CallHead, JobHead, ModelId, RunHead, TensorHead};
 
 /// Runs the jobs of the lane `index`, on `core` of `all`, for as long as the daemon gives correct ones.
 pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models: &Models, running: &RunningJobs) {
@@ -69,14 +69,15 @@ impl ChildJob<'_> {
                     FinishedWork { result: result.map_err(WorkError::Run), times }
                 })
             }
-            JobHead::Work { model, pipeline, input, places, outputs, own, is_wide } => {
-                let input = self.input(input, places)?;
+            JobHead::Work { model, pipeline, calls, outputs, own, is_wide } => {
+                let inputs = calls.into_iter().map(|call| self.input(call)).collect::<Result<Vec<_>, _>>()?;
                 let Some(pipeline) = self.models.pipeline(pipeline) else { return self.refuse(used, "the pipeline") };
                 self.run(used, model, is_wide, |backend, place| {
                     let account = &self.models.account();
-                    let work = PipelineWork { input: &input, outputs: &outputs, own, account };
+                    let calls: Vec<_> = inputs.iter().map(|input| PipelineCall { input, account }).collect();
+                    let work = PipelineRun { calls: &calls, outputs: &outputs, own };
                     let finished = work::run(backend, &*pipeline, work, place);
-                    drop(input);
+                    drop(inputs);
                     finished
                 })
             }
@@ -122,7 +123,7 @@ impl ChildJob<'_> {
         Tensor::new(datatype, shape, bytes).map_err(|_| LaneError::Head)
     }
 
-    fn input(&self, head: WorkHead, places: Vec<ByteRange>) -> Result<WorkInput, LaneError> {
+    fn input(&self, CallHead { input: head, places }: CallHead) -> Result<WorkInput, LaneError> {
         // The state of a step stays after it, and must not be in memory that the next job uses.
         let is_kept = matches!(head, WorkHead::Step { .. });
         let own = |bytes: Bytes| {

@@ -104,6 +104,8 @@ impl From<WorkError> for InferError {
             WorkError::Input(error) => Self::Preparation(error),
             WorkError::Run(error) => Self::Run(error),
             WorkError::Outputs(error) => Self::Outputs(error),
+            // Only of several calls, each of which runs by itself then.
+            WorkError::NotBatched(error) => Self::Outputs(AnswerError::Outputs(error.to_string())),
         }
     }
 }
@@ -117,6 +119,14 @@ pub struct RawInputs {
     pub account: Account,
     /// The number of outputs that the caller asked for, in front of those of the pipeline.
     pub own: usize,
+}
+
+impl RawInputs {
+    /// True when both can be one run: photographs, of which a pipeline makes tensors of one shape.
+    pub fn can_batch_with(&self, other: &Self) -> bool {
+        let both = [self, other].iter().all(|raw| raw.input.is_photograph());
+        both && self.own == other.own && Arc::ptr_eq(&self.pipeline, &other.pipeline)
+    }
 }
 
 /// A finished run.

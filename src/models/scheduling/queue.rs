@@ -10,9 +10,10 @@ use std::time::Instant;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunInputs;
+use ledge_engine::batch::batch_together;
 use tokio::sync::oneshot;
 
-use super::batcher::{BatchPolicy, batch_together};
+use super::batcher::BatchPolicy;
 use super::faults::Culprit;
 use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, RawInputs};
@@ -76,6 +77,14 @@ impl Job {
         }
     }
 
+    /// What its tensors are made of; `None` for a job of tensors.
+    pub fn raw(&self) -> Option<&RawInputs> {
+        match &self.inputs {
+            JobInputs::Tensors(_) => None,
+            JobInputs::Raw(raw) => Some(raw),
+        }
+    }
+
     /// The arguments of its run; without tensors while they are not made yet.
     pub fn run_inputs(&self) -> RunInputs<'_> {
         RunInputs { inputs: self.tensors().unwrap_or_default(), outputs: &self.outputs }
@@ -85,8 +94,20 @@ impl Job {
         if self.is_second_try || other.is_second_try {
             return false;
         }
-        let both = self.tensors().zip(other.tensors());
-        both.is_some_and(|(own, others)| batch_together(own, &self.outputs, others, &other.outputs))
+        match (&self.inputs, &other.inputs) {
+            (JobInputs::Tensors(own), JobInputs::Tensors(others)) => {
+                batch_together(own, &self.outputs, others, &other.outputs)
+            }
+            (JobInputs::Raw(own), JobInputs::Raw(others)) => {
+                self.outputs == other.outputs && own.can_batch_with(others)
+            }
+            _ => false,
+        }
+    }
+
+    /// True for a job that is never one run with others.
+    fn runs_alone(&self) -> bool {
+        self.raw().is_some_and(|raw| !raw.input.is_photograph())
     }
 
     /// True while somebody waits for its answer.
@@ -216,8 +237,8 @@ impl Queue {
         let level = self.level(priority);
         let Some(oldest) = self.oldest(priority) else { return BatchDue::Never };
         let Some(policy) = policy else { return BatchDue::Now };
-        // A job whose tensors are not made yet runs by itself: waiting would not join it with others.
-        let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(|job| job.tensors().is_none());
+        // Waiting would not join such a job with others.
+        let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(|job| job.runs_alone());
         let at = oldest + policy.delay;
         if alone || at <= now || level.rows >= policy.worth_waiting_for() { BatchDue::Now } else { BatchDue::At(at) }
     }

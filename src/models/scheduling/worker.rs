@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, RunError, RunPlace, RunResult};
+use ledge_engine::batch::{NotBatched, concat, split};
 use ledge_engine::cores;
-use ledge_engine::pipeline::work::{self, FinishedWork, PipelineRun, WorkTimes};
+use ledge_engine::pipeline::work::{self, FinishedWork, PipelineCall, PipelineRun, WorkError, WorkTimes};
 
-use super::batcher::{NotBatched, concat, split};
 use super::engine::EngineInner;
 use super::input_digest::InputDigest;
 use super::instance::{FinishedRun, InferError, RawInputs};
@@ -183,11 +183,14 @@ fn run(task: &RunningTask<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> R
     let _turn = is_elsewhere.then(|| if is_exclusive { shared.turns.exclusive() } else { shared.turns.shared() });
     if jobs.len() > 1 {
         match run_together(task, instance, &jobs) {
-            Ok(Ok(Some(Joint { answers, time, cpu }))) => {
+            Ok(Ok(Some(Joint { answers, time, cpu, times }))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     let queue = taken.saturating_duration_since(job.queued);
                     let run = RunResult { outputs, time, ..RunResult::default() };
-                    answer(job.reply, Ok(run), Times { queue, ..Times::default() });
+                    let Job { inputs, reply, .. } = job;
+                    // The memory of the input is free when its caller has the answer.
+                    drop(inputs);
+                    answer(reply, Ok(run), Times { queue, ..times });
                 }
                 return Ran { compute: time.total(), cpu: Some(cpu), ..ran };
             }
@@ -269,9 +272,8 @@ fn run_alone(task: &RunningTask<'_>, instance: &mut Instance, mut job: Job) -> A
             (result.map_err(InferError::Run), Times { queue, ..Times::default() })
         }
         JobInputs::Raw(raw) => {
-            let FinishedWork { result, times } = run_raw(task, instance, raw, &job.outputs, job.rows, deadline);
-            let WorkTimes { prepare, postprocess, .. } = times;
-            (result.map_err(InferError::from), Times { queue, prepare, postprocess })
+            let FinishedWork { result, times } = run_raw(task, instance, &[raw], &job.outputs, job.rows, deadline);
+            (result.map_err(InferError::from), Times { queue, ..Times::from(times) })
         }
     };
     if let Err(InferError::Run(RunError::Interrupted { reason, is_explained })) = &mut result {
@@ -298,17 +300,20 @@ fn run_alone(task: &RunningTask<'_>, instance: &mut Instance, mut job: Job) -> A
     end
 }
 
-/// Makes the inputs of a run, runs the model and makes results of its outputs.
+/// Makes the inputs of a run, runs the model and makes results of its outputs: those of each call, one call after another.
 fn run_raw(
     task: &RunningTask<'_>,
     instance: &mut Instance,
-    raw: &RawInputs,
+    raw: &[&RawInputs],
     outputs: &[usize],
     rows: usize,
     deadline: Instant,
 ) -> FinishedWork {
-    let RawInputs { pipeline, input, account, own, .. } = raw;
-    let work = PipelineRun { input, outputs, own: *own, account };
+    let Some(RawInputs { pipeline, own, .. }) = raw.first() else {
+        return FinishedWork { result: Ok(RunResult::default()), times: WorkTimes::default() };
+    };
+    let calls: Vec<_> = raw.iter().map(|raw| PipelineCall { input: &raw.input, account: &raw.account }).collect();
+    let work = PipelineRun { calls: &calls, outputs, own: *own };
     let mut finished = instance.backend.run_work(&**pipeline, work, task.place(deadline));
     if long_run::is_in_progress(&finished) {
         finished = long_run::see_out(task.shared, instance, task.long(deadline));
@@ -330,6 +335,8 @@ struct Joint {
     answers: Vec<Vec<Tensor>>,
     time: ComputeTime,
     cpu: Duration,
+    /// The times of all jobs together, without their queues.
+    times: Times,
 }
 
 /// The end of the process of a joint run.
@@ -346,16 +353,36 @@ fn run_together(
     instance: &mut Instance,
     jobs: &[Job],
 ) -> Result<Result<Option<Joint>, Interruption>, NotBatched> {
-    let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<&[Tensor]>>>() else { return Ok(Ok(None)) };
+    let Some(first) = jobs.first() else { return Ok(Ok(None)) };
     let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
-    let (Some(inputs), Some(first)) = (concat(&parts), jobs.first()) else { return Ok(Ok(None)) };
     // Until then somebody waits for the answer.
     let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(task.taken);
-    Ok(match task.tensors(instance, &inputs, &first.outputs, rows.iter().sum(), deadline) {
-        Ok(RunResult { outputs, time, cpu }) => Ok(Some(Joint { answers: split(&outputs, &rows)?, time, cpu })),
-        Err(RunError::Crashed { reason }) => Err(Interruption { crashed: Some(reason), is_explained: true }),
-        Err(RunError::Interrupted { is_explained, .. }) => Err(Interruption { crashed: None, is_explained }),
-        Err(_) => Ok(None),
+    let failure = if let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<_>>>() {
+        let Some(inputs) = concat(&parts) else { return Ok(Ok(None)) };
+        match task.tensors(instance, &inputs, &first.outputs, rows.iter().sum(), deadline) {
+            Ok(RunResult { outputs, time, cpu }) => {
+                return Ok(Ok(Some(Joint { answers: split(&outputs, &rows)?, time, cpu, times: Times::default() })));
+            }
+            Err(error) => error,
+        }
+    } else {
+        let Some(raw) = jobs.iter().map(Job::raw).collect::<Option<Vec<_>>>() else { return Ok(Ok(None)) };
+        let FinishedWork { result, times } = run_raw(task, instance, &raw, &first.outputs, rows.iter().sum(), deadline);
+        match result {
+            Ok(RunResult { outputs, time, cpu }) => {
+                let of_job = (outputs.len() / jobs.len()).max(1);
+                let answers = outputs.chunks(of_job).map(<[Tensor]>::to_vec).collect();
+                return Ok(Ok(Some(Joint { answers, time, cpu, times: times.into() })));
+            }
+            Err(WorkError::Run(error)) => error,
+            Err(WorkError::NotBatched(error)) => return Err(error),
+            Err(WorkError::Input(_) | WorkError::Outputs(_)) => return Ok(Ok(None)),
+        }
+    };
+    Ok(match failure {
+        RunError::Crashed { reason } => Err(Interruption { crashed: Some(reason), is_explained: true }),
+        RunError::Interrupted { is_explained, .. } => Err(Interruption { crashed: None, is_explained }),
+        _ => Ok(None),
     })
 }
 
@@ -380,6 +407,12 @@ struct Times {
     queue: Duration,
     prepare: Duration,
     postprocess: Duration,
+}
+
+impl From<WorkTimes> for Times {
+    fn from(WorkTimes { prepare, postprocess, .. }: WorkTimes) -> Self {
+        Self { prepare, postprocess, ..Self::default() }
+    }
 }
 
 fn answer(reply: ReplySender, result: Result<RunResult, InferError>, times: Times) {

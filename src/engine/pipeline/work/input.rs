@@ -40,6 +40,10 @@ impl WorkInput {
         }
     }
 
+    pub fn is_photograph(&self) -> bool {
+        matches!(self, Self::Content { content: CallContent::Photograph(_), .. })
+    }
+
     /// The rows of its run.
     pub fn rows(&self) -> usize {
         match self {
