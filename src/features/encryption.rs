@@ -11,11 +11,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::engine::commands::UpkeepJob;
-use super::engine::erasure::JoinKeyValues;
 use super::engine::files::HASH_KEY_FILE;
 use super::engine::tombstones;
 use super::entity_keys::form;
-use super::online::{Erased, FeatureError};
+use super::online::{Erased, FeatureError, JoinKeyValues};
 use super::{FeatureStore, entity_keys};
 
 /// Counts the files of the store in `folder` by the master key that they are encrypted under, without opening the

@@ -1,23 +1,26 @@
 //! Checks a push against its views, and makes its rows for the writer.
 
-use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_base::clock;
 use ledge_service::audit_event::tag::TagKey;
 use ledge_service::off_thread::blocking;
 
 use super::caller::TouchedRows;
-use super::engine::StoreEngine;
-use super::engine::commands::IncomingRow;
-use super::online::{FeatureError, Ignored, Push};
+use super::key::{HashKey, IndexKey};
+use super::online::{FeatureError, Push};
 use super::record::Row;
 use super::view::FeatureView;
-use super::{ASYNC_CELLS_MAX, FeatureStore, PUSH_BYTES_MAX, cells, record, typed, window};
+use super::{online, record, typed, window};
 
 /// The most bytes of a row in a view with aggregates, which take the rest of the record.
 const WINDOWED_ROW_BYTES_MAX: usize = 4 << 10;
+
+/// The most bytes of rows in one push, as the journal keeps them.
+pub(super) const PUSH_BYTES_MAX: usize = 24 << 20;
+
+/// The most values of a call that is prepared on an async thread: each takes some 100 ns.
+pub(super) const ASYNC_CELLS_MAX: usize = 1000;
 
 /// A push that passed all checks.
 #[derive(Debug)]
@@ -31,9 +34,9 @@ pub struct CheckedPush {
 
 impl CheckedPush {
     /// Its rows for the writer.
-    pub fn into_rows(self, engine: &StoreEngine) -> Vec<IncomingRow> {
+    pub fn into_rows(self, hash_key: &HashKey) -> Vec<IncomingRow> {
         let incoming = |(view, row, bytes): (Arc<FeatureView>, Row, Bytes)| {
-            let key = engine.hash_key.index_key(view.id, &row.entity);
+            let key = hash_key.index_key(view.id, &row.entity);
             IncomingRow { view, key, row, bytes }
         };
         self.rows.into_iter().map(incoming).collect()
@@ -102,59 +105,22 @@ pub fn check(views: Vec<Arc<FeatureView>>, push: &Push, times: EventTimeLimits) 
     Ok(CheckedPush { views, unknown, rows: checked })
 }
 
+/// One row to be written.
+#[derive(Debug)]
+pub struct IncomingRow {
+    pub view: Arc<FeatureView>,
+    pub key: IndexKey,
+    pub row: Row,
+    /// The row as the journal keeps it.
+    pub bytes: Bytes,
+}
+
 /// Prepares a push, on another thread when it is large.
 pub async fn prepare<T: Send + 'static>(push: Push, work: impl FnOnce(&Push) -> T + Send + 'static) -> T {
     if cells(&push.columns) <= ASYNC_CELLS_MAX { work(&push) } else { blocking(move || work(&push)).await }
 }
 
-impl FeatureStore {
-    /// Does the checks of [`Self::push`] without writing. Returns the columns that would be ignored.
-    pub async fn check(&self, push: Push) -> Result<Vec<String>, FeatureError> {
-        let registry = self.registry();
-        if registry.is_empty() {
-            return Err(FeatureError::Disabled { folder: self.inner.folder.clone() });
-        }
-        let now_us = clock::unix_micros();
-        let accepted_until = |engine: &Arc<StoreEngine>| engine.accepted_until(now_us);
-        let latest_us = self.engine().map_or_else(|_| self.inner.config.accepted_until(now_us), accepted_until);
-        let times = EventTimeLimits { stamp_us: now_us, latest_us, is_ahead: false };
-        let check =
-            move |push: &Push| check(registry.targets(&push.target)?, push, times).map(|checked| checked.unknown);
-        prepare(push, check).await
-    }
-
-    /// Counts the ignored columns of a push to `views`, and logs them, at most once a minute for each view. The log has
-    /// no names: in a transposed table they are entity keys.
-    pub fn note_ignored(&self, views: &[Arc<FeatureView>], ignored: Ignored) {
-        let (kind, count) = match ignored {
-            Ignored::Columns(count) => ("ignored columns", count),
-            Ignored::Fields(count) => ("ignored fields", count),
-        };
-        let (Ok(engine), Some(first), 1..) = (self.engine(), views.first(), count) else { return };
-
-        engine.counters.with_views(|counted| {
-            for view in views {
-                counted.entry(view.id).or_default().ignored += count as u64;
-            }
-        });
-
-        let complaints = || self.inner.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(suppressed) = complaints().take((kind, first.id.0), Instant::now()) else { return };
-
-        let view = &*first.name;
-        match ignored {
-            Ignored::Columns(columns) => tracing::warn!(
-                feature_view = view,
-                columns,
-                suppressed,
-                "columns of a push are ignored: the feature view has no columns of these names"
-            ),
-            Ignored::Fields(fields) => tracing::info!(
-                feature_view = view,
-                fields,
-                suppressed,
-                "fields of a message are ignored: they are no columns of the feature view; `ledge mqtt try` lists them"
-            ),
-        }
-    }
+/// The number of values in all columns.
+pub(super) fn cells(columns: &online::FrameColumns) -> usize {
+    columns.iter().map(|(_, cells)| cells.len()).sum()
 }

@@ -1,6 +1,7 @@
 //! Requests, answers and errors of the store, independent of the protocol. Values from outside are JSON values until
 //! the view gives them a type.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ledge_base::memory_budget::{NoRoom, Reservation};
@@ -318,3 +319,6 @@ fn and_unknown(unknown: &[String]) -> String {
         format!("; there is {}, which no feature view has", listed(unknown))
     }
 }
+
+/// Join keys by name, as the caller gave them: the entity to erase.
+pub type JoinKeyValues = BTreeMap<String, serde_json::Value>;

@@ -56,9 +56,11 @@
 mod bucket;
 mod distinct;
 mod encoding;
+mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
 mod limits;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -72,7 +74,11 @@ use super::value::Value;
 use super::view::{FeatureView, FieldId, Function};
 use super::wire::{put_value, put_varint};
 use bucket::{Bucket, CountedValue};
+use distinct::hash;
+pub use error::DamagedWindow;
 use limits::{DeclaredTrack, WindowSpan};
+use state::Track;
+pub use state::WindowState;
 
 /// The outcome of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,40 +88,6 @@ pub enum Added {
     Duplicate,
     /// It is older than the stated lateness allows.
     TooLate,
-}
-
-/// The aggregates of one entity.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WindowState {
-    /// The newest event time; `None` before the first event.
-    watermark_us: Option<i64>,
-    /// Events before it are too late, whatever the lateness: it is just after the newest identity that was dropped.
-    floor_us: i64,
-    /// The events that would be recognized as repeated, ascending: event time, and the hash of the values.
-    identities: Vec<(i64, u64)>,
-    tracks: Vec<Track>,
-}
-
-/// The buckets of one column and step.
-#[derive(Debug, Clone, PartialEq)]
-struct Track {
-    column: FieldId,
-    interval_us: i64,
-    /// The parts that buckets may have: those declared at the last event.
-    parts: u8,
-    /// Ascending by number; none is empty.
-    buckets: Vec<Bucket>,
-}
-
-/// A state that cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the window state is damaged")]
-pub struct DamagedWindow;
-
-impl Default for WindowState {
-    fn default() -> Self {
-        Self { watermark_us: None, floor_us: i64::MIN, identities: Vec::new(), tracks: Vec::new() }
-    }
 }
 
 impl WindowState {
@@ -303,8 +275,4 @@ fn identity(values: &[(FieldId, Value)]) -> u64 {
         put_value(&mut bytes, value);
     }
     hash(&bytes)
-}
-
-fn hash(bytes: &[u8]) -> u64 {
-    blake3::hash(bytes).as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }

@@ -3,20 +3,17 @@
 use std::io;
 use std::sync::{Arc, mpsc};
 
-use bytes::Bytes;
 use ledge_base::principal::Principal;
 use tokio::sync::oneshot;
 
+use super::super::incoming::IncomingRow;
 use super::super::index::{Index, MemTable};
 use super::super::journal::Damage;
 use super::super::key::IndexKey;
-use super::super::online::{Erased, FeatureError, Pushed};
-use super::super::record::Row;
+use super::super::online::{Erased, FeatureError, JoinKeyValues, Pushed};
 use super::super::snapshot::SortedTable;
-use super::super::view::FeatureView;
 use super::applier::Applier;
-use super::erasure::JoinKeyValues;
-use super::restore::ReceivedBackup;
+use super::spool::ReceivedBackup;
 
 /// A command for the writer thread.
 #[derive(Debug)]
@@ -91,16 +88,6 @@ pub enum WriterCommand {
     Ping { reply: oneshot::Sender<()> },
     /// Closes the store after all commands before it.
     Close,
-}
-
-/// One row to be written.
-#[derive(Debug)]
-pub struct IncomingRow {
-    pub view: Arc<FeatureView>,
-    pub key: IndexKey,
-    pub row: Row,
-    /// The row as the journal keeps it.
-    pub bytes: Bytes,
 }
 
 /// A job for the upkeep thread.

@@ -1,6 +1,6 @@
 //! Erasure of entities, and encryption of plain values: parts of the upkeep thread.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +15,7 @@ use super::super::entity_keys::EntityKeys;
 use super::super::index::{Index, IndexError};
 use super::super::journal;
 use super::super::key::IndexKey;
-use super::super::online::{Erased, FeatureError};
+use super::super::online::{Erased, FeatureError, JoinKeyValues};
 use super::super::record::{DamagedBytes, Record, StoredRecord};
 use super::super::snapshot;
 use super::super::value::{Value, ValueType};
@@ -28,9 +28,6 @@ use super::{StoreEngine, StoreState};
 /// The first pause before encrypting plain values is tried again, and the longest.
 const ENCRYPT_RETRY_MIN: Duration = Duration::from_mins(1);
 const ENCRYPT_RETRY_MAX: Duration = Duration::from_hours(1);
-
-/// Join keys by name, as the caller gave them: the entity to erase.
-pub type JoinKeyValues = BTreeMap<String, serde_json::Value>;
 
 /// The rows to erase in one view.
 struct ErasureTarget {

@@ -30,7 +30,6 @@ use super::super::index::ContentChecksum;
 use super::super::key::HashKey;
 use super::super::snapshot::{self, MisplacedSnapshot};
 use super::manifest::{SnapshotChanges, SnapshotManifest};
-use super::restore::UPLOAD_FILE;
 
 /// The version of the forms of all these files. 2: values may be encrypted under keys of their entities, which an older
 /// version would take for plain values. 3: the journal says up to when event times were trusted, by which a replay
@@ -58,6 +57,9 @@ const MANIFEST_FILE: &str = "manifest";
 pub const HASH_KEY_FILE: &str = "hash.key";
 /// The associated data of the encrypted secret.
 const HASH_KEY_ASSOCIATED_DATA: &[u8] = b"feature store: hash key";
+
+/// The file's name in the store's folder.
+pub const UPLOAD_FILE: &str = "restore.upload";
 
 /// The folder of a store.
 #[derive(Debug, Clone)]

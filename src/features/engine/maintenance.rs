@@ -22,6 +22,7 @@ use super::applier::Applier;
 use super::commands::{UpkeepJob, WriterCommand};
 use super::manifest::SnapshotChanges;
 use super::recovery::{self, close, set_aside};
+use super::spool::ReceivedBackup;
 use super::{StoreEngine, StoreState};
 use super::{disk_space, restore};
 
@@ -279,7 +280,7 @@ impl Maintenance {
 
     /// Replaces everything by a backup. The rename of its snapshot decides: a power cut before it leaves the old store,
     /// one after it the new store.
-    fn restore(&mut self, received: restore::ReceivedBackup, principal: &Principal) -> Result<u64, FeatureError> {
+    fn restore(&mut self, received: ReceivedBackup, principal: &Principal) -> Result<u64, FeatureError> {
         let file = received.path.clone();
         let backup = restore::CheckedBackup::check(&self.engine, received)?;
         let closed = || FeatureError::Unavailable { reason: StoreState::Closed.reason() };

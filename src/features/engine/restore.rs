@@ -19,11 +19,10 @@ use super::super::value::ValueType;
 use super::super::view::{FieldId, ViewId};
 use super::super::window::WindowState;
 use super::StoreEngine;
-use super::spool::{SpoolKey, SpoolReader, SpoolWriter};
+use super::files::UPLOAD_FILE;
+use super::spool::{ReceivedBackup, SpoolKey, SpoolReader, SpoolWriter};
 use super::tombstones::ErasedSince;
 
-/// The file's name in the store's folder.
-pub const UPLOAD_FILE: &str = "restore.upload";
 /// The bytes that are buffered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 /// The records after which their new keys are written to the disk; until then they wait in memory.
@@ -116,13 +115,6 @@ impl UploadFile {
             Self::Encrypted(spool) => spool.into_inner().sync_all(),
         }
     }
-}
-
-/// A backup that was received to its end.
-#[derive(Debug)]
-pub struct ReceivedBackup {
-    pub path: PathBuf,
-    key: Option<SpoolKey>,
 }
 
 /// Refuses a write that would leave less than `min_free_mb` free.

@@ -4,6 +4,7 @@
 //! and if it is the last one, are authenticated with it: a file that was cut off or changed does not open.
 
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 
 use ledge_identity::sealing::{MASTER_KEY_BYTES, OVERHEAD_BYTES, SealPurpose, Sealer};
 use zeroize::Zeroizing;
@@ -129,6 +130,13 @@ impl<R: Read> Read for SpoolReader<R> {
         self.taken += read;
         Ok(read)
     }
+}
+
+/// A backup that was received to its end.
+#[derive(Debug)]
+pub struct ReceivedBackup {
+    pub path: PathBuf,
+    pub(super) key: Option<SpoolKey>,
 }
 
 #[cfg(test)]

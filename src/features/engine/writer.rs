@@ -9,6 +9,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
 use super::super::entity_keys::EntityKeys;
+use super::super::incoming::IncomingRow;
 use super::super::index::{Index, IndexError, MemTable};
 use super::super::journal::{Journal, JournalChange, JournalError};
 use super::super::key::IndexKey;
@@ -19,7 +20,7 @@ use super::super::seal::SealContext;
 use super::super::snapshot::SortedTable;
 use super::super::statistics::StoreCounters;
 use super::applier::{Action, Applier, PendingChange};
-use super::commands::{IncomingRow, UpkeepJob, WriterCommand};
+use super::commands::{UpkeepJob, WriterCommand};
 use super::files::CleanStop;
 use super::{StoreEngine, StoreState};
 

@@ -41,8 +41,15 @@ impl<S> fmt::Debug for TableScan<'_, S> {
     }
 }
 
+impl<S: ReadAt> SortedTable<S> {
+    /// Reads the records whose key begins with `prefix`, ascending. An empty prefix is that of all.
+    pub fn scan(&self, prefix: &[u8]) -> TableScan<'_, S> {
+        TableScan::new(self, prefix)
+    }
+}
+
 impl<'t, S: ReadAt> TableScan<'t, S> {
-    pub(super) fn new(table: &'t SortedTable<S>, prefix: &[u8]) -> Self {
+    fn new(table: &'t SortedTable<S>, prefix: &[u8]) -> Self {
         Self {
             table,
             prefix: prefix.to_vec(),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::form::{self, BlockHead, Footer};
 use super::{
     BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, FOOTER_BYTES, KIND_FOOTER, KIND_INDEX, KIND_RECORDS, KIND_STATISTICS,
-    SnapshotError, SnapshotHeader, SnapshotReader, SnapshotStatistics, TableScan, VERSION_1,
+    SnapshotError, SnapshotHeader, SnapshotReader, SnapshotStatistics, VERSION_1,
 };
 use crate::key::IndexKey;
 use crate::record::DamagedBytes;
@@ -220,11 +220,6 @@ impl<S: ReadAt> SortedTable<S> {
         }
         let _ = BUFFER.try_with(|kept| kept.set(buffer));
         found
-    }
-
-    /// Reads the records whose key begins with `prefix`, ascending. An empty prefix is that of all.
-    pub fn scan(&self, prefix: &[u8]) -> TableScan<'_, S> {
-        TableScan::new(self, prefix)
     }
 
     /// Reads a part of the file. The buffer only grows, since clearing new memory takes time.

@@ -4,8 +4,7 @@
 
 use super::super::value::Value;
 use super::super::wire::put_value;
-use super::distinct::Distinct;
-use super::hash;
+use super::distinct::{Distinct, hash};
 use crate::view::Function;
 
 /// The bits of the parts.

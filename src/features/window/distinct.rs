@@ -199,3 +199,7 @@ fn tau(mut x: f64) -> f64 {
         }
     }
 }
+
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    blake3::hash(bytes).as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+}

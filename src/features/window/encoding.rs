@@ -2,7 +2,6 @@
 //! Numbers are variable-length, and steps and event times are differences from the one before. No bytes are the state
 //! before the first event, so that a record from before there were aggregations has a state, too.
 
-use super::super::record;
 use super::super::view::FieldId;
 use super::super::wire::{ByteReader, put_signed, put_value, put_varint};
 use super::bucket::{self, Bucket, Last, Moments, Sum};
@@ -16,12 +15,6 @@ const VERSION: u8 = 1;
 const INTEGER_FLAG: u64 = 1;
 const FLOAT_FLAG: u64 = 1 << 1;
 const LOST_FLAG: u64 = 1 << 2;
-
-impl From<record::DamagedBytes> for DamagedWindow {
-    fn from(_: record::DamagedBytes) -> Self {
-        Self
-    }
-}
 
 /// See [`WindowState::encode`].
 pub fn encode(state: &WindowState, bytes: &mut Vec<u8>) {
