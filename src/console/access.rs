@@ -9,7 +9,7 @@ use ledge_identity::authentication::{Caller, CallerProof};
 use ledge_part::reply::json;
 use serde::Serialize;
 
-use crate::http::ConsoleState;
+use crate::state::ConsoleState;
 
 #[derive(Serialize)]
 struct AccessDocument<'a> {

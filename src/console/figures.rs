@@ -5,8 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::{StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use ledge_base::clock;
@@ -18,7 +17,6 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 use tokio::time::MissedTickBehavior;
 
-use crate::http::ConsoleState;
 use crate::readings::{FigureReader, FigureReading, FigureSample, Interval};
 use crate::ring::Ring;
 
@@ -54,6 +52,15 @@ impl Figures {
     /// The events of new samples, ready to be sent.
     pub fn events(&self) -> broadcast::Receiver<Bytes> {
         self.events.subscribe()
+    }
+
+    /// The samples; those after this time where one is given, in milliseconds since the Unix epoch.
+    pub fn answer(&self, after_ms: Option<u64>) -> Response {
+        let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        match after_ms {
+            None => json(&*rings),
+            Some(after_ms) => json(&Rings { hour: rings.hour.after(after_ms), day: rings.day.after(after_ms) }),
+        }
     }
 
     fn push(&self, period: Period, sample: FigureSample, elapsed: Duration, end_ms: u64) {
@@ -99,18 +106,8 @@ fn event(period: Period, sample: &FigureSample, interval: Duration, end_ms: u64)
     format!("event: {name}\ndata: {data}\n\n").into()
 }
 
-/// `GET /figures`.
-pub async fn figures(State(console): State<ConsoleState>, uri: Uri) -> Result<Response, ApiError> {
-    let after = after_of(uri.query().unwrap_or_default())?;
-    let rings = console.figures.rings.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(match after {
-        None => json(&*rings),
-        Some(after_ms) => json(&Rings { hour: rings.hour.after(after_ms), day: rings.day.after(after_ms) }),
-    })
-}
-
 /// The time in `after=TIME`, the only parameter, in milliseconds since the Unix epoch.
-fn after_of(query: &str) -> Result<Option<u64>, ApiError> {
+pub fn after_of(query: &str) -> Result<Option<u64>, ApiError> {
     if query.is_empty() {
         return Ok(None);
     }

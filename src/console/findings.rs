@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
@@ -16,8 +15,6 @@ use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 use serde_json::json;
 use tokio::sync::Mutex;
-
-use crate::http::ConsoleState;
 
 /// The time for which findings are kept: looking for them takes milliseconds of a core.
 const KEPT_FOR: Duration = Duration::from_mins(1);
@@ -66,12 +63,8 @@ impl ConsoleFindings {
     }
 }
 
-/// `GET /findings`.
-pub async fn findings(State(console): State<ConsoleState>) -> Result<Response, ApiError> {
-    answer(&console.findings, &console.shutdown).await
-}
-
-async fn answer(findings: &ConsoleFindings, shutdown: &Shutdown) -> Result<Response, ApiError> {
+/// The answer to `GET /findings`.
+pub async fn answer(findings: &ConsoleFindings, shutdown: &Shutdown) -> Result<Response, ApiError> {
     tokio::select! {
         document = findings.document(Instant::now()) => Ok(json_bytes(document)),
         () = shutdown.requested() => {

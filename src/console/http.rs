@@ -1,21 +1,17 @@
 //! The routes of the console. Those of API keys are in `keys.rs`.
 
-use std::sync::Arc;
-
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::Response;
 use axum::routing::get;
-use ledge_base::names::DeviceName;
 use ledge_identity::access::Permission;
-use ledge_identity::authentication::Authenticator;
-use ledge_models::serving::Serving;
+use ledge_part::api_error::ApiError;
 use ledge_part::route::needs::{PUBLIC, VIEW};
 use ledge_part::route::{Route, RouteScope};
-use ledge_service::shutdown::Shutdown;
 
-use crate::egress::EgressSource;
-use crate::figures::{self, Figures};
-use crate::findings::{self, ConsoleFindings};
-use crate::live::{self, ListenerPlaces};
-use crate::{access, egress, models, page, roles};
+use crate::figures::after_of;
+use crate::state::ConsoleState;
+use crate::{access, egress, findings, live, models, page, roles};
 
 /// The permissions of which every role has one.
 const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
@@ -27,25 +23,21 @@ pub const ROUTES: &[Route<ConsoleState>] = &[
     Route::get("/access", ANY_ROLE, || get(access::access)).caller(),
     Route::get("/roles", ANY_ROLE, || get(roles::roles)),
     Route::get("/models", VIEW, || get(models::models)).scope(RouteScope::Listed),
-    Route::get("/figures", VIEW, || get(figures::figures)).scope(RouteScope::Box),
+    Route::get("/figures", VIEW, || get(figures)).scope(RouteScope::Box),
     Route::get("/figures/live", VIEW, || get(live::live)).scope(RouteScope::Box).caller(),
-    Route::get("/findings", VIEW, || get(findings::findings)).scope(RouteScope::Box),
+    Route::get("/findings", VIEW, || get(findings)).scope(RouteScope::Box),
     Route::get("/egress", VIEW, || get(egress::egress)).scope(RouteScope::Box),
 ];
 
-/// The state of the routes.
-#[derive(Debug, Clone)]
-pub struct ConsoleState {
-    pub(crate) device: Arc<DeviceName>,
-    /// True where a broker is configured.
-    pub(crate) has_broker: bool,
-    pub(crate) serving: Serving,
-    pub(crate) authenticator: Authenticator,
-    pub(crate) figures: Figures,
-    pub(crate) listeners: ListenerPlaces,
-    pub(crate) findings: ConsoleFindings,
-    pub(crate) egress: EgressSource,
-    pub(crate) shutdown: Shutdown,
+/// `GET /figures`.
+async fn figures(State(console): State<ConsoleState>, uri: Uri) -> Result<Response, ApiError> {
+    let after_ms = after_of(uri.query().unwrap_or_default())?;
+    Ok(console.figures.answer(after_ms))
+}
+
+/// `GET /findings`.
+async fn findings(State(console): State<ConsoleState>) -> Result<Response, ApiError> {
+    findings::answer(&console.findings, &console.shutdown).await
 }
 
 #[cfg(test)]

@@ -47,5 +47,6 @@ pub mod part;
 mod readings;
 mod ring;
 mod roles;
+mod state;
 
-pub use egress::EgressSource;
+pub use state::EgressSource;

@@ -1,6 +1,5 @@
 //! `GET /figures/live`: each new sample as a server-sent event.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -13,14 +12,11 @@ use futures_util::stream;
 use ledge_identity::authentication::{Authenticator, Caller};
 use ledge_part::api_error::ApiError;
 use ledge_service::shutdown::Shutdown;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::http::ConsoleState;
-
-/// The most listeners at a time: each holds a connection.
-const LISTENERS_MAX: usize = 32;
+use crate::state::{ConsoleState, LISTENERS_MAX};
 
 /// The time after which a listener that is one too many may try again.
 const LISTENER_RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -32,16 +28,6 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 const OPENING: &[u8] = b": one event for each new sample of GET /figures\n\n";
 
 const HEARTBEAT: &[u8] = b": alive\n\n";
-
-/// The places of listeners. Clones share them.
-#[derive(Debug, Clone)]
-pub struct ListenerPlaces(Arc<Semaphore>);
-
-impl Default for ListenerPlaces {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LISTENERS_MAX)))
-    }
-}
 
 /// One listener.
 struct LiveListener {

@@ -9,7 +9,7 @@ use ledge_models::repository::{IndexRow, LoadedModel, ModelState};
 use ledge_part::reply::json;
 use serde::Serialize;
 
-use crate::http::ConsoleState;
+use crate::state::ConsoleState;
 
 #[derive(Serialize)]
 struct ModelsDocument {

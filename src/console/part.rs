@@ -13,14 +13,13 @@ use ledge_part::{Environment, Subsystem};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 
-use crate::egress::EgressSource;
 use crate::figures::{self, Figures};
 use crate::findings::ConsoleFindings;
-use crate::http::{ConsoleState, ROUTES};
+use crate::http::ROUTES;
 use crate::keys::{self, ServedKeys};
-use crate::live::ListenerPlaces;
 use crate::page;
 use crate::readings::FigureReader;
+use crate::state::{ConsoleState, EgressSource, ListenerPlaces};
 
 /// The console.
 #[derive(Debug)]
