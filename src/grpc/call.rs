@@ -19,7 +19,7 @@ use ledge_part::handler_context::HandlerContext;
 use prost::Message;
 
 use super::message_reader::MessageReader;
-use super::part::{AdmittedCaller, Methods};
+use super::methods::{AdmittedCaller, Methods};
 use super::streams::LastingAnswer;
 
 /// The largest message of methods that take no tensors.

@@ -12,7 +12,7 @@ use super::call::{self, SMALL_MESSAGE_BYTES_MAX, UnaryCall, decoded, framed, las
 use super::messages::health::health_check_response::ServingStatus;
 use super::messages::health::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
 use super::messages::{ServerLiveRequest, ServerLiveResponse, ServerReadyRequest, ServerReadyResponse};
-use super::part::Methods;
+use super::methods::Methods;
 
 /// The services whose health can be asked; the first is the whole server.
 const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];

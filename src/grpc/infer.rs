@@ -14,7 +14,7 @@ use ledge_service::shutdown::Shutdown;
 
 use super::call::{self, CallHead, lasting_response, one_answer, one_message};
 use super::message_reader::MessageReader;
-use super::part::{AdmittedCaller, Methods};
+use super::methods::{AdmittedCaller, Methods};
 use super::request::InferCall;
 use super::response::{ReservedAnswer, StreamForm, stream_error};
 use super::streams::Streams;

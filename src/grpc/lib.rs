@@ -33,6 +33,7 @@ mod health;
 mod infer;
 mod message_reader;
 mod messages;
+mod methods;
 mod models;
 pub mod part;
 mod reflection;

@@ -25,7 +25,7 @@ use super::messages::{
     RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse, RepositoryModelUnloadRequest,
     RepositoryModelUnloadResponse, ServerMetadataRequest, ServerMetadataResponse, StatisticDuration,
 };
-use super::part::Methods;
+use super::methods::Methods;
 
 /// The parameters of a load that hold the config and files.
 const CONFIG_PARAMETER: &str = "config";

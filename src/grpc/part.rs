@@ -2,20 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::routing::post;
-use ledge_base::names::ModelName;
-use ledge_base::principal::Principal;
-use ledge_identity::access::Access;
 use ledge_models::serving::Serving;
-use ledge_part::api_error::{ApiError, StatusCode};
+use ledge_part::Subsystem;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::needs::{INFER, OPERATE, PUBLIC, VIEW, VIEW_OR_INFER};
-use ledge_part::route::{BoundRoute, Route, RouteRule, RouteScope, bind};
-use ledge_part::{Subsystem, access};
+use ledge_part::route::{BoundRoute, Route, RouteScope, bind};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 
+use super::methods::Methods;
 use super::{health, infer, models, reflection};
 
 /// The methods of gRPC, by their paths in HTTP/2.
@@ -74,59 +70,7 @@ impl Subsystem for GrpcPart {
     }
 
     fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
-        bind(ROUTES, &Methods { part: self.clone(), context: context.clone() })
-    }
-}
-
-/// The state of every method.
-#[derive(Debug, Clone)]
-pub struct Methods {
-    part: GrpcPart,
-    context: HandlerContext,
-}
-
-/// A caller that the guard has let in, and the rule that it came by.
-#[derive(Debug, Clone)]
-pub struct AdmittedCaller {
-    pub principal: Principal,
-    pub access: Access,
-    rule: RouteRule,
-}
-
-impl AdmittedCaller {
-    /// The caller of a method that is not public.
-    pub fn of(request: &Request) -> Result<Self, ApiError> {
-        let extensions = request.extensions();
-        let found = || {
-            let principal = extensions.get::<Principal>()?.clone();
-            Some(Self { principal, access: extensions.get::<Access>()?.clone(), rule: *extensions.get()? })
-        };
-        found().ok_or_else(|| ApiError::new(StatusCode::UNAUTHORIZED, "authentication required"))
-    }
-}
-
-impl Methods {
-    pub fn serving(&self) -> &Serving {
-        &self.part.serving
-    }
-
-    pub fn context(&self) -> &HandlerContext {
-        &self.context
-    }
-
-    pub fn shutdown(&self) -> &Shutdown {
-        &self.part.shutdown
-    }
-
-    pub fn is_ready(&self) -> bool {
-        self.serving().is_ready(&self.part.readiness)
-    }
-
-    /// Refuses a model that is not one of the caller's.
-    pub fn check_model(&self, caller: &AdmittedCaller, model: &ModelName) -> Result<(), ApiError> {
-        if caller.access.has_model(model) {
-            return Ok(());
-        }
-        Err(access::outside_scope(self.serving().audit(), &caller.rule, &caller.principal, &caller.access))
+        let Self { serving, readiness, shutdown } = self.clone();
+        bind(ROUTES, &Methods { serving, readiness, shutdown, context: context.clone() })
     }
 }
