@@ -5,6 +5,7 @@
 //! A start keeps whole records after the head and cuts a torn one. If anything else does not fit the head, the log is
 //! left as it is, and another one begins.
 
+mod error;
 mod files;
 mod frontier;
 mod hashes;
@@ -15,44 +16,19 @@ mod prune;
 mod tests;
 
 use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ledge_base::durable;
 use ledge_service::audit_event::PreviousLog;
 use tlog_tiles::{Hash, record_hash};
 
 use self::frontier::{Frontier, Grown};
-use super::key::{AuditKey, CheckpointError, SignedCheckpoint};
+use super::key::{AuditKey, SignedCheckpoint};
 use super::layout::{CHECKPOINT, TILE_WIDTH, push_entry};
 use super::local;
 use super::record::RECORD_BYTES_MAX;
 use super::status::LogFigures;
-
-/// Reasons why the log cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    #[error("the audit log: {path}: {error}", path = path.display())]
-    File { path: PathBuf, error: io::Error },
-    #[error("the audit log in {path} is in use by another process", path = path.display())]
-    Locked { path: PathBuf },
-    /// A record is longer than an entry bundle can hold.
-    #[error("a record of {length} bytes is longer than the maximum of {max}", max = RECORD_BYTES_MAX)]
-    TooLong { length: usize },
-    #[error("the audit log: {0}")]
-    Checkpoint(#[from] CheckpointError),
-}
-
-impl LogError {
-    fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
-        move |error| Self::File { path: path.to_owned(), error }
-    }
-
-    /// Tells whether the disk is full.
-    pub fn is_full(&self) -> bool {
-        matches!(self, Self::File { error, .. } if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
-    }
-}
+pub use error::LogError;
 
 /// A log that is appended to.
 pub struct Log {

@@ -19,7 +19,7 @@ use super::layout::{TileKind, TilePath, whole_entries};
 use super::record::AuditRecord;
 use findings::{FindingKind, LogFinding, LogFindings};
 use summary::LogSummary;
-use walk::LogWalk;
+use walk::{Evidence, ExpectedRoot, LogWalk};
 
 /// The most records in a log: a box that writes a million a second would need 2,000 years for them.
 pub const RECORDS_MAX: u64 = 1 << 56;
@@ -80,31 +80,6 @@ impl LogReport {
     /// The worst finding; `None` when the log is whole.
     pub fn verdict(&self) -> Option<FindingKind> {
         self.findings.iter().map(|finding| finding.wrong).max()
-    }
-}
-
-/// The root that a log must have at a size.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct ExpectedRoot {
-    size: u64,
-    root: Hash,
-    evidence: Evidence,
-}
-
-/// The source of an expected root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Evidence {
-    Checkpoint,
-    /// The first record of the log that follows.
-    NextLog,
-}
-
-impl Evidence {
-    fn words(self) -> &'static str {
-        match self {
-            Self::Checkpoint => "the earlier checkpoint",
-            Self::NextLog => "the log that follows",
-        }
     }
 }
 

@@ -8,6 +8,7 @@ mod clock_watch;
 mod entries;
 mod losses;
 mod open;
+mod open_log;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,7 @@ use append::{Appended, append};
 use clock_watch::ClockWatch;
 use entries::sum;
 use losses::{LossCause, Losses};
-use open::OpenLog;
+use open_log::OpenLog;
 use room::{LogLimits, LogRoom};
 
 /// Time that records wait for others, so that they share one fsync.

@@ -12,8 +12,8 @@ use super::super::layout::{TILE_HEIGHT, TILE_WIDTH, TileKind, TilePath, whole_en
 use super::super::local;
 use super::LogError;
 use super::frontier::{Frontier, Grown};
-use super::hashes::{LEVELS, hashes_path, whole_tile};
-use super::inspect::{SoundLog, entries_path};
+use super::hashes::{LEVELS, entries_path, hashes_path, whole_tile};
+use super::inspect::SoundLog;
 
 /// Writes at an offset of a file, which is created at offset 0. Also returns whether it was created.
 fn write_at(path: &Path, content: &[u8], offset: u64) -> Result<(File, bool), LogError> {

@@ -8,7 +8,6 @@ use super::super::layout::{TILE_HEIGHT, TILE_WIDTH, TileKind, TilePath, entries}
 use super::super::local;
 use super::LogError;
 use super::frontier::{Frontier, Grown, subtree};
-use super::inspect::entries_path;
 
 /// The number of levels of tiles in a tree of 2^64 leaves.
 pub const LEVELS: u8 = 64 / TILE_HEIGHT;
@@ -77,4 +76,9 @@ fn first_hashes(content: &[u8], count: u64) -> Option<Vec<Hash>> {
 /// Reads a file that may not exist.
 pub fn read(path: &Path) -> Result<Option<Vec<u8>>, LogError> {
     local::read(path).map_err(LogError::at(path))
+}
+
+/// The file of records with an index.
+pub fn entries_path(index: u64) -> TilePath {
+    TilePath { kind: TileKind::Entries, index, width: 1 }
 }

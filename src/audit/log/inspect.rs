@@ -11,10 +11,11 @@ use rustix::io::Errno;
 use tlog_tiles::{Checkpoint, Hash, record_hash};
 
 use super::super::key::{AuditKey, SignedCheckpoint, origin, under_name};
-use super::super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, TilePath, log_folder, whole_entries};
+use super::super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, log_folder, whole_entries};
 use super::super::local;
 use super::super::record::AuditRecord;
 use super::frontier::{Frontier, Grown};
+use super::hashes::entries_path;
 use super::{LogError, hashes};
 
 /// The most records that a log without a checkpoint may have. The first checkpoint follows the first commit, so such a
@@ -263,9 +264,4 @@ pub fn unverified_checkpoint(note: &[u8]) -> Option<Checkpoint> {
     // The text of a note ends with the line before its signatures.
     let end = note.windows(2).position(|pair| pair == b"\n\n")? + 1;
     Checkpoint::from_bytes(note.get(..end)?).ok()
-}
-
-/// The file of records with an index.
-pub fn entries_path(index: u64) -> TilePath {
-    TilePath { kind: TileKind::Entries, index, width: 1 }
 }

@@ -7,8 +7,8 @@ use super::super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, log_folder};
 use super::super::local;
 use super::LogError;
 use super::files::remove;
-use super::hashes::{hashes_path, read};
-use super::inspect::{entries_path, unverified_checkpoint};
+use super::hashes::{entries_path, hashes_path, read};
+use super::inspect::unverified_checkpoint;
 
 /// Removes a whole tile of records. Tiles are removed from the first one on, so that a kill leaves no gap.
 pub fn tile(folder: &Path, index: u64) -> Result<u64, LogError> {

@@ -5,6 +5,7 @@ mod faults;
 mod pruning;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ledge_base::names::DeviceName;
 use ledge_service::audit_event::AuditEvent;

@@ -7,10 +7,34 @@ use tlog_tiles::{Hash, record_hash};
 use super::findings::{FindingKind, LogFindings};
 use super::summary::LogSummary;
 use super::tree::{HashTile, Tree};
-use super::{Evidence, ExpectedRoot};
 use crate::files::{FilesError, LogFiles, hashes_of, tile_of};
 use crate::layout::{TILE_WIDTH, TileKind, TilePath, whole_entries};
 use crate::record::AuditRecord;
+
+/// The root that a log must have at a size.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ExpectedRoot {
+    pub(super) size: u64,
+    pub(super) root: Hash,
+    pub(super) evidence: Evidence,
+}
+
+/// The source of an expected root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evidence {
+    Checkpoint,
+    /// The first record of the log that follows.
+    NextLog,
+}
+
+impl Evidence {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "the earlier checkpoint",
+            Self::NextLog => "the log that follows",
+        }
+    }
+}
 
 /// A walk through a log.
 pub(super) struct LogWalk<'a> {

@@ -9,7 +9,7 @@ use super::super::log::LogError;
 use super::super::record::{Actor, AuditRecord, Timestamp, VERSION};
 use super::super::status::LiveRecord;
 use super::entries;
-use super::open::OpenLog;
+use super::open_log::OpenLog;
 
 /// Entries that were appended.
 pub struct Appended {

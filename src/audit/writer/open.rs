@@ -14,17 +14,8 @@ use super::super::log::{Log, LogBeginning, LogError, OpenedLog};
 use super::super::record::AuditRecord;
 use super::super::status::{PublishedHead, SyncNews};
 use super::super::tags::{Tags, TagsError};
+use super::open_log::OpenLog;
 use super::{FORK_PAUSE_MAX, LogWriter, OPEN_RETRY_PAUSE, clock_watch, own_entry};
-
-/// The open log, with its keys.
-pub struct OpenLog {
-    pub key: AuditKey,
-    pub tags: Tags,
-    pub log: Log,
-    pub signed: Instant,
-    /// Set if the next head should be sent at once.
-    pub is_urgent: bool,
-}
 
 /// Reasons why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
