@@ -1,16 +1,17 @@
 //! The source of metadata and targets: a web server, or a folder such as that of a USB stick.
 
+mod error;
 mod folder;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use ledge_egress::{Egress, HttpClient, HttpDownload, HttpError, HttpSettings, TlsSettings};
+use ledge_egress::{Egress, HttpClient, HttpDownload, HttpSettings, TlsSettings};
 
 use super::config::{RepositoryAddress, UpdatesConfig};
+pub use error::SourceError;
 use folder::OpenFile;
 
 /// The source of a repository's files. Clones share one connection.
@@ -47,49 +48,6 @@ pub struct Arrival {
 enum ByteSource {
     Http(Box<HttpDownload>),
     Folder(OpenFile),
-}
-
-/// Reasons why a file of the repository cannot be fetched.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    #[error("the server answers status {status} for {file}{hint}")]
-    Status {
-        /// The file, below the repository.
-        file: String,
-        status: u16,
-        hint: &'static str,
-        /// The time after which the server wants to be asked again, if it names one.
-        retry_after: Option<Duration>,
-    },
-    #[error("{file} is longer than the {max} bytes that it may have")]
-    TooLong {
-        /// The file, below the repository.
-        file: String,
-        /// The longest allowed length, in bytes.
-        max: u64,
-    },
-    #[error("{path} cannot be read: {error}", path = path.display())]
-    Folder { path: PathBuf, error: std::io::Error },
-    /// A name that would lead out of the repository.
-    #[error("{name:?} is not the name of a file in a repository")]
-    Name {
-        /// As the metadata has it.
-        name: String,
-    },
-    #[error("{address} is on the network, and no client is configured for it")]
-    NoClient { address: String },
-}
-
-impl SourceError {
-    /// The time after which the server wants to be asked again, if it names one.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Status { retry_after, .. } => *retry_after,
-            _ => None,
-        }
-    }
 }
 
 impl Source {
@@ -177,16 +135,6 @@ impl FileTree {
                     _ => Err(SourceError::Status { file: name.to_owned(), status, hint: hint(status), retry_after }),
                 }
             }
-        }
-    }
-}
-
-impl SourceError {
-    fn is_absent(&self) -> bool {
-        match self {
-            Self::Status { status, .. } => matches!(status, 403 | 404 | 410),
-            Self::Folder { error, .. } => error.kind() == std::io::ErrorKind::NotFound,
-            _ => false,
         }
     }
 }

@@ -10,125 +10,31 @@
 //! so a box that was cut off anywhere reads its state and goes on. The updater writes the state to disk before it acts
 //! on it.
 
+mod delays;
 mod fault;
+mod installed;
+mod phase;
 mod reason;
+mod subject;
 mod superseded;
 mod trial;
 
-use std::fmt;
 use std::sync::Arc;
-
-use ledge_base::names::{DeviceName, ModelVersion};
-use serde::{Deserialize, Serialize};
 
 use super::artifact::ArtifactKind;
 use super::package::Package;
 use super::plan::{Allow, DesiredState, RolloutPlan};
 pub use fault::{Fault, PAUSE_MAX_MS};
+pub use installed::Installed;
+pub use phase::RolloutPhase;
+use phase::STARTS_MAX;
 pub use reason::{RollbackCause, RollbackReason};
-pub use superseded::Superseded;
+pub use subject::Superseded;
+pub use subject::{RefusedRelease, RolloutOutcome, SubjectState};
 pub use trial::{Trial, UsedBudget};
-
-/// Starts of the daemon in a row that found work of a trial under way, before the trial counts as their cause.
-const STARTS_MAX: u32 = 3;
 
 /// Most refused releases that are remembered, the newest.
 const REFUSED_MAX: usize = 64;
-
-/// A release in the update store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Installed {
-    pub version: ModelVersion,
-    /// SHA-256 of its signed content, in hexadecimal: its files and their description.
-    pub digest: String,
-}
-
-/// The progress of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RolloutPhase {
-    /// Its files are being fetched.
-    Downloading,
-    /// All files are here, with their signed hashes.
-    Verified,
-    /// It passed its preflight in a process of its own.
-    Staged,
-    /// It is loaded next to the live version, which answers; a share of the requests is mirrored to it.
-    Shadow,
-    /// It answers a share of the requests.
-    Canary,
-    /// It answers all of them, and may still fall back.
-    Active,
-}
-
-impl RolloutPhase {
-    /// Returns its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Downloading => "downloading",
-            Self::Verified => "verified",
-            Self::Staged => "staged",
-            Self::Shadow => "shadow",
-            Self::Canary => "canary",
-            Self::Active => "active",
-        }
-    }
-}
-
-impl fmt::Display for RolloutPhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The outcome of the last rollout.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RolloutOutcome {
-    pub rollout: DeviceName,
-    pub version: ModelVersion,
-    /// The stage in which it was rolled back, and the reason; `None` is a success.
-    pub rolled_back: Option<(RolloutPhase, RollbackReason)>,
-}
-
-/// A release that is not tried again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedRelease {
-    pub rollout: DeviceName,
-    /// The digest of the release; empty when its description was not read.
-    pub digest: String,
-    pub version: ModelVersion,
-}
-
-/// The state of one subject.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SubjectState {
-    /// The version that runs when no trial is active. `None`: the owner's model, if there is one.
-    pub committed: Option<Installed>,
-    /// The rollout that installed it.
-    pub committed_by: Option<DeviceName>,
-    /// The least share of golden inputs that it had to answer right; `None` is all of them.
-    pub committed_golden_min: Option<f64>,
-    /// The version that ran before it, kept until the next commit.
-    pub previous: Option<Installed>,
-    /// The rollout that installed that.
-    pub previous_by: Option<DeviceName>,
-    /// The least share of golden inputs that it had to answer right.
-    pub previous_golden_min: Option<f64>,
-    /// The release on trial.
-    pub trial: Option<Trial>,
-    /// The used budgets of trials that were withdrawn or superseded, by their rollouts: they count on when these come
-    /// back.
-    pub used: Vec<UsedBudget>,
-    /// Releases that are not tried again.
-    pub refused: Vec<RefusedRelease>,
-    /// Rollouts that later ones replaced.
-    pub superseded: Vec<Superseded>,
-    /// True when the administrator of this box keeps its version.
-    pub pinned: bool,
-    /// The outcome of the last rollout.
-    pub outcome: Option<RolloutOutcome>,
-}
 
 /// An event of a subject.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]

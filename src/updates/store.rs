@@ -19,7 +19,9 @@
 //! public. Hashes, names and versions come from signed metadata. This file does not trust any of them to be a safe
 //! name.
 
+mod error;
 mod garbage;
+mod layout;
 pub(super) mod part;
 mod release;
 mod sealed;
@@ -55,7 +57,8 @@ use ledge_base::telemetry::system::Disk;
 use ledge_identity::sealing::{CipherError, EncryptedHeader, SealPurpose, Sealer, StreamError, open_stream};
 
 use super::artifact::Artifact;
-use super::state::{Installed, RollbackCause};
+use super::state::Installed;
+pub use error::StoreError;
 use survey::FileEncryption;
 pub use survey::{StoreSurvey, survey};
 
@@ -84,61 +87,6 @@ pub struct BlobStore {
     names: Arc<Mutex<()>>,
     /// The lock of the store, held as long as there is a handle.
     _lock: Arc<File>,
-}
-
-/// Errors of the update store.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    #[error(
-        "another daemon has the update store {folder} open: stop that one, or give each its own updates.path",
-        folder = folder.display()
-    )]
-    Locked { folder: PathBuf },
-    #[error("{text:?} is not a SHA-256 of 64 hexadecimal digits")]
-    Digest { text: String },
-    #[error("the file {sha256} is not in the update store")]
-    Missing { sha256: String },
-    /// A file is encrypted, and there is no key for it.
-    #[error("{path}: {error}", path = path.display())]
-    Sealed {
-        path: PathBuf,
-        /// The reason why it cannot be decrypted.
-        error: CipherError,
-    },
-    #[error("no room on the disk for {path}: {error}", path = path.display())]
-    Full {
-        /// The file for which there was no room.
-        path: PathBuf,
-        /// The error of the system.
-        error: io::Error,
-    },
-    #[error("cannot {doing} {path}: {error}", path = path.display())]
-    File { doing: &'static str, path: PathBuf, error: io::Error },
-}
-
-impl StoreError {
-    /// Returns the cause of a rollback, if this ends a release.
-    pub fn cause(&self) -> RollbackCause {
-        match self {
-            Self::Digest { .. } | Self::Missing { .. } => RollbackCause::Download,
-            Self::Locked { .. } | Self::Sealed { .. } | Self::Full { .. } | Self::File { .. } => RollbackCause::Disk,
-        }
-    }
-
-    /// Returns whether the disk is full.
-    pub fn is_disk_full(&self) -> bool {
-        matches!(self, Self::Full { .. })
-    }
-
-    fn at<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Self + 'a {
-        move |error| {
-            let path = path.to_owned();
-            match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path, error },
-                _ => Self::File { doing, path, error },
-            }
-        }
-    }
 }
 
 impl BlobStore {
@@ -211,8 +159,9 @@ impl BlobStore {
         if !self.sealer.is_on() || survey(&self.folder)?.keys.0.keys().any(Option::is_some) {
             return Ok(());
         }
-        for path in release::entries(&self.blobs())?.into_iter().map(|entry| entry.path()) {
-            if path.extension().is_some_and(|extension| extension == part::PART_EXTENSION) && !sealed::is_sealed(&path)
+        for path in layout::entries(&self.blobs())?.into_iter().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|extension| extension == layout::PART_EXTENSION)
+                && !layout::is_sealed(&path)
             {
                 fs::remove_file(&path).map_err(StoreError::at("remove", &path))?;
             }

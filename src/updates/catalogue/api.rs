@@ -30,7 +30,7 @@ use serde::Serialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::folder::Made;
-use super::part::{CatalogueState, CatalogueView};
+use super::state::{CatalogueState, CatalogueView};
 use super::upload::{UploadError, receive};
 use super::{CatalogueError, CatalogueModel, Description, folder};
 

@@ -9,10 +9,13 @@
 
 mod api;
 pub mod config;
+mod error;
 mod folder;
+mod model;
 pub mod part;
 #[cfg(test)]
 mod tests;
+mod state;
 mod upload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,32 +23,26 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ledge_base::clock;
-use ledge_base::names::{InvalidName, ModelName};
+use ledge_base::names::ModelName;
 use ledge_egress::Egress;
 use ledge_service::audit_event::AuditSink;
-use serde::{Deserialize, Serialize};
 
 use crate::artifact::FileName;
 use crate::config::RepositoryAddress;
-use crate::download::{DownloadLimits, FetchFailure, fetch};
+use crate::download::{DownloadLimits, fetch};
 use crate::source::{self, Source};
 use crate::store::{BlobStore, StoreError};
-use crate::trust::{Target, Trust, TrustError};
+use crate::trust::{Target, Trust};
 pub use api::ROUTES;
 use config::CatalogueConfig;
+pub use error::{CatalogueError, InvalidCataloguePath};
 use folder::FolderOrigin;
 pub use folder::{CataloguePresence, remove};
+pub use model::CatalogueModel;
+pub use model::Description;
+use model::{FILES_MAX, LEVELS_MAX};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use upload::fuzz_upload;
-
-/// The most files of a model.
-const FILES_MAX: usize = 1_000;
-
-/// The most levels of a path below the folder of a model, such as `golden/cat.png`.
-const LEVELS_MAX: usize = 3;
-
-/// The longest text of a description, in characters.
-const DESCRIPTION_CHARS_MAX: usize = 500;
 
 /// A catalogue, with the folder of this box for its metadata and downloads.
 #[derive(Debug)]
@@ -58,106 +55,12 @@ pub struct Catalogue {
     limits: DownloadLimits,
 }
 
-/// A model of a catalogue.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CatalogueModel {
-    /// The name of its folder.
-    pub name: ModelName,
-    pub description: Description,
-    /// The reason why it cannot be added.
-    pub problem: Option<String>,
-    /// Its files, by their paths below its folder.
-    files: BTreeMap<String, Target>,
-}
-
 /// A model that was added.
 #[derive(Debug)]
 pub struct AddedModel {
     pub folder: PathBuf,
     /// SHA-256 of the list of its files.
     pub digest: String,
-}
-
-/// The signed description of a model, for people.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Description {
-    /// Its job.
-    pub description: Option<String>,
-    pub license: Option<String>,
-    /// The origin of its weights.
-    pub source: Option<String>,
-    /// Its measured accuracy, with the data that it was measured on.
-    pub accuracy: Option<String>,
-    pub release: Option<String>,
-}
-
-/// Errors of the catalogue.
-#[derive(Debug, thiserror::Error)]
-pub enum CatalogueError {
-    #[error(
-        "the root metadata of the catalogue in {file} cannot be used: {reason}; put the catalogue's root.json there (`[catalogue] root_file`)",
-        file = file.display()
-    )]
-    RootFile { file: PathBuf, reason: String },
-    #[error(
-        "{file} is not the root metadata, version {version}, that this box trusts for catalogues: if the catalogue was made anew, remove \
-         the folder {folder}; else put the right file back",
-        file = file.display(), folder = folder.display()
-    )]
-    OtherRoot { file: PathBuf, version: u64, folder: PathBuf },
-    #[error(
-        "the trusted metadata of the catalogue was damaged ({reason}): look for a failing disk or an intruder, then remove the folder {folder}",
-        folder = folder.display()
-    )]
-    Damaged { reason: String, folder: PathBuf },
-    #[error("the catalogue at {address}: {error}")]
-    Trust { address: String, error: TrustError },
-    #[error("another command or call uses the catalogue's folder {folder}: wait for its end", folder = folder.display())]
-    Busy { folder: PathBuf },
-    #[error(transparent)]
-    Store(StoreError),
-    #[error(
-        "{needed} bytes do not fit on the disk: {free} bytes are free, of which {kept} stay so (`[updates] min_free_mb`)"
-    )]
-    Room { needed: u64, free: u64, kept: u64 },
-    #[error("the caller is not admitted any more: nothing was added")]
-    NotAdmitted,
-    #[error("the platform manages {name}, so its owner adds no model of this name")]
-    Managed { name: ModelName },
-    #[error("the service is stopping: nothing was added")]
-    Stopping,
-    #[error("no catalogue is configured: set `[catalogue] address`")]
-    NoCatalogue,
-    #[error("the catalogue has no model {name}: it has {known}")]
-    Unknown { name: ModelName, known: String },
-    #[error("{name} cannot be added: {problem}")]
-    Unusable { name: ModelName, problem: String },
-    #[error("{file}: {failure}; what was fetched is kept: try again to go on")]
-    Fetch { file: String, failure: FetchFailure },
-    #[error("{folder} exists already: remove that model first", folder = folder.display())]
-    Exists { folder: PathBuf },
-    #[error("there is no model {name} in {repository}", repository = repository.display())]
-    NoModel { name: ModelName, repository: PathBuf },
-    #[error("{folder} is a link: remove it by hand", folder = folder.display())]
-    Link { folder: PathBuf },
-    #[error("{folder} would lose what no catalogue and no upload has: {what}; `ledge models remove --force` removes it all the same", folder = folder.display())]
-    Own { folder: PathBuf, what: String },
-    #[error("{file} changed on this disk after it was fetched: look for a failing disk, and try again", file = file.display())]
-    Changed { file: PathBuf },
-    #[error("cannot {doing} {path}: {error}", path = path.display())]
-    File { doing: &'static str, path: PathBuf, error: std::io::Error },
-}
-
-/// A path of the catalogue that is not `MODEL/FILE` or below.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidCataloguePath {
-    #[error("is not in the folder of a model")]
-    NoFolder,
-    #[error("has more than {LEVELS_MAX} levels below the folder of the model")]
-    Levels,
-    #[error(transparent)]
-    Name(#[from] InvalidName),
 }
 
 impl Catalogue {
@@ -236,23 +139,6 @@ impl CatalogueModel {
     }
 }
 
-impl CatalogueError {
-    /// Converts an error of updates, whose advice is about `[updates]`.
-    fn of_trust(error: TrustError, address: &RepositoryAddress, folder: &Path) -> Self {
-        let folder = folder.to_owned();
-        match error {
-            TrustError::RootFile { file, reason } => Self::RootFile { file, reason },
-            TrustError::OtherRoot { file, version } => Self::OtherRoot { file, version, folder },
-            TrustError::Damaged { reason } => Self::Damaged { reason, folder },
-            error => Self::Trust { address: address.to_string(), error },
-        }
-    }
-
-    fn at<'a>(doing: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> Self + 'a {
-        move |error| Self::File { doing, path: path.to_owned(), error }
-    }
-}
-
 /// Returns the model of this name.
 pub fn find<'a>(models: &'a [CatalogueModel], name: &ModelName) -> Result<&'a CatalogueModel, CatalogueError> {
     models.iter().find(|model| model.name == *name).ok_or_else(|| {
@@ -308,20 +194,6 @@ fn path_below(inside: &str) -> Result<(), InvalidCataloguePath> {
     Ok(())
 }
 
-impl Description {
-    /// Reads the custom data of a target: JSON in a text, since the canonical JSON of TUF has no fractions.
-    fn of(target: &Target) -> Self {
-        let text = target.custom.as_ref().and_then(|custom| custom.get("ledge")?.as_str());
-        let mut description: Self = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let Self { description: job, license, source, accuracy, release } = &mut description;
-        for text in [job, license, source, accuracy, release].into_iter().flatten() {
-            // It is shown on a terminal.
-            *text = text.chars().filter(|character| !character.is_control()).take(DESCRIPTION_CHARS_MAX).collect();
-        }
-        description
-    }
-}
-
 /// Reads a list of targets, each path with its custom data; true when a model of it can be added. Its files are below its
 /// folder, and its description has nothing that a terminal would obey.
 ///
@@ -338,7 +210,10 @@ pub fn fuzz_catalogue(data: &[u8]) -> bool {
     for CatalogueModel { name, description, problem, files } in &models {
         let Description { description, license, source, accuracy, release } = description;
         for text in [description, license, source, accuracy, release].into_iter().flatten() {
-            assert!(text.chars().count() <= DESCRIPTION_CHARS_MAX && !text.contains(char::is_control), "{text:?}");
+            assert!(
+                text.chars().count() <= model::DESCRIPTION_CHARS_MAX && !text.contains(char::is_control),
+                "{text:?}"
+            );
         }
         assert!(problem.is_some() || (1..=FILES_MAX).contains(&files.len()));
         for (path, target) in files {

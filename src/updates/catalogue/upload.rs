@@ -9,7 +9,8 @@ use ledge_base::names::ModelName;
 use tar::{Archive, EntryType};
 
 use super::folder::{self, FileDigests, FolderOrigin, Made};
-use super::{CatalogueError, FILES_MAX, InvalidCataloguePath, path_below};
+use super::{CatalogueError, InvalidCataloguePath, path_below};
+use crate::catalogue::model::FILES_MAX;
 
 /// The most entries of an archive, folders among them.
 const ENTRIES_MAX: usize = 2 * FILES_MAX;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 use ledge_service::limited_process::{self, ProcessLimits, TRIAL_NICENESS};
 
-use super::{PreflightMessage, PreflightOrder};
+use super::order::{PreflightMessage, PreflightOrder};
 use crate::state::RollbackReason;
 
 /// Reasons why no preflight begins.

@@ -7,192 +7,34 @@
 //! daemon.
 
 pub mod child;
+mod error;
+mod limits;
+mod order;
 mod requirements;
+mod settings;
 mod trial;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use ledge_base::names::{self, ModelName};
+use ledge_base::names::ModelName;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::Runtime;
-use ledge_identity::sealing::Sealer;
-use ledge_isolation::ChildSettings;
-use ledge_models::repository::Predecessor;
-use serde::{Deserialize, Serialize};
 
 use super::package::{DeclaredPort, Package};
 use super::plan::RolloutGate;
 use super::state::{RollbackCause, RollbackReason};
+pub use error::PreflightError;
+pub use limits::TrialLimits;
+pub use order::ConfigurationPreflight;
+pub use order::{PreflightOrder, PreflightReport};
 pub use requirements::HostCapabilities;
+pub use settings::PreflightSettings;
 pub use trial::LiveModel;
 use trial::PreflightTrial;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use watch::fuzz_preflight_report;
-
-/// Timeout of a preflight whose package names none, in seconds.
-const DEFAULT_TIMEOUT_S: u64 = 120;
-
-/// Interval at which the memory of a process on trial is read.
-const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Memory that a process on trial may reserve beyond twice the watched limit, in bytes. Reserved memory is more than resident
-/// memory, and the watch names the cause better.
-const DATA_RESERVE_BYTES: u64 = 1 << 30;
-
-/// Settings of every preflight on this box.
-#[derive(Debug, Clone)]
-pub struct PreflightSettings {
-    /// The runtimes that models run in now.
-    pub runtimes: Runtimes,
-    /// The processes of models on trial; their starter starts that of settings too.
-    pub children: ChildSettings,
-    /// The number of cores it may use; 0 is every physical core that this process may use.
-    pub threads: usize,
-    /// Set to try a model in each runtime that accepts it, as the daemon does when it measures them.
-    pub measure: bool,
-    /// The deadline of a model whose config names none.
-    pub timeout: Duration,
-    /// Decrypts files.
-    pub sealer: Sealer,
-    /// The version that a model on trial follows: it runs as that one does.
-    pub predecessor: Option<Predecessor>,
-}
-
-impl PreflightSettings {
-    /// Makes settings for these runtimes, and models that must answer within `timeout`.
-    pub fn new(runtimes: Runtimes, children: ChildSettings, timeout: Duration) -> Self {
-        let children = ChildSettings { is_trial: true, ..children };
-        Self { runtimes, children, threads: 1, measure: true, timeout, sealer: Sealer::none(), predecessor: None }
-    }
-
-    fn facts(&self) -> HostCapabilities {
-        HostCapabilities::gather(&self.runtimes)
-    }
-}
-
-/// The figures of a release that passed its preflight.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct PreflightReport {
-    /// The runtime that the daemon would choose.
-    pub runtime: String,
-    /// The time to load it, warmed up, in milliseconds.
-    pub load_ms: u64,
-    pub golden_right: u64,
-    pub golden_total: u64,
-    /// The fault of the first wrong answer.
-    pub golden_fault: Option<String>,
-    /// Runs that were measured, one at a time; 0 for a model that refuses zeros.
-    pub runs: u64,
-    /// The median time of a run, in microseconds.
-    pub p50_us: u64,
-    /// The 95th percentile.
-    pub p95_us: u64,
-    /// The most memory that the process held, the runtime's libraries included.
-    pub peak_bytes: u64,
-    pub inputs: Vec<DeclaredPort>,
-    pub outputs: Vec<DeclaredPort>,
-}
-
-/// Reasons why a preflight was not passed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[serde(rename_all = "snake_case")]
-pub enum PreflightError {
-    /// The release is at fault, and would fail again.
-    #[error("{0}")]
-    Failed(RollbackReason),
-    /// The release could not be tried, for a reason that may pass.
-    #[error("{0}")]
-    Interrupted(RollbackReason),
-    /// This box cannot try any release now.
-    #[error("{0}")]
-    Postponed(RollbackReason),
-}
-
-impl From<RollbackReason> for PreflightError {
-    fn from(reason: RollbackReason) -> Self {
-        Self::Failed(reason)
-    }
-}
-
-/// The most that a process on trial may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TrialLimits {
-    /// The most resident memory, in bytes.
-    pub memory_bytes: u64,
-    /// The most time, in seconds.
-    pub seconds: u64,
-}
-
-impl TrialLimits {
-    fn of(package: &Package, facts: &HostCapabilities) -> Self {
-        let declared = package.limits.memory_mb.or(package.requires.memory_mb.map(|needed| needed.saturating_mul(2)));
-        let memory_bytes = declared.map_or(facts.memory_bytes / 2, |megabytes| megabytes.saturating_mul(1 << 20));
-        Self { memory_bytes, seconds: package.limits.seconds.unwrap_or(DEFAULT_TIMEOUT_S).max(1) }
-    }
-
-    fn data_bytes(self) -> u64 {
-        self.memory_bytes.saturating_mul(2).saturating_add(DATA_RESERVE_BYTES)
-    }
-
-    /// The process has more than this resident memory.
-    fn exceeded(self, bytes: u64, step: &str) -> RollbackReason {
-        let (taken, limit) = (bytes >> 20, self.memory_bytes >> 20);
-        RollbackReason::new(
-            RollbackCause::Memory,
-            format!("took {taken} MiB of memory while {step}; at most {limit} MiB are allowed"),
-        )
-    }
-
-    fn timed_out(self, step: &str) -> RollbackReason {
-        RollbackReason::new(RollbackCause::Deadline, format!("was not done after {} s, while {step}", self.seconds))
-    }
-}
-
-/// The kernel ended the process, which had less memory than it may take, or the watch would have ended it.
-fn out_of_memory(step: &str) -> PreflightError {
-    let detail = format!("was killed by the system while {step}, probably because memory ran out");
-    PreflightError::Interrupted(RollbackReason::new(RollbackCause::Memory, detail))
-}
-
-/// The order to the process that reads settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PreflightOrder {
-    /// The folder of the release.
-    pub release: PathBuf,
-    pub how: ConfigurationPreflight,
-    pub limits: TrialLimits,
-}
-
-/// Settings of a configuration's preflight: it is read as this daemon would read its configuration with it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfigurationPreflight {
-    /// The daemon's command line, without the program.
-    pub arguments: Vec<String>,
-    /// Its variables that start with `LEDGE_`.
-    pub environment: Vec<(String, String)>,
-}
-
-impl ConfigurationPreflight {
-    /// Takes the command line and environment of this process.
-    pub fn of_this_process() -> Self {
-        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-        Self {
-            arguments: std::env::args_os().skip(1).map(text).collect(),
-            environment: variables.filter(|(name, _)| names::is_setting(name)).collect(),
-        }
-    }
-}
-
-/// The result of the process, on a line of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PreflightMessage {
-    Passed,
-    Failed(RollbackReason),
-}
 
 /// Tries the model of the release in `folder`. `Err` is the reason why it must not run here.
 pub async fn run(

@@ -20,7 +20,10 @@ use ledge_models::scheduling::engine::Engine;
 use ledge_service::audit_event::AuditSink;
 use rustix::process::Signal;
 
-use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightReport, PreflightSettings, TrialLimits, out_of_memory};
+use super::error::{PreflightError, out_of_memory};
+use super::limits::{MEMORY_POLL_INTERVAL, TrialLimits};
+use super::order::PreflightReport;
+use super::settings::PreflightSettings;
 use crate::package::DeclaredPort;
 use crate::state::{RollbackCause, RollbackReason};
 

@@ -14,7 +14,9 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{MEMORY_POLL_INTERVAL, PreflightError, PreflightMessage, PreflightOrder, out_of_memory};
+use super::error::{PreflightError, out_of_memory};
+use super::limits::MEMORY_POLL_INTERVAL;
+use super::order::{PreflightMessage, PreflightOrder};
 use crate::state::{RollbackCause, RollbackReason};
 
 /// The step that it is in, for reasons.

@@ -6,6 +6,8 @@ use ledge_egress::EgressConfig;
 use ledge_service::audit_event::AuditSink;
 use proptest::prelude::*;
 
+use std::time::Duration;
+
 use super::*;
 
 /// Makes a folder with `metadata/` and `targets/`, and its source.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use ledge_base::names::{DeviceName, ModelVersion};
-use serde::{Deserialize, Deserializer, Serialize};
 
 use super::SubjectState;
+use super::subject::Superseded;
 use crate::plan::{Allow, DesiredState, RolloutPlan};
 
 /// Most superseded rollouts that are remembered, the newest: as many as two manifests may have.
@@ -13,35 +13,6 @@ const SUPERSEDED_MAX: usize = 512;
 
 /// Most versions that are remembered to have replaced one rollout, the highest.
 const REPLACING_VERSIONS_MAX: usize = 64;
-
-/// A rollout that later ones replaced.
-///
-/// It comes back when the platform removes the later rollouts. A revocation of a later version forbids that version,
-/// but does not bring back the replaced one, which may have been replaced for its defects.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Superseded {
-    pub rollout: DeviceName,
-    /// The versions of the later rollouts.
-    #[serde(deserialize_with = "one_or_more")]
-    pub by: BTreeSet<ModelVersion>,
-    /// True when it was committed here before: it is no risk, and comes back.
-    #[serde(default)]
-    pub was_committed: bool,
-}
-
-/// Reads a set of versions, or the single version that an earlier build wrote.
-fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<ModelVersion>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum StoredVersions {
-        One(ModelVersion),
-        More(BTreeSet<ModelVersion>),
-    }
-    Ok(match StoredVersions::deserialize(deserializer)? {
-        StoredVersions::One(version) => BTreeSet::from([version]),
-        StoredVersions::More(versions) => versions,
-    })
-}
 
 impl SubjectState {
     /// Notes the rollouts that the wanted one supersedes. A rollout that may not move yet has replaced none.

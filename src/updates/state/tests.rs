@@ -4,7 +4,9 @@ mod faults;
 mod random;
 mod superseded;
 
-use super::fault::WORK_DEADLINE_S;
+use ledge_base::names::DeviceName;
+
+use super::delays::WORK_DEADLINE_S;
 use super::*;
 use crate::plan::{Quiet, RolloutGate, StagePlan};
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::release::{entries, remove_folder, remove_release};
+use super::layout::entries;
+use super::release::{remove_folder, remove_release};
 use super::sealed::SEALING_EXTENSION;
 use super::{BlobStore, StoreError};
 use crate::artifact::{Artifact, ArtifactKind};

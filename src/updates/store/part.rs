@@ -15,15 +15,13 @@ use aws_lc_rs::digest::{Context, SHA256};
 use ledge_base::durable;
 use ledge_identity::sealing::{CHUNK_BYTES, EncryptedHeader};
 
+use super::layout::PART_EXTENSION;
 use super::sealed_part::SealedChunks;
 use super::{BlobStore, StoreError, hash_some};
 
 /// Bytes of a step, between two calls of fdatasync. A power cut costs two of these at most: the one under way, and the
 /// one before when nothing of the next is on the disk, as its fdatasync may not have returned.
 pub(super) const SYNC_BYTES: u64 = CHUNK_BYTES as u64;
-
-/// Extension of a blob that is being fetched.
-pub(super) const PART_EXTENSION: &str = "part";
 
 /// A blob that is being fetched. It has one writer at a time.
 pub(crate) struct PartialDownload {

@@ -8,14 +8,10 @@ use std::path::{Path, PathBuf};
 use ledge_base::durable;
 use ledge_identity::sealing::Rekeyed;
 
-use super::sealed::is_sealed;
+use super::layout::{LIST_FILE, entries, is_sealed, read_list};
 use super::{BlobStore, StoreError, hash};
 use crate::artifact::{Artifact, ArtifactKind, FileName};
 use crate::state::Installed;
-
-/// File with the list of a release: `sha256sum -c .sha256sums` checks it by hand. No file of a release begins with a
-/// dot.
-const LIST_FILE: &str = ".sha256sums";
 
 impl BlobStore {
     /// Makes the folder of a release from blobs that are here, and returns it.
@@ -115,19 +111,6 @@ impl BlobStore {
     }
 }
 
-/// Reads the list of a release: hashes by the names of its files. `None` when it has no readable list.
-pub(super) fn read_list(folder: &Path) -> Result<Option<BTreeMap<String, String>>, StoreError> {
-    let path = folder.join(LIST_FILE);
-    let text = match fs::read(&path) {
-        Ok(text) => String::from_utf8(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StoreError::at("read", &path)(error)),
-    };
-    let Ok(text) = text else { return Ok(None) };
-    let pair = |line: &str| line.split_once("  ").map(|(sha256, name)| (name.to_owned(), sha256.to_owned()));
-    Ok(text.lines().map(pair).collect())
-}
-
 /// Removes a release. It is renamed first: a power cut in the middle leaves no release with missing files.
 pub(super) fn remove_release(folder: &Path) -> Result<(), StoreError> {
     let old = hidden(folder, "old");
@@ -145,11 +128,6 @@ pub(super) fn remove_folder(folder: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::at("remove", folder)(error)),
         _ => Ok(()),
     }
-}
-
-pub(super) fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>, StoreError> {
-    let read = fs::read_dir(folder).and_then(Iterator::collect);
-    read.map_err(StoreError::at("list", folder))
 }
 
 fn hidden(folder: &Path, suffix: &str) -> PathBuf {

@@ -17,16 +17,12 @@ use ledge_identity::sealing::{
     CipherError, EncryptedHeader, Rekey, Rekeyed, SealPurpose, StreamError, open_stream, seal_chunk, seal_stream,
 };
 
-use super::release::{entries, read_list};
-use super::survey::{FileEncryption, releases};
+use super::layout::{entries, read_list, releases};
+use super::survey::FileEncryption;
 use super::{BlobStore, StoreError, hash};
 
 /// Extension of a file while it is encrypted again.
 pub(super) const SEALING_EXTENSION: &str = "sealing";
-
-pub(super) fn is_sealed(path: &Path) -> bool {
-    File::open(path).and_then(|mut file| EncryptedHeader::read(&mut file)).is_ok_and(|header| header.is_some())
-}
 
 impl Rekey for BlobStore {
     fn what(&self) -> &'static str {

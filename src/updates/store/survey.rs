@@ -3,15 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ledge_identity::sealing::{EncryptedHeader, MasterKeyCounts, MasterKeyId, chunk_ids};
 
 use super::StoreError;
-use super::part::PART_EXTENSION;
-use super::release::{entries, read_list};
-use super::sealed::is_sealed;
-use crate::artifact::ArtifactKind;
+use super::layout::{PART_EXTENSION, entries, is_sealed, read_list, releases};
 
 /// The encryption of a file on the disk.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,19 +101,4 @@ pub fn survey(folder: &Path) -> Result<StoreSurvey, StoreError> {
         survey.look_at(&path, is_on_its_way)?;
     }
     Ok(survey)
-}
-
-/// Returns the folders of models' releases in the store at `folder`, except those that are being made or removed.
-pub(super) fn releases(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let models = folder.join("releases").join(ArtifactKind::Model.folder());
-    let mut found = Vec::new();
-    if !models.is_dir() {
-        return Ok(found);
-    }
-    for model in entries(&models)?.into_iter().map(|entry| entry.path()).filter(|path| path.is_dir()) {
-        let releases = entries(&model)?.into_iter();
-        let shown = releases.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
-        found.extend(shown.map(|entry| entry.path()).filter(|path| path.is_dir()));
-    }
-    Ok(found)
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use futures_util::future::BoxFuture;
 
 use super::Updater;
-use super::trial_runtime::JobOutcome;
 use crate::artifact::{Artifact, FileName, TargetPath};
 use crate::download::{self, FetchFailure};
 use crate::package::Package;
@@ -15,6 +14,7 @@ use crate::platform::Platform;
 use crate::sha256::sha256_hex;
 use crate::state::{RollbackCause, RollbackReason, SubjectState};
 use crate::trust::{Target, Trust, TrustError};
+use crate::updater::job_outcome::JobOutcome;
 use crate::{preflight, source::Source, state::Installed};
 
 /// Name of the disk space for releases in the audit log.

@@ -9,13 +9,13 @@ use ledge_base::names::ModelName;
 use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
 use ledge_models::repository::{LoadedModel, Repository, VersionError};
 
-use super::trial_runtime::JobOutcome;
 use super::{Updater, paces};
 use crate::artifact::{Artifact, ArtifactKind};
 use crate::gates;
 use crate::plan::RolloutGate;
 use crate::preflight::{self, ConfigurationPreflight, PreflightError, PreflightSettings};
 use crate::state::{RollbackCause, RollbackReason, SubjectState};
+use crate::updater::job_outcome::JobOutcome;
 
 /// Runs the preflight of a release in a process of its own.
 pub(super) fn run_preflight(

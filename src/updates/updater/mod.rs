@@ -7,6 +7,8 @@
 
 mod boot;
 mod download_job;
+mod job_outcome;
+mod jobs;
 mod load_jobs;
 mod orders;
 mod paces;
@@ -42,8 +44,9 @@ use super::preflight::{LiveModel, PreflightSettings};
 use super::state::{Installed, RollbackCause, RollbackReason, RolloutPhase, SubjectState, UpdateAction, UpdateEvent};
 use super::store::BlobStore;
 pub use boot::{BootError, BootState, prepare, read_managed};
+use job_outcome::JobOutcome;
 use paces::PaceVerdict;
-use trial_runtime::{JobOutcome, StageVerdict, TrialRuntime};
+use trial_runtime::{StageVerdict, TrialRuntime};
 
 /// Interval at which stages are judged.
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -393,19 +396,6 @@ impl Updater {
             LiveModel { name, version, folder, files, golden_min }
         };
         live.map(model).collect()
-    }
-
-    fn start(&mut self, subject: &Artifact, state: &SubjectState, duty: UpdateAction) {
-        let job = match duty {
-            UpdateAction::Download => download_job::start(self, subject, state),
-            UpdateAction::Preflight => load_jobs::run_preflight(self, subject, state),
-            UpdateAction::LoadCandidate => load_jobs::load_candidate(self, subject, state),
-            UpdateAction::Soak | UpdateAction::Mirror | UpdateAction::Share | UpdateAction::Rest => return,
-        };
-
-        if let Some(job) = job {
-            self.start_job(subject, duty, job);
-        }
     }
 
     /// Measures the pace of a version that sees requests, unless that is under way or not due.

@@ -8,11 +8,11 @@ use futures_util::future::BoxFuture;
 use ledge_models::repository::LoadedModel;
 use ledge_models::repository::pace::{self, PaceError, SampleInput};
 
-use super::trial_runtime::JobOutcome;
 use crate::gates::{self, PaceJudgement};
 use crate::plan::RolloutGate;
 use crate::preflight::PreflightError;
 use crate::state::{RollbackCause, RollbackReason};
+use crate::updater::job_outcome::JobOutcome;
 
 /// Measurements that must find a version slow, and those that may be unclear in a row before the limit counts as kept.
 const SLOW_MIN: u32 = 2;

@@ -14,8 +14,6 @@ use ledge_models::repository::{
 };
 
 use super::paces::Paces;
-use crate::gates::PaceJudgement;
-use crate::package::Package;
 use crate::state::{Installed, RollbackReason, RolloutPhase, SubjectState, Trial, UpdateAction};
 
 /// Bounds of the pause between two attempts at a job.
@@ -25,32 +23,6 @@ const PAUSE_MAX: Duration = Duration::from_mins(15);
 /// First pause after an attempt that counts. There are few of them, and an obstacle such as memory that others hold is
 /// seldom gone in seconds.
 const FIRST_PAUSE_AFTER_ATTEMPT: Duration = Duration::from_mins(1);
-
-/// The result of a job.
-pub(super) enum JobOutcome {
-    /// The release's signed description was read.
-    Described {
-        digest: String,
-        package: Box<Package>,
-    },
-    /// It is loaded next to the live version.
-    Loaded(Arc<LoadedModel>),
-    Passed,
-    /// The pace of a version that sees requests was measured.
-    Paced(PaceJudgement),
-    /// It failed, and would fail again.
-    Failed(RollbackReason),
-    /// It failed, and may succeed the next time. The attempt counts.
-    Interrupted(RollbackReason),
-    /// It cannot be done now, for a reason outside of this box or its release. The attempt does not count.
-    Deferred {
-        reason: RollbackReason,
-        /// The time after which the server wants to be asked again.
-        after: Option<Duration>,
-        /// Bytes that were fetched and thrown away.
-        wasted: u64,
-    },
-}
 
 /// The judgement on a stage that sees requests.
 pub(super) enum StageVerdict {

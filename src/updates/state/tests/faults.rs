@@ -1,7 +1,7 @@
 //! Faults of a server, a link or a disk that may be repaired.
 
 use super::*;
-use crate::state::fault::DOWNLOAD_DEADLINE_S;
+use crate::state::delays::DOWNLOAD_DEADLINE_S;
 
 const START_MS: u64 = 1_795_132_800_000;
 
