@@ -4,9 +4,12 @@
 mod bare_value;
 mod check;
 mod config;
+mod error;
 mod event_time;
 mod extract;
+mod key_source;
 mod rows;
+mod value_kind;
 mod when;
 
 use std::sync::Arc;
@@ -17,13 +20,15 @@ use ledge_base::names::{DeviceName, ModelName};
 use ledge_models::serving::Serving;
 use ledge_protocol::call::BodyKind;
 
-pub use self::bare_value::ValueKind;
 pub use self::check::{BindingProblem, KnownModel, MisfitEffect, against_model, against_views};
 pub use self::config::{BindingConfig, problems};
-pub use self::extract::{BindingError, Extracted, request_of_rows, request_of_value};
-pub use self::rows::{KeySource, MessageOrigin, PushRows, entities, join_keys, push_rows};
+pub use self::extract::{Extracted, request_of_rows, request_of_value};
+pub use self::rows::{MessageOrigin, PushRows, entities, join_keys, push_rows};
 pub use self::when::{MessageParts, When};
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
+pub use error::BindingError;
+pub use key_source::KeySource;
+pub use value_kind::ValueKind;
 
 /// A valid binding.
 #[derive(Debug, Clone, PartialEq, Eq)]

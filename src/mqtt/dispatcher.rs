@@ -2,6 +2,7 @@
 //! delivery. It outlives connections.
 
 mod binding_messages;
+mod limited_binding;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use ledge_service::shutdown::Shutdown;
 use ledge_updates::Updates;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use self::binding_messages::LimitedBinding;
 use super::answer::{self, ReturnPath};
 use super::bindings::{Binding, Bindings};
 use super::check;
@@ -33,6 +33,7 @@ use super::push::Pusher;
 use super::request::{CallMessage, UnansweredReason, overload, too_large};
 use super::subscriptions::Subscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
+use limited_binding::LimitedBinding;
 
 /// Messages in progress from which on no more packets are read. They end by themselves, so reading goes on soon.
 ///

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::backoff::{Backoff, random};
-use ledge_base::names::DeviceName;
 use ledge_base::telemetry::messages::MessageStatistics;
 use ledge_egress::{Content, Egress};
 use ledge_identity::authentication::Authenticator;
@@ -29,7 +28,7 @@ use super::keep_alive::{ByteCounts, KeepAlive, KeepAliveAction, PING_TIMEOUT};
 use super::plan::{SessionName, SubscriptionPlan};
 use super::publisher::{Publisher, TopicListener};
 use super::request::MESSAGE_HEAD_BYTES;
-use super::sessions::{Plans, RefusedSession, SessionEnd};
+use super::session_plans::{FIRST_RECONNECT_PAUSE, FormerBindings, Plans, RefusedSession, SessionEnd};
 use super::topics::DeviceTopics;
 
 /// Bytes in the writer above which no more packets are put into it.
@@ -42,9 +41,6 @@ const PACKETS_PER_TURN: usize = 32;
 /// broker may hold back the next ones. Doing it at once would cost a system call for each packet where answers are
 /// quick.
 const TCP_ACK_DELAY: Duration = Duration::from_millis(1);
-
-/// Upper bound of the first pause between attempts to connect.
-pub(super) const FIRST_RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Age from which a connection counts as stable: the pause after it is short again.
 const STABLE_CONNECTION_AGE: Duration = Duration::from_secs(10);
@@ -75,13 +71,6 @@ pub struct Gateway {
     /// Receives the platform's hints; `None` where no platform manages this box.
     pub updates: Option<Updates>,
     pub former: FormerBindings,
-}
-
-/// The bindings of the last start, of which the broker may still have subscriptions.
-#[derive(Debug, Clone, Default)]
-pub struct FormerBindings {
-    pub bindings: Bindings,
-    pub group: Option<DeviceName>,
 }
 
 /// The phases of a connection, from open to closed.

@@ -121,6 +121,7 @@ pub mod publisher;
 pub mod push;
 pub mod rate_limit;
 pub mod request;
+mod session_plans;
 mod sessions;
 pub mod subscriptions;
 pub mod topics;

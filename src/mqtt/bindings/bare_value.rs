@@ -1,13 +1,12 @@
 //! Bare values: messages that are one number, word or text, with nothing around it. Pure.
 
-use std::fmt;
-
 use ledge_base::tensor::DataType;
 use ledge_engine::pipeline::table::ColumnType;
 use ledge_features::value::{ScalarType, ValueType};
 use serde_json::Value;
 
-use super::extract::BindingError;
+use super::error::BindingError;
+use super::value_kind::ValueKind;
 
 /// The most characters of a message that an error quotes.
 const EXCERPT_CHARS_MAX: usize = 60;
@@ -21,17 +20,6 @@ const EXACT_F64_DIGITS: usize = 15;
 /// The words of a truth value, as switches, contacts and last wills have them, in lower case.
 const TRUE_WORDS: [&str; 4] = ["on", "true", "1", "online"];
 const FALSE_WORDS: [&str; 4] = ["off", "false", "0", "offline"];
-
-/// The kind of value that a column, a feature or an input takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueKind {
-    Number,
-    Integer,
-    Boolean,
-    /// Seconds since the Unix epoch, or a time in RFC 3339.
-    Time,
-    Text,
-}
 
 impl ValueKind {
     /// The kind of a feature; `None` for a list, which one value is not.
@@ -85,18 +73,6 @@ impl ValueKind {
             Self::Text => Some(text.into()),
         });
         value.ok_or_else(|| BindingError::Value { name: name.into(), found: excerpt(payload), expected: self })
-    }
-}
-
-impl fmt::Display for ValueKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Number => "a number such as 21.4",
-            Self::Integer => "a whole number such as 21",
-            Self::Boolean => "ON or OFF, true or false, 1 or 0, or online or offline",
-            Self::Time => "a time in RFC 3339, or seconds since 1970",
-            Self::Text => "a text",
-        })
     }
 }
 

@@ -10,8 +10,8 @@ use ledge_features::registry::Registry;
 use ledge_features::view::{FeatureView, Field};
 use ledge_models::repository::model_config::{ModelConfig, PortConfig};
 
-use super::bare_value::ValueKind;
 use super::config::BindingConfig;
+use super::value_kind::ValueKind;
 
 /// A part of a binding that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use ledge_models::scheduling::terms::Priority;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::event_time::{DeviceZone, MissingTime};
-use super::rows::KeySource;
+use super::key_source::KeySource;
 use super::when::{Condition, When};
 use crate::client::packet::Qos;
 use crate::field_path::FieldPath;

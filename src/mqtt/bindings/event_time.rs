@@ -3,13 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ledge_base::clock::{self, TimeZone};
+use ledge_base::clock::TimeZone;
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value as Json;
-
-use super::config::BindingConfig;
-use super::extract::{BindingError, find};
 
 /// The word for the time zone of this box.
 const LOCAL: &str = "local";
@@ -18,7 +14,7 @@ const LOCAL: &str = "local";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceZone {
     name: String,
-    zone: TimeZone,
+    pub(super) zone: TimeZone,
 }
 
 /// The name of a time zone that this box does not have.
@@ -74,26 +70,4 @@ impl MissingTime {
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
-}
-
-/// The event time of a row: its own, or else the time of arrival. `field` is the column of the view for it.
-pub(super) fn event_time(
-    config: &BindingConfig,
-    field: &str,
-    row: &Json,
-    arrived_us: i64,
-) -> Result<Json, BindingError> {
-    let said = match (&config.event_timestamp, config.event_timestamp_missing) {
-        // Null is the time at which the store takes the row.
-        (Some(path), MissingTime::Refuse) => Some(find("message", path, row)?),
-        (Some(path), MissingTime::Arrival) => path.find(row).filter(|said| !said.is_null()),
-        (None, _) => row.get(field).filter(|said| !said.is_null()),
-    };
-    let moment = match (said, &config.timezone) {
-        (None, _) => Some(arrived_us),
-        (Some(Json::String(text)), Some(zone)) => clock::parse_local_micros(text, &zone.zone, arrived_us),
-        (Some(_), _) => None,
-    };
-    // Any other value stays as it came: the store reads it, or says what is wrong with it.
-    Ok(moment.map(|moment| clock::rfc3339_micros(moment).into()).or_else(|| said.cloned()).unwrap_or_default())
 }

@@ -14,7 +14,8 @@ use ledge_models::repository::LoadedModel;
 use ledge_protocol::call::BodyKind;
 use serde_json::{Value, json};
 
-use super::bare_value::ValueKind;
+use super::error::BindingError;
+use super::value_kind::ValueKind;
 use crate::field_path::FieldPath;
 
 /// Base64 as devices write it: some leave out the padding.
@@ -32,47 +33,6 @@ pub enum Extracted {
     Rows(Vec<(String, Vec<Value>)>),
     /// The message is the value of this column or input, of which [`request_of_value`] makes a request.
     Value(String),
-}
-
-/// The reason why a binding cannot use a message or an answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BindingError {
-    #[error("the {what} is not JSON: {reason}")]
-    NotJson {
-        /// "message" or "answer".
-        what: &'static str,
-        reason: String,
-    },
-    #[error("the {what} has nothing at {path}")]
-    Absent {
-        /// "message" or "answer".
-        what: &'static str,
-        path: String,
-    },
-    /// A path leads to a value of another kind.
-    #[error("at {path} there is {found}, expected {expected}")]
-    Kind { path: String, found: &'static str, expected: &'static str },
-    /// A text that should be a photograph is no base64.
-    #[error("the text at {path} is not base64: {reason}")]
-    NotBase64 { path: String, reason: String },
-    /// A message that should be one value is another one, or none.
-    #[error("the message is {found}, expected {expected} for {name}")]
-    Value {
-        name: String,
-        /// The message, or its beginning, in quotes.
-        found: String,
-        expected: ValueKind,
-    },
-    #[error("no feature view of the binding has the feature {name:?}")]
-    NoFeature { name: String },
-    #[error("{name} is {kind}, and the message is one value")]
-    List { name: String, kind: String },
-    #[error("the model has no column {name:?} in its [pipeline.table]")]
-    Column { name: String },
-    #[error("the topic has no valid entity key: {reason}")]
-    Topic { reason: String },
-    #[error("the model has no input {name:?}; it has {}", known.join(", "))]
-    Input { name: String, known: Vec<String> },
 }
 
 /// The photograph at `path`, in base64 or as a `data:` URL (RFC 2397).

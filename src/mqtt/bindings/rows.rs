@@ -1,73 +1,24 @@
 //! Extracts rows and their entity keys for the feature store from a message. Pure.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName};
-use ledge_base::toml_check::from_text;
 use ledge_features::online::FrameColumns;
 use ledge_features::registry::Registry;
 use ledge_features::value::Value;
 use ledge_features::view::FeatureView;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 
-use super::bare_value::ValueKind;
 use super::config::BindingConfig;
-use super::event_time::event_time;
-use super::extract::{BindingError, find, kind, parse};
-use crate::field_path::{FieldPath, InvalidFieldPath};
-use crate::topics::{InvalidTopic, TopicTemplate};
-
-/// The source of the value of a join key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeySource {
-    /// The topic and the box: `"{1}"`.
-    Topic(TopicTemplate),
-    /// The message: `"$.machine"`.
-    Field(FieldPath),
-}
-
-/// The reason why a text is no source of a join key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidSource {
-    #[error(transparent)]
-    Topic(#[from] InvalidTopic),
-    #[error(transparent)]
-    Field(#[from] InvalidFieldPath),
-}
-
-impl FromStr for KeySource {
-    type Err = InvalidSource;
-
-    fn from_str(text: &str) -> Result<Self, InvalidSource> {
-        if text.starts_with('$') { Ok(Self::Field(text.parse()?)) } else { Ok(Self::Topic(text.parse()?)) }
-    }
-}
-
-impl fmt::Display for KeySource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Topic(template) => template.fmt(f),
-            Self::Field(path) => path.fmt(f),
-        }
-    }
-}
-
-impl Serialize for KeySource {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for KeySource {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        from_text(deserializer)
-    }
-}
+use super::error::BindingError;
+use super::event_time::MissingTime;
+use super::extract::{find, kind, parse};
+use super::key_source::KeySource;
+use super::value_kind::ValueKind;
+use crate::field_path::FieldPath;
 
 /// The origin of a message: the parts of its topic, and the time of arrival.
 #[derive(Debug, Clone, Copy)]
@@ -246,4 +197,26 @@ fn column<'v>(
     let cells: Vec<Option<&Json>> = rows.iter().map(|row| find(row)).collect();
     let is_there = cells.iter().any(Option::is_some);
     is_there.then(|| (name.to_owned(), cells.into_iter().map(|cell| cell.cloned().unwrap_or_default()).collect()))
+}
+
+/// The event time of a row: its own, or else the time of arrival. `field` is the column of the view for it.
+pub(super) fn event_time(
+    config: &BindingConfig,
+    field: &str,
+    row: &Json,
+    arrived_us: i64,
+) -> Result<Json, BindingError> {
+    let said = match (&config.event_timestamp, config.event_timestamp_missing) {
+        // Null is the time at which the store takes the row.
+        (Some(path), MissingTime::Refuse) => Some(find("message", path, row)?),
+        (Some(path), MissingTime::Arrival) => path.find(row).filter(|said| !said.is_null()),
+        (None, _) => row.get(field).filter(|said| !said.is_null()),
+    };
+    let moment = match (said, &config.timezone) {
+        (None, _) => Some(arrived_us),
+        (Some(Json::String(text)), Some(zone)) => clock::parse_local_micros(text, &zone.zone, arrived_us),
+        (Some(_), _) => None,
+    };
+    // Any other value stays as it came: the store reads it, or says what is wrong with it.
+    Ok(moment.map(|moment| clock::rfc3339_micros(moment).into()).or_else(|| said.cloned()).unwrap_or_default())
 }

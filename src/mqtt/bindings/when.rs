@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
 
 use super::bare_value::excerpt;
-use super::rows::KeySource;
+use super::key_source::KeySource;
 
 /// The conditions on a message, all of which must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -22,8 +22,9 @@ use bytes::{Buf, BufMut, BytesMut};
 use self::header::FixedHeader;
 use super::packet::{Incoming, Outgoing, ReasonCode, ReceivedMessage, Version};
 
-pub use self::error::{CodecError, PACKET_MAX_BYTES};
+pub use self::error::CodecError;
 pub(super) use self::read::{AckTarget, HEAD_MAX_BYTES, ack_target, head_length};
+pub use header::PACKET_MAX_BYTES;
 
 /// Appends a packet to `buffer`, which is unchanged after an error.
 pub fn encode(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), CodecError> {

@@ -1,7 +1,6 @@
 //! Messages for bindings.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Instant;
 
 use ledge_base::telemetry::messages::MessageKind;
@@ -13,25 +12,8 @@ use crate::bindings::{Binding, MessageParts};
 use crate::client::packet::{Message, Qos, ReasonCode, ReceivedMessage};
 use crate::client::session::PendingDelivery;
 use crate::held_bytes::HeldBytesGuard;
-use crate::rate_limit::{RateDecision, RateLimiter};
+use crate::rate_limit::RateDecision;
 use crate::request::principal;
-
-/// The most topics whose rate is tracked for one binding.
-const RATE_LIMITED_TOPICS_MAX: usize = 4096;
-
-/// A binding with its rate limit and the messages that the limit keeps.
-#[derive(Debug)]
-pub(super) struct LimitedBinding {
-    pub(super) binding: Arc<Binding>,
-    rate: Option<RateLimiter<BindingMessage>>,
-}
-
-impl LimitedBinding {
-    pub(super) fn new(binding: &Arc<Binding>) -> Self {
-        let rate = binding.interval().map(|interval| RateLimiter::new(interval, RATE_LIMITED_TOPICS_MAX));
-        Self { binding: binding.clone(), rate }
-    }
-}
 
 impl Dispatcher {
     /// Handles a message for the bindings at these places.

@@ -1,10 +1,5 @@
 //! Reasons why a packet cannot be written or read.
 
-use super::header;
-
-/// The largest packet, in bytes: the lengths of MQTT have 28 bits.
-pub const PACKET_MAX_BYTES: usize = 1 + 4 + header::VARIABLE_INTEGER_MAX;
-
 /// The reason why a packet cannot be written, or why bytes from the broker are not a packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {

@@ -10,6 +10,9 @@ pub const VARIABLE_INTEGER_MAX: usize = 268_435_455;
 /// The packet type of a message.
 pub(super) const PUBLISH: u8 = 3;
 
+/// The largest packet, in bytes: the lengths of MQTT have 28 bits.
+pub const PACKET_MAX_BYTES: usize = 1 + 4 + VARIABLE_INTEGER_MAX;
+
 /// The first bytes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FixedHeader {
