@@ -6,6 +6,7 @@
 
 pub mod feature;
 pub mod inference;
+mod record_repeated;
 mod repeated;
 pub mod sink;
 pub mod tag;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::principal::Principal;
 
-use super::{AuditEvent, AuditSink};
+use super::AuditEvent;
 
 /// The shortest time between two records of one kind.
 const RECORD_INTERVAL: Duration = Duration::from_mins(1);
@@ -20,9 +20,9 @@ const KINDS_MAX: usize = 1024;
 pub(super) struct RepeatedEvents(Mutex<RepeatState>);
 
 #[derive(Debug, Default)]
-struct RepeatState {
+pub(super) struct RepeatState {
     kinds: HashMap<EventKind, KindState>,
-    without_room: BTreeSet<&'static str>,
+    pub(super) without_room: BTreeSet<&'static str>,
 }
 
 /// The key by which events count as repetitions.
@@ -35,7 +35,7 @@ struct EventKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum RepeatedEvent {
+pub(super) enum RepeatedEvent {
     Access(&'static str),
     Authentication(&'static str),
     Connection { destination: String, region: String, purpose: &'static str },
@@ -72,7 +72,7 @@ impl KindState {
 
 impl RepeatState {
     /// The event to record now, with the number of earlier ones without a record; `None` within [`RECORD_INTERVAL`].
-    fn again(&mut self, principal: &Principal, what: RepeatedEvent, now: Instant) -> Option<AuditEvent> {
+    pub(super) fn again(&mut self, principal: &Principal, what: RepeatedEvent, now: Instant) -> Option<AuditEvent> {
         let is_known = matches!(principal, Principal::Key(_) | Principal::Certificate(_) | Principal::User(_));
         let mut kind = EventKind { what, known: is_known.then(|| principal.clone()) };
         if kind.known.is_some() && self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(&kind) {
@@ -109,7 +109,7 @@ impl RepeatState {
 }
 
 impl RepeatedEvents {
-    fn state(&self) -> MutexGuard<'_, RepeatState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, RepeatState> {
         // Nothing panics under this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,45 +120,9 @@ impl RepeatedEvents {
     }
 }
 
-impl AuditSink {
-    /// Records that a caller lacked a permission. Repeated requests must not fill the log: each kind has one record a
-    /// minute at most, for each caller known by name and for all others together, with the number of events without a
-    /// record.
-    pub fn record_denied(&self, principal: &Principal, what: &'static str) {
-        self.record_repeated(principal, RepeatedEvent::Access(what));
-    }
-
-    /// Records that a credential was refused, as seldom as denials, by cause.
-    pub fn record_unauthenticated(&self, principal: &Principal, cause: &'static str) {
-        self.record_repeated(principal, RepeatedEvent::Authentication(cause));
-    }
-
-    /// Records that an outbound connection was opened: one record a minute at most for each destination and purpose,
-    /// with the number of connections without a record.
-    pub fn record_connection(&self, destination: String, region: String, purpose: &'static str) {
-        self.record_repeated(&Principal::Local, RepeatedEvent::Connection { destination, region, purpose });
-    }
-
-    fn record_repeated(&self, principal: &Principal, what: RepeatedEvent) {
-        let event = self.repeated().state().again(principal, what, Instant::now());
-        if let Some(event) = event {
-            self.record(principal, event);
-        }
-    }
-
-    /// Records that the disk has no room for something, or has room again: once for each change.
-    pub fn record_space(&self, what: &'static str, enough: bool) {
-        let mut state = self.repeated().state();
-        let is_new = if enough { state.without_room.remove(what) } else { state.without_room.insert(what) };
-        drop(state);
-        if is_new {
-            self.record_own(AuditEvent::SpaceChanged { what: what.into(), enough });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::AuditSink;
     use super::*;
 
     #[test]
