@@ -11,7 +11,7 @@ use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 
 use super::address::ListenAddress;
-use super::listeners::Endpoint;
+use super::endpoint::Endpoint;
 
 /// The environment variable with the sockets that a program leaves open for the next program of its process.
 pub const LISTENERS_VARIABLE: &str = "LEDGE_LISTENERS";

@@ -30,6 +30,7 @@ mod connection;
 mod connection_calls;
 mod connection_limiter;
 pub mod doctor;
+mod endpoint;
 mod handover;
 mod listeners;
 mod part;
@@ -38,7 +39,8 @@ mod write_timeout;
 
 pub use connection::{Connection, end_requested};
 pub use connection_calls::{CallGuard, ConnectionCalls, ResponseBody};
+pub use endpoint::Endpoint;
 pub use handover::{Handover, LISTENERS_VARIABLE};
-pub use listeners::{BindError, ConnectionLimits, Endpoint, Listeners, Service};
+pub use listeners::{BindError, ConnectionLimits, Listeners, Service};
 pub use tls::ServerTls;
 pub use write_timeout::{WriteTimeout, slow_read_time};

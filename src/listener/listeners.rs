@@ -1,6 +1,5 @@
 //! Listening sockets: bound early, served late, drained in order.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,13 +15,13 @@ use ledge_identity::authentication::Peer;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
-use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-use super::address::{ListenAddress, PeerNetwork, SocketMode};
+use super::address::{ListenAddress, SocketMode};
 use super::connection::{Connection, RESTART_LINGER};
 use super::connection_calls::ConnectionCalls;
 use super::connection_limiter::ConnectionLimiter;
+use super::endpoint::Endpoint;
 use super::handover::{Handover, SocketFile};
 use super::tls::{ApplicationProtocol, ServerTls};
 use super::write_timeout::WriteTimeout;
@@ -43,29 +42,6 @@ pub enum BindError {
     Refused { address: String, error: io::Error },
     #[error("cannot listen on {}: another process already listens on it", path.display())]
     InUse { path: PathBuf },
-}
-
-/// A listener: what it serves, and to whom. With port 0 several listeners may have the same address, and a caller must not
-/// get to one that serves more than the listener it connected to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
-    /// The name of the [`Service`] of its connections.
-    pub service: Cow<'static, str>,
-    pub address: ListenAddress,
-    /// The networks that it serves without encryption; empty for a listener that serves everybody.
-    pub peers: Vec<PeerNetwork>,
-}
-
-impl Endpoint {
-    /// A listener that serves everybody.
-    pub fn new(service: &'static str, address: ListenAddress) -> Self {
-        Self { service: service.into(), address, peers: Vec::new() }
-    }
-
-    /// Returns `true` if a caller with this address is served.
-    pub fn admits(&self, ip: IpAddr) -> bool {
-        self.peers.is_empty() || self.peers.iter().any(|network| network.contains(ip))
-    }
 }
 
 /// A protocol of connections.

@@ -1,5 +1,6 @@
 //! TLS as a server: the certificate of this box, renewed while it serves, and those of its callers.
 
+mod accept;
 mod network_limiter;
 mod certificate;
 pub mod config;
@@ -31,8 +32,8 @@ use config::TlsConfig;
 pub use files::{ApplicationProtocol, ServerTlsError};
 use files::{ClientTrust, ServerTlsFiles, TlsMaterial};
 pub use handshake::HandshakeCounts;
-use handshake::Handshakes;
 pub use handshake::TlsCaller;
+use handshake::{Handshakes, now_ms};
 use names::BoxNames;
 pub use self_signed::SelfSignedError;
 
@@ -378,9 +379,4 @@ pub struct InspectedFiles {
     pub certificate: CertificateFacts,
     /// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,
-}
-
-/// The time at which certificates are verified.
-fn now_ms() -> u64 {
-    clock::FLOOR.now_millis()
 }
