@@ -1,9 +1,7 @@
 //! Pipelines whose bytes are read in children. The daemon has a twin of each, for the facts about it and for answers of
 //! results; a child makes the inputs of runs, and the results of outputs.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
 use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::Tensor;
@@ -18,66 +16,8 @@ use ledge_engine::pipeline::kind::{
 use ledge_engine::pipeline::setup::PipelineSetup;
 use serde_json::value::RawValue;
 
-use crate::pool::WorkerProcess;
 use crate::wire::PipelineId;
-
-/// The pipelines that children may need.
-#[derive(Debug, Default)]
-pub(crate) struct Pipelines {
-    known: Mutex<HashMap<PipelineId, KnownPipeline>>,
-    /// Models, pipelines and files have numbers of one sequence.
-    next: AtomicU64,
-}
-
-#[derive(Debug)]
-struct KnownPipeline {
-    setup: Arc<PipelineSetup>,
-    /// The children that have it.
-    homes: Vec<Weak<WorkerProcess>>,
-}
-
-impl Pipelines {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PipelineId, KnownPipeline>> {
-        // Nothing panics under this lock.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A number that no model, pipeline or file has.
-    pub fn next_id(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn homes(&self, id: PipelineId) -> Vec<Arc<WorkerProcess>> {
-        let known = self.lock();
-        known.get(&id).into_iter().flat_map(|known| &known.homes).filter_map(Weak::upgrade).collect()
-    }
-
-    /// The setup of a pipeline, for a child that binds it now.
-    fn give(&self, id: PipelineId, home: &Arc<WorkerProcess>) -> Option<Arc<PipelineSetup>> {
-        let mut known = self.lock();
-        let known = known.get_mut(&id)?;
-        known.homes.retain(|home| home.strong_count() > 0);
-        known.homes.push(Arc::downgrade(home));
-        Some(known.setup.clone())
-    }
-}
-
-/// The pipelines that one child has bound.
-#[derive(Debug, Default)]
-pub(crate) struct Bound(Mutex<HashSet<PipelineId>>);
-
-/// Makes sure that the child has bound the pipeline.
-pub(crate) fn bind(home: &Arc<WorkerProcess>, pipelines: &Pipelines, id: PipelineId) -> Result<(), String> {
-    // Held meanwhile, so that another run waits for the pipeline too.
-    let mut bound = home.bound.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if bound.contains(&id) {
-        return Ok(());
-    }
-    let setup = pipelines.give(id, home).ok_or("the pipeline was unloaded")?;
-    home.child.bind(id, &setup)?;
-    bound.insert(id);
-    Ok(())
-}
+use crate::worker_process::{KnownPipeline, Pipelines};
 
 /// A pipeline of a model in a child.
 #[derive(Debug)]

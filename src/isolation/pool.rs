@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -21,42 +20,19 @@ use ledge_sandbox::SealReport;
 use ledge_service::limited_process::TRIAL_NICENESS;
 use rustix::process::{Pid, setpriority_process};
 
-use crate::pipeline::{Bound, Pipelines, RemotePipeline};
+use crate::own_folders::{FILES, OwnFolders, WRITTEN};
+use crate::pipeline::RemotePipeline;
 use crate::process::{Child, ChildEnd, ModelReadError, OnEnd};
 use crate::remote::RemoteBackend;
 use crate::setting::Isolation;
-use crate::staged_files::{self, StageFolders, StagedFiles};
-use crate::starter::{Starter, User};
+use crate::settings::ChildSettings;
+use crate::staged_files::{StageFolders, StagedFiles};
+use crate::starter::User;
 use crate::wire::{LanePlace, LoadOrder, Setup};
-
-/// The folder within that of a child which it may read.
-const FILES: &str = "files";
-/// The folder within that of a child in which it may also write.
-const WRITTEN: &str = "written";
+use crate::worker_process::{Bound, Pipelines, WorkerProcess};
 
 /// The most times that a file is read whose process ended meanwhile for another reason.
 const READ_TRIES_MAX: usize = 4;
-
-/// The settings of all children.
-#[derive(Debug, Clone)]
-pub struct ChildSettings {
-    /// Starts each of them.
-    pub starter: Starter,
-    /// The folder in which each child gets one of its own.
-    pub folder: PathBuf,
-    /// The same on a file system in memory, for models that are encrypted on the disk, and while the disk cannot be
-    /// written; `None` where there is none.
-    pub memory_folder: Option<PathBuf>,
-    /// The most memory that each may reserve, in bytes.
-    pub memory_bytes: Option<u64>,
-    /// The most memory of what each makes of the content of calls, in bytes.
-    pub content_bytes: usize,
-    /// True for children that load a version for the first time: they go first when memory is short, and one that fails is not
-    /// started again.
-    pub is_yielding: bool,
-    /// True for the trial of a version, whose children wait for the threads that answer requests, and yield, too. After one has ended before its model, no other is started.
-    pub is_trial: bool,
-}
 
 /// The end of a trial before its model was unloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,25 +109,6 @@ impl std::fmt::Debug for Children {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Children").field("settings", &self.settings).finish_non_exhaustive()
     }
-}
-
-/// A child, and the folders that it may read.
-#[derive(Debug)]
-pub(crate) struct WorkerProcess {
-    pub child: Child,
-    runtimes: Runtimes,
-    pub bound: Bound,
-    pub pipelines: Arc<Pipelines>,
-    folders: OwnFolders,
-    next_stage: AtomicU64,
-}
-
-/// The folders of one child, removed when this is dropped. At least one is there.
-#[derive(Debug)]
-struct OwnFolders {
-    /// `None` while the disk cannot be written.
-    disk: Option<PathBuf>,
-    memory: Option<PathBuf>,
 }
 
 impl Children {
@@ -363,57 +320,14 @@ impl Children {
     }
 }
 
-impl OwnFolders {
-    /// Folders on the disk and in memory, or in memory alone where the disk cannot be written: a box whose disk failed
-    /// still answers calls.
-    fn create(settings: &ChildSettings) -> io::Result<Self> {
-        static NEXT_FOLDER: AtomicU64 = AtomicU64::new(1);
-        let name = format!("{}-{}", std::process::id(), NEXT_FOLDER.fetch_add(1, Ordering::Relaxed));
-        let user = settings.starter.user();
-        let memory = settings.memory_folder.as_ref().map(|place| Self::create_in(place, &name, user)).transpose()?;
-        let disk = match Self::create_in(&settings.folder, &name, user) {
-            Ok(folder) => Some(folder),
-            Err(error) if let Some(memory) = &memory => {
-                tracing::warn!(
-                    folder = %settings.folder.display(),
-                    %error,
-                    memory = %memory.display(),
-                    "the folder for processes of models cannot be written: one is started with copies of its models in \
-                     memory"
-                );
-                None
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(Self { disk, memory })
-    }
-
-    fn create_in(place: &Path, name: &str, user: Option<User>) -> io::Result<PathBuf> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
-        staged_files::give(place, user, 0o710)?;
-        let folder = place.join(name);
-        staged_files::create(&folder, user)?;
-        let folder = folder.canonicalize()?;
-        for part in [FILES, WRITTEN] {
-            staged_files::create(&folder.join(part), user)?;
-        }
-        Ok(folder)
-    }
-
-    fn all(&self) -> impl Iterator<Item = &PathBuf> {
-        self.disk.iter().chain(&self.memory)
-    }
-
-    /// Those in which the files of a model may lie, the preferred one first.
-    fn allowed(&self, is_secret: bool) -> impl Iterator<Item = &PathBuf> {
-        self.disk.iter().filter(move |_| !is_secret).chain(&self.memory)
-    }
-}
-
-impl Drop for OwnFolders {
-    fn drop(&mut self) {
-        for folder in self.all() {
-            let _ = std::fs::remove_dir_all(folder);
+/// Removes the folders of processes that were killed, and those of this one from before its restart. To be called before a
+/// child is started.
+pub fn remove_leftovers(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.split('-').next().and_then(|pid| pid.parse::<u32>().ok());
+        if !pid.is_some_and(|pid| pid != std::process::id() && process::is_alive(pid)) {
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
@@ -437,17 +351,5 @@ impl WorkerProcess {
         }
         let no_memory = || io::Error::other("encrypted models need a folder in memory (tmpfs), and there is none");
         Err(failed.unwrap_or_else(no_memory))
-    }
-}
-
-/// Removes the folders of processes that were killed, and those of this one from before its restart. To be called before a
-/// child is started.
-pub fn remove_leftovers(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.split('-').next().and_then(|pid| pid.parse::<u32>().ok());
-        if !pid.is_some_and(|pid| pid != std::process::id() && process::is_alive(pid)) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
     }
 }

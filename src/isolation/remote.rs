@@ -14,10 +14,10 @@ use ledge_engine::pipeline::work::{
 
 use crate::child::crash::ThreadWork as ChildWork;
 use crate::job_channel::{AreaWriter, JobChannel, LaneError, NoAnswer};
-use crate::pool::WorkerProcess;
 use crate::process::{ChildEnd, ChildId, SETUP_TIME_MAX};
 use crate::staged_files::StagedFiles;
 use crate::wire::{AnswerHead, CallHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
+use crate::worker_process::WorkerProcess;
 
 /// The time beyond its deadline, or beyond the model's own time limit, after which work that nobody watches counts as work
 /// that never ends: a repair. The scheduler watches runs.
@@ -399,7 +399,7 @@ impl RunWork for RemoteBackend {
                 return FinishedWork { result, times: WorkTimes::default() };
             }
         };
-        if let Err(reason) = crate::pipeline::bind(&self.home, &self.home.pipelines, id) {
+        if let Err(reason) = crate::worker_process::bind(&self.home, &self.home.pipelines, id) {
             let result = Err(if self.home.child.is_closed() {
                 ended_by(&self.home, ChildWork::Load(id)).into()
             } else {
