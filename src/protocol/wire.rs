@@ -9,19 +9,18 @@ use ledge_base::tensor::Tensor;
 use ledge_features::online::FrameColumns;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
-use self::columns::ColumnsReader;
 use self::input::InputReader;
 pub(super) use self::input::{RANK_MAX, tensor};
 use super::cells::REQUEST_VALUES_MAX;
 use super::error::{ProtocolError, excerpt};
 use super::object::{self, Array, FirstError, Items, Nullable, Object, ObjectFields};
-use super::parameters::{KnownParameters, OutputParameters, Parameters, RequestParameters};
+use super::parameters::{OutputParameters, RequestParameters};
+pub(super) use columns::ENTRIES_MAX;
+use data_source::{DataSource, REQUEST_PLACE};
 
 mod columns;
+mod data_source;
 mod input;
-
-/// The most inputs or outputs of one request: far beyond any model, and a bound on what a hostile list costs.
-pub(super) const ENTRIES_MAX: usize = 1024;
 
 /// An inference request, as in its JSON.
 #[derive(Debug, Default)]
@@ -74,48 +73,6 @@ pub(super) fn read(
         return Err(ProtocolError::TrailingBinary { model: model.clone() });
     }
     Ok(request)
-}
-
-/// The place of top-level keys in messages.
-const REQUEST_PLACE: &str = "the request";
-
-/// State that the readers share: the source of data, and the reason of a refusal.
-struct DataSource<'s> {
-    model: &'s ModelName,
-    /// Binary data that is not read yet.
-    binary: Bytes,
-    json_length: usize,
-    /// Account for tensors that are made from JSON, where they may be large.
-    account: Option<&'s Account>,
-    /// Number of cells that "entities" and "features" may still have.
-    cells_left: usize,
-    failure: &'s mut FirstError,
-}
-
-impl DataSource<'_> {
-    /// Reads the value of "parameters".
-    fn parameters<'de, A: MapAccess<'de>, K: KnownParameters>(
-        &mut self,
-        place: &str,
-        known: &mut K,
-        map: &mut A,
-    ) -> Result<(), A::Error> {
-        let mut parameters = Parameters { place, known, failure: &mut *self.failure };
-        let result = map.next_value_seed(Nullable(Object(&mut parameters)));
-        self.failure.field(place, "parameters", result).map(|_| ())
-    }
-
-    /// Reads the value of "entities" or "features".
-    fn columns<'de, A: MapAccess<'de>>(
-        &mut self,
-        key: &'static str,
-        columns: &mut FrameColumns,
-        map: &mut A,
-    ) -> Result<(), A::Error> {
-        let mut reader = ColumnsReader { key, columns, left: &mut self.cells_left, failure: &mut *self.failure };
-        let result = map.next_value_seed(Nullable(Object(&mut reader)));
-        self.failure.field(REQUEST_PLACE, key, result).map(|_| ())
-    }
 }
 
 /// The keys that have been read; a key may be there and `null`.

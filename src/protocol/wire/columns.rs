@@ -6,7 +6,9 @@ use serde::de::MapAccess;
 use super::super::cells::CellsSeed;
 use super::super::error::{ProtocolError, excerpt};
 use super::super::object::{FirstError, ObjectFields};
-use super::ENTRIES_MAX;
+
+/// The most inputs or outputs of one request: far beyond any model, and a bound on what a hostile list costs.
+pub(crate) const ENTRIES_MAX: usize = 1024;
 
 /// Reads one such object.
 pub(super) struct ColumnsReader<'r> {

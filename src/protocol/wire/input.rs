@@ -15,7 +15,7 @@ use super::super::error::{ProtocolError, excerpt};
 use super::super::json::{STRINGS_MAX, TensorSeed};
 use super::super::object::{FirstError, ObjectFields};
 use super::super::parameters::InputParameters;
-use super::DataSource;
+use super::data_source::DataSource;
 
 /// The most dimensions of a tensor, as in NumPy.
 pub const RANK_MAX: usize = 64;
