@@ -28,7 +28,8 @@ use super::keep_alive::{ByteCounts, KeepAlive, KeepAliveAction, PING_TIMEOUT};
 use super::plan::{SessionName, SubscriptionPlan};
 use super::publisher::{Publisher, TopicListener};
 use super::request::MESSAGE_HEAD_BYTES;
-use super::session_plans::{FIRST_RECONNECT_PAUSE, FormerBindings, Plans, RefusedSession, SessionEnd};
+pub use super::session_plans::FormerBindings;
+use super::session_plans::{FIRST_RECONNECT_PAUSE, Plans, RefusedSession, SessionEnd};
 use super::topics::DeviceTopics;
 
 /// Bytes in the writer above which no more packets are put into it.
