@@ -19,9 +19,9 @@ def frame(kind, flags, stream, payload):
 
 
 def literal(name, value):
-    """A header that enters no table (RFC 7541, 6.2.2)."""
+    """A header that enters the table of the connection (RFC 7541, 6.2.1)."""
     assert len(name) < 127 and len(value) < 127
-    return b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+    return b"\x40" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
 def varint(number):
@@ -54,6 +54,8 @@ class Caller:
         head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", f"127.0.0.1:{port}"),
                 ("te", "trailers"), ("content-type", "application/grpc")]
         self.head = b"".join(literal(name, value) for name, value in head)
+        # The entries of the table, the last one first, behind 61 that every connection has: the headers of later calls.
+        self.later_head = bytes(0x80 | 61 + place for place in range(len(head), 0, -1))
         self.stream, self.received, self.answer = -1, bytearray(), 0
         self.window, self.initial, self.frame_max, self.stream_window = 65535, 65535, 16384, 0
         self.unsent, self.done, self.settled, self.consumed = b"", False, False, 0
@@ -66,6 +68,7 @@ class Caller:
         self.stream += 2
         self.stream_window, self.unsent, self.done, self.answer = self.initial, memoryview(message), False, 0
         self.send(frame(HEADERS, END_HEADERS, self.stream, self.head))
+        self.head = self.later_head
 
     def send(self, before=b""):
         """Sends what the windows let through."""

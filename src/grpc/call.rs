@@ -1,9 +1,11 @@
 //! The frame of every method: a request of one message, a response of one or several, and the status in trailers.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -152,7 +154,43 @@ pub fn framed(message: &impl Message) -> Bytes {
 
 /// A response of one framed message.
 pub fn one_answer(message: Bytes) -> Response {
-    response(stream::once(async { Ok(message) }))
+    with_content_type(Body::new(UnaryBody::Message(message)))
+}
+
+/// The body of a response of one message: that, and the status of success. It announces no length, which a call has not.
+#[derive(Debug)]
+enum UnaryBody {
+    Message(Bytes),
+    Status,
+    End,
+}
+
+impl HttpBody for UnaryBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = if matches!(*self, Self::Message(_)) { Self::Status } else { Self::End };
+        Poll::Ready(match std::mem::replace(&mut *self, next) {
+            Self::Message(message) => Some(Ok(Frame::data(message))),
+            Self::Status => Some(Ok(Frame::trailers(success()))),
+            Self::End => None,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::End)
+    }
+}
+
+fn success() -> HeaderMap {
+    HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))])
+}
+
+fn with_content_type(body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(grpc::CONTENT_TYPE));
+    response
 }
 
 /// A response of framed messages, which ends with their error or with success.
@@ -162,13 +200,10 @@ pub fn response(messages: impl Stream<Item = Result<Bytes, ApiError>> + Send + '
         Some(match messages.next().await {
             Some(Ok(message)) => (Frame::data(message), Some(messages)),
             Some(Err(error)) => (Frame::trailers(grpc::status(&error)), None),
-            None => (Frame::trailers(HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))])), None),
+            None => (Frame::trailers(success()), None),
         })
     });
-    let frames = frames.map(Ok::<_, Infallible>);
-    let mut response = Response::new(Body::new(StreamBody::new(frames)));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(grpc::CONTENT_TYPE));
-    response
+    with_content_type(Body::new(StreamBody::new(frames.map(Ok::<_, Infallible>))))
 }
 
 /// A response whose stream stays open while it has no message to send.

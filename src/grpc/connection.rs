@@ -33,11 +33,11 @@ const STREAMS_MAX: u32 = 100;
 const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
 
 /// The bytes that a caller may send before they are read: of a stream, and of all streams of a connection.
-const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 
-/// The largest frame that is received.
-const FRAME_BYTES_MAX: u32 = 64 << 10;
+/// The largest frame that is received. A connection keeps an incomplete one in memory that is not counted.
+const FRAME_BYTES_MAX: u32 = 256 << 10;
 
 /// The time between two pings that ask whether a caller is still there, and the time for its reply.
 const PING_INTERVAL: Duration = Duration::from_secs(20);

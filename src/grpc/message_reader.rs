@@ -18,6 +18,9 @@ const ENCODING_HEADER: &str = "grpc-encoding";
 /// The most bytes for which memory is reserved before they arrive.
 const RESERVE_BYTES_MAX: usize = 1 << 20;
 
+/// The smallest message that is not copied out of a frame with all of it.
+const SHARED_BYTES_MIN: usize = 16 << 10;
+
 /// Reads the messages of a request body. Memory is counted for what has arrived.
 pub struct MessageReader {
     body: Body,
@@ -37,6 +40,11 @@ impl MessageReader {
 
     /// The next message, which counts as memory until its last clone is dropped; `None` at the end of the request.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if self.received.is_empty()
+            && let Some(message) = self.next_in_one_frame().await?
+        {
+            return Ok(Some(message));
+        }
         if !self.receive(PREFIX_BYTES).await? {
             return match self.received.len() {
                 0 => Ok(None),
@@ -64,22 +72,49 @@ impl MessageReader {
         }
     }
 
+    /// The next message, if it is plain, large and all of the next frame, whose memory it shares. Otherwise the frame is
+    /// received.
+    async fn next_in_one_frame(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let Some(mut data) = self.frame().await? else { return Ok(None) };
+        let announced = data.first_chunk().map(|&[_, a, b, c, d]| u32::from_be_bytes([a, b, c, d]) as usize);
+        let message_bytes = announced.unwrap_or(0).saturating_add(PREFIX_BYTES);
+        let is_plain = data.first() == Some(&0);
+        if is_plain && data.len() == message_bytes && (SHARED_BYTES_MIN..=self.max_bytes).contains(&data.len()) {
+            let mut hold = self.account.hold();
+            hold.grow(data.len())?;
+            data.advance(PREFIX_BYTES);
+            return Ok(Some(hold.attach(data)));
+        }
+        self.hold.grow(data.len())?;
+        self.received.reserve(message_bytes.min(RESERVE_BYTES_MAX).max(data.len()));
+        self.received.extend_from_slice(&data);
+        Ok(None)
+    }
+
     /// Reads until `length` bytes are there; false if the body ends before.
     async fn receive(&mut self, length: usize) -> Result<bool, ApiError> {
         while self.received.len() < length {
-            let Some(frame) = self.body.frame().await else { return Ok(false) };
+            let Some(data) = self.frame().await? else { return Ok(false) };
+            self.hold.grow(data.len())?;
+            let missing = length - self.received.len();
+            self.received.reserve(missing.min(RESERVE_BYTES_MAX).max(data.len()));
+            self.received.extend_from_slice(&data);
+        }
+        Ok(true)
+    }
+
+    /// The data of the next frame; `None` at the end of the body.
+    async fn frame(&mut self) -> Result<Option<Bytes>, ApiError> {
+        while let Some(frame) = self.body.frame().await {
             let frame = frame.map_err(|error| {
                 ApiError::new(StatusCode::BAD_REQUEST, format!("the request cannot be read: {error}"))
             })?;
             // Trailers have no meaning here.
-            let Ok(data) = frame.into_data() else { continue };
-            self.hold.grow(data.len())?;
-            if self.received.is_empty() {
-                self.received.reserve(length.min(RESERVE_BYTES_MAX).max(data.len()));
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
             }
-            self.received.extend_from_slice(&data);
         }
-        Ok(true)
+        Ok(None)
     }
 
     fn too_large(&self) -> ApiError {

@@ -14,13 +14,16 @@ use ledge_part::route::RouteRule;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 
-/// The state of every method.
+/// The state of every method. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Methods {
-    pub serving: Serving,
-    pub readiness: Arc<Readiness>,
-    pub shutdown: Shutdown,
-    pub context: HandlerContext,
+pub struct Methods(Arc<MethodState>);
+
+#[derive(Debug)]
+struct MethodState {
+    serving: Serving,
+    readiness: Arc<Readiness>,
+    shutdown: Shutdown,
+    context: HandlerContext,
 }
 
 /// A caller that the guard has let in, and the rule that it came by.
@@ -44,20 +47,24 @@ impl AdmittedCaller {
 }
 
 impl Methods {
+    pub fn new(serving: Serving, readiness: Arc<Readiness>, shutdown: Shutdown, context: HandlerContext) -> Self {
+        Self(Arc::new(MethodState { serving, readiness, shutdown, context }))
+    }
+
     pub fn serving(&self) -> &Serving {
-        &self.serving
+        &self.0.serving
     }
 
     pub fn context(&self) -> &HandlerContext {
-        &self.context
+        &self.0.context
     }
 
     pub fn shutdown(&self) -> &Shutdown {
-        &self.shutdown
+        &self.0.shutdown
     }
 
     pub fn is_ready(&self) -> bool {
-        self.serving().is_ready(&self.readiness)
+        self.serving().is_ready(&self.0.readiness)
     }
 
     /// Refuses a model that is not one of the caller's.

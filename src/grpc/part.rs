@@ -71,6 +71,6 @@ impl Subsystem for GrpcPart {
 
     fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
         let Self { serving, readiness, shutdown } = self.clone();
-        bind(ROUTES, &Methods { serving, readiness, shutdown, context: context.clone() })
+        bind(ROUTES, &Methods::new(serving, readiness, shutdown, context.clone()))
     }
 }

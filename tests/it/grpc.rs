@@ -214,6 +214,27 @@ fn raw_tensors_and_contents_are_answered_with_the_same_raw_tensors() {
 }
 
 #[test]
+fn a_message_of_any_size_is_read_whole_whatever_frames_it_comes_in() {
+    let daemon = root().start();
+    let client = client(&daemon);
+    // In part of a frame, in one frame, in several, and beyond the window.
+    for count in [4_u16, 6_000, 40_000, 60_000].map(usize::from).into_iter().chain([800_000]) {
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let values: Vec<f32> = (0..count).map(|place| place as f32).collect();
+        let shape = [1, i64::try_from(count).unwrap()];
+        let request = InferRequest {
+            model_name: "identity_fp32".into(),
+            inputs: vec![input("IN", &shape)],
+            raw: vec![floats(&values)],
+            ..InferRequest::default()
+        };
+        let told = answer(&client.call(&method("ModelInfer"), &request));
+        assert_eq!(told.outputs[0].shape, shape);
+        assert!(told.raw == [floats(&values)], "{count} numbers came back as others");
+    }
+}
+
+#[test]
 fn errors_have_the_code_of_their_http_status_and_its_message() {
     let daemon = root().set("http.max_body_bytes=100000").start();
     let client = client(&daemon);
