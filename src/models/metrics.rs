@@ -10,9 +10,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use super::scheduling::instance_spec::InstanceUsage;
 use crate::repository::statistics::{Histogram, RefusalReason, SizeHistogram, TimeHistogram, Total, VersionCounters};
 use crate::repository::{LoadedModel, Repository, VersionState};
-use crate::scheduling::instance::InstanceUsage;
 
 /// Writes the metrics of every known version, and those of live versions.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {

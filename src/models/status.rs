@@ -5,11 +5,12 @@
 use ledge_features::online::FeatureError;
 use ledge_part::api_error::{ApiError, whole_seconds};
 
+use super::scheduling::outcome::{FailureClass, InferError};
 use crate::repository::feature_elements::Unconvertible;
 use crate::repository::{LoadModelError, PinError, UnloadModelError};
 use crate::scheduling::faults::Blamed;
-use crate::scheduling::instance::{FailureClass, InferError};
-use crate::serving::{FeatureInputError, ServingError};
+use crate::serving::FeatureInputError;
+use crate::serving::ServingError;
 
 impl From<PinError> for ApiError {
     fn from(error: PinError) -> Self {

@@ -14,8 +14,9 @@ use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::work::WorkInput;
 
+use super::super::scheduling::inputs::RawInputs;
+use super::super::scheduling::outcome::{FinishedRun, InferError};
 use super::loaded_model::LoadedModel;
-use crate::scheduling::instance::{FinishedRun, InferError, RawInputs};
 use crate::scheduling::terms::Terms;
 
 /// Answers a content with the chain of `pipeline`. `account` pays for the states between the steps.

@@ -11,7 +11,8 @@ use ledge_base::tensor::Tensor;
 
 use super::loaded_model::LoadedModel;
 use super::loading::{Predecessor, VersionError, VersionSource};
-use super::pace::{SampleInput, run_sample};
+use super::pace::run_sample;
+use super::recent_inputs::SampleInput;
 use super::{ModelFolderError, Repository, agreement, folder, golden};
 
 /// The proposed tolerance, in medians of the differences: 99 of 100 normally distributed ones are within it, and it does not

@@ -8,7 +8,8 @@ use ledge_base::principal::Principal;
 use ledge_identity::sealing::SealedFolder;
 use ledge_part::check::Check;
 
-use super::golden::{self, GoldenError};
+use super::golden;
+use super::golden_error::GoldenError;
 use super::{LoadedModel, Repository};
 use crate::scheduling::faults::{GoldenResult, TrialChange};
 

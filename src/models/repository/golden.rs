@@ -9,16 +9,16 @@ use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_engine::backend::{Port, RunError};
+use ledge_engine::backend::Port;
 use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{Expected, InputError, Pipeline};
+use ledge_engine::pipeline::kind::{Expected, Pipeline};
 use ledge_engine::warm_up::WarmUp;
 
+pub use super::golden_error::GoldenError;
 use super::loaded_model::LoadedModel;
 use super::model_config::Golden;
-use super::pace::SampleInput;
-use crate::scheduling::instance::InferError;
+use super::recent_inputs::SampleInput;
 use crate::scheduling::terms::{Priority, Terms};
 
 /// Shortest timeout of a run at load: a model that needs longer than this and than its own timeout is refused.
@@ -30,50 +30,6 @@ const RUN_TIMEOUT_MAX: Duration = Duration::from_hours(1);
 pub(super) fn terms(model: &LoadedModel) -> Terms {
     let deadline = Instant::now() + model.timeout.clamp(RUN_TIMEOUT_MIN, RUN_TIMEOUT_MAX);
     Terms { deadline, priority: Priority::Interactive, principal: Principal::Local }
-}
-
-/// Reason why a model did not pass its golden inputs. One line for people.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GoldenError {
-    /// The answers are wrong, or a golden input is itself wrong. Another try ends the same.
-    #[error("{0}")]
-    Wrong(String),
-    /// A golden input could not be read, or got no answer. Another try may succeed.
-    #[error("{0}")]
-    Unchecked(String),
-}
-
-impl GoldenError {
-    /// The same error, with the file that it is about.
-    pub(super) fn of(self, thing: &str) -> Self {
-        match self {
-            Self::Wrong(reason) => Self::Wrong(format!("{thing}: {reason}")),
-            Self::Unchecked(reason) => Self::Unchecked(format!("{thing}: {reason}")),
-        }
-    }
-}
-
-impl From<InferError> for GoldenError {
-    fn from(error: InferError) -> Self {
-        match error {
-            InferError::Preparation(InputError::Content(_))
-            | InferError::Run(RunError::Input { .. } | RunError::Output { .. })
-            | InferError::Outputs(_) => Self::Wrong(error.to_string()),
-            // A runtime that fails may lack memory.
-            InferError::Run(
-                RunError::Runtime { .. }
-                | RunError::Interrupted { .. }
-                | RunError::Crashed { .. }
-                | RunError::InProgress
-                | RunError::Cancelled,
-            )
-            | InferError::Preparation(InputError::NoRoom(_) | InputError::StateLost(_))
-            | InferError::Overloaded { .. }
-            | InferError::DeadlineExceeded { .. }
-            | InferError::Blamed(_)
-            | InferError::Unavailable { .. } => Self::Unchecked(error.to_string()),
-        }
-    }
 }
 
 /// Number of golden inputs that a model answers right.

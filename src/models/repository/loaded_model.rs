@@ -7,38 +7,28 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
-use ledge_base::memory_budget::Account;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_base::tensor::Tensor;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{Port, Runtime, Signature};
-use ledge_engine::pipeline::content::{CallContent, Division, PipelineInput};
-use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
+use ledge_engine::pipeline::content::PipelineInput;
+use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::pipeline::setup::PipelineSetup;
-use ledge_engine::pipeline::work::WorkInput;
 use ledge_identity::sealing::{SealedFolder, Sealer};
 use ledge_isolation::Isolation;
 use ledge_service::audit_event::{AuditSink, Fallback};
-use ledge_service::off_thread::off_thread;
 
-use super::chain;
+use super::super::scheduling::instance_spec::{InstanceScale, InstanceUsage};
 use super::folder::VersionFile;
-use super::loading::RuntimeRefusal;
 use super::model_config::ModelConfig;
 use super::profile::{Profile, Profiles};
+use super::runtime_refusal::RuntimeRefusal;
 use super::statistics::VersionStatistics;
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::faults::ModelFaults;
-use crate::scheduling::instance::{FinishedRun, InferError, InstanceUsage, Instances, RawInputs};
-use crate::scheduling::scheduler::InstanceScale;
-use crate::scheduling::terms::{Priority, Terms};
-
-/// The most bytes of content that are divided on an async thread.
-const INLINE_CONTENT_BYTES_MAX: usize = 64 << 10;
+use crate::scheduling::instance::Instances;
+use crate::scheduling::terms::Priority;
 
 /// Settings of the daemon's configuration for every model.
 #[derive(Debug, Clone)]
@@ -334,65 +324,6 @@ impl LoadedModel {
         self.instances.own_memory()
     }
 
-    /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
-        if self.is_chain() {
-            let contents = self.input().map_or("content", PipelineInput::plural);
-            let reason = format!("'{}' reads {contents}: send the bytes of one", self.name);
-            return Err(InferError::Preparation(InputError::Content(reason)));
-        }
-        let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
-        self.instances.run(inputs, outputs, rows, terms).await
-    }
-
-    /// Runs the model on what `pipeline`, the model's own, makes of `content`, on a core of its own. Intermediate results
-    /// count for `account` while they are there. The answer has the outputs `outputs` of the run, by their positions, and
-    /// behind them the pipeline's results.
-    ///
-    /// A content that is too much for one run becomes several, in turn with those of other callers. They take no more
-    /// places in the queue at a time than there are instances, and one.
-    pub async fn run_pipeline(
-        &self,
-        pipeline: &Arc<dyn Pipeline>,
-        content: CallContent,
-        limits: DecodeLimits,
-        account: Account,
-        outputs: Vec<usize>,
-        terms: Terms,
-    ) -> Result<FinishedRun, InferError> {
-        if let Some(chain) = pipeline.chain() {
-            // Boxed: a call of one model does not reserve space for this future.
-            return Box::pin(chain::run(self, (pipeline, chain), content, limits, account, terms)).await;
-        }
-        let run = |part| self.run_part(pipeline, part, limits, account.clone(), outputs.clone(), terms.clone());
-        let Some(Division { parts, places }) = divide(pipeline, &content, &account).await else {
-            return run(content).await;
-        };
-        let at_a_time = self.scale().max + 1;
-        // Boxed: a call of one run does not reserve space for this future.
-        let runs =
-            Box::pin(stream::iter(parts.into_iter().map(run)).buffered(at_a_time).try_collect::<Vec<_>>()).await?;
-        let wrong =
-            || InferError::Outputs(AnswerError::Values("the parts of the result do not fit together".to_owned()));
-        join(&places, runs).ok_or_else(wrong)
-    }
-
-    async fn run_part(
-        &self,
-        pipeline: &Arc<dyn Pipeline>,
-        content: CallContent,
-        limits: DecodeLimits,
-        account: Account,
-        outputs: Vec<usize>,
-        terms: Terms,
-    ) -> Result<FinishedRun, InferError> {
-        let own = outputs.len();
-        let outputs = outputs.into_iter().chain(pipeline.outputs().iter().copied()).collect();
-        let input = WorkInput::Content { content, limits };
-        let raw = RawInputs { pipeline: pipeline.clone(), input, account, own };
-        self.instances.run_raw(raw, outputs, terms).await
-    }
-
     /// A future that ends when the model's memory is freed.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let all: Vec<_> = self.all_instances().map(|(_, instances)| instances.ended()).collect();
@@ -402,32 +333,6 @@ impl LoadedModel {
             }
         }
     }
-}
-
-/// Divides a content that is too much for one run, a large one off the async thread.
-async fn divide(pipeline: &Arc<dyn Pipeline>, content: &CallContent, account: &Account) -> Option<Division> {
-    if content.bytes() <= INLINE_CONTENT_BYTES_MAX {
-        return pipeline.divide(content);
-    }
-    let (pipeline, content) = (pipeline.clone(), content.clone());
-    off_thread(account, move || pipeline.divide(&content)).await
-}
-
-/// The runs of the parts of a content as one run.
-fn join(places: &[usize], runs: Vec<FinishedRun>) -> Option<FinishedRun> {
-    let mut whole = FinishedRun::default();
-    let mut parts = Vec::with_capacity(runs.len());
-    for FinishedRun { run, queue, prepare, postprocess, .. } in runs {
-        whole.run.time += run.time;
-        whole.run.cpu += run.cpu;
-        // Parts wait at the same time.
-        whole.queue = whole.queue.max(queue);
-        whole.prepare += prepare;
-        whole.postprocess += postprocess;
-        parts.push(run.outputs);
-    }
-    whole.run.outputs = Division::join(places, &parts)?;
-    Some(whole)
 }
 
 /// Number of classes of an output of scores; `None` where its signature does not say, or it has no scores.

@@ -13,7 +13,7 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::system::Int8;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::warm_up::WarmUp;
@@ -21,21 +21,23 @@ use ledge_identity::sealing::SealedFolder;
 use ledge_isolation::{Isolation, IsolationSetting};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
+use super::super::scheduling::instance_spec::{InstanceScale, InstanceSpec, Observer};
 use super::folder::{self, ModelFolderError, ReadModel, VersionFile, VersionFolder};
-use super::golden::{self, GoldenError};
+use super::golden;
+use super::golden_error::GoldenError;
 use super::loaded_model::{GoldenFiles, LoadedModel, LoadedPart, ModelDefaults};
 use super::model_config::{ModelConfig, RuntimeChoice};
 use super::profile::{Profile, ProfileChoice, ProfileSource};
 use super::reader::{ModelReader, own_process};
+pub use super::runtime_refusal::RuntimeRefusal;
 use super::statistics::VersionStatistics;
 use super::{pipeline_check, placement, tuning};
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::engine::Engine;
 use crate::scheduling::faults::ModelFaults;
-use crate::scheduling::instance::{InstanceSpec, Instances, Observer};
+use crate::scheduling::instance::Instances;
 use crate::scheduling::load_terms::LoadTerms;
 use crate::scheduling::queue::QueueLimits;
-use crate::scheduling::scheduler::InstanceScale;
 
 /// Advice after the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
 const INT8_ADVICE: &str = "; this CPU has no VNNI, and without it OpenVINO gives wrong sums for int8 weights of the full \
@@ -119,71 +121,6 @@ impl VersionError {
             Self::Sealed(_) | Self::TimedOut(_) | Self::Paused(_) => true,
             Self::NoRuntime { refusals, .. } => refusals.iter().any(RuntimeRefusal::may_pass),
         }
-    }
-}
-
-/// Reason why one runtime does not run a version. One line for people.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RuntimeRefusal {
-    #[error("{0}")]
-    Load(String),
-    /// No process could be started for it.
-    #[error("{0}")]
-    NoProcess(String),
-    /// The process that loaded it ended again and again, and not because of this load as far as is known.
-    #[error("{0}")]
-    Interrupted(String),
-    /// It was loaded, and did not pass its golden inputs, or could not be checked at all.
-    #[error("{runtime}: {error}")]
-    Golden { runtime: Runtime, error: GoldenError },
-}
-
-impl RuntimeRefusal {
-    /// True when golden inputs were answered wrong.
-    pub fn is_wrong(&self) -> bool {
-        matches!(self, Self::Golden { error: GoldenError::Wrong(_), .. })
-    }
-
-    fn may_pass(&self) -> bool {
-        matches!(
-            self,
-            Self::NoProcess(_) | Self::Interrupted(_) | Self::Golden { error: GoldenError::Unchecked(_), .. }
-        )
-    }
-
-    /// Converts the result of the pipeline check. A pipeline that cannot answer is not a wrong answer, and a run that
-    /// failed may succeed another time.
-    fn of_pipeline_check(runtime: Runtime, error: GoldenError) -> Self {
-        match error {
-            GoldenError::Wrong(reason) => Self::Load(format!("{runtime}: {reason}")),
-            error @ GoldenError::Unchecked(_) => Self::Golden { runtime, error },
-        }
-    }
-
-    /// The same refusal, of another file than the model's own.
-    fn of_file(self, file: &str) -> Self {
-        match self {
-            Self::Load(reason) => Self::Load(format!("{file}: {reason}")),
-            Self::NoProcess(reason) => Self::NoProcess(reason),
-            Self::Interrupted(reason) => Self::Interrupted(format!("{file}: {reason}")),
-            Self::Golden { runtime, error } => Self::Golden { runtime, error: error.of(file) },
-        }
-    }
-}
-
-impl From<LoadError> for RuntimeRefusal {
-    fn from(error: LoadError) -> Self {
-        match error {
-            LoadError::NoProcess { .. } => Self::NoProcess(error.to_string()),
-            LoadError::Interrupted { .. } => Self::Interrupted(error.to_string()),
-            error => Self::Load(error.to_string()),
-        }
-    }
-}
-
-impl From<String> for RuntimeRefusal {
-    fn from(reason: String) -> Self {
-        Self::Load(reason)
     }
 }
 

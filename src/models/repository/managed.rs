@@ -2,10 +2,9 @@
 //! folder.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use ledge_base::names::{ModelName, ModelVersion};
+use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::sealing::{SealPurpose, SealedFolder};
 use tokio::sync::OwnedMutexGuard;
@@ -13,29 +12,9 @@ use tokio::sync::OwnedMutexGuard;
 use super::loaded_model::LoadedModel;
 use super::loading::{Predecessor, VersionError, VersionSource};
 use super::loads::LoadMode;
+pub use super::managed_version::{ManagedState, ManagedVersion};
 use super::observations::Observations;
 use super::{Repository, RepositoryModel, VersionState, folder};
-
-/// A version of a model that an update brought. Its files lie in one folder: `model.toml`, labels and golden inputs
-/// next to the model's own.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ManagedVersion {
-    pub version: ModelVersion,
-    /// The folder of the release.
-    pub folder: PathBuf,
-    /// The least share of the golden inputs that must be answered right, from 0 to 1; `None` is all of them.
-    pub golden_min: Option<f64>,
-}
-
-/// State of a managed model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ManagedState {
-    /// The version that updates want to be live.
-    pub release: ManagedVersion,
-    /// Reason why it is not live, for example after damage to the disk; the owner's version is served then, if there is
-    /// one.
-    pub fault: Option<String>,
-}
 
 impl Repository {
     /// Sets the models that updates manage. Call it before the first refresh, which loads them.

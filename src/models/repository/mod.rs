@@ -14,16 +14,20 @@
 //!   `full_queue.rs` refusals that go on
 //! * `full_queues.rs`, `failing_calls.rs` - the findings about queues that have no room, and about calls that models fail
 //! * `wrong_values.rs` - the findings about answers that are not finite
+//! * `runtime_refusal.rs` - the reason why a runtime cannot load a model
 //! * `loaded_model.rs` - one version, loaded, warmed up and checked
+//! * `running.rs` - its runs, alone and through its pipeline
 //! * `slot.rs` - the live versions of one model, and the candidate, behind one atomic pointer
+//! * `version_state.rs` - the states of versions
 //! * `index.rs` - the index of the repository in Triton's words
 //! * `placement.rs` - instances of a model fitted to the cores
 //! * `profile.rs` - measurements kept for one CPU, model content and pair of runtime versions
-//! * `golden.rs` - warm-up, and comparison with golden answers
+//! * `golden.rs`, `golden_error.rs` - warm-up, and comparison with golden answers
 //! * `chain.rs` - the steps of a call of a chain, each a job of the queue of its model
 //! * `pipeline_check.rs` - a sample through the pipeline of a model before it serves
 //! * `loading.rs` - loads a version: reads files, chooses a runtime, warms up, checks
 //! * `tuning.rs` - measures loaded models
+//! * `recent_inputs.rs` - the last inputs of callers
 //! * `pace.rs` - measures two versions in pairs of runs
 //! * `search.rs`, `search/` - the search of `ledge tune`
 //! * `version_files.rs` - whether the files of a version are those that were read before
@@ -35,9 +39,9 @@
 //! * `loads.rs` - loads and unloads models of the owner's folder
 //! * `compiled.rs` - removes the compiled models of versions that are not used any more
 //! * `libraries.rs` - moves every model to another library of its runtime
-//! * `managed.rs` - models whose live version updates decide
+//! * `managed.rs`, `managed_version.rs` - models whose live version updates decide
 //! * `check.rs` - tries every version in every runtime without serving any
-//! * `candidate.rs` - a version that an update tries: the requests that it sees
+//! * `candidate.rs`, `candidates.rs` - a version that an update tries: the requests that it sees
 //! * `observations.rs` - counts and times of a candidate and of the version before it
 //! * `trial_mark.rs` - a mark on the disk while a version on trial is loaded or runs first
 //! * `crashed.rs` - models that ended their processes: golden inputs are tried again, and findings name them
@@ -100,6 +104,7 @@
 
 pub mod agreement;
 pub mod candidate;
+mod candidates;
 pub mod comparison;
 mod chain;
 mod check;
@@ -113,6 +118,7 @@ mod failing_calls;
 mod full_queues;
 mod golden;
 mod golden_config;
+mod golden_error;
 mod index;
 mod known;
 pub mod libraries;
@@ -124,6 +130,7 @@ pub mod loaded_model;
 mod loading;
 mod loads;
 pub mod managed;
+mod managed_version;
 pub mod model_config;
 pub mod observations;
 pub mod pace;
@@ -132,13 +139,17 @@ mod placement;
 mod port_config;
 pub mod profile;
 mod reader;
+mod recent_inputs;
+mod runtime_refusal;
 pub mod search;
+mod running;
 pub mod slot;
 pub mod sources;
 pub mod statistics;
 pub mod trial_mark;
 pub mod tuning;
 mod version_files;
+mod version_state;
 mod wrong_values;
 
 use std::collections::BTreeMap;
@@ -157,18 +168,21 @@ use crate::scheduling::engine::Engine;
 pub use candidate::{Candidate, CandidateShare, Pinned};
 pub use check::{RuntimeTrial, TrialLoad};
 pub use folder::ModelFolderError;
-pub use golden::{GoldenError, GoldenScore, score as golden_score};
-pub use index::{IndexRow, ModelState, UnavailableReason, VersionState};
+pub use golden::{GoldenScore, score as golden_score};
+pub use golden_error::GoldenError;
+pub use index::IndexRow;
 use load_places::LoadPlaces;
 use load_records::file::LoadRecordFile;
 pub use loaded_model::{LoadedModel, ModelDefaults};
-pub use loading::{Predecessor, RuntimeRefusal, VersionError};
+pub use loading::{Predecessor, VersionError};
 pub use loads::{LoadMode, Refresh};
-pub use managed::{ManagedState, ManagedVersion};
+pub use managed_version::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, ObservationSnapshot, Observations};
+pub use runtime_refusal::RuntimeRefusal;
 use slot::Slot;
 pub use sources::ModelFolders;
 use statistics::VersionStatistics;
+pub use version_state::{ModelState, UnavailableReason, VersionState};
 
 /// Reason why a requested model or version is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

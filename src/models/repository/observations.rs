@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use ledge_base::tensor::Tensor;
 
-use super::pace::{RecentInputs, SampleInput};
+use super::recent_inputs::{RecentInputs, SampleInput};
 use super::trial_mark::{TrialMark, WorkUnderWay};
 
 /// The most classes that are counted; classes beyond are ignored, to bound the memory.

@@ -1,17 +1,15 @@
 //! The paces of two versions, measured in pairs: both run on the same input one right after the other, so that whatever
 //! the machine does meanwhile happens to both.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ledge_base::memory_budget::Account;
-use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::DecodeLimits;
 
+use super::super::scheduling::outcome::{FinishedRun, InferError};
 use super::loaded_model::LoadedModel;
+pub use super::recent_inputs::{RecentInputs, SampleInput};
 use super::{golden, tuning};
-use crate::scheduling::instance::{FinishedRun, InferError};
 
 /// Golden inputs that versions are measured with: the first ones.
 const GOLDENS_MAX: usize = 4;
@@ -23,17 +21,6 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 /// The least number of pairs, if they end in time, and the most.
 const PAIRS_MIN: usize = 24;
 const PAIRS_MAX: usize = 400;
-
-/// Inputs of callers that are remembered, and the most bytes of each.
-const RECENT_MAX: usize = 4;
-const RECENT_BYTES_MAX: usize = 1 << 20;
-
-/// An input that both versions take.
-#[derive(Debug, Clone)]
-pub enum SampleInput {
-    Tensors(Vec<Tensor>),
-    Content(CallContent),
-}
 
 /// The cost of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,28 +47,6 @@ pub enum PaceError {
     /// The new version fails on an input that the live version answers.
     #[error("the new version failed while it was timed, and the live version did not: {0}")]
     Failed(String),
-}
-
-/// The last inputs of callers.
-#[derive(Debug, Default)]
-pub struct RecentInputs(VecDeque<Vec<Tensor>>);
-
-impl RecentInputs {
-    /// Remembers an input, unless it is large, in place of the oldest.
-    pub fn keep(&mut self, inputs: &[Tensor]) {
-        if inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>() > RECENT_BYTES_MAX {
-            return;
-        }
-        if self.0.len() == RECENT_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back(inputs.to_vec());
-    }
-
-    /// The inputs, the oldest first.
-    pub fn all(&self) -> Vec<SampleInput> {
-        self.0.iter().cloned().map(SampleInput::Tensors).collect()
-    }
 }
 
 /// Measures pairs of runs of both versions, on zeros, on golden inputs of `new`, and on `recent` inputs.
@@ -151,23 +116,5 @@ pub(super) async fn run_sample(model: &LoadedModel, input: &SampleInput) -> Resu
             model.run_pipeline(pipeline, content.clone(), limits, account, Vec::new(), terms).await
         }
         (SampleInput::Content(_), None) => Err(InferError::Unavailable { reason: "it has no pipeline".to_owned() }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_inputs_that_are_not_large_are_remembered() {
-        let mut recent = RecentInputs::default();
-        let tensor = |length: usize| Tensor::from_vec(vec![length], vec![0_u8; length]).unwrap();
-        recent.keep(&[tensor(RECENT_BYTES_MAX), tensor(1)]);
-        assert!(recent.all().is_empty());
-        for length in 1..=RECENT_MAX + 2 {
-            recent.keep(&[tensor(length)]);
-        }
-        let lengths: Vec<_> = recent.0.iter().map(|inputs| inputs[0].data().len()).collect();
-        assert_eq!(lengths, [3, 4, 5, 6]);
     }
 }

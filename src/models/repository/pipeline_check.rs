@@ -7,9 +7,10 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
 
-use super::golden::{self, GoldenError};
+use super::super::scheduling::outcome::InferError;
+use super::golden;
+use super::golden_error::GoldenError;
 use super::loaded_model::LoadedModel;
-use crate::scheduling::instance::InferError;
 
 /// Runs `model` on a sample of its input, if it has a pipeline. Any answer is accepted; an error is a pipeline that cannot
 /// answer.

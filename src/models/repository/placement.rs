@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::super::scheduling::instance_spec::InstanceScale;
 use super::model_config::InstanceGroup;
 use super::profile::ProfileChoice;
-use crate::scheduling::scheduler::InstanceScale;
 
 /// Default time that calls may wait for an instance while a core is free, before another one is loaded. It is two runs
 /// of a small model: two callers that coincide are answered by then, a load too high for one instance is not.

@@ -9,8 +9,8 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::warm_up::WarmUp;
 
+use super::super::scheduling::outcome::InferError;
 use super::loaded_model::LoadedModel;
-use crate::scheduling::instance::InferError;
 use crate::scheduling::terms::{Priority, Terms};
 
 /// Time that the quick comparison may measure each runtime.

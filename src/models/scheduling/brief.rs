@@ -4,9 +4,8 @@
 //! hand-over, and so the switches. A single caller never waits for others: a group begins only when the thread had other
 //! work since its last brief run.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ledge_base::tensor::Tensor;
@@ -15,14 +14,16 @@ use ledge_engine::pipeline::work;
 use ledge_isolation::HAND_OVER_MAX;
 use tokio::sync::oneshot;
 
-use super::engine::{EngineInner, on_own_thread, unload_in_background};
 use super::exclusive_gate::GatePermit;
 use super::faults::Culprit;
 use super::input_digest::InputDigest;
-use super::instance::{FinishedRun, InferError, Observer};
+use super::inputs::JobInputs;
+use super::instance_spec::Observer;
 use super::long_run::{self, LONG_RUN, LongRun};
-use super::queue::{Job, JobInputs};
+use super::outcome::{FinishedRun, InferError};
+use super::queue::Job;
 use super::scheduler::Instance;
+use super::shared::{EngineInner, on_own_thread, unload_in_background};
 use super::terms::Terms;
 use super::worker;
 
@@ -48,17 +49,6 @@ pub(super) enum BriefRun {
     Ended(Result<RunResult, RunError>),
     /// It was not brief, and ends on another thread.
     InProgress(oneshot::Receiver<Result<FinishedRun, InferError>>),
-}
-
-/// Jobs that wait for the others of their group, by model.
-#[derive(Debug, Default)]
-pub(super) struct WaitingGroups(Mutex<HashMap<u64, Vec<Job>>>);
-
-impl WaitingGroups {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Job>>> {
-        // Nothing panics under this lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Runs the group of a model when it is dropped: also when the first of its callers hangs up.

@@ -10,7 +10,7 @@ use ledge_engine::backend::{Backend, LoadError, ModelFiles, RunError, RunPlace, 
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::work::{self, FinishedWork, PipelineRun, RunWork, WorkTimes};
 
-use super::instance::InstanceSpec;
+use super::instance_spec::InstanceSpec;
 
 /// The variable of the environment that asks for it.
 pub const VARIABLE: &str = "LEDGE_TEST_IN_PROCESS";

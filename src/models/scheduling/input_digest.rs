@@ -4,7 +4,7 @@ use blake3::Hasher;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::work::WorkInput;
 
-use super::queue::JobInputs;
+use super::inputs::JobInputs;
 use crate::digest::{add, add_tensor, number};
 
 /// The digest of an input among those of one model.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use ledge_engine::backend::{self, RunActivity, RunError, RunResult};
 use ledge_engine::pipeline::work::{FinishedWork, WorkError, WorkTimes};
 
-use super::engine::EngineInner;
 use super::scheduler::Instance;
+use super::shared::EngineInner;
 
 /// The time from which a run is long. Before, it is not cancelled either: a cancelled run may cost a repair of the model,
 /// which takes longer than the rest of such a run.

@@ -2,12 +2,16 @@
 //!
 //! Files, in reading order:
 //! * `terms.rs` - terms of a run: deadline, priority, caller
+//! * `outcome.rs`, `inputs.rs` - the outcome of a run, and the inputs of a job
 //! * `queue.rs`, `queue/` - jobs that wait for one model: bounded, by priority, callers in turn
 //! * `batcher.rs`, `batcher/` - requests joined into one run, and its output split for their callers
+//! * `instance_spec.rs` - the files of a model, how to load them, and how many instances there are
 //! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
 //! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
+//! * `waiting_groups.rs` - jobs that wait for the others of their group
 //! * `brief.rs` - brief runs on the thread of their callers, several in one hand-over
-//! * `engine.rs` - the state behind its one lock; loads, and unloading of idle instances
+//! * `shared.rs` - the state behind its one lock; loads
+//! * `engine.rs` - the handle of the engine, its threads, and unloading of idle instances
 //! * `long_run.rs` - runs that take long: their deadline, their cancellation, and the end of their process
 //! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for them
 //! * `input_digest.rs` - the digest by which such an input is recognized
@@ -46,11 +50,16 @@ pub mod faults;
 #[cfg(feature = "in-process")]
 pub mod in_process;
 mod input_digest;
+pub mod inputs;
 pub mod instance;
+pub mod instance_spec;
 pub mod load_terms;
 mod long_run;
+pub mod outcome;
 pub mod queue;
 pub mod scheduler;
+mod shared;
 pub mod terms;
 mod exclusive_gate;
+mod waiting_groups;
 mod worker;

@@ -16,7 +16,8 @@ use tokio::sync::oneshot;
 use super::batcher::BatchPolicy;
 use super::faults::Culprit;
 use super::input_digest::InputDigest;
-use super::instance::{FinishedRun, InferError, RawInputs};
+pub use super::inputs::JobInputs;
+use super::outcome::{FinishedRun, InferError};
 use super::terms::{Priority, Terms};
 
 /// One call of a model, waiting for an instance.
@@ -41,15 +42,6 @@ pub struct Job {
 
 /// The way an answer takes to its caller.
 pub type ReplySender = oneshot::Sender<Result<FinishedRun, InferError>>;
-
-/// The inputs of a job. A run leaves them as they are, so that a job whose run failed can be run again.
-#[derive(Debug)]
-pub enum JobInputs {
-    /// In the signature's order; they fit it.
-    Tensors(Vec<Tensor>),
-    /// Something smaller, such as a photograph, that becomes tensors on the worker's core when the job's turn has come.
-    Raw(RawInputs),
-}
 
 impl Job {
     /// A call that is made now.

@@ -21,8 +21,10 @@ use tokio::sync::watch;
 
 use super::batcher::BatchPolicy;
 use super::faults::ModelFaults;
-use super::instance::{InstanceSpec, InstanceUsage, Observer};
-use super::queue::{BatchDue, Job, JobInputs, Queue};
+use super::inputs::JobInputs;
+pub use super::instance_spec::InstanceScale;
+use super::instance_spec::{InstanceSpec, InstanceUsage, Observer};
+use super::queue::{BatchDue, Job, Queue};
 use super::terms::Priority;
 
 /// A loaded copy of a model.
@@ -49,20 +51,6 @@ pub struct AliveToken {
     pub of_model: watch::Receiver<()>,
     /// Lets the engine wait for the end of all instances.
     pub of_engine: watch::Receiver<()>,
-}
-
-/// Number of instances of a model, and the rules that change it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InstanceScale {
-    /// Lowest number while the model is in use.
-    pub min: usize,
-    /// Highest number.
-    pub max: usize,
-    pub threads: usize,
-    /// Time that jobs may wait for an instance while a core is free, before another instance is loaded.
-    pub target_queue_time: Duration,
-    /// Time without use after which all instances are unloaded; `None` is never.
-    pub keep_alive: Option<Duration>,
 }
 
 /// Time without use after which an instance above the minimum is unloaded.

@@ -10,12 +10,13 @@ use ledge_engine::batch::{NotBatched, concat, split};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{self, FinishedWork, PipelineCall, PipelineRun, WorkError, WorkTimes};
 
-use super::engine::EngineInner;
 use super::input_digest::InputDigest;
-use super::instance::{FinishedRun, InferError, RawInputs};
+use super::inputs::{JobInputs, RawInputs};
 use super::long_run::{self, LONG_RUN, LongRun};
-use super::queue::{Job, JobInputs, ReplySender};
+use super::outcome::{FinishedRun, InferError};
+use super::queue::{Job, ReplySender};
 use super::scheduler::{Instance, NextAction, Task};
+use super::shared::EngineInner;
 
 pub(super) use ledge_engine::pipeline::work::panic_message;
 

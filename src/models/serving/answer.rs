@@ -9,13 +9,13 @@ use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::Pipeline;
 
-use super::ServingError;
+use super::super::scheduling::outcome::{FinishedRun, InferError};
 use super::cache::{CacheKey, JoinOutcome, ResponseCache};
 use super::call::CallStatistics;
+use super::error::ServingError;
 use super::inputs::{Fitted, InvalidRequest};
 use super::request::{CacheOutcome, InferResponse, Timings};
 use crate::repository::LoadedModel;
-use crate::scheduling::instance::{FinishedRun, InferError};
 use crate::scheduling::terms::Terms;
 
 /// The tensors that answer a call, with their timings and source.

@@ -3,6 +3,7 @@
 //! Each loaded version has a cache of its own, which is dropped with it: an answer never outlives the weights it came
 //! from. The bytes of all caches are shared out by a [`Budget`]. Only whole answers are cached, never an error.
 
+mod answers;
 mod budget;
 mod key;
 
@@ -11,21 +12,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::tensor::Tensor;
-use quick_cache::sync::{Cache, DefaultLifecycle, PlaceholderGuard};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use quick_cache::sync::{DefaultLifecycle, PlaceholderGuard};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder};
 
 use crate::scheduling::terms::Priority;
+pub use answers::CachedOutputs;
+use answers::{AnswerCache, CachedAnswer, StoredBytes, stored_bytes};
 pub use budget::Budget;
 pub use key::{CacheKey, KeyMaker};
-
-/// Bytes of an entry besides its tensors: the key in the table and in a list, the entry, and their allocations.
-const ENTRY_OVERHEAD: u64 = 256;
-
-/// Bytes of a tensor besides its data and dimensions: itself, and the allocations of both.
-const TENSOR_OVERHEAD: u64 = 160;
-
-/// An answer's tensors, in the order asked for.
-pub type CachedOutputs = Arc<[Tensor]>;
 
 /// The cached answers of one loaded version.
 #[derive(Debug)]
@@ -35,24 +29,6 @@ pub struct ResponseCache {
     store: Arc<AnswerCache>,
     ttl: Option<Duration>,
     budget: Arc<Budget>,
-}
-
-type AnswerCache = Cache<CacheKey, CachedAnswer, StoredBytes>;
-
-#[derive(Debug, Clone)]
-struct CachedAnswer {
-    outputs: CachedOutputs,
-    made: Instant,
-    bytes: u64,
-}
-
-#[derive(Debug, Clone)]
-struct StoredBytes;
-
-impl Weighter<CacheKey, CachedAnswer> for StoredBytes {
-    fn weight(&self, _: &CacheKey, entry: &CachedAnswer) -> u64 {
-        entry.bytes
-    }
 }
 
 /// Result of waiting for an answer.
@@ -180,12 +156,6 @@ fn copied(tensor: &Tensor) -> Tensor {
     let data = Bytes::copy_from_slice(tensor.data());
     // The same bytes fill the same shape.
     Tensor::new(tensor.datatype(), tensor.shape().to_vec(), data).unwrap_or_else(|_| tensor.clone())
-}
-
-/// Bytes that an entry of these tensors takes in memory.
-fn stored_bytes(outputs: &[Tensor]) -> u64 {
-    let of_tensor = |tensor: &Tensor| TENSOR_OVERHEAD + (tensor.data().len() + size_of_val(tensor.shape())) as u64;
-    outputs.iter().map(of_tensor).sum::<u64>() + ENTRY_OVERHEAD
 }
 
 #[cfg(test)]

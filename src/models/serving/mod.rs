@@ -6,11 +6,12 @@
 //! * `windows.rs` - the times of day for background work
 //! * `admission.rs` - quotas of callers, limits of models, and the times of day
 //! * `feature_inputs.rs` - inputs made of features, from entity keys
-//! * `feature_inputs/` - `columns.rs` reads keys from tensors, `rows.rs` makes a tensor of cells, `cells.rs` fills rows of
-//!   a table
+//! * `feature_inputs/` - `feature_columns.rs` has the values of features, `columns.rs` reads keys from tensors, `rows.rs` makes a
+//!   tensor of cells, `cells.rs` fills rows of a table
+//! * `error.rs` - the reasons why a call has no answer
 //! * `inputs.rs` - comparison of a request with the signature of the model
 //! * `cache.rs` - the response cache, and equal requests in flight computed once
-//! * `cache/` - `key.rs` names a request, `budget.rs` shares the memory
+//! * `cache/` - `key.rs` names a request, `answers.rs` has what one cache keeps, `budget.rs` shares the memory
 //! * `answer.rs` - the tensors of an answer: kept, shared with an equal call, or from a run
 //! * `call.rs` - one call, from its pin to its count
 //! * `detection_sink.rs` - what was found on photographs that callers attribute to a camera
@@ -32,6 +33,7 @@ mod answer;
 pub mod cache;
 mod call;
 pub mod config;
+mod error;
 mod feature_inputs;
 pub mod inputs;
 pub mod request;
@@ -40,17 +42,17 @@ mod watched;
 pub mod windows;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ledge_base::clock;
-use ledge_base::memory_budget::{Account, MemoryBudget, NoRoom};
+use ledge_base::memory_budget::{Account, MemoryBudget};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::classification;
 use ledge_engine::pipeline::content::{CallContent, ContentError, Texts};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
+use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, CallOutcome};
@@ -60,17 +62,20 @@ use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use serde_json::value::RawValue;
 
+use super::scheduling::outcome::{FailureClass, InferError};
 use crate::repository::model_config::CallLimits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
-use crate::scheduling::instance::{FailureClass, InferError};
 use crate::scheduling::terms::{Priority, Terms};
 use admission::{AdmissionGate, Owner, Permit, Quotas, Refused, admit};
 use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
 use cache::{Budget, CacheKey, KeyMaker, ResponseCache};
 use call::{CallStatistics, CountedCall};
 use detection_sink::{DetectionSink, SightingsSlot};
-pub use feature_inputs::{FeatureInputError, join_keys, undeclared_features};
+pub use error::ServingError;
+pub use feature_inputs::FeatureInputError;
+pub use feature_inputs::join_keys;
+pub use feature_inputs::undeclared_features;
 use inputs::InvalidRequest;
 use request::{
     CallInputs, FeatureRequest, InferRequest, InferResponse, OutputRequest, Payload, PipelineResult, ResultForm,
@@ -87,115 +92,11 @@ const TREE_BYTES: usize = 10;
 /// The largest inputs of a call whose copy for the process of the model is not counted, in bytes.
 const COPIED_BYTES_UNCOUNTED: usize = 1 << 20;
 
-/// The time after which another try may succeed: a queue of small models drains in much less, and most models are loaded by
-/// then.
-const RETRY_TIME: Duration = Duration::from_secs(1);
-
 /// Outputs with their names.
 type NamedOutputs = Vec<(String, Tensor)>;
 
 /// The memory of one feature of one row while inputs are made of it, in bytes, besides what the store reads.
 const FEATURE_CELL_BYTES: usize = 128;
-
-/// Reason why a call was not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum ServingError {
-    /// No such model or version, or none is loaded.
-    #[error(transparent)]
-    Pin(#[from] PinError),
-    #[error(transparent)]
-    InvalidRequest(#[from] InvalidRequest),
-    /// Texts in a tensor that are none, or too many.
-    #[error(transparent)]
-    Content(#[from] ContentError),
-    #[error(transparent)]
-    Features(#[from] FeatureInputError),
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// There is no memory now for what the call is made into.
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-    /// The model gave no answer.
-    #[error("{}", run_message(model, *waited, error))]
-    Run {
-        model: ModelName,
-        /// Since the call came in.
-        waited: Duration,
-        error: InferError,
-    },
-}
-
-/// The message about a run without an answer.
-fn run_message(model: &ModelName, waited: Duration, error: &InferError) -> String {
-    match (error.class(), error) {
-        (_, InferError::Overloaded { depth }) => {
-            format!("Exceeds maximum queue size: {depth} requests wait for '{model}'")
-        }
-        (FailureClass::DeadlineExceeded, _) => {
-            format!("Request timeout expired for '{model}' after {} ms", waited.as_millis())
-        }
-        (_, InferError::Unavailable { reason }) => format!("model '{model}' cannot be loaded again: {reason}"),
-        (FailureClass::Unavailable, error) => format!("model '{model}' cannot be loaded again: {error}"),
-        (FailureClass::Crashed, error) => format!("model '{model}': {error}; this call was in its run"),
-        (_, error) => format!("model '{model}': {error}"),
-    }
-}
-
-impl ServingError {
-    /// Time after which another try may succeed; `None` for a call that will fail again.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused(refused) => Some(refused.retry_after()),
-            Self::Pin(PinError::Loading { .. }) => Some(RETRY_TIME),
-            Self::Features(error) => error.retry_after(),
-            Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
-            Self::Run { error: InferError::Blamed(blamed), .. } => blamed.retry_after(),
-            Self::Run { error, .. } => {
-                let is_short = matches!(error.class(), FailureClass::Overloaded | FailureClass::Crashed);
-                is_short.then_some(RETRY_TIME)
-            }
-            Self::Pin(_) | Self::InvalidRequest(_) | Self::Content(_) => None,
-        }
-    }
-
-    /// Reason under which it counts as refused, if it does.
-    fn refusal(&self) -> Option<RefusalReason> {
-        match self {
-            Self::Refused(_) => Some(RefusalReason::Quota),
-            Self::Run { error, .. } => match error.class() {
-                FailureClass::Overloaded => Some(RefusalReason::QueueFull),
-                FailureClass::Blamed => Some(RefusalReason::Blame),
-                FailureClass::DeadlineExceeded => Some(RefusalReason::Deadline),
-                FailureClass::Unavailable
-                | FailureClass::Crashed
-                | FailureClass::BadInput
-                | FailureClass::NoRoom
-                | FailureClass::Failed => None,
-            },
-            Self::Pin(_) | Self::InvalidRequest(_) | Self::Content(_) | Self::Features(_) | Self::NoRoom(_) => None,
-        }
-    }
-
-    /// The class of a run that gave no answer; `None` for a call without a run.
-    fn class(&self) -> Option<FailureClass> {
-        if let Self::Run { error, .. } = self { Some(error.class()) } else { None }
-    }
-
-    /// The error of a call that came in at `started`.
-    fn of_run(model: &LoadedModel, started: Instant, error: InferError) -> Self {
-        match error {
-            InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Content { reason }.into(),
-            InferError::Preparation(InputError::NoRoom(error)) => error.into(),
-            error => Self::Run { model: model.name.clone(), waited: started.elapsed(), error },
-        }
-    }
-
-    /// The error of a call whose deadline passed before or beside its run.
-    fn late(model: &LoadedModel, started: Instant) -> Self {
-        let waited = started.elapsed();
-        Self::of_run(model, started, InferError::DeadlineExceeded { waited, run: None })
-    }
-}
 
 /// Limits of a serving core.
 #[derive(Debug, Clone)]

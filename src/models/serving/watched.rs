@@ -14,17 +14,18 @@ use ledge_base::tensor::Tensor;
 use ledge_engine::backend::RunError;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::super::scheduling::outcome::{FailureClass, InferError, LateRun};
 use super::answer::{content_pipeline, run, run_content};
 use super::call::CountedCall;
 use super::request::{CacheOutcome, InferRequest, InferResponse, OutputRequest, Payload, TensorPayload, Timings};
-use super::{NamedOutputs, Serving, ServingError, finish, inputs};
+use super::{NamedOutputs, Serving, finish, inputs};
 use crate::repository::LoadedModel;
 use crate::repository::agreement;
 use crate::repository::candidate::{OtherVersion, WatchedCall};
 use crate::repository::observations::{ComparedVersion, ObservationConfig, Observations};
 use crate::repository::trial_mark::WorkUnderWay;
-use crate::scheduling::instance::{FailureClass, InferError, LateRun};
 use crate::scheduling::terms::{Priority, Terms};
+use crate::serving::error::ServingError;
 
 /// Time that a repeated request may wait and run.
 const REPEATED_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,7 +3,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduling::instance::FinishedRun;
+use crate::scheduling::inputs::RawInputs;
+use crate::scheduling::outcome::FinishedRun;
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::DataType;
 use ledge_engine::backend::{Port, Signature};

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::AnswerCache;
+use crate::serving::cache::answers::AnswerCache;
 
 /// The bytes for all caches, and the request of each.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use ledge_identity::access::ViewScope;
 use ledge_service::off_thread::off_thread;
 use serde_json::{Map, Value};
 
-use super::FeatureInputError;
 use crate::repository::LoadedModel;
+use crate::serving::feature_inputs::error::FeatureInputError;
 
 /// The most bytes of JSON that are read on an async thread.
 const INLINE_BYTES_MAX: usize = 64 << 10;

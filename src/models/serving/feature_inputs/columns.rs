@@ -6,9 +6,10 @@ use ledge_features::online::FrameColumns;
 use ledge_features::registry::Registry;
 use serde_json::{Number, Value};
 
-use super::{FeatureInputError, features};
 use crate::repository::LoadedModel;
 use crate::repository::feature_config::FeatureReference;
+use crate::serving::feature_inputs::error::FeatureInputError;
+use crate::serving::feature_inputs::feature_columns::features;
 use crate::serving::request::FeatureRequest;
 
 /// Takes the tensors that are no inputs of the model out of `named`, and puts them into `request` if they are named

@@ -4,11 +4,12 @@ use ledge_base::tensor::{Tensor, element_count};
 use ledge_engine::backend::Port;
 use ledge_features::online::FieldStatus;
 
-use super::{FeatureColumns, FeatureInputError};
 use crate::repository::LoadedModel;
 use crate::repository::feature_config::{FeaturePolicy, InputFeature};
 use crate::repository::feature_elements::{FeatureElements, Unconvertible};
 use crate::repository::model_config::PortConfig;
+use crate::serving::feature_inputs::error::FeatureInputError;
+use crate::serving::feature_inputs::feature_columns::FeatureColumns;
 use crate::serving::request::{UsedCell, UsedFeature, ValueSource};
 
 /// Makes the tensor of one input. Adds to `used` the features it was made of; a feature of several inputs is added
