@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::values::ALL_BITS;
+/// The bits of integers of callers that are not limited.
+pub(crate) const ALL_BITS: u32 = 64;
 
 /// A runtime that can run models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

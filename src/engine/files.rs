@@ -5,19 +5,19 @@
 //! facts that the check refuses.
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{ClassMap, Dangers, ModelFormat, PortNames, Runtime};
+pub use crate::external_file::ExternalFile;
+use crate::external_file::at_most;
+pub(crate) use crate::external_file::check_path;
 use crate::pipeline::quantization::Quantization;
+use crate::text::REASON_BYTES_MAX;
 use crate::{ir, onnx, tflite};
 
 /// The most files with external data. An exporter wrote one for each weight, which were some thousands.
 const EXTERNAL_FILES_MAX: usize = 1 << 14;
-
-/// The most bytes of the path of such a file, as Linux takes one.
-const PATH_BYTES_MAX: usize = 4095;
 
 /// The most inputs, and the most outputs. A language model with the memory of each of its layers has some hundreds.
 const PORTS_MAX: usize = 1 << 14;
@@ -28,26 +28,11 @@ const NAME_BYTES_MAX: usize = 4096;
 /// The most numbers of callers of one kind that a runtime has to be kept from. Each is an operator next to an input.
 const DANGERS_MAX: usize = 1 << 16;
 
-/// The most bytes of the reason why a runtime gets no model.
-const REASON_BYTES_MAX: usize = 4096;
-
 /// The most bytes of all names and texts. The most in a real model are the characters of one that reads Chinese: 40 kB.
 const TEXT_BYTES_MAX: usize = 8 << 20;
 
 /// The most bytes of the texts in the metadata; half of those of all, so that large ones refuse no model.
 const METADATA_BYTES_MAX: usize = TEXT_BYTES_MAX / 2;
-
-/// In a location it makes both runtimes take the offset for an address in the memory of the process.
-const MEMORY_ADDRESS: &str = "_ORT_MEM_ADDR_";
-
-/// A file beside a model file, with some of its weights.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExternalFile {
-    /// Within the folder of the model file.
-    pub path: PathBuf,
-    /// The bytes that it must have.
-    pub bytes: u64,
-}
 
 /// The facts about one model file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -180,38 +165,13 @@ impl FileFacts {
     }
 }
 
-fn at_most(things: &str, number: usize, most: usize) -> Result<(), String> {
-    if number > most { Err(format!("has {number} {things}; the most are {most}")) } else { Ok(()) }
-}
-
-/// Refuses a path that leads out of the folder of the model by its words, or to an address in the memory of the process.
-/// Symbolic links are checked when the file is opened.
-pub(crate) fn check_path(path: &Path) -> Result<(), String> {
-    let bytes = path.as_os_str().as_encoded_bytes();
-    let is_beside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    let is_address = path.to_string_lossy().contains(MEMORY_ADDRESS);
-    if bytes.is_empty() || !is_beside || is_address {
-        let shown = shortened(&path.to_string_lossy());
-        return Err(format!("refers to external data at {shown:?}, outside its own folder"));
-    }
-    at_most("bytes in the path of its external data", bytes.len(), PATH_BYTES_MAX)
-}
-
-/// The beginning of a text of the file, for a message to people.
-pub(crate) fn shortened(text: &str) -> String {
-    const CHARS: usize = 120;
-    match text.char_indices().nth(CHARS) {
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::backend::Divisor;
+    use crate::text::shortened;
 
     fn onnx(change: impl FnOnce(&mut FileFacts)) -> Result<(), String> {
         let port_names = PortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] };

@@ -49,6 +49,8 @@
 pub mod backend;
 pub mod batch;
 pub mod cores;
+mod elements;
+mod external_file;
 pub mod files;
 mod ffi;
 pub mod ir;
@@ -57,6 +59,7 @@ pub mod onnx;
 mod openvino;
 mod operators;
 pub mod pipeline;
+mod text;
 pub mod tflite;
 mod values;
 pub mod warm_up;
@@ -68,15 +71,6 @@ use std::sync::{Arc, OnceLock};
 
 use backend::{Backend, LoadError, LoadOptions, ModelFiles, Runtime};
 use pipeline::work::panic_message;
-
-/// Copies the elements of an output, if there is memory for them. The error completes a sentence about the output.
-fn copy_elements<T: Copy>(elements: &[T]) -> Result<Vec<T>, String> {
-    let mut copy = Vec::new();
-    let no_memory = |_| format!("does not fit into memory: it has {} bytes", size_of_val(elements));
-    copy.try_reserve_exact(elements.len()).map_err(no_memory)?;
-    copy.extend_from_slice(elements);
-    Ok(copy)
-}
 
 /// The runtimes that this process can use. Clones share them.
 ///
@@ -220,9 +214,4 @@ fn newest_library(folder: &Path, stem: &str) -> Option<PathBuf> {
     let names = std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let newest = names.filter_map(|name| Some((version(&name)?, name))).max()?.1;
     Some(folder.join(newest))
-}
-
-/// Puts a runtime's message on one line: each run of white space becomes one space.
-fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,6 +1,6 @@
 //! Reads an ONNX file without a runtime.
 //!
-//! Only the needed parts are declared, with the field numbers of `onnx.proto3`; weights are counted, not kept
+//! Only the needed parts are declared (`protos.rs`), with the field numbers of `onnx.proto3`; weights are counted, not kept
 //! (`tensor.rs`). Six things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data outside the
 //! model's folder is refused before a runtime opens it, and so are shapes without data and graphs nested too deep
 //! (`limits.rs`), inputs and outputs have the names of the file in every runtime, no runtime gets a model whose callers could
@@ -10,7 +10,9 @@
 pub(crate) mod class_maps;
 mod dangers;
 mod domains;
+mod error;
 mod limits;
+mod protos;
 mod tensor;
 
 use std::collections::{BTreeMap, HashSet};
@@ -18,180 +20,10 @@ use std::path::Path;
 
 use prost::Message;
 
-use self::tensor::TensorProto;
 use crate::backend::{ClassMap, Dangers, PortNames};
-use crate::files::{self, ExternalFile};
-
-/// A file is not a model that Ledge opens.
-#[derive(Debug, thiserror::Error)]
-pub enum OnnxError {
-    #[error("is not an ONNX model, or is cut off: {0}")]
-    Decode(#[from] prost::DecodeError),
-    #[error("is not an ONNX model: it has no graph")]
-    NoGraph,
-    /// A tensor's data is outside the model's folder, or at an address in the memory of the process.
-    #[error("{0}")]
-    ExternalData(String),
-    /// A shape, a size or a depth that no model has.
-    #[error("{0}")]
-    Absurd(String),
-    #[error("has the operator {operator:?} of the domain {domain:?}, which no runtime knows")]
-    UnknownOperator { operator: String, domain: String },
-}
-
-#[derive(Message)]
-struct ModelProto {
-    #[prost(message, optional, tag = "7")]
-    graph: Option<GraphProto>,
-    #[prost(message, repeated, tag = "8")]
-    opset_import: Vec<OperatorSetIdProto>,
-    #[prost(message, repeated, tag = "14")]
-    metadata_props: Vec<StringStringEntryProto>,
-    #[prost(message, repeated, tag = "20")]
-    training_info: Vec<TrainingInfoProto>,
-    #[prost(message, repeated, tag = "25")]
-    functions: Vec<FunctionProto>,
-}
-
-#[derive(Message)]
-struct OperatorSetIdProto {
-    #[prost(string, tag = "1")]
-    domain: String,
-    #[prost(int64, tag = "2")]
-    version: i64,
-}
-
-#[derive(Message)]
-struct TrainingInfoProto {
-    #[prost(message, optional, tag = "1")]
-    initialization: Option<GraphProto>,
-    #[prost(message, optional, tag = "2")]
-    algorithm: Option<GraphProto>,
-}
-
-#[derive(Message)]
-struct FunctionProto {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, repeated, tag = "4")]
-    input: Vec<String>,
-    #[prost(string, repeated, tag = "5")]
-    output: Vec<String>,
-    #[prost(message, repeated, tag = "7")]
-    node: Vec<NodeProto>,
-    #[prost(string, tag = "10")]
-    domain: String,
-    /// The attributes with a default.
-    #[prost(message, repeated, tag = "11")]
-    attribute_proto: Vec<AttributeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct GraphProto {
-    #[prost(message, repeated, tag = "1")]
-    node: Vec<NodeProto>,
-    #[prost(message, repeated, tag = "5")]
-    initializer: Vec<TensorProto>,
-    #[prost(message, repeated, tag = "11")]
-    input: Vec<ValueInfoProto>,
-    #[prost(message, repeated, tag = "12")]
-    output: Vec<ValueInfoProto>,
-    #[prost(message, repeated, tag = "13")]
-    value_info: Vec<ValueInfoProto>,
-    #[prost(message, repeated, tag = "15")]
-    sparse_initializer: Vec<SparseTensorProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct NodeProto {
-    #[prost(string, repeated, tag = "1")]
-    input: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    output: Vec<String>,
-    #[prost(string, tag = "3")]
-    name: String,
-    #[prost(string, tag = "4")]
-    op_type: String,
-    #[prost(message, repeated, tag = "5")]
-    attribute: Vec<AttributeProto>,
-    #[prost(string, tag = "7")]
-    domain: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AttributeProto {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(int64, tag = "3")]
-    i: i64,
-    #[prost(message, optional, tag = "5")]
-    t: Option<TensorProto>,
-    #[prost(message, optional, tag = "6")]
-    g: Option<GraphProto>,
-    #[prost(int64, repeated, tag = "8")]
-    ints: Vec<i64>,
-    #[prost(message, repeated, tag = "10")]
-    tensors: Vec<TensorProto>,
-    #[prost(message, repeated, tag = "11")]
-    graphs: Vec<GraphProto>,
-    #[prost(message, optional, tag = "22")]
-    sparse_tensor: Option<SparseTensorProto>,
-    #[prost(message, repeated, tag = "23")]
-    sparse_tensors: Vec<SparseTensorProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SparseTensorProto {
-    #[prost(message, optional, tag = "1")]
-    values: Option<TensorProto>,
-    #[prost(message, optional, tag = "2")]
-    indices: Option<TensorProto>,
-    #[prost(int64, repeated, tag = "3")]
-    dims: Vec<i64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct StringStringEntryProto {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ValueInfoProto {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, optional, tag = "2")]
-    r#type: Option<TypeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TypeProto {
-    #[prost(message, optional, tag = "1")]
-    tensor_type: Option<TensorTypeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TensorTypeProto {
-    #[prost(int32, tag = "1")]
-    elem_type: i32,
-    #[prost(message, optional, tag = "2")]
-    shape: Option<ShapeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ShapeProto {
-    #[prost(message, repeated, tag = "1")]
-    dim: Vec<DimProto>,
-}
-
-/// A dimension; without a value it is variable.
-#[derive(Clone, PartialEq, Message)]
-struct DimProto {
-    #[prost(int64, optional, tag = "1")]
-    dim_value: Option<i64>,
-}
+use crate::external_file::{ExternalFile, check_path};
+pub use error::OnnxError;
+use protos::ModelProto;
 
 /// The facts that Ledge needs about an ONNX file.
 #[derive(Debug, PartialEq, Eq)]
@@ -265,13 +97,17 @@ pub fn fuzz_onnx(data: &[u8]) -> bool {
 /// The files at these locations.
 fn external_data(locations: limits::External<'_>) -> Result<Vec<ExternalFile>, OnnxError> {
     let file = |(location, bytes): (&str, u64)| {
-        files::check_path(Path::new(location)).map(|()| ExternalFile { path: location.into(), bytes })
+        check_path(Path::new(location)).map(|()| ExternalFile { path: location.into(), bytes })
     };
     locations.into_iter().map(file).collect::<Result<_, _>>().map_err(OnnxError::ExternalData)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::protos::{
+        AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TrainingInfoProto, ValueInfoProto,
+    };
+    use super::tensor::{StringStringEntryProto, TensorProto};
     use super::*;
 
     fn value(name: &str) -> ValueInfoProto {

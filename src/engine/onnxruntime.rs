@@ -19,8 +19,10 @@ use super::backend::{
     Backend, CancelRun, ComputeTime, Divisor, LoadError, LoadOptions, ModelFiles, ModelFormat, Port, PortKind,
     RunError, RunPlace, RunResult, Runtime, Signature,
 };
+use super::elements::copy_elements;
 use super::ffi;
 use super::onnx::class_maps;
+use super::text::one_line;
 use super::values::check_bits;
 
 /// The loaded library of the runtime. A process has one.
@@ -67,7 +69,7 @@ impl OnnxRuntime {
         }
         let session = self
             .session(files, options)
-            .map_err(|reason| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: super::one_line(&reason) })?;
+            .map_err(|reason| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: one_line(&reason) })?;
         let ports = |kind, outlets: &[ort::value::Outlet]| -> Result<Vec<Port>, LoadError> {
             outlets.iter().map(|outlet| port(kind, outlet.name(), outlet.dtype())).collect()
         };
@@ -78,7 +80,7 @@ impl OnnxRuntime {
         let divisors = divisors(&files.dangers.divisors, &signature)?;
         let filled = signature.inputs.iter().map(|port| files.dangers.filled.contains(&port.name)).collect();
         let options = RunOptions::new().map_err(|error| {
-            let reason = super::one_line(error.message());
+            let reason = one_line(error.message());
             LoadError::Refused { runtime: Runtime::OnnxRuntime, reason }
         })?;
         let options = Arc::new(Options(options));
@@ -276,10 +278,8 @@ impl OnnxRuntimeBackend {
 
         let staged = Instant::now();
         let ran = self.session.run_with_options(views.as_slice(), options);
-        let answers = ran.map_err(|error| RunError::Runtime {
-            runtime: Runtime::OnnxRuntime,
-            reason: super::one_line(error.message()),
-        })?;
+        let answers = ran
+            .map_err(|error| RunError::Runtime { runtime: Runtime::OnnxRuntime, reason: one_line(error.message()) })?;
 
         let inferred = Instant::now();
         let outputs = outputs
@@ -390,7 +390,7 @@ fn extract_numbers<T: PrimitiveTensorElementType + Element>(value: &DynValue) ->
     let elements = if shape.contains(&0) {
         Vec::new()
     } else {
-        super::copy_elements(value.try_extract_tensor::<T>().map_err(|error| error.message().to_owned())?.1)?
+        copy_elements(value.try_extract_tensor::<T>().map_err(|error| error.message().to_owned())?.1)?
     };
     Tensor::from_vec(shape, elements).map_err(|error| error.to_string())
 }

@@ -17,7 +17,9 @@ use super::backend::{
     Backend, CancelRun, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError,
     RunPlace, RunResult, Runtime, Signature,
 };
+use super::elements::copy_elements;
 use super::ffi::{self, OpenVinoCanceller};
+use super::text::one_line;
 use super::values::{OPENVINO_BITS, check_bits, first_outside};
 
 /// The loaded library of the runtime. A process has one.
@@ -112,7 +114,7 @@ fn short_message(message: &str) -> String {
     });
     let noise = ["FrontEnd API failed with ", "While validating node '"];
     let useful: Vec<&str> = lines.filter(|line| !noise.iter().any(|noise| line.starts_with(noise))).collect();
-    let useful = super::one_line(&useful.join(" "));
+    let useful = one_line(&useful.join(" "));
     match useful.char_indices().nth(MESSAGE_CHARS_MAX) {
         Some((end, _)) => format!("{}...", useful.get(..end).unwrap_or(&useful)),
         None => useful,
@@ -488,14 +490,13 @@ fn extract(request: &InferRequest, index: usize) -> Result<Tensor, String> {
         .map(|&dim| usize::try_from(dim).map_err(|_| format!("has the dimension {dim}")))
         .collect::<Result<_, _>>()?;
     // The pointer of an empty tensor may be null.
-    let data =
-        if shape.contains(&0) { Vec::new() } else { super::copy_elements(answer.get_raw_data().map_err(message)?)? };
+    let data = if shape.contains(&0) { Vec::new() } else { copy_elements(answer.get_raw_data().map_err(message)?)? };
     Tensor::new(datatype, shape, data.into()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::values::ALL_BITS;
+    use super::super::backend::ALL_BITS;
     use super::*;
 
     #[test]

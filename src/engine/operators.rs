@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 use ledge_base::tensor::DataType;
 
-use crate::backend::{Dangers, ModelFormat, Runtime};
-use crate::files::shortened;
+use crate::backend::{ALL_BITS, Dangers, ModelFormat, Runtime};
+use crate::text::shortened;
 use crate::values::{self, NumberFacts};
 
 /// One line for each operand of an operator in a runtime and a format.
@@ -228,7 +228,7 @@ pub(crate) fn within_limits(mut follow: impl FnMut(&mut GraphFindings)) -> Dange
         follow(&mut found);
         found
     };
-    let GraphFindings { mut dangers, wrong, .. } = followed(values::ALL_BITS);
+    let GraphFindings { mut dangers, wrong, .. } = followed(ALL_BITS);
     if dangers.refused.is_empty() && wrong.is_some() {
         match values::limit(|bits| followed(bits).wrong) {
             Ok(bits) => dangers.bits.push((Runtime::OpenVino, bits)),

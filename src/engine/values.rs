@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use ledge_base::tensor::{DataType, Tensor};
 
-use crate::backend::{ModelFormat, Runtime};
-use crate::files::shortened;
+use crate::backend::{ALL_BITS, ModelFormat, Runtime};
+use crate::text::shortened;
 
 /// Up to how many bits operators are right, one line for datatypes with the same number of bits.
 static MEASURED: &str = include_str!("values.tsv");
@@ -23,9 +23,6 @@ pub(crate) const FP32_BITS: u32 = 24;
 
 /// The bits of a number of FP64 that FP32 does not have.
 const FP64_BITS: u32 = 53;
-
-/// The bits of integers of callers that are not limited.
-pub(crate) const ALL_BITS: u32 = 64;
 
 /// A model with a lower limit for the integers of its callers is of no use.
 const LEAST_BITS: u32 = 7;

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
 
-use super::{GraphProto, NodeProto, ValueInfoProto};
 use crate::backend::ClassMap;
+use crate::onnx::protos::{GraphProto, NodeProto, ValueInfoProto};
 
 // Field numbers of `onnx.proto3`.
 const MODEL_GRAPH: u32 = 7;

@@ -11,10 +11,10 @@ use ledge_base::tensor::DataType;
 
 use super::domains::without_alias;
 use super::tensor::{Bounds, TensorProto, bound};
-use super::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto};
-use crate::backend::{Dangers, Divisor, ModelFormat, Runtime};
-use crate::files::shortened;
+use crate::backend::{ALL_BITS, Dangers, Divisor, ModelFormat, Runtime};
+use crate::onnx::protos::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto};
 use crate::operators::{self, Operand};
+use crate::text::shortened;
 use crate::values::{self, NumberFacts};
 
 /// Inputs whose integers are small by their nature, whatever their callers send: texts as tokens.
@@ -127,15 +127,15 @@ pub(super) fn find(model: &ModelProto) -> Dangers {
         let wrong = |bits| follow(model, Some((runtime, bits)), &rows).wrong;
         let limit = match runtime {
             // What no limit of the inputs cures would keep the model from all runtimes.
-            Runtime::OnnxRuntime => Ok(values::limit(wrong).unwrap_or(values::ALL_BITS)),
+            Runtime::OnnxRuntime => Ok(values::limit(wrong).unwrap_or(ALL_BITS)),
             // Where numbers are large by their nature, the other runtime answers more calls.
-            Runtime::OpenVino => wrong(values::ALL_BITS).map_or(Ok(values::ALL_BITS), |reason| {
+            Runtime::OpenVino => wrong(ALL_BITS).map_or(Ok(ALL_BITS), |reason| {
                 let is_small = has_small_inputs(model, &rows) && wrong(values::FP32_BITS).is_none();
                 if is_small { Ok(values::FP32_BITS) } else { Err(reason) }
             }),
         };
         match limit {
-            Ok(values::ALL_BITS) => {}
+            Ok(ALL_BITS) => {}
             Ok(bits) => found.bits.push((runtime, bits)),
             Err(reason) => operators::refuse(&mut found, runtime, reason),
         }
@@ -574,7 +574,8 @@ fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{TensorProto, TensorTypeProto, TypeProto, ValueInfoProto};
+    use super::super::protos::{TensorTypeProto, TypeProto, ValueInfoProto};
+    use super::super::tensor::TensorProto;
     use super::*;
 
     const FLOAT: i32 = 1;

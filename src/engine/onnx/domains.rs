@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{GraphProto, ModelProto, NodeProto, OnnxError};
 use crate::backend::Runtime;
-use crate::files::shortened;
+use crate::onnx::error::OnnxError;
+use crate::onnx::protos::{GraphProto, ModelProto, NodeProto};
+use crate::text::shortened;
 
 /// The domains of operators of both runtimes, besides the standard one.
 const OF_BOTH: [&str; 3] = ["ai.onnx.ml", "com.microsoft", "org.pytorch.aten"];
@@ -97,7 +98,7 @@ fn needed(graph: &GraphProto) -> Vec<&NodeProto> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AttributeProto, FunctionProto, ValueInfoProto};
+    use super::super::protos::{AttributeProto, FunctionProto, ValueInfoProto};
     use super::*;
 
     fn swirl(domain: &str, from: &str, to: &str) -> NodeProto {

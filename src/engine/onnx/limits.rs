@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use super::tensor::{TensorNumbers, TensorProto};
-use super::{AttributeProto, GraphProto, ModelProto, OnnxError, ShapeProto, SparseTensorProto, TypeProto};
-use crate::files::shortened;
+use crate::onnx::error::OnnxError;
+use crate::onnx::protos::{AttributeProto, GraphProto, ModelProto, ShapeProto, SparseTensorProto, TypeProto};
+use crate::text::shortened;
 
 /// The deepest graph within graphs. Those of loops within branches of real models are four deep.
 const GRAPH_DEPTH_MAX: usize = 16;
@@ -242,7 +243,9 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message as _;
 
-    use super::super::{DimProto, NodeProto, StringStringEntryProto, TensorTypeProto, ValueInfoProto, summarize};
+    use super::super::protos::{DimProto, NodeProto, TensorTypeProto, ValueInfoProto};
+    use super::super::summarize;
+    use super::super::tensor::StringStringEntryProto;
     use super::*;
 
     fn reason(graph: GraphProto) -> Option<String> {

@@ -5,8 +5,6 @@ use prost::bytes::{Buf, BufMut};
 use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
-use super::StringStringEntryProto;
-
 // Field numbers of `onnx.proto3`.
 const DIMS: u32 = 1;
 const DATA_TYPE: u32 = 2;
@@ -248,6 +246,14 @@ impl TensorProto {
     fn zeros(&self) -> Vec<u8> {
         vec![0; usize::try_from(self.numbers.raw).unwrap_or_default()]
     }
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StringStringEntryProto {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(string, tag = "2")]
+    pub(super) value: String,
 }
 
 #[cfg(test)]

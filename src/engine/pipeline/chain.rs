@@ -19,8 +19,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::content::CallContent;
+use super::error::{AnswerError, InputError};
 use super::image::DecodeLimits;
-use super::kind::{AnswerError, InputError, Pipeline, PreparedInputs};
+use super::prepared_inputs::PreparedInputs;
 use crate::backend::Signature;
 
 /// The most bytes of the result of a step.
@@ -134,18 +135,23 @@ pub struct Lease {
     _owner: Option<Arc<LeaseOwner>>,
 }
 
-#[derive(Debug)]
 struct LeaseOwner {
-    pipeline: Arc<dyn Pipeline>,
     id: LeaseId,
+    release: Box<dyn Fn(LeaseId) + Send + Sync>,
+}
+
+impl fmt::Debug for LeaseOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseOwner").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl Lease {
-    /// A lease for a state that `pipeline` will keep.
-    pub fn new(pipeline: Arc<dyn Pipeline>) -> Self {
+    /// A lease for a state that `release` frees.
+    pub fn new(release: impl Fn(LeaseId) + Send + Sync + 'static) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = LeaseId(NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { id, _owner: Some(Arc::new(LeaseOwner { pipeline, id })) }
+        Self { id, _owner: Some(Arc::new(LeaseOwner { id, release: Box::new(release) })) }
     }
 
     /// The lease of this name, which the process at the other end of a boundary owns.
@@ -166,7 +172,7 @@ impl PartialEq for Lease {
 
 impl Drop for LeaseOwner {
     fn drop(&mut self) {
-        self.pipeline.release(self.id);
+        (self.release)(self.id);
     }
 }
 

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use ledge_base::tensor::{DataType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::sections_of;
 use rows::{RowsError, RowsText};
 
 /// The most texts of one call, as in OpenAI's interface.
@@ -32,11 +31,6 @@ pub enum PipelineInput {
 }
 
 impl PipelineInput {
-    /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
-    pub fn sections(self) -> String {
-        sections_of(|kind| kind.input == self)
-    }
-
     /// An input that every pipeline can answer, for the check of a model at its load. The image is a drawing of
     /// 32x24 pixels with edges, gradients and all colours.
     pub fn sample(self) -> CallContent {

@@ -3,6 +3,8 @@
 //!
 //! Files, in reading order:
 //! * `document_reading.rs` - the section, and the pipeline as the rest of Ledge sees it
+//! * `document_reading/models.rs`, `document_reading/page_shape.rs` - the names of the models and results, and the size
+//!   of a page
 //! * `document_reading/chain.rs` - the order of the steps, from the bytes of a document to its pages
 //! * `document_reading/step.rs` - a step as plain data: what is asked of a page, and what comes back
 //! * `document_reading/pages.rs` - the process of the models: the pages in memory between their steps
@@ -11,6 +13,8 @@
 
 mod chain;
 mod document;
+mod models;
+mod page_shape;
 mod pages;
 pub mod step;
 pub mod steps;
@@ -32,13 +36,12 @@ use self::steps::OcrSteps;
 use super::annotation::TextOutline;
 use super::chain::Chain;
 use super::content::{CallContent, PipelineInput};
+use super::error::{AnswerError, InputError};
 use super::image::DecodeLimits;
-use super::kind::{
-    AnswerError, ChainModel, Expected, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection, PreparedInputs,
-    PrintedRow,
-};
+use super::kind::{ChainModel, Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
 use super::ocr::ctc::Alphabet;
 use super::ocr::detection::{DetectionRules, DetectionSize};
+use super::prepared_inputs::PreparedInputs;
 use crate::backend::Signature;
 
 pub const KIND: PipelineKind = PipelineKind {
@@ -52,24 +55,12 @@ pub const KIND: PipelineKind = PipelineKind {
     rows,
 };
 
-/// The names of the results: the text of each page, and the answer in JSON.
-const RESULTS: &[&str] = &["text", "document"];
-
-/// The names of the models of the chain.
-mod part {
-    /// Finds lines. The others depend on it, so it is the first, which stands for the chain where one model must.
-    pub const FIND: &str = "find";
-    pub const READ: &str = "read";
-    pub const LINE_TURN: &str = "line_turn";
-    pub const PAGE_TURN: &str = "page_turn";
-}
-
 /// The models of the chain.
 const MODELS: &[ChainModel] = &[
-    ChainModel { name: part::FIND, is_optional: false },
-    ChainModel { name: part::READ, is_optional: false },
-    ChainModel { name: part::LINE_TURN, is_optional: true },
-    ChainModel { name: part::PAGE_TURN, is_optional: true },
+    ChainModel { name: models::FIND, is_optional: false },
+    ChainModel { name: models::READ, is_optional: false },
+    ChainModel { name: models::LINE_TURN, is_optional: true },
+    ChainModel { name: models::PAGE_TURN, is_optional: true },
 ];
 
 /// The key of the metadata of `PaddleOCR`'s models under which they have their characters.
@@ -157,7 +148,7 @@ impl PipelineSection for DocumentReading {
         }
         let (characters, source) = self.characters(model)?;
         let alphabet = Alphabet::from_lines(characters);
-        let read = model.parts.get(part::READ).and_then(|signature| signature.outputs.first()?.shape.last().copied());
+        let read = model.parts.get(models::READ).and_then(|signature| signature.outputs.first()?.shape.last().copied());
         let classes = read.and_then(|classes| usize::try_from(classes).ok()).unwrap_or(alphabet.classes());
         if classes != alphabet.classes() {
             return Err(format!(
@@ -175,8 +166,8 @@ impl PipelineSection for DocumentReading {
                 ..DetectionRules::default()
             },
             min_confidence: self.min_confidence,
-            turns_pages: model.parts.contains_key(part::PAGE_TURN),
-            turns_lines: model.parts.contains_key(part::LINE_TURN),
+            turns_pages: model.parts.contains_key(models::PAGE_TURN),
+            turns_lines: model.parts.contains_key(models::LINE_TURN),
             fields: model.fields.to_vec(),
             pages_max: self.pages_max,
             text_layer: self.text_layer,
@@ -193,7 +184,7 @@ impl DocumentReading {
             let text = std::str::from_utf8(file).map_err(|_| format!("{name} is not UTF-8"))?;
             return Ok((text, name.clone()));
         }
-        let metadata = model.part_metadata.get(part::READ).and_then(|metadata| metadata.get(CHARACTERS));
+        let metadata = model.part_metadata.get(models::READ).and_then(|metadata| metadata.get(CHARACTERS));
         let text = metadata.ok_or_else(|| {
             format!(
                 "the characters of read are missing: its file has no {CHARACTERS:?} in its metadata. Write them into a \
@@ -248,7 +239,7 @@ impl Pipeline for DocumentReader {
     }
 
     fn results(&self) -> Option<&'static [&'static str]> {
-        Some(RESULTS)
+        Some(models::RESULTS)
     }
 
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {

@@ -118,6 +118,16 @@ impl FileFormat {
 }
 
 /// With an article, for messages.
+impl ImageFormat {
+    /// The format of the first bytes. It selects the decoder; the content type does not.
+    pub fn sniff(bytes: &[u8]) -> Option<Self> {
+        match FileFormat::of(bytes)? {
+            FileFormat::Image(format) => Some(format),
+            FileFormat::Pdf | FileFormat::Tiff | FileFormat::Foreign(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for FileFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -4,177 +4,44 @@
 //! a half-grey picture, and a panic of a decoder is an error of this picture only.
 //!
 //! Files, in reading order:
-//! * `image.rs` - the formats, the limits and the picture; PNG and WebP
+//! * `image/format.rs`, `image/limits.rs`, `image/error.rs` - the formats, the limits, and the errors
+//! * `image/rgb8.rs`, `image/upright.rs` - the picture, upright
+//! * `image.rs` - PNG and WebP
 //! * `image/photograph.rs` - a decoded photograph and its place in the one that was sent
 //! * `image/jpeg.rs` - JPEG, no larger than needed
 //! * `image/scaled_jpeg.rs`, `image/scaled_jpeg/` - the decoder of plain JPEGs at 1/2, 1/4 and 1/8 of their size
 
+mod error;
+mod format;
 mod jpeg;
+mod limits;
 mod photograph;
+mod rgb8;
 mod scaled_jpeg;
+mod upright;
 
-use std::fmt;
 use std::io::{self, Cursor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bytes::Bytes;
 use image_webp::WebPDecoder;
-use ledge_base::memory_budget::{Account, NoRoom, Reservation};
+use ledge_base::memory_budget::{Account, Reservation};
 use png::{BitDepth, ColorType, Transformations};
-use serde::{Deserialize, Serialize};
 
 pub use self::photograph::Photograph;
 use super::containers;
 use super::content::PipelineInput;
-use super::file_format::{FileFormat, UnexpectedFile};
+use super::file_format::UnexpectedFile;
 use super::orientation::Orientation;
-
-/// The longest side of a picture, in pixels. This limit of JPEG is used for all formats, because the weights of a
-/// resize grow with the sides and not with the area.
-const SIDE_MAX: u32 = 65_535;
+pub use error::ImageError;
+use error::malformed;
+pub use format::ImageFormat;
+use limits::take_memory;
+pub use limits::{DecodeLimits, ResizedSize};
+pub use rgb8::Rgb8Image;
+use upright::upright;
 
 /// The most memory that the PNG decoder may take besides the pixels: for rows, colour profiles and text.
 const PNG_METADATA_BYTES_MAX: usize = 64 << 20;
-
-/// An image format that Ledge decodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ImageFormat {
-    /// Baseline or progressive, 8 bits: grayscale, YCbCr, RGB, CMYK or YCCK.
-    Jpeg,
-    /// Any colour type and depth. Of an animation, the default image.
-    Png,
-    /// Lossy or lossless. Of an animation, the first frame.
-    WebP,
-}
-
-impl ImageFormat {
-    /// The content type of the format.
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Self::Jpeg => "image/jpeg",
-            Self::Png => "image/png",
-            Self::WebP => "image/webp",
-        }
-    }
-
-    /// The format of the first bytes. It selects the decoder; the content type does not.
-    pub fn sniff(bytes: &[u8]) -> Option<Self> {
-        match FileFormat::of(bytes)? {
-            FileFormat::Image(format) => Some(format),
-            FileFormat::Pdf | FileFormat::Tiff | FileFormat::Foreign(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for ImageFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Jpeg => "JPEG",
-            Self::Png => "PNG",
-            Self::WebP => "WebP",
-        })
-    }
-}
-
-/// The limits of a picture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DecodeLimits {
-    /// The largest width times height. Decoding takes at most about 12 bytes of memory a pixel (a 16-bit RGBA PNG); a
-    /// baseline JPEG takes 3, or less where it is scaled down, a progressive one 9.
-    pub max_pixels: u64,
-}
-
-impl Default for DecodeLimits {
-    /// 50 megapixels.
-    fn default() -> Self {
-        Self { max_pixels: 50_000_000 }
-    }
-}
-
-impl DecodeLimits {
-    /// Refuses a size that is too large, before memory is allocated for it.
-    pub(super) fn check(self, (width, height): (u32, u32)) -> Result<(), ImageError> {
-        if width.max(height) > SIDE_MAX || u64::from(width) * u64::from(height) > self.max_pixels {
-            return Err(ImageError::TooLarge { width, height, max_pixels: self.max_pixels });
-        }
-        Ok(())
-    }
-}
-
-/// Takes the memory for a picture with so many bytes a pixel.
-fn take_memory(hold: &mut Reservation, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
-    let bytes = u64::from(width) * u64::from(height) * bytes_each;
-    hold.grow(usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
-/// Bytes that are not a picture.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ImageError {
-    #[error(transparent)]
-    Unrecognized(#[from] UnexpectedFile),
-    /// The size in the header is above [`DecodeLimits`].
-    #[error("image of {width}x{height} pixels: expected at most {max_pixels} pixels and {SIDE_MAX} a side")]
-    TooLarge {
-        /// Width in pixels.
-        width: u32,
-        /// Height in pixels.
-        height: u32,
-        max_pixels: u64,
-    },
-    #[error("the {format} image is cut off: its end is missing")]
-    CutOff { format: ImageFormat },
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-    #[error("the {format} image cannot be decoded: {reason}")]
-    Malformed { format: ImageFormat, reason: String },
-}
-
-/// An upright picture: rows from the top, three bytes (red, green, blue) a pixel, no padding, no side of zero. Clones share
-/// the bytes.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Rgb8Image {
-    width: u32,
-    height: u32,
-    pixels: Bytes,
-}
-
-impl Rgb8Image {
-    /// A picture of `width * height * 3` bytes; `None` for another number of bytes or a side of zero.
-    pub fn new(width: u32, height: u32, pixels: Vec<u8>) -> Option<Self> {
-        Self::over(width, height, pixels.into())
-    }
-
-    /// [`Self::new`] over bytes that others may share.
-    pub fn over(width: u32, height: u32, pixels: Bytes) -> Option<Self> {
-        let bytes = u64::from(width).checked_mul(u64::from(height))?.checked_mul(3)?;
-        (bytes > 0 && u64::try_from(pixels.len()) == Ok(bytes)).then_some(Self { width, height, pixels })
-    }
-
-    pub fn width(&self) -> u32 {
-        self.width
-    }
-
-    pub fn height(&self) -> u32 {
-        self.height
-    }
-
-    pub fn pixels(&self) -> &[u8] {
-        &self.pixels
-    }
-
-    pub fn into_pixels(self) -> Vec<u8> {
-        self.pixels.into()
-    }
-}
-
-impl fmt::Debug for Rgb8Image {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rgb8Image({}x{})", self.width, self.height)
-    }
-}
-
-/// The width and height that a photograph of some width and height will be resized to.
-pub type ResizedSize<'r> = &'r dyn Fn((u32, u32)) -> (u32, u32);
 
 /// Decodes a JPEG, PNG or WebP image.
 ///
@@ -334,17 +201,6 @@ fn rounded(sample: u16) -> u8 {
     u8::try_from((u32::from(sample) + 128) / 257).unwrap_or(u8::MAX)
 }
 
-fn upright(
-    format: ImageFormat,
-    pixels: Vec<u8>,
-    (width, height): (u32, u32),
-    orientation: Orientation,
-) -> Result<Rgb8Image, ImageError> {
-    let picture = Rgb8Image::new(width, height, pixels);
-    let picture = picture.ok_or_else(|| malformed(format, "its pixels do not fill its size, or it has none"))?;
-    Ok(orientation.apply(picture))
-}
-
 /// Blends transparent pixels with white; returns RGB.
 fn blend_with_white(pixels: impl ExactSizeIterator<Item = [u8; 4]>) -> Vec<u8> {
     let blended = pixels.map(|[red, green, blue, alpha]| {
@@ -355,10 +211,6 @@ fn blend_with_white(pixels: impl ExactSizeIterator<Item = [u8; 4]>) -> Vec<u8> {
         [blend(red), blend(green), blend(blue)]
     });
     blended.collect::<Vec<_>>().into_flattened()
-}
-
-fn malformed(format: ImageFormat, reason: impl fmt::Display) -> ImageError {
-    ImageError::Malformed { format, reason: reason.to_string() }
 }
 
 fn refused_png(error: png::DecodingError) -> ImageError {

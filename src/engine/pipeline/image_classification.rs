@@ -12,12 +12,12 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::{ClassificationError, class_name, numbers, softmax, top};
 use super::content::{CallContent, PipelineInput};
+use super::error::{AnswerError, InputError};
 use super::image::DecodeLimits;
-use super::kind::{
-    self, AnswerError, Expected, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection, PreparedInputs,
-    PrintedRow,
-};
+use super::kind;
+use super::kind::{Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
 use super::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
+use super::prepared_inputs::PreparedInputs;
 use super::quantization::Quantization;
 
 pub const KIND: PipelineKind = PipelineKind {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{NoRoom, Reservation};
+use ledge_base::memory_budget::Reservation;
 use ledge_base::tensor::Tensor;
 use ledge_base::toml_check::ValueProblem;
 use schemars::{Schema, SchemaGenerator};
@@ -17,11 +17,14 @@ use super::annotation::TextOutline;
 use super::chain::{Chain, LeaseId};
 use super::content::{CallContent, Division, PipelineInput};
 use super::detection::Detection;
+pub use super::error::{AnswerError, InputError};
 use super::image::{self, DecodeLimits, ImageError, Photograph};
 use super::ocr::fields::FieldDeclaration;
 use super::preparation::ImagePreparation;
+pub use super::prepared_inputs::{Postprocess, PreparedInputs};
 use super::quantization::Quantization;
 use super::table::ColumnType;
+pub use super::table::FeatureColumn;
 use crate::backend::{Port, Signature};
 
 /// A line of the table of kinds: the facts about a kind that need no model.
@@ -204,32 +207,6 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
 }
 
-/// A column whose values are those of a feature.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FeatureColumn {
-    pub name: String,
-    /// `VIEW:FEATURE`.
-    pub feature: String,
-}
-
-/// The tensors that a pipeline makes of the bytes of a caller.
-pub struct PreparedInputs {
-    /// The model's inputs, in the signature's order.
-    pub inputs: Vec<Tensor>,
-    /// Makes results of the outputs, on the worker's core: small tensors, which are cached in their place. Without it
-    /// the outputs are the results.
-    pub postprocess: Option<Postprocess>,
-}
-
-/// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`].
-pub type Postprocess = Box<dyn FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>, AnswerError> + Send>;
-
-impl fmt::Debug for PreparedInputs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PreparedInputs").field("inputs", &self.inputs).finish_non_exhaustive()
-    }
-}
-
 /// The answer that a golden input expects, besides its outputs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected<'e> {
@@ -372,28 +349,4 @@ pub(super) fn decode_photograph(
         ImageError::NoRoom(error) => InputError::NoRoom(error),
         error => InputError::Content(error.to_string()),
     })
-}
-
-/// Bytes that do not become the inputs of a model.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum InputError {
-    /// The caller's mistake.
-    #[error("{0}")]
-    Content(String),
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-    /// The state between the steps of a chain is not in memory any more. The chain says what its callers can do.
-    #[error("{0}")]
-    StateLost(String),
-}
-
-/// Outputs that do not become an answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum AnswerError {
-    /// No output of the model becomes one, such as one of another datatype: the model is refused at its load.
-    #[error("{0}")]
-    Outputs(String),
-    /// The values of this run do not, those of another may.
-    #[error("{0}")]
-    Values(String),
 }

@@ -4,6 +4,8 @@
 //!
 //! Files, in reading order:
 //! * `mod.rs` - the table of kinds, and the table `[pipeline]` of a model's config
+//! * `error.rs` - the reasons why a content has no inputs, and outputs no results
+//! * `prepared_inputs.rs` - the tensors that a pipeline makes of a content
 //! * `kind.rs`, `sample.png` - the interface of a kind: its line of the table, its section, its pipeline
 //! * `setup.rs` - the facts of which a pipeline is made, as plain data
 //! * `work.rs`, `work/` - one run: inputs are made, the model runs, results are made of its outputs
@@ -48,6 +50,7 @@ mod containers;
 pub mod content;
 pub mod detection;
 pub mod document_reading;
+mod error;
 pub mod file_format;
 pub mod image;
 mod image_classification;
@@ -56,6 +59,7 @@ mod object_detection;
 mod orientation;
 pub mod preparation;
 pub mod picture_size;
+mod prepared_inputs;
 pub mod quantization;
 pub mod ocr;
 pub mod setup;
@@ -79,6 +83,13 @@ pub const KINDS: &[&PipelineKind] = &[
     &table::KIND,
     &text_embedding::KIND,
 ];
+
+impl PipelineInput {
+    /// The sections of the kinds that take it, for messages: `[pipeline.a] or [pipeline.b]`.
+    pub fn sections(self) -> String {
+        sections_of(|kind| kind.input == self)
+    }
+}
 
 /// The sections of some kinds, for messages: `[pipeline.a] or [pipeline.b]`.
 pub fn sections_of(is_meant: impl Fn(&PipelineKind) -> bool) -> String {

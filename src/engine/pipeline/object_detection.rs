@@ -4,12 +4,14 @@
 //! * `object_detection.rs` - the section, what the four forms have in common, the answer
 //! * `object_detection/values.rs` - outputs as numbers with a shape
 //! * `object_detection/candidates.rs` - boxes above their thresholds, and the suppression of doubles
+//! * `object_detection/form.rs` - what a form of boxes does
 //! * `object_detection/center.rs`, `anchors.rs`, `grid.rs`, `boxes.rs` - the forms in which detectors give boxes
 
 mod anchors;
 mod boxes;
 mod candidates;
 mod center;
+mod form;
 mod grid;
 mod values;
 
@@ -24,18 +26,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::candidates::{BoxActivation, CandidateBox, Collector, Edges, LeastScores, Thresholds};
+use self::candidates::{CandidateBox, Collector, Edges, LeastScores, Thresholds};
 use self::values::OutputValues;
 use super::content::{CallContent, PipelineInput};
 use super::detection::{Detection, DetectionBox};
+use super::error::{AnswerError, InputError};
 use super::image::DecodeLimits;
-use super::kind::{
-    AnswerError, Expected, ExpectedDetection, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection,
-    PreparedInputs, PrintedRow,
-};
+use super::image_classification;
+use super::kind;
+use super::kind::{Expected, ExpectedDetection, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
 use super::preparation::{ChannelOrder, Fit, ImagePreparation, Layout, Placement};
+use super::prepared_inputs::PreparedInputs;
 use super::quantization::Quantization;
-use super::{image_classification, kind};
+use form::{BoxForm, FormOutput};
 
 pub const KIND: PipelineKind = PipelineKind {
     name: "object_detection",
@@ -135,45 +138,6 @@ fn hundred() -> usize {
 
 fn half() -> f32 {
     0.5
-}
-
-/// A form in which detectors give boxes.
-trait BoxForm: Debug {
-    /// The outputs that it reads, in the order in which [`Self::collect`] gets them. The first one has the labels.
-    fn outputs(&self) -> Vec<FormOutput<'_>>;
-
-    /// The mistakes that types let through, each with its key.
-    fn mistakes(&self) -> Vec<(&'static str, String)>;
-
-    /// Checks the section against the height and width of the model's input.
-    fn check_size(&self, _: [u32; 2]) -> Result<(), (&'static str, String)> {
-        Ok(())
-    }
-
-    fn activation(&self) -> BoxActivation;
-
-    /// Adds the candidates of one run for an input of this height and width; returns the number of classes, where the
-    /// outputs say it.
-    fn collect(
-        &self,
-        outputs: &[OutputValues<'_>],
-        size: [f32; 2],
-        found: &mut Collector<'_>,
-    ) -> Result<Option<usize>, AnswerError>;
-}
-
-/// The mistake in the strides of a grid's layers, if there is one.
-fn strides_mistake(strides: &[u32], is_missing: bool) -> Option<(&'static str, String)> {
-    let is_wrong = is_missing || strides.contains(&0);
-    is_wrong.then(|| ("strides", format!("is {strides:?}, expected the pixels of each layer")))
-}
-
-/// An output that a form reads.
-struct FormOutput<'s> {
-    /// The key in the form's table.
-    key: &'static str,
-    /// The output's name; `None` is the only output of the model.
-    name: Option<&'s str>,
 }
 
 impl ObjectDetection {

@@ -21,15 +21,15 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use self::cell::{ColumnNames, ExtraColumns, Rows, TableCell};
-pub use self::column::ColumnType;
 use self::column::TableColumn;
+pub use self::column::{ColumnType, FeatureColumn};
 use super::content::rows::RowsText;
 use super::content::{CallContent, Division, PipelineInput};
+use super::error::{AnswerError, InputError};
 use super::image::DecodeLimits;
-use super::kind::{
-    AnswerError, Expected, FeatureColumn, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection,
-    PreparedInputs, PrintedRow,
-};
+use super::kind::{Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
+use super::prepared_inputs::PreparedInputs;
+pub use cell::CELLS_MAX;
 
 pub const KIND: PipelineKind = PipelineKind {
     name: "table",
@@ -44,8 +44,7 @@ pub const KIND: PipelineKind = PipelineKind {
 
 /// The most columns of a table.
 const COLUMNS_MAX: usize = 4096;
-/// The most cells of one run, of all columns, which bounds its memory.
-pub const CELLS_MAX: usize = 1 << 20;
+
 /// The most rows of one run, and the most cells unless one row has more: some milliseconds of a core.
 const RUN_ROWS_MAX: usize = 512;
 const RUN_CELLS_MAX: usize = 1 << 15;

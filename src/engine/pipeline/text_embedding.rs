@@ -13,11 +13,10 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::numbers;
 use super::content::{CallContent, Division, PipelineInput, TEXT_BYTES_MAX, Texts};
+use super::error::{AnswerError, InputError};
 use super::image::DecodeLimits;
-use super::kind::{
-    AnswerError, Expected, InputError, ModelFacts, Pipeline, PipelineKind, PipelineSection, Postprocess,
-    PreparedInputs, PrintedRow, find,
-};
+use super::kind::{Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow, find};
+use super::prepared_inputs::{Postprocess, PreparedInputs};
 use super::tokenizer::{Tokenizer, Tokens};
 use crate::backend::Port;
 

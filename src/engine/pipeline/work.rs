@@ -18,7 +18,9 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 pub use self::input::{PartsError, WorkHead, WorkInput};
-use super::kind::{AnswerError, InputError, Pipeline, Postprocess, PreparedInputs};
+use super::error::{AnswerError, InputError};
+use super::kind::Pipeline;
+use super::prepared_inputs::{Postprocess, PreparedInputs};
 use crate::backend::{Backend, ComputeTime, RunActivity, RunError, RunInputs, RunPlace, RunResult};
 use crate::batch::{NotBatched, concat, split};
 

@@ -87,7 +87,8 @@ impl ChainCall<'_> {
 
 impl RunSteps for ChainCall<'_> {
     fn lease(&self) -> Lease {
-        Lease::new(self.pipeline.clone())
+        let pipeline = self.pipeline.clone();
+        Lease::new(move |lease| pipeline.release(lease))
     }
 
     fn run(&self, model: &'static str, step: ChainStep) -> BoxFuture<'_, Result<Vec<Tensor>, ChainError>> {

@@ -9,17 +9,19 @@ use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_documents::{DocumentError, DocumentFormat, DocumentLimits, PageContent};
 
+use super::super::error::{AnswerError, InputError};
+use super::super::prepared_inputs::PreparedInputs;
 use super::document::{self, Page};
+use super::models::{FIND, LINE_TURN, PAGE_TURN, READ, RESULTS};
 use super::pages::{self, StoredPages};
-use super::step::{PageShape, PageSource, PageStep, StepResult, StepTask};
+use super::step::{PageSource, PageStep, StepResult, StepTask};
 use super::steps::{FoundLine, LINES_PER_TURN_RUN, OcrSteps};
-use super::{RESULTS, part};
 use crate::backend::{Port, Signature};
 use crate::pipeline::chain::{Chain, ChainError, ChainStep, Lease, LeaseId, RunSteps, run_all, run_step};
 use crate::pipeline::content::CallContent;
+use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::file_format::FileFormat;
 use crate::pipeline::image::DecodeLimits;
-use crate::pipeline::kind::{AnswerError, InputError, PreparedInputs};
 use crate::pipeline::ocr::ctc::DecodedText;
 use crate::pipeline::ocr::geometry::Area;
 
@@ -162,10 +164,10 @@ impl Call<'_> {
         let form = source.form();
         let (mut source, mut upright) = (Some(source), None);
         if self.reader.turns_pages() {
-            let found = self.step(part::PAGE_TURN, page, source.take(), StepTask::PageTurn).await?;
+            let found = self.step(PAGE_TURN, page, source.take(), StepTask::PageTurn).await?;
             upright = Some(found.upright(form)?);
         }
-        let found = self.step(part::FIND, page, source, StepTask::Find).await?;
+        let found = self.step(FIND, page, source, StepTask::Find).await?;
         let (shape, lines) = found.lines(form, upright, self.reader.lines_max())?;
         OcrSteps::check_length(&lines)?;
         // The process of the models keeps the page for its other steps.
@@ -180,7 +182,7 @@ impl Call<'_> {
         }
         let run = async |lines: &[FoundLine]| {
             let task = StepTask::LineTurn { lines: lines.to_vec() };
-            let found = self.step(part::LINE_TURN, page, None, task).await?;
+            let found = self.step(LINE_TURN, page, None, task).await?;
             Ok(found.upside_down(lines.len())?)
         };
         let runs: Vec<_> = lines.chunks(LINES_PER_TURN_RUN).map(run).collect();
@@ -194,7 +196,7 @@ impl Call<'_> {
         let run = async |group: &Vec<usize>| {
             let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
             let count = lines.len();
-            let found = self.step(part::READ, page, None, StepTask::Read { lines }).await?;
+            let found = self.step(READ, page, None, StepTask::Read { lines }).await?;
             Ok(found.readings(count)?)
         };
         let runs: Vec<_> = groups.iter().map(run).collect();

@@ -6,8 +6,8 @@ use ledge_base::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::super::error::AnswerError;
 use crate::pipeline::annotation::TextOutline;
-use crate::pipeline::kind::AnswerError;
 use crate::pipeline::ocr::fields::{FieldDeclaration, PageRows as FieldsOfPage, ParsedValue};
 use crate::pipeline::ocr::geometry::Quadrilateral;
 use crate::pipeline::ocr::line::Line;

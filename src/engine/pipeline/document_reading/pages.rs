@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use ledge_base::memory_budget::{Account, Reservation};
 
+use super::super::error::InputError;
+use super::super::prepared_inputs::PreparedInputs;
 use super::step::{PageStep, StepResult, StepTask};
 use super::steps::{OcrSteps, UprightPage};
 use crate::pipeline::chain::{ChainStep, LeasedStates, prepared};
-use crate::pipeline::kind::{InputError, PreparedInputs};
 
 /// Callers see this.
 const PAGE_LOST: &str = "the page was dropped before it was read to its end: send the document again";
@@ -87,10 +88,12 @@ mod tests {
 
     use super::super::DocumentReader;
     use super::super::chain::DocumentChain;
-    use super::super::step::{PageShape, PageSource};
+    use super::super::page_shape::PageShape;
+    use super::super::step::PageSource;
     use super::*;
     use crate::pipeline::chain::{Chain, Lease, result_of};
     use crate::pipeline::image::DecodeLimits;
+    use crate::pipeline::kind::Pipeline as _;
     use crate::pipeline::ocr::ctc::Alphabet;
     use crate::pipeline::ocr::detection::{DetectionRules, DetectionSize};
     use crate::pipeline::ocr::page_turn::Rotation;
@@ -126,6 +129,11 @@ mod tests {
         result_of(&results).unwrap()
     }
 
+    fn lease(pipeline: &Arc<DocumentReader>) -> Lease {
+        let pipeline = pipeline.clone();
+        Lease::new(move |lease| pipeline.release(lease))
+    }
+
     /// The scores of a page that stands on its side.
     fn on_its_side() -> Tensor {
         Tensor::from_vec(vec![1, 4], vec![0.0_f32, 1.0, 0.0, 0.0]).unwrap()
@@ -139,7 +147,7 @@ mod tests {
     fn a_page_stays_in_memory_for_its_steps_until_its_lease_is_dropped() {
         let pipeline = reader();
         let account = Account::unlimited();
-        let page = Lease::new(pipeline.clone());
+        let page = lease(&pipeline);
         let turn = step(&page, drawn(100), StepTask::PageTurn);
         let turned = PageShape { width: 100, height: SIDE, turn: Rotation::ThreeQuarters };
         // A step may be run again.
@@ -158,7 +166,7 @@ mod tests {
         assert_eq!(pipeline.chain.pages.count(), 0);
         let lost = InputError::StateLost(PAGE_LOST.to_owned());
         assert_eq!(pipeline.chain.prepare(&late, &account).unwrap_err(), lost);
-        let never = Lease::new(pipeline.clone());
+        let never = lease(&pipeline);
         let read = step(&never, None, StepTask::Read { lines: Vec::new() });
         assert_eq!(pipeline.chain.prepare(&read, &account).unwrap_err(), lost);
     }
@@ -174,7 +182,7 @@ mod tests {
             PageSource::drawn(SIDE, 300, hold.attach(vec![255; pixels].into()))
         };
         assert_eq!(memory.used(), pixels);
-        let page = Lease::new(pipeline.clone());
+        let page = lease(&pipeline);
         let turn = step(&page, source, StepTask::PageTurn);
         result(&pipeline, &turn, on_its_side(), &account);
         // Until the job is dropped, there are the page as it came in and the turned one.
@@ -185,7 +193,7 @@ mod tests {
         assert_eq!(memory.used(), 0);
 
         let file = PageSource::file(Bytes::from_static(include_bytes!("../sample.png")), DecodeLimits::default());
-        let page = Lease::new(pipeline.clone());
+        let page = lease(&pipeline);
         let find = step(&page, Some(file), StepTask::Find);
         drop(pipeline.chain.prepare(&find, &account).unwrap());
         assert_eq!(pipeline.chain.pages.count(), 1);

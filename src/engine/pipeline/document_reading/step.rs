@@ -5,10 +5,11 @@ use bytes::Bytes;
 use ledge_base::memory_budget::{Account, Reservation};
 use serde::{Deserialize, Serialize};
 
+use super::super::error::{AnswerError, InputError};
 use super::steps::{self, FoundLine, OcrSteps};
 use crate::pipeline::chain::{ChainStep, Lease, refused};
+use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::image::{self, DecodeLimits, Photograph, Rgb8Image};
-use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::ocr::ctc::DecodedText;
 use crate::pipeline::ocr::page_turn::Rotation;
 
@@ -47,15 +48,6 @@ pub enum SourceForm {
     File { limits: DecodeLimits },
     /// A page of a document, drawn: three bytes a pixel.
     Drawn { width: u32, height: u32 },
-}
-
-/// A page that stands upright, without its pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageShape {
-    pub width: u32,
-    pub height: u32,
-    /// The turn that put it upright.
-    pub turn: Rotation,
 }
 
 /// The result of a step.
@@ -154,18 +146,6 @@ impl SourceForm {
                 turn.turned_size((drawn_width, drawn_height)) == (width, height)
             }
         }
-    }
-}
-
-impl PageShape {
-    /// The bytes of its pixels.
-    pub fn bytes(&self) -> usize {
-        usize::try_from(3 * u64::from(self.width) * u64::from(self.height)).unwrap_or(usize::MAX)
-    }
-
-    /// Width and height.
-    pub fn size(&self) -> (u32, u32) {
-        (self.width, self.height)
     }
 }
 

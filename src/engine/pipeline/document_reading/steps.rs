@@ -7,11 +7,11 @@ use ledge_documents::TextLayer;
 use serde::{Deserialize, Serialize};
 
 use super::document::{Page, PageSize, TextSource};
-use super::step::PageShape;
 use crate::pipeline::content::PipelineInput;
+use crate::pipeline::document_reading::page_shape::PageShape;
+use crate::pipeline::error::{AnswerError, InputError};
 use crate::pipeline::file_format::UnexpectedFile;
 use crate::pipeline::image::{self, DecodeLimits, ImageError, Photograph, Rgb8Image};
-use crate::pipeline::kind::{AnswerError, InputError};
 use crate::pipeline::ocr::ctc::{self, Alphabet, DecodedText};
 use crate::pipeline::ocr::detection::{DetectionRules, DetectionSize, ProbabilityMap};
 use crate::pipeline::ocr::fields::FieldDeclaration;

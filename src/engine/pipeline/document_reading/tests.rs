@@ -12,7 +12,7 @@ fn port(name: &str, shape: &[i64]) -> Port {
 fn parts(classes: i64) -> HashMap<String, Signature> {
     let signature =
         |output: &[i64]| Signature { inputs: vec![port("x", &[-1, 3, -1, -1])], outputs: vec![port("y", output)] };
-    [(part::FIND, signature(&[-1, 1, -1, -1])), (part::READ, signature(&[-1, -1, classes]))]
+    [(models::FIND, signature(&[-1, 1, -1, -1])), (models::READ, signature(&[-1, -1, classes]))]
         .map(|(name, signature)| (name.to_owned(), signature))
         .into()
 }
@@ -30,7 +30,7 @@ fn bind_with(
         quantization: &[].into(),
         files: &[("characters.txt".to_owned(), file.into())].into(),
         parts,
-        part_metadata: &[(part::READ.to_owned(), metadata)].into(),
+        part_metadata: &[(models::READ.to_owned(), metadata)].into(),
         fields: &[],
     })
 }
@@ -63,7 +63,7 @@ fn characters_are_those_of_the_models_metadata_unless_a_file_is_named() {
 #[test]
 fn a_part_takes_a_picture() {
     let mut wrong = parts(5);
-    wrong.get_mut(part::FIND).unwrap().inputs = vec![port("x", &[-1, 3])];
+    wrong.get_mut(models::FIND).unwrap().inputs = vec![port("x", &[-1, 3])];
     let reason = bind(&wrong, b"a\nb\nc\n").unwrap_err();
     assert!(reason.contains("find: input \"x\" is FP32 of shape [-1, 3]"), "{reason}");
 }

@@ -7,10 +7,13 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 
+use super::Photograph;
+use super::error::{ImageError, malformed};
+use super::format::ImageFormat;
+use super::limits::{DecodeLimits, ResizedSize, take_memory};
+use super::rgb8::SIDE_MAX;
 use super::scaled_jpeg::{self, JpegScale};
-use super::{
-    DecodeLimits, ImageError, ImageFormat, Photograph, ResizedSize, SIDE_MAX, malformed, take_memory, upright,
-};
+use super::upright::upright;
 use crate::pipeline::containers;
 use crate::pipeline::orientation::Orientation;
 

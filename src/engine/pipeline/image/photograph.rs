@@ -2,7 +2,7 @@
 //!
 //! Boxes and crops are in pixels of the photograph that was sent, whatever the size of the picture that was decoded of it.
 
-use super::Rgb8Image;
+use super::rgb8::Rgb8Image;
 use crate::pipeline::orientation::Orientation;
 
 /// A photograph that was decoded as a whole or scaled down.

@@ -4,10 +4,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
-use super::super::kind::AnswerError;
+use super::super::error::AnswerError;
 use super::candidates::{BoxActivation, Collector, Edges, RowActivation};
+use super::form::{BoxForm, FormOutput, strides_mistake};
 use super::values::OutputValues;
-use super::{BoxForm, FormOutput, strides_mistake};
 
 /// The most anchors of a table: ten times those of detectors for 640 pixels.
 const ANCHORS_MAX: usize = 1 << 18;

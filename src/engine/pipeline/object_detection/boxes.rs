@@ -4,10 +4,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
-use super::super::kind::AnswerError;
+use super::super::error::AnswerError;
 use super::candidates::{BoxActivation, Collector, Edges, RowActivation};
+use super::form::{BoxForm, FormOutput};
 use super::values::OutputValues;
-use super::{BoxForm, FormOutput};
 
 /// The table `[pipeline.object_detection.boxes]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use ledge_base::tensor::{Tensor, TensorError};
 
 use super::super::detection;
-use super::super::kind::AnswerError;
+use super::super::error::AnswerError;
 
 /// The most candidates of one picture that are compared with each other, best first: two of a model that calls every
 /// cell an object must not take seconds.

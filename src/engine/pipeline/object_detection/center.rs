@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::kind::AnswerError;
+use super::super::error::AnswerError;
 use super::super::preparation::Layout;
 use super::candidates::{BoxActivation, Collector, Edges};
+use super::form::{BoxForm, FormOutput};
 use super::values::OutputValues;
-use super::{BoxForm, FormOutput};
 
 /// The table `[pipeline.object_detection.center]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

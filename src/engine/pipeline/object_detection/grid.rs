@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::kind::AnswerError;
+use super::super::error::AnswerError;
 use super::candidates::{BoxActivation, Collector, Edges};
+use super::form::{BoxForm, FormOutput, strides_mistake};
 use super::values::OutputValues;
-use super::{BoxForm, FormOutput, strides_mistake};
 
 /// The table `[pipeline.object_detection.grid]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

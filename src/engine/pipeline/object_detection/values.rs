@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ledge_base::tensor::Tensor;
 
 use super::super::classification::{self, ClassificationError};
-use super::super::kind::AnswerError;
+use super::super::error::AnswerError;
 use super::super::quantization::Quantization;
 
 /// One output of one picture.

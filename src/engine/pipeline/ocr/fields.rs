@@ -2,6 +2,7 @@
 //!
 //! Files, in reading order:
 //! * `fields.rs` - a field as it is declared, and the choice among the values found
+//! * `fields/value.rs` - the value of a field, and its place in a row
 //! * `fields/row_text.rs` - the characters of a row, with their places on the page
 //! * `fields/labels.rs` - words that name a value, however a model read them
 //! * `fields/digits.rs` - digits, and the letters that are read in their place
@@ -13,18 +14,19 @@ mod digits;
 mod identifiers;
 mod labels;
 mod row_text;
-
-use std::ops::Range;
+mod value;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::amount::Amount;
 pub use self::date::DayOrder;
 use self::labels::Label;
 use self::row_text::RowText;
 use super::geometry::{Area, Quadrilateral};
 use super::line::Line;
 use super::order::RowOfLines;
+pub use value::Amount;
+use value::Match;
+pub use value::ParsedValue;
 
 /// A field as it is declared: `[[field]]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,15 +85,6 @@ pub enum FieldChoice {
     Last,
     /// The largest amount; of other values the last one.
     Largest,
-}
-
-/// A value in a form that programs read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum ParsedValue {
-    Amount(Amount),
-    /// `YYYY-MM-DD`, or a number without spaces.
-    Text(String),
 }
 
 /// A field that was found.
@@ -203,13 +196,6 @@ impl FieldDeclaration {
         let on_row = |found: Match| Match { chars: start + found.chars.start..start + found.chars.end, ..found };
         found.into_iter().map(on_row).collect()
     }
-}
-
-/// A value in a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Match {
-    chars: Range<usize>,
-    value: ParsedValue,
 }
 
 /// A value with its label.

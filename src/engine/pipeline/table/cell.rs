@@ -9,7 +9,9 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde::{Deserialize, Serialize};
 
 use super::super::content::rows::{ROWS_MAX, RowsText};
-use super::CELLS_MAX;
+
+/// The most cells of one run, of all columns, which bounds its memory.
+pub const CELLS_MAX: usize = 1 << 20;
 
 /// One value of a row.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,11 +4,18 @@ use ledge_base::tensor::{DataType, Tensor, from_f64, to_f64};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::kind::FeatureColumn;
 use super::cell::{Rows, TableCell, excerpt};
 
 /// Integers above are not all doubles.
 const EXACT_MAX: u64 = 1 << 53;
+
+/// A column whose values are those of a feature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureColumn {
+    pub name: String,
+    /// `VIEW:FEATURE`.
+    pub feature: String,
+}
 
 /// A column of `[pipeline.table]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,10 +5,12 @@ use bytes::Bytes;
 use ledge_base::memory_budget::Account;
 use serde::{Deserialize, Serialize};
 
+use super::super::error::InputError;
+use super::super::prepared_inputs::PreparedInputs;
 use crate::pipeline::chain::{ChainStep, Lease, LeaseId};
 use crate::pipeline::content::{CallContent, ContentForm};
 use crate::pipeline::image::DecodeLimits;
-use crate::pipeline::kind::{InputError, Pipeline, PreparedInputs};
+use crate::pipeline::kind::Pipeline;
 
 /// The data that a pipeline makes the inputs of one run of. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq)]

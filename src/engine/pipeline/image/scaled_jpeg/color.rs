@@ -1,6 +1,6 @@
 //! Converts lines of samples into RGB (ITU-T T.871, section 7).
 
-use super::Band;
+use super::band::Band;
 
 /// Converts the lines of gray, or of luma and two colours, into lines of pixels. Samples behind the end of a line are
 /// left out.

@@ -1,6 +1,6 @@
 //! Reads the segments before the scan of a plain JPEG (ITU-T T.81, annex B).
 
-use super::huffman::{CoefficientKind, HuffmanTable};
+use super::huffman::{CoefficientKind, HuffmanTable, JpegComponent};
 use super::transform::ZIGZAG;
 
 /// A picture as its headers describe it.
@@ -11,17 +11,6 @@ pub(super) struct JpegFrame {
     pub(super) components: Vec<JpegComponent>,
     /// The number of MCUs between two restart markers; 0 for no markers.
     pub(super) restart_interval: u32,
-}
-
-/// A component with all that its blocks need.
-pub(super) struct JpegComponent {
-    /// The blocks of an MCU: in each line, and the lines.
-    pub(super) across: usize,
-    pub(super) down: usize,
-    /// For each coefficient in the order of the scan: its place in the block, and the step of its quantization.
-    pub(super) steps: [(u8, i32); 64],
-    pub(super) dc: HuffmanTable,
-    pub(super) ac: HuffmanTable,
 }
 
 impl JpegFrame {

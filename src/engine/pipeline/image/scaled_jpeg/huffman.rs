@@ -1,6 +1,5 @@
 //! Reads the codes of a scan (ITU-T T.81, annexes C and F): blocks of frequencies.
 
-use super::headers::JpegComponent;
 use super::transform::Block;
 
 /// The bits by which a code is looked up. Few codes are longer.
@@ -265,4 +264,15 @@ fn has_ff(bytes: u64) -> bool {
 fn signed(bits: u64, count: u8) -> i32 {
     let number = (bits >> 1 >> (63 - count)) as i32;
     if bits >> 63 == 1 { number } else { number - ((1 << count) - 1) }
+}
+
+/// A component with all that its blocks need.
+pub(super) struct JpegComponent {
+    /// The blocks of an MCU: in each line, and the lines.
+    pub(super) across: usize,
+    pub(super) down: usize,
+    /// For each coefficient in the order of the scan: its place in the block, and the step of its quantization.
+    pub(super) steps: [(u8, i32); 64],
+    pub(super) dc: HuffmanTable,
+    pub(super) ac: HuffmanTable,
 }

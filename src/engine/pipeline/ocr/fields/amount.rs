@@ -1,13 +1,10 @@
 //! Amounts of money: with decimals, a currency, or both.
 
-use std::fmt;
 use std::ops::Range;
 
-use serde::Serialize;
-use serde::ser::SerializeStruct;
-
 use super::digits::{digit, run};
-use super::{Match, ParsedValue};
+pub use super::value::Amount;
+use super::value::{Match, ParsedValue};
 
 /// The most digits of an amount; more are a number of another kind.
 const DIGITS_MAX: usize = 12;
@@ -56,49 +53,6 @@ const CURRENCIES: &[(&str, Option<&str>)] = &[
 /// Letters that are read in place of a sign that the model does not know. Directly at a number with decimals, they may be
 /// one.
 const SIGN_LOOKALIKES: &[char] = &['E', 'C', 'e', 'c', 'f', 'L'];
-
-/// An amount of money.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Amount {
-    /// In the smallest unit written: of 12.5 the 125.
-    units: i64,
-    decimals: u8,
-    /// ISO 4217.
-    currency: Option<&'static str>,
-}
-
-impl Amount {
-    /// In hundredths, to compare.
-    pub(super) fn cents(self) -> i64 {
-        if self.decimals == 0 { self.units.saturating_mul(100) } else { self.units }
-    }
-
-    /// The currency by ISO 4217, if the page says it.
-    pub fn currency(&self) -> Option<&'static str> {
-        self.currency
-    }
-}
-
-/// A decimal number with a point.
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.decimals == 0 {
-            return write!(f, "{}", self.units);
-        }
-        let sign = if self.units < 0 { "-" } else { "" };
-        let units = self.units.unsigned_abs();
-        write!(f, "{sign}{}.{:02}", units / 100, units % 100)
-    }
-}
-
-impl Serialize for Amount {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Amount", 2)?;
-        object.serialize_field("amount", &self.to_string())?;
-        object.serialize_field("currency", &self.currency)?;
-        object.end()
-    }
-}
 
 /// The amounts of a row.
 pub(super) fn amounts(chars: &[char]) -> Vec<Match> {

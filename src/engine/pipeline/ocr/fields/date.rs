@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digits::{digit, number, run};
 use super::labels::folded;
-use super::{Match, ParsedValue};
+use super::value::{Match, ParsedValue};
 
 /// The order of day and month in dates such as 03/04/2026.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::digits::{digit, likely_digit};
 use super::row_text::GAP;
-use super::{Match, ParsedValue};
+use super::value::{Match, ParsedValue};
 
 /// Countries with the lengths of their account numbers (ISO 13616), and whether all characters behind the country are
 /// digits.

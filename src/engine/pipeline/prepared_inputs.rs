@@ -1,0 +1,25 @@
+//! The tensors that a pipeline makes of a content.
+
+use std::fmt;
+
+use ledge_base::tensor::Tensor;
+
+use super::error::AnswerError;
+
+/// The tensors that a pipeline makes of the bytes of a caller.
+pub struct PreparedInputs {
+    /// The model's inputs, in the signature's order.
+    pub inputs: Vec<Tensor>,
+    /// Makes results of the outputs, on the worker's core: small tensors, which are cached in their place. Without it
+    /// the outputs are the results.
+    pub postprocess: Option<Postprocess>,
+}
+
+/// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`].
+pub type Postprocess = Box<dyn FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>, AnswerError> + Send>;
+
+impl fmt::Debug for PreparedInputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedInputs").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
+}
