@@ -244,7 +244,12 @@ impl DaemonApp {
         let device = device::load_or_create(&config.state.path, &config.device)?;
         // Must come before any store is opened.
         formats::claim(&config.state.path)?;
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), device = %device.id, "ledge starts");
+        tracing::info!(
+            name: "daemon.started",
+            version = env!("CARGO_PKG_VERSION"),
+            device = %device.id,
+            "ledge starts"
+        );
         let sealer = Sealer::load(&config.encryption)?;
         for file in config.encryption.exposed() {
             tracing::warn!(
@@ -484,7 +489,7 @@ impl DaemonApp {
         shutdown.spawn(async move {
             tokio::select! {
                 () = ready.wait() => {
-                    tracing::info!("ready");
+                    tracing::info!(name: "daemon.ready", "ready");
                     notify::ready();
                 }
                 () = waiting.requested() => {}
@@ -666,6 +671,6 @@ impl DaemonSignals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
-        tracing::info!("asked to stop");
+        tracing::info!(name: "daemon.stop_requested", "asked to stop");
     }
 }

@@ -151,10 +151,12 @@ impl Watcher {
         let (camera, reason) = (self.camera.config.name.as_str(), reason.unwrap_or_default());
         match state {
             CameraState::Waiting => {}
-            CameraState::Online => tracing::info!(camera, "the camera is online"),
-            CameraState::Failing => tracing::warn!(camera, reason, "the pictures of the camera cannot be used"),
-            CameraState::Frozen => tracing::warn!(camera, reason, "the camera is frozen"),
-            CameraState::Away => tracing::warn!(camera, reason, "the camera gives no picture"),
+            CameraState::Online => tracing::info!(name: "camera.online", camera, "the camera is online"),
+            CameraState::Failing => {
+                tracing::warn!(name: "camera.failing", camera, reason, "the pictures of the camera cannot be used");
+            }
+            CameraState::Frozen => tracing::warn!(name: "camera.frozen", camera, reason, "the camera is frozen"),
+            CameraState::Away => tracing::warn!(name: "camera.away", camera, reason, "the camera gives no picture"),
         }
     }
 
@@ -272,7 +274,12 @@ impl Watcher {
             Err(RenderError::Blur(reason)) => {
                 if !could_not_blur {
                     let message = "no picture of the camera is published: what camera.blur names cannot be looked for";
-                    tracing::warn!(camera = self.camera.config.name.as_str(), reason, message);
+                    tracing::warn!(
+                        name: "camera.picture_withheld",
+                        camera = self.camera.config.name.as_str(),
+                        reason,
+                        message
+                    );
                 }
             }
             Err(error) => {

@@ -44,7 +44,7 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
     logging::init(&config.log)?;
 
     for warning in warnings {
-        tracing::warn!(%warning, "a setting has no effect here, or not the one that it names");
+        tracing::warn!(name: "setting.ignored", %warning, "a setting has no effect here, or not the one that it names");
     }
     for mistake in rejected_signed {
         tracing::error!(%mistake, "a signed setting is not valid on this box and is ignored");

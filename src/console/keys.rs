@@ -120,7 +120,7 @@ async fn create(
     let (authenticator, by) = (served.authenticator.clone(), caller.clone());
     let creating = async move { authenticator.create_key(&by, new).await };
     let (key, record) = served.context.run_to_completion(creating).await?.map_err(change_error)?;
-    tracing::info!(by = %caller.principal, key = %record.name, id = %record.id, "an API key was created");
+    tracing::info!(name: "key.created", by = %caller.principal, key = %record.name, id = %record.id, "an API key was created");
     Ok(unstored(json(&created(&key, &record, now_ms))))
 }
 

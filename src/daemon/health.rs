@@ -113,7 +113,7 @@ impl HangingParts {
             return;
         }
         let seconds = pause.as_secs();
-        tracing::error!(
+        tracing::error!(name: "part.stalled",
             part,
             seconds,
             "a part of the daemon gives no sign of life; the watchdog is not notified until it does"

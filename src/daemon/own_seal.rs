@@ -48,7 +48,12 @@ impl OwnSeal {
             }
             Err(error) => {
                 let reason = format!("the process that starts the processes of models cannot be started: {error}");
-                tracing::error!(%reason, advice = NO_SPAWNER_ADVICE, "no model runs; everything else does");
+                tracing::error!(
+                    name: "spawner.failed",
+                    %reason,
+                    advice = NO_SPAWNER_ADVICE,
+                    "no model runs; everything else does"
+                );
                 return Ok(Self(SealSource::WithoutSpawner(reason.into())));
             }
         };

@@ -116,7 +116,7 @@ impl RekeyTask {
         let Some(key) = self.sealer.current().filter(|_| is_complete && !stop()) else { return };
         match store::survey(&self.updates) {
             Ok(found) if found.keys.0.keys().all(|under| *under == Some(key)) => {
-                tracing::info!(%key, "every store is encrypted under the current master key");
+                tracing::info!(name: "stores.encrypted", %key, "every store is encrypted under the current master key");
             }
             Ok(_) => {
                 tracing::info!(

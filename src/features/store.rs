@@ -354,7 +354,7 @@ impl FeatureStore {
 
         let view = &*first.name;
         match ignored {
-            Ignored::Columns(columns) => tracing::warn!(
+            Ignored::Columns(columns) => tracing::warn!(name: "features.columns_ignored",
                 feature_view = view,
                 columns,
                 suppressed,

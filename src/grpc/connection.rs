@@ -145,7 +145,7 @@ async fn serve(methods: Router, limits: TimeLimits, connection: Connection) {
                 if let Err(error) = ended {
                     // Debug level only: callers hang up or send invalid frames at any time.
                     let reason = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::debug!(%error, reason, "connection ended");
+                    tracing::debug!(name: "connection.failed", %error, reason, "connection ended");
                 }
                 return;
             }

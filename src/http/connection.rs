@@ -79,7 +79,7 @@ async fn serve(builder: http1::Builder, routers: Routers, connection: Connection
     if let Some(error) = &error {
         // Debug level only: callers hang up or send invalid requests at any time.
         let reason = std::error::Error::source(error).map(ToString::to_string);
-        tracing::debug!(%error, reason, "connection ended");
+        tracing::debug!(name: "connection.failed", %error, reason, "connection ended");
     }
     let closing = connection.into_parts().io.into_inner().close(error.as_ref());
     tokio::select! {

@@ -129,7 +129,13 @@ pub async fn infer(
                     }
                     Err(failure) => {
                         let (model, reason) = (&target.model, failure.message.as_str());
-                        tracing::warn!(%model, %principal, reason, "an answer to CSV was broken off");
+                        tracing::warn!(
+                            name: "csv.aborted",
+                            %model,
+                            %principal,
+                            reason,
+                            "an answer to CSV was broken off"
+                        );
                         Err(io::Error::other(failure.message))
                     }
                 }

@@ -388,7 +388,11 @@ impl ForkServerShared {
         // Reported once for each time, and without taking its end from whoever waits for that.
         let stopped = rustix::process::waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
         if matches!(stopped, Ok(Some(status)) if status.stopped()) {
-            tracing::warn!(pid, "the process that starts the others was stopped from outside; it is told to go on");
+            tracing::warn!(
+                name: "spawner.resumed",
+                pid,
+                "the process that starts the others was stopped from outside; it is told to go on"
+            );
             let _ = rustix::process::kill_process(self.pid, Signal::CONT);
         }
         let is_owed = !self.state().starting.is_empty();
@@ -451,7 +455,7 @@ impl RunningChild {
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
             }
             Remedy::None | Remedy::Continue => {
-                tracing::warn!(pid, "a process was stopped from outside; it is told to go on");
+                tracing::warn!(name: "process.resumed", pid, "a process was stopped from outside; it is told to go on");
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
             }
         }

@@ -132,10 +132,11 @@ impl Listeners {
             let Ok(at) = listener.local_addr() else { continue };
             if endpoint.peers.is_empty() {
                 let scheme = format!("{}{}", endpoint.service, if endpoint.address.is_tls() { "s" } else { "" });
-                tracing::info!(address = %at, scheme, "listening");
+                tracing::info!(name: "listener.listening", address = %at, scheme, "listening");
             } else {
                 let networks = endpoint.peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 tracing::warn!(
+                    name: "listener.listening_unencrypted",
                     address = %at,
                     networks,
                     "listening without encryption: only for pictures, from these networks, with an API key"
@@ -234,7 +235,11 @@ fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
     sockopt::set_socket_reuseaddr(&socket, true)?;
     match net::bind(&socket, &at) {
         Err(rustix::io::Errno::ADDRNOTAVAIL) => {
-            tracing::warn!(address = %at, "no interface has this address yet; it is unreachable until one has");
+            tracing::warn!(
+                name: "listener.address_missing",
+                address = %at,
+                "no interface has this address yet; it is unreachable until one has"
+            );
             if at.is_ipv4() {
                 sockopt::set_ip_freebind(&socket, true)?;
             } else {

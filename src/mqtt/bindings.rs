@@ -157,13 +157,31 @@ pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
             let (binding, problem) = (config.name(), reason);
             match effect {
                 MisfitEffect::Refused => {
-                    tracing::warn!(binding, key, problem, "every message of a binding will be refused");
+                    tracing::warn!(
+                        name: "binding.misfits",
+                        binding,
+                        key,
+                        problem,
+                        "every message of a binding will be refused"
+                    );
                 }
                 MisfitEffect::PartIgnored => {
-                    tracing::warn!(binding, key, problem, "a part of every message of a binding will be ignored");
+                    tracing::warn!(
+                        name: "binding.part_misfits",
+                        binding,
+                        key,
+                        problem,
+                        "a part of every message of a binding will be ignored"
+                    );
                 }
                 MisfitEffect::OthersErased => {
-                    tracing::warn!(binding, key, problem, "every message of a binding will set other features to null");
+                    tracing::warn!(
+                        name: "binding.nulls_features",
+                        binding,
+                        key,
+                        problem,
+                        "every message of a binding will set other features to null"
+                    );
                 }
             }
         }

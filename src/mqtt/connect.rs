@@ -149,6 +149,7 @@ impl OpeningConnection<'_> {
         match self.open(Version::V5, patience).await {
             Err(ConnectionError::Silent(_)) => {
                 tracing::warn!(
+                    name: "mqtt.version_lowered",
                     host = self.to.host,
                     port = self.to.port,
                     "the broker does not answer MQTT 5: connecting with MQTT 3.1.1. Set mqtt.protocol = \"3.1.1\" to \

@@ -328,7 +328,13 @@ impl Dispatcher {
                 self.statistics.answer_refused();
                 if let Some(suppressed) = self.log_limiter.take(("refused", reason.0.into()), now) {
                     let (topic, reason) = (outbound.message.topic, reason.to_string());
-                    tracing::error!(%topic, reason, suppressed, "the broker refused a message");
+                    tracing::error!(
+                        name: "mqtt.message_refused",
+                        %topic,
+                        reason,
+                        suppressed,
+                        "the broker refused a message"
+                    );
                 }
             }
             SessionEvent::Subscribed(filters) => self.subscribed(&filters, now),
@@ -343,7 +349,13 @@ impl Dispatcher {
             let Some(index) = self.subscriptions.note(filter, *reason) else { continue };
             let kind = ("subscription", u32::try_from(index).unwrap_or(u32::MAX));
             if let Some(suppressed) = self.log_limiter.take(kind, now) {
-                tracing::error!(%filter, %reason, suppressed, "subscription refused");
+                tracing::error!(
+                    name: "mqtt.subscription_refused",
+                    %filter,
+                    %reason,
+                    suppressed,
+                    "subscription refused"
+                );
             }
         }
     }
@@ -484,7 +496,7 @@ impl Dispatcher {
             }
         });
         if let Some(suppressed) = self.log_limiter.take(("request", why as u32), now) {
-            tracing::warn!(%topic, reason = %why, suppressed, "request not answered");
+            tracing::warn!(name: "mqtt.request_dropped", %topic, reason = %why, suppressed, "request not answered");
         }
         self.settle(delivery, ReasonCode::IMPLEMENTATION_SPECIFIC);
     }
@@ -592,13 +604,13 @@ impl Dispatcher {
         if content == Content::Picture {
             // The next pictures are as large, and come every few seconds: one warning for each camera is enough.
             if self.large_pictures.contains(&topic) {
-                tracing::debug!(%topic, bytes, message);
+                tracing::debug!(name: "mqtt.message_too_large", %topic, bytes, message);
             } else {
-                tracing::warn!(%topic, bytes, message);
+                tracing::warn!(name: "mqtt.message_too_large", %topic, bytes, message);
                 self.large_pictures.insert(topic);
             }
         } else if let Some(suppressed) = self.log_limiter.take(("too large", 0), now) {
-            tracing::error!(%topic, bytes, suppressed, message);
+            tracing::error!(name: "mqtt.message_too_large", %topic, bytes, suppressed, message);
         }
     }
 

@@ -157,7 +157,14 @@ impl SessionTask {
             let ended = match connected {
                 Ok(connection) => {
                     let (version, session_present) = (connection.version, connection.accepted.session_present);
-                    tracing::info!(%broker, %version, client_id, session_present, "connected to the broker");
+                    tracing::info!(
+                        name: "mqtt.connected",
+                        %broker,
+                        %version,
+                        client_id,
+                        session_present,
+                        "connected to the broker"
+                    );
                     last_reason.clear();
                     ended_early = 0;
                     statistics.connected(&client_id);
@@ -195,9 +202,23 @@ impl SessionTask {
             let retry_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
             // A warning once for each reason: a broker that is away for a night would fill the log.
             if last_reason == reason {
-                tracing::debug!(%broker, client_id, reason, retry_in_ms, "the broker is not connected");
+                tracing::debug!(
+                    name: "mqtt.disconnected",
+                    %broker,
+                    client_id,
+                    reason,
+                    retry_in_ms,
+                    "the broker is not connected"
+                );
             } else {
-                tracing::warn!(%broker, client_id, reason, retry_in_ms, "the broker is not connected");
+                tracing::warn!(
+                    name: "mqtt.disconnected",
+                    %broker,
+                    client_id,
+                    reason,
+                    retry_in_ms,
+                    "the broker is not connected"
+                );
                 last_reason = reason;
             }
 

@@ -106,7 +106,7 @@ impl Plans {
         let plan = self.0.now.borrow().clone();
         let others = plan.map_or_else(BTreeSet::new, |plan| plan.others());
         if subscribed.contains(&SessionName::Main) && others.is_subset(&subscribed) {
-            tracing::debug!(sessions = 1 + others.len(), "subscribed");
+            tracing::debug!(name: "mqtt.subscribed", sessions = 1 + others.len(), "subscribed");
         }
     }
 

@@ -255,7 +255,16 @@ pub fn log_answered(
     let latency_us = arrived.elapsed().as_micros();
     match answered {
         Ok(version) => {
-            tracing::debug!(%model, %version, %principal, request_id, latency_us, status = 200, "answered");
+            tracing::debug!(
+                name: "call.answered",
+                %model,
+                %version,
+                %principal,
+                request_id,
+                latency_us,
+                status = 200,
+                "answered"
+            );
         }
         Err(error) => {
             let (status, reason) = (error.status.as_u16(), error.message.as_str());
@@ -264,9 +273,28 @@ pub fn log_answered(
             if status >= 500
                 && let Some(suppressed) = log_permit(status)
             {
-                tracing::warn!(%model, %principal, request_id, latency_us, status, reason, suppressed, "not answered");
+                tracing::warn!(
+                    name: "call.failed",
+                    %model,
+                    %principal,
+                    request_id,
+                    latency_us,
+                    status,
+                    reason,
+                    suppressed,
+                    "not answered"
+                );
             } else {
-                tracing::debug!(%model, %principal, request_id, latency_us, status, reason, "not answered");
+                tracing::debug!(
+                    name: "call.failed",
+                    %model,
+                    %principal,
+                    request_id,
+                    latency_us,
+                    status,
+                    reason,
+                    "not answered"
+                );
             }
         }
     }

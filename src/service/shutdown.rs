@@ -99,7 +99,7 @@ impl Drop for EssentialTaskGuard {
     fn drop(&mut self) {
         if !self.shutdown.is_requested() {
             let reason = self.reason.take().unwrap_or_default();
-            tracing::error!(task = self.name, reason, "an essential task ended: the daemon stops");
+            tracing::error!(name: "task.ended", task = self.name, reason, "an essential task ended: the daemon stops");
             let _ = self.shutdown.failure.set(format!("task {} {reason}", self.name));
         }
         self.shutdown.request();

@@ -1,6 +1,7 @@
 //! Rules that cargo cannot check: each foreign library is named only in the files listed here. The manifests say which
 //! crate may use which.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,7 +98,7 @@ fn read(file: &str) -> String {
 
 /// The lines of a source without comments, and without its inline tests.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let tests = text.find("#[cfg(test)]\nmod tests").unwrap_or(text.len());
+    let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     text[..tests].lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")).map(|(n, l)| (n + 1, l))
 }
 
@@ -169,6 +170,36 @@ fn documents_count_the_models_of_the_package() {
         let text = format!("{before}{}", words[count - 1]);
         assert!(read(file).contains(&text), "{file} does not say {text:?}");
     }
+}
+
+#[test]
+fn the_table_of_events_has_each_name_of_the_source_with_its_levels() {
+    const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
+    let mut events = BTreeMap::<String, BTreeSet<usize>>::new();
+    for (_, text) in sources() {
+        let code: String = code(&text).flat_map(|(_, line)| [line, "\n"]).collect();
+        for call in code.split("tracing::").skip(1) {
+            let Some((level, arguments)) = call.split_once("!(") else { continue };
+            let Some(level) = LEVELS.iter().position(|known| *known == level) else { continue };
+            let Some(named) = arguments.trim_start().strip_prefix("name: \"") else { continue };
+            events.entry(named.split('"').next().unwrap().to_owned()).or_default().insert(level);
+        }
+    }
+    for name in events.keys() {
+        let is_word = |word: &str| word.starts_with(|c: char| c.is_ascii_lowercase());
+        let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || b"._".contains(&byte));
+        assert!(is_name && name.split('.').count() == 2 && name.split('.').all(is_word), "{name}");
+    }
+
+    let document = read("docs/operating.md");
+    let (_, table) = document.split_once("| name | level | when |\n| --- | --- | --- |\n").unwrap();
+    let rows: Vec<_> = table.lines().take_while(|line| line.starts_with('|')).collect();
+    for (row, (name, levels)) in rows.iter().zip(&events) {
+        let levels: Vec<_> = levels.iter().map(|level| LEVELS[*level]).collect();
+        let begin = format!("| `{name}` | {} | ", levels.join(", "));
+        assert!(row.starts_with(&begin), "docs/operating.md has {row:?}, the source {begin:?}");
+    }
+    assert_eq!(rows.len(), events.len());
 }
 
 /// The places where a file names something that only other files may name.

@@ -88,6 +88,7 @@ impl LogWriter {
         let LogBeginning { cause, reason, previous } = begun;
         if let Some(reason) = reason {
             tracing::error!(
+                name: "audit.log_replaced",
                 reason,
                 cause,
                 "the audit log cannot be continued: it is kept as it is, and another one begins"

@@ -15,6 +15,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::event_name::{JOURNAL_FIELD, event_name};
+
 /// Journal fields that the backend fills itself. They would hide a field of an event with the same name.
 const FILLED_BY_BACKEND: [&str; 8] =
     ["MESSAGE", "PRIORITY", "TARGET", "CODE_FILE", "CODE_LINE", "CODE_MODULE", "SYSLOG_PID", "SYSLOG_IDENTIFIER"];
@@ -121,6 +123,10 @@ where
             }
         }
         let metadata = event.metadata();
+        if let Some(name) = event_name(metadata) {
+            // Not in the message: people read that.
+            fields.pairs.push((JOURNAL_FIELD.to_owned(), name.to_owned()));
+        }
         self.0.log(
             &Record::builder()
                 .level(level(*metadata.level()))
@@ -208,6 +214,14 @@ pub(super) mod tests {
                 tracing::error!(target: "t", version = 3, "failed");
             },
             "ERROR t src/base/telemetry/journal.rs a line VERSION=3 MODEL=inner REQUEST=1 PRINCIPAL=uid:0: failed version=3",
+        );
+    }
+
+    #[test]
+    fn the_name_of_an_event_is_a_field_that_the_message_does_not_repeat() {
+        check(
+            || tracing::info!(name: "update.committed", target: "t", version = 2, "update committed"),
+            "INFO t src/base/telemetry/journal.rs a line VERSION=2 EVENT_NAME=update.committed: update committed version=2",
         );
     }
 

@@ -9,9 +9,10 @@ use systemd_journal_logger::{JournalLog, connected_to_journal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt as format;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::registry::Registry;
+use tracing_subscriber::registry::{LookupSpan, Registry};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::event_name::WithEventName;
 use super::journal::JournalLayer;
 use crate::toml_check::from_text;
 
@@ -176,15 +177,22 @@ fn output(format: LogFormat) -> (LogLayer, Option<std::io::Error>) {
     match format {
         LogFormat::Auto if connected_to_journal() => output(LogFormat::Journal),
         LogFormat::Auto | LogFormat::Text => (text(), None),
-        LogFormat::Json => {
-            let json = format::layer().json().flatten_event(true).with_current_span(true).with_span_list(false);
-            (json.with_writer(std::io::stderr).boxed(), None)
-        }
+        LogFormat::Json => (json().with_writer(std::io::stderr).boxed(), None),
         LogFormat::Journal => match JournalLog::empty() {
             Ok(journal) => (JournalLayer(journal.with_syslog_identifier("ledge".into())).boxed(), None),
             Err(error) => (text(), Some(error)),
         },
     }
+}
+
+type JsonFormat = WithEventName<format::format::Format<format::format::Json>>;
+
+fn json<S>() -> format::Layer<S, format::format::JsonFields, JsonFormat>
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+{
+    let json = format::layer().json().flatten_event(true).with_current_span(true).with_span_list(false);
+    json.map_event_format(WithEventName)
 }
 
 fn text() -> LogLayer {
@@ -274,6 +282,23 @@ mod tests {
         ] {
             assert_eq!(by_crate(given), filter);
         }
+    }
+
+    #[test]
+    fn a_line_of_json_has_the_name_of_its_event_if_the_source_gives_one() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let layer = json().with_writer(log.reopen().unwrap());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let _span = tracing::info_span!("call", model = "resnet").entered();
+            tracing::info!(name: "update.committed", version = 2, "update committed");
+            tracing::info!(version = 3, "no name");
+        });
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [named, unnamed] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!((&named["event_name"], &named["version"]), (&"update.committed".into(), &2.into()), "{named}");
+        assert_eq!(named["message"], "update committed", "{named}");
+        assert_eq!((unnamed.get("event_name"), &unnamed["version"]), (None, &3.into()), "{unnamed}");
     }
 
     /// One test, because a process has one log.

@@ -1,5 +1,6 @@
 //! The log, and the metrics of the process and the machine.
 
+mod event_name;
 mod journal;
 pub mod logging;
 pub mod machine;

@@ -26,7 +26,11 @@ pub fn remove_damaged_files(engine: &StoreEngine) -> bool {
     match engine.files.remove_damaged() {
         Ok(removed) => {
             for path in &removed {
-                tracing::warn!(removed = %path.display(), "the feature store's disk is full: files set aside as damaged are removed");
+                tracing::warn!(
+                    name: "features.damaged_removed",
+                    removed = %path.display(),
+                    "the feature store's disk is full: files set aside as damaged are removed"
+                );
             }
             !removed.is_empty()
         }

@@ -249,7 +249,7 @@ impl Maintenance {
         let sealed = self.remove_history().map_err(|error| error.to_string());
         let sealed = sealed.and_then(|()| engine.tombstones.rekey().map_err(|error| error.to_string()));
         match sealed.and_then(|()| keys.set_complete().map_err(|error| error.to_string())) {
-            Ok(()) => tracing::info!("everything in the feature store is encrypted"),
+            Ok(()) => tracing::info!(name: "features.encrypted", "everything in the feature store is encrypted"),
             Err(error) => {
                 let retry_s = pause.as_secs();
                 tracing::warn!(

@@ -208,7 +208,7 @@ impl Maintenance {
                 let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
                 self.engine.counters.last_recovery_us.store(took, Relaxed);
                 let rebuilt = self.engine.counters.rebuilds.load(Relaxed);
-                tracing::info!(ms = took / 1000, rebuilt, "the feature store is ready");
+                tracing::info!(name: "features.ready", ms = took / 1000, rebuilt, "the feature store is ready");
                 let snapshot = self.engine.live().and_then(|index| Some(index.snapshot()?.header().replay_from));
                 self.snapshot_at = snapshot.unwrap_or(0);
                 self.update_snapshot_figures();

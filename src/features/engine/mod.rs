@@ -220,7 +220,7 @@ impl StoreEngine {
             if damaged {
                 self.alarm(what, &error.to_string());
             } else {
-                tracing::error!(%error, "{what}");
+                tracing::error!(name: "features.damaged", %error, "{what}");
             }
             // The upkeep thread ends only when the store closes.
             let _ = self.jobs.send(UpkeepJob::Rebuild { index: index.clone(), damaged });
@@ -236,7 +236,24 @@ impl StoreEngine {
 
     /// Reports damage, in the log and in the audit log.
     pub fn alarm(&self, what: &str, reason: &str) {
-        tracing::error!(folder = %self.files.folder().display(), reason, "{what}");
+        tracing::error!(name: "features.damaged", folder = %self.files.folder().display(), reason, "{what}");
+        self.count_damage();
+    }
+
+    /// Reports acknowledged entries that are lost, in the log and in the audit log.
+    pub fn alarm_lost(&self, entries: u64, reason: &str) {
+        self.counters.entries_lost.fetch_add(entries, Relaxed);
+        tracing::error!(
+            name: "features.entries_lost",
+            folder = %self.files.folder().display(),
+            entries,
+            reason,
+            "acknowledged entries of the feature store are lost"
+        );
+        self.count_damage();
+    }
+
+    fn count_damage(&self) {
         StoreCounters::count(&self.counters.damage_found);
         self.audit.record_own(AuditEvent::FeatureStoreDamaged);
     }

@@ -616,7 +616,6 @@ fn report_gone_snapshots(engine: &StoreEngine, from: u64, had: u64, ahead: &[Arc
         return 0;
     }
 
-    engine.counters.entries_lost.fetch_add(count, Relaxed);
     engine.counters.with_views(|views| {
         for (view, entries) in &lost {
             views.entry(*view).or_default().lost += entries;
@@ -633,7 +632,7 @@ fn report_gone_snapshots(engine: &StoreEngine, from: u64, had: u64, ahead: &[Arc
         "at least {count} entries, from {from} on{of_views}: the snapshots that had them are gone, and the journal begins \
          later. Push their rows again, or restore a backup"
     );
-    engine.alarm("acknowledged entries of the feature store are lost", &reason);
+    engine.alarm_lost(count, &reason);
     // A snapshot of what is left, from which on the journal is whole.
     engine.has_gap.store(true, Relaxed);
     let _ = engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
@@ -655,14 +654,13 @@ fn report_lacking(engine: &StoreEngine, had: u64) {
         return;
     }
     let count = lost.end - lost.start;
-    engine.counters.entries_lost.fetch_add(count, Relaxed);
     let reason = format!(
         "at least {count} entries, from {} to {}: neither journal nor index nor a snapshot has them. Push their rows again, \
          or restore a backup",
         lost.start,
         lost.end - 1
     );
-    engine.alarm("acknowledged entries of the feature store are lost", &reason);
+    engine.alarm_lost(count, &reason);
     engine.acknowledged.reported_lost_from(lost.start);
 }
 

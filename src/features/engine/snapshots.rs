@@ -187,7 +187,13 @@ impl Maintenance {
         let table = SortedTable::open(&path).map_err(|error| not_written(&error))?;
         let table = table.ok_or_else(|| not_written(&"it is not sorted"))?;
         let (bytes, ms) = (summary.bytes, started.elapsed().as_millis());
-        tracing::info!(records = summary.records, bytes, ms, "a snapshot of the feature store was taken");
+        tracing::info!(
+            name: "features.snapshot_taken",
+            records = summary.records,
+            bytes,
+            ms,
+            "a snapshot of the feature store was taken"
+        );
         StoreCounters::count(&self.engine.counters.snapshots);
         self.engine.counters.purged.fetch_add(copied.expired, Relaxed);
         self.no_snapshot_before = Instant::now();

@@ -276,6 +276,7 @@ impl StoreWriter {
         let is_behind = latest_us == i64::MAX && newest_us > now_us;
         if is_behind && !self.reported_clock {
             tracing::warn!(
+                name: "features.clock_behind",
                 clock = clock::rfc3339_micros(now_us),
                 newest = clock::rfc3339_micros(newest_us),
                 "the clock is behind the newest row of the feature store, as before the first contact with a time server. \
@@ -287,6 +288,7 @@ impl StoreWriter {
         if !is_behind && self.reported_clock {
             let rows = self.engine.counters.stamped_ahead.swap(0, Relaxed);
             tracing::info!(
+                name: "features.clock_set",
                 rows,
                 "the clock is set, and event times are checked again; these rows without an event_timestamp got a time ahead of it"
             );
@@ -296,6 +298,7 @@ impl StoreWriter {
         let is_future = newest_us > latest_us;
         if is_future && !self.reported_future {
             tracing::warn!(
+                name: "features.clock_set_back",
                 newest = clock::rfc3339_micros(newest_us),
                 believed_until = clock::rfc3339_micros(latest_us),
                 "the clock was set back, and rows of the feature store have event times in its future. They no longer count \

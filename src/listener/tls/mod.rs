@@ -185,7 +185,7 @@ impl ServerTls {
         match read {
             Ok(renewed) => {
                 if files.logged {
-                    tracing::info!("the files of http.tls can be used again");
+                    tracing::info!(name: "tls.files_accepted", "the files of http.tls can be used again");
                 }
                 (files.error, files.logged) = (None, false);
                 if let Some(material) = renewed {
@@ -198,12 +198,19 @@ impl ServerTls {
                 // A renewal writes two files, one after the other: an error that is found once may be half a renewal.
                 let stays = files.error.as_ref() == Some(&error);
                 if (asked || stays) && !(stays && files.logged) {
-                    let serving = if self.state.live.load().is_some() {
-                        "the files of http.tls cannot be used; the previous certificate stays in use"
+                    if self.state.live.load().is_some() {
+                        tracing::error!(
+                            name: "tls.files_rejected",
+                            %error,
+                            "the files of http.tls cannot be used; the previous certificate stays in use"
+                        );
                     } else {
-                        "the files of http.tls cannot be used; https:// is not served until they are corrected"
-                    };
-                    tracing::error!(%error, "{serving}");
+                        tracing::error!(
+                            name: "tls.not_served",
+                            %error,
+                            "the files of http.tls cannot be used; https:// is not served until they are corrected"
+                        );
+                    }
                     files.logged = true;
                 } else if !stays {
                     files.logged = false;
@@ -243,9 +250,16 @@ impl ServerTls {
         let digest = trust.digest;
         self.state.trust.send_if_modified(|before| before.replace(trust).is_some_and(|before| before.digest != digest));
         // From here on every new connection uses it.
-        tracing::info!(?names, until, fingerprint, "the certificate for https:// was read");
+        tracing::info!(
+            name: "tls.certificate_loaded",
+            ?names,
+            until,
+            fingerprint,
+            "the certificate for https:// was read"
+        );
         if self.state.source.settings.self_signed {
             tracing::warn!(
+                name: "tls.certificate_self_signed",
                 fingerprint,
                 "the certificate for https:// is self-signed: callers cannot verify it unless they compare the \
                  fingerprint; set http.tls.certificate_file to a certificate of your authority"
@@ -262,7 +276,11 @@ impl ServerTls {
         if live.facts.not_after_ms <= now_ms {
             tracing::error!(until, "the certificate for https:// has expired and callers refuse it: renew it");
         } else if u128::from(live.facts.not_after_ms - now_ms) < EXPIRY_WARNING_PERIOD.as_millis() {
-            tracing::warn!(until, "the certificate for https:// expires soon: renew it");
+            tracing::warn!(
+                name: "tls.certificate_expiring",
+                until,
+                "the certificate for https:// expires soon: renew it"
+            );
         } else if live.crl_due_ms.is_some_and(|due_ms| due_ms <= now_ms) {
             let due = live.crl_due_ms.map(clock::rfc3339);
             tracing::warn!(

@@ -44,7 +44,13 @@ impl Repository {
         };
         let (name, version) = (&model.name, model.version);
         match model.faults().end_trial(trial, Instant::now()) {
-            TrialChange::None => tracing::info!(model = %name, %version, reason, "golden inputs tried after a crash"),
+            TrialChange::None => tracing::info!(
+                name: "model.retried",
+                model = %name,
+                %version,
+                reason,
+                "golden inputs tried after a crash"
+            ),
             TrialChange::Unloaded => {
                 tracing::error!(model = %name, %version, reason, "golden inputs fail after a crash; the model is tried again later");
                 self.audit_unload(&model, &Principal::Local);

@@ -242,7 +242,14 @@ impl Repository {
         }
         match self.load_in_place(source, known).await {
             Ok(Loaded { model, took, usual }) => {
-                tracing::info!(model = %name, %version, runtime = %model.runtime(), load_ms = took.as_millis(), "model ready");
+                tracing::info!(
+                    name: "model.loaded",
+                    model = %name,
+                    %version,
+                    runtime = %model.runtime(),
+                    load_ms = took.as_millis(),
+                    "model ready"
+                );
                 self.set_known_fault(&name, false);
                 self.record_served(&model, known, usual).await;
                 Ok(model)

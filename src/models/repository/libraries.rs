@@ -32,7 +32,12 @@ impl Repository {
         };
         let Some(reason) = failed else {
             let library = after.library(runtime).unwrap_or_default();
-            tracing::info!(%runtime, library = %library.display(), "the models of a runtime have moved to another library");
+            tracing::info!(
+                name: "runtime.library_changed",
+                %runtime,
+                library = %library.display(),
+                "the models of a runtime have moved to another library"
+            );
             return Ok(());
         };
         self.shared.engine.set_runtimes(before);

@@ -347,7 +347,7 @@ fn load_isolated<'a>(
             }
         }
         if let Some(stand_in) = model.stand_in() {
-            tracing::warn!(model = %source.name, version = %source.version, "{stand_in}");
+            tracing::warn!(name: "model.stand_in_loaded", model = %source.name, version = %source.version, "{stand_in}");
         }
         model.count_runs();
         Ok(model)
@@ -371,7 +371,14 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
     }
     let scale = model.scale();
     let choice = ProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
-    tracing::info!(model = %model.name, version = %model.version, chosen = %choice.runtime, measured, "runtimes compared");
+    tracing::info!(
+        name: "model.measured",
+        model = %model.name,
+        version = %model.version,
+        chosen = %choice.runtime,
+        measured,
+        "runtimes compared"
+    );
     let profile = Profile { choice, effort: ProfileSource::Quick, goal: "latency".to_owned(), measured };
     if let Err(error) = defaults.profiles.put(&model.digest, runtimes, &profile) {
         tracing::warn!(model = %model.name, %error, "cannot save the choice of a runtime; the next load measures again");

@@ -62,7 +62,12 @@ impl Repository {
     pub fn begin_refresh(&self, principal: &Principal) -> Result<Refresh, ModelFolderError> {
         let (mut names, misnamed) = self.shared.sources.models()?;
         for folder in misnamed {
-            tracing::warn!(folder = %folder.path.display(), reason = %folder, "a folder of the model repository is not served");
+            tracing::warn!(
+                name: "repository.folder_skipped",
+                folder = %folder.path.display(),
+                reason = %folder,
+                "a folder of the model repository is not served"
+            );
         }
         names.extend(self.managed_versions().keys().cloned());
         let names: BTreeSet<_> = names.into_iter().collect();
@@ -82,7 +87,7 @@ impl Repository {
             let loads = models.iter().map(|model| repository.load_listed(model, &principal));
             tokio::join!(join_all(removals), join_all(loads));
             repository.forget_gone().await;
-            tracing::info!(models = models.len(), "model repository read");
+            tracing::info!(name: "repository.read", models = models.len(), "model repository read");
             drop(all_latch);
         };
 
@@ -405,7 +410,7 @@ impl Repository {
     }
 
     pub(super) fn audit_unload(&self, old: &LoadedModel, principal: &Principal) {
-        tracing::info!(model = %old.name, version = %old.version, "model unloaded");
+        tracing::info!(name: "model.unloaded", model = %old.name, version = %old.version, "model unloaded");
         let (model, version) = (old.name.clone(), old.version);
         self.shared.audit.record(principal, AuditEvent::ModelUnloaded { model, version });
     }

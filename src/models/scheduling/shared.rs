@@ -158,7 +158,7 @@ impl EngineInner {
         });
         match loaded {
             Ok(instance) => {
-                tracing::info!(model = spec.name, "instance loaded");
+                tracing::info!(name: "instance.loaded", model = spec.name, "instance loaded");
                 self.put(id, instance, true);
             }
             Err(error) => self.instance_failed(id, &spec.name, &error.to_string()),
@@ -185,7 +185,7 @@ impl EngineInner {
     pub(super) fn child_ended(self: &Arc<Self>, child: ChildId, end: &ChildEnd) {
         // A trial, and the first load of a version, report its end themselves.
         if !self.is_yielding() {
-            tracing::error!(
+            tracing::error!(name: "process.ended",
                 process = child,
                 reason = end.reason,
                 "a process of the runtimes ended; its models are loaded again"
@@ -237,7 +237,7 @@ impl EngineInner {
 
     fn count_fault(&self, spec: &InstanceSpec, reason: &str, cause: FaultCause<'_>) {
         let Consequences { unloaded, refused_for } = spec.faults.count(reason, cause, Instant::now());
-        tracing::error!(
+        tracing::error!(name: "model.crashed",
             model = spec.name,
             reason,
             unloaded = unloaded.is_some(),
@@ -274,7 +274,7 @@ impl EngineInner {
             let (expired, look_again) = state.expired(Instant::now());
             if !expired.is_empty() {
                 drop(state);
-                tracing::info!(instances = expired.len(), "idle instances unloaded");
+                tracing::info!(name: "instance.unloaded", instances = expired.len(), "idle instances unloaded");
                 drop(expired);
                 sys::return_free_memory();
                 state = self.lock();

@@ -177,8 +177,13 @@ impl Serving {
                 continue;
             }
             let reason = reasons.into_iter().collect::<Vec<_>>().join("; ");
-            tracing::warn!(model = %model.name, version = %model.version, reason,
-                "features of this model are not declared; calls that need them are refused");
+            tracing::warn!(
+                name: "model.features_undeclared",
+                model = %model.name,
+                version = %model.version,
+                reason,
+                "features of this model are not declared; calls that need them are refused"
+            );
         }
     }
 

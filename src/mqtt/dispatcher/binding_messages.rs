@@ -158,7 +158,14 @@ impl Dispatcher {
             u32::try_from(index.unwrap_or_default()).unwrap_or_default() << 16 | u32::from(failure.status.as_u16());
         if let Some(suppressed) = self.log_limiter.take(("binding", kind), now) {
             let (name, status, reason) = (binding.name(), failure.status.as_u16(), &failure.message);
-            tracing::warn!(binding = name, status, reason, suppressed, "a binding has no result");
+            tracing::warn!(
+                name: "binding.failed",
+                binding = name,
+                status,
+                reason,
+                suppressed,
+                "a binding has no result"
+            );
         }
     }
 }

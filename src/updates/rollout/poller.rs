@@ -263,6 +263,7 @@ impl<A: PlatformClient> Poller<A> {
                 if known.accepted.as_ref() != Some(&accepted) {
                     let (published, sha256) = (clock::rfc3339(accepted.manifest.published_ms), &accepted.sha256);
                     tracing::info!(
+                        name: "rollout.accepted",
                         published,
                         sha256,
                         rollouts = accepted.manifest.rollouts.len(),

@@ -322,7 +322,12 @@ impl Updater {
                     RollbackCause::Disk,
                     format!("the state of updates cannot be written: {error}"),
                 );
-                tracing::error!(%subject, %error, "the state of updates cannot be written; the step is taken later");
+                tracing::error!(
+                    name: "update.state_not_written",
+                    %subject,
+                    %error,
+                    "the state of updates cannot be written; the step is taken later"
+                );
                 self.volatile(subject).pause(&reason);
                 (self.unwritten, self.missed) = (true, true);
                 self.publish_status();

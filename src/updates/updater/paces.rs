@@ -130,7 +130,7 @@ pub(super) async fn compare(
             PaceVerdict::WithinLimit => return Ok(()),
             PaceVerdict::TooSlow(reason) => return Err(reason.into()),
             PaceVerdict::Again(pause) => {
-                tracing::debug!(model = %new.name, version = %new.version, pause_s = pause.as_secs(), "timed again");
+                tracing::debug!(name: "update.timed_again", model = %new.name, version = %new.version, pause_s = pause.as_secs(), "timed again");
                 tokio::time::sleep(pause).await;
             }
         }

@@ -35,8 +35,8 @@ impl Updater {
         let Some(trial) = self.state(subject).trial else { return };
         let attempts = trial.fault.as_ref().map_or(0, |fault| fault.attempts_before(wasted));
         let (now_ms, pause) = (clock::unix_millis(), pause(attempts, wasted, after, random()));
-        tracing::warn!(%subject, %reason, wasted, "an update waits before its next attempt");
-        tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
+        tracing::warn!(name: "update.paused", %subject, %reason, wasted, "an update waits before its next attempt");
+        tracing::debug!(name: "update.retry_planned", %reason, retry_in_s = pause.as_secs(), "the next attempt waits");
         let next_ms = now_ms.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         self.advance(subject, UpdateEvent::Deferred { reason, now_ms, next_ms, wasted }).await;
         // A delay need not be on disk before it counts: the disk may be full.

@@ -27,14 +27,23 @@ impl Updater {
             match &outcome.rolled_back {
                 None => {
                     tracing::info!(
+                        name: "update.committed",
                         %subject, version = %outcome.version, rollout = %outcome.rollout,
                         "update committed"
                     );
                     moved(outcome.version, &outcome.rollout, "committed", None);
                 }
                 Some((stage, reason)) => {
-                    tracing::warn!(%subject, version = %outcome.version, rollout = %outcome.rollout, %stage,
-                        cause = reason.cause.name(), detail = reason.detail, "update rolled back");
+                    tracing::warn!(
+                        name: "update.rolled_back",
+                        %subject,
+                        version = %outcome.version,
+                        rollout = %outcome.rollout,
+                        %stage,
+                        cause = reason.cause.name(),
+                        detail = reason.detail,
+                        "update rolled back"
+                    );
                     moved(outcome.version, &outcome.rollout, "rolled_back", Some(reason.cause.name()));
                     self.parts
                         .updates
@@ -46,8 +55,14 @@ impl Updater {
         if let Some(trial) = &after.trial
             && stage(before) != stage(after)
         {
-            tracing::info!(%subject, version = %trial.release.version, rollout = %trial.plan.rollout, stage = %trial.stage,
-                "update moved");
+            tracing::info!(
+                name: "update.moved",
+                %subject,
+                version = %trial.release.version,
+                rollout = %trial.plan.rollout,
+                stage = %trial.stage,
+                "update moved"
+            );
             moved(trial.release.version, &trial.plan.rollout, trial.stage.name(), None);
         }
     }

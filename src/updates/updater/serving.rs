@@ -127,7 +127,7 @@ impl Updater {
         if let Some(is_applied) = is_applied {
             self.volatile(subject).serving = live;
             if !is_applied {
-                tracing::info!(%subject, "restarting the daemon to apply an update");
+                tracing::info!(name: "update.restart_requested", %subject, "restarting the daemon to apply an update");
                 self.parts.shutdown.request_restart();
             }
             return;
@@ -160,7 +160,12 @@ impl Updater {
                     self.volatile(subject).pause(&RollbackReason::new(RollbackCause::Load, reason));
                     return;
                 }
-                tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the previous version is live");
+                tracing::info!(
+                    name: "update.version_restored",
+                    %subject,
+                    switch_us = started.elapsed().as_micros(),
+                    "the previous version is live"
+                );
             }
         }
 

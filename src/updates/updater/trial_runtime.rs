@@ -202,7 +202,7 @@ impl TrialRuntime {
     fn pause_from(&mut self, first: Duration, reason: &RollbackReason) {
         let mut backoff = self.pause.take().map_or_else(|| Backoff::new(first, PAUSE_MAX), |pause| pause.backoff);
         let pause = backoff.pause(random());
-        tracing::debug!(%reason, retry_in_s = pause.as_secs(), "the next attempt waits");
+        tracing::debug!(name: "update.retry_planned", %reason, retry_in_s = pause.as_secs(), "the next attempt waits");
         self.pause = Some(RetryPause { backoff, until: Instant::now() + pause, reason: reason.clone() });
     }
 

@@ -120,8 +120,12 @@ impl LoadFileState {
             Ok(()) => self.is_behind = false,
             Err(error) => {
                 if !std::mem::replace(&mut self.is_behind, true) {
-                    tracing::warn!(path = %self.path.display(), %error,
-                        "the records of loads cannot be written: the next start does not know of loads since then");
+                    tracing::warn!(
+                        name: "load_records.not_written",
+                        path = %self.path.display(),
+                        %error,
+                        "the records of loads cannot be written: the next start does not know of loads since then"
+                    );
                 }
             }
         }
