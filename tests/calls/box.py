@@ -59,20 +59,20 @@ class Log:
             self.has_ended = True
             self.changed.notify_all()
 
-    def wait_for(self, message, **fields):
-        """The first line with this message and these fields."""
+    def wait_for(self, event, **fields):
+        """The first line of this event with these fields."""
         deadline, seen = time.monotonic() + COMMAND_TIMEOUT_S, 0
         with self.changed:
             while True:
                 for line in self.lines[seen:]:
-                    found = _document(line) if message in line else {}
-                    if found.get("message") == message and all(found.get(key) == value for key,
+                    found = _document(line) if event in line else {}
+                    if found.get("event_name") == event and all(found.get(key) == value for key,
                         value in fields.items()):
                         return found
                 seen = len(self.lines)
                 left = deadline - time.monotonic()
                 if self.has_ended or left <= 0:
-                    raise Failure(f"no log line {message!r} in:\n" + "\n".join(self.lines[-100:]))
+                    raise Failure(f"no event {event!r} in:\n" + "\n".join(self.lines[-100:]))
                 self.changed.wait(left)
 
 
@@ -129,13 +129,13 @@ class Box:
             self.command("serve"), env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True, errors="replace")
         self.log = Log(self.process.stderr)
-        self.log.wait_for("ready")
-        self.log.wait_for("model repository read")
+        self.log.wait_for("daemon.ready")
+        self.log.wait_for("repository.read")
         self.port = self.port_of("http")
 
     def port_of(self, scheme):
         """The TCP port of `http` or `https`."""
-        return int(self.log.wait_for("listening", scheme=scheme)["address"].rsplit(":", 1)[1])
+        return int(self.log.wait_for("listener.listening", scheme=scheme)["address"].rsplit(":", 1)[1])
 
     def __enter__(self):
         return self

@@ -234,8 +234,7 @@ fn a_cut_tail_is_an_alarm_and_another_log_begins_once() {
     let told = status(&mut client, |status| {
         status["alarm"].is_string() && status["origin"].as_str().is_some_and(|origin| origin.ends_with("/2"))
     });
-    let line = daemon
-        .wait_for_log_since_start("the audit log cannot be continued: it is kept as it is, and another one begins");
+    let line = daemon.wait_for_event_since_start("audit.log_replaced");
     assert_eq!((&line["level"], &line["cause"]), (&json!("ERROR"), &json!("damaged")), "{line}");
     let words = format!("it has {} records, but its checkpoint has {size}", size - 1);
     assert!(told["alarm"].as_str().unwrap().contains(&words), "{told}");

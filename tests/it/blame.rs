@@ -140,7 +140,7 @@ fn a_model_whose_golden_inputs_fail_after_a_crash_is_unloaded_and_comes_back_whe
     let client = &mut daemon.client();
     // Golden inputs that pass change nothing.
     crash(client, Some(&named), b"s");
-    daemon.wait_for_log("golden inputs tried after a crash");
+    daemon.wait_for_event("model.retried");
     assert_eq!(row(client)["state"], "READY");
 
     let mut wrong: Value = serde_json::from_str(&right).unwrap();

@@ -131,7 +131,7 @@ fn a_user_who_has_left_keeps_no_box_from_starting() {
     assert!(warned.contains("access.users[0].user: there is no user \"gone\""), "{warned}");
     assert!(warned.contains("give the number"), "{warned}");
     let daemon = root.start();
-    daemon.wait_for_log_since_start("a setting has no effect here, or not the one that it names");
+    daemon.wait_for_event_since_start("setting.ignored");
 }
 
 #[test]

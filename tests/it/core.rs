@@ -203,21 +203,21 @@ fn a_model_runs_on_the_cores_that_it_names() {
 fn a_model_that_nobody_calls_gives_its_memory_back_and_the_next_call_loads_it_again() {
     let daemon =
         TestRoot::new().models(&["slow"]).file("slow/model.toml", "[instance_group]\nkeep_alive_s = 1\n").start();
-    daemon.wait_for_log("idle instances unloaded");
+    daemon.wait_for_event("instance.unloaded");
     let mut client = daemon.client();
     assert_eq!(client.get("/v2/models/slow/ready").status, 200);
     for value in [1.5, 2.5] {
         let answer = client.post_json("/v2/models/slow/infer", &slow_request(value)).json();
         assert_eq!(answer["outputs"][0]["data"], json!(vec![value; 16]));
     }
-    daemon.wait_for_log("instance loaded");
+    daemon.wait_for_event("instance.loaded");
 }
 
 #[test]
 fn a_model_that_cannot_be_loaded_again_tells_its_callers_why() {
     let daemon =
         TestRoot::new().models(&["slow"]).file("slow/model.toml", "[instance_group]\nkeep_alive_s = 1\n").start();
-    daemon.wait_for_log("idle instances unloaded");
+    daemon.wait_for_event("instance.unloaded");
     fs::remove_file(daemon.root.model("slow").join("1/model.onnx")).unwrap();
     let answer = daemon.client().post_json("/v2/models/slow/infer", &slow_request(1.0));
     assert_eq!(answer.status, 503, "{answer:?}");
@@ -239,7 +239,7 @@ fn calls_that_wait_while_a_core_is_free_get_another_instance() {
                 }
             });
         }
-        daemon.wait_for_log("instance loaded");
+        daemon.wait_for_event("instance.loaded");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
@@ -268,9 +268,9 @@ fn the_choice_of_a_runtime_is_measured_once_and_remembered() {
     assert_eq!(profile["effort"], "quick");
     let measured = profile["measured"].as_str().unwrap();
     assert!(measured.contains("onnxruntime") && measured.contains("openvino"), "{measured}");
-    assert!(daemon.log().contains("runtimes compared"));
+    assert_eq!(daemon.events("model.measured").len(), 1);
     let again = daemon.kill().set("runtimes.measure=true").start();
-    assert!(!again.log().contains("runtimes compared"));
+    assert!(again.events("model.measured").is_empty());
     let model = again.client().get("/v2/models/add_sub").json();
     assert_eq!(model["name"], "add_sub");
 }
@@ -288,10 +288,8 @@ fn tune_keeps_what_it_found_and_the_daemon_uses_it() {
     let kept = fs::read(report["profile"].as_str().unwrap()).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&kept).unwrap()["choice"], report["chosen"]);
     let daemon = root.start();
-    let log = daemon.log();
-    let line = log.lines().find(|line| line.contains("model ready")).unwrap();
-    let line: Value = serde_json::from_str(line).unwrap();
-    assert_eq!(line["runtime"], report["chosen"]["runtime"]);
+    let loaded = daemon.wait_for_event_since_start("model.loaded");
+    assert_eq!(loaded["runtime"], report["chosen"]["runtime"]);
 }
 
 #[test]

@@ -18,6 +18,9 @@ use crate::{CHECKOUT, PROGRAM};
 /// Starting, loading and stopping stay far below this, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(100);
 
+/// The field of a log line that has the name of its event.
+const EVENT_NAME: &str = "event_name";
+
 /// The folder that `make setup` fills; `LEDGE_TEST_ROOT` names another.
 pub fn setup_root() -> PathBuf {
     let root = std::env::var_os("LEDGE_TEST_ROOT").map_or_else(|| Path::new(CHECKOUT).join(".ledge"), PathBuf::from);
@@ -152,14 +155,14 @@ impl TestRoot {
     /// not served its models before is ready with the first of them.
     pub fn start(self) -> TestDaemon {
         let daemon = self.start_ready();
-        daemon.log.wait_for_both("ready", "model repository read");
+        daemon.log.wait_for_both("daemon.ready", "repository.read");
         daemon
     }
 
     /// Starts the daemon and waits until it is ready; models that it has not served before may load for long.
     pub fn start_ready(self) -> TestDaemon {
         let daemon = self.start_unready();
-        daemon.wait_for_log_since_start("ready");
+        daemon.wait_for_event_since_start("daemon.ready");
         daemon
     }
 
@@ -180,7 +183,7 @@ impl TestRoot {
             writer.end();
         });
         let mut daemon = TestDaemon { root: self, child, log, address: ([127, 0, 0, 1], 0).into() };
-        let line = daemon.wait_for_log("listening");
+        let line = daemon.wait_for_event("listener.listening");
         daemon.address = line["address"].as_str().unwrap().parse().unwrap();
         daemon
     }
@@ -237,20 +240,36 @@ impl TestDaemon {
         self.child.id()
     }
 
-    /// Waits for a log line whose message is `message`; fails with the whole log when the daemon ends first.
+    /// Waits for an event by its name, such as `update.committed`; fails with the whole log when the daemon ends first.
     #[track_caller]
-    pub fn wait_for_log(&self, message: &str) -> Value {
-        self.log.wait_for(message)
+    pub fn wait_for_event(&self, name: &str) -> Value {
+        self.log.wait_for(name)
     }
 
-    /// Waits for a log line whose message is `message`, which may have come before the daemon was ready.
+    /// Waits for an event, which may have come before the daemon was ready.
     #[track_caller]
-    pub fn wait_for_log_since_start(&self, message: &str) -> Value {
+    pub fn wait_for_event_since_start(&self, name: &str) -> Value {
         self.log.state.lock().unwrap().seen = 0;
-        self.log.wait_for(message)
+        self.log.wait_for(name)
     }
 
-    /// The log so far.
+    /// The events of this name so far.
+    pub fn events(&self, name: &str) -> Vec<Value> {
+        self.log_lines().into_iter().filter(|line| line[EVENT_NAME] == name).collect()
+    }
+
+    /// The warnings and errors so far.
+    pub fn complaints(&self) -> Vec<Value> {
+        self.log_lines().into_iter().filter(|line| line["level"] == "WARN" || line["level"] == "ERROR").collect()
+    }
+
+    /// The lines of the log so far.
+    pub fn log_lines(&self) -> Vec<Value> {
+        let state = self.log.state.lock().unwrap();
+        state.lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The log so far, as text.
     pub fn log(&self) -> String {
         self.log.state.lock().unwrap().lines.join("\n")
     }
@@ -310,14 +329,14 @@ impl Log {
     }
 
     #[track_caller]
-    fn wait_for(&self, message: &str) -> Value {
+    fn wait_for(&self, name: &str) -> Value {
         let deadline = Instant::now() + LIMIT;
         let mut state = self.state.lock().unwrap();
         loop {
             while state.seen < state.lines.len() {
                 let line: Value = serde_json::from_str(&state.lines[state.seen]).unwrap_or_default();
                 state.seen += 1;
-                if line["message"] == message {
+                if line[EVENT_NAME] == name {
                     return line;
                 }
             }
@@ -326,18 +345,18 @@ impl Log {
                 // Released first: the panic's own clean-up reads the log again.
                 let lines = state.lines.join("\n");
                 drop(state);
-                panic!("no log line {message:?} in:\n{lines}");
+                panic!("no event {name:?} in:\n{lines}");
             }
             state = self.changed.wait_timeout(state, left).unwrap().0;
         }
     }
 
-    /// Waits for two lines since the start, in any order. The next wait looks behind both.
+    /// Waits for two events since the start, in any order. The next wait looks behind both.
     #[track_caller]
     fn wait_for_both(&self, one: &str, other: &str) {
-        let last = [one, other].map(|message| {
+        let last = [one, other].map(|name| {
             self.state.lock().unwrap().seen = 0;
-            self.wait_for(message);
+            self.wait_for(name);
             self.state.lock().unwrap().seen
         });
         self.state.lock().unwrap().seen = last.into_iter().max().unwrap_or_default();

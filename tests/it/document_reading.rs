@@ -179,7 +179,7 @@ fn a_chain_that_lacks_a_model_or_its_kind_says_so() {
     let config = std::fs::read_to_string(model_folder(MODEL).join("model.toml")).unwrap();
     let refusal = |root: TestRoot| {
         let daemon = root.start_unready();
-        daemon.wait_for_log("model repository read");
+        daemon.wait_for_event("repository.read");
         daemon.client().refusal(MODEL)
     };
     let one =

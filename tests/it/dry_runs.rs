@@ -64,7 +64,7 @@ fn columns_that_no_view_has_are_named_to_who_pushes_counted_and_logged() {
 
     let metrics = String::from_utf8(daemon.client().get("/metrics").body).unwrap();
     assert!(metrics.contains("ledge_feature_columns_ignored_total{feature_view=\"turning\"} 103"), "{metrics}");
-    let line = daemon.wait_for_log("columns of a push are ignored: the feature view has no columns of these names");
+    let line = daemon.wait_for_event("features.columns_ignored");
     assert_eq!((&line["feature_view"], &line["columns"]), (&json!("turning"), &json!(1)));
     assert!(!daemon.log().contains("haet"), "names are the caller's, and may be what a row is about");
 }
@@ -186,13 +186,9 @@ fn a_binding_that_fits_no_view_is_a_mistake_with_its_line() {
         assert!(code == Some(78) && told.contains(mistake), "{code:?} {told}");
         // The daemon serves all the same: views may change while it runs, and what a reload takes a start must take.
         let daemon = root.start();
-        let words = if mistake.contains("do not include") {
-            "every message of a binding will be refused"
-        } else {
-            "a part of every message of a binding will be ignored"
-        };
+        let event = if mistake.contains("do not include") { "binding.misfits" } else { "binding.part_misfits" };
         let (key, _) = mistake.split_once("bindings[0].").unwrap().1.split_once(": ").unwrap();
-        assert_eq!(daemon.wait_for_log_since_start(words)["key"], key);
+        assert_eq!(daemon.wait_for_event_since_start(event)["key"], key);
     }
 }
 
@@ -211,7 +207,7 @@ fn a_bare_value_needs_a_view_of_its_own_and_every_mistake_of_its_binding_is_told
                 view 'turning' to null";
     assert!(code == Some(78) && told.contains(null), "{code:?} {told}");
     let daemon = others.start();
-    daemon.wait_for_log_since_start("every message of a binding will set other features to null");
+    daemon.wait_for_event_since_start("binding.nulls_features");
     drop(daemon);
 
     let wrong = binding("notes", "note")
@@ -287,7 +283,7 @@ fn a_binding_that_does_not_fit_its_model_is_told_before_any_message() {
     assert!(told.contains("ledge.toml:5: mqtt.bindings[0].inputs: do not include \"INPUT1\""), "{told}");
     // The others serve: a model may change at any time.
     let daemon = root_with.start();
-    let line = daemon.wait_for_log_since_start("every message of a binding will be refused");
+    let line = daemon.wait_for_event_since_start("binding.misfits");
     assert_eq!((&line["binding"], &line["key"]), (&json!("a/+"), &json!("inputs.INPUT_1")));
 
     let absent = root("[[mqtt.bindings]]\ntopic = \"a\"\nmodel = \"later\"\npublish = \"b\"\n");

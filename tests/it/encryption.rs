@@ -196,7 +196,7 @@ fn sealed_models_of_every_format_serve_and_nothing_of_them_is_plain_on_the_disk(
     for (model, _) in &models {
         ready(&mut daemon.client(), model);
     }
-    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
+    daemon.wait_for_event_since_start("stores.encrypted");
     assert_eq!(opened(&daemon), [""; 0], "what was opened to be loaded is still in memory as files");
     assert_eq!(plain(&daemon.root, &canaries), [""; 0].map(PathBuf::from), "the cache of compiled models, perhaps");
     let root = stop(daemon);
@@ -238,11 +238,11 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     let (code, said) = encryption(&root, &["status"]);
     assert!(code == Some(1) && said.contains("plain; the server encrypts it"), "{said}");
     let daemon = root.set("runtimes.keep_alive_s=1").start();
-    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
+    daemon.wait_for_event_since_start("stores.encrypted");
     assert_eq!(plain(&daemon.root, &canaries), [""; 0].map(PathBuf::from));
-    let mut given_up = daemon.wait_for_log_since_start("idle instances unloaded")["instances"].as_u64().unwrap();
+    let mut given_up = daemon.wait_for_event_since_start("instance.unloaded")["instances"].as_u64().unwrap();
     while given_up < models.len() as u64 {
-        given_up += daemon.wait_for_log("idle instances unloaded")["instances"].as_u64().unwrap();
+        given_up += daemon.wait_for_event("instance.unloaded")["instances"].as_u64().unwrap();
     }
     for (model, _) in &models {
         ready(&mut daemon.client(), model);
@@ -276,7 +276,7 @@ fn a_rotation_under_load_loses_no_request_and_the_old_key_can_go() {
     let models: Vec<_> = models().into_iter().filter(|(name, _)| *name != "external_data").collect();
     install(&root, &models, &key_of_root(&root));
     let daemon = root.start();
-    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
+    daemon.wait_for_event_since_start("stores.encrypted");
     let (stop_asking, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..2)
         .map(|_| {
@@ -297,7 +297,7 @@ fn a_rotation_under_load_loses_no_request_and_the_old_key_can_go() {
         let (code, said) = encryption(&daemon.root, &["retire"]);
         assert!(code == Some(1) && said.contains("the server encrypts them with the new key"), "{said}");
         daemon.signal("HUP");
-        let line = daemon.wait_for_log("every store is encrypted under the current master key");
+        let line = daemon.wait_for_event("stores.encrypted");
         let (code, said) = encryption(&daemon.root, &["status"]);
         assert!(code == Some(0) && said.contains("ledge encryption retire"), "{said}");
         assert!(said.contains(line["key"].as_str().unwrap()), "{said}");
@@ -334,7 +334,7 @@ fn a_key_that_came_with_a_restart_is_audited_and_a_rotation_follows_a_link() {
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(&key, &link).unwrap();
     let daemon = root.start();
-    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
+    daemon.wait_for_event_since_start("stores.encrypted");
     let root = stop(daemon);
     // At once: none may take the place of another.
     let rotating: Vec<_> = (0..3).map(|_| root.command(&["encryption", "rotate"]).spawn().unwrap()).collect();
@@ -344,7 +344,7 @@ fn a_key_that_came_with_a_restart_is_audited_and_a_rotation_follows_a_link() {
     assert!(link.symlink_metadata().unwrap().is_symlink(), "the key is beside the link now");
     assert_eq!(std::fs::read_to_string(&key).unwrap().lines().count(), 4);
     let daemon = root.start();
-    daemon.wait_for_log_since_start("every store is encrypted under the current master key");
+    daemon.wait_for_event_since_start("stores.encrypted");
     let root = stop(daemon);
     let changed = |event: &AuditEvent| matches!(event, AuditEvent::MasterKeyChanged { .. });
     assert_eq!(count(&records(&root, 1), changed), 1);
@@ -424,7 +424,7 @@ fn what_sealing_costs() {
                 let begun = std::time::Instant::now();
                 let daemon = root.start();
                 starts.push(begun.elapsed().as_millis());
-                let load = daemon.wait_for_log_since_start("model ready")["load_ms"].clone();
+                let load = daemon.wait_for_event_since_start("model.loaded")["load_ms"].clone();
                 println!("{what} sealed={sealed}: ready after {} ms, loaded in {load} ms", starts.last().unwrap());
                 root = stop(daemon);
             }

@@ -109,7 +109,7 @@ fn a_run_that_cannot_be_cancelled_ends_its_own_process_alone() {
     let before = settled(&daemon, 2);
     let answer = send_fault(&mut daemon.client(), "faulty", b'l');
     assert_eq!(answer.status, 504, "{answer:?}");
-    let line = daemon.wait_for_log("a model ended the process that it ran in");
+    let line = daemon.wait_for_event("model.crashed");
     assert!(line["reason"].as_str().unwrap().contains("went on after its deadline"), "{line}");
     // It may have taken a busy machine longer than an idle connection stays open.
     let client = &mut daemon.client();

@@ -187,7 +187,7 @@ fn two_files_that_load_for_ever_delay_no_shipped_model_at_three_starts() {
     // Neither is in the way of another model that somebody adds.
     assert_eq!(client.post("/v2/repository/models/wine_mlp/load", &[], b"").status, 200);
     fail_endless(&daemon);
-    daemon.wait_for_log_since_start("model repository read");
+    daemon.wait_for_event_since_start("repository.read");
     shipped_answer(client);
     for model in ENDLESS {
         let (_, reason) = client.state(model);
@@ -261,7 +261,7 @@ fn a_box_where_no_model_serves_has_started_and_is_not_ready() {
     // One that was unloaded on request is not to serve.
     std::fs::remove_dir_all(daemon.root.model("broken_cut")).unwrap();
     daemon.signal("HUP");
-    daemon.wait_for_log("model repository read");
+    daemon.wait_for_event("repository.read");
     assert_eq!(client.post("/v2/repository/models/add_sub/unload", &[], b"").status, 200);
     assert_eq!(is_ready(client), 200);
 }
@@ -309,9 +309,7 @@ fn a_state_folder_that_cannot_be_written_stops_no_load() {
         std::fs::create_dir_all(path.join("full")).unwrap();
     }
     let daemon = root.start();
-    daemon.wait_for_log_since_start(
-        "the records of loads cannot be written: the next start does not know of loads since then",
-    );
+    daemon.wait_for_event_since_start("load_records.not_written");
     assert_eq!(daemon.client().state("add_sub").0, "READY");
 }
 
@@ -320,7 +318,7 @@ fn the_failures_of_a_version_end_when_it_leaves_the_box() {
     let root = TestRoot::new().model_as("add_sub", "m").models(&["fixed_shape"]);
     copy(&model_folder("broken_cut").join("1"), &root.model("m").join("2"));
     let daemon = root.start();
-    daemon.wait_for_log_since_start("model repository read");
+    daemon.wait_for_event_since_start("repository.read");
     let client = &mut daemon.client();
     let failures = |client: &mut Client| {
         let metrics = String::from_utf8(client.get("/metrics").body).unwrap();

@@ -252,8 +252,8 @@ fn a_model_without_features_takes_none_and_one_whose_views_come_later_loads() {
     assert!(answer.error().contains("takes no entities"), "{answer:?}");
 
     let early = TestRoot::new().models(&["wine_mlp"]).file("wine_mlp/model.toml", config("", "")).start_unready();
-    let warning = early.wait_for_log("features of this model are not declared; calls that need them are refused");
-    early.wait_for_log_since_start("ready");
+    let warning = early.wait_for_event("model.features_undeclared");
+    early.wait_for_event_since_start("daemon.ready");
     assert_eq!((warning["level"].as_str(), warning["model"].as_str()), (Some("WARN"), Some("wine_mlp")), "{warning}");
     let client = &mut early.client();
     let answer = client.post_json(MODEL, &request(&["barolo"]));

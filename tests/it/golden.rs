@@ -57,7 +57,7 @@ fn a_float_original_stands_in_for_a_model_that_answers_wrong_and_everything_says
     );
     assert!(note.contains("; openvino: golden input golden.json: output \"OUT\" differs by 2.613706"), "{note}");
     assert_eq!(answer(client), json!([5.0, 6.0, 7.0, 8.0]));
-    daemon.wait_for_log_since_start(&note);
+    assert_eq!(daemon.wait_for_event_since_start("model.stand_in_loaded")["message"], note);
     let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
     assert!(metrics.lines().any(|line| line.starts_with("ledge_model_fallback{") && line.ends_with(" 1")), "{metrics}");
 
@@ -147,9 +147,9 @@ fn another_float_original_is_another_model() {
     // This one gives back what it gets, too.
     put("bad_at_runtime");
     daemon.signal("HUP");
-    daemon.wait_for_log("model repository read");
+    daemon.wait_for_event("repository.read");
     assert_eq!(answer(client), json!([5.0, 6.0, 7.0, 8.0]));
-    let loads = daemon.log().matches("\"model ready\"").count();
+    let loads = daemon.events("model.loaded").len();
     assert_eq!(loads, 2, "the changed file was not loaded");
 }
 

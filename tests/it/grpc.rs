@@ -130,10 +130,8 @@ fn root() -> TestRoot {
 
 /// The address of gRPC.
 pub fn grpc_address(daemon: &TestDaemon) -> SocketAddr {
-    let lines = daemon.log();
-    let lines = lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let mut listening = lines.filter(|line| line["message"] == "listening");
-    let line = listening.find(|line| line["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("grpc")));
+    let listening = daemon.events("listener.listening");
+    let line = listening.iter().find(|line| line["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("grpc")));
     line.unwrap()["address"].as_str().unwrap().parse().unwrap()
 }
 

@@ -58,8 +58,8 @@ impl Target {
             .set("http.header_timeout_ms=1000");
         let daemon = settings.iter().fold(root, |root, setting| root.set(setting)).start();
         // The plain address is the first that is logged, and the encrypted one the second.
-        daemon.wait_for_log_since_start("listening");
-        let tls_address = daemon.wait_for_log("listening")["address"].as_str().unwrap().parse().unwrap();
+        daemon.wait_for_event_since_start("listener.listening");
+        let tls_address = daemon.wait_for_event("listener.listening")["address"].as_str().unwrap().parse().unwrap();
         Self { daemon, tls: TlsClient::new(authority.pem(), None), tls_address }
     }
 

@@ -294,8 +294,8 @@ fn a_listener_that_waits_for_callers_keeps_no_connection_from_another() {
     let root = TestRoot::new().set("http.listen=[\"127.0.0.1:0\", \"127.0.0.1:0\"]").set("http.max_connections=1");
     let daemon = root.start();
     let bound = |line: Value| line["address"].as_str().unwrap().parse().unwrap();
-    let one: SocketAddr = bound(daemon.wait_for_log_since_start("listening"));
-    let other = bound(daemon.wait_for_log("listening"));
+    let one: SocketAddr = bound(daemon.wait_for_event_since_start("listener.listening"));
+    let other = bound(daemon.wait_for_event("listener.listening"));
     assert_ne!(one, other);
     for address in [one, other, other, one, one] {
         assert_eq!(Client::tcp(address).get("/v2").status, 200);

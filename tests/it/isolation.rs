@@ -210,7 +210,7 @@ fn a_run_without_end_is_ended() {
     // The caller is not kept waiting.
     assert_eq!(answer.status, 504, "{answer:?}");
     assert_eq!(well(&mut client, "healthy").status, 200);
-    daemon.wait_for_log("a model ended the process that it ran in");
+    daemon.wait_for_event("model.crashed");
     answers_again(&mut client, "faulty");
     assert_eq!(well(&mut client, "healthy").status, 200);
 }

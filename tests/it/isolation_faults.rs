@@ -57,7 +57,7 @@ fn a_document_is_read_to_its_end_when_its_process_is_killed_meanwhile() {
             send_signal(child, "KILL");
             assert_eq!(reading.join().unwrap(), expected);
         });
-        daemon.wait_for_log("a process of the runtimes ended; its models are loaded again");
+        daemon.wait_for_event("process.ended");
     }
 }
 

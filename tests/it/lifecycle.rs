@@ -104,7 +104,7 @@ fn a_new_version_that_does_not_load_leaves_the_live_one() {
     assert_eq!(states, [("1".to_owned(), "READY".to_owned()), ("2".to_owned(), "UNAVAILABLE".to_owned())]);
     copy(&model_folder("add_sub").join("1"), &daemon.root.model("add_sub").join("2"));
     daemon.signal("HUP");
-    daemon.wait_for_log("model repository read");
+    daemon.wait_for_event("repository.read");
     assert_eq!(state(client, "add_sub"), ready(&["2"]));
 }
 
@@ -120,7 +120,7 @@ fn a_caller_who_hangs_up_does_not_leave_a_load_or_unload_half_done() {
         for _ in 0..5 {
             daemon.client().send(call.as_bytes());
         }
-        daemon.wait_for_log(if verb == "load" { "model ready" } else { "model unloaded" });
+        daemon.wait_for_event(if verb == "load" { "model.loaded" } else { "model.unloaded" });
     }
     // Behind the load that nobody waits for, as loads of one model happen one after the other.
     assert_eq!(client.post("/v2/repository/models/efficientnet_lite0/load", &[], b"").status, 200);
@@ -134,15 +134,15 @@ fn a_hangup_loads_what_is_new_drops_what_is_gone_and_leaves_the_rest() {
     copy(&model_folder("dynamic_sum"), &daemon.root.model("coming"));
     std::fs::remove_dir_all(daemon.root.model("going")).unwrap();
     daemon.signal("HUP");
-    daemon.wait_for_log("model repository read");
+    daemon.wait_for_event("repository.read");
     assert_eq!(state(client, "coming"), ready(&["1"]));
     assert_eq!(client.get("/v2/models/going").status, 404);
-    let loads = daemon.log().matches("\"model ready\"").count();
+    let loads = daemon.events("model.loaded").len();
     assert_eq!(loads, 3, "add_sub was not loaded again");
     // A change of the model config counts as a change.
     write(&daemon.root.model("add_sub").join("model.toml"), b"max_batch_size = 2\n");
     daemon.signal("HUP");
-    daemon.wait_for_log("model repository read");
+    daemon.wait_for_event("repository.read");
     assert_eq!(client.get("/v2/models/add_sub/config").json()["max_batch_size"], 2);
 }
 
@@ -230,7 +230,7 @@ fn a_stop_answers_what_is_in_flight_and_ends_with_success() {
     let continued = waiting.receive_interim();
     assert_eq!(continued, 100);
     daemon.signal("TERM");
-    daemon.wait_for_log("asked to stop");
+    daemon.wait_for_event("daemon.stop_requested");
     waiting.send(body.as_bytes());
     let answer = waiting.receive();
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -272,7 +272,7 @@ fn an_address_that_no_interface_has_yet_keeps_nobody_from_being_served() {
     let listen = "http.listen=[\"127.0.0.1:0\", \"https://192.0.2.10:0\"]";
     let daemon = root.set(listen).set("http.tls.self_signed=true").start();
     assert_eq!(daemon.client().get("/v2/models/add_sub/ready").status, 200);
-    let line = daemon.wait_for_log_since_start("no interface has this address yet; it is unreachable until one has");
+    let line = daemon.wait_for_event_since_start("listener.address_missing");
     assert_eq!(line["address"].as_str(), Some("192.0.2.10:0"), "{line}");
 }
 
@@ -305,10 +305,8 @@ fn a_load_takes_its_own_time_and_not_that_of_the_models_before_it() {
     let daemon = root.set("repository.parallel_loads=1").start();
     let whole = started.elapsed().as_millis();
     let loads: Vec<u128> = daemon
-        .log()
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|line| line["message"] == "model ready")
+        .events("model.loaded")
+        .iter()
         .map(|line| line["load_ms"].to_string().trim_matches('"').parse().unwrap())
         .collect();
     assert_eq!(loads.len(), names.len() + 1, "{loads:?}");

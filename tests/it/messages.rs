@@ -70,7 +70,7 @@ fn models_that_are_misplaced_or_misnamed_are_listed_checked_and_found_by_doctor(
 
     let daemon = root.start();
     for name in ["My Model", &long] {
-        let line = daemon.wait_for_log_since_start("a folder of the model repository is not served");
+        let line = daemon.wait_for_event_since_start("repository.folder_skipped");
         let logged = daemon.log();
         assert!(line["level"] == "WARN" && logged.contains(&daemon.root.model(name).display().to_string()), "{line}");
     }

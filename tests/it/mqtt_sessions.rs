@@ -133,13 +133,13 @@ fn a_broker_that_is_silent_to_mqtt_5_is_spoken_to_in_3_1_1() {
     assert!(broker.sessions().keys().all(|(_, level)| *level == 4), "{:?}", broker.sessions());
     // It was asked again after it had answered in 3.1.1, in case that it had only been slow.
     assert_eq!(broker.unanswered(), 2);
-    daemon.wait_for_log_since_start("the broker does not answer MQTT 5: connecting with MQTT 3.1.1. Set mqtt.protocol = \"3.1.1\" to connect faster");
+    daemon.wait_for_event_since_start("mqtt.version_lowered");
     broker.publish("tele/kitchen/SENSOR", b"1");
     wait_until("a row", LIMIT, || count(&daemon, "readings:readings_1h", "kitchen") == json!(1));
 
     let refused = TestRoot::new().set(&format!("mqtt.broker=\"mqtt://127.0.0.1:{}\"", broker.port()));
     let daemon = refused.set("mqtt.protocol=\"5\"").start_unready();
-    let told = daemon.wait_for_log("the broker is not connected");
+    let told = daemon.wait_for_event("mqtt.disconnected");
     assert_eq!(told["reason"], "the broker did not respond within 10 s");
 }
 

@@ -169,7 +169,7 @@ fn what_root_writes_the_daemon_of_another_user_can_read() {
     succeeds(as_user(&daemon.root, owner, &["keys", "revoke", "early"]));
     succeeds(daemon.root.command(&["encryption", "rotate"]));
     daemon.signal("HUP");
-    daemon.wait_for_log("every store is encrypted under the current master key");
+    daemon.wait_for_event("stores.encrypted");
     let mut periods = fs::read_dir(daemon.root.folder.path().join("audit/tags")).unwrap();
     let period = periods.find_map(|entry| Some(entry.unwrap().file_name().to_str()?.strip_suffix(".key")?.to_owned()));
     succeeds(daemon.root.command(&["audit", "forget", &period.unwrap(), "--yes"]));

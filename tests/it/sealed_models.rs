@@ -99,7 +99,7 @@ fn an_old_configuration_starts_with_a_finding_and_a_line_in_the_log() {
     assert!(found["status"] == "warn" && found["detail"].as_str().unwrap().contains("no longer exists"), "{found}");
 
     let daemon = root.start();
-    let line = daemon.wait_for_log_since_start("a setting has no effect here, or not the one that it names");
+    let line = daemon.wait_for_event_since_start("setting.ignored");
     assert!(line["warning"].as_str().unwrap().contains("runtimes.isolation: \"none\" no longer exists"), "{line}");
     assert_eq!(wine(&daemon, "wine_mlp"), 200);
     assert_models_are_sealed(&daemon);

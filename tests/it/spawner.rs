@@ -115,7 +115,7 @@ fn a_daemon_without_a_spawner_does_everything_but_run_models() {
     // Run by the loader, the daemon starts the loader in place of itself, which knows no program `spawner`.
     let root = isolated().models(&["add_sub"]).views(VIEWS).runner(&[LOADER]);
     let mut daemon = root.start();
-    let line = daemon.wait_for_log_since_start("no model runs; everything else does");
+    let line = daemon.wait_for_event_since_start("spawner.failed");
     assert!(line["reason"].as_str().unwrap().contains("ended with exit status: 127"), "{line}");
 
     let mut client = daemon.client();
@@ -152,7 +152,7 @@ fn a_spawner_that_is_killed_takes_its_children_with_it_and_ends_the_daemon_in_or
     let processes: Vec<_> = children.into_iter().map(pidfd).collect();
     send_signal(spawner, "KILL");
     wait_for_end(&processes);
-    let line = daemon.wait_for_log("an essential task ended: the daemon stops");
+    let line = daemon.wait_for_event("task.ended");
     let reason = line["reason"].as_str().unwrap();
     assert!(reason.contains("SIGKILL") && reason.contains("the service manager starts it again"), "{reason}");
     // Not 78, with which the service manager would not.
@@ -176,7 +176,7 @@ fn a_worker_that_is_stopped_goes_on_or_is_replaced_and_no_model_is_blamed() {
     let (_, children) = spawner(&daemon);
     send_signal(children[0], "STOP");
     assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
-    daemon.wait_for_log("a process was stopped from outside; it is told to go on");
+    daemon.wait_for_event("process.resumed");
 
     let process = pidfd(children[0]);
     std::thread::scope(|scope| {
@@ -187,12 +187,11 @@ fn a_worker_that_is_stopped_goes_on_or_is_replaced_and_no_model_is_blamed() {
         freeze_until_it_ends(&process);
         assert!(calls.join().unwrap().iter().all(|status| *status == 200));
     });
-    let end = daemon.wait_for_log("a process of the runtimes ended; its models are loaded again");
+    let end = daemon.wait_for_event("process.ended");
     assert!(end["reason"].as_str().unwrap().contains("stopped from outside"), "{end}");
     assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
     let log = daemon.log();
-    assert!(!log.contains("a model ended the process that it ran in") && !log.contains("model_crashed"), "{log}");
-    assert!(!log.contains("gets a process of its own"), "{log}");
+    assert!(daemon.events("model.crashed").is_empty() && !log.contains("model_crashed"), "{log}");
 }
 
 #[test]
@@ -204,7 +203,7 @@ fn a_spawner_that_is_stopped_goes_on_and_starts_others() {
     // Its end comes to be known when the spawner goes on, which has to start another.
     send_signal(children[0], "KILL");
     assert_eq!(add_sub(&mut daemon.client(), "add_sub"), 200);
-    daemon.wait_for_log("the process that starts the others was stopped from outside; it is told to go on");
+    daemon.wait_for_event("spawner.resumed");
 
     send_signal(spawner, "STOP");
     daemon.signal("TERM");
@@ -229,5 +228,5 @@ fn signals_to_every_process_of_the_service_leave_the_models_to_a_daemon_that_dra
     daemon.signal("INT");
     assert!(daemon.wait().success());
     wait_for_end(&processes);
-    assert!(!daemon.log().contains("a model ended the process that it ran in"), "{}", daemon.log());
+    assert!(daemon.events("model.crashed").is_empty(), "{}", daemon.log());
 }

@@ -130,7 +130,7 @@ fn each_call_leaves_a_line_with_its_model_its_id_and_its_caller() {
     let request = serde_json::json!({"id": "till-7", "inputs": [input("INPUT0"), input("INPUT1")]});
     let answer = daemon.client().post("/v2/models/add_sub/infer", &[], request.to_string().as_bytes());
     assert_eq!(answer.status, 200, "{answer:?}");
-    let line = daemon.wait_for_log("answered");
+    let line = daemon.wait_for_event("call.answered");
     assert_eq!(
         (line["model"].as_str(), line["request_id"].as_str(), line["principal"].as_str(), line["status"].as_u64()),
         (Some("add_sub"), Some("till-7"), Some("ip:127.0.0.1"), Some(200)),
@@ -138,6 +138,6 @@ fn each_call_leaves_a_line_with_its_model_its_id_and_its_caller() {
     );
     let answer = daemon.client().post("/v2/models/add_sub/infer", &[], br#"{"id": "till-8", "inputs": []}"#);
     assert_eq!(answer.status, 400, "{answer:?}");
-    let line = daemon.wait_for_log("not answered");
+    let line = daemon.wait_for_event("call.failed");
     assert_eq!((line["level"].as_str(), line["status"].as_u64()), (Some("DEBUG"), Some(400)), "{line}");
 }

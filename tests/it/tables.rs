@@ -260,7 +260,7 @@ fn an_answer_that_a_late_row_ends_is_broken_off_and_the_reason_is_logged() {
     };
     let (_, _, is_whole) = stream(&daemon, mistake());
     assert!(!is_whole);
-    let line = daemon.wait_for_log("an answer to CSV was broken off");
+    let line = daemon.wait_for_event("csv.aborted");
     assert_eq!(line["reason"], "row 200000: column \"a\" is \"warm\", expected a number", "{line}");
     assert_eq!(infer(&mut daemon.client(), "echo", &[CSV], b"a,b\n1,2\n").status, 200, "others are served");
 }

@@ -20,8 +20,6 @@ use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, write};
 use crate::tls_kit::{LISTEN, TlsClient, der, put, with_certificate};
 
-const TAKEN_UP: &str = "the certificate for https:// was read";
-
 fn start(authority: &Authority) -> TestDaemon {
     with_certificate(TestRoot::new(), authority).start()
 }
@@ -88,11 +86,11 @@ fn a_self_signed_box_whose_other_files_are_broken_keeps_its_certificate() {
     write(&clients, b"nonsense");
     for _ in 0..2 {
         daemon.signal("HUP");
-        daemon.wait_for_log("the files of http.tls cannot be used; the previous certificate stays in use");
+        daemon.wait_for_event("tls.files_rejected");
         assert_eq!(std::fs::read_to_string(&own).unwrap(), before);
         write(&clients, authority.pem().as_bytes());
         daemon.signal("HUP");
-        daemon.wait_for_log("the files of http.tls can be used again");
+        daemon.wait_for_event("tls.files_accepted");
         write(&clients, b"");
     }
     assert_eq!(TlsClient::new(&before, None).shown(daemon.address), der(&before));
@@ -164,7 +162,7 @@ fn a_renewed_certificate_is_taken_up_under_load_and_no_request_is_lost() {
             if signal {
                 daemon.signal("HUP");
             }
-            daemon.wait_for_log(TAKEN_UP);
+            daemon.wait_for_event("tls.certificate_loaded");
             assert_eq!(trusting.shown(address), der(&renewed.certificate));
         }
         assert_eq!(kept.get("/v2").status, 200, "a connection of before goes on");
@@ -198,7 +196,7 @@ fn a_broken_renewal_keeps_the_certificate_of_before_and_says_so() {
     ] {
         put(&daemon.root, &broken);
         daemon.signal("HUP");
-        let line = daemon.wait_for_log("the files of http.tls cannot be used; the previous certificate stays in use");
+        let line = daemon.wait_for_event("tls.files_rejected");
         assert!(line["error"].as_str().unwrap().contains(told), "{line}");
         assert_eq!(refused(), 1);
         assert_eq!(trusting.shown(daemon.address), before);
@@ -208,8 +206,8 @@ fn a_broken_renewal_keeps_the_certificate_of_before_and_says_so() {
         assert_eq!(check["status"], "fail", "{check}");
     }
     put(&daemon.root, &good);
-    daemon.wait_for_log("the files of http.tls can be used again");
-    daemon.wait_for_log(TAKEN_UP);
+    daemon.wait_for_event("tls.files_accepted");
+    daemon.wait_for_event("tls.certificate_loaded");
     assert_eq!(trusting.shown(daemon.address), der(&good.certificate));
     assert_eq!(refused(), 0);
 }
@@ -220,14 +218,12 @@ fn a_box_that_starts_without_a_good_certificate_serves_the_rest_and_takes_one_up
     let root = with_certificate(TestRoot::new(), &authority);
     std::fs::remove_file(root.folder.path().join("box.key")).unwrap();
     let daemon = root.start();
-    daemon.wait_for_log_since_start(
-        "the files of http.tls cannot be used; https:// is not served until they are corrected",
-    );
+    daemon.wait_for_event_since_start("tls.not_served");
     assert_eq!(daemon.unix_client().get("/v2").status, 200);
     let trusting = TlsClient::new(authority.pem(), None);
     assert!(!trusting.is_served(daemon.address));
     put(&daemon.root, &authority.issue("127.0.0.1"));
-    daemon.wait_for_log(TAKEN_UP);
+    daemon.wait_for_event("tls.certificate_loaded");
     assert!(trusting.is_served(daemon.address));
 }
 
@@ -296,9 +292,7 @@ fn connections_end_with_a_close_notify_when_the_daemon_stops() {
 fn a_self_signed_certificate_is_made_once_and_told_to_be_one() {
     let root = TestRoot::new().set(LISTEN).set("http.tls.self_signed=true");
     let daemon = root.start();
-    let warned = "the certificate for https:// is self-signed: callers cannot verify it unless they compare the \
-                  fingerprint; set http.tls.certificate_file to a certificate of your authority";
-    let line = daemon.wait_for_log_since_start(warned);
+    let line = daemon.wait_for_event_since_start("tls.certificate_self_signed");
     let folder = daemon.root.folder.path().join("tls");
     let mode = |file: &str| std::fs::metadata(folder.join(file)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("self-signed.key"), 0o600);
@@ -364,7 +358,7 @@ fn a_certificate_that_is_about_to_end_is_warned_of() {
     });
     put(&root, &soon);
     let daemon = root.start();
-    daemon.wait_for_log_since_start("the certificate for https:// expires soon: renew it");
+    daemon.wait_for_event_since_start("tls.certificate_expiring");
 }
 
 #[test]

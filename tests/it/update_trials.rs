@@ -194,9 +194,7 @@ fn a_version_with_the_same_answers_is_committed_in_the_runtime_of_the_one_before
         let daemon = trial.root().start_ready();
         let (found, _) = called(&daemon, 2, || outcome(&daemon));
         assert_eq!(found.0, "committed", "{found:?}");
-        let log = daemon.log();
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let ready: Vec<_> = lines.filter(|line| line["message"] == "model ready").collect();
+        let ready = daemon.events("model.loaded");
         assert!(ready.iter().any(|line| line["version"] == "2"), "{ready:?}");
         assert!(ready.iter().all(|line| line["runtime"] == runtime), "{ready:?}");
     }

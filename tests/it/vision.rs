@@ -236,13 +236,10 @@ fn without_encryption_only_pictures_are_served_only_to_the_named_network_and_onl
     let plain = |peers: &str| format!("{{listen=\"127.0.0.1:0\", peers=[\"{peers}\"]}}");
     let daemon = root.set(&format!("http.local_plain=[{}, {}]", plain("127.0.0.0/8"), plain("10.0.0.0/8"))).start();
     let at = |networks: &str| {
-        let log = daemon.log();
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let line =
-            lines.into_iter().find(|line| line["fields"]["networks"] == networks || line["networks"] == networks);
-        let line = line.unwrap_or_else(|| panic!("no listener for {networks} in {log}"));
-        let address = line["fields"]["address"].as_str().or(line["address"].as_str()).unwrap();
-        address.parse().unwrap()
+        let plain = daemon.events("listener.listening_unencrypted");
+        let line = plain.iter().find(|line| line["networks"] == networks);
+        let line = line.unwrap_or_else(|| panic!("no listener for {networks} in {}", daemon.log()));
+        line["address"].as_str().unwrap().parse().unwrap()
     };
     let client = &mut Client::tcp(at("127.0.0.0/8"));
     let detect = "/v1/vision/detection";

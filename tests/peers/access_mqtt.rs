@@ -202,7 +202,7 @@ fn a_hint_has_no_authority_whatever_it_says_and_whoever_sends_it() {
     let root = root.set("access.mqtt.roles=[\"admin\"]");
     let admin = format!("Bearer {}", key(&root, &["admin", "--role", "admin"]));
     let daemon = root.set(&format!("mqtt.broker={:?}", broker.url())).start();
-    logged(&daemon, "rollout manifest accepted", 1);
+    logged(&daemon, "rollout.accepted", 1);
     let trusted = || {
         let told = status(&daemon);
         [told["subjects"].clone(), told["error"].clone(), told["trust"].clone()]
@@ -225,5 +225,5 @@ fn a_hint_has_no_authority_whatever_it_says_and_whoever_sends_it() {
     // After a hint from any sender, the box does only what the platform has signed.
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     peer.send(Outgoing::json("ledge/v1/box-1/desired", &json!("anything")));
-    logged(&daemon, "update committed", 1);
+    logged(&daemon, "update.committed", 1);
 }

@@ -117,7 +117,7 @@ fn each_trouble_sets_off_its_rule_and_is_told_and_so_is_its_end() {
         .file("slow/model.toml", "[queue]\nmax_size = 2\n")
         .set(&format!("audit.min_free_mb={reserve_mb}"));
     let daemon = root.start();
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     let prometheus = Prometheus::start(&daemon, &in_seconds(&std::fs::read_to_string(rules()).unwrap()));
     let folder = daemon.root.folder.path().to_owned();
 
@@ -249,7 +249,7 @@ fn under_normal_load(time: Duration, rules: &str) -> (Vec<String>, Vec<String>) 
                  schema = [{ name = 'rms', dtype = 'Float32' }]\n";
     // Warnings about the machine of the test are not about the load.
     let daemon = root(&broker, &ears.hook, "least = \"fail\"").views(views).start();
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     let prometheus = Prometheus::start(&daemon, rules);
     let answers = Peer::subscribed(&broker, "caller", "answers");
     let until = Instant::now() + time;

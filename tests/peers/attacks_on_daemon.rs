@@ -37,7 +37,7 @@ impl Attacked {
             answer.and_then(|answer| answer(path, stream)).unwrap_or_else(|| file(&folder, path, stream))
         });
         let daemon = platform.enrol(TestRoot::new(), &format!("http://{address}")).start();
-        daemon.wait_for_log("update committed");
+        daemon.wait_for_event("update.committed");
         Self { platform, attack, daemon }
     }
 
@@ -74,7 +74,7 @@ impl Attacked {
     /// The rollout ends by its cause, and the status says so.
     #[track_caller]
     fn is_rolled_back(&self, rollout: &str, cause: &str) -> String {
-        let line = self.daemon.wait_for_log("update rolled back");
+        let line = self.daemon.wait_for_event("update.rolled_back");
         assert_eq!((&line["rollout"], &line["cause"]), (&json!(rollout), &json!(cause)), "{line}");
         let told = subject(&self.daemon, "models/shapes");
         let last = &told["last"];
@@ -85,7 +85,7 @@ impl Attacked {
     /// The file is not taken, and nothing is refused for it: the server may be put right.
     #[track_caller]
     fn waits_for_a_right_file(&self) {
-        self.daemon.wait_for_log("an update waits before its next attempt");
+        self.daemon.wait_for_event("update.paused");
         let told = until(&self.daemon, |told| told["trial"]["fault"].is_object());
         let reason = told["trial"]["fault"]["reason"].as_str().unwrap();
         assert!(reason.contains("the file on the server is not the signed one"), "{told}");
@@ -145,7 +145,7 @@ fn endless_data_attack_on_a_target() {
     assert!(fetched < 2 * (signed + (1 << 20)), "{fetched} of {signed}");
     attacked.is_over();
     look(&attacked.daemon);
-    attacked.daemon.wait_for_log("update committed");
+    attacked.daemon.wait_for_event("update.committed");
 }
 
 #[test]
@@ -179,13 +179,13 @@ fn slow_retrieval_attack_on_a_target() {
         assert_eq!(subject(&attacked.daemon, "models/shapes")["stage"], "downloading");
         std::thread::sleep(Duration::from_millis(500));
     }
-    let given_up = || attacked.daemon.log().contains("an update waits before its next attempt");
+    let given_up = || !attacked.daemon.events("update.paused").is_empty();
     while !given_up() {
         assert!(begun.elapsed() < Duration::from_secs(100), "the attacker is still listened to");
         std::thread::sleep(Duration::from_millis(100));
     }
     attacked.is_over();
-    attacked.daemon.wait_for_log("update committed");
+    attacked.daemon.wait_for_event("update.committed");
     attacked.serves("2");
 }
 
@@ -207,14 +207,14 @@ fn mix_and_match_attack() {
         } else {
             // The manifest is right, and what it names cannot be made sure of.
             look(&attacked.daemon);
-            attacked.daemon.wait_for_log("an update waits before its next attempt");
+            attacked.daemon.wait_for_event("update.paused");
             assert_eq!(subject(&attacked.daemon, "models/shapes")["stage"], "downloading");
         }
         attacked.serves("1");
         attacked.is_audited("mismatch", number);
     }
     attacked.is_over();
-    attacked.daemon.wait_for_log("update committed");
+    attacked.daemon.wait_for_event("update.committed");
     attacked.serves("2");
 }
 
@@ -225,7 +225,7 @@ fn rollback_attack_with_an_old_copy_of_the_whole_repository() {
     copy(&attacked.platform.repository(), old.path());
     attacked.publish_second();
     look(&attacked.daemon);
-    attacked.daemon.wait_for_log("update committed");
+    attacked.daemon.wait_for_event("update.committed");
     let folder = old.path().to_owned();
     attacked.answers(move |path, stream| Some(file(&folder, path, stream)));
     for _ in 0..3 {
@@ -292,7 +292,7 @@ fn flipped_byte_in_the_trusted_metadata_is_an_alarm_until_it_is_reset() {
     assert!(!attacked.daemon.log().contains("metadata_damaged"));
     attacked.publish_second();
     look(&attacked.daemon);
-    attacked.daemon.wait_for_log("update committed");
+    attacked.daemon.wait_for_event("update.committed");
     attacked.serves("2");
 }
 

@@ -146,15 +146,15 @@ fn of_all_that_callers_sent_nothing_leaves_but_the_answers_to_them() {
     let outside = Outside::new();
     let mut canaries = Canaries::default();
     let daemon = outside.enrol(&mut canaries).start();
-    logged(&daemon, "subscribed", 1);
-    logged(&daemon, "update committed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
+    logged(&daemon, "update.committed", 1);
     let answered = ask_everything(&outside, &daemon, &mut canaries);
     // The views are read again, with a canary of their owner.
     let view = format!("\n[[entity]]\nname = \"other\"\ndescription = \"{}\"\n", canaries.word("owner: a description"));
     let views = daemon.root.folder.path().join("feature_views.d/other.toml");
     write(&views, view.as_bytes());
     daemon.signal("HUP");
-    logged(&daemon, "model repository read", 2);
+    logged(&daemon, "repository.read", 2);
     look(&daemon);
     let records = synced_records(&daemon);
     // A report is made after the last call, so that what it left behind is in it.
@@ -163,7 +163,7 @@ fn of_all_that_callers_sent_nothing_leaves_but_the_answers_to_them() {
     let topic = canaries.word("changed setting: a topic");
     let root = stop(daemon).set(&format!("mqtt.response_topics=[\"answers/#\", \"{topic}/#\"]"));
     let daemon = root.start();
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     assert!(synced_records(&daemon) > records);
     let root = stop(daemon);
 

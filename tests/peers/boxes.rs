@@ -35,7 +35,7 @@ pub fn root_at(url: &str, name: &str) -> TestRoot {
 /// Starts a box, and waits until its models are loaded and its subscriptions granted.
 pub fn start(root: TestRoot) -> TestDaemon {
     let daemon = root.start();
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     daemon
 }
 
@@ -44,27 +44,17 @@ pub fn start_box(broker: &Broker) -> TestDaemon {
     start(root(broker))
 }
 
-/// Waits until the log has so many lines with this message, and gives the last of these.
+/// Waits until the log has so many events of this name, and gives the last of these.
 #[track_caller]
-pub fn logged(daemon: &TestDaemon, message: &str, times: usize) -> Value {
+pub fn logged(daemon: &TestDaemon, name: &str, times: usize) -> Value {
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {
-        if let Some(line) = lines(daemon, message).into_iter().nth(times - 1) {
+        if let Some(line) = daemon.events(name).into_iter().nth(times - 1) {
             return line;
         }
         std::thread::sleep(GLANCE);
     }
-    panic!("no {times} lines with {message:?} in:\n{}", daemon.log());
-}
-
-/// The lines of the log with this message, so far.
-pub fn lines(daemon: &TestDaemon, message: &str) -> Vec<Value> {
-    let log = daemon.log();
-    let likely = log.lines().filter(|line| line.contains(message));
-    likely
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .filter(|line: &Value| line["message"] == message)
-        .collect()
+    panic!("no {times} events {name:?} in:\n{}", daemon.log());
 }
 
 /// Waits until something is true.

@@ -253,7 +253,7 @@ fn slow(id: usize) -> Outgoing {
 fn a_broker_that_speaks_3_1_1_only_is_spoken_to_in_it() {
     let broker = Broker::nats();
     let daemon = start(root_at(&broker.url(), "box"));
-    let line = logged(&daemon, "connected to the broker", 1);
+    let line = logged(&daemon, "mqtt.connected", 1);
     assert!(line["version"].as_str().unwrap().contains("3.1.1"), "{line}");
     let mut watcher = mosquitto("mosquitto_sub", &broker);
     watcher.args(["-V", "311", "-i", "watcher", "-q", "1", "-W", "30", "-C", "1", "-t", RESULT]);

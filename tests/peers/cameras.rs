@@ -190,16 +190,15 @@ fn a_camera_that_is_away_says_so_once_and_nothing_is_gone() {
 
     server.set_away(true);
     assert_eq!(next("/state"), "offline");
-    let problem = logged(&daemon, "the camera gives no picture", 1);
+    let problem = logged(&daemon, "camera.away", 1);
     assert!(problem["camera"] == "yard", "{problem}");
     server.set_away(false);
     assert_eq!(next("/state"), "online");
-    logged(&daemon, "the camera is online", 2);
+    logged(&daemon, "camera.online", 2);
 
     assert_eq!(counts(&broker)["zones"], json!({"everywhere": {"red": 1, "blue": 0}, "low": {"red": 0, "blue": 0}}));
     assert!(peer.received().iter().all(|message| !message.topic.ends_with("/events")));
-    let warnings = daemon.log().lines().filter(|line| line.contains("the camera gives no picture")).count();
-    assert_eq!(warnings, 1);
+    assert_eq!(daemon.events("camera.away").len(), 1);
 }
 
 #[test]
@@ -230,7 +229,7 @@ fn a_camera_with_a_certificate_of_its_own_is_known_by_it_and_by_no_other() {
     let expected = [("byfile", "online"), ("byhash", "online"), ("wrong", "offline")];
     assert_eq!(states, expected.map(|(name, state)| (name.to_owned(), state.to_owned())).into());
 
-    let warning = logged(&daemon, "the camera gives no picture", 1);
+    let warning = logged(&daemon, "camera.away", 1);
     let presented = format!("is not the pinned one, its SHA-256 is {}", sha256_hex(&der(&own.certificate)));
     assert!(warning["camera"] == "wrong" && warning["reason"].as_str().unwrap().contains(&presented), "{warning}");
     assert_eq!(server.served("wrong"), 0);
@@ -256,7 +255,7 @@ camera = \"till\"
     let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/box/cameras/till/events");
     let caller = Peer::subscribed(&broker, "caller", "answers/caller");
     let daemon = root(&broker, config).start();
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     let picture = |scene, number: usize| gallery.0[&scene][number].clone();
     let post = |camera: &str, accept: &str, photograph: &[u8]| {
         let headers = [("content-type", "image/jpeg"), ("x-ledge-camera", camera), ("accept", accept)];
@@ -341,13 +340,12 @@ fn a_picture_that_is_too_large_for_the_broker_is_dropped_and_the_connection_stay
     let peer = Peer::subscribed(&broker, "watcher", "ledge/v1/box/cameras/yard/events");
     let more = "interval_ms = 100\npicture_interval_ms = 0\nchange_threshold = 0\npublish_pictures = true\nblur = []";
     let daemon = root(&broker, &camera("yard", &server, more)).start();
-    let dropped = daemon.wait_for_log_since_start("message dropped: it is larger than the broker accepts");
+    let dropped = daemon.wait_for_event_since_start("mqtt.message_too_large");
     assert!(dropped["topic"] == "ledge/v1/box/cameras/yard/picture" && dropped["level"] == "WARN", "{dropped}");
     wait_until("many pictures", || results(&daemon)["ledge_camera_published_pictures_total"] > 20.0);
-    let log = daemon.log();
-    let logged = |text: &str| log.lines().filter(|line| line.contains(text) && !line.contains("DEBUG")).count();
-    let of = ["message dropped", "connected to the broker", "the broker is not connected"].map(logged);
-    assert_eq!(of, [1, 1, 0], "{log}");
+    let logged = |name: &str| daemon.events(name).iter().filter(|line| line["level"] != "DEBUG").count();
+    let of = ["mqtt.message_too_large", "mqtt.connected", "mqtt.disconnected"].map(logged);
+    assert_eq!(of, [1, 1, 0], "{}", daemon.log());
     // Events get out as before.
     assert_eq!(peer.receive().json()["event"], "appeared");
 }
@@ -360,9 +358,7 @@ fn no_picture_is_published_whose_blurred_places_cannot_be_found_and_faces_are_bl
         server.show(name, gallery.script(&[(RED, 1)], false));
         let config = camera(name, &server, &format!("publish_pictures = true\n{blur}"));
         let daemon = root(&broker, &config).start();
-        let told = daemon
-            .wait_for_log("no picture of the camera is published: what camera.blur names cannot be looked for")
-            .to_string();
+        let told = daemon.wait_for_event("camera.picture_withheld").to_string();
         assert!(told.contains(if blur.is_empty() { "no label \\\"person\\\"" } else { "face_detector" }), "{told}");
         let published = results(&daemon)["ledge_camera_published_pictures_total"];
         assert!(published.abs() < f64::EPSILON, "{published}");
@@ -396,7 +392,7 @@ fn home_assistant_is_told_the_entities_again_when_it_starts_and_no_more_when_it_
     let entities: BTreeMap<String, String> =
         (0..12).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
     assert_eq!(entities.len(), 12);
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     peer.send(Outgoing::new("homeassistant/status", "offline"));
     peer.send(Outgoing::new("homeassistant/status", "online"));
     let again: BTreeMap<String, String> =
@@ -425,7 +421,7 @@ fn a_broker_that_forgot_everything_is_told_again() {
         broker.stop();
         // Without persistence: what is kept afterwards was published afterwards.
         broker.start_again();
-        logged(&daemon, "subscribed", restart + 1);
+        logged(&daemon, "mqtt.subscribed", restart + 1);
         assert_eq!(counts(&broker)["zones"]["everywhere"]["red"], 1);
         for topic in [
             "ledge/v1/box/cameras/yard/state",

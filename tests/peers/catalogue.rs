@@ -106,7 +106,7 @@ fn failure(command: &mut Command) -> String {
 
 fn reload(daemon: &TestDaemon) {
     daemon.signal("HUP");
-    daemon.wait_for_log("model repository read");
+    daemon.wait_for_event("repository.read");
 }
 
 fn listed(root: &TestRoot) -> Value {

@@ -22,7 +22,7 @@ fn a_rollout_passes_its_stages_before_the_eyes_and_goes_back_at_a_press() {
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let root = fleet.enrol(TestRoot::new()).set("access.loopback=[\"viewer\",\"infer\",\"operator\"]");
     let daemon = root.start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
 
     let browser = Browser::start();
     browser.go(&format!("http://{}/#updates", daemon.address));
@@ -102,7 +102,7 @@ fn a_viewer_sees_updates_and_orders_nothing() {
     let root = fleet.enrol(TestRoot::closed());
     let viewer = key(&root, &["desk", "--role", "viewer"]);
     let daemon = root.start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let browser = Browser::start();
     browser.go(&format!("http://{}/#updates", daemon.address));
     use_key(&browser, &viewer);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::boxes::{call, lines, logged, root, start, wait_until};
+use crate::boxes::{call, logged, root, start, wait_until};
 use crate::broker::{Broker, Setup};
 use crate::daemon::{TestDaemon, TestRoot};
 use crate::message::{Message, Outgoing};
@@ -81,7 +81,7 @@ fn restarts_of_the_broker_lose_none_of_ten_thousand_requests() {
         answers.receive(&peer, restart * REQUESTS / 5);
         broker.stop();
         broker.start_again();
-        logged(&daemon, "connected to the broker", restart + 1);
+        logged(&daemon, "mqtt.connected", restart + 1);
     }
     answers.receive(&peer, REQUESTS);
     assert_eq!(answers.missing(REQUESTS), [0; 0]);
@@ -100,7 +100,7 @@ fn a_broker_killed_in_the_middle_costs_a_retry_at_most() {
     answers.receive(&peer, requests / 4);
     broker.kill();
     broker.start_again();
-    logged(&daemon, "connected to the broker", 2);
+    logged(&daemon, "mqtt.connected", 2);
     // A mosquitto that is killed forgets what it wrote to no disk, although it said that it has it. Whoever asked asks
     // again.
     let mut asked_again = BTreeSet::new();
@@ -140,7 +140,7 @@ fn a_box_killed_in_the_middle_answers_everything_when_it_is_back() {
     assert!(answers.duplicates > 0, "no answer is marked as a duplicate");
     let twice = answers.times.values().filter(|times| **times > 1).count();
     assert!(twice <= answers.duplicates, "{twice} were answered again, and {} are marked so", answers.duplicates);
-    let line = lines(&daemon, "connected to the broker").remove(0);
+    let line = daemon.events("mqtt.connected").remove(0);
     assert_eq!(line["session_present"], true, "{line}");
 }
 
@@ -169,8 +169,8 @@ fn a_box_that_the_broker_forgot_subscribes_again() {
     for restart in 1..=2 {
         broker.stop();
         broker.start_again();
-        logged(&daemon, "subscribed", restart + 1);
-        let line = logged(&daemon, "connected to the broker", restart + 1);
+        logged(&daemon, "mqtt.subscribed", restart + 1);
+        let line = logged(&daemon, "mqtt.connected", restart + 1);
         assert_eq!(line["session_present"], false, "{line}");
         call(&Peer::subscribed(&broker, "caller", "answers"), "after a restart");
     }
@@ -196,12 +196,12 @@ fn a_broker_that_is_away_when_the_box_starts_is_waited_for() {
     let mut broker = persistent();
     broker.stop();
     let daemon = root(&broker).start();
-    let line = logged(&daemon, "the broker is not connected", 1);
+    let line = logged(&daemon, "mqtt.disconnected", 1);
     assert!(line["reason"].as_str().is_some_and(|reason| reason.contains("refuse")), "{line}");
     assert!(line["retry_in_ms"].as_u64().is_some(), "{line}");
     assert_eq!(daemon.client().get("/v2/health/ready").status, 200, "HTTP does not wait for a broker");
     broker.start_again();
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     call(&Peer::subscribed(&broker, "caller", "answers"), "at last");
 }
 
@@ -251,7 +251,7 @@ fn a_kept_request_is_answered_once_and_not_at_every_connection() {
     for restart in 1..=2 {
         broker.stop();
         broker.start_again();
-        logged(&daemon, "connected to the broker", restart + 1);
+        logged(&daemon, "mqtt.connected", restart + 1);
         no_answer_to_kept(&call(&peer, &format!("restart {restart} of the broker")));
     }
     daemon = start(daemon.kill());

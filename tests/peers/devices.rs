@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::boxes::{lines, logged, root, start, wait_until};
+use crate::boxes::{logged, root, start, wait_until};
 use crate::broker::Broker;
 use crate::daemon::{TestDaemon, TestRoot, write};
 use crate::devices_page::configured;
@@ -32,13 +32,6 @@ fn skipped(daemon: &TestDaemon) -> u64 {
     let metrics = String::from_utf8(daemon.client().get("/metrics").body).unwrap();
     let count = metrics.lines().find_map(|line| line.strip_prefix("ledge_mqtt_skipped_total "));
     count.unwrap_or_else(|| panic!("{metrics}")).parse().unwrap()
-}
-
-/// The warnings and errors of a log.
-fn complaints(daemon: &TestDaemon) -> Vec<String> {
-    let log = daemon.log();
-    let is_one = |line: &&str| line.contains("\"level\":\"WARN\"") || line.contains("\"level\":\"ERROR\"");
-    log.lines().filter(is_one).map(str::to_owned).collect()
 }
 
 #[test]
@@ -133,10 +126,10 @@ fn devices_that_know_nothing_of_ledge_make_features_and_nothing_else_makes_a_war
     // wills' 4 are taken once. All others in the list have one binding.
     let tele = 4 * 2 + 5;
     wait_until("the count", || skipped(&daemon) == tele + 9 + 1);
-    assert_eq!(complaints(&daemon), [""; 0]);
+    assert_eq!(daemon.complaints(), [Value::Null; 0]);
 
     publish("esphome/kitchen/sensor/temperature/state", "unavailable", &[]);
-    let complaint = logged(&daemon, "a binding has no result", 1);
+    let complaint = logged(&daemon, "binding.failed", 1);
     let reason = "the message is \"unavailable\", expected a number such as 21.4 for temperature";
     assert_eq!((&complaint["binding"], &complaint["reason"]), (&json!("esphome"), &json!(reason)));
 }
@@ -180,5 +173,5 @@ fn a_bare_value_is_a_column_or_an_input_of_a_model() {
         assert_eq!(refused.status(), 400);
         assert!(refused.error().contains("expected a number such as 21.4 for IN"), "{refused:?}");
     }
-    assert!(lines(&daemon, "every message of a binding will be refused").is_empty());
+    assert!(daemon.events("binding.misfits").is_empty());
 }

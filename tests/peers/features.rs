@@ -104,7 +104,7 @@ fn a_message_that_makes_no_row_is_told_in_the_log_and_holds_nothing_up() {
     let daemon = start(cellar(&broker));
     let peer = Peer::subscribed(&broker, "winery", "cultivar/#");
     peer.send(Outgoing::json("press/7/lab", &json!({"wine": "barolo", "measured": "much"})));
-    let complaint = logged(&daemon, "a binding has no result", 1);
+    let complaint = logged(&daemon, "binding.failed", 1);
     assert_eq!((complaint["binding"].as_str(), complaint["status"].as_u64()), (Some("press/+/lab"), Some(400)));
     assert!(complaint["reason"].as_str().unwrap().contains("measured"), "{complaint}");
     peer.send(Outgoing::json("press/7/lab", &json!({"wine": "barolo", "measured": FIRST})));

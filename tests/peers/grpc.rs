@@ -19,10 +19,9 @@ fn script(name: &str) -> PathBuf {
 }
 
 fn grpc_address(daemon: &TestDaemon) -> SocketAddr {
-    let log = daemon.log();
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let mut addresses = lines.filter(|line| line["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("grpc")));
-    addresses.next().unwrap()["address"].as_str().unwrap().parse().unwrap()
+    let listening = daemon.events("listener.listening");
+    let line = listening.iter().find(|line| line["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("grpc")));
+    line.unwrap()["address"].as_str().unwrap().parse().unwrap()
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn looked_after(fleet: &Fleet, root: TestRoot) -> TestDaemon {
     add(&fleet.platform, 2, LARGE_KB);
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(root).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     daemon
 }
 
@@ -80,10 +80,10 @@ fn a_step_that_cannot_be_written_down_is_taken_when_it_can() {
     block();
     fleet.platform.start("r-2", "models/shapes/2", &["--canary", "share=0.5,min_s=2,min_requests=1,max_s=60"]);
     look(&daemon);
-    daemon.wait_for_log("the state of updates cannot be written; the step is taken later");
+    daemon.wait_for_event("update.state_not_written");
     assert_eq!(subject(&daemon, "models/shapes")["trial"], Value::Null, "{}", status(&daemon));
     release();
-    while daemon.wait_for_log("update moved")["stage"] != "canary" {}
+    while daemon.wait_for_event("update.moved")["stage"] != "canary" {}
     // A stage that is passed.
     block();
     told(&daemon, "the state of updates cannot be written");
@@ -189,7 +189,7 @@ fn a_server_with_too_much_to_do_is_asked_again_when_it_said() {
     fleet.platform.start("r-2", "models/shapes/2", &[]);
     look(&daemon);
     told(&daemon, "503");
-    let line = daemon.wait_for_log("the next attempt waits");
+    let line = daemon.wait_for_event("update.retry_planned");
     assert!(line["retry_in_s"].as_u64().unwrap() >= 3, "{line}");
     fleet.nginx.start_again(Some(""));
     committed(&daemon);

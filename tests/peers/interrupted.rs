@@ -48,7 +48,7 @@ impl Recorded {
         add(&fleet.platform, 2, LARGE_KB);
         fleet.platform.start("r-1", "models/shapes/1", &[]);
         let daemon = fleet.enrol(TestRoot::new()).start();
-        daemon.wait_for_log("update committed");
+        daemon.wait_for_event("update.committed");
         let root = stopped(daemon);
         fleet.platform.start("r-2", "models/shapes/2", &STAGES);
         let folder = root.folder.path().canonicalize().unwrap().join("updates");
@@ -56,7 +56,7 @@ impl Recorded {
         let variables = recording.variables();
         let root = variables.into_iter().fold(root, |root, (name, value)| root.variable(name, value));
         let daemon = root.start();
-        daemon.wait_for_log("update committed");
+        daemon.wait_for_event("update.committed");
         let root = stopped(daemon);
         Self { fleet, points: recording.points(), whole: names(&folder), folder, _root: root }
     }
@@ -206,7 +206,7 @@ fn a_daemon_that_strace_killed_during_an_update_serves_and_goes_on() {
     add(&fleet.platform, 2, LARGE_KB);
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let old = stopped(daemon);
     fleet.platform.start("r-2", "models/shapes/2", &STAGES);
     for call in [2, 9, 12, 18] {
@@ -257,7 +257,7 @@ fn a_kill_in_any_stage_leaves_the_old_version_or_the_new_one() {
     add(&fleet.platform, 1, 1);
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let mut daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let stages = ["downloading", "verified", "staged", "shadow", "canary", "active"];
     for (version, stage) in (2..).zip(stages) {
         add(&fleet.platform, version, if stage == "downloading" { 8 << 10 } else { 1 });
@@ -271,7 +271,7 @@ fn a_kill_in_any_stage_leaves_the_old_version_or_the_new_one() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         } else {
-            while daemon.wait_for_log("update moved")["stage"] != stage {}
+            while daemon.wait_for_event("update.moved")["stage"] != stage {}
         }
         let root = daemon.kill();
         let mut seen = callers.stop();

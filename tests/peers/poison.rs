@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::boxes::{call, lines, logged, root, start};
+use crate::boxes::{call, logged, root, start};
 use crate::broker::Broker;
 use crate::daemon::TestDaemon;
 use crate::message::{Message, Outgoing, add_sub};
@@ -52,7 +52,7 @@ impl Scene {
 
     /// The log lines about requests without an answer.
     fn unanswered(&self) -> Vec<Value> {
-        lines(&self.daemon, "request not answered")
+        self.daemon.events("mqtt.request_dropped")
     }
 
     /// Checks that it logged one reason only, and once in each minute of this test.
@@ -136,7 +136,7 @@ fn ten_megabytes_to_a_limit_of_one_are_answered_413() {
     fits.push(b' ');
     scene.peer.send(Outgoing::new(INFER, fits).answer_to("answers"));
     assert_eq!(scene.peer.receive().status(), 413);
-    assert_eq!(lines(&scene.daemon, "connected to the broker").len(), 1, "the connection held");
+    assert_eq!(scene.daemon.events("mqtt.connected").len(), 1, "the connection held");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_request_whose_answer_would_be_a_request_is_refused_once() {
     for topic in [INFER, "ledge/v1/box/infer/slow", "ledge/v1/box/infer/add_sub/versions/1"] {
         scene.peer.send(Outgoing::add_sub("loop", 2.0).answer_to(topic));
     }
-    logged(&scene.daemon, "request not answered", 1);
+    logged(&scene.daemon, "mqtt.request_dropped", 1);
     let messages = scene.traffic();
     assert_eq!(messages.len(), 3, "the three requests and nothing else: {messages:#?}");
     scene.assert_told_once();
@@ -196,7 +196,7 @@ fn what_a_box_says_of_itself_is_not_written_over_by_an_answer() {
     for topic in ["ledge/v1/box/online", "ledge/v1/box/reported"] {
         scene.peer.send(Outgoing::add_sub("over itself", 2.0).answer_to(topic));
     }
-    logged(&scene.daemon, "request not answered", 1);
+    logged(&scene.daemon, "mqtt.request_dropped", 1);
     scene.traffic();
     let said = words.received();
     assert!(said.iter().all(|message| !message.text().contains("over itself")), "{said:#?}");

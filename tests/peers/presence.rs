@@ -66,7 +66,7 @@ fn a_broker_that_forgot_a_box_is_told_again() {
         broker.stop();
         // Without persistence: what is kept afterwards was published afterwards.
         broker.start_again();
-        logged(&daemon, "subscribed", restart + 1);
+        logged(&daemon, "mqtt.subscribed", restart + 1);
         assert_eq!(kept(&broker, ONLINE), "online");
         assert!(kept(&broker, REPORTED).contains("add_sub"));
     }
@@ -79,7 +79,7 @@ fn a_broker_that_says_offline_after_its_own_restart_is_put_right() {
     let daemon = start_box(&broker);
     broker.kill();
     broker.start_again();
-    logged(&daemon, "connected to the broker", 2);
+    logged(&daemon, "mqtt.connected", 2);
     let peer = Peer::subscribed(&broker, "watcher", ONLINE);
     wait_for(&peer, ONLINE, "online");
     assert_eq!(kept(&broker, ONLINE), "online");
@@ -118,7 +118,7 @@ fn a_box_whose_session_was_taken_gives_way_although_nothing_can_be_sent_any_more
     // CONNACK and DISCONNECT with the reason 0x8E, and a reset, since something was left unread.
     let url = curt(b"\x20\x03\x00\x00\x00\xe0\x02\x8e\x00", 1);
     let daemon = root_at(&url, "box").set("mqtt.reconnect_max_s=60").start();
-    let line = logged(&daemon, "the broker is not connected", 1);
+    let line = logged(&daemon, "mqtt.disconnected", 1);
     assert!(line["reason"].as_str().unwrap().contains("another client has connected"), "{line}");
     assert!(line["retry_in_ms"].as_u64().unwrap() >= 30_000, "{line}");
 }
@@ -126,10 +126,10 @@ fn a_box_whose_session_was_taken_gives_way_although_nothing_can_be_sent_any_more
 #[test]
 fn a_broker_that_closes_without_an_answer_may_want_the_old_version() {
     let daemon = root_at(&curt(b"", 1 << 16), "box").start();
-    let line = logged(&daemon, "the broker is not connected", 1);
+    let line = logged(&daemon, "mqtt.disconnected", 1);
     assert!(line["reason"].as_str().unwrap().contains("set mqtt.protocol = \"3.1.1\""), "{line}");
     drop(daemon);
     let daemon = root_at(&curt(b"", 1 << 16), "box").set("mqtt.protocol=\"5\"").start();
-    let line = logged(&daemon, "the broker is not connected", 1);
+    let line = logged(&daemon, "mqtt.disconnected", 1);
     assert!(!line["reason"].as_str().unwrap().contains("mqtt.protocol"), "{line}");
 }

@@ -42,7 +42,7 @@ fn a_sealed_update_is_killed_in_its_middle_rotated_under_load_and_never_plain() 
     let key = root.folder.path().join("master.key").display().to_string();
     assert!(root.command(&["encryption", "make-key", &key]).output().unwrap().status.success());
     let daemon = root.start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
 
     fleet.platform.start("r-2", "models/shapes/2", &[]);
     look(&daemon);
@@ -64,7 +64,7 @@ fn a_sealed_update_is_killed_in_its_middle_rotated_under_load_and_never_plain() 
     let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
     assert!(daemon.root.command(&["encryption", "rotate"]).output().unwrap().status.success());
     daemon.signal("HUP");
-    daemon.wait_for_log_since_start("update committed");
+    daemon.wait_for_event_since_start("update.committed");
     assert_eq!(answered(&mut daemon.client()), 2);
     assert!(callers.stop_unharmed().iter().all(|answers| answers.answered > 0));
     let came: u64 = fleet.nginx.transfers(SHAPES, 2).iter().map(|answered| answered.bytes).sum();

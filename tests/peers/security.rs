@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::boxes::{call, call_until_answered, lines, logged, receive, root, root_at, start};
+use crate::boxes::{call, call_until_answered, logged, receive, root, root_at, start};
 use crate::broker::{Broker, Setup};
 use crate::certificates::{Authority, Identity};
 use crate::daemon::{TestDaemon, TestRoot, write};
@@ -14,7 +14,7 @@ use crate::tools::run;
 /// The daemon's reason why the broker is not connected.
 #[track_caller]
 fn reason(daemon: &TestDaemon) -> String {
-    let line = logged(daemon, "the broker is not connected", 1);
+    let line = logged(daemon, "mqtt.disconnected", 1);
     line["reason"].as_str().unwrap_or_else(|| panic!("no reason in {line}")).to_owned()
 }
 
@@ -48,7 +48,7 @@ fn a_wrong_password_is_named_and_a_corrected_file_is_read_without_a_restart() {
     assert!(!daemon.log().contains("\"wrong\""), "the password is in the log");
     // A file as an editor leaves it, with a line's end.
     write(Path::new(&path(&daemon.root, "password")), b"right\n");
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     let answer = call_as(&broker, "caller", "secret");
     assert!(answer.contains("\"id\":\"1\""), "{answer}");
     assert!(!daemon.log().contains("right"), "the password is in the log");
@@ -91,7 +91,7 @@ fn a_box_with_a_certificate_speaks_tls_with_its_broker() {
     let root = with_certificate(&broker, &authority);
     put_in_place(&root, &authority.issue("box"));
     let daemon = start(root);
-    let line = logged(&daemon, "connected to the broker", 1);
+    let line = logged(&daemon, "mqtt.connected", 1);
     assert!(line["broker"].as_str().unwrap().starts_with("mqtts://"), "{line}");
     call_with_tls(&broker, &authority);
 }
@@ -104,7 +104,7 @@ fn a_missing_certificate_is_named_and_used_once_it_is_there() {
     let reason = reason(&daemon);
     assert!(reason.contains("box.pem") || reason.contains("box.key"), "{reason}");
     put_in_place(&daemon.root, &authority.issue("box"));
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
     call_with_tls(&broker, &authority);
 }
 
@@ -118,7 +118,7 @@ fn a_certificate_of_another_authority_is_refused_until_the_right_one_is_there() 
     // The reason depends on how soon the broker closes the connection, so only check that there is one.
     assert!(!reason(&daemon).is_empty());
     put_in_place(&daemon.root, &authority.issue("box"));
-    logged(&daemon, "subscribed", 1);
+    logged(&daemon, "mqtt.subscribed", 1);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_broker_that_the_authority_did_not_sign_is_not_spoken_to() {
     let daemon = root.start();
     let reason = reason(&daemon).to_lowercase();
     assert!(reason.contains("certificate") || reason.contains("issuer") || reason.contains("authority"), "{reason}");
-    assert_eq!(lines(&daemon, "connected to the broker"), [] as [serde_json::Value; 0]);
+    assert_eq!(daemon.events("mqtt.connected"), [] as [serde_json::Value; 0]);
 }
 
 #[test]
@@ -140,22 +140,22 @@ fn an_answer_that_the_broker_refuses_is_logged_and_its_request_settled() {
     let daemon = start(root(&broker));
     let peer = Peer::subscribed(&broker, "caller", "answers");
     peer.send(Outgoing::add_sub("lost", 2.0).answer_to("forbidden"));
-    let line = logged(&daemon, "the broker refused a message", 1);
+    let line = logged(&daemon, "mqtt.message_refused", 1);
     assert_eq!(line["topic"], "forbidden", "{line}");
     assert!(line["reason"].as_str().is_some_and(|reason| reason.to_lowercase().contains("authori")), "{line}");
     call(&peer, "another");
     // Unsettled, it would come again with the next connection.
     broker.stop();
     broker.start_again();
-    logged(&daemon, "connected to the broker", 2);
+    logged(&daemon, "mqtt.connected", 2);
     call(&peer, "one more");
-    assert_eq!(lines(&daemon, "the broker refused a message").len(), 1, "{}", daemon.log());
+    assert_eq!(daemon.events("mqtt.message_refused").len(), 1, "{}", daemon.log());
     // Put right, the next answer goes there.
     write(&broker.file("acl"), format!("{rules}topic readwrite forbidden\n").as_bytes());
     broker.stop();
     broker.start_again();
     peer.subscribe("forbidden");
-    logged(&daemon, "connected to the broker", 3);
+    logged(&daemon, "mqtt.connected", 3);
     peer.send(Outgoing::add_sub("found", 2.0).answer_to("forbidden"));
     assert_eq!(receive(&peer, "found").1.topic, "forbidden");
 }
@@ -164,7 +164,7 @@ fn an_answer_that_the_broker_refuses_is_logged_and_its_request_settled() {
 fn a_refused_subscription_is_named_and_renewed_when_it_is_allowed() {
     let broker = Setup::new().dynamic_security().start();
     let daemon = root(&broker).start();
-    let line = logged(&daemon, "subscription refused", 1);
+    let line = logged(&daemon, "mqtt.subscription_refused", 1);
     assert!(line["filter"].as_str().is_some_and(|filter| filter.starts_with("ledge/v1/box/infer/")), "{line}");
     assert!(line["reason"].as_str().is_some_and(|reason| reason.to_lowercase().contains("authori")), "{line}");
     // The broker cuts off those whose rules change, so that they connect and subscribe again.

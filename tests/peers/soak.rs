@@ -72,7 +72,7 @@ fn a_million_requests_leave_memory_flat() {
                 broker.start_again();
             }
         }
-        logged(&daemon, "connected to the broker", step + 1);
+        logged(&daemon, "mqtt.connected", step + 1);
         let (now, peak) = memory_mb(daemon.pid());
         resident.push(now);
         #[expect(clippy::cast_precision_loss, reason = "counts are small")]

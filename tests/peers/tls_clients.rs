@@ -142,9 +142,9 @@ fn a_restart_in_place_keeps_the_https_port() {
     fleet.platform.add(&["configuration", "add"], "night", 1, &file);
     fleet.platform.start("r-1", "configurations/night/1", &[]);
     daemon.unix_client().post("/updates/check", &[], b"");
-    daemon.wait_for_log("restarting the daemon to apply an update");
+    daemon.wait_for_event("update.restart_requested");
     // A client that connects meanwhile waits, and is not refused.
     assert!(trusting.is_served(daemon.address));
-    let line = daemon.wait_for_log("listening");
+    let line = daemon.wait_for_event("listener.listening");
     assert_eq!((line["address"].as_str().unwrap(), &line["scheme"]), (&*daemon.address.to_string(), &"https".into()));
 }

@@ -53,7 +53,7 @@ fn fleet() -> Fleet {
 /// A box that has the first version, and is switched off.
 fn settled(fleet: &Fleet) -> TestRoot {
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     daemon.kill()
 }
 
@@ -68,14 +68,14 @@ fn a_box_whose_clock_starts_in_1970_takes_updates_over_mutual_tls() {
     let fleet = fleet();
     let root = with(fleet.enrol(TestRoot::new()), clock_at("@1970-01-01 00:00:01"));
     let daemon = root.start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     assert!(daemon.log().contains("\"timestamp\":\"1970-01-01T"), "this is no test of a clock at 1970");
     answers(&daemon, "1");
     // It starts there again after a power cut.
     let daemon = daemon.kill().start();
     fleet.platform.start("r-2", "models/shapes/2", &[]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     answers(&daemon, "2");
     let checked = status(&daemon)["checked"].as_str().unwrap().to_owned();
     assert!(checked.as_str() > "2026", "{checked}");
@@ -94,7 +94,7 @@ fn a_clock_at_2100_stops_updates_and_nothing_else_until_it_is_right() {
     // Nothing of that time was kept.
     let daemon = with(daemon.kill(), clock_at("+0d")).start();
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     answers(&daemon, "2");
     assert_eq!(status(&daemon)["error"], Value::Null);
 }
@@ -126,7 +126,7 @@ fn after_a_month_without_a_network_everything_serves_and_updates_go_on() {
     assert_eq!(subject(&daemon, "models/shapes")["waiting"], Value::Null);
     fleet.platform.start("r-2", "models/shapes/2", &[]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     answers(&daemon, "2");
 }
 
@@ -138,7 +138,7 @@ fn metadata_that_expires_in_the_middle_of_a_soak_does_not_stop_it() {
     let clock = folder.path().join("clock");
     write(&clock, b"+0d\n");
     let daemon = with(fleet.enrol(TestRoot::new()), clock_in(&clock)).start();
-    while daemon.wait_for_log("update moved")["stage"] != "active" {}
+    while daemon.wait_for_event("update.moved")["stage"] != "active" {}
     write(&clock, b"+31d\n");
     let mut client = daemon.client();
     let expired = |_| {
@@ -147,7 +147,7 @@ fn metadata_that_expires_in_the_middle_of_a_soak_does_not_stop_it() {
     };
     assert!((0..10_000).any(expired), "{}", status(&daemon));
     assert_eq!(subject(&daemon, "models/shapes")["stage"], "active", "the soak was over before");
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     answers(&daemon, "2");
 }
 
@@ -171,6 +171,6 @@ fn an_expired_fleet_role_starts_nothing_new() {
     fleet.platform.run(&["refresh"], &[]);
     fleet.nginx.start_again(None);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     answers(&daemon, "2");
 }

@@ -16,7 +16,7 @@ fn first() -> (Fleet, TestDaemon) {
     }
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     (fleet, daemon)
 }
 
@@ -36,7 +36,7 @@ fn an_order_is_carried_out_while_the_new_version_is_being_loaded() {
     // It is timed for more than a second next to the live version.
     fleet.platform.start("r-3", "models/shapes/3", &["--gate", "p95_ratio_max=1000000"]);
     look(&daemon);
-    while daemon.wait_for_log("update moved")["stage"] != "staged" {}
+    while daemon.wait_for_event("update.moved")["stage"] != "staged" {}
     order(&daemon, "cancel");
     let told = subject(&daemon, "models/shapes");
     assert_eq!((&told["trial"], &told["last"]["cause"]), (&Value::Null, &json!("operator")), "{told}");
@@ -52,7 +52,7 @@ fn who_orders_the_update_of_a_model_is_shown_no_other() {
     fleet.platform.add_model("wine_mlp", 2, &model_folder("wine_mlp"), &[]);
     fleet.platform.start("r-9", "models/wine_mlp/2", &[]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     assert_eq!(status(&daemon)["subjects"].as_array().map(Vec::len), Some(2));
     let made =
         daemon.root.command(&["keys", "create", "ops", "--role", "operator", "--model", SHAPES]).output().unwrap();
@@ -87,7 +87,7 @@ fn a_version_on_trial_that_does_not_load_after_a_restart_is_no_success() {
     look(&daemon);
     until(&daemon, |told| told["stage"] == "active");
     let daemon = daemon.kill().set("runtimes.dir=\"/nonexistent\"").start();
-    let line = daemon.wait_for_log("update rolled back");
+    let line = daemon.wait_for_event("update.rolled_back");
     assert_eq!((&line["cause"], &line["stage"]), (&json!("load"), &json!("active")), "{line}");
     assert_eq!(subject(&daemon, "models/shapes")["version"], 1);
 }
@@ -143,8 +143,8 @@ fn a_stick_that_is_pulled_during_a_download_refuses_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     ledge::durable::rename(&copy, &stick.path().join("pulled")).unwrap();
-    daemon.wait_for_log("an update waits before its next attempt");
+    daemon.wait_for_event("update.paused");
     fleet.nginx.start_again(None);
     look(&daemon);
-    while daemon.wait_for_log("update moved")["stage"] != "verified" {}
+    while daemon.wait_for_event("update.moved")["stage"] != "verified" {}
 }

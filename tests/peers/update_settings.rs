@@ -21,7 +21,7 @@ fn add_settings(fleet: &Fleet, version: u64, text: &str) {
 
 /// The number of starts of the daemon, in any process.
 fn starts(daemon: &TestDaemon) -> usize {
-    daemon.log().lines().filter(|line| line.contains("\"message\":\"ledge starts\"")).count()
+    daemon.events("daemon.started").len()
 }
 
 fn shown(daemon: &TestDaemon) -> String {
@@ -42,9 +42,9 @@ fn settings_are_taken_up_by_a_restart_in_place_and_no_request_is_lost() {
     let callers = Callers::start(&daemon, 2, "wine_mlp", &wine());
     fleet.platform.start("r-1", "configurations/night/1", &[]);
     look(&daemon);
-    daemon.wait_for_log("restarting the daemon to apply an update");
-    daemon.wait_for_log("ready");
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.restart_requested");
+    daemon.wait_for_event("daemon.ready");
+    daemon.wait_for_event("update.committed");
     let all = callers.stop_unharmed();
     let longest = all.iter().map(|answers| answers.longest).max().unwrap();
     println!("the longest that a caller waited over the restart: {longest:?}");
@@ -99,9 +99,9 @@ fn a_restart_in_place_keeps_the_process_that_starts_those_of_the_models() {
         let callers = Callers::start(&daemon, 2, "wine_mlp", &wine());
         fleet.platform.start(&format!("r-{version}"), &format!("configurations/night/{version}"), &[]);
         look(&daemon);
-        daemon.wait_for_log("restarting the daemon to apply an update");
-        daemon.wait_for_log("ready");
-        daemon.wait_for_log("update committed");
+        daemon.wait_for_event("update.restart_requested");
+        daemon.wait_for_event("daemon.ready");
+        daemon.wait_for_event("update.committed");
         callers.stop_unharmed();
 
         assert_eq!(processes(daemon.pid(), "spawner"), spawner);
@@ -125,7 +125,7 @@ fn settings_that_no_release_may_set_are_refused_in_the_words_of_the_mistake() {
         add_settings(&fleet, version, text);
         fleet.platform.start(&format!("r-{version}"), &format!("configurations/night/{version}"), &[]);
         look(&daemon);
-        let line = daemon.wait_for_log("update rolled back");
+        let line = daemon.wait_for_event("update.rolled_back");
         assert_eq!((&line["stage"], &line["cause"]), (&json!("verified"), &json!("load")), "{line}");
         let told = subject(&daemon, "configurations/night");
         let detail = told["last"]["detail"].as_str().unwrap_or_default().to_owned();
@@ -142,8 +142,8 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
     add_settings(&fleet, 1, "serving.max_queue_size = 17\n");
     fleet.platform.start("r-1", "configurations/night/1", &["--soak", "min_s=3000,max_s=4000"]);
     look(&daemon);
-    daemon.wait_for_log("restarting the daemon to apply an update");
-    daemon.wait_for_log("ready");
+    daemon.wait_for_event("update.restart_requested");
+    daemon.wait_for_event("daemon.ready");
     let mut root = daemon.kill();
     // Each kill is within a minute of the start.
     for _ in 0..3 {
@@ -152,9 +152,9 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
         root = daemon.kill();
     }
     let daemon = root.start_unready();
-    daemon.wait_for_log("update rolled back");
-    daemon.wait_for_log("restarting the daemon to apply an update");
-    daemon.wait_for_log("ready");
+    daemon.wait_for_event("update.rolled_back");
+    daemon.wait_for_event("update.restart_requested");
+    daemon.wait_for_event("daemon.ready");
     assert!(!shown(&daemon).contains("max_queue_size = 17"), "{}", shown(&daemon));
     let told = subject(&daemon, "configurations/night");
     assert_eq!((&told["version"], &told["last"]["cause"]), (&Value::Null, &json!("restarts")), "{told}");
@@ -172,7 +172,7 @@ fn signal_at_any_moment_of_a_restart(name: &str, check: impl Fn(TestDaemon)) {
     for delay_ms in (0..60).step_by(2) {
         let daemon = fleet.enrol(TestRoot::new().models(&["wine_mlp"])).start();
         look(&daemon);
-        daemon.wait_for_log("restarting the daemon to apply an update");
+        daemon.wait_for_event("update.restart_requested");
         std::thread::sleep(Duration::from_millis(delay_ms));
         daemon.signal(name);
         check(daemon);
@@ -190,7 +190,7 @@ fn a_stop_at_any_moment_of_a_restart_in_place_is_a_stop() {
 #[test]
 fn a_reload_at_any_moment_of_a_restart_in_place_ends_nothing() {
     signal_at_any_moment_of_a_restart("HUP", |daemon| {
-        daemon.wait_for_log("ready");
+        daemon.wait_for_event("daemon.ready");
         assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
     });
 }
@@ -216,21 +216,21 @@ fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
     fleet.platform.add(&["runtime", "add"], "onnxruntime", 1, onnxruntime(None).path());
     fleet.platform.start("r-1", "runtimes/onnxruntime/1", &[]);
     look(&daemon);
-    let moved = daemon.wait_for_log("the models of a runtime have moved to another library");
+    let moved = daemon.wait_for_event("runtime.library_changed");
     assert!(moved["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/1-"), "{moved}");
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     assert_eq!(starts(&daemon), 1, "there was no library in its place");
     // The owner's model runs in it, and what is tried is tried in it.
     assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
     fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
     fleet.platform.start("r-2", "models/shapes/1", &[]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
     fleet.platform.add(&["runtime", "add"], "onnxruntime", 2, onnxruntime(Some(9_000_000)).path());
     fleet.platform.start("r-3", "runtimes/onnxruntime/2", &[]);
     look(&daemon);
-    let line = daemon.wait_for_log("update rolled back");
+    let line = daemon.wait_for_event("update.rolled_back");
     assert_eq!(line["stage"], "verified", "{line}");
     println!("a library that is cut off: {} {}", line["cause"], line["detail"]);
     assert_eq!(subject(&daemon, "runtimes/onnxruntime")["version"], json!(1), "{}", status(&daemon));
@@ -238,9 +238,9 @@ fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
     fleet.platform.add(&["runtime", "add"], "onnxruntime", 3, onnxruntime(None).path());
     fleet.platform.start("r-4", "runtimes/onnxruntime/3", &[]);
     look(&daemon);
-    let moved = daemon.wait_for_log("the models of a runtime have moved to another library");
+    let moved = daemon.wait_for_event("runtime.library_changed");
     assert!(moved["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/3-"), "{moved}");
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     callers.stop_unharmed();
     assert_eq!(starts(&daemon), 1);
 }
@@ -273,8 +273,8 @@ fn models_in_a_process_of_their_own_get_another_library_and_lose_it_again_withou
         fleet.platform.add(&["runtime", "add"], "onnxruntime", version, onnxruntime(None).path());
         fleet.platform.start(&format!("r-{version}"), &format!("runtimes/onnxruntime/{version}"), &[]);
         look(&daemon);
-        daemon.wait_for_log("the models of a runtime have moved to another library");
-        daemon.wait_for_log("update committed");
+        daemon.wait_for_event("runtime.library_changed");
+        daemon.wait_for_event("update.committed");
         moved_to(version);
     }
 
@@ -297,12 +297,12 @@ fn libraries_in_which_a_model_ends_its_process_again_and_again_are_rolled_back()
     let soak = ["--soak", "min_s=600,min_requests=0,max_s=900"];
     fleet.platform.start("r-1", "runtimes/onnxruntime/1", &soak);
     look(&daemon);
-    daemon.wait_for_log("the models of a runtime have moved to another library");
+    daemon.wait_for_event("runtime.library_changed");
     // In place of a fault of the library.
     for fault in *b"sfa" {
         assert_eq!(send_fault(&mut daemon.client(), "wine_mlp", fault).status, 502);
     }
-    let line = daemon.wait_for_log("update rolled back");
+    let line = daemon.wait_for_event("update.rolled_back");
     assert_eq!((&line["stage"], &line["cause"]), (&json!("active"), &json!("crash")), "{line}");
     wait_until("the model answers in the former library", Duration::from_secs(20), || {
         daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status == 200

@@ -24,7 +24,7 @@ fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
         &["--shadow", "share=0.5,min_requests=50,max_s=30", "--canary", "share=0.2,min_requests=50,max_s=30"],
     );
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     for answers in callers.stop_unharmed() {
         assert_eq!(answers.versions.first().map(String::as_str), Some("1"), "{answers:?}");
         assert_eq!(answers.versions.last().map(String::as_str), Some("2"), "{answers:?}");
@@ -48,7 +48,7 @@ fn a_release_that_asks_for_the_daemon_runs_in_a_sealed_process() {
     let daemon = fleet.enrol(TestRoot::new()).start();
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     assert_eq!(daemon.client().post_json(&format!("/v2/models/{SHAPES}/infer"), &shapes()).status, 200);
     assert_models_are_sealed(&daemon);
 }
@@ -97,14 +97,14 @@ fn bad_versions_are_stopped_at_their_gates_while_the_old_one_answers_and_not_tri
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
     // A box that had no such model has it now.
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
     for (number, Bad { model, gate, package, cause, stage }) in (2..).zip(BAD) {
         let (rollout, target) = (format!("r-{number}"), format!("models/shapes/{number}"));
         fleet.platform.add_model(SHAPES, number, &model_folder(model), package);
         fleet.platform.start(&rollout, &target, gate);
         look(&daemon);
-        let line = daemon.wait_for_log("update rolled back");
+        let line = daemon.wait_for_event("update.rolled_back");
         assert_eq!((&line["cause"], &line["stage"], &line["rollout"]), (&json!(cause), &json!(stage), &json!(rollout)));
         let told = subject(&daemon, "models/shapes");
         assert_eq!((&told["version"], &told["stage"], &told["trial"]), (&json!(1), &json!("idle"), &Value::Null));
@@ -141,12 +141,12 @@ fn a_version_that_fails_requests_or_answers_otherwise_is_stopped_by_what_it_answ
     fleet.platform.add_model(SHAPES, 2, unproven.path(), &["--no-golden"]);
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
     let shadow = ["--shadow", "share=1,min_requests=1000,max_s=60", "--gate", "agreement_min=0.95"];
     fleet.platform.start("r-2", "models/shapes/2", &shadow);
     look(&daemon);
-    let line = daemon.wait_for_log("update rolled back");
+    let line = daemon.wait_for_event("update.rolled_back");
     assert_eq!((&line["cause"], &line["stage"]), (&json!("agreement"), &json!("shadow")), "{line}");
     for answers in callers.stop_unharmed() {
         assert_eq!(answers.versions, ["1"], "nobody was answered by a shadow");
@@ -161,13 +161,13 @@ fn a_rollout_that_says_nothing_is_mirrored_and_soaks_before_it_is_a_success() {
     }
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
     fleet.platform.run(&["rollout", "start"], &["--id", "r-2", "--target", "models/shapes/2", "--waves", "all"]);
     look(&daemon);
     let mut stages = Vec::new();
     while stages.last().is_none_or(|stage| stage != "active") {
-        stages.push(daemon.wait_for_log("update moved")["stage"].as_str().unwrap().to_owned());
+        stages.push(daemon.wait_for_event("update.moved")["stage"].as_str().unwrap().to_owned());
     }
     assert_eq!(stages, ["downloading", "verified", "staged", "shadow", "active"]);
     // It answers, and the version before is one order away.
@@ -203,7 +203,7 @@ fn a_version_that_was_taken_with_some_wrong_answers_loads_again_with_them() {
     fleet.platform.add_model(SHAPES, 1, &model_folder("release_bad_accuracy"), &[]);
     fleet.platform.start("r-1", "models/shapes/1", &["--gate", "golden_min=0.7"]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     let daemon = daemon.kill().start();
     assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
 }
@@ -217,10 +217,10 @@ fn the_operator_goes_back_without_a_network() {
     }
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     fleet.platform.start("r-2", "models/shapes/2", &[]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     assert_eq!(versions(&daemon, SHAPES), json!(["2"]));
     fleet.nginx.stop();
     let said = cli(&daemon, &["update", "rollback", "shapes"]);
@@ -247,7 +247,7 @@ fn a_stick_brings_what_the_network_does_not() {
     assert!(answer.status >= 400 && answer.error().contains("refuses the connection"), "{answer:?}");
     let stick = format!("file://{}", fleet.platform.repository().display());
     cli(&daemon, &["update", "check", "--from", &stick]);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     assert_eq!(versions(&daemon, SHAPES), json!(["1"]));
 }
 
@@ -257,11 +257,11 @@ fn a_hint_is_followed_at_once_and_what_came_of_it_is_reported() {
     fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
     let root = fleet.enrol(TestRoot::new()).set("updates.poll_interval_s=86400");
     let daemon = root.set(&format!("mqtt.broker={:?}", broker.url())).start();
-    daemon.wait_for_log("rollout manifest accepted");
+    daemon.wait_for_event("rollout.accepted");
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let hint = ["-V", "5", "-q", "1", "-r", "-t", "ledge/v1/box-1/desired", "-m", "{}"];
     run(mosquitto("mosquitto_pub", &broker).args(hint));
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     // Retained, so later subscribers get it too; and at once, not at the next interval.
     let reported = reported(&broker, |report| report["updates"]["subjects"][0]["last"]["result"] == "committed");
     let told = &reported["updates"]["subjects"][0];
@@ -279,21 +279,21 @@ fn a_revoked_version_and_a_paused_rollout_are_obeyed() {
     }
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     // Without requests its canary lasts until it is paused.
     fleet.platform.start("r-2", "models/shapes/2", &["--canary", "share=0.5,min_requests=10,max_s=3000"]);
     look(&daemon);
-    while daemon.wait_for_log("update moved")["stage"] != "canary" {}
+    while daemon.wait_for_event("update.moved")["stage"] != "canary" {}
     fleet.platform.run(&["rollout", "pause"], &["--id", "r-2"]);
     look(&daemon);
     until(&daemon, |told| told["trial"]["held"].is_string() && told["stage"] == "canary");
     let callers = Callers::start(&daemon, 1, SHAPES, &shapes());
     fleet.platform.run(&["rollout", "resume"], &["--id", "r-2"]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     fleet.platform.run(&["rollout", "revoke"], &["models/shapes/2"]);
     look(&daemon);
-    daemon.wait_for_log("the previous version is live");
+    daemon.wait_for_event("update.version_restored");
     // A new request gets the version before; one in flight may end on the other.
     assert_eq!(daemon.client().post_json("/v2/models/shapes/infer", &shapes()).json()["model_version"], "1");
     callers.stop_unharmed();
@@ -308,17 +308,17 @@ fn a_revocation_of_the_newest_version_revives_no_rollout_that_it_had_replaced() 
     }
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     // Without requests its canary lasts until the next rollout takes its place.
     fleet.platform.start("r-2", "models/shapes/2", &["--canary", "share=0.5,min_requests=10,max_s=3000"]);
     look(&daemon);
     until(&daemon, |told| told["stage"] == "canary");
     fleet.platform.start("r-3", "models/shapes/3", &[]);
     look(&daemon);
-    daemon.wait_for_log("update committed");
+    daemon.wait_for_event("update.committed");
     fleet.platform.run(&["rollout", "revoke"], &["models/shapes/3"]);
     look(&daemon);
-    daemon.wait_for_log("the previous version is live");
+    daemon.wait_for_event("update.version_restored");
     let daemon = daemon.kill().start();
     look(&daemon);
     let told = subject(&daemon, "models/shapes");

@@ -81,9 +81,9 @@ impl ChildDaemon {
         while let Ok(line) = self.lines.recv_timeout(LOG_TIMEOUT) {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             let field = |name: &str| event.get(name).and_then(Value::as_str);
-            match field("message") {
-                Some("listening") => self.url = format!("http://{}", field("address").unwrap_or_default()),
-                Some("ready") => return Ok(()),
+            match field("event_name") {
+                Some("listener.listening") => self.url = format!("http://{}", field("address").unwrap_or_default()),
+                Some("daemon.ready") => return Ok(()),
                 _ => log.push(line),
             }
         }

@@ -12,15 +12,6 @@ use crate::daemon::{TestDaemon, TestRoot};
 
 const DAY: i64 = 86_400;
 
-/// What the log says, once.
-const TOLD: &str = "the clock was set back, and rows of the feature store have event times in its future";
-
-/// What the log says, once.
-const BEHIND: &str = "the clock is behind the newest row of the feature store";
-
-/// The log line when the clock is right again.
-const RIGHT: &str = "the clock is set, and event times are checked again";
-
 const HOUR: i64 = 3600;
 
 /// A time that is not before the build, however far a test sets the clock back from it.
@@ -54,8 +45,7 @@ impl Clocked {
 
     /// The numbers of log lines that the clock is behind, and that it is right again.
     fn told_behind(&self) -> (usize, usize) {
-        let log = self.daemon.log();
-        (log.matches(BEHIND).count(), log.matches(RIGHT).count())
+        (self.daemon.events("features.clock_behind").len(), self.daemon.events("features.clock_set").len())
     }
 
     /// Kills the daemon, does something to its store, and starts it again.
@@ -101,7 +91,7 @@ impl Clocked {
     }
 
     fn lines(&self) -> usize {
-        self.daemon.log().matches(TOLD).count()
+        self.daemon.events("features.clock_set_back").len()
     }
 }
 

@@ -41,7 +41,7 @@ fn rounds(rounds: usize, lies: bool, is_sealed: bool, test: &str) -> (Report, Bo
         root = std::thread::scope(|scope| {
             writers.write(scope, daemon.address, &mut random);
             writers.wait(acknowledged, Duration::from_mins(1));
-            report.read(&daemon.log());
+            report.read(&daemon);
             daemon.kill()
         });
         books = writers.books.into_inner().unwrap();

@@ -48,7 +48,7 @@ impl Store {
         while !has_snapshot() {
             assert_eq!(writers.push(&mut client, random, false).unwrap(), 200);
         }
-        daemon.wait_for_log("a snapshot of the feature store was taken");
+        daemon.wait_for_event("features.snapshot_taken");
         for push in 0..8 {
             assert_eq!(writers.push(&mut client, random, push % 2 == 0).unwrap(), 200);
         }

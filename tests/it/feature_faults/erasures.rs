@@ -160,7 +160,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) {
     let mut known: BTreeMap<i64, State> = BTreeMap::new();
     let mut daemon = start(root(is_sealed)).daemon;
     if is_sealed {
-        daemon.wait_for_log_since_start("everything in the feature store is encrypted");
+        daemon.wait_for_event_since_start("features.encrypted");
     }
     let mut erased = 0;
     for _ in 0..rounds {
@@ -242,7 +242,7 @@ fn sealing_what_was_plain_survives_kill_9() {
         root = daemon.kill();
     }
     daemon = start(root).daemon;
-    daemon.wait_for_log_since_start("the feature store is ready");
+    daemon.wait_for_event_since_start("features.ready");
     let mut client = daemon.client();
     while client.get("/features/status").json()["encryption"] != "on" {
         std::thread::sleep(Duration::from_millis(10));

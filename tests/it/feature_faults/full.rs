@@ -81,8 +81,7 @@ fn full_and_back(root: TestRoot, space: &dyn Space, kills: bool, random: &mut Ra
     let mut client = daemon.client();
     assert_eq!(writers.push(&mut client, random, false).unwrap(), 200);
     if !kills {
-        let ready = daemon.log().matches("the feature store is ready").count();
-        assert_eq!(ready, 1, "the index was given up");
+        assert_eq!(daemon.events("features.ready").len(), 1, "the index was given up");
     }
     goes_on(&daemon, &writers, Duration::ZERO);
     let root = daemon.kill();

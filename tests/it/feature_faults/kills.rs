@@ -34,7 +34,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) -> (Report, Books) {
                 daemon.signal("TERM");
                 daemon.wait();
             }
-            report.read(&daemon.log());
+            report.read(&daemon);
             daemon.kill()
         });
         books = writers.books.into_inner().unwrap();
@@ -59,7 +59,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) -> (Report, Books) {
         let status = started.daemon.client().get("/features/status").json();
         assert_eq!(status["entries_lost"], 0, "a loss is told that is none: {status}");
     }
-    report.read(&started.daemon.log());
+    report.read(&started.daemon);
     (report, books)
 }
 

@@ -101,10 +101,8 @@ fn with_snapshots() -> (TestRoot, PathBuf, PathBuf) {
 /// The number of lost entries is in the log, the status, the metrics and `ledge doctor`, and the next start is one in
 /// order.
 fn is_told(daemon: TestDaemon, lost: usize) -> TestDaemon {
-    let lines = daemon.log();
-    let told: Vec<_> =
-        lines.lines().filter(|line| line.contains("acknowledged entries of the feature store are lost")).collect();
-    assert!(told.len() == 1 && told[0].contains(&format!("at least {lost} entries, from ")), "{told:#?}\n{lines}");
+    let told = daemon.events("features.entries_lost");
+    assert!(told.len() == 1 && told[0]["entries"] == lost, "{told:#?}\n{}", daemon.log());
     let found = status(&daemon);
     assert_eq!(found["entries_lost"], lost, "{found}");
     assert!(found["damage_found"].as_u64().unwrap() > 0, "{found}");
@@ -176,7 +174,7 @@ fn a_journal_that_lost_its_end_is_made_good_by_the_index() {
     let length = segment.metadata().unwrap().len();
     fs::File::options().write(true).open(&segment).unwrap().set_len(length - 1).unwrap();
     let daemon = start(root).daemon;
-    daemon.wait_for_log_since_start("a snapshot of the feature store was taken");
+    daemon.wait_for_event_since_start("features.snapshot_taken");
     assert_eq!(missing(&daemon), Vec::<i64>::new());
     let found = status(&daemon);
     assert_eq!(found["entries_lost"], 0, "{found}");
@@ -228,7 +226,7 @@ fn two_snapshots_that_older_ones_replace_are_told_as_a_loss_of_their_views() {
             fs::copy(&older, place).unwrap();
         }
         let daemon = start(root).daemon;
-        daemon.wait_for_log_since_start("a snapshot of the feature store was taken");
+        daemon.wait_for_event_since_start("features.snapshot_taken");
         // The journal goes back to the older of the two that were there.
         assert_eq!(missing(&daemon), (200..400).collect::<Vec<_>>(), "{under_their_names}\n{}", daemon.log());
         let found = status(&daemon);

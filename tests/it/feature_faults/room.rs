@@ -31,7 +31,7 @@ fn a_start_without_any_room_answers_reads_and_takes_nothing_for_damage() {
     for _ in 0..2 {
         budget.set(0);
         let daemon = start(root).daemon;
-        daemon.wait_for_log_since_start("ready");
+        daemon.wait_for_event_since_start("daemon.ready");
         goes_on(&daemon, &writers, Duration::ZERO);
         let status = daemon.client().get("/features/status").json();
         assert_eq!(
@@ -63,8 +63,7 @@ fn what_was_set_aside_as_damaged_goes_when_room_is_short() {
     write(&segment, b"evidence");
     let daemon = start(root).daemon;
     for _ in 0..2 {
-        let line =
-            daemon.wait_for_log_since_start("the feature store's disk is full: files set aside as damaged are removed");
+        let line = daemon.wait_for_event_since_start("features.damaged_removed");
         assert!(line["removed"].as_str().unwrap().ends_with(".damaged"), "{line}");
     }
     assert!(!store.join("index.damaged").exists() && !segment.exists());

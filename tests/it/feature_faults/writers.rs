@@ -87,7 +87,7 @@ pub struct Started {
 pub fn start(root: TestRoot) -> Started {
     let begin = Instant::now();
     let daemon = root.start_unready();
-    let line = daemon.wait_for_log_since_start("the feature store is ready");
+    let line = daemon.wait_for_event_since_start("features.ready");
     let recovery = Duration::from_millis(line["ms"].as_u64().unwrap());
     Started { daemon, recovery, whole: begin.elapsed() }
 }
@@ -121,9 +121,11 @@ impl Report {
     }
 
     /// Counts the events in a daemon's log at its end.
-    pub fn read(&mut self, log: &str) {
-        self.rebuilds += log.matches("rebuilt from snapshot and journal").count();
-        self.snapshots += log.matches("a snapshot of the feature store was taken").count();
+    pub fn read(&mut self, daemon: &TestDaemon) {
+        let rebuilt =
+            daemon.events("features.ready").last().and_then(|line| line["rebuilt"].as_u64()).unwrap_or_default();
+        self.rebuilds += usize::try_from(rebuilt).unwrap();
+        self.snapshots += daemon.events("features.snapshot_taken").len();
     }
 
     /// A row of the table.

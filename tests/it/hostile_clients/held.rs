@@ -18,7 +18,7 @@ fn a_caller_that_does_not_read_its_answer_is_cut_off() {
         let mut stream = target.connect(way);
         let head = head(&format!("content-length: {}\r\n", body.len()));
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
-        let line = target.daemon.wait_for_log("connection ended");
+        let line = target.daemon.wait_for_event("connection.failed");
         assert!(line["reason"].as_str().unwrap().contains("http.write_timeout_ms"), "{line}");
         // The bytes in flight arrive, and then the end.
         let came = super::rest(&mut stream).len();
@@ -140,7 +140,7 @@ fn answers_that_nobody_reads_count_until_they_are_cut_off() {
         let bytes = target.held();
         assert!(bytes > 8_000_000.0, "an answer of more than 8 MB is nobody's: {bytes} bytes are held");
     }
-    let line = target.daemon.wait_for_log("connection ended");
+    let line = target.daemon.wait_for_event("connection.failed");
     assert!(line["reason"].as_str().unwrap().contains("http.write_timeout_ms"), "{line}");
     target.wait_until_nothing_is_held();
     assert_eq!(ask(&target, Way::Tcp, &body).status, 200);

@@ -149,7 +149,7 @@ fn a_long_list_of_revoked_certificates_counts_to_its_end_and_one_that_is_none_is
     let nonsense = [0x30, 3, 2, 1, 7];
     write(&list, &nonsense);
     daemon.signal("HUP");
-    let line = daemon.wait_for_log("the files of http.tls cannot be used; the previous certificate stays in use");
+    let line = daemon.wait_for_event("tls.files_rejected");
     assert!(
         line["error"].as_str().unwrap().contains("clients.crl contains no valid list of revoked certificates"),
         "{line}"
