@@ -191,8 +191,13 @@ mod tests {
     fn what_is_no_description_is_told() {
         let error = |value| Package::from_custom(Some(&value)).unwrap_err().to_string();
         assert_eq!(Package::from_custom(None), Err(PackageError::Missing));
-        assert!(error(json!({"ledge": {"schema": 2}})).contains("schema 2 is not known"));
-        assert!(error(json!({"ledge": {"schema": 1, "files": ["../x"]}})).contains("starts with a dot"));
-        assert!(error(json!({"ledge": {"schema": 1, "files": ["a", "a"]}})).contains("named twice"));
+        for (description, reason) in [
+            (json!({"schema": 2}), "schema 2 is not known"),
+            (json!({"schema": 1, "files": ["../x"]}), "starts with a dot"),
+            (json!({"schema": 1, "files": ["a", "a"]}), "named twice"),
+        ] {
+            let error = error(json!({ "ledge": description }));
+            assert!(error.contains(reason), "{error}");
+        }
     }
 }

@@ -138,7 +138,7 @@ async fn the_rest_of_a_file_is_asked_for_and_the_whole_of_it_taken() {
     let fetching = client(&at);
     assert_eq!(got(&fetching, "/f", 7).await, (206, 7, "xy".to_owned()));
     assert_eq!(got(&fetching, "/f", 7).await, (200, 0, "z".to_owned()));
-    assert!(seen.requests().iter().all(|request| request.contains("\r\nrange: bytes=7-\r\n")));
+    assert!(seen.requests().iter().all(|request| request.lines().any(|line| line == "range: bytes=7-")));
     for strange in [
         "HTTP/1.1 206 Partial Content\r\nContent-Length: 2\r\n\r\nxy",
         "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 8-9/9\r\nContent-Length: 2\r\n\r\nxy",
@@ -157,7 +157,7 @@ async fn a_redirect_is_told_and_not_followed() {
         "HTTP/1.1 301 Moved\r\nLocation: https://bucket.s3.example/f?X-Amz-Signature=0af3\r\nContent-Length: 0\r\n\r\n";
     let (at, seen) = server(vec![answer].leak(), false).await;
     let error = client(&at).get("/f", 0).await.unwrap_err().to_string();
-    assert!(error.contains("https://bucket.s3.example/f") && error.contains("not followed"), "{error}");
+    assert!(error.contains("https://bucket.s3.example/f"), "{error}");
     assert!(!error.contains("Signature"), "{error}");
     assert_eq!(seen.requests().len(), 1);
 }
@@ -277,7 +277,8 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
     let (answer, connect) = tokio::join!(got(&client, "/f", 0), serving);
     assert_eq!(answer, (200, 0, "ok".to_owned()));
     assert_eq!(connect, "CONNECT files.invalid:443 HTTP/1.1\r\nHost: files.invalid:443\r\n\r\n");
-    assert!(seen.requests()[0].contains("\r\nhost: files.invalid\r\n"), "{:?}", seen.requests());
+    let requests = seen.requests();
+    assert!(requests[0].lines().any(|line| line == "host: files.invalid"), "{requests:?}");
     for (destination, region) in [(proxy.to_string(), "local"), ("files.invalid:443".to_owned(), "eu")] {
         let opened =
             AuditEvent::ConnectionOpened { destination, region: region.into(), purpose: "updates".into(), others: 0 };

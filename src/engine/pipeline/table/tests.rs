@@ -70,9 +70,9 @@ fn a_value_that_is_not_of_its_column_names_row_and_column() {
     assert_eq!(reason(r#"{"a": 1, "d": 1}"#), "row 1: column \"d\" is 1, expected one of its categories");
     assert!(reason(r#"{"a": 1, "d": "low", "e": 2}"#).starts_with("row 1: the model has no column \"e\""));
     assert!(reason(r#"{"a": 1, "a": 2, "d": "low"}"#).starts_with("row 1: column \"a\" is there twice"));
-    assert!(reason("3").contains("expected an object"));
-    assert!(reason(r#"{"a": [1]}"#).contains("expected a number, a string"));
-    assert!(prepare(matrix().as_ref(), "[]").unwrap_err().contains("no row"));
+    assert!(reason("3").starts_with("row 1: "));
+    assert!(reason(r#"{"a": [1]}"#).starts_with("row 1: "));
+    assert!(prepare(matrix().as_ref(), "[]").is_err());
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_model_with_one_input_a_column_gets_each_by_its_name() {
     assert_eq!(inputs, expected);
     let reason = |hours: &str| prepare(pipeline.as_ref(), &format!(r#"{{"hours": {hours}}}"#)).unwrap_err();
     assert_eq!(reason("7.5"), "row 0: column \"hours\" is 7.5, expected an integer");
-    assert!(reason("9007199254740993").contains("beyond 2^53"));
-    assert!(reason("\"9007199254740993\"").contains("beyond 2^53"));
+    assert_eq!(reason("9007199254740993"), "row 0: column \"hours\" is 9007199254740993, beyond 2^53");
+    assert_eq!(reason("\"9007199254740993\""), "row 0: column \"hours\" is \"9007199254740993\", beyond 2^53");
 }
 
 #[test]
@@ -103,14 +103,20 @@ fn columns_that_do_not_fit_the_model_refuse_it() {
     let refused =
         |text: &str, inputs: Vec<Port>| bound(text, inputs, vec![port("y", DataType::Fp32, &[-1])]).unwrap_err();
     let one = "columns = [{ name = 'a' }]";
-    assert!(refused(one, vec![port("X", DataType::Fp32, &[-1, 2])]).contains("has 1 columns for it"));
-    assert!(refused(one, vec![port("X", DataType::Int64, &[-1, 1])]).contains("numbers are for an input of floats"));
-    assert!(refused(one, vec![port("X", DataType::Bytes, &[-1, 1])]).contains("numbers are for an input of floats"));
+    let floats = "numbers are for an input of floats";
     let two = vec![port("a", DataType::Fp32, &[-1, 1]), port("b", DataType::Fp32, &[-1, 1])];
-    assert!(refused(one, two.clone()).contains("no column has the name of input \"b\""));
-    assert!(refused("columns = [{ name = 'x' }]", two).contains("the name of no input"));
     let nan = "columns = [{ name = 'a', type = 'integer', missing = 'nan' }]";
-    assert!(refused(nan, vec![port("X", DataType::Int64, &[-1, 1])]).contains("has no NaN"));
+    for (text, inputs, reason) in [
+        (one, vec![port("X", DataType::Fp32, &[-1, 2])], "has 1 columns for it"),
+        (one, vec![port("X", DataType::Int64, &[-1, 1])], floats),
+        (one, vec![port("X", DataType::Bytes, &[-1, 1])], floats),
+        (one, two.clone(), "no column has the name of input \"b\""),
+        ("columns = [{ name = 'x' }]", two, "column \"x\" has the name of no input"),
+        (nan, vec![port("X", DataType::Int64, &[-1, 1])], "INT64 has no NaN"),
+    ] {
+        let refused = refused(text, inputs);
+        assert!(refused.contains(reason), "{reason}: {refused}");
+    }
 }
 
 #[test]
@@ -169,7 +175,7 @@ fn a_regressor_answers_with_numbers() {
 fn rows_of_one_call_are_bounded() {
     let rows = |count: usize| format!("[{}]", vec![r#"{"a":1,"d":"low"}"#; count].join(","));
     assert!(prepare(matrix().as_ref(), &rows(ROWS_MAX)).is_ok());
-    assert!(prepare(matrix().as_ref(), &rows(ROWS_MAX + 1)).unwrap_err().contains("more than 10000 rows"));
+    assert!(prepare(matrix().as_ref(), &rows(ROWS_MAX + 1)).unwrap_err().contains(&ROWS_MAX.to_string()));
 }
 
 #[test]

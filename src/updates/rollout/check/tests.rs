@@ -32,7 +32,8 @@ fn only_the_signed_manifest_of_this_fleet_is_read() {
     let changed = TEXT.replace("default", "DEFAULT");
     assert!(matches!(read(changed.into(), &sha256, &fleet, 7), Err(RolloutCheckError::Mismatch)));
     let other = read(TEXT.into(), &sha256, &"kitchens".parse().unwrap(), 7).unwrap_err();
-    assert!(other.to_string().contains("of fleet default, and this box is in kitchens"), "{other}");
+    let RolloutCheckError::OtherFleet { found, own } = other else { panic!("{other}") };
+    assert_eq!((found.as_str(), own.as_str()), ("default", "kitchens"));
 }
 
 const PATH: &str = "fleet/default/rollout.json";

@@ -132,7 +132,7 @@ fn a_paused_rollout_and_one_that_is_signed_no_more_stand_still() {
     let wish = &decision.wishes[&subject()];
     assert_eq!(wish.desired.as_ref().unwrap().1, Allow::Nothing);
     assert!(wish.revokes(1.try_into().unwrap()), "what was revoked stays revoked");
-    assert!(decision.waiting[&subject()].reason.contains("expired at 2026-11-19T23:00:00Z"));
+    assert!(decision.waiting[&subject()].reason.contains("2026-11-19T23:00:00Z"));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_box_that_is_too_old_takes_the_rollout_before_and_says_so() {
     let newer = rollout("r-2", 2, json!({"requires_ledge": "99.0.0"}));
     let (wanted, waiting) = for_box(&manifest(json!([newer]), json!({})), &device("box-1", None), START_MS);
     assert_eq!(wanted, Some(("r-2".into(), Allow::Nothing)));
-    assert!(waiting.unwrap().contains("needs Ledge 99.0.0"));
+    assert!(waiting.unwrap().contains("99.0.0"));
 }
 
 proptest! {

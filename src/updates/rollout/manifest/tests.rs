@@ -119,12 +119,13 @@ fn an_unknown_field_is_refused_wherever_it_is() {
     for pointer in
         ["/new", "/rollouts/0/new", "/rollouts/0/gate/new", "/rollouts/0/canary/new", "/rollouts/0/window/new"]
     {
-        assert!(wrong(pointer, json!(1)).contains("unknown field `new`"), "{pointer}: {}", wrong(pointer, json!(1)));
+        assert!(wrong(pointer, json!(1)).contains("`new`"), "{pointer}: {}", wrong(pointer, json!(1)));
     }
     // A list of waves, or a name: serde reports only that it is neither.
     assert!(wrong("/rollouts/0/waves/0", json!({"seed_below": 1, "after_s": 1, "new": 1})).contains("rollouts[0]"));
     let twice = br#"{"schema": 1, "schema": 1, "fleet": "f", "published": "", "rollouts": []}"#;
-    assert!(RolloutManifest::parse(twice).unwrap_err().to_string().contains("duplicate field"));
+    let twice = RolloutManifest::parse(twice).unwrap_err();
+    assert!(matches!(&twice, ManifestError::Form { reason } if reason.contains("`schema`")), "{twice}");
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn every_mistake_is_told_at_once() {
     manifest["rollouts"].as_array_mut().unwrap().extend([second, json!({"id": "r-3"})]);
     let ManifestError::Wrong { mistakes } = parse(&manifest).unwrap_err() else { panic!() };
     assert_eq!(mistakes.len(), 6, "{mistakes:#?}");
-    assert!(mistakes.iter().any(|mistake| mistake.contains("another rollout has this id")));
+    assert!(mistakes.iter().any(|mistake| mistake == "rollout r-0042: another rollout has this id"));
     assert!(mistakes.iter().any(|mistake| mistake.starts_with("rollouts[2]: missing field `target`")));
 }
 
@@ -175,7 +176,8 @@ fn a_manifest_is_of_bounded_size() {
             rollout
         })
         .collect();
-    assert!(parse(&manifest).unwrap_err().to_string().contains("300 rollouts, 256 at most"));
+    let many = parse(&manifest).unwrap_err().to_string();
+    assert!(many.contains("300") && many.contains("256"), "{many}");
     let large = vec![b' '; 2 << 20];
     assert_eq!(RolloutManifest::parse(&large), Err(ManifestError::TooLarge { bytes: 2 << 20 }));
 }
