@@ -18,7 +18,7 @@ pub fn key(root: &TestRoot, arguments: &[&str]) -> String {
     let made = root.command(&[&["keys", "create"], arguments].concat()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let told = String::from_utf8(made.stderr).unwrap();
-    assert!(told.contains("It is not shown again") && !told.contains("ledge_"), "{told}");
+    assert!(told.contains(arguments[0]) && !told.contains("ledge_"), "{told}");
     String::from_utf8(made.stdout).unwrap().trim_end().to_owned()
 }
 
@@ -85,7 +85,7 @@ fn each_role_does_its_own_and_nothing_else() {
         assert_eq!(daemon.client().get(path).status, 200, "{path}");
     }
     let refused = ask(&daemon, &keys[0], "POST", load, &json!({})).error();
-    assert!(refused.contains("needs the role operator or admin, and key:viewer does not have it"), "{refused}");
+    assert!(["operator", "admin", "key:viewer"].iter().all(|name| refused.contains(name)), "{refused}");
     let refused = ask(&daemon, "", "POST", "/push", &json!({}));
     assert!(refused.status == 401 && refused.json()["error"].is_null(), "Feast's own form: {refused:?}");
     assert_eq!(daemon.client().get("/nowhere").status, 404);
@@ -111,11 +111,12 @@ fn keys_are_made_and_taken_back_while_the_configuration_has_mistakes_elsewhere()
     let run = |verb: &[&str]| root.command(verb).env("LEDGE_PLATFORM_PASSPHRASE", "words").output().unwrap();
     let made = run(&["keys", "create", "till", "--role", "infer"]);
     assert!(made.status.success() && made.stdout.starts_with(b"ledge_"), "{made:?}");
-    let told = String::from_utf8(made.stderr).unwrap();
-    assert!(told.contains("expires 20"), "{told}");
     assert!(run(&["keys", "revoke", "till"]).status.success());
     let forever = run(&["keys", "create", "door", "--role", "infer", "--expires", "never"]);
-    assert!(String::from_utf8(forever.stderr).unwrap().contains("never expires"));
+    assert!(forever.status.success(), "{forever:?}");
+    let keys: Value = serde_json::from_slice(&run(&["keys", "list", "--json"]).stdout).unwrap();
+    let keys = keys.as_array().unwrap().iter().map(|key| (key["name"].as_str(), key["expires"].is_string()));
+    assert_eq!(keys.collect::<Vec<_>>(), [(Some("till"), true), (Some("door"), false)]);
     assert_eq!(run(&["config", "check"]).status.code(), Some(78));
     crate::daemon::write(&root.folder.path().join("ledge.toml"), b"");
     assert_eq!(run(&["config", "check"]).status.code(), Some(0));
@@ -239,7 +240,7 @@ fn a_key_for_a_model_sees_no_other() {
     assert_eq!(infer(&daemon, &operator, "add_sub").status, 200);
     let refused = infer(&daemon, &operator, "other");
     assert_eq!(refused.status, 403);
-    assert!(refused.error().contains("limited to the models add_sub"), "{}", refused.error());
+    assert!(refused.error().contains("add_sub"), "{}", refused.error());
     // Not even whether it exists.
     assert_eq!(infer(&daemon, &operator, "nothing").status, 403);
     let get = |path: &str| ask(&daemon, &operator, "GET", path, &json!({}));
@@ -299,8 +300,7 @@ fn a_key_goes_into_a_file_of_its_own_or_is_none() {
     // A disk without room, and a reader that has gone.
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let lost = create("lost", &[]).stdout(full).output().unwrap();
-    let told = String::from_utf8(lost.stderr).unwrap();
-    assert!(lost.status.code() == Some(1) && told.contains("so it was revoked"), "{told}");
+    assert_eq!(lost.status.code(), Some(1), "{lost:?}");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let gone = create("gone", &["--json"]).stdout(writer).output().unwrap();
@@ -317,10 +317,12 @@ fn keys_are_listed_without_themselves() {
         String::from_utf8(listed.stdout).unwrap()
     };
     let (text, keys) = (list(&[]), serde_json::from_str::<Value>(&list(&["--json"])).unwrap());
-    assert!(text.contains("till") && text.contains("valid") && text.contains("2 at a time"), "{text}");
+    assert!(text.contains("till") && text.contains("valid"), "{text}");
     assert_eq!((&keys[0]["roles"], &keys[0]["models"]), (&json!(["infer"]), &json!(["m"])));
+    assert_eq!(keys[0]["max_concurrent"], 2);
     assert!(!text.contains(&made[15..]) && !keys.to_string().contains(&made[15..]));
     let again = root.command(&["keys", "create", "till", "--role", "infer"]).output().unwrap();
-    assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("another name"));
+    assert!(again.status.code() == Some(1) && String::from_utf8_lossy(&again.stderr).contains("'till'"), "{again:?}");
+    assert_eq!(serde_json::from_str::<Value>(&list(&["--json"])).unwrap(), keys, "it is the key that it was");
     assert_eq!(root.command(&["keys", "create", "x", "--role", "emperor"]).output().unwrap().status.code(), Some(2));
 }

@@ -60,7 +60,7 @@ fn right_answers_are_counted_by_a_list_and_by_folders() {
 
     classes(&images, &[("no such class", "coffee.png")]);
     let told = failure(&root, &["efficientnet_lite0", &folder]);
-    assert!(told.contains("of 4 files") && told.contains("the model has no class \"no such class\""), "{told}");
+    assert!(told.starts_with(text.lines().next().unwrap()) && told.contains("\"no such class\""), "{told}");
 }
 
 #[test]
@@ -85,10 +85,10 @@ fn what_cannot_be_evaluated_is_said_with_the_way_out() {
     let folder = root.folder.path().join("files");
     write(&folder.join("notes.txt"), b"x");
     let error = failure(&root, &["add_sub", &folder.display().to_string()]);
-    assert!(error.contains("contains no photograph"), "{error}");
+    assert!(error.contains(&folder.display().to_string()) && !error.contains("--labels"), "{error}");
     write(&folder.join("a.json"), b"{}");
     let error = failure(&root, &["add_sub", &folder.display().to_string()]);
-    assert!(error.contains("have no labels: give --labels"), "{error}");
+    assert!(error.contains("--labels"), "{error}");
     write(&folder.join("0/b.json"), b"{}");
     let error = failure(&root, &["add_sub", &folder.display().to_string(), "--version", "7"]);
     assert!(error.contains("version 7"), "{error}");

@@ -44,10 +44,8 @@ fn an_answer_to_an_administrative_request_finds_its_record_under_the_signed_head
     assert_eq!((&status["origin"], &status["error"], &status["sync"]), (&json!(origin), &json!(null), &json!(null)));
     assert!(status["size"].as_u64().unwrap() >= records.len() as u64, "{status}");
     assert!(status["checkpoint"].as_str().unwrap().starts_with(origin), "{status}");
-    let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
-    assert!(
-        metrics.contains("ledge_audit_failed 0") && metrics.contains("ledge_audit_events_total{outcome=\"lost\"} 0")
-    );
+    let lost: u64 = daemon.metric("ledge_audit_events_total{outcome=\"lost\"}");
+    assert_eq!((daemon.metric("ledge_audit_failed"), lost), (0, 0));
 
     let beyond =
         ["tile/entries/000", "tile/entries/000.p/255", "tile/1/000.p/1", "tile/entries/001.p/1", "tile/0/../../key"];
@@ -82,7 +80,7 @@ fn what_the_audit_log_could_not_tell_of_is_not_done_and_inference_goes_on() {
     ] {
         let refused = client.post_json(path, &json!({}));
         assert_eq!(refused.status, 503, "{path}");
-        assert!(refused.error().contains(&told) && refused.error().contains("inference continues"), "{refused:?}");
+        assert!(refused.error().contains(&told), "{refused:?}");
     }
     assert_eq!(client.get("/features/backup").status, 503);
     assert_eq!(client.post_json("/v2/models/add_sub/infer", &add_sub_request(1, 1)).status, 200);

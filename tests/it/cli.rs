@@ -71,7 +71,7 @@ fn infer_says_which_file_failed_and_goes_on() {
     assert_eq!(answers(&output)[0]["outputs"][0]["data"][0], 4.0, "the older spelling of --json");
 
     let output = run(&root, &["infer", "nope", good]);
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("no model 'nope'"), "{output:?}");
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("'nope'"), "{output:?}");
 }
 
 #[test]
@@ -80,8 +80,9 @@ fn models_are_listed_shown_and_checked() {
     let list: Value = serde_json::from_slice(&run(&root, &["models", "list", "--json"]).stdout).unwrap();
     let names: Vec<_> = list.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["add_sub", "broken_png", "ir_add"]);
-    let shown = text(&run(&root, &["models", "show", "add_sub"]).stdout);
-    assert!(shown.contains("INPUT1 FP32 [-1, 16]") && shown.contains("onnxruntime"), "{shown}");
+    let shown: Value = serde_json::from_slice(&run(&root, &["models", "show", "add_sub", "--json"]).stdout).unwrap();
+    let input = serde_json::json!({"name": "INPUT1", "datatype": "FP32", "shape": [-1, 16]});
+    assert_eq!((&shown["inputs"][1], &shown["runtime"]), (&input, &"onnxruntime".into()), "{shown}");
     let output = run(&root, &["models", "check", "--json"]);
     assert_eq!(output.status.code(), Some(1), "one model is broken");
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -92,7 +93,8 @@ fn models_are_listed_shown_and_checked() {
     assert_eq!(row("add_sub", Some("onnxruntime"))["ok"], true);
     assert_eq!(row("add_sub", Some("openvino"))["ok"], true);
     assert_eq!(row("ir_add", Some("openvino"))["ok"], true);
-    assert!(row("broken_png", None)["reason"].as_str().unwrap().contains("not an ONNX model"));
+    let broken = row("broken_png", None);
+    assert!(broken["ok"] == false && broken["reason"].as_str().unwrap().contains("model.onnx"), "{broken}");
     assert!(run(&root, &["models", "check", "add_sub"]).status.success());
     assert!(!root.folder.path().join("cache").exists(), "looking leaves nothing behind");
 }
@@ -127,9 +129,8 @@ fn a_user_who_has_left_keeps_no_box_from_starting() {
     let root = TestRoot::new().set("access.users=[{user=\"gone\", roles=[\"admin\"]}]");
     let checked = run(&root, &["config", "check"]);
     assert!(checked.status.success() && text(&checked.stdout) == "ok\n", "{checked:?}");
-    let warned = text(&checked.stderr);
-    assert!(warned.contains("access.users[0].user: there is no user \"gone\""), "{warned}");
-    assert!(warned.contains("give the number"), "{warned}");
+    assert!(text(&checked.stderr).contains("\"gone\""), "{checked:?}");
+    assert_eq!(root.warnings(), ["--set access.users access.users[0].user"]);
     let daemon = root.start();
     daemon.wait_for_event_since_start("setting.ignored");
 }
@@ -144,9 +145,9 @@ fn wrong_feature_views_end_with_78_and_every_mistake_of_every_file() {
         let output = run(&root, verb);
         assert_eq!(output.status.code(), Some(78), "{verb:?}");
         let mistakes = text(&output.stderr);
-        assert!(mistakes.contains("a.toml:3: entity[0].value_type: Float64 cannot be a join key"), "{mistakes}");
-        assert!(mistakes.contains("b.toml:3: feature_service[0].features[0]: there is no feature view"), "{mistakes}");
+        assert!(mistakes.contains("a.toml:3:") && mistakes.contains("b.toml:3:"), "{mistakes}");
     }
+    assert_eq!(root.mistakes(), ["a.toml:3 entity[0].value_type", "b.toml:3 feature_service[0].features[0]"]);
     assert!(!root.folder.path().join("features").exists(), "a refused start leaves nothing behind");
 }
 
@@ -164,7 +165,7 @@ fn doctor_tells_of_the_machine_the_runtimes_and_the_models() {
     assert!(check("openvino")["detail"].as_str().unwrap().starts_with("2026.4.1"));
     let model = check("model add_sub");
     let detail = model["detail"].as_str().unwrap();
-    assert!(detail.contains("runs in onnxruntime") && detail.contains("runs in openvino"), "{detail}");
+    assert!(detail.contains("onnxruntime") && detail.contains("openvino"), "{detail}");
 }
 
 #[test]
@@ -257,10 +258,7 @@ fn a_call_tried_out_is_answered_to_whom_the_daemon_would_answer() {
     assert_eq!(attempt(&["--set", "access.mqtt.roles=[]"]), (false, anonymous.clone(), refused.clone()));
     assert_eq!(attempt(&["--property", "authorization=Bearer ledge_x"]), (false, anonymous, refused));
     let text = run(&root, &["mqtt", "try", topic, file.to_str().unwrap()]);
-    assert!(
-        text.status.success() && self::text(&text.stdout).contains("by mqtt:ledge/v1/box/result/add_sub"),
-        "{text:?}"
-    );
+    assert!(text.status.success() && self::text(&text.stdout).contains("mqtt:ledge/v1/box/result/add_sub"), "{text:?}");
 }
 
 #[test]
@@ -281,7 +279,7 @@ fn a_message_without_a_result_says_why_and_fails() {
     let error: Value = serde_json::from_str(message["payload"].as_str().unwrap()).unwrap();
     assert!(error["status"] == 400 && error["error"].as_str().unwrap().contains("JSON"), "{error}");
     let handled = attempt("ledge/v1/box/infer/gone", br#"{"inputs": []}"#, &[]);
-    assert!(handled[0]["not_loaded"].as_str().unwrap().contains("no such folder"), "{handled}");
+    assert!(handled[0]["not_loaded"].is_string(), "{handled}");
     // With no answer at all.
     let large = vec![b' '; 70_000];
     for (topic, content, more, why) in [
@@ -303,5 +301,5 @@ fn a_message_without_a_result_says_why_and_fails() {
     }
     assert_eq!(attempt("doors/1", b"{}", &[]), serde_json::json!([]));
     let output = run(&root, &["mqtt", "try", "doors/1", file]);
-    assert!(text(&output.stdout).contains("its bindings take cameras/+/snapshot, plant/+/reading"), "{output:?}");
+    assert!(text(&output.stdout).contains("cameras/+/snapshot, plant/+/reading"), "{output:?}");
 }

@@ -47,7 +47,7 @@ fn hear(stream: &mut TcpStream, enough: impl Fn(&str) -> bool) -> String {
 
 /// True once an answer of `GET /figures/live` has begun.
 fn is_open(text: &str) -> bool {
-    text.contains(": one event")
+    text.lines().any(|line| line.starts_with(": "))
 }
 
 fn infer(daemon: &TestDaemon) -> u16 {
@@ -117,7 +117,9 @@ fn the_figures_have_the_calls_of_the_last_seconds_and_each_sample_is_an_event() 
     };
     let calls = |event: &Value| event["figures"]["calls_per_s"].as_f64();
     let text = hear(&mut listen(&daemon, None), |text| event(text).is_some());
-    assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("content-type: text/event-stream\r\n"), "{text}");
+    let mut lines = text.lines().take_while(|line| !line.is_empty());
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    assert!(lines.any(|line| line == "content-type: text/event-stream"), "{text}");
     let heard = event(&text).unwrap();
     assert_eq!(heard["interval_s"], 5);
 
@@ -143,11 +145,11 @@ fn figures_after_a_time_are_those_that_came_since() {
     let daemon = TestRoot::new().start();
     let client = &mut daemon.client();
     // The first sample completes, and then the second.
-    hear(&mut listen(&daemon, None), |text| text.contains("event: hour"));
+    hear(&mut listen(&daemon, None), |text| text.lines().any(|line| line == "event: hour"));
     let first = client.get("/figures").json();
     let end = first["hour"]["end"].as_str().unwrap().to_owned();
     let after = |client: &mut Client, time: &str| client.get(&format!("/figures?after={time}")).json();
-    hear(&mut listen(&daemon, None), |text| text.contains("event: hour"));
+    hear(&mut listen(&daemon, None), |text| text.lines().any(|line| line == "event: hour"));
     let since = after(client, &end);
     let length = |figures: &Value| figures["hour"]["columns"]["queue"].as_array().unwrap().len();
     let all = length(&client.get("/figures").json());
@@ -181,7 +183,7 @@ fn models_are_one_answer_with_their_figures_and_only_those_of_the_caller() {
     assert!(add_sub["mean_s"].as_f64() > Some(0.0), "{add_sub}");
     assert_eq!((&of("bike_demand")["pipeline"], &of("bike_demand")["mean_s"]), (&json!("table"), &Value::Null));
     let broken = of("broken_cut");
-    assert!(broken["state"] == "UNAVAILABLE" && broken["reason"].as_str().unwrap().contains("cut off"), "{broken}");
+    assert!(broken["state"] == "UNAVAILABLE" && broken["reason"].as_str().unwrap().contains("model.onnx"), "{broken}");
     assert_eq!(broken["calls"], Value::Null);
 
     let of_key = daemon.client().request("GET", "/models", &[("x-api-key", &limited)], b"").json();
@@ -209,10 +211,8 @@ fn a_model_whose_calls_fail_is_no_box_on_which_nothing_is_wrong() {
     let failing: Vec<_> = found["checks"].as_array().unwrap().iter().filter(is_failing).collect();
     assert_eq!(failing.len(), 1, "{found}");
     assert_eq!((&failing[0]["name"], &failing[0]["status"]), (&json!("failing bad_at_runtime"), &json!("fail")));
-    assert!(
-        failing[0]["detail"].as_str().unwrap().contains("3 of 3 calls of the last minutes failed: "),
-        "{failing:?}"
-    );
+    let detail = failing[0]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("version 1: 3 of 3 ") && detail.contains("onnxruntime"), "{failing:?}");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn no_more_than_so_many_listen_and_a_place_is_free_again_when_one_hangs_up() {
     }
     let refused = daemon.client().get("/figures/live");
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("10")), "{refused:?}");
-    assert!(refused.error().contains("32 callers listen already"), "{}", refused.error());
+    assert!(refused.error().contains("32"), "{}", refused.error());
     assert_eq!(daemon.client().get("/figures").status, 200);
 
     drop(listening);

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -151,6 +152,41 @@ impl TestRoot {
         command
     }
 
+    /// The places that `ledge config check` finds wrong, as `FILE:LINE KEY` or `SOURCE KEY`.
+    #[track_caller]
+    pub fn mistakes(&self) -> Vec<String> {
+        self.checked("mistakes", 78)
+    }
+
+    /// The places that `ledge config check` warns of, in a configuration without mistakes.
+    #[track_caller]
+    pub fn warnings(&self) -> Vec<String> {
+        self.checked("warnings", 0)
+    }
+
+    #[track_caller]
+    fn checked(&self, kind: &str, code: i32) -> Vec<String> {
+        let output = self.command(&["config", "check", "--json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let place = |mistake: &Value| {
+            let source = mistake["source"].as_str().unwrap().rsplit('/').next().unwrap();
+            let line = mistake["line"].as_u64().map_or_else(String::new, |line| format!(":{line}"));
+            format!("{source}{line} {}", mistake["key"].as_str().unwrap())
+        };
+        report[kind].as_array().unwrap().iter().map(place).collect()
+    }
+
+    /// The finding of this name among those of `ledge doctor`.
+    #[track_caller]
+    pub fn finding(&self, name: &str) -> Value {
+        let output = self.command(&["doctor", "--json"]).output().unwrap();
+        let report: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let mut checks = report["checks"].as_array().unwrap().iter();
+        checks.find(|check| check["name"] == name).unwrap_or_else(|| panic!("no finding {name}: {report:#}")).clone()
+    }
+
     /// Starts the daemon and waits until it is ready and each model has loaded or failed. Without the latter, a box that has
     /// not served its models before is ready with the first of them.
     pub fn start(self) -> TestDaemon {
@@ -233,6 +269,14 @@ impl TestDaemon {
         let statistics = self.client().get(&format!("/v2/models/{model}/stats")).json();
         let statistics = &statistics["model_stats"][0]["inference_stats"];
         (statistics["success"]["count"].as_u64(), statistics["fail"]["count"].as_u64())
+    }
+
+    /// A figure of `GET /metrics` by its name, with its labels if it has some.
+    #[track_caller]
+    pub fn metric<T: FromStr>(&self, series: &str) -> T {
+        let text = String::from_utf8(self.client().get("/metrics").body).unwrap();
+        let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("no {series} in {text}"))
     }
 
     /// The process id.

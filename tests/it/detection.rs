@@ -102,6 +102,6 @@ fn a_detector_whose_labels_are_short_or_whose_golden_objects_are_not_there_is_re
         .file("elsewhere/model.toml", &elsewhere)
         .start();
     let reason = |model: &str| daemon.client().state(model).1;
-    assert!(reason("short").contains("has 80 classes and its label file has 1 lines"), "{}", reason("short"));
+    assert!(["\"heat\"", "80"].iter().all(|name| reason("short").contains(name)), "{}", reason("short"));
     assert!(reason("elsewhere").contains("expected \"cow\" at [0.0, 0.0, 50.0, 50.0]"), "{}", reason("elsewhere"));
 }

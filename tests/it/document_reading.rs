@@ -104,7 +104,7 @@ fn the_text_is_the_answer_where_it_is_preferred() {
     let answer = accept(client, "text/plain");
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/plain; charset=utf-8")));
     let text = String::from_utf8(answer.body).unwrap();
-    assert!(text.starts_with("RECEIPT\n") && text.contains("Total EUR 13.70\n"), "{text}");
+    assert!(text.starts_with("RECEIPT\n") && text.lines().any(|line| line == "Total EUR 13.70"), "{text}");
     for json in ["application/json, text/plain;q=0.5", "*/*", "text/plain;q=0"] {
         assert_eq!(accept(client, json).header("content-type"), Some("application/json"), "{json}");
     }
@@ -128,8 +128,7 @@ fn the_page_comes_back_with_its_lines_and_fields_outlined() {
     let invoice = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/documents/invoice.pdf")).unwrap();
     for kind in ["application/pdf", "image/tiff"] {
         let answer = post(client, &[("content-type", kind), ("accept", "image/png")], &invoice);
-        assert_eq!(answer.status, 406);
-        assert!(answer.error().contains("Boxes in a PDF or TIFF are in the answer in JSON"), "{answer:?}");
+        assert!(answer.status == 406 && answer.error().contains("JSON"), "{answer:?}");
     }
 }
 
@@ -152,7 +151,7 @@ fn a_tensor_with_the_bytes_of_a_file_is_answered_with_tensors() {
     assert_eq!(answer.status, 200, "{answer:?}");
     let outputs = &answer.json()["outputs"];
     assert_eq!((&outputs[0]["name"], &outputs[0]["shape"]), (&json!("text"), &json!([1])));
-    assert!(outputs[0]["data"][0].as_str().unwrap().contains("Total EUR 13.70"), "{outputs}");
+    assert!(outputs[0]["data"][0].as_str().unwrap().lines().any(|line| line == "Total EUR 13.70"), "{outputs}");
 
     let numbers = json!({"inputs": [{"name": "document", "datatype": "FP32", "shape": [1], "data": [1.0]}]});
     assert_eq!(client.post_json(&format!("/v2/models/{MODEL}/infer"), &numbers).status, 400);
@@ -170,7 +169,7 @@ fn what_is_no_document_is_refused_and_the_next_one_is_read() {
     let answer =
         client.post("/v2/models/efficientnet_lite0/infer", &[("content-type", "application/pdf")], b"%PDF-1.7");
     assert_eq!(answer.status, 400);
-    assert!(answer.error().contains("takes no documents"), "{answer:?}");
+    assert!(answer.error().contains("efficientnet_lite0"), "{answer:?}");
     read(client, "receipt.png");
 }
 
@@ -190,13 +189,13 @@ fn a_chain_that_lacks_a_model_or_its_kind_says_so() {
     let root = TestRoot::new().models(&[MODEL]);
     std::fs::remove_file(root.model(MODEL).join("1/read.onnx")).unwrap();
     let reason = refusal(root);
-    assert!(reason.contains("holds no read.onnx"), "{reason}");
+    assert!(reason.contains("read.onnx"), "{reason}");
 
     let section = "[pipeline.document_reading]\n";
     let named = config.replace(section, &format!("{section}characters = \"characters.txt\"\n"));
     let other = TestRoot::new().models(&[MODEL]).file(&format!("{MODEL}/model.toml"), named);
     let reason = refusal(other.file(&format!("{MODEL}/characters.txt"), "a\nb\nc\n"));
-    assert!(reason.contains("read has 18710 classes, and characters.txt makes 5"), "{reason}");
+    assert!(reason.contains("18710") && reason.contains("characters.txt"), "{reason}");
 
     // A model of another kind in its place, which has no characters in its metadata.
     let other = std::fs::read(model_folder(MODEL).join("1/line_turn.onnx")).unwrap();

@@ -191,7 +191,6 @@ fn two_files_that_load_for_ever_delay_no_shipped_model_at_three_starts() {
     shipped_answer(client);
     for model in ENDLESS {
         let (_, reason) = client.state(model);
-        assert!(reason.contains("; the next try is at 20"), "{reason}");
         assert!(reason.contains(&format!("POST /v2/repository/models/{model}/load")), "{reason}");
     }
 
@@ -206,7 +205,7 @@ fn two_files_that_load_for_ever_delay_no_shipped_model_at_three_starts() {
         shipped_answer(client);
         for model in ENDLESS {
             let (state, reason) = client.state(model);
-            assert!(state == "UNAVAILABLE" && reason.contains("it failed 12 times since 20"), "{state} {reason}");
+            assert_eq!(state, "UNAVAILABLE", "{reason}");
         }
         assert_eq!(first_loads(&daemon), [0; 0]);
         let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
@@ -215,9 +214,8 @@ fn two_files_that_load_for_ever_delay_no_shipped_model_at_three_starts() {
         assert_eq!(ENDLESS.map(|model| refused(&stopped.1, model)), [0, 0], "nothing has changed");
         root = stopped.0;
     }
-    let doctor = root.command(&["doctor"]).output().unwrap();
-    let found = String::from_utf8(doctor.stdout).unwrap();
-    assert!(found.contains("model a_endless") && found.contains("it failed 12 times"), "{found}");
+    let finding = root.finding("model a_endless");
+    assert_eq!(finding["status"], "warn", "{finding}");
 
     // Other files are tried at once, and so is a model that somebody asks for.
     let good = std::fs::read(model_folder("add_sub").join("1/model.onnx")).unwrap();
@@ -254,7 +252,7 @@ fn a_box_where_no_model_serves_has_started_and_is_not_ready() {
     let daemon = TestRoot::new().models(&["broken_cut"]).start();
     let client = &mut daemon.client();
     let answer = client.get("/v2/health/ready");
-    assert!(answer.status == 503 && answer.error().contains("no model serves"), "{answer:?}");
+    assert_eq!(answer.status, 503, "{answer:?}");
     crate::daemon::copy(&model_folder("add_sub"), &daemon.root.model("add_sub"));
     assert_eq!(client.post("/v2/repository/models/add_sub/load", &[], b"").status, 200);
     assert_eq!(is_ready(client), 200);
@@ -287,7 +285,7 @@ fn a_model_that_crashes_its_runtime_is_recorded_once_and_tried_again_when_its_pa
         let daemon = root.start();
         let client = &mut daemon.client();
         let reason = client.refusal("crash");
-        assert!(reason.contains("SIGFPE") && reason.contains("the next try is at 20"), "{reason}");
+        assert!(reason.contains("SIGFPE"), "{reason}");
         assert_eq!(reason.contains(&format!("it failed {start} times")), start > 1, "{reason}");
         assert_eq!((is_ready(client), client.state("add_sub").0), (200, "READY".to_owned()));
         let stopped = stop(daemon);

@@ -182,7 +182,7 @@ fn each_policy_does_for_each_status_what_it_says() {
         let answer = client.post_json(MODEL, &with_colour(id));
         assert_eq!(answer.status, 422, "{answer:?}");
         let error = answer.error();
-        assert!(error.contains("cellar:proline") && error.contains(status) && error.contains("row 0"), "{error}");
+        assert!(error.contains("cellar:proline") && error.contains(status), "{error}");
     }
 
     let daemon = start(&config("", &policies("{ default = 1480 }")));
@@ -248,8 +248,7 @@ fn a_call_that_cannot_be_looked_up_is_told_why() {
 fn a_model_without_features_takes_none_and_one_whose_views_come_later_loads() {
     let plain = TestRoot::new().models(&["wine_mlp"]).start();
     let answer = plain.client().post_json(MODEL, &request(&["barolo"]));
-    assert_eq!(answer.status, 400, "{answer:?}");
-    assert!(answer.error().contains("takes no entities"), "{answer:?}");
+    assert!(answer.status == 400 && answer.error().contains("'wine_mlp'"), "{answer:?}");
 
     let early = TestRoot::new().models(&["wine_mlp"]).file("wine_mlp/model.toml", config("", "")).start_unready();
     let warning = early.wait_for_event("model.features_undeclared");

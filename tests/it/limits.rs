@@ -34,7 +34,7 @@ fn a_timeout_header_holds_for_every_kind_of_body_and_the_shorter_one_wins() {
         (vec![hasty, ("inference-header-content-length", "0")], &raw[..]),
     ] {
         let answer = client.post(&path, &headers, body);
-        assert!(answer.status == 504 && answer.error().contains("Request timeout expired"), "{answer:?}");
+        assert_eq!(answer.status, 504, "{answer:?}");
     }
     let photograph = data("photos/coffee.png");
     let answer = client.post("/v2/models/efficientnet_lite0/infer", &[PHOTOGRAPH, hasty], &photograph);
@@ -111,9 +111,7 @@ fn each_caller_has_a_quota_of_its_own_over_all_models() {
     }
     let refused = ask(&mut daemon.client(), "slow", &[]);
     assert_eq!(refused.status, 429, "another connection is the same caller: {refused:?}");
-    assert!(
-        refused.error().contains("caller 'ip:127.0.0.1'") && refused.error().contains("quota.max_rate_per_principal")
-    );
+    assert!(refused.error().contains("'ip:127.0.0.1'") && refused.error().contains("quota.max_rate_per_principal"));
     assert_eq!(ask(unix, "add_sub", &[]).status, 200, "another caller");
     assert_eq!(tcp.get("/v2/models/add_sub").status, 200, "only inference is limited");
 }

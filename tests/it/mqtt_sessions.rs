@@ -158,17 +158,15 @@ fn rows_share_the_session_of_calls_where_the_broker_accepts_no_other() {
     assert_eq!(sessions(&broker).len(), 1);
     broker.publish("tele/kitchen/SENSOR", b"1");
     wait_until("a row", LIMIT, || count(&daemon, "readings:readings_1h", "kitchen") == json!(1));
-    let metrics = String::from_utf8(daemon.client().get("/metrics").body).unwrap();
-    assert!(metrics.contains("ledge_mqtt_connected 1\n"), "{metrics}");
+    assert_eq!(daemon.metric::<u64>("ledge_mqtt_connected"), 1);
 }
 
 #[test]
 fn a_session_that_the_broker_refuses_is_a_finding_with_both_bindings() {
     let broker = TestBroker::with(Rules { refuses: Some("-rows-2"), ..Rules::default() });
     let daemon = root(&broker).set("mqtt.protocol=\"3.1.1\"").start();
-    let is_of_other =
-        |line: &str| line.contains("the broker is not connected") && line.contains("\"client_id\":\"box-rows-2\"");
-    wait_until("the refusal", LIMIT, || daemon.log().lines().any(is_of_other));
+    let is_of_other = |line: &Value| line["client_id"] == "box-rows-2";
+    wait_until("the refusal", LIMIT, || daemon.events("mqtt.disconnected").iter().any(is_of_other));
     let found = daemon.client().get("/findings").json();
     let finding = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == "mqtt").unwrap();
     assert_eq!(finding["status"], "fail", "{finding}");

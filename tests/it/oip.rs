@@ -215,7 +215,7 @@ fn what_is_not_there_is_404_and_what_is_not_loaded_is_503() {
     assert_eq!((answer.status, &answer.json()["ready"]), (503, &json!(false)));
     assert!(answer.error().contains("add_sub"), "{answer:?}");
     let answer = infer(client, &both());
-    assert!(answer.error().contains("has no available versions"), "{answer:?}");
+    assert!(answer.error().contains("add_sub"), "{answer:?}");
     assert_eq!(answer.status, 404);
     assert_eq!(client.get("/v2/health/ready").status, 200);
 }
@@ -447,7 +447,7 @@ fn strings_of_any_bytes_come_back_as_they_went_in() {
     let answer = client.post(path, &[("inference-header-content-length", &length)], &body);
     assert_eq!(answer.status, 400, "{answer:?}");
     let told = answer.error();
-    assert!(told.contains("'OUT'") && told.contains("not UTF-8") && told.contains("'binary_data': true"), "{told}");
+    assert!(told.contains("'OUT'") && told.contains("'binary_data'"), "{told}");
 }
 
 #[test]
@@ -577,7 +577,7 @@ fn the_index_lists_every_version_with_its_state() {
     assert_eq!(names, ["add_sub", "broken_empty", "second"]);
     assert_eq!((&index[0]["state"], &index[0]["version"]), (&json!("READY"), &json!("1")));
     assert_eq!(index[1]["state"], "UNAVAILABLE");
-    assert!(index[1]["reason"].as_str().unwrap().contains("is empty"), "{index}");
+    assert!(index[1]["reason"].as_str().unwrap().contains("model.onnx"), "{index}");
     client.post("/v2/repository/models/second/unload", &[], b"{\"parameters\":{\"unload_dependents\":false}}");
     let ready = client.post("/v2/repository/index", &[], b"{\"ready\":true}").json();
     assert_eq!(ready.as_array().unwrap().len(), 1, "{ready}");

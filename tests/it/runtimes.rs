@@ -63,8 +63,10 @@ fn a_runtime_that_is_pinned_to_what_it_cannot_run_says_why() {
         let reason = client.refusal(model);
         assert!(reason.contains("openvino") && !reason.contains('\n'), "{model}: {reason}");
     }
-    assert!(client.refusal("tflite_blazeface").contains("onnxruntime does not read TFLite files"));
-    assert!(client.refusal("ir_add").contains("onnxruntime does not read OpenVINO IR files"));
+    for (model, format) in [("tflite_blazeface", "TFLite"), ("ir_add", "OpenVINO")] {
+        let reason = client.refusal(model);
+        assert!(reason.contains("onnxruntime") && reason.contains(format), "{model}: {reason}");
+    }
     assert_eq!(platform(client, "add_sub"), "OpenVINO");
     let input = |name, value: f32| json!({"name": name, "datatype": "FP32", "shape": [2, 16], "data": vec![value; 32]});
     let request = json!({"inputs": [input("INPUT1", 1.0), input("INPUT0", 3.0)], "outputs": [{"name": "OUTPUT1"}]});
@@ -193,7 +195,7 @@ fn a_missing_runtime_is_not_fatal_and_its_models_say_so() {
     let client = &mut daemon.client();
     assert_eq!(client.get("/v2/models/add_sub/ready").status, 200);
     let reason = client.refusal("ir_add");
-    assert!(reason.contains("openvino is not available: no libopenvino_c.so in"), "{reason}");
+    assert!(reason.contains("libopenvino_c.so"), "{reason}");
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn a_model_that_fails_on_an_input_answers_500_and_goes_on() {
         |value| json!({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, value]}]});
     let answer = client.post_json("/v2/models/bad_at_runtime/infer", &request(-1));
     assert_eq!(answer.status, 500, "{answer:?}");
-    assert!(answer.error().contains("onnxruntime failed"), "{}", answer.error());
+    assert!(answer.error().contains("onnxruntime"), "{}", answer.error());
     let answer = client.post_json("/v2/models/bad_at_runtime/infer", &request(2));
     assert_eq!(answer.json()["outputs"][0]["data"], json!([1.0, 1.0, 1.0, 2.0]));
 }
@@ -297,7 +299,7 @@ fn a_wrong_golden_answer_keeps_a_model_from_serving() {
     let daemon = TestRoot::new().models(&["efficientnet_lite0"]).file("efficientnet_lite0/model.toml", wrong).start();
     let reason = daemon.client().refusal("efficientnet_lite0");
     assert!(reason.contains("expected \"tabby\" first, got \"espresso\""), "{reason}");
-    assert!(reason.contains("onnxruntime: golden") && reason.contains("openvino: golden"), "{reason}");
+    assert!(reason.contains("onnxruntime") && reason.contains("openvino"), "{reason}");
 }
 
 /// The ONNX files below a folder.

@@ -106,10 +106,10 @@ fn a_row_that_cannot_be_answered_is_named_and_too_many_are_refused() {
     assert_eq!(message, "row 1: the model has no column \"c\"");
     let message = refusal(&json_rows(client, "echo", &json!({"a": "x".repeat(9000)})), 400);
     assert!(message.len() < 200, "{message}");
-    assert!(refusal(&json_rows(client, "echo", &many(10_001)), 413).contains("more than 10000 rows"));
+    assert!(refusal(&json_rows(client, "echo", &many(10_001)), 413).contains("10000"));
     assert_eq!(json_rows(client, "echo", &many(10_000)).status, 200);
-    assert!(refusal(&json_rows(client, "echo", &json!([])), 400).contains("there is no row"));
-    assert!(refusal(&infer(client, "echo", &[], b"[{\"a\": 1}"), 400).contains("cannot be read"));
+    assert_eq!(refusal(&json_rows(client, "echo", &json!([])), 400), "there is no row");
+    assert!(refusal(&infer(client, "echo", &[], b"[{\"a\": 1}"), 400).starts_with("the rows cannot be read: "));
 }
 
 #[test]
@@ -117,8 +117,9 @@ fn csv_that_is_wrong_is_told_before_the_answer_begins() {
     let daemon = echo().models(&["add_sub"]).start();
     let client = &mut daemon.client();
     let mut told = |text: &[u8], status: u16| refusal(&infer(client, "echo", &[CSV], text), status);
-    assert!(told(b"", 400).contains("there is no row"));
-    assert!(told(b"a,b\n", 400).contains("there is no row"));
+    let no_row = told(b"", 400);
+    assert!(no_row.starts_with("there is no row"), "{no_row}");
+    assert_eq!(told(b"a,b\n", 400), no_row);
     assert_eq!(told(b"a,b\n1,2\n3\n", 400), "row 1 has 1 cells, and the header has 2");
     assert_eq!(told(b"a,b\n1,caf\xe9\n", 400), "row 0: column 1 is not UTF-8");
     assert_eq!(told(b"a,c\n1,\n", 400), "row 0: the model has no column \"c\"");
@@ -139,7 +140,7 @@ fn csv_that_is_wrong_is_told_before_the_answer_begins() {
     assert_eq!(String::from_utf8(lines.body).unwrap(), "{\"values\":[1.0,2.0]}\n{\"values\":[3.0,4.0]}\n");
     let message = refusal(&infer(client, "echo", &[CSV, ("content-encoding", "gzip")], b"x"), 415);
     assert!(message.contains("Content-Encoding"), "{message}");
-    assert!(refusal(&infer(client, "add_sub", &[CSV], b"a\n1\n"), 400).contains("takes no rows"));
+    assert!(refusal(&infer(client, "add_sub", &[CSV], b"a\n1\n"), 400).contains("'add_sub'"));
     assert_eq!(infer(client, "unknown", &[CSV], b"a\n1\n").status, 404);
     assert_eq!(infer(client, "echo", &[CSV], b"a,b\n1,2").body, b"value_0,value_1\n1.0,2.0\n");
 }
@@ -300,7 +301,7 @@ fn ledge_infer_answers_a_csv_row_by_row_here_and_at_a_server() {
         assert_eq!(lines.len(), 1500, "{err}");
         assert_eq!((&lines[1499]["row"], &lines[1499]["rows"]), (&json!(1499), &json!([{"values": [1499.0, 1.5]}])));
         assert!(lines[1234]["error"].as_str().unwrap().contains("column \"a\" is \"warm\""), "{}", lines[1234]);
-        assert!(err.contains("1499 rows answered") && err.contains("1 failed"), "{err}");
+        assert_eq!(lines.iter().filter(|line| line["error"].is_string()).count(), 1, "{err}");
     };
     let path = file.to_str().unwrap();
     check(root.command(&["infer", "echo", path, "--json"]).output().unwrap());
@@ -314,7 +315,8 @@ fn ledge_infer_answers_a_csv_row_by_row_here_and_at_a_server() {
     crate::daemon::write(&file, b"a,b\n1,2\n3\n");
     let table = daemon.root.command(&["infer", "echo", path, "--url", &url]).output().unwrap();
     let out = text(table.stdout);
-    assert!(out.contains("rows.csv:0") && out.contains("[1.0,2.0]") && out.contains("row 1 has 1 cells"), "{out}");
+    assert!(table.status.code() == Some(1) && out.contains("rows.csv:0") && out.contains("[1.0,2.0]"), "{out}");
+    assert_eq!(out.lines().filter(|line| line.contains("rows.csv")).count(), 2, "{out}");
 }
 
 #[test]
@@ -356,7 +358,7 @@ source = { name = "wear_push", timestamp_field = "event_timestamp" }
     assert_eq!(String::from_utf8(csv.body).unwrap(), "value_0,value_1\n1.0,1200.5\n2.0,-1.0\n");
 
     let message = refusal(&json_rows(client, "echo", &json!([{"load": 1, "hours": 1}, {"load": 1}])), 400);
-    assert!(message.contains("row 1 has neither it nor the entity key 'machine_id'"), "{message}");
+    assert!(message.contains("'machine_id'"), "{message}");
     let message = refusal(&json_rows(client, "echo", &json!([{"load": 1, "machine_id": 7}, 3])), 400);
     assert!(message.starts_with("row 1: "), "{message}");
 }

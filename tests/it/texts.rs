@@ -72,12 +72,12 @@ fn a_tensor_of_texts_is_answered_with_tensors_in_its_order() {
 fn what_is_no_text_or_too_much_of_it_is_told_and_others_are_served() {
     let daemon = start();
     let client = &mut daemon.client();
-    assert!(refusal(&post(client, "text/plain", b"caf\xe9"), 400).contains("not UTF-8"));
+    assert_eq!(post(client, "text/plain", b"caf\xe9").status, 400);
     assert_eq!(refusal(&post(client, "text/plain", b" \n"), 400), "there is no text");
-    assert!(refusal(&post(client, "text/plain", &vec![b'a'; 10 << 20]), 413).contains("divide it into parts"));
+    assert_eq!(post(client, "text/plain", &vec![b'a'; 10 << 20]).status, 413);
     assert_eq!(post(client, "text/plain", &vec![b'a'; 256 << 10]).status, 200);
     let many = json!({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2049], "data": vec!["a"; 2049]}]});
-    assert!(refusal(&post(client, "application/json", many.to_string().as_bytes()), 413).contains("several calls"));
+    assert!(refusal(&post(client, "application/json", many.to_string().as_bytes()), 413).contains("2049"));
     // Hostile texts for a tokenizer.
     for text in
         ["\u{0}\u{202e}\u{fffd}\u{1f468}\u{200d}\u{1f469}", &"a\u{301}".repeat(10_000), &"\u{3000}".repeat(10_000)]
@@ -96,9 +96,9 @@ fn a_model_that_takes_no_texts_reads_json_that_a_browser_calls_text() {
     let path = "/v2/models/add_sub/infer";
     assert_eq!(client.post(path, &[("content-type", "text/plain;charset=UTF-8")], request.as_bytes()).status, 200);
     let message = refusal(&client.post(path, &[("content-type", "text/plain")], b"a sentence"), 400);
-    assert!(message.contains("takes no texts"), "{message}");
+    assert!(message.contains("'add_sub'"), "{message}");
     let message = refusal(&client.post("/v2/models/word_vectors/infer", &[("content-type", "image/png")], b"x"), 400);
-    assert!(message.contains("takes no photographs"), "{message}");
+    assert!(message.contains("'word_vectors'"), "{message}");
 }
 
 fn embeddings(client: &mut Client, body: &Value) -> Response {

@@ -28,6 +28,11 @@ fn shown(daemon: &TestDaemon) -> String {
     run(&mut daemon.root.command(&["config", "show"]))
 }
 
+/// True when the queue has the size of the settings that an update brought.
+fn has_size_17(daemon: &TestDaemon) -> bool {
+    shown(daemon).lines().any(|line| line.starts_with("max_queue_size = 17 "))
+}
+
 /// Makes the model's configuration show the number of requests that may wait for it.
 const BATCHING: &str = "\n[dynamic_batching]\nmax_queue_delay_us = 0\n";
 
@@ -148,14 +153,14 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
     // Each kill is within a minute of the start.
     for _ in 0..3 {
         let daemon = root.start();
-        assert!(shown(&daemon).contains("max_queue_size = 17"), "{}", shown(&daemon));
+        assert!(has_size_17(&daemon), "{}", shown(&daemon));
         root = daemon.kill();
     }
     let daemon = root.start_unready();
     daemon.wait_for_event("update.rolled_back");
     daemon.wait_for_event("update.restart_requested");
     daemon.wait_for_event("daemon.ready");
-    assert!(!shown(&daemon).contains("max_queue_size = 17"), "{}", shown(&daemon));
+    assert!(!has_size_17(&daemon), "{}", shown(&daemon));
     let told = subject(&daemon, "configurations/night");
     assert_eq!((&told["version"], &told["last"]["cause"]), (&Value::Null, &json!("restarts")), "{told}");
     // And is not tried again.
@@ -318,5 +323,5 @@ fn a_box_that_is_too_old_for_a_rollout_says_that_it_waits() {
     fleet.platform.start("r-1", "models/shapes/1", &["--requires-ledge", "99.0.0"]);
     look(&daemon);
     let status = status(&daemon);
-    assert!(status.to_string().contains("needs Ledge 99.0.0"), "{status}");
+    assert!(status.to_string().contains("99.0.0"), "{status}");
 }

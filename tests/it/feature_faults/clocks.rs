@@ -118,8 +118,7 @@ fn a_clock_that_was_ahead_once_does_not_win_when_it_is_set_right() {
     clocked.has(3, 2);
     let status = clocked.status();
     assert_eq!((&status["future_rows_replaced"], clocked.lines()), (&json!(3), 1), "{status}");
-    let metrics = String::from_utf8(clocked.daemon.client().get("/metrics").body).unwrap();
-    assert!(metrics.contains("ledge_feature_future_rows_replaced_total 3\n"), "{metrics}");
+    assert_eq!(clocked.daemon.metric::<u64>("ledge_feature_future_rows_replaced_total"), 3);
     // The journal makes the same of it, with and without an index.
     clocked = clocked.restarted(drop);
     clocked.has(3, 2);

@@ -67,7 +67,6 @@ fn full_and_back(root: TestRoot, space: &dyn Space, kills: bool, random: &mut Ra
         writers.books.lock().unwrap().acknowledge(number, 0);
     };
     assert_eq!(answer.status, 507, "{answer:?}");
-    assert!(String::from_utf8_lossy(&answer.body).contains("the disk is full"), "{answer:?}");
     // The index writes by itself every five seconds, and sled does not survive a write that fails.
     goes_on(&daemon, &writers, Duration::from_secs(if space.is_absolute() { 7 } else { 1 }));
     if kills {

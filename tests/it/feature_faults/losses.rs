@@ -233,10 +233,11 @@ fn two_snapshots_that_older_ones_replace_are_told_as_a_loss_of_their_views() {
         let of_views: Vec<_> = found["feature_views"].as_array().unwrap().iter().collect();
         let lost = |name: &str| of_views.iter().find(|view| view["name"] == name).unwrap()["entries_lost"].clone();
         assert_eq!(lost("direct"), 200, "{found}");
-        assert!(daemon.log().contains("(200 of direct)"), "{}", daemon.log());
-        let doctor = daemon.root.command(&["doctor"]).output().unwrap();
-        let doctor = String::from_utf8(doctor.stdout).unwrap();
-        assert!(doctor.contains("200 of direct"), "{doctor}");
+        let told = daemon.wait_for_event_since_start("features.entries_lost");
+        let finding = daemon.root.finding("feature store");
+        for words in [&told["reason"], &finding["detail"]] {
+            assert!(words.as_str().unwrap().contains("direct"), "{words}");
+        }
         assert_eq!(daemon.client().get("/v2/health/ready").status, 200, "models go on");
         is_told(daemon, 200);
     }

@@ -106,7 +106,8 @@ fn bodies_share_one_memory_and_who_finds_no_room_is_told_when_to_come_again() {
         chunked.write_all(b"0\r\n\r\n").unwrap();
         let answer = super::rest(&mut chunked);
         assert_eq!(super::statuses(&answer), [503], "{way:?}");
-        assert!(String::from_utf8_lossy(&answer).contains("\r\nretry-after: 1\r\n"), "{way:?}");
+        let text = String::from_utf8_lossy(&answer);
+        assert!(text.lines().any(|line| line == "retry-after: 1"), "{way:?}: {text}");
         let packed = super::bombs::gzip(&vec![b' '; 900_000]);
         let packed = Client::over(target.connect(way)).post(INFER, &[("content-encoding", "gzip")], &packed);
         assert_eq!((packed.status, packed.header("retry-after")), (503, Some("1")), "{packed:?}");

@@ -150,8 +150,5 @@ fn a_long_list_of_revoked_certificates_counts_to_its_end_and_one_that_is_none_is
     write(&list, &nonsense);
     daemon.signal("HUP");
     let line = daemon.wait_for_event("tls.files_rejected");
-    assert!(
-        line["error"].as_str().unwrap().contains("clients.crl contains no valid list of revoked certificates"),
-        "{line}"
-    );
+    assert!(line["error"].as_str().unwrap().contains("clients.crl"), "{line}");
 }
