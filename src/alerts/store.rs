@@ -94,7 +94,7 @@ impl AlertStore {
             }
             Err(error) => {
                 let what = "the file can neither be read nor set aside: what alerts tell is not stored, and each start tells it again";
-                tracing::warn!(name: "features.damaged", %file, reason, %error, "{what}");
+                tracing::warn!(%file, reason, %error, "{what}");
                 self.may_write = false;
             }
         }

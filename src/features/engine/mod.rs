@@ -220,7 +220,7 @@ impl StoreEngine {
             if damaged {
                 self.alarm(what, &error.to_string());
             } else {
-                tracing::error!(name: "features.damaged", %error, "{what}");
+                tracing::error!(%error, "{what}");
             }
             // The upkeep thread ends only when the store closes.
             let _ = self.jobs.send(UpkeepJob::Rebuild { index: index.clone(), damaged });

@@ -17,6 +17,7 @@ use super::batcher::BatchPolicy;
 use super::faults::Culprit;
 use super::input_digest::InputDigest;
 pub use super::inputs::JobInputs;
+use super::inputs::RawInputs;
 use super::outcome::{FinishedRun, InferError};
 use super::terms::{Priority, Terms};
 

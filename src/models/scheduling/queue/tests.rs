@@ -3,12 +3,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduling::inputs::RawInputs;
 use crate::scheduling::outcome::FinishedRun;
 use ledge_base::memory_budget::Account;
 use ledge_base::tensor::DataType;
 use ledge_engine::backend::{Port, Signature};
-use ledge_engine::pipeline::content::PipelineInput;
+use ledge_engine::pipeline::content::{CallContent, PipelineInput, Texts};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::WorkInput;
@@ -232,17 +231,45 @@ fn who_holds_most_bytes_makes_room_for_a_smaller_newcomer() {
 }
 
 #[test]
-fn what_is_still_to_be_made_into_tensors_does_not_wait_for_company() {
+fn photographs_wait_for_one_another_and_texts_for_nothing() {
     let mut maker = Maker::new();
-    let policy = BatchPolicy::powers_of_two(4, Duration::from_millis(5));
+    let (delay, level) = (Duration::from_millis(5), Priority::Interactive);
+    let policy = BatchPolicy::powers_of_two(4, delay);
     let mut queue = Queue::new(WIDE_LIMITS);
-    let mut job = maker.stays(1, 1, 1.0);
-    job.inputs = JobInputs::Raw(photograph());
-    assert_eq!(job.bytes(), PipelineInput::Photograph.sample().bytes());
-    queue.offer(job);
-    assert_eq!(queue.due(Priority::Interactive, Some(&policy), maker.now), BatchDue::Now);
-    queue.offer(maker.stays(1, 1, 2.0));
-    assert_eq!(queue.take(Priority::Interactive, Some(&policy), maker.now).len(), 1);
+    let shared = photograph();
+    let mut photograph = |caller| {
+        let mut job = maker.stays(caller, 1, 1.0);
+        let RawInputs { pipeline, input, account, own } = &shared;
+        job.inputs = JobInputs::Raw(RawInputs {
+            pipeline: pipeline.clone(),
+            input: input.clone(),
+            account: account.clone(),
+            own: *own,
+        });
+        job
+    };
+    let one = photograph(1);
+    assert_eq!(one.bytes(), PipelineInput::Photograph.sample().bytes());
+    let now = one.queued;
+    queue.offer(one);
+    assert_eq!(queue.due(level, Some(&policy), now), BatchDue::At(now + delay));
+    queue.offer(photograph(2));
+    assert_eq!(queue.take(level, Some(&policy), now).len(), 2);
+
+    // Tensors do not join it.
+    queue.offer(photograph(1));
+    queue.offer(maker.stays(2, 1, 2.0));
+    assert_eq!(queue.take(level, Some(&policy), now).len(), 1);
+    queue.drain();
+
+    let mut text = maker.stays(1, 1, 1.0);
+    let content = CallContent::Texts(Texts::one(b"a").unwrap());
+    text.inputs = JobInputs::Raw(RawInputs {
+        input: WorkInput::Content { content, limits: DecodeLimits::default() },
+        ..self::photograph()
+    });
+    queue.offer(text);
+    assert_eq!(queue.due(level, Some(&policy), maker.now), BatchDue::Now);
 }
 
 #[test]
