@@ -6,6 +6,7 @@ pub mod assets;
 pub mod audit;
 pub mod checks;
 pub mod config;
+mod dispatch;
 pub mod doctor;
 pub mod encryption;
 mod exit;

@@ -3,8 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    Exit, Globals, Output, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top,
-    tune, update,
+    Globals, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top, tune, update,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -96,27 +95,4 @@ pub enum Command {
     /// tries every model in each runtime. Nothing is changed. The exit code is 1 when something must be done before
     /// Ledge can work.
     Doctor(doctor::DoctorArgs),
-}
-
-impl Cli {
-    /// Runs the verb.
-    pub fn run(self, out: &mut Output) -> anyhow::Result<Exit> {
-        let globals = &self.globals;
-        match self.command {
-            Command::Serve(args) => serve::run(globals, &args, out),
-            Command::Infer(args) => infer::run(globals, &args, out),
-            Command::Top(args) => top::run(globals, &args, out),
-            Command::Models(args) => models::run(globals, &args, out),
-            Command::Features(args) => features::run(globals, &args, out),
-            Command::Mqtt(args) => mqtt::run(globals, &args, out),
-            Command::Update(args) => update::run(globals, &args, out),
-            Command::Audit(args) => audit::run(globals, &args, out),
-            Command::Tls(args) => tls::run(globals, &args, out),
-            Command::Encryption(args) => encryption::run(globals, &args, out),
-            Command::Keys(args) => keys::run(globals, &args, out),
-            Command::Tune(args) => tune::run(globals, &args, out),
-            Command::Config(args) => config::run(globals, &args, out),
-            Command::Doctor(args) => doctor::run(globals, &args, out),
-        }
-    }
 }

@@ -10,7 +10,8 @@ use ledge_updates::store::{BlobStore, StoreError};
 use ledge_updates::trust::Trust;
 use serde_json::json;
 
-use super::{UpdateArgs, post};
+use super::UpdateArgs;
+use super::request::post;
 use crate::cli::owner::restart_as_owner_of;
 use crate::cli::{Exit, Globals, Output};
 use crate::daemon;

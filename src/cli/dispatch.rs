@@ -1,0 +1,29 @@
+//! The verb of each command.
+
+use super::verbs::{Cli, Command};
+use super::{
+    Exit, Output, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top, tune, update,
+};
+
+impl Cli {
+    /// Runs the verb.
+    pub fn run(self, out: &mut Output) -> anyhow::Result<Exit> {
+        let globals = &self.globals;
+        match self.command {
+            Command::Serve(args) => serve::run(globals, &args, out),
+            Command::Infer(args) => infer::run(globals, &args, out),
+            Command::Top(args) => top::run(globals, &args, out),
+            Command::Models(args) => models::run(globals, &args, out),
+            Command::Features(args) => features::run(globals, &args, out),
+            Command::Mqtt(args) => mqtt::run(globals, &args, out),
+            Command::Update(args) => update::run(globals, &args, out),
+            Command::Audit(args) => audit::run(globals, &args, out),
+            Command::Tls(args) => tls::run(globals, &args, out),
+            Command::Encryption(args) => encryption::run(globals, &args, out),
+            Command::Keys(args) => keys::run(globals, &args, out),
+            Command::Tune(args) => tune::run(globals, &args, out),
+            Command::Config(args) => config::run(globals, &args, out),
+            Command::Doctor(args) => doctor::run(globals, &args, out),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! A request of `ledge update` to the daemon.
+
+use ledge_updates::status_report::UpdatesReport;
+
+use super::super::features::daemon::DaemonClient;
+use super::super::{Globals, block_on};
+use super::args::UpdateArgs;
+
+pub(super) fn post(
+    globals: &Globals,
+    args: &UpdateArgs,
+    path: &str,
+    body: &serde_json::Value,
+) -> anyhow::Result<UpdatesReport> {
+    let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
+    block_on(daemon.post(path, body))?
+}
