@@ -5,7 +5,7 @@ PYTHON ?= python3
 # ONNX Runtime sends telemetry otherwise. Ledge sees to that itself; this is for the Python tools.
 export ORT_DISABLE_TELEMETRY := 1
 
-# The tests find there what the set-up made.
+# The tests find the files of the set-up there.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
@@ -13,7 +13,7 @@ nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nexte
 .PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
-help: ## say what each target does
+help: ## describe each target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network; MODELS=coco_detector_512 for the optional one)
@@ -31,13 +31,13 @@ build: ## compile the release binary, target/release/ledge (FEATURES=full: with 
 build-dist: ## compile the binary as packages have it, target/dist/ledge: optimized across crates, in twice the time
 	cargo build --profile dist --features full --locked
 
-build-bench: build-dist ## compile ledge-bench, which measures, beside it: target/dist/ledge-bench
+build-bench: build-dist ## compile ledge-bench, which measures, next to it: target/dist/ledge-bench
 	cargo build --profile dist --package ledge-bench --locked
 
-run: setup build ## set up, build, start Ledge on port 8000 and ask it what is on a photograph
+run: setup build ## set up, build, start Ledge on port 8000 and classify a photograph
 	@PYTHON=$(PYTHON) models/demo.sh
 
-test: setup-test ## set up what the tests need, and run them all
+test: setup-test ## set up everything that the tests need, and run them all
 	$(nextest)
 
 setup-peers: setup-test ## install the brokers, clients and tools that test-peers needs (as root, or by sudo)
@@ -126,10 +126,10 @@ rpm: setup setup-packages ## make the rpm packages in target/packages: ledge, le
 sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5
 	@PYTHON=$(PYTHON) packaging/sbom
 
-release-check: sbom ## what a release must pass besides the tests: licences, sources, and known flaws of what is linked in
+release-check: sbom ## checks of a release besides the tests: licences, sources, and known flaws of the linked crates
 	@packaging/release-check
 
-bench: setup-test build-bench ## print the budget table, and fail when a budget is missed: Ledge beside the runtime in-process (a quarter of an hour beside its builds; BENCH=--quick, BENCH=--long)
+bench: setup-test build-bench ## print the budget table, and fail when a budget is missed: Ledge next to the runtime in-process (a quarter of an hour besides its builds; BENCH=--quick, BENCH=--long)
 	$(PYTHON) benches/peers/fetch.py inprocess
 	$(PYTHON) benches/budget $(BENCH)
 

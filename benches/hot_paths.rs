@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 /// The elements of one 224x224 RGB picture: 602,112 bytes as FP32.
 const PICTURE_ELEMENTS: usize = 3 * 224 * 224;
 
-/// FP32 elements whose JSON has about 218 kB, eleven characters each with the comma.
+/// FP32 elements with about 218 kB of JSON, eleven characters each with the comma.
 const JSON_ELEMENTS: usize = 20_000;
 
 /// Numbers like the normalized pixels of a camera: from -1 to 1, with many digits.

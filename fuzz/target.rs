@@ -1,4 +1,4 @@
-//! Every binary of `Cargo.toml` is this file: it runs the target of its own name.
+//! Every binary of `Cargo.toml` is this file: it runs the target with the name of the binary.
 #![no_main]
 
 mod targets;

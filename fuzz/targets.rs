@@ -95,7 +95,7 @@ pub const TARGETS: &[(&str, Run)] = &[
 /// The target of this name.
 ///
 /// # Panics
-/// When there is none.
+/// When no target has this name.
 pub fn run(name: &str) -> Run {
     let target = TARGETS.iter().find(|(known, _)| *known == name);
     target.unwrap_or_else(|| panic!("there is no fuzz target {name}")).1

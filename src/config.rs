@@ -238,7 +238,7 @@ impl Config {
         problems
     }
 
-    /// The bindings that push, where callers over MQTT may not.
+    /// The bindings that push features although callers over MQTT have no permission to push.
     fn writer_problems(&self) -> Vec<ValueProblem> {
         if self.access.mqtt.access().allows(Permission::WriteFeatures) {
             return Vec::new();
@@ -262,7 +262,7 @@ impl Config {
         (!asks && !self.access.certificates.is_empty()).then(|| ValueProblem::new("access.certificates", problem))
     }
 
-    /// Addresses of gRPC that HTTP has too, and TLS for gRPC alone without a certificate.
+    /// Addresses of gRPC that HTTP has too, and TLS that is on only for gRPC, without a certificate.
     fn grpc_problems(&self) -> Vec<ValueProblem> {
         let taken = |address: &ListenAddress| self.http.listen.iter().any(|other| other.conflicts_with(address));
         let listed = self.grpc.listen.iter().enumerate().filter(|(_, address)| taken(address));

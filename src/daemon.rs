@@ -5,13 +5,13 @@
 //! * `formats.rs` - the form of each store, so that an older version refuses the files of a newer one
 //! * `configuration_change.rs` - the keys of the settings that differ from those of the last start
 //! * `audit.rs` - the audit log as a part of the daemon: its writer and its copies
-//! * `updates.rs` - updates as a part of the daemon: boot before any model loads, then a thread of their own
-//! * `cameras.rs` - cameras as a part of the daemon, introduced to MQTT
-//! * `findings.rs` - what is wrong with this box, as the daemon itself sees it
-//! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, introduced to what is wrong with this
+//! * `updates.rs` - updates as a part of the daemon: boot before any model loads, then a separate thread
+//! * `cameras.rs` - cameras as a part of the daemon, connected to MQTT
+//! * `findings.rs` - findings about this box, as the daemon itself sees it
+//! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, connected to the findings about this
 //!   box, and alerts to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
-//! * `own_seal.rs` - what the daemon takes from itself, and who starts other processes for it then
+//! * `own_seal.rs` - the sandbox of the daemon itself, and the starter of other processes
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
 //! * `serving_core.rs` - the models of the repository, and the engine that runs them
 //! * `standalone.rs` - a serving core without a daemon, for commands
@@ -199,11 +199,11 @@ async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &O
 pub enum DaemonEnd {
     /// It was asked to stop.
     Stopped,
-    /// It must start again, to apply what is read only at a start.
+    /// It must start again, to apply settings that are read only at a start.
     ToRestart,
 }
 
-/// The longest time of a signal from its handler to the task that waits for it: one turn of the runtime.
+/// The longest time from the handler of a signal to the task that waits for it: one turn of the runtime.
 const SIGNAL_DELIVERY_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The longest time for each of two last steps: unloading the models, and writing the counts of egress.
@@ -278,10 +278,11 @@ impl DaemonApp {
             });
         }
 
-        // Settings and runtimes are read before this start is counted, which may end their trial: this start uses what
-        // was read before.
+        // Settings and runtimes are read before this start is counted, since counting may end their trial. This start
+        // uses the values from before.
         let runtimes = runtimes(&config);
-        // Must come before anything that settings or libraries on trial could crash, so that such a start is counted.
+        // Must come before anything that settings or libraries on trial could crash, so that a start that they crash is
+        // counted.
         let updates = updates::PreparedUpdates::read(&config, &sealer);
         for runtime in Runtime::ALL {
             match runtimes.library(runtime) {

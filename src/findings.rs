@@ -27,8 +27,8 @@ pub use machine::FULL_DISK_BYTES;
 pub enum Seeker {
     /// A command, next to the daemon or without one.
     Command,
-    /// The daemon itself. It opens no connections to find something: a caller who only looks must not make a box send, and
-    /// its own connections report what is wrong with them.
+    /// The daemon itself. It opens no connections for findings: a caller who only reads must not make a box send, and
+    /// the daemon's own connections report their errors.
     Daemon,
 }
 

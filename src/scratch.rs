@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub struct ScratchFolder(PathBuf);
 
 impl ScratchFolder {
-    /// A new path that nobody can guess, without a folder there yet.
+    /// A new path that cannot be guessed, without a folder there yet.
     pub fn planned() -> io::Result<Self> {
         let random = getrandom::u64().map_err(io::Error::other)?;
         Ok(Self(std::env::temp_dir().join(format!("ledge-{random:016x}"))))

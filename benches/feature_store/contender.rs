@@ -53,13 +53,13 @@ impl Contender {
 
 /// The operations to measure.
 pub trait Store {
-    /// What a start found.
+    /// The result of a start.
     fn started(&self) -> Figures {
         Figures::default()
     }
 
     /// Writes every entity once, in batches, each durable before the next. Each round of the day adds visitors, a tenth
-    /// as many, whose rows are expired in Ledge at once; the other stores have no expiry and keep them.
+    /// as many. Their rows expire in Ledge at once; the other stores have no expiry and keep them.
     fn update(&mut self, entities: Range<u64>, round: u32, of: u32) -> Figures;
     fn read(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures;
     fn write(&mut self, callers: usize, seconds: f64, entities: u64) -> Figures;
@@ -90,7 +90,7 @@ pub fn batches(entities: Range<u64>, round: u32) -> impl Iterator<Item = Vec<u64
     in_batches(Box::new((0..count).map(at))).chain(in_batches(Box::new(visitors)))
 }
 
-/// The first number of the visitors, whose rows expire at once.
+/// The first number of the visitors. Their rows expire at once.
 const FIRST_VISITOR: u64 = 1 << 32;
 
 fn coprime(near: u64, count: u64) -> u64 {

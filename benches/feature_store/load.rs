@@ -121,7 +121,7 @@ pub fn repeat<R>(seconds: f64, mut request: impl FnMut() -> R, mut call: impl Fn
     }
 }
 
-/// Runs each caller on a thread of its own.
+/// Runs each caller on a separate thread.
 pub fn threads<R>(
     callers: usize,
     seconds: f64,

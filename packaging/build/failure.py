@@ -1,4 +1,4 @@
-"""An error message for whoever makes packages."""
+"""An error message for the person who builds packages."""
 
 
 class Failure(Exception):

@@ -40,7 +40,7 @@ def copyright_file(checkout, metadata, models):
         name, license = f"{crate['name']} {crate['version']}", crate["license"]
         files = own_texts(crate) or [text for twin in crates if is_twin(crate, twin) for text in own_texts(twin)]
         if not files and "MIT" in re.split(r" OR |/", license or "") and crate["authors"]:
-            # It only names the licence, whose text is always the same; the notice is that of its authors.
+            # It only names the licence, because its text is always the same; the notice is that of its authors.
             notice = ", ".join(re.sub(r" <.*?>", "", author) for author in crate["authors"])
             files = [f"Copyright (c) {notice}\n\n{MIT.read_text()}"]
         for text in files:
@@ -65,7 +65,7 @@ def own_texts(crate):
 
 
 def is_twin(crate, other):
-    """Whether both are published from one repository, by the same authors under the same licence: one has the text of both."""
+    """True if both come from one repository, authors and licence: then one has the text of both."""
     def facts(crate):
         return [crate[key] for key in ("repository", "authors", "license")]
 

@@ -32,7 +32,8 @@ class Stage:
         copy(self.checkout / "systemd" / "ledge.service", self.base / "usr/lib/systemd/system/ledge.service")
         copy(packaging / "ledge.sysusers", self.base / "usr/lib/sysusers.d/ledge.conf")
         copy(packaging / "ledge.tmpfiles", self.base / "usr/lib/tmpfiles.d/ledge.conf")
-        # A file below /etc belongs to the owner after the installation. So it never changes, or dpkg would ask what to do about it.
+        # A file below /etc belongs to the owner after the installation. Therefore it never changes, or dpkg would ask
+        # about it.
         copy(packaging / "ledge.toml", self.base / "etc/ledge/ledge.toml")
         copy(configs / "ledge.toml", self.base / "usr/share/ledge/ledge.toml")
         copy(configs / "feature_views.d", self.base / "usr/share/ledge/feature_views.d")

@@ -8,13 +8,13 @@ use ledge_egress::{HostPort, WebAddress};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-/// Stands for a path. No address has such characters, so what is shown is not taken for an address.
+/// Stands for a path. An address never has these characters, so the shown text is not mistaken for one.
 const HIDDEN: &str = "<hidden>";
 
 /// `https://HOST[:PORT]/PATH[?QUERY]`, or `http://`.
 ///
-/// For many receivers, path and query are what a caller must know to be let in. So an address is shown and serialized
-/// without them: in `ledge config show`, in logs and findings, and in the settings of the last start.
+/// Many receivers use the path and the query as a secret, so an address is shown and serialized without them: in
+/// `ledge config show`, in logs and findings, and in the settings of the last start.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HookUrl {
     pub tls: bool,
@@ -23,7 +23,7 @@ pub struct HookUrl {
     pub path: String,
 }
 
-/// A text that is not such an address. It does not repeat the text, which may be a secret.
+/// The error for an invalid address. It does not repeat the text, which may be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHookUrl {
     #[error("expected https://HOST[:PORT]/PATH or http://HOST[:PORT]/PATH without an '@' and a '#'")]

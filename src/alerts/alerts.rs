@@ -17,10 +17,10 @@ use crate::store::{AlertStore, AllTold, key};
 use crate::tracker::Tracker;
 use crate::webhook::Webhook;
 
-/// The time between two looks. With a shorter `hold_s` they come as often as that.
+/// The time between two searches for findings. A shorter `hold_s` shortens it to that.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The time for which a start is waited for: what is wrong while models load is not told.
+/// The longest wait for the end of the start: findings while models still load are not reported.
 const START_WAIT_MAX: Duration = Duration::from_mins(10);
 
 /// The alerts of this box. Clones share them.
@@ -51,7 +51,7 @@ pub struct AlertServices<'a> {
 }
 
 impl Alerts {
-    /// The alerts of the configuration. Reads what was told before this start.
+    /// The alerts of the configuration. Reads the reports of earlier starts.
     pub fn new(config: &AlertsConfig, services: AlertServices<'_>) -> Self {
         let AlertServices { device, egress, state, findings, publisher } = services;
         let all = config.iter().flat_map(|alert| {

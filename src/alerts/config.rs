@@ -43,7 +43,7 @@ const OWN_HEADERS: [&str; 9] = [
 #[serde(transparent)]
 pub struct AlertsConfig(pub Vec<AlertConfig>);
 
-/// One alert: who is told, and what.
+/// One alert: its receiver, and the findings to report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlertConfig {
@@ -55,22 +55,22 @@ pub struct AlertConfig {
     /// Publishes the messages at the broker of `[mqtt]`, too.
     #[serde(default)]
     pub mqtt: bool,
-    /// The least severity that is told.
+    /// The least severity that is reported.
     #[serde(default)]
     pub least: Least,
     /// The names of checks, or their first words; empty is all.
     #[serde(default)]
     pub checks: Vec<String>,
-    /// The time in seconds for which something must be wrong, or right again, before it is told.
+    /// The time in seconds for which something must be wrong, or right again, before it is reported.
     #[serde(default = "hold_s", deserialize_with = "in_range::<1, 86_400, _, _>")]
     pub hold_s: u64,
-    /// The time in seconds after which a failure that lasts is told again; 0 is never.
+    /// The time in seconds after which a lasting failure is reported again; 0 is never.
     #[serde(default = "repeat_s", deserialize_with = "in_range::<0, 31_536_000, _, _>")]
     pub repeat_s: u64,
     /// The secret that the webhook wants.
     #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub token_file: Option<SecretFile>,
-    /// The header that gets the secret alone. `None`: `Authorization: Bearer SECRET`.
+    /// The header whose value is only the secret. `None`: `Authorization: Bearer SECRET`.
     #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub token_header: Option<TokenHeader>,
     /// The CAs that may have signed the webhook's certificate; `None` is those that the system trusts.
@@ -84,7 +84,7 @@ pub struct AlertConfig {
     pub proxy: Option<HostPort>,
 }
 
-/// The least severity that is told.
+/// The least severity that is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Least {
@@ -97,7 +97,7 @@ pub enum Least {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenHeader(pub HeaderName);
 
-/// A text that is not the name of such a header.
+/// A text that cannot name the header of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected the name of a header that the request does not have anyway, such as \"x-token\", got {text:?}")]
 pub struct InvalidTokenHeader {
@@ -164,8 +164,8 @@ impl AlertConfig {
         }
     }
 
-    /// A short mark of a receiver at this address, and of what it wants to hear. What was told is kept under it, since
-    /// it says nothing about another receiver, nor about checks that were not looked at.
+    /// A short hash of a receiver's address, severity and checks. The reports it got are stored under this hash, since
+    /// they say nothing about another receiver or other checks.
     pub(crate) fn mark(&self, address: &str) -> String {
         let mut checks: Vec<_> = self.checks.iter().map(String::as_str).collect();
         checks.sort_unstable();

@@ -31,7 +31,7 @@ pub struct AlertMessage<'a> {
     pub status: &'static str,
     /// `warn` or `fail`.
     pub severity: &'static str,
-    /// True if it was told before, and lasts.
+    /// True for a failure that was reported before and lasts.
     pub reminder: bool,
     /// The finding in words; its beginning where it is long.
     pub detail: Cow<'a, str>,

@@ -1,4 +1,4 @@
-//! One receiver: what it should know, the way to it, and the task that sends.
+//! One receiver: the alerts that are due to it, its connection, and the task that sends.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause. A receiver that asks for a longer one waits no longer either.
 const PAUSE_MAX: Duration = Duration::from_mins(10);
 
-/// How many messages are tried before a pause: one that is refused for what it says must not hold up the others, and a
-/// receiver that is away is not asked for each.
+/// The number of messages that are tried before a pause. A message that is refused for its content must not delay the
+/// others, and a receiver that is away is not asked for each.
 const FAILURES_MAX: usize = 2;
 
 /// Publishes messages at the broker. It never waits.
@@ -88,7 +88,7 @@ pub struct ReceiverStatus {
     pub firing: Vec<String>,
 }
 
-/// Keeps what receivers were told, for the next start. Clones share it.
+/// Saves what each receiver was sent, for the next start. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Keeper {
     store: AlertStore,
@@ -96,12 +96,12 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Continues with what the receivers were told before.
+    /// Continues with what the receivers were sent before this start.
     pub fn new(store: AlertStore, told: AllTold) -> Self {
         Self { store, told: Arc::new(tokio::sync::Mutex::new(told)) }
     }
 
-    /// Writes what a receiver was told, if it is news.
+    /// Writes what a receiver was sent, if that changed.
     async fn keep(&self, receiver: &Receiver) {
         let mut told = self.told.lock().await;
         let now = receiver.tracker().all_told();
@@ -202,7 +202,7 @@ impl Receiver {
     /// Sends what is due. Returns the pause after which to try again, if something could not be sent.
     async fn send_due(&self, device: &DeviceName, keeper: &Keeper, attempts: &mut Attempts) -> Option<Duration> {
         loop {
-            // Asked anew each time: it may have changed.
+            // Read again for each message, as it may have changed.
             let now_ms = clock::unix_millis();
             let due = self.tracker().due(now_ms, &attempts.failures);
             let Some(due) = due else { break };

@@ -54,7 +54,7 @@ struct StoredSchema {
     schema: u32,
 }
 
-/// The file. The default is none: nothing is written.
+/// The file. The default has no file and writes nothing.
 #[derive(Debug, Clone, Default)]
 pub struct AlertStore {
     path: PathBuf,
@@ -68,8 +68,8 @@ pub fn key(alert: &AlertName, way: &str, mark: &str) -> String {
 }
 
 impl AlertStore {
-    /// Opens the file, and returns what was told before this start: nothing where there is none. One that cannot be
-    /// read is set aside.
+    /// Opens the file, and returns what the receivers were sent before this start. A missing file counts as empty; one
+    /// that cannot be read is set aside.
     pub fn open(state: &Path) -> (Self, AllTold) {
         let mut store = Self { path: state.join(FILE), may_write: true };
         let read = match std::fs::metadata(&store.path) {
@@ -90,17 +90,17 @@ impl AlertStore {
         match rename_aside(&self.path) {
             Ok(aside) => {
                 let aside = aside.display();
-                tracing::warn!(%file, reason, %aside, "the file cannot be read and is set aside: alerts that last are told again");
+                tracing::warn!(%file, reason, %aside, "the file cannot be read and is set aside: lasting alerts are sent again");
             }
             Err(error) => {
-                let what = "the file can neither be read nor set aside: what alerts tell is not stored, and each start tells it again";
+                let what = "the file can neither be read nor set aside: sent alerts are not stored, and each start sends them again";
                 tracing::warn!(%file, reason, %error, "{what}");
                 self.may_write = false;
             }
         }
     }
 
-    /// Writes what was told. Blocks on the disk.
+    /// Writes what the receivers were sent. Blocks on the disk.
     pub fn write(&self, told: &AllTold) {
         if !self.may_write {
             return;
@@ -109,7 +109,7 @@ impl AlertStore {
         let content = serde_json::to_vec(&stored(told)).unwrap_or_default();
         if let Err(error) = durable::replace_private(&self.path, &content) {
             let file = self.path.display();
-            tracing::warn!(%file, %error, "what alerts told cannot be stored: the next start may tell it again");
+            tracing::warn!(%file, %error, "sent alerts cannot be stored: the next start may send them again");
         }
     }
 }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_file_of_the_first_schema_is_read() {
-        // Never changed: boxes have such files.
+        // Must not change: boxes have files of this form.
         let text = br#"{"schema":1,"receivers":{"shop webhook 0123abcd":{
             "state":{"severity":"fail","since_ms":5,"at_ms":6},"cpu":{"severity":"warn","since_ms":5,"at_ms":6}}}}"#;
         assert_eq!(parse(text).unwrap(), all());

@@ -9,8 +9,8 @@
 //!      └────────────────┘
 //! ```
 //!
-//! A message is due while the receiver was told something else than the state says. So one that could not be reached
-//! gets the newest state and none of those between, and hears nothing of a trouble that came and went meanwhile.
+//! A message is due while the state differs from the last one that the receiver was sent. A receiver that could not be
+//! reached gets only the newest state, and no message about a failure that came and went meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,11 +27,11 @@ pub struct ReceiverRules {
     pub least: Status,
     /// The names of checks, or the first words of names; empty is all.
     pub checks: Vec<String>,
-    /// The name of a check that it is not told about: the one of its own delivery.
+    /// The name of a check that is not reported to it: the one of its own delivery.
     pub except: String,
-    /// The time for which something must be wrong, or right again, before it is told.
+    /// The time for which something must be wrong, or right again, before it is reported.
     pub hold: Duration,
-    /// The time after which a failure that lasts is told again.
+    /// The time after which a lasting failure is reported again.
     pub repeat: Option<Duration>,
 }
 
@@ -72,7 +72,7 @@ pub struct Told {
     pub severity: Status,
     /// The time since which the check was wrong, in milliseconds since the Unix epoch, as all times here.
     pub since_ms: u64,
-    /// The time at which it was told.
+    /// The time at which it was reported.
     pub at_ms: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct Told {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     Firing,
-    /// It was told before, and lasts.
+    /// A failure that was reported before and lasts.
     Reminder,
     Resolved,
 }
@@ -96,8 +96,8 @@ pub struct DueAlert {
     pub advice: Option<String>,
 }
 
-/// The messages that could not be sent. They are tried again after the others, so that one which the receiver always
-/// refuses does not hold up the rest.
+/// The messages that could not be sent. They are tried again after the others, so that a message that the receiver
+/// always refuses does not delay the rest.
 #[derive(Debug, Default)]
 pub struct Failures {
     /// The place of the last one in the order of messages.
@@ -145,7 +145,7 @@ fn begins_with(name: &str, words: &str) -> bool {
 }
 
 impl Tracker {
-    /// A receiver that was told this by an earlier start.
+    /// A receiver with the reports that it got before this start.
     pub fn new(rules: ReceiverRules, told: BTreeMap<String, Told>) -> Self {
         let tracked = |(name, told): (String, Told)| {
             let state = AlertState::Firing { since_ms: told.since_ms, severity: told.severity, other: None };
@@ -186,8 +186,8 @@ impl Tracker {
         }
     }
 
-    /// The next message that is due at `now_ms`: in their order the one behind the last failure, and none that failed
-    /// since the last pause.
+    /// The next message that is due at `now_ms`, in the order of the checks after the last failed one. Messages that
+    /// failed since the last pause are left out.
     pub fn due(&self, now_ms: u64, failures: &Failures) -> Option<DueAlert> {
         let due = self.checks.iter().filter(|(name, _)| !failures.since_pause.contains(*name));
         let due = due.filter_map(|(name, tracked)| {
@@ -282,7 +282,8 @@ impl Tracked {
                     (false, _) => AlertState::Firing { since_ms, severity, other: Some((status, lasted)) },
                 }
             }
-            // The receiver could not be told that it was right. It takes it for wrong since the time that it knows.
+            // The receiver could not be reached while the check was right, so for it the check is wrong since the
+            // earlier time.
             AlertState::Resolved { since_ms } if is_wrong && hold.is_zero() => {
                 AlertState::Firing { since_ms, severity: status, other: None }
             }

@@ -25,7 +25,7 @@ pub struct AuditConfig {
     pub path: PathBuf,
     /// The detail of inference records: one for each call, or one for each minute and caller.
     pub inference: RecordDetail,
-    /// Models whose calls each have a record, regardless of `inference`.
+    /// Models with a record for each call, regardless of `inference`.
     pub calls: BTreeSet<ModelName>,
     /// Number of entities that a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A
     /// tag takes some 40 bytes, and a record has 65,535 at most.
@@ -125,7 +125,7 @@ pub enum SyncAddress {
     },
 }
 
-/// The error for a text that is not such an address. It does not repeat the text, which may hold a password.
+/// The error for an invalid address. It does not repeat the text, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected https://HOST[:PORT]/PATH, without an '@' and a '?', or s3://BUCKET[/PREFIX]")]
 pub struct InvalidSyncAddress;
@@ -181,7 +181,7 @@ impl SyncConfig {
         Some(destination(key.into(), at, is_encrypted, proxy, "use https://"))
     }
 
-    /// Tells whether the region is well-formed, if one is needed.
+    /// Returns true if the region is well-formed, if one is needed.
     fn has_region(&self) -> bool {
         let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let is_bucket = matches!(self.url, Some(SyncAddress::Bucket { .. }));
@@ -230,7 +230,7 @@ impl<'de> Deserialize<'de> for SyncAddress {
 }
 
 impl AuditConfig {
-    /// The calls that have a record of their own.
+    /// The calls that have a separate record.
     pub fn policy(&self) -> RecordPolicy {
         RecordPolicy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
     }

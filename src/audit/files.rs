@@ -95,8 +95,8 @@ impl fmt::Display for LogFiles {
 }
 
 impl LogFiles {
-    /// Tells whether it is the log on the box that writes it, which may have records that are not signed yet, and whose
-    /// first records may have been pruned.
+    /// True for the log on the box that writes it. Its last records may not be signed yet, and its first ones may have
+    /// been pruned.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Local(_))
     }
@@ -155,7 +155,7 @@ impl LogFiles {
     }
 }
 
-/// A tile of a log of `size` records; its width is 0 when the log has no such tile.
+/// A tile of a log of `size` records; its width is 0 when the log does not have the tile.
 pub fn tile_of(kind: TileKind, index: u64, size: u64) -> TilePath {
     let below = match kind {
         TileKind::Entries => size,

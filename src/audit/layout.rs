@@ -56,7 +56,7 @@ impl TilePath {
         path
     }
 
-    /// Tells whether a log of `size` records has all of the tile.
+    /// Returns true if a log of `size` records has all of the tile.
     pub fn is_within(&self, size: u64) -> bool {
         let level = match self.kind {
             TileKind::Entries => 0,

@@ -84,7 +84,7 @@ pub fn generations(audit: &Path) -> io::Result<Vec<u32>> {
     Ok(generations)
 }
 
-/// Reads a file that may not exist.
+/// Reads a file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Ok(content) => Ok(Some(content)),

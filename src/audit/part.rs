@@ -26,7 +26,7 @@ use crate::sealed::AuditKeys;
 use crate::status::AuditState;
 use crate::{doctor, live};
 
-/// The audit log, for the other parts. Its writer is a thread of its own, which ends after all of them.
+/// The audit log, for the other parts. Its writer is a separate thread, which ends after all of them.
 #[derive(Debug)]
 pub struct AuditPart {
     served: ServedLog,
@@ -35,7 +35,7 @@ pub struct AuditPart {
 }
 
 impl AuditPart {
-    /// Creates the part for the log in `folder`, whose writer reports to `state`, and whose key `sealer` encrypts.
+    /// Creates the part for the log in `folder`. Its writer reports to `state`, and `sealer` encrypts its key.
     pub fn new(folder: &Path, state: AuditState, sink: AuditSink, sealer: Sealer) -> Self {
         let keys = Arc::new(AuditKeys { folder: folder.to_owned(), sealer });
         Self { served: ServedLog { state, folder: folder.into() }, sink, keys }

@@ -32,19 +32,18 @@ pub struct AuditRecord {
     pub seq: u64,
     /// When it happened, by the clock of the box.
     pub ts: Timestamp,
-    /// Who did it.
+    /// The caller, or the box itself.
     pub actor: Actor,
-    /// What happened.
     pub event: AuditEvent,
 }
 
-/// Who did it.
+/// The caller, or the box itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
-    /// In which way they reached the box.
+    /// The way in which the caller reached the box.
     pub kind: ActorKind,
-    /// Who they are; `None` for the box itself, and where no key for tags is there.
+    /// The tag of the caller; `None` for the box itself, and without a key for tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<Tag>,
 }
@@ -67,7 +66,7 @@ pub enum ActorKind {
     Camera,
     /// The box itself.
     Local,
-    /// Several, too many to be told apart.
+    /// Several callers, too many to be recorded separately.
     Others,
 }
 
@@ -109,7 +108,7 @@ impl Actor {
 impl AuditRecord {
     /// The leaf.
     pub fn to_line(&self) -> Vec<u8> {
-        // This fails only for a map whose keys are not strings, or a failing writer: there is neither.
+        // Fails only for a map with keys other than strings, or for a failing writer, and there is neither.
         serde_json::to_vec(self).unwrap_or_default()
     }
 

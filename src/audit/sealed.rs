@@ -28,7 +28,7 @@ impl Rekey for AuditKeys {
     }
 }
 
-/// Reasons why the master keys cannot be told.
+/// Reasons why the master keys cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
     #[error(transparent)]

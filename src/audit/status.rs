@@ -22,7 +22,7 @@ pub struct AuditStatus {
     pub quota: u64,
     /// The reason why it cannot be written. Records are lost until that is repaired.
     pub error: Option<String>,
-    /// The reason why a log before this one was not continued, for as long as that log is on this box.
+    /// The reason why a log before this one was not continued, while that log is on this box.
     pub alarm: Option<String>,
     /// Inference calls, and other events, that never became records, since the start.
     pub lost: (u64, u64),
@@ -181,7 +181,7 @@ impl AuditState {
         self.shared.live.subscribe()
     }
 
-    /// Tells whether there is a receiver of records.
+    /// Returns true if there is a receiver of records.
     pub fn is_listened_to(&self) -> bool {
         self.shared.live.receiver_count() > 0
     }

@@ -120,7 +120,7 @@ impl SyncTask {
                 is_open && done != Some((head.generation, head.checkpoint.size)) && head.checkpoint.size > 0
             });
             let Some(head) = waiting else {
-                // The sender lives as long as `state`.
+                // The sender lives while `state` does.
                 let _ = heads.changed().await;
                 due = due.max(Instant::now() + self.pace.gather_delay.min(interval));
                 continue;
@@ -157,7 +157,7 @@ impl SyncTask {
         }
     }
 
-    /// Tells the writer what the platform had at the last contact, which needs no network.
+    /// Reports to the writer what the platform had at the last contact. Needs no network.
     async fn report_hint(&self, heads: &mut watch::Receiver<Option<PublishedHead>>) {
         let Ok(head) = heads.wait_for(Option::is_some).await.map(|head| head.clone()) else { return };
         let Some(PublishedHead { generation, checkpoint, .. }) = head else { return };

@@ -2,17 +2,18 @@
 //!
 //! Each is a file, `tags/PERIOD.key`, which has the beginning and the end of its period. The number of a period is the
 //! day on which it begins, counted from 1970, or one more than that of the period before, whichever is greater: it only
-//! ever grows, whatever a clock does and whatever of the folder is lost.
+//! grows, also when a clock jumps or parts of the folder are lost.
 //!
-//! Clocks jump; boxes without a battery start in 1970. So there are two measures, the wall clock (never before what is
-//! known of the time, [`clock::FLOOR`]) and for how long this daemon has run:
+//! Clocks jump; boxes without a battery start in 1970. So time is measured by the wall clock (at least
+//! [`clock::FLOOR`]) and by the running time of this daemon:
 //!
-//! * A key is in use until the wall clock shows the end of its period, or until it was in use for as long as a period
-//!   of running time, if that comes first. A clock that goes back changes nothing. One that jumps to and fro ends a
-//!   period at most once for each period that it goes beyond the latest that it ever showed.
+//! * A key is in use until the wall clock shows the end of its period, or until it was in use for the running time of a
+//!   period, if that comes first. A clock that goes back changes nothing. One that jumps to and fro ends a period at
+//!   most once for each period that it goes beyond the latest that it ever showed.
 //! * A key is destroyed once its period is over and the wall clock has shown for a whole day of running time that it
-//!   was kept for long enough; or once the daemon has run for as long as it is to be kept. A clock that is at 2100 for
-//!   an hour destroys nothing. One that is wrong for longer than a day cannot be told from one that is right.
+//!   was kept for long enough; or once the daemon has run for the whole time that the key is to be kept. A clock that
+//!   is at 2100 for an hour destroys nothing. One that is wrong for longer than a day cannot be distinguished from one
+//!   that is right.
 //!
 //! A destroyed key is overwritten, then removed. Flash memory and file systems that copy on write (btrfs, ZFS,
 //! snapshots) may keep the old blocks for a while all the same.
@@ -68,7 +69,7 @@ struct TagKeyList {
     /// The highest number of a period so far.
     last: u32,
     keys: Vec<TagKeyEntry>,
-    /// Events that may not be in the log yet.
+    /// Events that are perhaps not in the log yet.
     untold: Vec<AuditEvent>,
 }
 
@@ -85,8 +86,8 @@ struct TagKeyEntry {
 }
 
 impl Tags {
-    /// Opens the keys in the folder `audit`, and makes one if there is none for now. The events are for the log, and
-    /// include those of the last run that may not be in it.
+    /// Opens the keys in the folder `audit`, and makes one if no key covers the present time. The events are for the
+    /// log, and include those of the last run that are perhaps not in it yet.
     pub fn open(
         audit: &Path,
         period_days: u32,
@@ -283,13 +284,13 @@ fn adopt_unlisted(folder: &TagFolder, list: &mut TagKeyList) -> Result<Vec<Audit
     Ok(events)
 }
 
-/// Tells whether two lists differ only in how long the daemon has run.
+/// Returns true if two lists differ only in how long the daemon has run.
 fn same_but_counts(one: &TagKeyList, other: &TagKeyList) -> bool {
     let periods = |list: &TagKeyList| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
     (one.last, &one.untold, periods(one)) == (other.last, &other.untold, periods(other))
 }
 
-/// Destroys the key of a period, also one that was set aside. Returns whether there was one. A running daemon finds it
+/// Destroys the key of a period, also one that was set aside. Returns true if there was one. A running daemon finds it
 /// within one turn, begins another period if the key was in use, and records it. When this returns, the files are gone
 /// for good; for their blocks see above.
 pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {

@@ -155,7 +155,7 @@ impl LogWriter {
         }
     }
 
-    /// Writes until the sink is closed. Needs a thread of its own, because it waits for the disk.
+    /// Writes until the sink is closed. Needs its own thread, because it waits for the disk.
     pub fn run(mut self) {
         loop {
             self.queue.wait(Instant::now() + CLOCK_CHECK_INTERVAL, false);
@@ -305,7 +305,7 @@ impl LogWriter {
                 Ok(())
             }
             Err(error) => {
-                // Events of the writer itself wait for the next turn: they are not lost.
+                // Events of the writer itself are not lost: they wait for the next turn.
                 self.losses.put_back(due);
                 let cause = if error.is_full() { LossCause::Disk } else { LossCause::Log };
                 self.count(cause, lost);
@@ -430,7 +430,7 @@ impl LogWriter {
 
     fn count(&mut self, cause: LossCause, lost: LostEntries) {
         if lost.events > 0 {
-            // Before callers are told that their records are durable.
+            // Done before callers learn that their records are durable.
             self.queue.events_lost();
         }
         self.losses.count(cause, lost);

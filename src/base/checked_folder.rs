@@ -17,7 +17,7 @@ const LOCK_FILE: &str = ".lock";
 /// The file that lists the others by name and hash, written once they are complete.
 const MANIFEST_FILE: &str = ".manifest";
 
-/// The mode of the files: what is compiled from an encrypted or a private model is as private.
+/// The mode of the files. The compiled form of an encrypted or private model is as private as the model.
 const FILE_MODE: u32 = 0o600;
 
 /// The bits of a mode that let others than the owner in.
@@ -44,8 +44,8 @@ struct FileEntry {
 
 impl CheckedFolder {
     /// Locks the folder at `path`, and creates it if necessary. Waits for another user of it, `patience` at most. A
-    /// folder that does not hold exactly the files that [`Self::keep`] listed is emptied. On a file system that cannot be
-    /// written, what was kept is found too.
+    /// folder with other files than those that [`Self::keep`] listed is emptied. Kept files are found also on a file
+    /// system that cannot be written.
     pub fn take(path: &Path, patience: Duration) -> io::Result<Self> {
         durable::create_folder(path)?;
         let lock = open_lock(&path.join(LOCK_FILE))?;
@@ -98,7 +98,7 @@ impl CheckedFolder {
         }
         for entry in &now {
             let file = File::open(self.path.join(&entry.name))?;
-            // OpenVINO opens what it writes to the group.
+            // OpenVINO makes the files that it writes readable for the group.
             file.set_permissions(Permissions::from_mode(FILE_MODE))?;
             file.sync_all()?;
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::sys;
 
 /// The longest time after a boot in which the clock may be behind. Time servers answer in seconds once there is a
-/// network. A box whose clock was ahead before the boot goes on with the rows of that time for as long as this.
+/// network. A box whose clock was ahead before the boot accepts rows of that time for this long.
 const SETTLING_TIME_MAX: Duration = Duration::from_mins(15);
 
 /// The smallest jump of the clock that counts as setting it, in microseconds.
@@ -150,7 +150,7 @@ pub fn rfc3339_micros(unix_micros: i64) -> String {
 /// Milliseconds since the Unix epoch as RFC 3339 in UTC, to the second, as in `2026-01-01T00:00:00Z`.
 pub fn rfc3339(unix_millis: u64) -> String {
     let seconds = i64::try_from(unix_millis / 1000).unwrap_or(i64::MAX);
-    // Times after the year 9999 have no such form.
+    // This form has no times after the year 9999.
     jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 

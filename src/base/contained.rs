@@ -1,8 +1,7 @@
 //! Files of a model's folder, read without leaving it.
 //!
-//! An owner copies models from anywhere, and the content of their files may appear in answers, as labels do. A link
-//! that leads out of the folder is refused, and so is anything that is not a regular file or is larger than such a file
-//! can be.
+//! An owner copies models from anywhere, and the content of their files may appear in answers, as labels do. Refused
+//! are a link that leads out of the folder, anything but a regular file, and a file above the size limit of its kind.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -58,8 +58,8 @@ fn replace_as(
 
     let written = (|| {
         let mut file = match options.open(&temporary) {
-            // Left by a killed process with the same id, or a link by a user who may write to this folder, which root
-            // must not follow.
+            // Either a killed process with the same id left it, or a user with write access to this folder made a link,
+            // which root must not follow.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 std::fs::remove_file(&temporary)?;
                 options.open(&temporary)?

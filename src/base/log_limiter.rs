@@ -10,7 +10,8 @@ const QUIET_PERIOD: Duration = Duration::from_mins(1);
 /// The time after which a fault that lasts is logged again.
 const REMINDER_INTERVAL: Duration = Duration::from_hours(1);
 
-/// The kinds of messages that were logged. The kinds are a closed set, so the map stays small whatever others send.
+/// The kinds of messages that were logged. The kinds are a closed set, so the map stays small regardless of what is
+/// logged.
 #[derive(Debug, Default)]
 pub struct LogLimiter {
     kinds: HashMap<(&'static str, u32), LoggedKind>,

@@ -1,8 +1,8 @@
-//! The memory that the calls of all callers take together. Each part counts for as long as its [`Reservation`] lives.
+//! The memory that the calls of all callers take together. Each part counts while its [`Reservation`] lives.
 //!
 //! The data derived from a call counts too: its tensors, its picture, and its answer until the caller has read it. Work
-//! that does not fit is not begun. No caller keeps the others out: while others want memory, it may have half of the
-//! budget.
+//! that does not fit is not begun. No caller excludes the others: while others want memory, a caller gets at most half
+//! of the budget.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,10 +18,11 @@ use crate::sys;
 /// with large bodies do not keep small ones out. They need no lock either.
 pub const UNCOUNTED_BYTES_MAX: usize = 16 << 10;
 
-/// The time in which nobody may have more than half, after a caller found no room because another had more than half.
+/// The time during which no caller may have more than half of the budget, after one found no room because another had
+/// more than half.
 const FAIR_SHARE_DURATION: Duration = Duration::from_secs(10);
 
-/// The step in which a growing hold is counted, in bytes.
+/// The step in which a growing reservation is counted, in bytes.
 const GROWTH_STEP_BYTES: usize = 256 << 10;
 
 /// The released bytes after which free memory is returned to the system.
@@ -96,14 +97,14 @@ impl MemoryBudget {
     }
 
     /// Returns free memory to the system for ever, soon after calls have released [`RETURN_STEP_BYTES`]. The allocator
-    /// keeps what was freed in small blocks: rows and texts of one call would stay beside the bodies of the next, 78 MiB
-    /// of them at a limit of 128 MiB.
+    /// keeps memory that was freed in small blocks: rows and texts of one call would remain in addition to the bodies
+    /// of the next, 78 MiB of them at a limit of 128 MiB.
     pub fn return_released(&self) -> ! {
         loop {
             let sums = self.0.sums();
             let is_little = |sums: &mut Sums| sums.released < RETURN_STEP_BYTES;
             drop(self.0.released.wait_while(sums, is_little).unwrap_or_else(PoisonError::into_inner));
-            // What is released meanwhile goes along.
+            // Memory that is released during the pause is returned too.
             std::thread::sleep(RETURN_INTERVAL);
             self.0.sums().released = 0;
             sys::return_free_memory();
@@ -159,12 +160,12 @@ impl Account {
         Self { memory: None, owner: Principal::Local }
     }
 
-    /// The caller whose memory is counted; `None` for an account without a limit.
+    /// The owner of the counted memory; `None` for an account without a limit.
     pub fn counted_owner(&self) -> Option<&Principal> {
         self.memory.as_ref().map(|_| &self.owner)
     }
 
-    /// An empty hold.
+    /// An empty reservation.
     pub fn hold(&self) -> Reservation {
         Reservation { account: self.clone(), bytes: 0, counted: 0 }
     }
@@ -198,7 +199,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Holds more bytes.
+    /// Reserves more bytes.
     pub fn grow(&mut self, more: usize) -> Result<(), NoRoom> {
         let bytes = self.bytes.saturating_add(more);
         if let Some(memory) = self.account.memory.as_ref().filter(|_| bytes > UNCOUNTED_BYTES_MAX) {
@@ -212,7 +213,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Holds at least `bytes`, and some more for further growth.
+    /// Grows the reservation to at least `bytes`, and some more for further growth.
     pub fn cover(&mut self, bytes: usize) -> Result<(), NoRoom> {
         match bytes.checked_sub(self.bytes) {
             None | Some(0) => Ok(()),
@@ -221,7 +222,7 @@ impl Reservation {
         }
     }
 
-    /// Holds exactly `bytes`.
+    /// Sets the reservation to exactly `bytes`.
     pub fn resize(&mut self, bytes: usize) -> Result<(), NoRoom> {
         if bytes >= self.bytes {
             return self.grow(bytes - self.bytes);
@@ -249,7 +250,7 @@ impl Reservation {
         }
     }
 
-    /// Ties the hold to `bytes`: they count until their last clone is dropped.
+    /// Attaches the reservation to `bytes`: they count until their last clone is dropped.
     pub fn attach(self, bytes: Bytes) -> Bytes {
         if self.counted == 0 { bytes } else { Bytes::from_owner(ReservedBytes { bytes, _hold: self }) }
     }
@@ -354,7 +355,7 @@ mod tests {
         assert!(!one.has_room(50_000), "that it turns itself away is no reason");
         assert_eq!(memory.0.sums().wanted_until, None);
         assert!(!other.has_room(50_000));
-        // However fast it takes again what it gives back, the other gets its part.
+        // The other caller gets its part, however fast this one reserves again what it released.
         for _ in 0..2 {
             drop(all.pop());
             assert!(!one.has_room(50_000));

@@ -12,7 +12,7 @@ pub struct RetryPauses {
 }
 
 impl RetryPauses {
-    /// The pause after so many failures in a row.
+    /// The pause after this many failures in a row.
     pub fn after(self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
         self.first.saturating_mul(doubled).min(self.longest)

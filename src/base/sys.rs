@@ -29,7 +29,8 @@ pub fn switch_runtime_telemetry_off() {
 const FIRST_OTHER_FILE: libc::c_uint = 3;
 
 /// Closes every open file but standard input, output and error at the next start of a program in this process or in a
-/// child of it, whoever left it open. Call it before this program opens its own: those are closed then anyway.
+/// child of it, also those that other code left open. Call it before this program opens its own: those are closed then
+/// anyway.
 pub fn close_other_files_on_exec() {
     if !close_range(libc::CLOSE_RANGE_CLOEXEC) {
         for number in other_files() {
@@ -65,7 +66,7 @@ fn other_files() -> Vec<RawFd> {
 }
 
 /// Takes over the listening socket with this file descriptor, which the previous program of this process left open;
-/// `None` when there is none. To be called once for each descriptor that it named.
+/// `None` for anything but a listening socket. Call it once for each descriptor that the previous program named.
 pub fn adopt_listener(number: RawFd) -> Option<OwnedFd> {
     adopt_socket(number, (libc::SO_ACCEPTCONN, 1))
 }
@@ -85,7 +86,7 @@ pub fn adopt_file(number: RawFd) -> Option<OwnedFd> {
     adopt_of_type(number, libc::S_IFREG)
 }
 
-/// Takes over what is open under this number if it has this type of inode(7).
+/// Takes over the open file with this number if it has this type of inode(7).
 fn adopt_of_type(number: RawFd, kind: libc::mode_t) -> Option<OwnedFd> {
     // SAFETY: fstat(2) answers a number that is not open with an error, and writes to the given pointer, a live local of the
     // type that it expects, which is valid when it is zeroed.
@@ -97,7 +98,7 @@ fn adopt_of_type(number: RawFd, kind: libc::mode_t) -> Option<OwnedFd> {
     is_it.then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Takes over a socket whose option has this value.
+/// Takes over a socket with this value of an option.
 fn adopt_socket(number: RawFd, (option, value): (libc::c_int, libc::c_int)) -> Option<OwnedFd> {
     let (mut found, mut size): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>().try_into().ok()?);
     // SAFETY: getsockopt(2) answers a number that is not open with an error, and writes at most `size` bytes to a live
@@ -114,40 +115,39 @@ fn adopt_socket(number: RawFd, (option, value): (libc::c_int, libc::c_int)) -> O
 
 /// Limits the allocator to two arenas. Memory that one thread allocates and another frees stays in the arena of the
 /// first: with glibc's eight arenas a core, a store of 300,000 records held 214 MB, and 98 MB with one. Two still let
-/// two threads allocate at a time; each thread caches small blocks anyway. To be called before any thread is started.
+/// two threads allocate at a time; each thread caches small blocks anyway. Call it before any thread is started.
 pub fn share_memory_arenas() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
+    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and no other exists yet.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
     }
 }
 
 /// Makes the allocator return every block of a mebibyte and more to the system when it is freed, and the end of its heap
-/// above two. On its own glibc keeps blocks of up to 32 MiB for later calls, and twice as much at the end of its heap: of
-/// the bodies and answers of many callers, tens of MiB beyond what they take together. To be called before any thread is
-/// started.
+/// above two. By default glibc keeps blocks of up to 32 MiB for later calls, and twice as much at the end of its heap:
+/// with many callers, tens of MiB more than their bodies and answers take. Call it before any thread is started.
 pub fn return_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
+    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and no other exists yet.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 2 << 20);
     }
 }
 
-/// Limits the heaps of the allocator, each of which keeps free memory of its own. By default there are eight for each core, and
-/// threads that come and go leave memory in all of them. To be called before any thread is started.
+/// Limits the number of heaps of the allocator, because each heap keeps its own free memory. By default there are eight
+/// for each core, and threads that come and go leave memory in all of them. Call it before any thread is started.
 pub fn limit_heaps(most: usize) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and there is none yet.
+    // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and no other exists yet.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, i32::try_from(most).unwrap_or(i32::MAX));
     }
 }
 
 /// Makes every file and folder that this process creates accessible only to its user, as the unit's `UMask=` does,
-/// whoever starts it. Files for others get their mode when they are created.
+/// however the process is started. Files for others get their mode when they are created.
 pub fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
@@ -193,7 +193,7 @@ pub fn child_signals() -> io::Result<OwnedFd> {
     }
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
     CHILD_SIGNALS.store(write.as_raw_fd(), Ordering::Relaxed);
-    // Open for as long as the process lives.
+    // Stays open while the process lives.
     std::mem::forget(write);
     handle_signal(libc::SIGCHLD, handle, 0);
     Ok(read)
@@ -214,8 +214,8 @@ fn handle_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags
 /// The signals by which the CPU, the C library or Rust end a process that went wrong.
 const CRASH_SIGNALS: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
 
-/// Calls `handler` on the thread that crashes, with the number of the signal. It runs in a signal handler, so it may only
-/// do what signal-safety(7) allows, and it ends with [`end_by`].
+/// Calls `handler` on the thread that crashes, with the number of the signal. It runs in a signal handler, so it must
+/// only call functions that signal-safety(7) lists, and it ends with [`end_by`].
 ///
 /// After an overflow of the stack it needs another one: Rust gives one to the main thread and to each thread that it
 /// starts, and [`SignalStack`] a larger one.
@@ -245,7 +245,7 @@ impl SignalStack {
     /// Gives the calling thread a stack that is large enough on every processor.
     pub fn for_this_thread() -> io::Result<Self> {
         let page = rustix::param::page_size();
-        // SAFETY: getauxval(3) takes a number, and returns 0 for what the kernel does not say.
+        // SAFETY: getauxval(3) takes a number, and returns 0 for an entry that the kernel does not provide.
         let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
         let frame = usize::try_from(frame).unwrap_or(0).max(libc::SIGSTKSZ);
         let length = page + (frame + HANDLER_BYTES).next_multiple_of(page);
@@ -273,8 +273,9 @@ impl SignalStack {
 
 impl Drop for SignalStack {
     fn drop(&mut self) {
-        // SAFETY: this is the thread that has the stack, and no handler runs on it now. `former` is what the kernel reported,
-        // and whoever made it has not been told that the thread had another. The range is the one that was mapped.
+        // SAFETY: this is the thread that has the stack, and no handler runs on it now. `former` is the stack that the
+        // kernel reported; its maker does not know that it was replaced, so it is still valid. The range is the one
+        // that was mapped.
         unsafe {
             libc::sigaltstack(&raw const self.former, std::ptr::null_mut());
             libc::munmap(self.start, self.length);
@@ -303,7 +304,7 @@ const LARGE_BYTES_MIN: usize = 1 << 20;
 /// The large blocks of Rust's memory that one thread holds, and the allocation that failed there.
 #[derive(Debug)]
 pub struct LargeBlocks {
-    /// Below 0 after the thread freed what others allocated.
+    /// Below 0 after the thread freed blocks that other threads allocated.
     bytes: AtomicI64,
     failed: AtomicU64,
 }
@@ -408,7 +409,7 @@ impl SpareAllocator {
 }
 
 // SAFETY: every call is passed on unchanged to the system's allocator, a second time if the first returned null.
-// Nothing here allocates or panics; what is counted is in atomic words.
+// Nothing here allocates or panics, and the counts are atomic.
 unsafe impl GlobalAlloc for SpareAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc`.
@@ -473,7 +474,7 @@ pub fn uptime() -> Option<Duration> {
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
 
-/// The CPU time of all threads of a process, ended ones included; `None` when it has ended or may not be inspected.
+/// The CPU time of all threads of a process, ended ones included; `None` when it has ended or must not be inspected.
 pub fn process_cpu_time(pid: u32) -> Option<Duration> {
     let pid = libc::pid_t::try_from(pid).ok()?;
     let mut clock: libc::clockid_t = 0;

@@ -96,7 +96,7 @@ impl DataType {
         Self::ALL.into_iter().find(|datatype| datatype.as_str() == name)
     }
 
-    /// Bytes of one element; `None` for `BYTES`, whose elements vary.
+    /// Bytes of one element; `None` for `BYTES`, as its elements vary in size.
     pub fn size(self) -> Option<usize> {
         match self {
             Self::Bool | Self::Uint8 | Self::Int8 => Some(1),
@@ -234,7 +234,7 @@ impl Tensor {
         Self::new(DataType::Bytes, shape, data.into())
     }
 
-    /// The same tensor, whose elements count against the memory budget until its last clone is dropped.
+    /// The same tensor with its elements counted against the memory budget until its last clone is dropped.
     #[must_use]
     pub fn kept(self, hold: Reservation) -> Self {
         Self { data: hold.attach(self.data), ..self }

@@ -72,7 +72,7 @@ impl fmt::Display for Mistake {
 pub struct ValueProblem {
     /// The key, as in `bindings[0].publish`.
     pub key: String,
-    /// The fault, and what to do about it.
+    /// The mistake, and its remedy.
     pub message: String,
 }
 
@@ -88,8 +88,8 @@ impl ValueProblem {
         Self { key: within(table, &self.key), ..self }
     }
 
-    /// The problems of a section that is an array of at most `max` entries with names of their own; `own` finds those of
-    /// one entry.
+    /// The problems of a section that is an array of at most `max` entries with unique names; `own` finds those of one
+    /// entry.
     pub fn of_entries<T, N: PartialEq + fmt::Display>(
         entries: &[T],
         kind: &str,
@@ -118,7 +118,7 @@ impl ValueProblem {
 pub struct EntryPlace {
     /// The line of its value, from 1.
     pub line: usize,
-    /// True for a table that is not an element of an array: a section has no value of its own.
+    /// True for a table that is not an element of an array: a section itself has no value.
     pub is_section: bool,
 }
 

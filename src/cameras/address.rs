@@ -7,16 +7,16 @@ use ledge_base::toml_check::from_text;
 use ledge_egress::HostPort;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Parts of the names of parameters whose values are secrets, in lower case: `password`, `pwd`, `loginpas`, `auth_token`.
+/// Parts of the names of parameters with secret values, in lower case: `password`, `pwd`, `loginpas`, `auth_token`.
 const SECRET_NAMES: [&str; 6] = ["pas", "pw", "token", "secret", "auth", "key"];
 
-/// Stands for a secret. No address has such characters, so what is shown is not taken for an address.
+/// Stands for a secret. An address never has these characters, so the shown text is not mistaken for one.
 const HIDDEN: &str = "<hidden>";
 
 /// `http://HOST[:PORT]/PATH[?QUERY]`, or `https://`.
 ///
 /// The query of some cameras has a password. An address is shown and serialized without it: in `ledge config show`, in
-/// logs, and in the settings of the last start, where a new password alone is no change.
+/// logs, and in the settings of the last start, where only a new password is no change.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SnapshotUrl {
     pub tls: bool,
@@ -25,7 +25,7 @@ pub struct SnapshotUrl {
     pub path: String,
 }
 
-/// A text that is not such an address. It does not repeat the text, which may hold a password.
+/// The error for an invalid address. It does not repeat the text, which may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSnapshotUrl {
     #[error("expected http://HOST[:PORT]/PATH or https://HOST[:PORT]/PATH of a single picture")]
@@ -80,7 +80,7 @@ impl SnapshotUrl {
     }
 }
 
-/// The name of a parameter whose value is a secret.
+/// The name of a parameter with a secret value.
 fn secret(parameter: &str) -> Option<&str> {
     let (name, value) = parameter.split_once('=')?;
     let lower = name.to_ascii_lowercase();

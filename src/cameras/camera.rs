@@ -1,4 +1,4 @@
-//! One camera: what its pictures show, and the messages that follow from it.
+//! One camera: the objects on its pictures, and the messages about them.
 //!
 //! No network and no clock: pictures, detections and times are passed in.
 
@@ -26,15 +26,15 @@ use crate::presence::{CountChange, Look, Presence, ZoneLabel};
 use crate::recent::{PastEvent, Recent};
 use crate::zones::ZonePoint;
 
-/// The time in milliseconds after which the model is asked about a picture that shows nothing new: what changes little by
-/// little is found, too.
+/// The time in milliseconds after which the model is asked about a picture that shows nothing new, so that slow changes
+/// are found too.
 const REFRESH_MS: u64 = 60_000;
 
 /// The time in milliseconds after which the status is published again while new pictures come: the time of the last one
 /// in it is not older than this.
 const STATUS_MS: u64 = 60_000;
 
-/// A camera with what it has seen.
+/// A camera with the objects it has seen.
 #[derive(Debug)]
 pub struct Camera {
     pub config: CameraConfig,
@@ -133,7 +133,7 @@ impl Camera {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whether a picture has to be compared at all.
+    /// Returns true if a picture has to be compared at all.
     pub fn judge_bytes(&self, hash: &blake3::Hash, now: Moment) -> PictureDecision {
         let state = self.lock();
         match &state.reference {
@@ -155,7 +155,7 @@ impl Camera {
         }
     }
 
-    /// Tells whether a picture differs from the last one that the model was asked about.
+    /// Returns true if a picture differs from the last one that the model was asked about.
     pub fn judge_picture(&self, gray: &GrayPicture) -> PictureDecision {
         let state = self.lock();
         let reference = state.reference.as_ref().and_then(|reference| reference.gray.as_ref());
@@ -170,8 +170,8 @@ impl Camera {
         self.config.change_threshold.get() > 0.0
     }
 
-    /// Notes a picture that shows what the last one showed. Returns this, with the size of the picture, if a picture of
-    /// it is to be published now.
+    /// Notes a picture that shows the same as the last one. Returns the objects and the size of the picture if it is to
+    /// be published now.
     pub fn unchanged(&self, now: Moment) -> Option<(FoundObjects, (u32, u32))> {
         let mut state = self.lock();
         let LookResult { wants_picture } = self.look(&mut state, now);
@@ -220,14 +220,14 @@ impl Camera {
         self.lock().health.clone()
     }
 
-    /// Applies an observation to the state of the camera, and publishes what follows.
+    /// Applies an observation to the state of the camera, and publishes the change.
     fn observe(&self, now: Moment, observe: impl FnOnce(&mut CameraHealth) -> bool) -> bool {
         let mut state = self.lock();
         let (before, known) = (availability(state.health.state), state.health.new_picture());
         let has_changed = observe(&mut state.health);
 
         if has_changed && state.health.state != CameraState::Online {
-            // Nothing is gone because nobody looks.
+            // While no picture is examined, no object counts as gone.
             state.presence.away();
             if state.health.state == CameraState::Failing {
                 // The camera is online again when the model answers, not when a picture is like the last one.

@@ -1,4 +1,4 @@
-//! All cameras: what they share, and their tasks.
+//! All cameras: their shared parts, and their tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ impl Cameras {
         }
     }
 
-    /// Removes what the broker keeps for cameras and entities that do not exist any more.
+    /// Removes the retained messages of cameras and entities that no longer exist.
     async fn remove_outdated(&self, state: PathBuf) {
         let Some(publisher) = &self.0.publisher else { return };
         let topics = self.retained_topics();

@@ -1,4 +1,4 @@
-//! Tells whether a picture shows something else than an earlier one: a small grey picture of each is compared.
+//! Detects whether a picture differs from an earlier one: a small grey picture of each is compared.
 //!
 //! Pure, except for the decoder. The comparison is made for cameras that stand still: noise is averaged out within a cell,
 //! light that gets brighter or darker as a whole is no change, and a clock in the picture is masked.
@@ -83,7 +83,8 @@ impl GrayPicture {
             return 1.0;
         }
 
-        // A cloud adds to all cells or multiplies them, depending on the camera: what explains more is taken.
+        // Depending on the camera, a cloud adds to the brightness of all cells or multiplies it. The better explanation
+        // of the two is used.
         let (now, before) = (median(pairs().map(|(now, _)| now)), median(pairs().map(|(_, before)| before)));
         if (now - before).abs() >= WHOLE_DIFFERENCE {
             return 1.0;
@@ -126,7 +127,7 @@ fn ratio(part: usize, whole: usize) -> f64 {
 }
 
 impl Mask {
-    /// Compares the cells whose middle is in none of these polygons.
+    /// Compares the cells that have their middle outside all of these polygons.
     pub fn new(hidden: &[Polygon]) -> Self {
         let middle = |cell: usize, cells: usize| Share::new(ratio(2 * cell + 1, 2 * cells));
         let is_compared = |row: usize, column: usize| {
@@ -161,7 +162,7 @@ mod tests {
 
     const SIZE: (u32, u32) = (320, 240);
 
-    /// A picture with stripes, and what `change` makes of the brightness at each place.
+    /// A picture with stripes. `change` computes the brightness at each place from that of the stripes.
     fn picture(change: impl Fn(u32, u32, u8) -> u8) -> GrayPicture {
         let (width, height) = SIZE;
         let pixel = |x: u32, y: u32| change(x, y, u8::try_from(40 + (x / 20) * 9 % 150 + y / 8).unwrap());

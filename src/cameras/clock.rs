@@ -32,7 +32,7 @@ pub fn text(unix_ms: u64) -> String {
     clock::rfc3339_micros(i64::try_from(unix_ms.saturating_mul(1000)).unwrap_or(i64::MAX))
 }
 
-/// Tells the time, and waits.
+/// Reads the time, and waits.
 pub trait Clock: Debug + Send + Sync {
     fn now(&self) -> Moment;
 
@@ -47,7 +47,7 @@ pub struct SystemClock {
 }
 
 impl Default for SystemClock {
-    /// A clock whose steady time starts with 0.
+    /// A clock with a steady time that starts at 0.
     fn default() -> Self {
         Self { started: Instant::now() }
     }

@@ -53,7 +53,7 @@ pub struct CameraConfig {
     /// The priority of its calls.
     #[serde(default = "batch")]
     pub priority: PriorityWord,
-    /// The user at the camera; empty is none.
+    /// The user at the camera; empty: no user.
     #[serde(default)]
     pub user: String,
     #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
@@ -82,8 +82,8 @@ pub struct CameraConfig {
     /// The time in milliseconds after which something that was not seen again is gone.
     #[serde(default = "hold_ms", deserialize_with = "in_range::<0, 3_600_000, _, _>")]
     pub hold_ms: u64,
-    /// The time in milliseconds after which a camera whose pictures all have the same bytes is frozen; 0 for one that
-    /// serves a picture that stays.
+    /// The time in milliseconds after which a camera counts as frozen, if all its pictures have the same bytes; 0 for a
+    /// camera that always serves the same picture.
     #[serde(default = "frozen_after_ms", deserialize_with = "in_range::<0, 86_400_000, _, _>")]
     pub frozen_after_ms: u64,
     /// Publishes annotated pictures over MQTT.
@@ -102,7 +102,7 @@ pub struct CameraConfig {
     pub zones: Vec<ZoneConfig>,
 }
 
-/// A part of the picture whose objects are counted apart.
+/// A part of the picture with its own counts of objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneConfig {

@@ -1,6 +1,6 @@
 //! Entities in Home Assistant: one retained message each, on a topic below the discovery prefix.
 //!
-//! Pure. The entities follow from the configuration alone: those of a zone are for the labels that the configuration
+//! Pure. The entities follow only from the configuration: those of a zone are for the labels that the configuration
 //! names. <https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery>
 
 use std::collections::BTreeMap;
@@ -119,7 +119,7 @@ impl Announcer<'_> {
         self.entity(component, &[part], content);
     }
 
-    /// Adds an entity: `content` is what it has of its own.
+    /// Adds an entity. `content` is the part of its message that other entities do not have.
     fn entity(&mut self, component: &str, parts: &[&str], content: Value) {
         let Site { prefix, device, online, version, .. } = self.site;
         let node = joined(["ledge", device.as_str()]);

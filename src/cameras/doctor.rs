@@ -72,7 +72,7 @@ pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check>
     }
 }
 
-/// Asks for a picture, and decodes it when it is its turn: only the memory of one is taken at a time.
+/// Fetches a picture, and decodes it while holding a permit, so that only one picture is decoded at a time.
 async fn ask(mut fetcher: Fetcher, turns: &Semaphore) -> Asked {
     let picture = match fetcher.picture().await {
         Ok(picture) => {

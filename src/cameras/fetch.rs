@@ -67,7 +67,7 @@ impl Fetcher {
         })
     }
 
-    /// Gets one picture, or whatever else the camera sends with the status 200.
+    /// Gets one picture, or any other content that the camera sends with the status 200.
     pub async fn picture(&mut self) -> Result<Bytes, FetchError> {
         timeout(FETCH_TIMEOUT, self.get()).await.unwrap_or(Err(FetchError::Late))
     }

@@ -9,8 +9,8 @@ pub struct FoundObjects {
     pub detections: Vec<Detection>,
     /// The objects that its answer leaves out, for instance because it is not sure. They are blurred like the others.
     pub unreported: Vec<Detection>,
-    /// The reason why they do not tell all places to blur: that version lacks a label that is to be blurred. A picture
-    /// is not shown then.
+    /// The reason why the places to blur are incomplete: that version of the model lacks a label that is to be blurred.
+    /// Then the picture is not shown.
     pub blur_fault: Option<String>,
 }
 

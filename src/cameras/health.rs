@@ -42,7 +42,7 @@ impl CameraState {
     }
 }
 
-/// The state of a camera, and what it follows from.
+/// The state of a camera, and the observations behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CameraHealth {
     pub state: CameraState,
@@ -50,7 +50,7 @@ pub struct CameraHealth {
     pub since: Option<Moment>,
     /// The reason for which it is not online.
     pub reason: Option<String>,
-    /// The time of the last picture that came, whatever its bytes.
+    /// The time of the last picture, also of one with the same bytes as before.
     pub came: Option<Moment>,
     /// The last picture that was looked at and had other bytes than the one before.
     newest: Option<(blake3::Hash, Moment)>,
@@ -211,7 +211,7 @@ mod tests {
             Some("all its pictures since 2025-10-09T08:58:21Z have the same bytes"),
         );
         assert_eq!(health.new_picture(), Some(at(301)));
-        // Also with a pause between: a camera that was away shows what it showed before.
+        // Also after a pause: a camera that was away shows the same picture as before.
         health.missed("gone".into(), true, at(422));
         assert!(health.is_frozen_by(&hash("a"), 120_000, at(423)) && health.froze(at(423)));
         assert!(!health.is_frozen_by(&hash("a"), 0, at(10_000)), "switched off");

@@ -54,7 +54,7 @@ async fn picture(
 ) -> Result<Response, ApiError> {
     let name = path.get("camera").map_or("", String::as_str);
     let camera = cameras.all().iter().find(|camera| camera.config.name.as_str() == name);
-    let camera = camera.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "there is no such camera"))?;
+    let camera = camera.ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "no camera has this name"))?;
 
     let jpeg = drawn(camera, cameras.watching()).await?;
     camera.seen_by(&caller, cameras.watching().now());
@@ -66,7 +66,8 @@ async fn picture(
     Ok(response)
 }
 
-/// The last picture of a camera, as it may be shown. It is drawn when somebody asks, once for all who ask.
+/// The last picture of a camera, as it may be shown. It is drawn on the first request, and the drawing serves all
+/// further requests.
 async fn drawn(camera: &Arc<Camera>, watching: &Watching) -> Result<Bytes, ApiError> {
     let Watching { renderer, kept, .. } = watching;
     let mut drawing = camera.recent.drawing.lock().await;
@@ -89,7 +90,7 @@ async fn drawn(camera: &Arc<Camera>, watching: &Watching) -> Result<Bytes, ApiEr
     let Some(examined) = last.examined.clone() else { return Err(not_shown("it is not kept")) };
     let jpeg = renderer.draw(camera, examined, camera.outlines(last.size)).await;
     let jpeg = jpeg.map_err(|error| not_shown(&error.to_string()))?;
-    // Without room it is drawn again for the next one who asks.
+    // Without room in memory it is drawn again for the next request.
     *drawing = kept.try_keep(jpeg.clone()).map(|jpeg| Drawing { number: last.number, jpeg });
     Ok(jpeg)
 }

@@ -21,7 +21,7 @@ pub const OFFLINE: &str = "offline";
 pub struct CameraMessage {
     pub topic: String,
     pub payload: Bytes,
-    /// Kept by the broker for later subscribers. An empty payload removes what it keeps.
+    /// The broker keeps it for later subscribers. An empty payload removes the kept message.
     pub retain: bool,
     pub kind: CameraMessageKind,
 }
@@ -83,7 +83,7 @@ pub struct CameraEvent<'a> {
     /// The zone; `everywhere` is the whole picture.
     pub zone: &'a str,
     pub label: &'a str,
-    /// How many are there now.
+    /// The number of objects now.
     pub count: usize,
     /// The time, in RFC 3339.
     pub at: String,

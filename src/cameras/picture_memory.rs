@@ -1,4 +1,4 @@
-//! The memory for the pictures of all cameras together, from the fetch until nobody needs them any more.
+//! The memory for the pictures of all cameras together, from the fetch until the last use.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ pub const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// The memory of all cameras. Clones share it.
 ///
-/// A camera takes the length of its picture, once it has said it, so a slow one holds that and no more: for the ten
-/// seconds of a fetch and the ten of an inference at the longest. Only a camera that says no length takes the largest
-/// one, until the picture is here. Whoever finds no room waits in turn, for as long as a fetch may take: a large picture
-/// is not overtaken for ever by small ones.
+/// A camera reserves the length of its picture once its response states it, so a slow camera holds no more than that:
+/// for the ten seconds of a fetch and the ten of an inference at the longest. Only a response without a length reserves
+/// the largest size, until the picture has arrived. A fetch that finds no room waits in a queue, up to the time limit
+/// of a fetch, so small pictures cannot overtake a large one for ever.
 #[derive(Debug, Clone)]
 pub struct PictureMemory(Arc<Semaphore>);
 
@@ -35,7 +35,7 @@ impl PictureMemory {
         PictureRoom(self.0.clone().acquire_many_owned(kib(bytes)).await.ok())
     }
 
-    /// Ties room to `picture`; `None` if there is none now.
+    /// Reserves memory for `picture` and attaches it; `None` without room at present.
     pub fn try_keep(&self, picture: Bytes) -> Option<Bytes> {
         let permit = self.0.clone().try_acquire_many_owned(kib(picture.len())).ok()?;
         Some(PictureRoom(Some(permit)).keep(picture))
@@ -43,7 +43,8 @@ impl PictureMemory {
 }
 
 impl PictureRoom {
-    /// Ties the room to `picture`: it is free when the last clone is dropped. What the picture does not need is free now.
+    /// Attaches the reserved memory to `picture`, which frees it when the last clone is dropped. Any excess is freed
+    /// now.
     pub fn keep(mut self, picture: Bytes) -> Bytes {
         if let Some(permit) = &mut self.0 {
             let surplus = permit.num_permits().saturating_sub(picture.len().div_ceil(1024));

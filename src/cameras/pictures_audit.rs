@@ -1,5 +1,5 @@
-//! The audit records of pictures that were published, and of those that callers saw: that it happened, and never what is
-//! on them.
+//! The audit records of pictures that were published, and of those that callers saw. They never state the content of a
+//! picture.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ impl PublishedPictures {
         self.0.count(now_ms).map(|pictures| AuditEvent::PicturesPublished { camera: camera.clone(), pictures })
     }
 
-    /// The record of what is not counted yet, at the end.
+    /// The record of the pictures that no record counts yet, at the end.
     pub fn rest(&mut self, camera: &CameraName) -> Option<AuditEvent> {
         self.0.rest().map(|pictures| AuditEvent::PicturesPublished { camera: camera.clone(), pictures })
     }
@@ -87,7 +87,7 @@ impl SeenPictures {
         records
     }
 
-    /// The records of what is not counted yet, at the end.
+    /// The records of the views that no record counts yet, at the end.
     pub fn rest(&mut self, camera: &CameraName) -> Vec<SeenRecord> {
         let all = self.0.drain();
         all.filter_map(|(caller, mut uncounted)| Some(seen(camera, &caller, uncounted.rest()?))).collect()

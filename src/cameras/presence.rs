@@ -1,8 +1,8 @@
 //! Counts that do not flicker: a label is in a zone once it was seen on some pictures in a row, and gone once it was not
 //! seen for a while.
 //!
-//! Pure. A look is what one picture shows; its time is passed in. No look is ever made up while the camera or its
-//! model is away, so nothing appears and nothing is gone meanwhile.
+//! Pure. A look is the set of objects on one picture; its time is passed in. No look is ever made up while the camera
+//! or its model is away, so nothing appears and nothing is gone meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// makes no event.
 const MISSED_LOOKS_MAX: u32 = 1;
 
-/// The most objects of one label in one zone that are told apart.
+/// The most objects of one label in one zone that are counted.
 const COUNT_MAX: usize = 1000;
 
 /// The most labels of one zone. A model has a fixed list of labels; this bounds one that makes them up.
@@ -45,7 +45,7 @@ pub struct CountChange {
 }
 
 impl CountChange {
-    /// True if there was none of it before.
+    /// True if there was no object of this label before.
     pub fn is_appearance(&self) -> bool {
         self.before == 0
     }
@@ -61,7 +61,7 @@ impl CountChange {
 pub struct Presence {
     rules: PresenceRules,
     counters: BTreeMap<ZoneLabel, SubjectCounter>,
-    /// Set while the camera or its model is away: the times before do not count against what was there.
+    /// Set while the camera or its model is away: the time away must not end the presence of an object.
     was_away: bool,
 }
 
@@ -74,7 +74,7 @@ struct SubjectCounter {
     levels: Vec<CountLevel>,
 }
 
-/// The last looks with at least so many objects.
+/// The recent looks with at least a certain number of objects.
 #[derive(Debug, Default, Clone, Copy)]
 struct CountLevel {
     seen_in_a_row: u32,
@@ -112,12 +112,14 @@ impl Presence {
         changes
     }
 
-    /// Notes that the camera or its model is away. What was there stays there, for at least the hold time after it is back.
+    /// Notes that the camera or its model is away. Objects that were present stay so, for at least the hold time after
+    /// it is back.
     pub fn away(&mut self) {
         self.was_away = true;
     }
 
-    /// True if the last look shows what is published, so that further looks of the same picture change nothing.
+    /// True if the last look agrees with the published counts, so that further looks of the same picture change
+    /// nothing.
     pub fn is_settled(&self) -> bool {
         self.counters.values().all(SubjectCounter::is_settled)
     }
@@ -238,7 +240,7 @@ mod tests {
         presence.away();
         // Back after an hour: the hold time begins again.
         assert_eq!(watch(&mut presence, 3600, &[0, 0, 0, 0, 0, 0]), [1, 1, 1, 1, 1, 0]);
-        // And what was half seen before is not there because of one look afterwards.
+        // An object that was only partly confirmed before does not appear because of one look afterwards.
         watch(&mut presence, 3610, &[1]);
         presence.away();
         assert_eq!(watch(&mut presence, 7200, &[1, 1]), [0, 1]);
@@ -257,8 +259,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain reading of the rules: the count is the least of the last looks where it rises, and the most of
-        /// the hold time where it falls.
+        /// Compares the count with a direct computation of the rules: where it rises, it is the least of the last
+        /// looks; where it falls, the most of the hold time.
         #[test]
         fn counts_rise_and_fall_by_the_rules(
             counts in prop::collection::vec(0..4_usize, 1..60),
@@ -273,7 +275,7 @@ mod tests {
                 let window = |looks: usize| &counts[(at + 1).saturating_sub(looks)..=at];
                 let needed = usize::try_from(appear_after).unwrap();
                 let rise = if at + 1 >= needed { window(needed).iter().min().copied().unwrap() } else { 0 };
-                // An object last seen the hold time ago is gone now: that look is outside the window.
+                // An object that was last seen exactly the hold time ago is gone: that look is outside of the window.
                 let held = usize::try_from(hold_s).unwrap().max(2);
                 let most = window(held).iter().max().copied().unwrap();
                 settled = if rise > settled { rise } else { settled.min(most.max(rise)) };

@@ -1,4 +1,4 @@
-//! The things that a camera showed lately, for people who look at it: its last picture and its last events. They are in memory only, and bounded.
+//! The last picture and the last events of a camera, for people who view it. They are in memory only, and bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub const EVENTS_MAX: usize = 50;
 #[derive(Debug, Default)]
 pub struct Recent {
     state: Mutex<RecentState>,
-    /// The drawing of the last picture. Whoever asks meanwhile waits for it: a picture is drawn once.
+    /// The drawing of the last picture. Requests that come meanwhile wait for it, so that a picture is drawn once.
     pub drawing: tokio::sync::Mutex<Option<Drawing>>,
 }
 
@@ -27,10 +27,10 @@ struct RecentState {
     events: VecDeque<PastEvent>,
 }
 
-/// The last picture that the model was asked about, as it came: nobody sees it before it is drawn.
+/// The last picture that the model was asked about, as the camera sent it. It is never shown before it is blurred.
 #[derive(Debug)]
 pub struct LastPicture {
-    /// Tells it from the ones before.
+    /// Distinguishes it from the ones before.
     pub number: u64,
     pub at_ms: u64,
     pub bytes: usize,
@@ -51,14 +51,14 @@ pub struct Drawing {
     pub jpeg: Bytes,
 }
 
-/// A change of what is there.
+/// A change in the number of objects of a label in a zone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PastEvent {
     pub at_ms: u64,
     /// `appeared`, `gone`, or `count` for more or fewer of them.
     pub event: &'static str,
     pub subject: ZoneLabel,
-    /// How many were there then.
+    /// The number of objects at that time.
     pub count: usize,
 }
 
@@ -85,7 +85,7 @@ impl Recent {
         // Frees the room of the last one, unless it is being drawn.
         let number = state.picture.take().map_or(0, |last| last.number + 1);
         let (bytes, size) = (examined.photograph.len(), examined.size);
-        // A picture that may not be shown is not kept.
+        // A picture that must not be shown is not kept.
         let blur_fault = examined.found.blur_fault.clone();
         let kept = blur_fault.is_none().then(|| memory.try_keep(examined.photograph.clone())).flatten();
         let examined = kept.map(|photograph| Examined { photograph, ..examined });

@@ -109,8 +109,8 @@ impl Renderer {
         is_missing.then(|| format!("the model {}, which finds the faces to blur, is not loaded", self.faces))
     }
 
-    /// Blurs what nobody may see, and draws `zones` and the objects that count. The answer is a JPEG. A picture with a
-    /// [`FoundObjects::blur_fault`] is refused.
+    /// Blurs the places that must not be shown, and draws `zones` and the objects that count. The answer is a JPEG. A
+    /// picture with a [`FoundObjects::blur_fault`] is refused.
     pub async fn draw(
         &self,
         camera: &Arc<Camera>,
@@ -168,8 +168,8 @@ fn principal(config: &CameraConfig) -> Principal {
     Principal::Camera(config.name.as_str().into())
 }
 
-/// The reason why the detections of `model` do not tell all places to blur. `model` is the version that answered: the
-/// labels of another one say nothing about this answer.
+/// The reason why the detections of `model` do not cover all labels to blur. `model` must be the version that answered,
+/// because another version may have other labels.
 pub fn blur_fault(config: &CameraConfig, model: &LoadedModel) -> Option<String> {
     let has = |label: &str| model.labels.values().any(|labels| labels.iter().any(|known| known == label));
     let mut wanted = config.blur.iter().filter(|label| !is_face(label));

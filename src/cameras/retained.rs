@@ -1,5 +1,5 @@
-//! The memory of what the broker keeps for cameras: a camera that is no longer configured, pictures that are switched
-//! off and entities that no longer exist are removed from the broker at the next start.
+//! The list of the messages that the broker retains for cameras. Those of removed cameras, of pictures that were
+//! switched off and of entities that no longer exist are removed from the broker at the next start.
 //!
 //! A removal is repeated at some starts, because the broker may be away at the first one.
 

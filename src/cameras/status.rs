@@ -74,7 +74,7 @@ struct EventDocument<'a> {
     /// The zone; `everywhere` is the whole picture.
     zone: &'a str,
     label: String,
-    /// How many were there then.
+    /// The number of objects at that time.
     count: usize,
 }
 

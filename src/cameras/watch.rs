@@ -22,7 +22,7 @@ use crate::picture_memory::PictureMemory;
 use crate::render::{AskError, RenderError, Renderer};
 use crate::retry::Retries;
 
-/// A camera without an address is away after so many of its intervals, and after a minute at the earliest.
+/// The intervals after which a camera without an address counts as away, but not before a minute.
 const MISSED_INTERVALS: u64 = 3;
 const SHORTEST_PATIENCE_MS: u64 = 60_000;
 
@@ -94,7 +94,7 @@ impl Watcher {
                         Ok(held) => self.look_at(held.attach(picture)).await,
                         Err(no_room) => self.failed(&AskError::Picture(no_room.into())),
                     }
-                    // The next one in step; those whose time has passed are left out.
+                    // The next due time on the same grid; times that have passed are left out.
                     let late_ms = self.now().steady_ms.saturating_sub(due_ms);
                     due_ms += interval_ms * (late_ms / interval_ms + 1);
                 }
@@ -231,7 +231,7 @@ impl Watcher {
             .await
     }
 
-    /// Keeps a picture that `model` has just answered, for who asks to see it.
+    /// Keeps a picture that `model` has just answered, for callers who view it.
     fn keep(&self, model: &ModelName, examined: Examined, now: Moment) {
         self.camera.recent.keep(examined, model, now.unix_ms, &self.watching.kept);
     }
@@ -263,8 +263,8 @@ impl Watcher {
         }
     }
 
-    /// Draws the objects that count into a picture, blurs what nobody may see, and publishes it. No picture is published
-    /// if one of the labels to blur cannot be looked for.
+    /// Draws the objects that count into a picture, blurs the places that must not be shown, and publishes it. Without
+    /// the model's support for every label to blur, no picture is published.
     async fn publish(&mut self, examined: Examined, now: Moment) {
         let drawn = self.watching.renderer.draw(&self.camera, examined, Vec::new()).await;
         let cannot_blur = matches!(drawn, Err(RenderError::Blur(_)));

@@ -132,7 +132,7 @@ impl Polygon {
         }
         for (one, edge) in polygon.edges().enumerate() {
             for (other, next) in polygon.edges().enumerate().skip(one + 1) {
-                // Neighbours share a corner; they may not lie on each other.
+                // Neighbours share a corner; they must not overlap.
                 let are_neighbours = other == one + 1 || (one == 0 && other == count - 1);
                 let is_bad = if are_neighbours { folds_back(edge, next) } else { touch(edge, next) };
                 if is_bad {

@@ -78,7 +78,7 @@ fn checks(globals: &Globals, progress: &DoctorProgress) -> Vec<Check> {
     progress.step("checking the machine");
     checks.extend(unit::check(&config));
     checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
-    progress.step("checking the seal of the models");
+    progress.step("checking the sandbox of the models");
     checks.extend(seals(&config));
     if config.mqtt.broker.is_some() {
         progress.step("asking the MQTT broker");
@@ -88,8 +88,9 @@ fn checks(globals: &Globals, progress: &DoctorProgress) -> Vec<Check> {
     checks
 }
 
-/// The findings about the seals of the daemon and of the processes of models: those of the running daemon, because its service
-/// manager may forbid it what it allows this command, and the other way round. Without a daemon, those to expect.
+/// The findings about the sandboxes of the daemon and of the processes of models. They come from the running daemon,
+/// because its service manager may forbid or allow other things than this command may do. Without a daemon, the
+/// expected ones.
 fn seals(config: &Config) -> Vec<Check> {
     let answer = ask_own_daemon(config, "/findings");
     let checks = answer.and_then(|mut answer| serde_json::from_value(answer.get_mut("checks")?.take()).ok());

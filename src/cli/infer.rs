@@ -1,4 +1,4 @@
-//! `ledge infer`: runs a model on files, in a sealed process of its own or on a running server.
+//! `ledge infer`: runs a model on files, in a separate sandboxed process or on a running server.
 
 mod batch;
 mod calls;
@@ -60,7 +60,8 @@ pub struct InferArgs {
     /// The number of calls in flight [default: two for each core that runs inferences, here or on the server].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub concurrency: Option<u16>,
-    /// How many seconds calls of priority batch wait for a server that is being restarted or cannot answer, with --url.
+    /// The seconds for which calls of priority batch wait for a server that is being restarted or cannot answer, with
+    /// --url.
     #[arg(long, value_name = "SECONDS", requires = "url", default_value_t = 300)]
     pub wait: u32,
     /// The version of the model [default: the one that the server would use].
@@ -183,7 +184,7 @@ async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out
     let files = inputs.len();
     let has_rows = inputs.iter().any(|input| csv::is_csv(&input.path));
     if has_rows && args.out.is_some() {
-        bail!("--out goes on file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
+        bail!("--out continues file by file, and a .csv is one file with many answers: use --json > FILE.jsonl");
     }
     let mut target = ModelTarget { model: args.model.clone(), version: args.model_version };
     let top = usize::try_from(args.top).unwrap_or(usize::MAX);

@@ -1,5 +1,5 @@
-//! The verbs that the daemon and the build of packages start, and that no person types. They are a command line of their
-//! own, so that no help text, error or completion of the other one names them.
+//! The verbs that the daemon and the build of packages start, and that no person types. They are a separate command
+//! line, so that no help text, error or completion of the main one names them.
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 

@@ -47,8 +47,8 @@ pub fn prepare_process() {
     sys::share_memory_arenas();
     sys::keep_files_private();
     sys::close_other_files_on_exec();
-    // Before Linux 6.4 the kernel tells this only by a file, which a process that has closed its memory to others cannot open.
-    // Read once, rustix keeps it; read too late, it panics.
+    // Before Linux 6.4 this is only in a file, which a process that has closed its memory to others cannot open. rustix
+    // keeps the value of the first read, and panics if that comes too late.
     let _ = rustix::param::page_size();
 }
 

@@ -25,14 +25,15 @@ Examples:
   ledge serve --root .ledge
   ledge serve --config /etc/ledge/ledge.toml --set log.level=debug";
 
-/// Runs the verb: the daemon, until it is told to stop.
+/// Runs the verb: the daemon, until it is stopped.
 pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
     // The bodies of calls come and go. Processes of models, which this one does not start itself, keep theirs.
     sys::return_large_blocks();
     // The memory holds keys and the data of callers: disable core files, and access by other processes of the same
     // user. A program that this one starts is unaffected.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // Before anything is read that another process must not have, and before this one takes from itself what it inherits.
+    // First of all: the spawner must not inherit secrets that this process reads, nor the restrictions that it puts on
+    // itself.
     let spawner = SpawnerProcess::inherited_or_new();
     let handover = Handover::inherited();
     let (loaded, registry) = globals.sources().load_with_views().map_err(BadConfiguration)?;

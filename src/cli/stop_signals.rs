@@ -1,4 +1,4 @@
-//! The signals that end a verb which has something to finish first, such as to restore the terminal.
+//! The signals that end a verb that must clean up first, such as restore the terminal.
 
 use std::io;
 

@@ -20,7 +20,7 @@ impl Write for OutputCapture {
     }
 }
 
-/// A pipe whose reader has closed it.
+/// A pipe that its reader has closed.
 struct ClosedPipe;
 
 impl Write for ClosedPipe {

@@ -64,7 +64,7 @@ pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Resul
         let mut stop = StopSignals::new()?;
         tokio::select! {
             result = watch(&address, args, live, out) => result,
-            // No mode of the terminal was changed. The next prompt gets a line of its own.
+            // No mode of the terminal was changed. The next prompt begins on a new line.
             () = stop.requested() => Ok(writeln!(out).map(|()| Exit::Success)?),
         }
     })?
@@ -84,7 +84,7 @@ async fn watch(address: &DaemonAddress, args: &TopArgs, live: bool, out: &mut Ou
             newer => newer,
         };
         let shown = match &newer {
-            // The first view on a terminal is of the state alone.
+            // The first view on a terminal shows only the state.
             Ok(newer) => older.as_ref().or(live.then_some(newer)).map(|older| Ok(newer.since(older))),
             Err(error) => Some(Err(format!("{error:#}"))),
         };

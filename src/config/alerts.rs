@@ -1,4 +1,4 @@
-//! Findings about alerts that other sections decide: the broker, and what may be sent where.
+//! Findings about alerts that depend on other sections: the broker, and the permitted destinations.
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_egress::{Content, HostPort};
@@ -7,7 +7,7 @@ use ledge_part::section::Section;
 use super::Config;
 
 impl Config {
-    /// The alerts that would reach nobody.
+    /// The alerts that could reach no receiver.
     pub(super) fn alert_problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         let over_mqtt = || self.alert.iter().enumerate().filter(|(_, alert)| alert.mqtt);

@@ -23,7 +23,7 @@ pub struct BindingFindings {
 }
 
 /// Compares bindings with the declared feature views, and with the models on the disk as far as they are known
-/// without a runtime. Both may change while the daemon runs, so it starts with such bindings:
+/// without a runtime. Both may change while the daemon runs, so it also starts with bindings that do not fit:
 /// `bindings::warn_of_misfits`.
 pub fn findings(config: &Config) -> BindingFindings {
     let mut findings = BindingFindings::default();

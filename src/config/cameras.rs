@@ -1,4 +1,4 @@
-//! Findings about cameras that other sections decide: the broker, and what may be sent to it.
+//! Findings about cameras that depend on other sections: the broker, and the permitted content.
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_cameras::config::CameraConfig;
@@ -8,7 +8,7 @@ use ledge_part::section::Section;
 use super::Config;
 
 impl Config {
-    /// The mistakes in what cameras publish.
+    /// The mistakes in the settings of what cameras publish.
     pub(super) fn camera_problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         if self.mqtt.broker.is_none() {

@@ -120,7 +120,7 @@ impl SourcesReading {
 #[derive(Debug, Default)]
 pub struct CheckResult {
     pub mistakes: Vec<Mistake>,
-    /// Settings that have no effect, or whose model does not exist yet. The daemon starts with them.
+    /// Settings that have no effect, or name a model that does not exist yet. The daemon starts with them.
     pub warnings: Vec<Mistake>,
 }
 
@@ -132,7 +132,7 @@ impl ConfigSources {
     }
 
     /// The configuration for a command that needs only `section`. Mistakes in other sections prevent the daemon from
-    /// starting, and must not prevent such a command.
+    /// starting, and must not prevent this command.
     pub fn load_section(&self, section: &str) -> Result<Config, Vec<Mistake>> {
         let reading = self.read();
         reading.with_section(section).cloned().ok_or(reading.mistakes)

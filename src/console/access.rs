@@ -55,7 +55,7 @@ fn permissions(access: &Access) -> Vec<&'static str> {
     names(Permission::ALL.into_iter().filter(|one| access.allows(*one)))
 }
 
-/// The names of permissions, without what everybody may.
+/// The names of permissions, without those that every caller has.
 pub(crate) fn names(permissions: impl Iterator<Item = Permission>) -> Vec<&'static str> {
     permissions.filter(|one| *one != Permission::Public).map(Permission::as_str).collect()
 }

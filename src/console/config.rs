@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConsoleConfig {
-    /// Serves the page and what only the page needs.
+    /// Serves the page, and the routes that only the page needs.
     pub enabled: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `GET /egress`: what can leave this box, and how much did.
+//! `GET /egress`: the data that can leave this box, and the amounts that did.
 
 use axum::extract::State;
 use axum::response::Response;

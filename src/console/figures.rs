@@ -1,4 +1,5 @@
-//! `GET /figures`: what the box did in the last hour and the last day; with `?after=TIME` only the samples since then.
+//! `GET /figures`: the activity of the box in the last hour and the last day; with `?after=TIME` only the samples since
+//! then.
 //!
 //! One task reads the counters every five seconds. The memory is fixed: two rings of 720 samples, 65 kB together.
 

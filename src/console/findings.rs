@@ -1,4 +1,4 @@
-//! `GET /findings`: what is wrong with this box, and what to do about it.
+//! `GET /findings`: the findings about this box, each with its remedy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -169,7 +169,7 @@ fn new_key(body: &[u8], now_ms: u64) -> Result<NewKey, ApiError> {
     if new.roles.is_empty() {
         return Err(wrong("roles: name at least one role; GET /roles says what each may".to_owned()));
     }
-    // Nobody wants a key for no model, and a program that forgot to fill the list must not get one for all.
+    // A key for no model is useless, and a program that forgot to fill the list must not get one for all models.
     if new.models.as_ref().is_some_and(Vec::is_empty) {
         return Err(wrong("models: name at least one model, or leave it out for all models".to_owned()));
     }

@@ -42,7 +42,7 @@ struct LiveListener {
     _place: OwnedSemaphorePermit,
 }
 
-/// `GET /figures/live`. With `?events=N` it ends after so many events.
+/// `GET /figures/live`. With `?events=N` it ends after N events.
 pub async fn live(
     State(console): State<ConsoleState>,
     Extension(caller): Extension<Caller>,

@@ -1,7 +1,7 @@
 //! The files of the page, and the headers that confine them.
 //!
-//! The files are the same for every caller, so they need no permission: what they show comes from routes that do. They are
-//! sent with gzip where the browser takes it, compressed once.
+//! The files are the same for every caller, so they need no permission. The data that they show comes from routes that
+//! do. They are sent with gzip where the browser takes it, compressed once.
 
 use std::sync::LazyLock;
 

@@ -29,8 +29,8 @@ pub struct ConsolePart {
 }
 
 impl ConsolePart {
-    /// Creates the console of a box, which may have a broker. `access` has the ways in without a key; `findings` looks for what
-    /// is wrong with it, `egress` reports what can leave it; both may block.
+    /// Creates the console of a box, with or without a broker. `access` has the ways in without a key, `findings`
+    /// collects the findings about the box, and `egress` reports what can leave it. The last two may block.
     pub fn new(
         (device, has_broker): (DeviceName, bool),
         serving: Serving,

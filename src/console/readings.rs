@@ -33,7 +33,7 @@ const FIRST_GAUGE: usize = 5;
 
 const GAUGES: usize = COLUMNS.len() - FIRST_GAUGE;
 
-/// The most versions of models whose counters are remembered. Beyond them, those that are not loaded are forgotten.
+/// The most versions of models with remembered counters. Beyond them, those that are not loaded are forgotten.
 const VERSIONS_MAX: usize = 1024;
 
 /// One figure for each column; a figure that is not known is not a number.
@@ -123,7 +123,7 @@ impl FigureReading {
 }
 
 impl Totals {
-    /// Adds what a version counted since `before`.
+    /// Adds the increase of a version's counters since `before`.
     fn add(&mut self, before: &VersionCounters, now: &VersionCounters) {
         let failed = now.fail.count.saturating_sub(before.fail.count);
         self.calls += now.success.count.saturating_sub(before.success.count) + failed;

@@ -1,4 +1,4 @@
-//! `GET /roles`: what each role may.
+//! `GET /roles`: the permissions of each role.
 
 use axum::response::Response;
 use ledge_identity::access::Role;

@@ -1,4 +1,4 @@
-//! Alerts as a part of the daemon, introduced to MQTT and to what is wrong with this box.
+//! Alerts as a part of the daemon, connected to MQTT and to the findings about this box.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use ledge_part::findings::FindingsSource;
 
 use crate::config::Config;
 
-/// Passes alerts on to MQTT while there is a connection: an alert that waited would be told late, and twice after a
-/// restart.
+/// Passes alerts on to MQTT while there is a connection: a queued alert would arrive late, and twice after a restart.
 #[derive(Debug)]
 struct AlertsToBroker {
     publisher: Publisher,

@@ -93,7 +93,7 @@ impl WatchedCameras {
         Self { cameras, tasks, listeners }
     }
 
-    /// Starts the tasks of the cameras. Returns what MQTT needs of them.
+    /// Starts the tasks of the cameras. Returns the listeners that MQTT needs.
     pub fn spawn(self, readiness: &Arc<Readiness>, shutdown: &Shutdown) -> Vec<TopicListener> {
         self.tasks.spawn(readiness, shutdown);
         self.listeners

@@ -15,7 +15,6 @@ const LAST_SETTINGS_FILE: &str = "configuration.toml";
 
 /// The difference from the settings of the last start.
 pub struct ConfigurationChanges {
-    /// The keys, such as `http.listen`.
     pub keys: Vec<String>,
     folder: PathBuf,
     /// All settings of the last start, as TOML.

@@ -1,4 +1,4 @@
-//! The console as a part of the daemon, introduced to the models, to the callers, and to what is wrong with this box.
+//! The console as a part of the daemon, connected to the models, to the callers, and to the findings about this box.
 
 use ledge_console::EgressSource;
 use ledge_console::part::ConsolePart;

@@ -66,7 +66,7 @@ pub fn source(
     FindingsSource::new(move || looked_at.findings())
 }
 
-/// The things that the daemon looks at to find what is wrong.
+/// The parts of the daemon that are searched for findings.
 struct LookedAt {
     config: Config,
     repository: Repository,
@@ -74,7 +74,7 @@ struct LookedAt {
     messages: Option<MessageStatistics>,
     routers: OwnRouters,
     seal: OwnSeal,
-    /// The seal of a process that only reported it.
+    /// The sandbox of a process that was started only to report it.
     expected_seal: OnceLock<SealReport>,
     runtime: Handle,
 }
@@ -102,8 +102,8 @@ impl LookedAt {
         checks
     }
 
-    /// What the processes of models reported of their seals. Without one, what one reports that is started as they are: once,
-    /// because neither the kernel nor the service manager changes it.
+    /// The sandboxes that the processes of models reported. Without a process of a model, another one is started in the
+    /// same way to report it: only once, because neither the kernel nor the service manager changes it.
     fn seal_of_models(&self) -> io::Result<SealReport> {
         if let Some(report) = SealReport::weakest(self.repository.engine().children().seals()) {
             return Ok(report);

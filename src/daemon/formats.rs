@@ -1,10 +1,10 @@
 //! The format of each store on this box, written down for earlier and later versions of Ledge.
 //!
 //! Every store refuses by itself the files of a later version. The file `formats` says so before any store is touched,
-//! and the scripts of a package read it: a package whose program cannot read the stores of this box is not installed.
+//! and the scripts of a package read it: a package is not installed if its program cannot read the stores of this box.
 //!
-//! Files whose loss costs little are not among them, since they must not keep an earlier version from starting:
-//! `egress.json` and `alerts.json` of a later version are set aside, not overwritten.
+//! Files that matter little are not listed, since they must not prevent an earlier version from starting: `egress.json`
+//! and `alerts.json` of a later version are set aside, not overwritten.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::notify;
 
-/// The interval of signs of life without a watchdog, whose time otherwise sets it.
+/// The interval of signs of life without a watchdog. With one, the time of the watchdog sets it.
 const UNWATCHED_SIGN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The interval at which the status text is formed and compared with the last one.
@@ -33,7 +33,7 @@ pub struct DaemonHealth {
 }
 
 impl DaemonHealth {
-    /// Reports to systemd for as long as it is polled.
+    /// Reports to systemd while it is polled.
     pub async fn report(self) -> Infallible {
         if !notify::has_socket() {
             return std::future::pending().await;
@@ -57,8 +57,8 @@ impl DaemonHealth {
         }
     }
 
-    /// Waits until a thread that handles requests has run a task. With several such threads, this future runs on none
-    /// of them.
+    /// Waits until a thread that handles requests has run a task. With several of these threads, this future runs on
+    /// another thread.
     async fn task_ran(&self) {
         let (sender, ran) = oneshot::channel();
         self.shutdown.spawn(async move {
@@ -101,7 +101,7 @@ impl DaemonHealth {
     }
 }
 
-/// The parts whose sign of life is overdue.
+/// The parts with an overdue sign of life.
 #[derive(Debug, Default)]
 struct HangingParts(RefCell<BTreeSet<&'static str>>);
 

@@ -95,7 +95,7 @@ impl Messaging {
     }
 }
 
-/// Writes the report on what this box runs and on its state, at each interval and after each change of updates.
+/// Writes the report on the software and the state of this box, at each interval and after each change of updates.
 struct Reporter {
     device: DeviceIdentity,
     serving: Serving,

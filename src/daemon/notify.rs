@@ -27,7 +27,7 @@ pub fn reloading() {
     send(&[Some(NotifyState::Reloading), now.ok()].into_iter().flatten().collect::<Vec<_>>());
 }
 
-/// Reports that the daemon stops, and asks for up to `most`, whatever the unit says.
+/// Reports that the daemon stops, and asks for up to `most`, regardless of the unit's timeout.
 pub fn stopping(most: Duration) {
     send(&[NotifyState::Stopping, extend(most)]);
 }

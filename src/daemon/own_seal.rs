@@ -1,5 +1,5 @@
-//! The seal of the daemon itself: no memory of it is both written and executed. Whatever it would start inherits that, so
-//! the spawner, which was started before, starts the processes that load runtimes.
+//! The sandbox of the daemon itself: none of its memory is both writable and executable. Child processes inherit that,
+//! so the spawner, which was started before, starts the processes that load runtimes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub const FINDING: &str = "seal of the daemon";
 const NO_SPAWNER_ADVICE: &str = "let the service manager or container allow new processes, and memory for them; then start \
                                  the service again";
 
-/// The state of the seal, and the starter of other processes.
+/// The state of the sandbox, and the starter of other processes.
 #[derive(Debug, Clone)]
 pub struct OwnSeal(SealSource);
 
@@ -28,14 +28,14 @@ enum SealSource {
         spawner: ForkServer,
         code: MechanismState,
     },
-    /// There is no spawner, for this reason. Not sealed: the next program of this process may get a spawner, which would
-    /// inherit the seal.
+    /// No spawner could be started, for this reason. Then the daemon has no sandbox, because its next program may get a
+    /// spawner, which would inherit the sandbox.
     WithoutSpawner(Arc<str>),
 }
 
 impl OwnSeal {
-    /// Seals this process. To be called before any store or key is opened. Where the spawner could not be started, the daemon
-    /// does everything but run models.
+    /// Puts this process into its sandbox. Call it before any store or key is opened. If the spawner could not be
+    /// started, the daemon does everything except running models.
     pub fn apply(spawner: std::io::Result<SpawnerProcess>) -> anyhow::Result<Self> {
         let is_denied_already = spawner.as_ref().is_ok_and(SpawnerProcess::is_code_denied);
         let spawner = match spawner.and_then(SpawnerProcess::connect) {
@@ -65,10 +65,10 @@ impl OwnSeal {
         if code.is_in_force() {
             tracing::info!(
                 spawner = spawner.pid(),
-                "the daemon is sealed: no memory of it is both written and executed"
+                "the daemon is in its sandbox: no memory of it is both writable and executable"
             );
         } else {
-            tracing::warn!(reason = %code, "the daemon is not sealed: its memory may be written and executed");
+            tracing::warn!(reason = %code, "the daemon is not in its sandbox: its memory may be written and executed");
         }
         Ok(Self(SealSource::Sealed { spawner, code }))
     }
@@ -81,8 +81,8 @@ impl OwnSeal {
         }
     }
 
-    /// Ends the daemon in order when the spawner ends: it inherits what this process is denied, so this process cannot
-    /// start another one, and neither can its next program.
+    /// Shuts the daemon down when the spawner ends. A new spawner would inherit the restrictions of this process, so
+    /// neither this process nor its next program can start one.
     pub fn watch(&self, shutdown: &Shutdown) {
         let SealSource::Sealed { spawner, .. } = &self.0 else { return };
         let (sender, ended) = oneshot::channel();

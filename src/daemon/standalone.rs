@@ -1,4 +1,4 @@
-//! A serving core without a daemon, for commands. Its models run in sealed processes as those of the daemon do.
+//! A serving core without a daemon, for commands. Like the daemon's, its models run in sandboxed processes.
 
 use std::fs::Metadata;
 use std::ops::Deref;
@@ -49,14 +49,14 @@ impl Standalone {
                 None => Starter::Unavailable("the system returns no random numbers".into()),
             },
             folder: folder.unwrap_or_default(),
-            // Encrypted models are opened by the daemon alone.
+            // Only the daemon opens encrypted models.
             memory_folder: None,
             content_bytes: config.http.counted_memory_bytes(),
             memory_bytes: MachineMemory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/")))),
             is_yielding: false,
             is_trial: false,
         };
-        // Each model in a process of its own: it needs no other trial before, and a crash costs no other model.
+        // Each model runs in a separate process, so it needs no trial before, and a crash affects no other model.
         let mut config = config.clone();
         config.runtimes.isolation = Isolation::Own.into();
         let runtimes = serving_core::runtimes(&config);

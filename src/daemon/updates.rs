@@ -1,4 +1,4 @@
-//! Updates as a part of the daemon: preparation before any model loads, then a thread of their own.
+//! Updates as a part of the daemon: preparation before any model loads, then a separate thread.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the daemon and the process say to each other. The order is a line of JSON and the bytes of the document. Each
+//! The messages between the daemon and the process. The order is a line of JSON and the bytes of the document. Each
 //! answer is a line of JSON; behind a picture come its pixels, three bytes each.
 
 use serde::{Deserialize, Serialize};
@@ -11,17 +11,17 @@ pub enum DocumentFormat {
     Tiff,
 }
 
-/// When the text that a PDF carries is taken for what stands on a page.
+/// The pages for which the text layer of a PDF is used in place of OCR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextLayer {
-    /// Where the page has such a text, and no picture covers most of it: a scan with a text behind it is read by the
-    /// models, as is one with no more than the line of a fax machine.
+    /// Pages with a text layer that no picture mostly covers. The models read a scan with a text layer behind it, and
+    /// one that has no text but the line of a fax machine.
     #[default]
     Auto,
     /// Wherever the page has any.
     Always,
-    /// Nowhere: the models read what can be seen.
+    /// No page: the models read the picture of each page.
     Never,
 }
 
@@ -43,8 +43,8 @@ pub struct DocumentLimits {
 }
 
 impl DocumentLimits {
-    /// The limits of a document with so many pages at most. A page of 200 dpi takes some .1 s and 100 MB, a colour scan of
-    /// A3 at 600 dpi .5 GB.
+    /// The limits of a document with up to this many pages. A page of 200 dpi takes some .1 s and 100 MB, a colour scan
+    /// of A3 at 600 dpi .5 GB.
     pub fn new(pages_max: usize, lines_max: usize) -> Self {
         Self {
             pages_max,
@@ -90,7 +90,7 @@ pub struct TextLine {
     pub bottom: f32,
 }
 
-/// What is wrong with a document.
+/// The error of a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum DocumentMistake {

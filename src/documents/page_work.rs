@@ -6,8 +6,8 @@
 //! the forms, patterns, glyphs and soft masks that they call, as often as they call them. The count itself ends at its
 //! limit.
 //!
-//! What an operator costs also depends on its operands, such as the function of a shading. What this does not see is
-//! bounded by the CPU time of the page (`process.rs`).
+//! The cost of an operator also depends on its operands, such as the function of a shading. Costs that are not counted
+//! here are bounded by the CPU time of the page (`process.rs`).
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -27,11 +27,11 @@ const BYTES_PER_OPERATOR: u64 = 16;
 const PIXELS_PER_OPERATOR: u64 = 256;
 /// A form, a glyph or a cell of a pattern: it has its own graphics state, resources and clip.
 const CALL: u64 = 20;
-/// A layer of its own, as large as the page: a transparency group, a soft mask, an image, a pattern.
+/// A separate layer as large as the page: a transparency group, a soft mask, an image, a pattern.
 const LAYER: u64 = 200;
 /// A shading is computed for each pixel.
 const SHADING: u64 = 1000;
-/// hayro ignores what is nested deeper.
+/// hayro ignores operators that are nested deeper.
 const NESTING_MAX: usize = 50;
 
 /// Fails for a page that asks for too much.
@@ -84,7 +84,7 @@ impl WorkCount {
         Ok(())
     }
 
-    /// A stream of operators with the resources of its own, or else those of its caller.
+    /// A stream of operators with its own resources, or those of its caller.
     fn call<'a>(&mut self, stream: &Stream<'a>, inherited: &Resources<'a>) -> Result<(), TooMuch> {
         self.take(CALL)?;
         if self.nesting >= NESTING_MAX {
@@ -265,7 +265,7 @@ fn pattern<'a>(resources: &Resources<'a>, name: &Name<'_>) -> Option<FillPattern
     }
 }
 
-/// How often the operators of a pattern are interpreted each time that it paints: cells may overlap.
+/// The number of times that the operators of a pattern are interpreted for each painting: cells may overlap.
 fn cells(pattern: &Dict<'_>) -> u64 {
     let Some(Rect { x0, y0, x1, y1 }) = pattern.get::<Rect>("BBox") else { return 1 };
     let along = |side: f64, step: &str| {
@@ -335,7 +335,7 @@ mod tests {
         object
     }
 
-    /// Forms of which each calls the next so many times.
+    /// Forms that each call the next one a number of times.
     fn forms(count: usize, calls: usize) -> Vec<Vec<u8>> {
         let form = |index: usize| {
             let next = format!("/Resources <</XObject <</N {} 0 R>>>>", 6 + index);

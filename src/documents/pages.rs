@@ -27,7 +27,7 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Processes at a time. Each may take a gigabyte.
 const PROCESSES_MAX: usize = 2;
 
-/// Whose turn it is to have a process.
+/// The permits for processes, fair between callers.
 static TURNS: LazyLock<CallerPermits> = LazyLock::new(|| CallerPermits::new(PROCESSES_MAX));
 
 /// Why a document, or the rest of it, is not read.
@@ -58,7 +58,7 @@ pub struct SourcePage {
     pub content: PageContent,
 }
 
-/// What a page came as.
+/// The content of a page: its picture or its text.
 #[derive(Debug)]
 pub enum PageContent {
     /// Three bytes a pixel, rows from the top; `hold` counts them.
@@ -86,7 +86,7 @@ pub struct PagesProcess {
 }
 
 impl PagesProcess {
-    /// Starts the process, and gives it the document. Waits for its turn until `deadline`.
+    /// Starts the process, and sends it the document. Waits for a permit until `deadline`.
     pub async fn open(
         file: Bytes,
         format: DocumentFormat,
@@ -105,7 +105,7 @@ impl PagesProcess {
         let broken = |what| move |error| DocumentError::Process { what, error };
         let started = limited_process::start(Path::new(THIS_PROGRAM), &VERB, "pages");
         let (mut child, errors) = started.map_err(broken("cannot be started"))?;
-        // It seals itself when it has its order, and is hidden then.
+        // The process enters its sandbox once it has its order, and is hidden from then on.
         let counted = CountedProcess::new(child.id().unwrap_or_default());
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), Some(errors));
         let (Some(mut input), Some(output)) = (input, output) else {
@@ -182,7 +182,7 @@ impl PagesProcess {
         let within = PAGE_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
         let read = tokio::time::timeout(within, read_message(&mut self.output, &mut hold)).await;
         if read.is_err() {
-            // Gone before the caller hears of it, and before the next one has its turn.
+            // The process has ended before the caller gets the result, and before the next one starts.
             let _ = self.child.kill().await;
         }
         match read {
@@ -255,7 +255,7 @@ async fn read_message(
         };
         let end = part.iter().position(|byte| *byte == b'\n');
         let taken = end.map_or(part.len(), |end| end + 1);
-        // The line, and what is made of it.
+        // The line, and the values parsed from it.
         hold.grow(3 * taken)?;
         line.extend(part.iter().take(taken));
         rest.consume(taken);
@@ -265,8 +265,8 @@ async fn read_message(
     }
 }
 
-/// Reads what a process says; true when it begins with a message. Each message is the same after it was written and read
-/// again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Reads the output of a process; true when it begins with a message. Each message is the same after it was written and
+/// read again. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

@@ -1,4 +1,4 @@
-//! Pages of a PDF file: what is on one, and its picture.
+//! Pages of a PDF file: the content of a page, and its picture.
 
 use hayro::hayro_interpret::font::{Glyph as FontGlyph, GlyphRun};
 use hayro::hayro_interpret::hayro_cmap::BfString;
@@ -31,7 +31,7 @@ const CHARACTERS_MIN: usize = 20;
 /// The share of the page that images cover where it is a scan.
 const SCAN_COVER: f64 = 0.5;
 
-/// A page, drawn or told by its text.
+/// A page, as a picture or by its text layer.
 pub(crate) enum DrawnPage {
     /// Three bytes a pixel, rows from the top.
     Picture {
@@ -123,7 +123,7 @@ fn picture<'a>(page: &'a Page<'a>, scale: f64, settings: &InterpreterSettings, c
     DrawnPage::Picture { width: drawn.width().into(), height: drawn.height().into(), pixels }
 }
 
-/// What is on a page, without drawing it.
+/// The kinds of content on a page, found without drawing it.
 struct PageSurvey {
     page: usize,
     glyphs: Vec<Glyph>,
@@ -224,8 +224,8 @@ impl<'a> Device<'a> for PageSurvey {
     fn pop_transparency_group(&mut self) {}
 }
 
-/// Opens a PDF, and looks at what is on its pages without drawing them; true when it has one. The folder `fuzz/` and
-/// `tests/it/fuzz.rs` feed it. It bounds nothing: the process does, in which it runs.
+/// Opens a PDF, and examines its pages without drawing them; true when it has one. The folder `fuzz/` and
+/// `tests/it/fuzz.rs` feed it. It has no limits itself: those of its process apply.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_pdf(data: &[u8]) -> bool {
     let Ok(document) = PdfFile::open(data.to_vec(), DocumentLimits::new(3, 1000)) else { return false };

@@ -15,10 +15,10 @@ use crate::order::{DocumentFormat, DocumentLimits, DocumentMistake, PagesMessage
 use crate::pdf::{self, DrawnPage};
 use crate::tiff;
 
-/// A caller waits, but so do others whose answers take milliseconds.
+/// Lower than other work: other callers wait for answers that take only milliseconds.
 const NICENESS: i32 = 5;
 
-/// Open files: the three of every process, and what the system opens for itself.
+/// Open files: the three standard ones, and those that the system opens.
 const OPEN_FILES_MAX: u64 = 16;
 
 /// Threads: one that draws, one that waits for the end of the input, one that watches the CPU time of a page.
@@ -49,8 +49,8 @@ pub fn run() -> Result<(), ProcessError> {
         cpu_seconds: limits.cpu_seconds,
         niceness: NICENESS,
     })?;
-    // The document comes through a pipe and fonts are in this program, so it opens no file. Where the system lacks a
-    // mechanism the others hold, and `ledge doctor` reports it.
+    // The document comes through a pipe and fonts are in this program, so it opens no file. If the system lacks one
+    // mechanism, the others still apply, and `ledge doctor` reports it.
     Sandbox {
         readable: Vec::new(),
         writable: Vec::new(),
@@ -107,8 +107,8 @@ struct PageClock {
 }
 
 impl PageClock {
-    /// Ends the process with SIGXCPU when a page takes longer than `limit`: what draws it cannot be stopped otherwise.
-    /// The limit of the system would be for all pages together, and cannot be changed by a sealed process.
+    /// Ends the process with SIGXCPU when a page takes longer than `limit`: the renderer cannot be stopped in another
+    /// way. The limit of the system would apply to all pages together, and a sandboxed process cannot change it.
     fn start(limit: Duration) -> Self {
         let clock = Self { begun: Arc::new(AtomicU64::new(0)) };
         let begun = clock.begun.clone();

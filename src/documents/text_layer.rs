@@ -8,11 +8,11 @@ use crate::order::TextLine;
 const WORD_GAP_MAX: f64 = 0.15;
 /// The gap between two words of one line at most; a larger one divides columns.
 const LINE_GAP_MAX: f64 = 1.2;
-/// How far a character may lie before the end of the one before it.
+/// The greatest overlap of a character with the one before it.
 const OVERLAP_MAX: f64 = 0.5;
-/// How far two baselines of one line may lie apart.
+/// The greatest distance between two baselines of one line.
 const BASELINE_DISTANCE_MAX: f64 = 0.3;
-/// What lies above the baseline, as a share of the height; the rest lies below.
+/// The part of a line above its baseline, as a share of the height; the rest lies below.
 const ASCENT: f64 = 0.8;
 /// The share of characters that must be known, and stand upright, in a layer that is taken for the page.
 const PLAIN_SHARE: f64 = 0.9;
@@ -25,7 +25,7 @@ pub(crate) struct Glyph {
     /// Where it begins on the baseline, and where the next one would.
     pub start: Point,
     pub end: Point,
-    /// From the baseline to the top of the letters of the font, and what lies below.
+    /// The height of the font as a vector that points up from the baseline. Its length includes the part below it.
     pub up: Vec2,
     pub is_visible: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) fn is_plain<'g>(glyphs: impl Iterator<Item = &'g Glyph>) -> bool {
     f64::from(plain) >= PLAIN_SHARE * f64::from(all)
 }
 
-/// A part of a line, as long as it is put together.
+/// A part of a line while the line is put together.
 struct LinePiece {
     text: String,
     left: f64,
@@ -65,8 +65,8 @@ struct LinePiece {
     height: f64,
 }
 
-/// The lines of these characters, those outside of the page left out. Parts of a line with a wide gap between them, as the
-/// columns of a table, are lines of their own.
+/// The lines of these characters, those outside of the page left out. Parts of a line with a wide gap between them,
+/// such as the columns of a table, are separate lines.
 pub(crate) fn lines<'g>(glyphs: impl Iterator<Item = &'g Glyph>, (width, height): (u32, u32)) -> Vec<TextLine> {
     let (width, height) = (f64::from(width), f64::from(height));
     let mut pieces: Vec<LinePiece> = Vec::new();
@@ -93,7 +93,7 @@ pub(crate) fn lines<'g>(glyphs: impl Iterator<Item = &'g Glyph>, (width, height)
     join(pieces).into_iter().map(|piece| piece.line(width, height)).collect()
 }
 
-/// Joins the pieces that lie beside each other: a file may draw its words in any order.
+/// Joins the pieces that lie next to each other: a file may draw its words in any order.
 fn join(mut pieces: Vec<LinePiece>) -> Vec<LinePiece> {
     pieces.sort_by(|a, b| a.baseline.total_cmp(&b.baseline));
     let mut joined: Vec<LinePiece> = Vec::new();
@@ -110,7 +110,7 @@ fn join(mut pieces: Vec<LinePiece>) -> Vec<LinePiece> {
         let mut is_open = false;
         for piece in row {
             match joined.last_mut().filter(|_| is_open) {
-                // Drawn twice, a little beside itself, to look bold.
+                // A text that was drawn twice with a small offset, to look bold.
                 Some(last) if last.text == piece.text && piece.left - last.left < 0.3 * last.height => {}
                 Some(last) if last.continues_with(&piece) => last.append(&piece),
                 _ => joined.push(piece),

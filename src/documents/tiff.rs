@@ -14,7 +14,7 @@ use crate::pdf::DrawnPage;
 const PIXELS_MAX: u64 = 100_000_000;
 /// The flag of `NewSubfileType` for a smaller copy of another page.
 const SMALLER_COPY: u32 = 1;
-/// How much finer one direction of a fax may be than the other.
+/// The greatest factor between the two resolutions of a fax.
 const STRETCH_MAX: usize = 4;
 
 /// A TIFF file that can be opened.
@@ -126,7 +126,7 @@ fn picture(
     Ok(DrawnPage::Picture { width: side(wide), height: side(high), pixels })
 }
 
-/// How often a row has to be repeated: a fax has fewer dots an inch down than across.
+/// The number of times that a row has to be repeated: a fax has fewer dots per inch down than across.
 fn stretch(decoder: &mut Decoder<Cursor<&[u8]>>) -> usize {
     let mut dots = |tag| match decoder.find_tag(tag).ok().flatten() {
         Some(Value::Rational(above, below)) if below > 0 => Some(f64::from(above) / f64::from(below)),
@@ -150,7 +150,7 @@ struct TiffSamples {
     /// 1, 2, 4 or 8.
     bits: usize,
     of_pixel: usize,
-    /// Each row begins with a byte of its own.
+    /// Each row begins with a new byte.
     row_bytes: usize,
 }
 

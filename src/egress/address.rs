@@ -52,7 +52,7 @@ impl Host {
     }
 }
 
-/// True if a text is a host name. A name whose last label is a number is refused: the system would read `127.1` or
+/// True if a text is a host name. A name with a number as its last label is refused: the system would read `127.1` or
 /// `2130706433` as an address, which is not the one in the allow-list.
 fn is_name(text: &str) -> bool {
     let label = |label: &str| {

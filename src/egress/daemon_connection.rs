@@ -29,7 +29,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// limit of connections reads a request, it may take this long, too.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
 
-/// The time without a word after which a machine is asked for a sign of life, and the time between two such questions.
+/// The time without a word after which a machine is asked for a sign of life, and the time between two of these
+/// questions.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -225,13 +226,13 @@ impl DaemonConnection {
         self.exchange(Request::get(path), path, whole(Bytes::new())).await
     }
 
-    /// Requests `path`, whose answer is too large to hold in memory.
+    /// Requests `path`, for an answer that is too large for memory.
     pub async fn download(&mut self, path: &str) -> Result<Download, DaemonError> {
         let response = self.send(Request::get(path), path, whole(Bytes::new())).await?;
         Ok(Download { status: response.status().as_u16(), body: response.into_body() })
     }
 
-    /// Posts a body of `length` bytes that is too large to hold in memory, and waits for the whole answer.
+    /// Posts a body of `length` bytes that is too large for memory, and waits for the whole answer.
     pub async fn upload<S>(&mut self, path: &str, length: u64, body: S) -> Result<DaemonAnswer, DaemonError>
     where
         S: Stream<Item = std::io::Result<Bytes>> + Send + 'static,

@@ -86,7 +86,7 @@ struct HttpConnection {
 /// The future that reads and writes the bytes.
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
-/// An answer whose body is read piece by piece.
+/// An answer with a body that is read piece by piece.
 pub struct HttpDownload {
     pub status: u16,
     /// The offset in the file at which the body begins: 0 unless the status is 206.

@@ -116,7 +116,8 @@ impl Purpose {
         [Self::Mqtt, Self::Updates, Self::Camera, Self::Alert, Self::Audit].into_iter().chain(live_copies).collect()
     }
 
-    /// The contents that such a connection may carry, whatever the allow-list permits its destination.
+    /// The contents that a connection of this purpose may carry, regardless of what the allow-list permits its
+    /// destination.
     pub fn contents(self) -> &'static [Content] {
         match self {
             Self::Mqtt => &[
@@ -168,7 +169,7 @@ pub struct Destination {
     pub tls: Option<TlsSettings>,
 }
 
-/// The filter that blocks connections under systemd without an error of its own.
+/// The filter under systemd, which blocks connections without a distinct error.
 const UNIT_FILTER: &str = "IPAddressAllow= of the unit, which `ledge config systemd-drop-in` makes";
 
 /// The reason why a connection could not be opened.
@@ -317,7 +318,7 @@ impl Egress {
         counters.clone()
     }
 
-    /// True if the allow-list lets a destination get such content.
+    /// True if the allow-list permits this content for a destination.
     pub fn permits(&self, to: &Destination, content: Content) -> bool {
         let address = HostPort::new(&to.host, to.port).ok();
         let grant = address.and_then(|address| self.0.config.grant(&address).ok());

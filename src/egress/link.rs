@@ -16,7 +16,7 @@ use super::tls::TlsPeer;
 /// The size of one read, in bytes: a TLS record holds up to 16 KiB.
 const READ_BYTES: usize = 16 << 10;
 
-/// The most memory that the empty draft keeps, in bytes. A large message must not hold its memory for ever.
+/// The most memory that the empty draft keeps, in bytes. A large message must not occupy its memory for ever.
 const DRAFT_BYTES_MAX: usize = 256 << 10;
 
 /// Limit for an orderly end.
@@ -112,8 +112,8 @@ impl LinkReader {
 }
 
 impl LinkWriter {
-    /// Queues the bytes that `write` appends to its buffer, as `content`. Nothing is queued when this destination may
-    /// not get such content, or when `write` fails.
+    /// Queues the bytes that `write` appends to its buffer, as `content`. Nothing is queued when the allow-list does
+    /// not permit this content for the destination, or when `write` fails.
     pub fn put<T, E>(
         &mut self,
         content: Content,

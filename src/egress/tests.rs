@@ -95,7 +95,7 @@ async fn this_box_is_reached_without_an_entry_and_audited() {
 
 #[tokio::test]
 async fn the_next_address_is_tried_when_one_refuses() {
-    // Of `localhost` IPv4 comes first, and nobody listens there.
+    // The IPv4 address of `localhost` is tried first, and has no listener.
     let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await;
     let listener = listener.expect("this test needs the loopback of IPv6: `sysctl net.ipv6.conf.lo.disable_ipv6=0`");
     let port = listener.local_addr().unwrap().port();
@@ -211,7 +211,7 @@ fn unlike(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).flat_map(|n| blake3::hash(&n.to_le_bytes()).as_bytes()[..8].to_vec()).take(bytes).collect()
 }
 
-/// A listener whose connections have a small receive buffer: a large write to it has to wait.
+/// A listener for connections with a small receive buffer, so that a large write has to wait.
 fn narrow_listener() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();

@@ -39,7 +39,7 @@ pub struct TlsSettings {
     pub pinned: Option<Pin>,
 }
 
-/// A TLS client whose files are read, ready to connect.
+/// A TLS client that has read its files and is ready to connect.
 pub(super) struct TlsClient {
     connector: TlsConnector,
     name: ServerName<'static>,

@@ -140,7 +140,7 @@ fn audit_messages(config: &AuditConfig) -> Vec<MessageForm> {
         ReportedField::new("root", "the hash of all records"),
         ReportedField::new("signature", "of the three above, by the audit key of this box"),
         ReportedField::new("hashes", "SHA-256 of records and of hashes"),
-        ReportedField::new("leaf", "beside each record in live copies: its hash; with its number, time and severity"),
+        ReportedField::new("leaf", "next to each record in live copies: its hash; with its number, time and severity"),
         ReportedField::new("name and version", &format!("in live copies: of this box, and of Ledge{besides}")),
     ];
 

@@ -56,7 +56,7 @@ pub enum ModelFormat {
 }
 
 impl ModelFormat {
-    /// Tells whether `runtime` reads this format at all.
+    /// Returns true if `runtime` reads this format at all.
     pub fn is_read_by(self, runtime: Runtime) -> bool {
         match runtime {
             Runtime::OnnxRuntime => self == Self::Onnx,
@@ -107,8 +107,8 @@ pub struct ClassMap {
 /// The harm that callers could do to a runtime with the numbers that they send.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Dangers {
-    /// The runtimes that may not run the model, with the reason: a caller's numbers would end the process, access its
-    /// memory, or get a wrong answer, or the runtime lacks an operator.
+    /// The runtimes that must not run the model, with the reason: numbers of a caller would crash the process, access
+    /// its memory or get a wrong answer, or the runtime lacks an operator.
     pub refused: Vec<(Runtime, String)>,
     /// The inputs that index rows of a table, with the number of its rows.
     pub rows: Vec<(String, i64)>,
@@ -116,11 +116,11 @@ pub struct Dangers {
     pub widths: Vec<(String, i64)>,
     /// The inputs that integers are divided by.
     pub divisors: Vec<Divisor>,
-    /// The inputs that may not be empty.
+    /// The inputs that must not be empty.
     pub filled: Vec<String>,
-    /// The runtimes that compute the model right only for integers of callers up to so many bits, without the sign.
+    /// The runtimes that compute the model right only for integers of callers up to a number of bits, without the sign.
     pub bits: Vec<(Runtime, u32)>,
-    /// Set for a model with subgraphs, whose shapes do not follow from its own.
+    /// Set for a model with subgraphs, because their shapes do not follow from those of the model.
     pub has_control_flow: bool,
 }
 
@@ -174,7 +174,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Tells whether a tensor of `shape` fits.
+    /// Returns true if a tensor of `shape` fits.
     pub fn takes_shape(&self, shape: &[usize]) -> bool {
         let mut dims = self.shape.iter().zip(shape);
         self.shape.len() == shape.len() && dims.all(|(&dim, &side)| dim == -1 || usize::try_from(dim) == Ok(side))
@@ -213,7 +213,7 @@ pub enum LoadError {
     #[error("{runtime} is not available: {reason}")]
     RuntimeMissing {
         runtime: Runtime,
-        /// The file that was searched for, and what happened.
+        /// The file that was searched for, and the result of the search.
         reason: String,
     },
     #[error("{runtime} does not read {} files", format.as_str())]
@@ -285,7 +285,8 @@ pub enum RunError {
         /// True when it is known what else was the cause.
         is_explained: bool,
     },
-    /// The run goes on in another process, for longer than [`RunPlace::patience`]. Whoever ran it waits for its end.
+    /// The run is still in progress in another process after [`RunPlace::patience`]. The caller of the run waits for
+    /// its end.
     #[error("the run is in progress")]
     InProgress,
     /// The run went on beyond its deadline and was cancelled. Its process goes on.
@@ -348,8 +349,8 @@ pub trait Backend: Send {
         false
     }
 
-    /// Tells whether the next run begins at once. After a failed run it may begin with a repair, which can take as long
-    /// as a load.
+    /// True if the next run begins at once. After a failed run it may begin with a repair, which can take as long as a
+    /// load.
     fn is_sound(&self) -> bool {
         true
     }
@@ -425,7 +426,7 @@ pub struct RunPlace {
     pub core: usize,
     /// True when the runtime's own threads use further cores.
     pub is_wide: bool,
-    /// The time after which nobody waits for the answer.
+    /// The time after which the caller no longer waits for the answer.
     pub deadline: Instant,
     /// The longest wait of the calling thread for a run in another process, which goes on as [`RunError::InProgress`];
     /// `None` waits to its end.
@@ -438,9 +439,10 @@ pub struct LoadOptions {
     /// The threads that the runtime may use for one run, including the calling thread.
     pub threads: usize,
     pub cache: CompiledCache,
-    /// Makes the runtime use slower instructions, if it can, on a CPU whose int8 instructions would give wrong sums.
+    /// Makes the runtime use slower instructions, if it can, on a CPU with int8 instructions that would give wrong
+    /// sums.
     pub exact_int8: bool,
-    /// True for a model of a chain, whose inputs hardly ever have a shape that came before: little is kept for each shape.
+    /// True for a model of a chain. The shapes of its inputs hardly ever repeat, so little is kept for each shape.
     pub is_part: bool,
 }
 

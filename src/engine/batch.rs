@@ -34,8 +34,8 @@ pub fn concat(requests: &[&[Tensor]]) -> Option<Vec<Tensor>> {
 
 /// Splits the outputs of one run into those of the requests, of which the n-th had `rows[n]` rows. Nothing is copied.
 ///
-/// `Err` names the index of an output whose first dimension is not the batch: the model mixes rows, and none of its
-/// outputs may be used as an answer.
+/// `Err` has the index of an output that does not have the batch as its first dimension: the model mixes rows, so no
+/// output may be used as an answer.
 pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, NotBatched> {
     let total: usize = rows.iter().sum();
     let mut answers: Vec<Vec<Tensor>> = rows.iter().map(|_| Vec::with_capacity(outputs.len())).collect();
@@ -59,7 +59,7 @@ pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, Not
     Ok(answers)
 }
 
-/// An output whose first dimension is not the batch.
+/// An output that does not have the batch as its first dimension.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "output {output} has the shape {shape:?} for a batch of {expected}: its first dimension is not the batch, so requests \

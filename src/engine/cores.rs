@@ -145,7 +145,7 @@ pub fn parse_list(text: &str) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// A machine whose `/sys` has the given files.
+    /// A machine with the given files in `/sys`.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

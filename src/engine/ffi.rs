@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
     type Pointer = *mut openvino_sys::ov_output_const_port_t;
     const { assert!(size_of::<openvino::Node>() == size_of::<Pointer>()) };
-    // SAFETY: the version is pinned, and in it `Node` is a struct of one field, this pointer, without a `Drop` of its
-    // own; the assertion above fails to compile when that changes its size. The caller wrapped the node in
-    // `ManuallyDrop` and does not use it again, so the pointer is freed once. It came from OpenVINO, whose library is
-    // loaded and never unloaded.
+    // SAFETY: the version is pinned, and in it `Node` is a struct of one field, this pointer, without a `Drop`
+    // implementation; the assertion above fails to compile when that changes its size. The caller wrapped the node in
+    // `ManuallyDrop` and does not use it again, so the pointer is freed once. It came from the library of OpenVINO,
+    // which is loaded and never unloaded.
     unsafe {
         let pointer: Pointer = *std::ptr::from_mut::<openvino::Node>(&mut *node).cast();
         openvino_sys::ov_output_const_port_free(pointer);
@@ -99,8 +99,7 @@ pub fn onnxruntime_strings<'s>(
 pub fn onnxruntime_string_bytes(value: &ort::value::DynValue, count: usize) -> Result<(Vec<u8>, Vec<usize>), String> {
     use ort::AsPointer as _;
     let mut length = 0;
-    // SAFETY: the value lives as long as it is borrowed. The runtime checks that it holds strings, and writes one
-    // number.
+    // SAFETY: the value lives while it is borrowed. The runtime checks that it holds strings, and writes one number.
     unsafe { onnxruntime_result((ort::api().GetStringTensorDataLength)(value.ptr(), &raw mut length))? };
     let (mut bytes, mut starts) = (zeros::<u8>(length)?, zeros::<usize>(count)?);
     // SAFETY: as above. The runtime compares both lengths with the tensor's before it writes, and writes no more than

@@ -75,7 +75,8 @@ fn graph(net: Node<'_, '_>, depth: usize, found: &mut GraphFindings) {
             name: text("name"),
             inputs,
             outputs: outputs.collect(),
-            // What a state holds came from a caller, and what a loop makes of a constant depends on its count.
+            // The content of a state came from a caller, and the values that a loop makes of a constant depend on its
+            // count.
             is_caller: has_body || ["Parameter", "ReadValue"].contains(&kind),
             is_constant: kind == "Const",
         });

@@ -3,9 +3,9 @@
 //! Only the needed parts are declared (`protos.rs`), with the field numbers of `onnx.proto3`; weights are counted, not kept
 //! (`tensor.rs`). Six things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data outside the
 //! model's folder is refused before a runtime opens it, and so are shapes without data and graphs nested too deep
-//! (`limits.rs`), inputs and outputs have the names of the file in every runtime, no runtime gets a model whose callers could
-//! crash it (`dangers.rs`), or whose operators it does not know (`domains.rs`), and pipelines use what a file says of itself in its
-//! metadata.
+//! (`limits.rs`), inputs and outputs have the names of the file in every runtime, no runtime gets a model that lets
+//! callers crash it (`dangers.rs`) or has operators that it does not know (`domains.rs`), and pipelines use the
+//! metadata of a file.
 
 pub(crate) mod class_maps;
 mod dangers;
@@ -54,7 +54,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
             dangers.refused.push((runtime, reason));
         }
     }
-    // A runtime that gets a rewritten model finds no files beside it. A function may have the name of an operator.
+    // A runtime that gets a rewritten model finds no files next to it. A function may have the name of an operator.
     let can_be_rewritten = external_data.is_empty() && model.functions.is_empty();
     let class_maps = if can_be_rewritten { class_maps::find(bytes, graph) } else { Vec::new() };
     let initializers: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();

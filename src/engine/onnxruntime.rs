@@ -154,7 +154,8 @@ struct OnnxRuntimeBackend {
     /// The positions of the inputs that integers are divided by, each with the position of the dividend if it is an
     /// input.
     divisors: Vec<(usize, Option<usize>)>,
-    /// For each input, true if it may not be empty: an operator reads its first number without a look at its length.
+    /// For each input, true if it must not be empty, because an operator reads its first number without checking its
+    /// length.
     filled: Vec<bool>,
     /// The most bits of integers of callers that the model computes right.
     bits: u32,

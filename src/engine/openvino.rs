@@ -106,7 +106,7 @@ fn message_of(error: &InferenceError) -> String {
 const MESSAGE_CHARS_MAX: usize = 300;
 
 /// The useful part of a message: without the position of the failed check in OpenVINO's source, and without the types
-/// of a node, whose name is in the message as well.
+/// of a node, since its name is in the message as well.
 fn short_message(message: &str) -> String {
     let lines = message.lines().map(|line| match line.trim() {
         position if position.ends_with(':') => before(before(position, "Exception from "), "Check '"),
@@ -128,8 +128,8 @@ fn before<'a>(line: &'a str, mark: &str) -> &'a str {
 /// The property with the number of nodes that a compiled model keeps prepared for shapes that came before.
 const PREPARED_NODES: &str = "CPU_RUNTIME_CACHE_CAPACITY";
 
-/// Some three shapes of a model of a hundred nodes. By default they are 5,000, which pages of fifty sizes fill: text detection alone
-/// grew by 6 MiB with each. A run with a new shape takes up to a fifth longer.
+/// Enough for three shapes of a model of a hundred nodes. The default of 5,000 is reached after pages of fifty sizes,
+/// and text detection grew by 6 MiB with each size. A run with a new shape takes up to a fifth longer.
 const PREPARED_NODES_MAX: &str = "300";
 
 /// The same for a model of a chain: enough for nodes that repeat within a run. With 300 the four models of `document_reader` take 70 to 140 MiB more over sixty receipts. With 50
@@ -145,7 +145,7 @@ fn configure(core: &mut Core, options: &LoadOptions) -> Result<(), InferenceErro
     let properties = [
         (RwPropertyKey::NumStreams, streams),
         (RwPropertyKey::InferenceNumThreads, threads.as_str()),
-        // Ledge pins threads itself. Two models whose runtimes pin their threads to the same first core would share it.
+        // Ledge pins threads itself. The runtimes of two models would pin their threads to the same first core.
         (RwPropertyKey::HintEnableCpuPinning, "NO"),
         // By default float models are computed in bfloat16 if the CPU can: 1.5e-3 off on a small classifier, and other
         // answers on another CPU.

@@ -1,7 +1,7 @@
 //! The effect of callers' numbers on the runtimes, by operator: the table `operators.tsv`, which `tests/operators/run.py`
 //! measures, and the walk through the graph of an IR or a TFLite file that asks it.
 //!
-//! An operator that is not in the table may have no integers of a caller: nobody has measured what they do.
+//! An operator that is not in the table must not get integers of a caller, because their effect was not measured.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -67,8 +67,8 @@ const INDEXED: [&str; 9] = [
     "GATHER_ND",
 ];
 
-/// Operators that shift by as many bits as their second input says. They touch no memory, so the table does not show that
-/// the processor decides what comes of a shift by all bits of a number and more.
+/// Operators that shift by the number of bits in their second input. They touch no memory, so the table does not show
+/// that the result of a shift by all bits of a number or more depends on the processor.
 const SHIFTS: [&str; 3] = ["BitwiseLeftShift", "BitwiseRightShift", "RIGHT_SHIFT"];
 
 /// Operators with a step, by format and operand, that OpenVINO negates: the smallest number has no opposite, and the place
@@ -76,7 +76,7 @@ const SHIFTS: [&str; 3] = ["BitwiseLeftShift", "BitwiseRightShift", "RIGHT_SHIFT
 /// does not have.
 const NEGATED_STEPS: [(&str, &str, usize); 2] = [("onnx", "Slice", 4), ("ir", "Slice", 3)];
 
-/// The harm of what nobody measured.
+/// The harm of an operator that was not measured.
 const UNKNOWN: &str = "is not known to be safe";
 
 /// The operand of a line about several at once.
@@ -177,7 +177,7 @@ pub(crate) fn harms(
     found
 }
 
-/// The reason why a runtime may not have a model with such an operator.
+/// The reason why a runtime must not get a model with this operator.
 pub(crate) fn reason(operator: &str, name: &str, operand: Option<usize>, harm: &str) -> String {
     let name = shortened(name);
     match operand {
@@ -195,7 +195,7 @@ pub(crate) struct Operation<'a> {
     pub inputs: Vec<Option<usize>>,
     /// The values that it makes, each with its datatype. One that is quantized is a float, which has none here.
     pub outputs: Vec<(usize, Option<DataType>)>,
-    /// Set for an operator whose outputs are the caller's, such as an input of the model.
+    /// Set for an operator with outputs that the caller chooses, such as an input of the model.
     pub is_caller: bool,
     /// Set for a constant.
     pub is_constant: bool,
@@ -211,7 +211,7 @@ struct OperandFacts {
     indices_into: Option<usize>,
 }
 
-/// What is found in the graphs of one file.
+/// The findings in the graphs of one file.
 #[derive(Debug, Default)]
 pub(crate) struct GraphFindings {
     pub dangers: Dangers,
@@ -220,8 +220,8 @@ pub(crate) struct GraphFindings {
     pub bits: u32,
 }
 
-/// The harm that callers can do by what `follow` finds, with the most bits that their integers may have for the right numbers.
-/// OpenVINO is the only runtime of the format.
+/// The dangers that `follow` finds, with the most bits of callers' integers for which all numbers are right. OpenVINO
+/// is the only runtime of the format.
 pub(crate) fn within_limits(mut follow: impl FnMut(&mut GraphFindings)) -> Dangers {
     let mut followed = |bits| {
         let mut found = GraphFindings { bits, ..GraphFindings::default() };
@@ -238,7 +238,7 @@ pub(crate) fn within_limits(mut follow: impl FnMut(&mut GraphFindings)) -> Dange
     dangers
 }
 
-/// Follows the values that callers choose through a graph of `format`, whose operators are in any order.
+/// Follows the values that callers choose through a graph of `format`. Its operators may be in any order.
 pub(crate) fn follow(format: ModelFormat, operations: &[Operation<'_>], found: &mut GraphFindings) {
     let mut makers = HashMap::new();
     let mut takers = HashMap::<usize, Vec<usize>>::new();
@@ -261,7 +261,7 @@ pub(crate) fn follow(format: ModelFormat, operations: &[Operation<'_>], found: &
     let mut done = 0;
     while let Some(operation) = ready.pop().and_then(|number| operations.get(number)) {
         done += 1;
-        // An input that nobody makes is one of a graph around this one.
+        // An input that no operator of this graph makes comes from a graph around it.
         let numbers = NumberFacts::of_caller(Some(DataType::Int64), Runtime::OpenVino, found.bits);
         let around = |value: &usize| OperandFacts { from_caller: true, numbers, shaped_as: *value, indices_into: None };
         let known = |value: &Option<usize>| {
@@ -304,7 +304,7 @@ fn check(format: ModelFormat, operation: &Operation<'_>, inputs: &[OperandFacts]
     }
 }
 
-/// The output of an operation at `position`, whose numbers are compared with those that OpenVINO computes right.
+/// The output of an operation at `position`. Its numbers are compared with those that OpenVINO computes right.
 fn output(
     (format, operation): (ModelFormat, &Operation<'_>),
     (position, value): (usize, usize),

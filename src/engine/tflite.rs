@@ -202,7 +202,7 @@ pub fn quantization(bytes: &[u8]) -> HashMap<String, Quantization> {
 /// The harm that callers could do to OpenVINO with the numbers that they send.
 pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
     operators::within_limits(|found| {
-        // Graphs within the graph are small, and such models too.
+        // Assumed for every file: graphs within the graph are small, as are the models of this format.
         found.dangers.has_control_flow = true;
         if follow(bytes, found).is_none() {
             operators::refuse(&mut found.dangers, Runtime::OpenVino, "its graph cannot be checked".to_owned());
@@ -236,7 +236,7 @@ fn follow(bytes: &[u8], found: &mut GraphFindings) -> Option<()> {
         for index in 0..count {
             operations.push(operation(&model, &graph, &graph.table_of(3, index)?)?);
         }
-        // What no operator makes is a constant, or a state that is zero at first.
+        // A tensor that no operator makes is a constant, or a state that is zero at first.
         let made: HashSet<usize> =
             operations.iter().flat_map(|operation| operation.outputs.iter().map(|(value, _)| *value)).collect();
         let others = operations
@@ -317,7 +317,7 @@ impl FlatTable<'_> {
         Some((at.checked_add(4)?, usize::try_from(u32_at(self.bytes, at)?).ok()?))
     }
 
-    /// A vector of indices, of which -1 is none.
+    /// A vector of indices; `None` for -1, which stands for no tensor.
     fn indices(&self, number: usize) -> Option<Vec<Option<usize>>> {
         let Some((start, length)) = self.vector(number) else { return Some(Vec::new()) };
         if length > OPERANDS_MAX {
@@ -331,7 +331,7 @@ impl FlatTable<'_> {
             .collect()
     }
 
-    /// Of a graph: the datatype of a tensor. One whose integers stand for floats has none.
+    /// Of a graph: the datatype of a tensor. `None` for a quantized tensor, in which integers stand for floats.
     fn datatype(&self, tensor: usize) -> Option<DataType> {
         let tensor = self.table_of(0, tensor)?;
         let scales = tensor.table(4).and_then(|parameters| parameters.vector(2));

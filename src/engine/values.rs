@@ -2,7 +2,7 @@
 //! of the values in a graph, which are compared with it.
 //!
 //! OpenVINO keeps 32 bits of integers and the precision of FP32, and computes many operators of integers in FP32, which has 24
-//! bits. A value that follows from shapes alone is taken to be right: no dimension is as long.
+//! bits. A value that follows only from shapes is assumed to be right, because no dimension is that long.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -18,7 +18,8 @@ static MEASURED: &str = include_str!("values.tsv");
 /// The bits of integers that OpenVINO keeps, besides the sign.
 pub(crate) const OPENVINO_BITS: u32 = 31;
 
-/// The integers of FP32 without gaps have so many bits. An operator of OpenVINO that nobody measured may use it.
+/// The bits of the integers that FP32 represents without gaps. An operator of OpenVINO that was not measured may use
+/// FP32.
 pub(crate) const FP32_BITS: u32 = 24;
 
 /// The bits of a number of FP64 that FP32 does not have.
@@ -88,7 +89,7 @@ impl NumberFacts {
     /// The same as a value of its datatype, which no numbers of a caller reach if it is not `from_caller`.
     pub fn fitted(self, from_caller: bool) -> Self {
         let (low, high) = match self.datatype.and_then(limits) {
-            // What does not fit becomes another number.
+            // A value that does not fit becomes another number.
             Some((low, high)) if self.low < low || self.high > high => (low, high),
             _ => (self.low, self.high),
         };
@@ -153,7 +154,7 @@ fn bits_of(number: f64) -> u32 {
 #[derive(Debug)]
 struct MeasuredDatatype {
     datatype: DataType,
-    /// Right up to so many bits.
+    /// Right up to this many bits.
     bits: u32,
     /// Set if results that do not fit their datatype are right as well.
     wraps: bool,
@@ -380,7 +381,8 @@ pub(crate) fn wrong(
     bits.sort_unstable();
     let most = bits.last().copied().unwrap_or_default();
     let needed = match (effect, bits.as_slice()) {
-        // One number that is much larger is told apart by its size. In other formats it may be a constant that is not read.
+        // A single number that is much larger still compares correctly. In other formats it may be a constant that is
+        // not read.
         (OperatorEffect::Compares, [.., second, largest])
             if format == ModelFormat::Onnx && *largest <= OPENVINO_BITS =>
         {
@@ -401,7 +403,8 @@ pub(crate) fn wrong(
         None => (if effect == OperatorEffect::Moves { moved } else { FP32_BITS }, true, ""),
     };
     let is_within = |(low, high): (f64, f64)| low <= made.low && made.high <= high;
-    // Other formats do not say what comes of such numbers, and sums of many are not known well enough.
+    // Other formats do not define the result of an overflow, and the bounds of sums of many numbers are not known well
+    // enough.
     let is_defined = (format, runtime) == (ModelFormat::Onnx, Runtime::OpenVino) && data.len() == 2;
     let overflows = row.is_some() && is_defined && !made.datatype.and_then(limits).is_none_or(is_within);
     if needed <= kept && (wraps || !overflows) {
@@ -426,8 +429,9 @@ pub(crate) fn wrong(
     Some(format!("{operator} {:?} {computes} {limit}{example}{advice}", shortened(name)))
 }
 
-/// The most bits of callers' integers with which all numbers of a model are right. `wrong` tells what is not, with so many.
-/// [`ALL_BITS`] is no limit. The error is what is wrong however few they are.
+/// The most bits of callers' integers with which all numbers of a model are right. `wrong` returns the numbers that are
+/// not right with a number of bits. [`ALL_BITS`] means no limit. The error states the numbers that are wrong even with
+/// the fewest bits.
 pub(crate) fn limit(mut wrong: impl FnMut(u32) -> Option<String>) -> Result<u32, String> {
     if wrong(ALL_BITS).is_none() {
         return Ok(ALL_BITS);

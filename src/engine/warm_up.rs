@@ -17,7 +17,7 @@ const WARM_UP_BYTES_MAX: usize = 64 << 20;
 pub struct WarmUp {
     /// Inputs of the model, with the dimensions that its model config fixes.
     pub signature: Signature,
-    /// The batch sizes to run; empty for a model whose first dimension is not a batch.
+    /// The batch sizes to run; empty for a model without a batch dimension.
     pub sizes: Vec<usize>,
 }
 
@@ -33,8 +33,8 @@ impl WarmUp {
         backend::repair(backend);
     }
 
-    /// The number of batch elements of each run, and its inputs. Variable dimensions other than the batch are 1. A size
-    /// whose inputs are above 64 MiB is left out.
+    /// The number of batch elements of each run, and its inputs. Variable dimensions other than the batch are 1. A
+    /// batch size with inputs above 64 MiB is left out.
     pub fn runs(&self) -> impl Iterator<Item = (usize, Vec<Tensor>)> {
         let sizes = if self.sizes.is_empty() { &[1][..] } else { &self.sizes };
         sizes.iter().filter_map(|&rows| {

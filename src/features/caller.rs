@@ -56,8 +56,8 @@ fn tag(key: &TagKey, view: &FeatureView, entity: &[Value]) -> Tag {
 }
 
 impl FeatureCaller {
-    /// A caller who may read and push everything, such as a binding, whose file names its views. The memory of a push is
-    /// counted by who sends it.
+    /// A caller who may read and push everything, such as a binding, because its file names its views. The sender of a
+    /// push counts its memory.
     pub fn unlimited(principal: Principal) -> Self {
         Self { principal, views: ViewScope::ALL, model: None, account: Account::unlimited() }
     }

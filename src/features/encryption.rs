@@ -42,7 +42,7 @@ pub fn survey(folder: &Path) -> io::Result<MasterKeyCounts> {
     Ok(survey)
 }
 
-/// The beginning of a file, which names its master key; `None` when there is no such file.
+/// The beginning of a file, which names its master key; `None` without the file.
 fn beginning(file: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::with_capacity(OVERHEAD_BYTES);
     match File::open(file) {

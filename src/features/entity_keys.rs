@@ -1,6 +1,6 @@
 //! One encryption key for each entity, in all views: destroying the key erases the entity.
 //!
-//! The keys are in small files of their own, each encrypted as a whole under the master key, so that another master key
+//! The keys are in separate small files, each encrypted as a whole under the master key, so that another master key
 //! requires no value to be rewritten. Each file exists twice: one bad place anywhere loses nothing.
 //!
 //! ```text
@@ -62,9 +62,9 @@ struct NewKeys {
     waiting: Vec<EntityKey>,
     /// The file that receives them.
     file: Option<AddedFile>,
-    /// The number of the next such file.
+    /// The number of the next file of added keys.
     next_file: u32,
-    /// The number of such files, and of keys in them.
+    /// The number of files of added keys, and of keys in them.
     files: usize,
     keys: usize,
     /// True when a fold was requested.
@@ -238,8 +238,8 @@ impl EntityKeys {
         self.count().saturating_sub(lock(&self.used).as_ref().map_or(usize::MAX, HashSet::len))
     }
 
-    /// Ends the census. With `forget`, drops the unused keys and returns how many. Only the thread that encrypts calls
-    /// this, so that none of them is in use by then. [`Self::destroy`] has to follow.
+    /// Ends the census. With `forget`, drops the unused keys and returns their number. Only the thread that encrypts
+    /// calls this, so no unused key can come into use meanwhile. Call [`Self::destroy`] afterwards.
     pub fn end_census(&self, forget: bool) -> usize {
         self.counting.store(false, Ordering::Release);
         let Some(used) = lock(&self.used).take().filter(|_| forget) else { return 0 };
@@ -298,7 +298,7 @@ impl EntityKeys {
         }
     }
 
-    /// True when so many keys were added that [`Self::fold`] is due. Returns true once.
+    /// True when enough keys were added for [`Self::fold`]. Returns true once.
     pub fn is_fold_due(&self) -> bool {
         let mut adding = lock(&self.adding);
         let many = adding.files > ADDED_FILES_MAX || (adding.keys >= FOLD_KEYS_MIN && adding.keys >= self.count() / 4);
@@ -412,8 +412,8 @@ impl EntityKeys {
         Ok(())
     }
 
-    /// Closes the open file of added keys. Returns the numbers of all such files, which are final now, and how many
-    /// keys they have.
+    /// Closes the open file of added keys. Returns the numbers of all files of added keys, which are final now, and the
+    /// number of their keys.
     fn close_added(&self) -> Result<(Vec<u32>, usize), EntityKeysError> {
         let mut adding = lock(&self.adding);
         adding.file = None;

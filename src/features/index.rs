@@ -135,8 +135,8 @@ impl Index {
         Ok(found.map(RecordBytes::InSnapshot))
     }
 
-    /// Calls `each` with every record whose key begins with `prefix`, in the order of the keys, until it returns an
-    /// error.
+    /// Calls `each` for every record with a key that begins with `prefix`, in the order of the keys, until it returns
+    /// an error.
     pub fn scan_prefix<E: From<IndexError>>(
         &self,
         prefix: &[u8],

@@ -1,9 +1,9 @@
 //! The journal: the acknowledged changes of the feature store, in order.
 //!
 //! A folder of segments, each a header and groups. A group is written with one write and one fsync, and the next one
-//! only afterwards. So a bad place followed by a complete group, or by a complete next segment, was acknowledged
-//! before, and that is damage: it is reported, and never cut. A bad end of the last segment is the rest of an
-//! unacknowledged write after a power cut, and is cut off.
+//! only afterwards. A bad place before a complete group, or before a complete next segment, was acknowledged once, so
+//! it is damage: it is reported, and never cut off. A bad end of the last segment is the remainder of an unacknowledged
+//! write after a power cut, and is cut off.
 
 mod chain;
 mod damage;
@@ -43,7 +43,7 @@ pub struct Journal {
     writer: Option<SegmentWriter>,
     /// The next segment begins with this sequence number at least.
     least_seq: u64,
-    /// The statement of the first segment about the segments before it, none of which is left.
+    /// The statement of the first segment about the segments before it, which no longer exist.
     before_first: Option<PreviousSegment>,
     buffer: Vec<u8>,
 }
@@ -78,7 +78,7 @@ pub struct OpenReport {
     pub first_seq: Option<u64>,
     /// The sequence number that the next entry gets.
     pub next_seq: u64,
-    /// The number of bytes that were cut off at the end, none of them acknowledged.
+    /// The number of bytes that were cut off at the end. They were not acknowledged.
     pub cut_off: u64,
     /// The acknowledged entries that are missing at the end. They are also in `damage`.
     pub lacking: Option<Range<u64>>,
@@ -232,9 +232,9 @@ impl Journal {
     ///
     /// When this returns `Ok`, all of them survive a power cut. When it fails, none of them counts: the segment is cut
     /// back to its acknowledged length. When that fails too, or the fsync had failed, nothing is written to the segment
-    /// again, its sequence numbers are not used again, and the header of the next segment states how much of it counts.
-    /// Only if the process ends before the next append succeeds, and the segment could not be cut, such a group may be
-    /// found complete when the journal is opened.
+    /// again, its sequence numbers are not used again, and the header of the next segment states its valid length. Only
+    /// if the process ends before the next append succeeds, and the segment could not be cut, such a group may be found
+    /// complete when the journal is opened.
     pub fn append(
         &mut self,
         changes: &[(IndexKey, JournalChange)],
@@ -286,9 +286,9 @@ impl Journal {
         Ok(self.next_seq())
     }
 
-    /// Cuts the last segment back to its acknowledged length. After a failed fsync it is unknown what of the file is on
-    /// disk, and the next fsync would not report it: then the segment is left alone, and so are the sequence numbers
-    /// below `next_seq`.
+    /// Cuts the last segment back to its acknowledged length. After a failed fsync it is unknown which parts of the
+    /// file are on disk, and the next fsync would not report it. Then the segment is not written again, and the
+    /// sequence numbers below `next_seq` are not used again.
     fn undo(&mut self, may_go_on: bool, next_seq: u64) {
         let (Some(mut writer), Some(last)) = (self.writer.take(), self.segments.last()) else { return };
         let cut = writer.cut(last.length);
@@ -334,8 +334,8 @@ impl Journal {
         }
     }
 
-    /// Begins a new segment at a later sequence number: after a restore, whose records have sequence numbers of their
-    /// own. An earlier number changes nothing. When this returns `Ok`, it survives a power cut.
+    /// Begins a new segment at a later sequence number: after a restore, because the restored records have sequence
+    /// numbers of their own. An earlier number changes nothing. When this returns `Ok`, it survives a power cut.
     pub fn skip_to(&mut self, seq: u64) -> Result<(), JournalError> {
         if seq <= self.next_seq() {
             return Ok(());
@@ -365,10 +365,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes the segments all of whose entries come before `seq`, the oldest first, and never the last one.
+    /// Removes the segments with only entries before `seq`, the oldest first, and never the last one.
     ///
-    /// A damaged one is kept for inspection, as `journal-….log.damaged`, until the next one is. A file that was moved
-    /// by somebody else is no error.
+    /// A damaged one is kept for inspection as `journal-….log.damaged`, until the next damaged one takes its place. A
+    /// file that another program moved is no error.
     pub fn remove_before(&mut self, seq: u64) -> io::Result<()> {
         while let [first, next, ..] = self.segments.as_slice()
             && next.first_seq <= seq

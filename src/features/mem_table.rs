@@ -1,10 +1,10 @@
 //! A layer: the records that changed since a snapshot, in sled. The only code that knows sled.
 //!
-//! sled is fast while its content fits its cache, and it never frees space. So a layer is small, and the next snapshot
-//! takes its place. sled is not trusted with acknowledged rows either: sled 0.34.7's flush does not survive a power
-//! cut, and after a torn page it may not open at all, or panic, or report corruption much later (measured: 16 of 20
-//! modelled power cuts lost data). After a flipped byte it may open without an error and lack records (seen here). So
-//! every call is guarded, every record has a checksum, the content is added up ([`ContentChecksum`]), and
+//! sled is fast while its content fits its cache, and it never frees space. Therefore a layer is small, and the next
+//! snapshot replaces it. sled is not trusted with acknowledged rows either: sled 0.34.7's flush does not survive a
+//! power cut, and after a torn page it may not open at all, or panic, or report corruption much later (measured: 16 of
+//! 20 modelled power cuts lost data). After a flipped byte it may open without an error and lack records (seen here).
+//! Therefore every call is guarded, every record has a checksum, all content has one sum ([`ContentChecksum`]), and
 //! [`IndexError::Damaged`] leads to another layer, filled from the journal, never to "not found".
 //!
 //! The value of an entity is one of
@@ -40,7 +40,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_mins(2);
 /// The longest wait for sled's lock: its threads hold it for a while after the store was closed.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The text in sled's error when the lock is held, which has no kind of its own.
+/// The text in sled's error when the lock is held. sled has no separate kind of error for it.
 const LOCKED_ERROR_TEXT: &str = "could not acquire lock";
 
 /// The keys of the tree `meta`.
@@ -103,7 +103,7 @@ fn is_locked(error: &io::Error) -> bool {
     error.to_string().contains(LOCKED_ERROR_TEXT)
 }
 
-/// A layer, in a folder of its own.
+/// A layer, in its own folder.
 #[derive(Debug)]
 pub struct MemTable {
     rows: Tree,
@@ -114,12 +114,13 @@ pub struct MemTable {
     keys: Option<KeyFilter>,
 }
 
-/// Tells of most keys that they were never added: a Bloom filter. An index key is a hash, so its bytes are used as they
-/// are.
+/// A Bloom filter, which excludes most keys that were never added. An index key is a hash, so its bytes are used as
+/// they are.
 struct KeyFilter(Box<[AtomicU64]>);
 
 impl KeyFilter {
-    /// With so many words a layer of 16 MiB, some 120,000 records, leaves one in 7000 of the other keys to sled.
+    /// With this many words and a layer of 16 MiB, some 120,000 records, one in 7000 of the other keys is still
+    /// searched in sled.
     const WORDS: usize = 1 << 16;
 
     fn new() -> Self {
@@ -202,7 +203,7 @@ fn digest(key: &IndexKey, value: &[u8]) -> u64 {
     let key = key.as_bytes().last_chunk().map_or(0, |key| u64::from_le_bytes(*key));
     // The checksum of a record does not cover the kind of the value.
     let kind = value.first().copied().filter(|kind| *kind >= RECORD).map_or(0, u64::from);
-    // Mix the bits, so that records whose checksums were exchanged do not give the same sum (SplitMix64's constants).
+    // Mix the bits, so that records with exchanged checksums do not give the same sum (SplitMix64's constants).
     let mut mixed = key ^ (u64::from(sum) << 32 | u64::from(sum)) ^ (kind << 16);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -301,8 +302,8 @@ impl Changes {
 }
 
 impl MemTable {
-    /// Opens the layer in `folder`, or creates one. sled may panic or hang over a damaged one: it is opened on a thread
-    /// of its own, and given up after a time.
+    /// Opens the layer in `folder`, or creates one. sled may panic or hang over a damaged one, so a separate thread
+    /// opens it, and is given up after a time.
     pub fn open(folder: &Path, cache_bytes: u64) -> Result<Self, IndexError> {
         let (sender, receiver) = mpsc::channel();
         let path = folder.to_owned();
@@ -372,8 +373,8 @@ impl MemTable {
     }
 
     /// Makes changes, each value as a whole. A partial write is harmless: the journal has the entries after the
-    /// recorded last one. So there is no transaction, which took twice the time, and for which sled lets every reader
-    /// wait.
+    /// recorded last one. Therefore no transaction is used: it took twice the time, and sled makes every reader wait
+    /// for it.
     pub fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
         guard(|| {
             if let Some(begun) = changes.begun {
@@ -395,12 +396,12 @@ impl MemTable {
         })
     }
 
-    /// Its values whose keys begin with `prefix`, in the order of the keys.
+    /// Its values with keys that begin with `prefix`, in the order of the keys.
     pub fn scan(&self, prefix: &[u8]) -> LayerScan {
         LayerScan { values: self.rows.scan_prefix(prefix) }
     }
 
-    /// The number of the snapshot below it. 0 is none: it has every record.
+    /// The number of the snapshot below it. 0: without a snapshot, so the layer has every record.
     pub fn snapshot(&self) -> Result<u64, IndexError> {
         self.number(META_SNAPSHOT).map(Option::unwrap_or_default)
     }
@@ -412,7 +413,7 @@ impl MemTable {
         Ok(begun.map(|begun| begun.max(applied)))
     }
 
-    /// The last journal entry that is in it or below it, with all before. 0 is none.
+    /// The last journal entry that is applied to it or to the snapshot below, with all before. 0: no entry.
     pub fn applied(&self) -> Result<u64, IndexError> {
         self.number(META_APPLIED).map(Option::unwrap_or_default)
     }

@@ -25,7 +25,7 @@ pub enum MergeOutcome {
 /// Of two rows the one with the later event time counts; of two with the same time the one that was pushed later. An
 /// older row still enters the aggregates, within the view's lateness, and the record then has its entry as well. A row
 /// that the aggregates refuse does not become the newest row either: it is a duplicate, or older than the newest one,
-/// or of the same time when so many rows were that duplicates can no longer be detected.
+/// or of the same time after too many rows to detect duplicates.
 ///
 /// `latest_us` is the latest event time that was trusted when the row was written. A record of a later time is from a
 /// future that the clock left again: any row with a trusted time replaces it, and the parts of its aggregates from that

@@ -115,7 +115,7 @@ impl FeatureCells {
         self.cells.len()
     }
 
-    /// The memory of all values that have memory of their own, in bytes.
+    /// The memory of all values that have separate memory, in bytes.
     pub fn value_bytes(&self) -> usize {
         self.cells.iter().filter_map(|cell| cell.value.as_ref()).map(Value::bytes_beside).sum()
     }
@@ -204,7 +204,7 @@ pub struct PushOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ignored {
     Columns(usize),
-    /// A number of fields of a message whose columns are taken by name: devices often send more than is wanted.
+    /// A number of fields of a message that are not declared. Columns are taken by name, and devices often send more.
     Fields(usize),
 }
 
@@ -228,7 +228,7 @@ pub enum FeatureError {
     UnknownService { service: String },
     #[error("Unable to find push source '{source_name}'.")]
     UnknownSource { source_name: String },
-    /// A feature view that the caller may not use.
+    /// A feature view that the caller has no permission for.
     #[error(
         "{principal} may not use feature view '{view}': add it to the caller's access (`ledge keys create NAME \
          --feature-view {view}`, or feature_views in access.users and access.certificates)"
@@ -288,7 +288,7 @@ pub enum FeatureError {
     /// The journal could not be written; no row of the push is stored.
     #[error("the push could not be written: {reason}")]
     NotWritten { reason: String },
-    /// There is no memory for what would be read.
+    /// Not enough memory for the values to read.
     #[error(transparent)]
     NoRoom(NoRoom),
 }

@@ -101,7 +101,7 @@ impl ReadRequest {
         self.views.iter().map(rows).collect()
     }
 
-    /// Reads, and writes the audit record: as a call of its own where it is the first slice of one.
+    /// Reads, and writes the audit record. The first slice of a call is recorded as a call, the others only as rows.
     fn cells(&self, engine: &StoreEngine, views: &[ViewRows], is_first: bool) -> Result<FeatureCells, FeatureError> {
         let state = engine.state.load();
         let StoreState::Ready(index) = &**state else {

@@ -41,9 +41,9 @@ use super::wire::{ByteReader, put_signed, put_value, put_varint};
 /// The encryption of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CipherHeader {
-    /// The number of the key; 0 is none.
+    /// The number of the key; 0: no key.
     pub key_id: u32,
-    /// The number of the cipher; 0 is none.
+    /// The number of the cipher; 0: not encrypted.
     pub cipher: u8,
 }
 
@@ -118,7 +118,7 @@ impl Row {
         runs::put(bytes, &self.values);
     }
 
-    /// Reads what [`Self::encode`] wrote, in this version or an earlier one.
+    /// Reads the output of [`Self::encode`] of this version or an earlier one.
     pub fn decode(bytes: &[u8]) -> Result<Self, DamagedBytes> {
         let mut reader = ByteReader::new(bytes);
         let row = Self::read(&mut reader)?;
@@ -190,7 +190,7 @@ impl Record {
         bytes
     }
 
-    /// Reads what [`Self::body`] wrote.
+    /// Reads the output of [`Self::body`].
     pub fn of_body(header: RecordHeader, body: &[u8]) -> Result<Self, DamagedBytes> {
         let mut reader = ByteReader::new(body);
         let row = Row::read(&mut reader)?;
@@ -209,17 +209,17 @@ pub struct RecordHeader {
     pub purge_us: i64,
 }
 
-/// The sequence number of a record whose checksum is right.
+/// The sequence number of a record with a valid checksum.
 pub fn sequence_number(record: &[u8]) -> u64 {
     header(record).map_or(0, |header| header.seq)
 }
 
-/// The event time of a record whose checksum is right.
+/// The event time of a record with a valid checksum.
 pub fn event_us(record: &[u8]) -> i64 {
     header(record).map_or(0, |header| header.event_us)
 }
 
-/// The time from which a record whose checksum is right may be removed.
+/// The time from which a record with a valid checksum may be removed.
 pub fn purge_us(record: &[u8]) -> i64 {
     header(record).map_or(i64::MAX, |header| header.purge_us)
 }

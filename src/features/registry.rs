@@ -187,7 +187,7 @@ impl Registry {
 
     fn references(&self, references: &[String]) -> Result<Vec<Feature>, FeatureError> {
         let mut features = Vec::with_capacity(references.len());
-        // Mostly all features are of one view, and finding it takes as long as finding one of them.
+        // In most calls all features are of one view, and finding the view takes as long as finding a feature.
         let mut last: Option<(&str, &RegisteredView)> = None;
         for reference in references {
             let Some((view, feature)) = reference.split_once(':') else {

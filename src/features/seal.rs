@@ -14,7 +14,7 @@ use super::wire::DamagedBytes;
 pub const CIPHER: u8 = 1;
 /// The length of an entity's key, in bytes.
 pub const KEY_BYTES: usize = 32;
-/// How much longer encryption makes a body, in bytes.
+/// The bytes that encryption adds to a body.
 pub const TAG_BYTES: usize = 16;
 
 /// The context of an encrypted body, which decrypts in no other: not as another entity, in another view, or as of

@@ -1,11 +1,11 @@
 //! Snapshots: all records of the index at some time, in one file that describes itself and proves that it is complete.
 //! A backup is the same bytes as a stream.
 //!
-//! A header, blocks, and a footer with the BLAKE3 hash of everything before it. All integers are little-endian. Header
-//! and blocks have checksums of their own, so that their content is checked before it is used, long before the footer
-//! comes. The blocks, in this order:
+//! A header, blocks, and a footer with the BLAKE3 hash of everything before it. All integers are little-endian. The
+//! header and each block have a checksum, so that their content is checked before use, long before the footer is read.
+//! The blocks, in this order:
 //! * records. Each begins with the number of bytes that its key shares with the key before it in the block, the rest of
-//!   the key, and its length; the first one of a block has its whole key, so that a block can be read alone.
+//!   the key, and its length; the first one of a block has its whole key, so that a block can be read on its own.
 //! * the index: the first key and the length of each block of records. Only where all keys were ascending.
 //! * the statistics: the number of records of each view.
 //! * the footer: the number of records, the place of the index, the newest event time and the earliest expiry, the hash.
@@ -132,7 +132,7 @@ pub enum SnapshotError {
     /// Another snapshot was put in its place.
     #[error("this is not the snapshot that its name says, but the one of entry {number}")]
     Misplaced { number: u64 },
-    /// The file read back differs from what was written.
+    /// The file as read back differs from the written content.
     #[error("the snapshot was not written correctly: {found} records were read back, and {written} were written")]
     ReadBack { found: u64, written: u64 },
 }

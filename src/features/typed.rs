@@ -15,7 +15,7 @@ use super::view::{FeatureView, Field, JoinKey};
 /// time, and Feast's online store does not keep it either.
 const CREATED_COLUMNS: [&str; 3] = ["created", "created_timestamp", "created_ts"];
 
-/// The columns of a push to `views` that none of them has, without those that Feast adds to every row.
+/// The columns of a push that are in no view of `views`, without those that Feast adds to every row.
 pub fn unknown(views: &[Arc<FeatureView>], columns: &FrameColumns) -> Vec<String> {
     let has_time = views.iter().all(|view| column(columns, &view.source.timestamp_field).is_some());
     let is_feasts = |name: &str| CREATED_COLUMNS.contains(&name) || (name == EVENT_TIMESTAMP && has_time);

@@ -3,10 +3,10 @@
 //! # Events that count
 //!
 //! Event time is cut into **steps** of an aggregation's `slide_interval`, which begin at multiples of it since the Unix
-//! epoch. Of every step with events there is a bucket, and aggregations of the same column and step share them.
+//! epoch. Every step with events has a bucket, and aggregations of the same column and step share the buckets.
 //!
 //! * **Sliding**: at any time the window is the `time_window` that ends with the current step: the steps that begin at
-//!   or after `end - time_window` and before `end`. Events of later steps do not count yet. A window that is no
+//!   or after `end - time_window` and before `end`. Events of later steps do not count yet. A window that is not a
 //!   multiple of its step has as many complete steps as fit.
 //! * **Tumbling**: the last complete window, of those that begin at multiples of `time_window`. Its `slide_interval` is
 //!   its `time_window`.
@@ -25,8 +25,9 @@
 //! there are more, the oldest are dropped, and events that are not newer than a dropped one are too late from then on:
 //! lateness is reduced, exactness is not.
 //!
-//! Buckets are dropped when no window at the watermark less the lateness, or later, has them. So reads are exact for
-//! every time from there on; where devices' clocks run ahead of this one's, the lateness should be at least as long.
+//! Buckets are dropped when no window at the watermark less the lateness, or later, has them. Reads are therefore exact
+//! for every time from there on; where devices' clocks run ahead of this one's, the lateness should be at least as
+//! long.
 //!
 //! # A clock that was ahead
 //!
@@ -45,7 +46,7 @@
 //! * **Std** is the sample standard deviation by Welford and Chan, null below two values. Its relative error is about
 //!   1e-16 times the mean over the deviation.
 //! * **Last** is the newest by event time; of the same time, the one that was pushed later.
-//! * **Count distinct** is exact as long as no step of the window has more than 24 distinct values. Beyond, it is a
+//! * **Count distinct** is exact while no step of the window has more than 24 distinct values. Beyond that, it is a
 //!   `HyperLogLog` estimate with a standard error of 6.5 % (256 registers), and less below 500.
 //!
 //! # When the declaration changes
@@ -139,10 +140,10 @@ impl WindowState {
         Added::New
     }
 
-    /// Drops the steps that begin after `latest_us`, whose times come from a clock that was ahead. Of the step that has
-    /// `latest_us`, a later `last` is dropped, and the other functions keep the later events. Events that were dropped
-    /// or refused because of that future are lost; the event at `event_us` that is added now, and newer ones, are not
-    /// too late.
+    /// Drops the steps that begin after `latest_us`, since their times come from a clock that was ahead. Of the step
+    /// that has `latest_us`, a later `last` is dropped, and the other functions keep the later events. Events that were
+    /// dropped or refused because of that future are lost; the event at `event_us` that is added now, and newer ones,
+    /// are not too late.
     pub fn take_back(&mut self, latest_us: i64, event_us: i64) {
         if self.watermark_us.is_none_or(|watermark| watermark <= latest_us) {
             return;
@@ -266,8 +267,8 @@ impl Track {
     }
 }
 
-/// The hash that distinguishes an event from others of the same time. BLAKE3, as values come from outside: nobody
-/// should be able to make one event hide another.
+/// The hash that distinguishes an event from others of the same time. BLAKE3, because values come from outside: a
+/// caller must not be able to make one event hide another.
 fn identity(values: &[(FieldId, Value)]) -> u64 {
     let mut bytes = Vec::with_capacity(16 + values.len() * 12);
     for (field, value) in values {

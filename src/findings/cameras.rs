@@ -1,5 +1,5 @@
-//! The checks of what the daemon knows of cameras: their state, and the models that they need: those that find objects,
-//! and the one that finds faces to blur.
+//! The checks of cameras with facts of the daemon: their state, and the models that they need, which find objects, or
+//! faces to blur.
 
 use std::collections::BTreeMap;
 
@@ -79,8 +79,8 @@ pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Ve
     models.iter().filter_map(check).collect()
 }
 
-/// Adds what the daemon knows of the state of cameras to `checks`, which have those of a picture of each: one picture does
-/// not show that a camera is frozen, or that its model does not answer.
+/// Adds the state of the cameras, from the daemon, to `checks`. Each of these examined only one picture, which does not
+/// show that a camera is frozen, or that its model does not answer.
 pub fn add_states(checks: &mut Vec<Check>, ask_daemon: &dyn Fn(&str) -> Option<Value>) {
     let Some(Ok(CamerasAnswer { cameras })) = ask_daemon("/cameras").map(serde_json::from_value) else { return };
     for WatchedCamera { name, state, reason, url } in cameras {

@@ -11,14 +11,14 @@ use rustix::io::Errno;
 use crate::config::Config;
 use ledge_part::check::Check;
 
-/// The free memory below which small models may not load, in bytes: two runtimes and one model of 20 MB need about
-/// half.
+/// The free memory below which even small models may fail to load, in bytes. Two runtimes and one model of 20 MB need
+/// about half of it.
 const LOW_MEMORY_BYTES: u64 = 512 << 20;
 
-/// The free disk space below which a new version of a model may not fit next to the old one, in bytes.
+/// The free disk space below which there may be no room for a new version of a model next to the old one, in bytes.
 const LOW_DISK_BYTES: u64 = 1 << 30;
 
-/// The free disk space below which the state of the box may not be written, in bytes.
+/// The free disk space below which writing the state of the box may fail, in bytes.
 pub const FULL_DISK_BYTES: u64 = 16 << 20;
 
 /// Checks the machine. `root` is the folder that `proc` and `sys` are in.

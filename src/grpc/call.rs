@@ -49,7 +49,7 @@ impl CallHead {
         let arrived = Instant::now();
         let principal = request.extensions().get().cloned().unwrap_or(Principal::Others);
         let account = context.memory().account(principal);
-        // A deadline beyond the range of the clock is none.
+        // A deadline beyond the range of the clock counts as no deadline.
         let deadline = timeout(request.headers())?.and_then(|timeout| arrived.checked_add(timeout));
         Ok(Self { account, arrived, deadline })
     }
@@ -206,7 +206,7 @@ pub fn response(messages: impl Stream<Item = Result<Bytes, ApiError>> + Send + '
     with_content_type(Body::new(StreamBody::new(frames.map(Ok::<_, Infallible>))))
 }
 
-/// A response whose stream stays open while it has no message to send.
+/// A response with a stream that stays open while it has no message to send.
 pub fn lasting_response(messages: impl Stream<Item = Result<Bytes, ApiError>> + Send + 'static) -> Response {
     let mut response = response(messages);
     response.extensions_mut().insert(LastingAnswer);

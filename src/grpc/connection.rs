@@ -155,7 +155,7 @@ async fn serve(methods: Router, limits: TimeLimits, connection: Connection) {
             }
             _ = looks.tick() => {
                 if streams.has_late_reader() {
-                    tracing::debug!("closed a connection whose caller reads no answers");
+                    tracing::debug!("closed a connection, because its caller reads no answers");
                     return;
                 }
                 let now = Instant::now();

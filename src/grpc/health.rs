@@ -14,7 +14,7 @@ use super::messages::health::{HealthCheckRequest, HealthCheckResponse, HealthLis
 use super::messages::{ServerLiveRequest, ServerLiveResponse, ServerReadyRequest, ServerReadyResponse};
 use super::methods::Methods;
 
-/// The services whose health can be asked; the first is the whole server.
+/// The services with a health status; the first is the whole server.
 const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
 
 /// The time between two looks at the readiness for a watch.

@@ -27,7 +27,7 @@ use super::messages::{
 };
 use super::methods::Methods;
 
-/// The parameters of a load that hold the config and files.
+/// The parameters of a load for the config and the files.
 const CONFIG_PARAMETER: &str = "config";
 const FILE_PARAMETER: &str = "file:";
 

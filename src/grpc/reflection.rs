@@ -35,7 +35,7 @@ fn method<S: Clone + Send + Sync + 'static, T>(
     }
 }
 
-/// A caller may leave the stream open for as long as it likes.
+/// A caller may leave the stream open without a time limit.
 async fn lasting(mut response: Response) -> Response {
     response.extensions_mut().insert(LastingAnswer);
     response

@@ -30,13 +30,13 @@ const ENTRY_BYTES: usize = 128;
 /// An input takes as much as three of these.
 const ENTRIES_OF_INPUT: usize = 3;
 
-/// The parameter of an input whose data is in shared memory.
+/// The parameter of an input that has its data in shared memory.
 const SHARED_MEMORY_PARAMETER: &str = "shared_memory_region";
 
 /// The parameter by which a client of Triton asks for a mark on the last answer to a call.
 const FINAL_RESPONSE_PARAMETER: &str = "triton_enable_empty_final_response";
 
-/// A request that was decoded, with the memory that it takes beside its message.
+/// A decoded request, with the memory that it takes besides its message.
 pub struct InferCall {
     pub target: ModelTarget,
     pub request: DecodedRequest,
@@ -84,7 +84,7 @@ fn undecodable(error: &DecodeError) -> ApiError {
 struct MessageSize {
     /// The bytes of names, shapes and parameters.
     head: usize,
-    /// The bytes of elements of tensors in fields of their own.
+    /// The bytes of tensor elements in separate fields.
     contents: usize,
     /// The values of which there may be many, each of [`ENTRY_BYTES`].
     entries: usize,
@@ -159,8 +159,8 @@ impl<'m> RequestField<'m> {
                 message.advance(length);
                 bytes
             }
-            // The protocol has no groups. prost reads a map without a look at its wire type: what is measured here must be
-            // what it decodes.
+            // The protocol has no groups. prost decodes a map without checking its wire type, so a map with another
+            // wire type is refused here: its size could not be measured.
             WireType::StartGroup | WireType::EndGroup => return Err(invalid("a field is a group")),
             _ if maps.contains(&tag) => return Err(invalid("a map has no length")),
             _ => {

@@ -54,7 +54,7 @@ impl ReservedAnswer {
             message.raw_output_contents.push(tensor.data().clone());
         }
 
-        // The outputs are there beside the message until it is written.
+        // The outputs stay in memory next to the message until it is written.
         let outputs: usize = message.raw_output_contents.iter().map(Bytes::len).sum();
         memory.cover(outputs + message.encoded_len())?;
         let message = match form {

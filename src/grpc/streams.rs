@@ -13,7 +13,7 @@ use hyper::body::{Frame, SizeHint};
 use ledge_listener::{CallGuard, ConnectionCalls, slow_read_time};
 use tokio::time::Instant;
 
-/// An answer whose stream stays open without a call in progress, such as that of a watch.
+/// An answer with a stream that stays open without a call in progress, such as that of a watch.
 #[derive(Debug, Clone, Copy)]
 pub struct LastingAnswer;
 
@@ -39,7 +39,7 @@ impl Streams {
         Self(Arc::new(StreamCounts { calls, write_timeout, open, cancelled, next, unread: Mutex::default() }))
     }
 
-    /// Opens a stream, whose request has arrived.
+    /// Opens a stream after its request has arrived.
     pub fn open(&self) -> OpenStream {
         self.0.open.fetch_add(1, Ordering::Relaxed);
         OpenStream { streams: self.clone(), call: Some(self.call()), is_answered: false }

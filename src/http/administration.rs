@@ -20,18 +20,18 @@ use super::App;
 /// The time that an answer waits for its audit records. A disk that takes longer counts as failed.
 const DURABLE_RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The state of the middleware for one such route.
+/// The state of the middleware for one audited route.
 #[derive(Debug, Clone)]
 pub struct AuditedRoute {
     pub app: App,
-    /// The name in the audit record of the request itself, for routes whose effects are not recorded.
+    /// The name in the audit record of the request itself, for routes that do not record their effects.
     pub recorded_as: Option<&'static str>,
 }
 
 /// Refuses a request that the audit log cannot record, and delays the answer to others until their records are durable.
 ///
-/// An unload or a rollback is refused as well: operations that are possible without a record would be a reason to break
-/// the log. An administrator who must act at once stops the service.
+/// An unload or a rollback is refused as well: if operations were possible without a record, an attacker would have a
+/// reason to break the log. An administrator who must act at once stops the service.
 pub async fn audited(
     State(AuditedRoute { app, recorded_as }): State<AuditedRoute>,
     request: Request,

@@ -44,7 +44,7 @@ struct AppState {
     parts: AppParts,
     context: HandlerContext,
     machine: MachineMonitor,
-    /// The answer to `GET /openapi.json`, from the first such request on.
+    /// The answer to `GET /openapi.json`, made for the first request.
     description: OnceLock<Bytes>,
 }
 

@@ -1,7 +1,7 @@
-//! Requests of web pages in a browser on this machine, or in one with a client certificate. Such callers have some access
-//! without a key, and foreign pages must not have it: neither pages of another origin, nor pages whose host name resolves to this machine
-//! (DNS rebinding). The page of this box, the console, has it: its requests come from the origin that they go to, and go
-//! to a known name of this machine.
+//! Requests of web pages in a browser on this machine, or in one with a client certificate. These callers have some
+//! access without a key, and foreign pages must not have it: neither pages of another origin, nor pages with a host
+//! name that resolves to this machine (DNS rebinding). The page of this box, the console, has it: its requests come
+//! from the same origin, and use a known name of this machine.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -40,7 +40,7 @@ impl CallHeaders {
         let priority =
             value(headers, PRIORITY_HEADER, "interactive, batch or a level from 0", |text| text.parse().ok())?;
         let timeout = value(headers, TIMEOUT_HEADER, "milliseconds from 1", |text| number(text).filter(|&ms| ms > 0))?;
-        // A deadline beyond the range of the clock is none.
+        // A deadline beyond the range of the clock counts as no deadline.
         let deadline = timeout.and_then(|ms| arrived.checked_add(Duration::from_millis(ms)));
         Ok(Self { priority, deadline })
     }

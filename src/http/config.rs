@@ -27,8 +27,8 @@ pub struct HttpConfig {
     /// The largest request body after decompression, in bytes.
     #[serde(deserialize_with = "in_range::<1024, 4_294_967_296, _, _>")]
     pub max_body_bytes: usize,
-    /// The memory that all requests and answers may take together, by whatever way they come, with the data that is made
-    /// of them (tensors, decoded pictures, rows), in bytes.
+    /// The memory that all requests and answers may take together, over all protocols, with the data that is made of
+    /// them (tensors, decoded pictures, rows), in bytes.
     #[serde(deserialize_with = "in_range::<1_048_576, 1_099_511_627_776, _, _>")]
     pub max_memory_bytes: usize,
     /// The largest photograph, in pixels.
@@ -81,8 +81,9 @@ impl HttpConfig {
         Duration::from_millis(self.header_timeout_ms)
     }
 
-    /// The bytes of [`Self::max_memory_bytes`] that calls may hold. An eighth is left for what nobody counts: freed memory
-    /// that the allocator has not returned yet, buffers of connections, and the runs in the processes of models.
+    /// The bytes of [`Self::max_memory_bytes`] that calls may reserve. An eighth is left for memory that is not
+    /// counted: freed memory that the allocator has not returned yet, buffers of connections, and the runs in the
+    /// processes of models.
     pub fn counted_memory_bytes(&self) -> usize {
         (self.max_memory_bytes - self.max_memory_bytes / 8).max(self.max_body_bytes)
     }

@@ -129,7 +129,7 @@ mod tests {
     impl WaitingServer {
         async fn with_connections(count: usize) -> Self {
             let address = "127.0.0.1:0".parse().unwrap();
-            // Longer than any test: what ends a connection here is a newcomer.
+            // Longer than any test, so that only a new connection can end another one here.
             let config = HttpConfig { listen: vec![address], header_timeout_ms: 600_000, ..HttpConfig::default() };
             let limits = ConnectionLimits { max_connections: count, write_timeout: config.write_timeout() };
             let (shutdown, end) = (Shutdown::default(), Arc::new(Semaphore::new(0)));

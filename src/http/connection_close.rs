@@ -1,12 +1,12 @@
 //! The end of a connection: lingering close, and error bodies for requests that hyper itself refuses.
 //!
 //! A call may be answered before its body was read: the body is too large, or the route does not exist. Closing a
-//! connection with unread bytes resets it, and a caller that is still sending loses the answer. So the rest is read for
-//! a while (lingering close).
+//! connection with unread bytes resets it, and a caller that is still sending loses the answer. Therefore the rest of
+//! the body is read for a while (lingering close).
 //!
 //! hyper refuses a request before the router sees it when it is not HTTP, or when its head or URI is too large. hyper
-//! replies with a status and no body. [`ParseErrorStream`], the stream below hyper, recognizes such a reply because no
-//! call is open that it could answer. It withholds the reply and sends one with the body of every other error.
+//! replies with a status and no body. [`ParseErrorStream`], the stream below hyper, recognizes that reply, because at
+//! that time no call is waiting for an answer. It withholds the reply and sends one with the body of every other error.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -29,7 +29,7 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same while the caller sends nothing.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The requests of one connection, as far as their bytes tell. Clones share them.
+/// The state of the requests of one connection, derived from their bytes. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct RequestBytes(Arc<RequestState>);
 
@@ -42,7 +42,7 @@ struct RequestState {
 }
 
 impl RequestBytes {
-    /// Wraps the request body of a call, whose head was parsed just now.
+    /// Wraps the request body of a call after its head was parsed.
     pub fn body<B: HttpBody>(&self, body: B) -> RequestBody<B> {
         self.0.progress.head_parsed(body.size_hint().exact());
         RequestBody { body, state: self.0.clone(), is_read: false }
@@ -113,8 +113,8 @@ impl<S> ParseErrorStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ParseErrorStream<S> {
-    /// Closes a connection that hyper has finished with. Sends the error if hyper could not parse a request, and reads
-    /// for a while what the caller still sends.
+    /// Closes a connection that hyper has finished with. Sends the error if hyper could not parse a request, and
+    /// discards for a while the bytes that the caller still sends.
     pub async fn close(mut self, error: Option<&hyper::Error>) -> io::Result<()> {
         let error = error.filter(|error| error.is_parse() && self.calls.is_answered());
         if let Some(error) = error {
@@ -184,7 +184,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ParseErrorStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        // Such a write is hyper's own reply.
+        // A write without an open call is hyper's own reply.
         if self.calls.is_answered() {
             self.withhold(bytes);
             return Poll::Ready(Ok(bytes.len()));
@@ -197,7 +197,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // Such a write is hyper's own reply.
+        // A write without an open call is hyper's own reply.
         if self.calls.is_answered() {
             self.withhold(slices.first().map_or(&[][..], |slice| slice));
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
@@ -211,7 +211,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ParseErrorStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        // hyper flushes only when it has nothing left to write. So an answer that it has taken as a whole is written.
+        // hyper flushes only when it has nothing left to write, so an answer that it has taken as a whole is written
+        // now.
         if matches!(flushed, Poll::Ready(Ok(()))) && self.calls.are_ended() {
             self.calls.answered();
         }
@@ -243,8 +244,8 @@ mod tests {
     /// The reply of hyper to a head that is not HTTP.
     const BARE_400: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
 
-    /// Serves one connection whose answers are `pieces`, each a frame of its own that waits for its turn. Returns the
-    /// bytes that a caller receives who sends `requests`.
+    /// Serves one connection and answers with `pieces`, each in a separate frame. Returns the bytes that a caller
+    /// receives for `requests`.
     async fn served(requests: &str, pieces: &'static [&'static str]) -> String {
         let (stream, mut caller) = tokio::io::duplex(64);
         let calls = ConnectionCalls::default();

@@ -182,7 +182,7 @@ fn wanted_form(headers: &HeaderMap) -> Option<RowsForm> {
     }
 }
 
-/// What each part of a file is called with.
+/// The arguments of the call for each part of a file.
 struct PartCalls {
     serving: Serving,
     model: Arc<LoadedModel>,
@@ -191,8 +191,8 @@ struct PartCalls {
 }
 
 impl PartCalls {
-    /// Runs a part. One that is refused for lack of a place is tried again, unless it is the first: then the caller is
-    /// told.
+    /// Runs a part. A part that is refused for lack of room is tried again. For the first part, the caller gets the
+    /// error instead.
     async fn run(self: Arc<Self>, part: RowsText, account: Account) -> Result<InferResponse, ServingError> {
         let (is_first, since) = (part.first() == 0, Instant::now());
         let _rows = loop {
@@ -209,7 +209,7 @@ impl PartCalls {
                 priority: self.terms.priority,
                 account: account.clone(),
             };
-            // A part is a call of its own, which no update watches.
+            // Each part is a separate call, which does not count in the trial of an update.
             let pinned = Pinned::unwatched(self.model.clone());
             match self.serving.infer(pinned, request, &self.principal).await {
                 Err(error) if !is_first && error.retry_after().is_some() && since.elapsed() < self.model.timeout => {
@@ -228,7 +228,7 @@ struct CsvCall {
     body: BodyDataStream,
     /// The time for a part to arrive.
     timeout: Duration,
-    /// What is not read yet of the last piece of the body.
+    /// The unread rest of the last piece of the body.
     rest: Bytes,
     rows: CsvRows,
     has_ended: bool,

@@ -89,7 +89,7 @@ async fn long_answer(
     let of_store = |error: FeatureError| FeastError::of_store(&error, "entities");
     let no_room = |error: NoRoom| FeastError::from(ApiError::from(error));
     let mut read = store.long_read(call.request, caller).map_err(of_store)?;
-    // What is known of the answer before a value is read is counted before it is allocated.
+    // Reserve the part of the answer with a size that is known before a value is read.
     let mut hold = account.take(LongAnswer::bytes_of(&read)).map_err(no_room)?;
     let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
     loop {
@@ -98,7 +98,7 @@ async fn long_answer(
             let _turn = turn;
             let slice = read.next(SLICE_CELLS_MAX).map_err(of_store)?;
             if let Some(slice) = &slice {
-                // The slice beside the answer, which grows by no more than this.
+                // The values of the slice, in addition to the answer, which grows by no more than these.
                 let values = LongAnswer::bytes_of_values(slice);
                 hold.cover(answer.bytes() + values).map_err(no_room)?;
                 answer.add(slice)?;

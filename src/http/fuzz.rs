@@ -11,8 +11,8 @@ use super::call_headers::CallHeaders;
 use super::guard::presented_key;
 use super::infer::wanted_picture;
 
-/// Reads the headers of a call, one a line, with every reader of headers. `true` when each line is a header, and none
-/// of them makes the call fail.
+/// Reads the headers of a call, one a line, with every reader of headers. `true` when each line is a header, and no
+/// header makes the call fail.
 ///
 /// # Panics
 /// When an invariant does not hold.

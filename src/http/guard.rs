@@ -153,8 +153,8 @@ pub(super) struct FormCaller {
     pub permit: Option<RequestPermit>,
 }
 
-/// Admits the caller of a form, which the guard has let in so far: the holder of the key in the form, if it has one.
-/// Such a key decides as one in a header does: the caller has its access and no other, and an invalid one is refused.
+/// Authenticates the caller of a form by the key in the form, if it has one, after the guard has admitted the request.
+/// A key in a form decides as one in a header does: the caller has only its access, and an invalid one is refused.
 pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, Denied> {
     let admitted = || {
         let (principal, access) = (parts.extensions.get::<Principal>()?, parts.extensions.get::<Access>()?);
@@ -208,7 +208,8 @@ pub(super) fn check_model(
 }
 
 /// Detects the requests of foreign web pages that would have the access of their browser: that of this machine, or that
-/// of a certificate, which a browser shows whatever page asks. Only those who have a key can send it.
+/// of a certificate, which a browser presents for every page. A key does not have this problem: a page must know it to
+/// send it.
 fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<ForeignRequest> {
     // No page reaches a Unix socket.
     if !matches!(request.extensions().get(), Some(Peer::Address { .. })) {
@@ -298,7 +299,7 @@ pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied
     }
 }
 
-/// The token of `Bearer TOKEN`, whose scheme is written in any case (RFC 9110, 11.1).
+/// The token of `Bearer TOKEN`. The scheme may be in upper or lower case (RFC 9110, 11.1).
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(6)?;
     let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && token.first().is_none_or(|byte| *byte == b' ');
@@ -324,7 +325,7 @@ async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) 
         return Ok(None);
     }
     let is_model = rule.scope == RouteScope::Model || value("kind") == Some("models");
-    // A text that is not the name of a model is none of the caller's models.
+    // A text that is not a valid model name is not a model of the caller.
     let model = value(part).filter(|_| is_model).and_then(|name| name.parse::<ModelName>().ok());
     Ok(match model {
         Some(model) => caller.lacks(rule.needs, Some(&model)),
@@ -371,7 +372,7 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
     Denied { failure: ApiError::new(status, message), challenge, is_known: caller.proof != CallerProof::None }
 }
 
-/// The refusal of a caller whose access is limited to other models.
+/// The refusal of a caller with access to other models only.
 fn outside_scope(app: &App, rule: &RouteRule, principal: &Principal, access: &Access) -> Denied {
     let failure = access::outside_scope(app.serving().audit(), rule, principal, access);
     Denied { failure, challenge: None, is_known: true }

@@ -1,10 +1,11 @@
-//! Heads of requests, whose lines end with CR LF (RFC 9112, section 2.2). hyper's parser also takes a bare LF, which a
-//! proxy in front of this box may read differently: what is one request here may be two there (request smuggling).
+//! Ensures that lines in heads of requests end with CR LF (RFC 9112, section 2.2). hyper's parser also accepts a bare
+//! LF, which a proxy in front of this box may read differently, so one request here could be two there (request
+//! smuggling).
 //!
 //! Requests are not parsed twice. The bytes below hyper are divided so that it never reads beyond the head or the body
 //! that it is at, and hyper's own view of the body, its length or that it comes in chunks, says where the next head
-//! begins. In a head, a bare LF becomes a NUL, which hyper refuses anywhere in it. Bytes of bodies pass unseen, but for
-//! the lengths of chunks.
+//! begins. In a head, a bare LF becomes a NUL, which hyper refuses anywhere in it. Bytes of bodies pass unchecked,
+//! except for the lengths of chunks.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +18,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 /// The length of a body in chunks.
 const CHUNKS: u64 = u64::MAX;
 
-/// The start of HTTP/2, which hyper recognizes as a whole: what follows its empty line belongs to it.
+/// The start of HTTP/2, which hyper recognizes as a whole: the bytes after its empty line belong to it.
 const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 
 /// Where the connection is, as its requests say.
@@ -80,7 +81,7 @@ impl Default for ChunkPlace {
 }
 
 impl HeadLines {
-    /// Reads from `stream` what hyper may have now.
+    /// Reads from `stream` the bytes that hyper may get now.
     pub fn poll_read(
         &mut self,
         stream: Pin<&mut impl AsyncRead>,
@@ -151,8 +152,8 @@ impl HeadPlace {
 }
 
 impl ChunkPlace {
-    /// Passes bytes of a body in chunks. Returns their number if it ends here. What is no chunk is left to hyper, which
-    /// refuses it.
+    /// Passes bytes of a body in chunks. Returns their number if it ends here. Bytes that are not a chunk are left to
+    /// hyper, which refuses them.
     fn pass(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever a caller sends, a format that it excludes by name is not sent.
+        /// A format that a caller excludes by name is never sent.
         #[test]
         fn an_excluded_format_is_never_sent(
             ranges in vec(

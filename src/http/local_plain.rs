@@ -1,8 +1,8 @@
 //! `[[http.local_plain]]`: addresses without encryption, for cameras and their software in a network that the operator
-//! names, because much of that software cannot use TLS with an authority of one's own.
+//! names, because much of that software cannot use TLS with a private authority.
 //!
-//! Only the routes for pictures are served there, to the named networks, and with an API key. The key and the pictures
-//! can be read by whoever can listen to that network.
+//! Only the routes for pictures are served there, to the named networks, and with an API key. Anyone who can listen to
+//! that network can read the key and the pictures.
 
 use std::net::SocketAddr;
 
@@ -75,11 +75,11 @@ pub fn problems(listeners: &[LocalPlain], others: &[ListenAddress]) -> Vec<Value
     problems
 }
 
-/// The findings of `ledge doctor`: each such address.
+/// The findings of `ledge doctor`: one for each unencrypted address.
 pub fn findings(listeners: &[LocalPlain]) -> impl Iterator<Item = Check> {
     listeners.iter().map(|plain| {
         let detail = format!("{} serves pictures without encryption to {}", plain.listen, plain.networks());
-        let advice = "whoever can listen to this network can read the pictures and the API keys: put a TLS proxy in \
+        let advice = "anyone who can listen to this network can read the pictures and the API keys: put a TLS proxy in \
                       front of it (docs/vision.md), or remove [[http.local_plain]]";
         Check::warn("local plain", detail, advice)
     })

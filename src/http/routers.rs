@@ -50,8 +50,8 @@ impl Routers {
         self.grpc.clone()
     }
 
-    /// The JSON that this box answers to a GET of `path` by the user of this process; `None` where it is an error. For the
-    /// daemon itself, which asks its parts what a command would ask.
+    /// The JSON that this box answers to a GET of `path` by the user of this process; `None` where it is an error. For
+    /// the daemon itself, which sends its parts the requests that a command would send.
     pub async fn ask(&self, path: &str) -> Option<serde_json::Value> {
         let mut request = Request::get(path).body(Body::empty()).ok()?;
         request.extensions_mut().insert(Peer::User(rustix::process::geteuid().as_raw()));

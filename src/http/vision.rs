@@ -231,7 +231,7 @@ impl VisionCall {
         Ok(answered?.0)
     }
 
-    /// The 403 of DeepStack for what the operator has not set up.
+    /// The 403 of DeepStack for a function that the operator has not set up.
     fn not_set_up(&self, message: String) -> ApiError {
         match self.setting {
             "" => bad_request(message),

@@ -172,8 +172,7 @@ impl Serialize for Role {
     }
 }
 
-/// The feature views whose values a caller may read and push. In a list, `["*"]` stands for all views, future ones
-/// included.
+/// The feature views that a caller may read and push. In a list, `["*"]` stands for all views, future ones included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewScope(Option<Arc<[FeatureName]>>);
 
@@ -265,7 +264,7 @@ impl Access {
         self.models.is_some() || self.feature_views != ViewScope::ALL
     }
 
-    /// True if the roles have a permission, whatever the model.
+    /// True if the roles have a permission, for any model.
     pub fn allows(&self, permission: Permission) -> bool {
         permission == Permission::Public || self.roles.iter().any(|role| role.permissions().contains(&permission))
     }

@@ -27,7 +27,7 @@ pub struct AccessConfig {
     pub loopback: Vec<Role>,
     /// The roles of callers over the Unix socket.
     pub socket: Vec<Role>,
-    /// Users of this machine, whose ids the Unix socket reports.
+    /// Users of this machine. The Unix socket reports their ids.
     pub users: Vec<UserAccess>,
     pub certificates: Vec<CertificateAccess>,
     pub mqtt: MqttAccess,
@@ -138,7 +138,7 @@ impl AccessConfig {
     pub fn warnings(&self) -> Vec<ValueProblem> {
         let warning = |(index, entry): (usize, &UserAccess)| {
             let problem = format!(
-                "there is no user {:?} in {PASSWD_FILE}, so nobody gets these roles: remove the entry, or give the \
+                "there is no user {:?} in {PASSWD_FILE}, so no caller gets these roles: remove the entry, or give the \
                  number of the user if it comes from another source, such as LDAP",
                 entry.user.0
             );

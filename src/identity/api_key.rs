@@ -27,7 +27,7 @@ pub struct ApiKey {
     secret: [u8; SECRET_BYTES],
 }
 
-/// A text that is not a key. The error does not hold the text, which may be a key with a typing error.
+/// A text that is not a key. The error does not contain the text, which may be a key with a typing error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not an API key of Ledge: expected ledge_ID_SECRET")]
 pub struct InvalidApiKey;

@@ -34,7 +34,7 @@ pub use network::network;
 use request_limiter::RequestLimiter;
 pub use request_limiter::{Limited, RequestPermit};
 
-/// The other end of a connection, as far as the transport can tell.
+/// The other end of a connection, as the transport reports it.
 #[derive(Debug, Clone)]
 pub enum Peer {
     Address {
@@ -110,7 +110,7 @@ impl Caller {
     }
 }
 
-/// The reason why a caller may not make a request.
+/// The reason why a caller's request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacking {
     Permission,
@@ -173,9 +173,9 @@ struct AuthenticatorState {
     keys: ArcSwap<LoadedKeys>,
     /// Held while the store is read, so that an older content never replaces a newer one.
     reloading: Mutex<()>,
-    /// The keys as the audit log has them. Whoever holds the lock records changes.
+    /// The keys as the audit log has them. Changes are recorded under the lock.
     recorded: Arc<tokio::sync::Mutex<RecordedKeys>>,
-    /// Tells the task that records changes of a changed store.
+    /// Notifies the task that records changes of a changed store.
     changed: Notify,
     failures: Mutex<FailedAttempts>,
     audit: AuditSink,
@@ -211,7 +211,7 @@ struct LoadedKeys {
 struct KnownKey {
     record: KeyRecord,
     holder: Holder,
-    /// The time of the last call with it, in milliseconds since the Unix epoch; 0 when there was none since the start.
+    /// The time of the last call with it, in milliseconds since the Unix epoch; 0 without a call since the start.
     last_used_ms: Arc<AtomicU64>,
 }
 
@@ -278,7 +278,7 @@ impl Authenticator {
     pub fn mqtt_caller(&self, sender: Principal, key: Option<&[u8]>) -> Result<Caller, CredentialError> {
         match key {
             None => Ok(anonymous(sender, &self.shared.mqtt)),
-            // The broker does not tell its clients apart.
+            // The broker does not identify its clients to the box.
             Some(key) => self.by_key(key).map_err(|refused| self.failed(&sender, AttemptSource::Broker, refused)),
         }
     }
@@ -327,8 +327,8 @@ impl Authenticator {
         Ok(Caller { key: Some(key.id()), ..found.holder.caller(CallerProof::Key) })
     }
 
-    /// Returns `true` while a caller would be let in as it was: for answers that last. A key may have been revoked, or have
-    /// expired, since then.
+    /// Returns `true` while a caller would still be admitted with the same access: for long answers. A key may have
+    /// been revoked, or have expired, since then.
     pub fn is_current(&self, caller: &Caller) -> bool {
         let Some(id) = caller.key else { return true };
         let keys = self.shared.keys.load();

@@ -1,6 +1,6 @@
 //! The facts known of the certificate that a client presented.
 
-/// A client certificate whose chain was verified when its connection was made.
+/// A client certificate. Its chain was verified when the connection was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerCertificate {
     /// The common name of its subject, and its alternative names: DNS names, URIs, e-mail addresses.

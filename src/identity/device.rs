@@ -45,8 +45,8 @@ pub struct DeviceIdentity {
 pub enum DeviceError {
     #[error("the device id in {} cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// The file does not hold a name. It is not replaced: with a new name, the platform would take this box for
-    /// another.
+    /// The file does not contain a name. It is not replaced, because with a new name the platform would treat this box
+    /// as another one.
     #[error("{} holds no device id: restore it, write the box's name into it, or remove it to get a new name", path.display())]
     Damaged { path: PathBuf, source: InvalidName },
     #[error("a new device id cannot be written to {}", path.display())]

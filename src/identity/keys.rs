@@ -39,7 +39,7 @@ pub struct NewKey {
     pub roles: Vec<Role>,
     /// The models it covers; `None` is all of them.
     pub models: Option<Vec<ModelName>>,
-    /// The feature views whose values it may read and push; see [`Access::new`] for a key without it.
+    /// The feature views that it may read and push; see [`Access::new`] for a key without it.
     pub feature_views: Option<ViewScope>,
     /// The time of its expiry, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
@@ -75,7 +75,7 @@ impl KeyStore {
     }
 
     /// All keys, revoked ones included, in the order of their creation. A key that the daemon has recorded as revoked
-    /// is revoked, whatever an older store says.
+    /// stays revoked, even if an older store is restored.
     pub fn list(&self) -> Result<Vec<KeyRecord>, ApiKeysError> {
         let mut keys = file::read(&self.path)?;
         let revoked = RecordedKeys::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();

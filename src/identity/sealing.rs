@@ -184,12 +184,12 @@ impl fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    /// A sealer without keys: it encrypts nothing and decrypts nothing.
+    /// A sealer without keys, which neither encrypts nor decrypts.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// A sealer with the keys of the configuration, which are read now.
+    /// Makes a sealer with the keys of the configuration.
     pub fn load(config: &EncryptionConfig) -> Result<Self, MasterKeyError> {
         Ok(Self { keys: Arc::new(ArcSwap::from_pointee(read(config)?)) })
     }
@@ -202,7 +202,7 @@ impl Sealer {
 
     /// Reads the keys of the configuration again, for every clone; true if the current key changed. After an error
     /// nothing has changed. The previous keys of this process go on decrypting until it ends: an old key that is
-    /// missing in the configuration costs nothing, as long as everything is encrypted again before the end.
+    /// missing in the configuration does no harm if everything is encrypted again before the end.
     pub fn reload(&self, config: &EncryptionConfig) -> Result<bool, MasterKeyError> {
         let mut keys = read(config)?;
         let before = self.keys.load_full();
@@ -275,7 +275,7 @@ impl Sealer {
     }
 
     /// Decrypts bytes of [`Self::seal`] for the same purpose and place. Plain bytes are an error: only the caller knows
-    /// if they are acceptable.
+    /// whether they are acceptable.
     pub fn open(&self, purpose: SealPurpose, associated: &[u8], sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
         let id = Self::key_of(sealed).ok_or(CipherError::NotSealed)?;
         let keys = self.keys.load();
@@ -291,7 +291,7 @@ impl Sealer {
     }
 }
 
-/// A store whose encrypted bytes can be encrypted again with another key while it is in use.
+/// A store that can encrypt its content again with another key while it is in use.
 pub trait Rekey: Send + Sync {
     /// The name of its content in one or two words, for the log and the audit log.
     fn what(&self) -> &'static str;

@@ -1,4 +1,5 @@
-//! Messages and files over the socket between the daemon and a child: a length, and so many bytes in postcard's form.
+//! Messages and files over the socket between the daemon and a child: a length, and then that many bytes in postcard's
+//! form.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -41,7 +42,7 @@ pub fn receive<T: DeserializeOwned>(mut socket: &UnixStream, max: usize) -> io::
         return Err(invalid(format!("a message has {length} bytes")));
     }
     let mut bytes = Vec::new();
-    // Grows with what comes, and not with what was announced.
+    // Grows with the bytes that arrive, not with the announced length.
     socket.take(length as u64).read_to_end(&mut bytes)?;
     postcard::from_bytes(&bytes).map(Some).map_err(invalid)
 }

@@ -1,4 +1,4 @@
-//! The seal of a child on this machine, for findings.
+//! The sandbox of a child on this machine, for findings.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -15,10 +15,11 @@ use crate::wire::{ChildMessage, Setup};
 /// The most bytes of a report.
 const REPORT_BYTES_MAX: usize = 1 << 20;
 
-/// The longest time until a child has reported its seal. It takes some 20 ms.
+/// The longest time until a child has reported its sandbox. It takes some 20 ms.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts a child without models, and returns its report about its seal. It may read the runtimes in the folder `runtimes`.
+/// Starts a child without models, and returns the report about its sandbox. The child may read the runtimes in the
+/// folder `runtimes`.
 pub fn seal_report(starter: &Starter, runtimes: &Path) -> io::Result<SealReport> {
     let (socket, other) = UnixStream::pair()?;
     socket.set_read_timeout(Some(TIMEOUT))?;

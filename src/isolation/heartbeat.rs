@@ -1,9 +1,10 @@
-//! Signs of life of processes that somebody outside may freeze: with SIGSTOP, a debugger, or the freezer of a control group.
+//! Signs of life of processes that may be frozen from outside: by SIGSTOP, a debugger, or the freezer of a control
+//! group.
 //!
-//! A process that is stopped by a signal is reported by its parent, at once. Other ways to freeze one are noticed by its
-//! silence, and only while it has work: then the daemon asks every second, and a thread of the child that does nothing else
-//! answers through their shared memory. So an idle child is not woken, and a run that takes long or never ends is no
-//! silence. A child that uses CPU time is not frozen either, however late its answer comes on a busy machine.
+//! The parent of a process reports at once when a signal stops it. Other ways to freeze a process show in its silence,
+//! and only while it has work: then the daemon asks every second, and a dedicated thread of the child answers through
+//! their shared memory. An idle child is not woken, and a run that takes long or never ends does not count as silence.
+//! Nor does a child that uses CPU time count as frozen, however late its answer comes on a busy machine.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,18 +12,18 @@ use std::time::{Duration, Instant};
 use crate::job_channel;
 use crate::shared_memory::SharedMemory;
 
-/// Places of the words in the memory of the crash report, each in a cache line of its own.
+/// Places of the words in the memory of the crash report, each in a separate cache line.
 const ASKED: usize = 64;
 const ANSWERED: usize = 128;
 
 /// The interval of questions.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The intervals of silence after which a process is told to go on, and after which it is ended.
+/// The intervals of silence after which a process gets SIGCONT, and after which it is ended.
 const CONTINUE_AFTER: u32 = 2;
 const END_AFTER: u32 = 10;
 
-/// A process that is stopped again within this time is ended: whoever does it goes on doing it.
+/// A process that is stopped again within this time is ended, because it would be stopped again and again.
 const STOPPED_AGAIN: Duration = Duration::from_secs(10);
 
 /// Looks for signs of life of a process, once in each [`INTERVAL`].
@@ -79,7 +80,7 @@ impl Silence {
     }
 }
 
-/// Of the daemon: asks for the next answer, if there was one to the last question. Returns true when there was none.
+/// Of the daemon: asks for the next answer if the last question was answered. Returns true if it was not.
 pub fn ask(memory: &SharedMemory) -> bool {
     let asked = memory.word(ASKED).load(Ordering::Relaxed);
     if memory.word(ANSWERED).load(Ordering::Acquire) != asked {

@@ -1,19 +1,19 @@
-//! A lane: the shared memory of one core, through which the daemon gives the child jobs: one, or a few brief ones in one
-//! hand-over, which the child does one after the other.
+//! A job channel: the shared memory through which the daemon gives the child the jobs of one core. A hand-over has one
+//! job, or a few brief ones, which the child does one after the other.
 //!
 //! ```text
 //! words   REQUEST  the number of the last job asked for; the child sleeps until it changes
 //!         TAKEN    the number of the last job that the child has begun
 //!         ANSWER   the number of the last job answered; the daemon sleeps until it is that of its job
 //!         AWAITED  the number of the job for whose answer the daemon wants to be woken
-//!         THREAD   the thread of the child behind the lane, by the kernel's number
+//!         THREAD   the thread of the child that serves the channel, by the kernel's number
 //!         HEADS    for each job of a hand-over where its head lies, and where that of its answer lies
 //! inputs  large bytes and heads of the jobs       written by the daemon
 //! outputs large bytes and heads of the answers    written by the child
 //! ```
 //!
-//! The daemon believes nothing of what the child left: lengths and places are checked against the memory, and everything
-//! is copied before it is looked at.
+//! The daemon does not trust the content that the child left: lengths and places are checked against the memory, and
+//! everything is copied before it is examined.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared_memory::SharedMemory;
 
-/// Places of the words, each in a cache line of its own where both sides use it at a time.
+/// Places of the words. Words that both sides use at the same time are in separate cache lines.
 const REQUEST: usize = 0;
 const ANSWER: usize = 64;
 const TAKEN: usize = 128;
@@ -48,7 +48,7 @@ const INPUTS: usize = 4096;
 const AREA_BYTES: usize = 512 << 20;
 const OUTPUTS: usize = INPUTS + AREA_BYTES;
 const LENGTH: usize = OUTPUTS + AREA_BYTES;
-/// The bytes of each area that a lane keeps between jobs.
+/// The bytes of each area that a channel keeps between jobs.
 const KEPT_BYTES: usize = 8 << 20;
 /// Alignment of large bytes: that of the widest vectors of a CPU.
 const ALIGNMENT: usize = 64;
@@ -65,7 +65,7 @@ pub struct ByteRange {
 /// The way an answer did not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// The child has ended, or this lane was closed.
+    /// The child has ended, or this channel was closed.
     Closed,
     /// The time is over; the child is still at work.
     Late,
@@ -82,7 +82,7 @@ pub enum LaneError {
     Outside,
 }
 
-/// The memory of one lane, as either side sees it.
+/// The memory of one channel, as either side sees it.
 #[derive(Debug, Clone)]
 pub struct JobChannel {
     memory: Arc<SharedMemory>,
@@ -97,7 +97,7 @@ pub struct AreaWriter<'l> {
 }
 
 impl AreaWriter<'_> {
-    /// Copies `bytes`, and tells where they are.
+    /// Copies `bytes`, and returns their place.
     pub fn put(&mut self, bytes: &[u8]) -> Result<ByteRange, LaneError> {
         let offset = self.used.next_multiple_of(ALIGNMENT);
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= AREA_BYTES).ok_or(LaneError::TooLarge)?;
@@ -126,7 +126,7 @@ impl AreaWriter<'_> {
 }
 
 impl JobChannel {
-    /// The bytes of one lane.
+    /// The bytes of one channel.
     pub const LENGTH: usize = LENGTH;
 
     pub fn new(memory: SharedMemory) -> Self {
@@ -142,7 +142,7 @@ impl JobChannel {
     /// [`JOBS_MAX`] of them; the child gets them with [`Self::ask`].
     pub fn add(&self, area: &mut AreaWriter<'_>, position: usize, head: &impl Serialize) -> Result<u32, LaneError> {
         let behind = u32::try_from(position).ok().filter(|_| position < JOBS_MAX).ok_or(LaneError::TooLarge)?;
-        // Only the daemon writes this word; what a child made of it makes no difference but to the child.
+        // Only the daemon needs this word to be right. A child that changes it harms only itself.
         let number = self.memory.word(REQUEST).load(Ordering::Relaxed).wrapping_add(behind + 1);
         area.put_head(head, head_words(REQUEST_HEADS, number), position)?;
         Ok(number)
@@ -174,7 +174,8 @@ impl JobChannel {
             if left.is_zero() {
                 return Err(NoAnswer::Late);
             }
-            // Before the last look at the answer, which the kernel takes: one side at least sees what the other has written.
+            // Stored before the kernel reads the answer for the last time, so that at least one side sees the other's
+            // write.
             self.memory.word(AWAITED).store(number, Ordering::SeqCst);
             if answer.load(Ordering::SeqCst) == seen {
                 sleep(answer, seen, Some(left));
@@ -198,23 +199,23 @@ impl JobChannel {
     pub fn pending(&self) -> Option<u32> {
         let asked = self.memory.word(REQUEST).load(Ordering::Relaxed);
         let answered = self.memory.word(ANSWER).load(Ordering::Relaxed);
-        // A lane that is closed has no such number.
+        // In a closed channel the difference is not a number of jobs.
         let is_number = usize::try_from(asked.wrapping_sub(answered)).is_ok_and(|behind| behind <= JOBS_MAX);
         (answered != asked).then(|| if is_number { answered.wrapping_add(1) } else { asked })
     }
 
-    /// Of the daemon: wakes whoever waits for an answer, after the child was marked as closed.
+    /// Of the daemon: wakes the threads that wait for an answer, after the child was marked as closed.
     pub fn close(&self) {
         self.memory.word(ANSWER).fetch_add(1 << 31, Ordering::Release);
         wake(self.memory.word(ANSWER));
     }
 
-    /// Of the daemon: the number of the child's thread behind this lane, as the child says.
+    /// Of the daemon: the number of the child's thread that serves this channel, as the child states it.
     pub fn thread(&self) -> u32 {
         self.memory.word(THREAD).load(Ordering::Relaxed)
     }
 
-    /// Of the child: tells the number of the calling thread, which serves this lane.
+    /// Of the child: states the number of the calling thread, which serves this channel.
     pub fn serve_on(&self, thread: u32) {
         self.memory.word(THREAD).store(thread, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Pipelines whose bytes are read in children. The daemon has a twin of each, for the facts about it and for answers of
-//! results; a child makes the inputs of runs, and the results of outputs.
+//! Pipelines that process foreign bytes in children. The daemon has a proxy of each, for its facts and to make answers
+//! from results. A child makes the inputs of runs, and results from outputs.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ use crate::starter::User;
 use crate::wire::{LanePlace, LoadOrder, Setup};
 use crate::worker_process::{Bound, Pipelines, WorkerProcess};
 
-/// The most times that a file is read whose process ended meanwhile for another reason.
+/// The most attempts to read a file while its process ends for other reasons.
 const READ_TRIES_MAX: usize = 4;
 
 /// The end of a trial before its model was unloaded.
@@ -87,7 +87,7 @@ pub struct Children {
     homes: Mutex<Vec<KnownHome>>,
     trial_end: Arc<OnceLock<TrialEnd>>,
     pipelines: Arc<Pipelines>,
-    /// The models one of whose files ended the process that read it. The next reading is in a process of its own.
+    /// The models with a file that crashed the process that read it. They are read in a separate process next time.
     unreadable: Mutex<HashSet<String>>,
 }
 
@@ -112,7 +112,7 @@ impl std::fmt::Debug for Children {
 }
 
 impl Children {
-    /// No child is started yet. `on_end` is told of each that ends before its models.
+    /// Starts no child yet. Calls `on_end` for each child that ends before its models are unloaded.
     pub fn new(settings: ChildSettings, lanes: Vec<LanePlace>, on_end: OnEnd) -> Self {
         let trial_end = Arc::<OnceLock<TrialEnd>>::default();
         let on_end: OnEnd = if settings.is_trial {
@@ -156,7 +156,7 @@ impl Children {
         ChildSettings { is_yielding: true, ..self.settings.clone() }
     }
 
-    /// The end of a trial before its model was unloaded; `None` as long as there was none.
+    /// The end of a trial before its model was unloaded; `None` while that has not happened.
     pub fn trial_end(&self) -> Option<TrialEnd> {
         self.trial_end.get().cloned()
     }
@@ -168,8 +168,8 @@ impl Children {
         }
     }
 
-    /// Loads the library of a runtime in a child of its own, and returns its version or the reason why it does not load. Blocks
-    /// until that is done.
+    /// Loads the library of a runtime in a separate child, and returns its version or the reason why it does not load.
+    /// Blocks meanwhile.
     pub fn version(&self, runtimes: &Runtimes, runtime: Runtime) -> Result<String, String> {
         let home = self.home(Some(runtime.to_string()), runtimes).map_err(|error| error.to_string())?;
         home.child.open(self.pipelines.next_id(), runtime)
@@ -200,9 +200,9 @@ impl Children {
                     self.unreadable().remove(name);
                     return Ok((facts, KeptChild { _home: home }));
                 }
-                // A fault of another file, whose next reading is elsewhere.
+                // Caused by another file, which is read in another process next time.
                 Err(ModelReadError::Interrupted { is_explained: true, .. }) => tries += 1,
-                // In a process of its own this shows if it is the cause.
+                // Reading the file in a separate process shows whether it is the cause.
                 Err(ModelReadError::Interrupted { .. }) if tries > 0 => is_own = true,
                 Err(error @ (ModelReadError::Crashed(_) | ModelReadError::Interrupted { .. })) => {
                     self.unreadable().insert(name.to_owned());
@@ -261,7 +261,7 @@ impl Children {
         Some(home.child.memory()?.bytes)
     }
 
-    /// The reports of the children that run about their seals.
+    /// The reports of the running children about their sandboxes.
     pub fn seals(&self) -> Vec<SealReport> {
         self.running().iter().filter_map(|(_, home)| home.child.seal().cloned()).collect()
     }
@@ -275,8 +275,8 @@ impl Children {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The child of this name with these libraries, or a new one in place of one that has ended. One with other libraries goes
-    /// on as long as it has models.
+    /// The child of this name with these libraries, or a new one in place of one that has ended. A child with other
+    /// libraries stays while it has models.
     fn home(&self, name: Option<String>, runtimes: &Runtimes) -> io::Result<Arc<WorkerProcess>> {
         // Held during a start, so that two loads at a time do not start two.
         let mut homes = self.lock();

@@ -37,8 +37,8 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time of loading a library, of binding a pipeline, or of a repair.
 pub(crate) const SETUP_TIME_MAX: Duration = Duration::from_mins(10);
 
-/// The longest time of reading a model file: this, and more for each of so many bytes. A tenth of it is usual for the
-/// slowest disks.
+/// The longest time of reading a model file: this, plus the time of its bytes at this rate. A tenth of it is usual for
+/// the slowest disks.
 const READ_TIME_MIN: Duration = Duration::from_secs(20);
 const READ_BYTES_PER_SECOND: u64 = 4 << 20;
 
@@ -72,7 +72,7 @@ impl ChildEnd {
 /// A model file was not read. `Display` completes a sentence about the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelReadError {
-    /// The file is none that can be used.
+    /// The file cannot be used.
     #[error("{0}")]
     Refused(String),
     /// Reading it ended the process that it was read in.
@@ -89,7 +89,7 @@ pub enum ModelReadError {
     NoProcess(String),
 }
 
-/// Is told the end of each child that was not stopped.
+/// Called with the end of each child that was not stopped.
 pub type OnEnd = Arc<dyn Fn(ChildId, &ChildEnd) + Send + Sync>;
 
 /// A child. It ends with the last handle.
@@ -105,21 +105,21 @@ struct Inner {
     process: OwnedFd,
     memory: Option<MemoryReader>,
     lanes: Vec<LaneSlot>,
-    /// The number of cores of all lanes.
+    /// The number of cores of all channels.
     cores: usize,
     report: SharedMemory,
     /// Its first message.
     seal: OnceLock<SealReport>,
     /// For orders; one thread writes at a time.
     socket: Mutex<UnixStream>,
-    /// Set before lanes are closed: no answer comes any more.
+    /// Set before channels are closed, after which no answer comes.
     is_closed: AtomicBool,
     silence: Mutex<Silence>,
     state: Mutex<ChildState>,
     ended: Condvar,
 }
 
-/// A lane, and the lock of the thread that has a job in it.
+/// A job channel, and the lock of the thread that has a job in it.
 #[derive(Debug)]
 struct LaneSlot {
     shared: JobChannel,
@@ -128,7 +128,7 @@ struct LaneSlot {
 
 #[derive(Debug, Default)]
 struct ChildState {
-    /// Those who wait for the result of an order, by the number of its model, pipeline or file.
+    /// The callers that wait for the result of an order, by the number of its model, pipeline or file.
     waiting: HashMap<u64, mpsc::Sender<ChildMessage>>,
     /// Set when the daemon ends the child.
     cause: Option<ChildEnd>,
@@ -138,7 +138,7 @@ struct ChildState {
 }
 
 impl Child {
-    /// Starts a child, and gives it what it needs.
+    /// Starts a child, and sends it its setup.
     pub fn start(starter: &Starter, setup: &Setup, on_end: OnEnd) -> io::Result<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +165,7 @@ impl Child {
     fn set_up(id: ChildId, process: &ChildProcess, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
         let (number, process) = (process.id(), process.as_fd().try_clone_to_owned()?);
         socket.set_write_timeout(Some(ORDER_TIMEOUT))?;
-        // It seals itself when it has its first message, and is hidden then.
+        // It enters its sandbox after its first message, and is hidden from then on.
         let memory = MemoryReader::open(number).ok();
         channel::send(socket, setup)?;
         let (report, file) = SharedMemory::create("ledge-crash-report", crash::LENGTH)?;
@@ -210,7 +210,7 @@ impl Child {
         self.inner.memory.as_ref()?.read()
     }
 
-    /// The report about its seal; `None` until it has come.
+    /// The report about its sandbox; `None` until it has arrived.
     pub fn seal(&self) -> Option<&SealReport> {
         self.inner.seal.get()
     }
@@ -220,12 +220,12 @@ impl Child {
         self.inner.is_closed.load(Ordering::Acquire)
     }
 
-    /// A lane, for one job.
+    /// A channel, for one job.
     pub fn lane(&self, index: usize) -> Option<MutexGuard<'_, JobChannel>> {
         Some(self.inner.lanes.get(index)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The number of cores that its lanes use.
+    /// The number of cores that its channels use.
     pub fn cores(&self) -> usize {
         self.inner.cores
     }
@@ -381,7 +381,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.inner.state().was_stopped = true;
-        // It ends itself when its socket is closed, whatever its threads do; and if not, the watcher ends it.
+        // It ends itself when its socket is closed, even if its threads are busy. If it does not, the watcher ends it.
         let socket = self.inner.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = socket.shutdown(std::net::Shutdown::Both);
     }
@@ -413,20 +413,20 @@ impl Inner {
         }
     }
 
-    /// Logs the mechanisms that the seal of the child lacks.
+    /// Logs the mechanisms that the sandbox of the child lacks.
     fn sealed(&self, seal: &SealReport) {
         for finding in seal.lacking() {
             let (mechanism, without) = (finding.mechanism.name(), finding.leaves_open());
             let state = &finding.state;
             if finding.mechanism.is_essential() {
-                tracing::warn!(process = self.id, mechanism, %state, without, "the process of the runtimes is not sealed as it should be");
+                tracing::warn!(process = self.id, mechanism, %state, without, "the sandbox of the process of the runtimes is incomplete");
             } else {
-                tracing::debug!(process = self.id, mechanism, %state, without, "a mechanism of the seal is not in force");
+                tracing::debug!(process = self.id, mechanism, %state, without, "a sandbox mechanism is not in force");
             }
         }
     }
 
-    /// Passes results on until the child ends, and then tells everybody who waits.
+    /// Passes results on until the child ends, and then notifies all waiting callers.
     fn watch(&self, socket: &UnixStream, mut process: ChildProcess, on_end: &OnEnd) {
         let nonsense = loop {
             match channel::receive::<ChildMessage>(socket, RESULT_BYTES_MAX) {
@@ -454,7 +454,7 @@ impl Inner {
         // A child that closed its socket and lives on is ended too.
         self.kill();
         let status = process.wait();
-        // Before its lanes are closed, which changes them.
+        // Read before its channels are closed, which changes them.
         let only_work = self.only_work();
         self.is_closed.store(true, Ordering::Release);
         let signal = status.as_ref().ok().copied().and_then(limited_process::signal);
@@ -471,11 +471,11 @@ impl Inner {
                 let reason = "the process of the runtimes was stopped from outside again and again".to_owned();
                 ChildEnd::by_us(reason, Some(ThreadWork::None))
             }
-            // Whoever fails first need not be the one who used the memory.
+            // The thread that fails first is not necessarily the one that used the memory.
             Some(Crash { out_of_memory: Some(memory), limit_bytes, .. }) => {
                 ChildEnd { reason: out_of_memory(limit_bytes), blamed: memory.user.or(only_work), signal }
             }
-            // C++ code gave up though there is memory left: what it asked for was too much by itself.
+            // C++ code gave up although there is memory left: its single allocation was too large.
             Some(Crash { work, limit_bytes, .. }) if gave_up => {
                 ChildEnd { reason: out_of_memory(limit_bytes), blamed: work, signal }
             }
@@ -491,7 +491,7 @@ impl Inner {
         let mut state = self.state();
         let end = state.cause.clone().unwrap_or(found);
         state.end = Some(end.clone());
-        // Whoever waits for a result learns the end from the closed channel.
+        // Callers that wait for a result see the end by the closed channel.
         state.waiting.clear();
         let was_stopped = state.was_stopped;
         drop(state);

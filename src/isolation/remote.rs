@@ -19,8 +19,8 @@ use crate::staged_files::StagedFiles;
 use crate::wire::{AnswerHead, CallHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
 use crate::worker_process::WorkerProcess;
 
-/// The time beyond its deadline, or beyond the model's own time limit, after which work that nobody watches counts as work
-/// that never ends: a repair. The scheduler watches runs.
+/// The time beyond its deadline, or beyond the model's own time limit, after which unwatched work, such as a repair,
+/// counts as work that never ends. Runs are watched by the scheduler.
 const UNWATCHED_GRACE: Duration = Duration::from_secs(10);
 
 /// A model that a child has loaded. Dropping it unloads it there.
@@ -33,7 +33,7 @@ pub struct RemoteBackend {
     runtime: Runtime,
     signature: Signature,
     is_sound: bool,
-    /// The time that a run may take whatever its deadline is.
+    /// The time that a run may always take, even beyond its deadline.
     time_limit: Duration,
     /// The core of the last run, and its number there.
     core: usize,
@@ -41,7 +41,7 @@ pub struct RemoteBackend {
     in_progress: Option<InProgress>,
 }
 
-/// A run whose caller did not wait for its end.
+/// A run that continues after its caller stopped waiting.
 #[derive(Debug)]
 struct InProgress {
     job: Sent,
@@ -68,7 +68,7 @@ struct Sent {
     last: u32,
     /// The bytes of the inputs of the hand-over.
     bytes: usize,
-    /// The time after which it counts as one that never ends, if nobody watches it.
+    /// The time after which it counts as one that never ends, if it is not watched.
     until: Instant,
 }
 
@@ -95,7 +95,8 @@ impl RemoteBackend {
         }
     }
 
-    /// Gives a job to the child, and waits for its answer. `read` makes a value of the answer, or says what is wrong with it.
+    /// Gives a job to the child, and waits for its answer. `read` parses the answer, or returns the reason why it is
+    /// invalid.
     fn ask<T>(
         &mut self,
         place: RunPlace,
@@ -131,7 +132,7 @@ impl RemoteBackend {
         self.receive(&home, &lane, job, read, times)
     }
 
-    /// Gives the child the jobs that end with `last`, with so many `bytes` of inputs. Returns the last one.
+    /// Gives the child the jobs that end with `last`, with `bytes` of inputs. Returns the last one.
     fn sent(&mut self, lane: &JobChannel, last: u32, bytes: usize, place: RunPlace) -> Sent {
         lane.ask(last);
         self.last_job = last;
@@ -231,7 +232,7 @@ impl RemoteBackend {
         let none = |reason: &str| RunError::Interrupted { reason: reason.to_owned(), is_explained: false };
         let run = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
         let home = self.home.clone();
-        let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such lane"))?;
+        let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such job channel"))?;
         if run.job.wait(&lane, &home, patience) == Err(NoAnswer::Late) {
             self.in_progress = Some(run);
             return Err(RunError::InProgress.into());
@@ -263,10 +264,10 @@ impl Sent {
 }
 
 fn no_lane(core: usize) -> RunError {
-    RunError::Interrupted { reason: format!("the process has no lane {core}"), is_explained: false }
+    RunError::Interrupted { reason: format!("the process has no job channel {core}"), is_explained: false }
 }
 
-/// The error of inputs that a lane has no room for.
+/// The error of inputs that are too large for a channel.
 fn too_large(error: LaneError) -> RunError {
     RunError::Input { name: "of this call".to_owned(), reason: error.to_string() }
 }
@@ -288,12 +289,12 @@ fn end(home: &WorkerProcess, index: usize, job: u32, reason: String) -> RunError
     ended(home, index, job)
 }
 
-/// The error of a run on the core whose child has ended.
+/// The error of a run on a core after its child has ended.
 fn ended(home: &WorkerProcess, index: usize, job: u32) -> RunError {
     ended_by(home, ChildWork::Lane { index, job })
 }
 
-/// The error of `own` work whose child has ended.
+/// The error of the work `own` after its child has ended.
 fn ended_by(home: &WorkerProcess, own: ChildWork) -> RunError {
     match home.child.wait_for_end() {
         ChildEnd { reason, blamed: Some(work), .. } if work == own => RunError::Crashed { reason },
@@ -308,7 +309,7 @@ impl ExpectedOutputs {
 }
 
 /// The outputs of a run, checked: for each call those at the positions asked for, and behind them the results of a
-/// pipeline, whatever their datatype is.
+/// pipeline, of any datatype.
 fn outputs(
     signature: &Signature,
     lane: &JobChannel,
@@ -452,7 +453,7 @@ impl RunWork for RemoteBackend {
         if let Some(ThreadActivity { state, cpu }) = of_thread {
             return Some(RunActivity { cpu, is_waiting: state == 'S' });
         }
-        // Threads of the runtime do the work, or the child does not tell the truth about its own.
+        // The runtime's own threads do the work, or the child stated a wrong thread number.
         let cpu = sys::process_cpu_time(child.pid())?;
         let cores = u32::try_from(child.cores()).unwrap_or(u32::MAX).max(1);
         Some(RunActivity { cpu: cpu / cores, is_waiting: true })

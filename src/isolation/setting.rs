@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// A sealed process, together with other models.
+    /// A sandboxed process, together with other models.
     #[default]
     Process,
-    /// A sealed process of its own.
+    /// A separate sandboxed process.
     Own,
 }
 
@@ -46,7 +46,7 @@ impl IsolationSetting {
     /// The finding about a file that still says `none`. Completes a sentence about the key.
     pub fn finding(self) -> Option<IsolationFinding> {
         self.is_none.then_some(IsolationFinding {
-            detail: "\"none\" no longer exists: models run in a sealed process, as with \"process\"",
+            detail: "\"none\" no longer exists: models run in a sandboxed process, as with \"process\"",
             advice: "remove the line, or set it to \"process\" or \"own\"",
         })
     }

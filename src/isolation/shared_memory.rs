@@ -1,8 +1,8 @@
-//! Memory that the daemon and one child have in common. The only unsafe code of the crate.
+//! Memory that the daemon and one child share. The only unsafe code of the crate.
 //!
 //! Either side may write at any time, also while the other reads: a child that runs foreign code may do anything to it.
-//! Nothing here gives a reference to bytes that the other side may not be trusted with: bytes are copied in and out,
-//! and the words by which both sides wait are atomic. Only the child, which trusts the daemon, reads inputs in place.
+//! Nothing here returns a reference to bytes that an untrusted side could change: bytes are copied in and out, and the
+//! words on which both sides wait are atomic. Only the child, which trusts the daemon, reads inputs in place.
 #![expect(unsafe_code, reason = "mapping memory; each block says why it is sound")]
 
 use std::io;
@@ -29,8 +29,8 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes memory of `length` bytes, and the file by which another process maps it. Its size cannot be changed by
-    /// anybody: a file that shrinks would end whoever reads behind its end with SIGBUS.
+    /// Makes memory of `length` bytes, and the file by which another process maps it. No process can change its size:
+    /// if the file shrank, a read beyond its end would cause a SIGBUS.
     pub fn create(name: &str, length: usize) -> io::Result<(Self, OwnedFd)> {
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, length as u64)?;
@@ -138,7 +138,7 @@ struct View {
 
 impl AsRef<[u8]> for View {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `SharedMemory::view` checked that the bytes lie within the mapping, which lives as long as this. The
+        // SAFETY: `SharedMemory::view` checked that the bytes lie within the mapping, which lives while this does. The
         // daemon writes them before it asks, and not again before it has the answer; the child drops every view before
         // it answers, and never writes there.
         unsafe { std::slice::from_raw_parts(self.memory.start.add(self.offset).as_ptr(), self.length) }

@@ -1,16 +1,16 @@
-//! The spawner, from the daemon: a small process of the same program that starts the processes of models, and the trials of
-//! updates.
+//! The daemon's side of the spawner: a small process of the same program that starts the processes of models, and the
+//! trials of updates.
 //!
-//! The daemon takes from itself the right to write code (`deny_writable_code` of the sandbox), and whatever it starts from
-//! then on inherits that. OpenVINO must write code. So a process that was started before is the parent of the others.
-//! It reads nothing but the daemon's requests, and starts nothing but the daemon's own program.
+//! The daemon denies itself writable code (`deny_writable_code` of the sandbox), and every process that it starts
+//! afterwards inherits that. But OpenVINO must write code, so a process that was started before is the parent of the
+//! others. It reads only the daemon's requests, and starts only the daemon's own program.
 //!
-//! It outlives the daemon's program when that is replaced in place, for the new program has the same filter. It ends with
-//! the daemon's process, and its children end with it. Without it there are no children any more, and no way to get a
-//! spawner again within this process: the daemon then ends, and its service manager starts it again.
+//! It stays when the daemon's program is replaced in place, because the new program has the same filter. It ends with
+//! the daemon's process, and its children end with it. Without a spawner no child can be started, and this process
+//! cannot start another spawner: the daemon then ends, and its service manager starts it again.
 //!
 //! Files of `spawner/`, in reading order:
-//! * `packets.rs` - what passes between the two
+//! * `packets.rs` - the packets between the two
 //! * `server.rs` - the spawner, from inside
 //! * `tests.rs` - tests
 
@@ -72,7 +72,7 @@ struct Inherited {
     files: Option<[RawFd; 2]>,
 }
 
-/// A spawner that runs, and nobody speaks to yet. It ends when this is dropped.
+/// A spawner that runs and has no connection yet. It ends when this is dropped.
 #[derive(Debug)]
 pub struct SpawnerProcess {
     socket: OwnedFd,
@@ -96,7 +96,8 @@ impl SpawnerProcess {
         if left.pid != std::process::id() {
             return None;
         }
-        // Children of this program do not inherit what is adopted: the program has seen to that at its start.
+        // Children of this program do not inherit the adopted files: the program has marked them close-on-exec at its
+        // start.
         let socket = sys::adopt_packet_socket(left.socket)?;
         let pid = Pid::from_raw(left.spawner)?;
         let errors = left.errors.and_then(sys::adopt_pipe).map(ChildErrors::left);
@@ -133,7 +134,7 @@ impl SpawnerProcess {
 
     fn connect_within(self, timeout: Duration) -> io::Result<ForkServer> {
         set_socket_timeout(&self.socket, Timeout::Recv, Some(timeout))?;
-        // An error here is that of a socket whose other end is closed.
+        // An error here means that the other end of the socket is closed.
         let mut answer = packets::send(&self.socket, &ForkRequest::Reset, &[]).ok();
         // Reports about those children come first.
         while answer.is_some() {
@@ -191,13 +192,13 @@ struct ForkServerShared {
     counted: CountedProcess,
     next: AtomicU64,
     state: Mutex<ForkServerState>,
-    /// Those who look for their own life in each interval.
+    /// The children to check for signs of life in each interval.
     beating: Mutex<Vec<Weak<dyn Beating>>>,
 }
 
 #[derive(Default)]
 struct ForkServerState {
-    /// Those who wait for a start, by the number of the child.
+    /// The callers that wait for a start, by the number of the child.
     starting: HashMap<u64, mpsc::Sender<io::Result<(u32, OwnedFd)>>>,
     running: HashMap<u64, RunningChild>,
     on_end: Option<Box<dyn FnOnce(String) + Send>>,
@@ -207,7 +208,7 @@ struct ForkServerState {
 
 /// A child that was started, or is about to be.
 struct RunningChild {
-    /// Of the one who waits for its end.
+    /// The channel to the caller that waits for its end.
     ended: mpsc::Sender<ExitStatus>,
     /// Its process id and its pidfd, once it was started.
     process: Option<(u32, OwnedFd)>,
@@ -262,7 +263,7 @@ impl ForkServer {
         let sent = packets::send(&shared.socket, &ForkRequest::Start { number, verb }, &files);
         let started = sent.and_then(|()| match receiver.recv_timeout(START_TIMEOUT) {
             Ok(started) => started,
-            // A child that is started later ends with its standard input, whose other end is dropped with this error.
+            // A child that is started later ends with its standard input: the other end is dropped with this error.
             Err(mpsc::RecvTimeoutError::Timeout) => Err(gone("does not answer")),
             // The reader saw the end of the socket, and dropped every sender.
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(gone("has ended")),
@@ -278,7 +279,7 @@ impl ForkServer {
         }
     }
 
-    /// Has `child` look for its own life in each interval, for as long as it is there.
+    /// Checks `child` for signs of life in each interval, while it exists.
     pub(crate) fn watch(&self, child: Weak<dyn Beating>) {
         let mut beating = self.handle.shared.beating.lock().unwrap_or_else(PoisonError::into_inner);
         beating.retain(|known| known.strong_count() > 0);
@@ -298,8 +299,8 @@ impl ForkServer {
         }
     }
 
-    /// Leaves the spawner to the next program of this process, and returns the value of [`SPAWNER_VARIABLE`] for it. With
-    /// `is_code_denied` that program will know that it may not write code either.
+    /// Leaves the spawner to the next program of this process, and returns the value of [`SPAWNER_VARIABLE`] for it.
+    /// `is_code_denied` tells that program that it must not write code either.
     pub fn leave(&self, is_code_denied: bool) -> io::Result<String> {
         let shared = &self.handle.shared;
         let files = shared.counted.files().map(ProcessFiles::fds);
@@ -385,7 +386,7 @@ impl ForkServerShared {
     /// Looks for signs of life: of the spawner, and of its children.
     fn beat(&self, silence: &mut Silence) {
         let pid = self.pid.as_raw_nonzero().get();
-        // Reported once for each time, and without taking its end from whoever waits for that.
+        // Reported once for each stop, without consuming the exit status that another thread waits for.
         let stopped = rustix::process::waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
         if matches!(stopped, Ok(Some(status)) if status.stopped()) {
             tracing::warn!(
@@ -425,7 +426,7 @@ impl ForkServerShared {
         let end = end_of(self.pid);
         let mut state = self.state();
         state.end = Some(end.clone());
-        // Everybody who waits learns of the end from the closed channel.
+        // Waiting callers see the end by the closed channel.
         state.starting.clear();
         state.running.clear();
         let on_end = state.on_end.take();

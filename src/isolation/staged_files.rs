@@ -1,8 +1,8 @@
-//! The files of a model where a child may read them: a folder for each instance, beneath the child's own.
+//! The files of a model, staged for a child to read: a folder for each instance, beneath the child's own.
 //!
-//! A child may open files only beneath its own folders, so nothing that a model's folder contains, such as a link, leads it
-//! anywhere else. Files are linked there where that is possible, and copied otherwise. A child writes only where OpenVINO
-//! leaves a model that it compiled for the first time; one that is kept is among the files that it may only read.
+//! A child may open files only beneath its own folders, so no content of a model's folder, such as a link, can lead it
+//! elsewhere. Files are hard-linked there if possible, and copied otherwise. A child writes only where OpenVINO leaves
+//! a model that it compiled for the first time; one that is kept is among the files that it may only read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -36,7 +36,8 @@ pub struct StageFolders {
     pub written: PathBuf,
 }
 
-/// The files of one instance; removed when this is dropped. What a runtime has mapped stays as long as the mapping.
+/// The files of one instance; removed when this is dropped. Files that a runtime has mapped stay until they are
+/// unmapped.
 #[derive(Debug)]
 pub struct StagedFiles {
     folders: StageFolders,
@@ -144,13 +145,13 @@ impl Drop for StagedFiles {
     }
 }
 
-/// Creates a folder that a child of `user` may read, and nobody else.
+/// Creates a folder that only this process and a child of `user` may read.
 pub fn create(folder: &Path, user: Option<User>) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(folder)?;
     give(folder, user, 0o750)
 }
 
-/// Lets the group of `user` read what this process has made: it stays the owner, so that nobody else writes there.
+/// Lets the group of `user` read what this process has made: it stays the owner, so that no other user can write there.
 pub fn give(path: &Path, user: Option<User>, mode: u32) -> io::Result<()> {
     let Some(User { gid, .. }) = user else { return Ok(()) };
     std::os::unix::fs::lchown(path, None, Some(gid))?;
@@ -159,7 +160,7 @@ pub fn give(path: &Path, user: Option<User>, mode: u32) -> io::Result<()> {
 
 fn link_or_copy(file: &File, target: &Path, user: Option<User>) -> io::Result<()> {
     if user.is_some() {
-        // Its owner may be this user, and let nobody else read it.
+        // Its owner may be this user, and the mode may deny all others to read it.
         copy(file, target)?;
         return give(target, user, 0o640);
     }

@@ -1,4 +1,4 @@
-//! The start of a child of this program: by the spawner where there is one, and directly where there is none.
+//! The start of a child of this program: by the spawner if there is one, else directly.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,7 +63,7 @@ pub struct ChildProcess {
     last_words: Option<mpsc::Receiver<String>>,
     /// Set when it was ended because somebody stops it again and again.
     was_frozen: Arc<AtomicBool>,
-    /// It seals itself once it is spoken to, and is hidden then.
+    /// It enters its sandbox after its first message, and is hidden from then on.
     _counted: CountedProcess,
 }
 
@@ -121,7 +121,8 @@ impl Starter {
                 }
                 command.args(verb.words()).env_clear().envs(limited_process::environment());
                 command.stdin(input).stdout(output).stderr(errors);
-                // A signal to the group of this process, such as Ctrl-C, is for it alone: it ends the child.
+                // A signal to the group of this process, such as Ctrl-C, must not reach the child, which this process
+                // ends itself.
                 command.process_group(0);
                 let (child, pidfd) = spawn(&mut command)?;
                 Ok(ChildProcess::new(child.id(), pidfd, StatusSource::Own(child), Arc::default()))
@@ -134,8 +135,8 @@ impl Starter {
         }
     }
 
-    /// Has `child` look for its own life from time to time, for as long as it is there. A program without a spawner has a user
-    /// who looks.
+    /// Checks `child` for signs of life from time to time, while it exists. Without a spawner this does nothing: a user
+    /// watches the command.
     pub(crate) fn watch(&self, child: Weak<dyn Beating>) {
         if let Self::Spawner(spawner) = self {
             spawner.watch(child);

@@ -1,5 +1,5 @@
 //! Messages between the daemon and a child: plain data. Orders and their results go over a socket, jobs and answers
-//! through lanes.
+//! through job channels.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub type ReadId = u64;
 /// The first message to a child. The default is for one that runs no models.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// The lanes. A file with the shared memory of each follows, after that of the crash report.
+    /// The job channels. A file with the shared memory of each follows, after that of the crash report.
     pub lanes: Vec<LanePlace>,
     /// The folder of the runtimes' libraries.
     pub runtimes: PathBuf,
@@ -38,9 +38,9 @@ pub struct Setup {
     pub readable: Vec<PathBuf>,
     /// The folders in which it may leave compiled models.
     pub writable: Vec<PathBuf>,
-    /// The most memory that it may reserve, in bytes; `None` for no limit of its own.
+    /// The most memory that it may reserve, in bytes; `None` for no limit.
     pub memory_bytes: Option<u64>,
-    /// The most memory of what it makes of the content of calls, in bytes.
+    /// The most memory that it may use for prepared content of calls, in bytes.
     pub content_bytes: usize,
     /// Set for a trial, which waits for the threads that answer requests.
     pub is_trial: bool,
@@ -48,7 +48,7 @@ pub struct Setup {
     pub ends_first: bool,
 }
 
-/// The place of the thread behind a lane.
+/// The core and priority of the thread that serves a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LanePlace {
     pub core: usize,
@@ -95,7 +95,7 @@ pub struct LoadOrder {
     pub warm_up: Option<WarmUp>,
 }
 
-/// A message of a child: its seal, first of all, and then the result of each order that has one.
+/// A message of a child: first the report about its sandbox, then the result of each order that has one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ChildMessage {
     Sealed(SealReport),

@@ -17,9 +17,9 @@ pub struct ConnectionCalls(Arc<ConnectionCounts>);
 #[derive(Debug)]
 struct ConnectionCounts {
     begun: AtomicU64,
-    /// Calls whose whole answer was taken or dropped.
+    /// Calls that had their whole answer taken or dropped.
     ended: AtomicU64,
-    /// Calls whose answer was written as a whole.
+    /// Calls that had their answer written as a whole.
     answered: AtomicU64,
     /// The time at which the last call began or was answered, or the connection was accepted.
     changed: Mutex<Instant>,

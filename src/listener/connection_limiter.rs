@@ -1,8 +1,8 @@
 //! The limit on connections. At the limit a newcomer gets the place of a connection that waits for its caller.
 //!
 //! * An idle connection is closed at once: the one that has been idle longest. A connection that has not sent a whole
-//!   head is idle, and one that never sent a request counts as idle [`SILENCE_WEIGHT`] times as long: whoever sends
-//!   requests goes first.
+//!   head is idle, and one that never sent a request counts as idle [`SILENCE_WEIGHT`] times as long: connections with
+//!   requests have precedence.
 //! * While none is idle, the next answer says `connection: close`, and its place is the newcomer's. No call is cut.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use super::connection_calls::ConnectionCalls;
 /// The time without a call after which a connection is closed for a newcomer. A caller that sends one request after the
 /// other has sent the next one by then.
 const IDLE_TIME_MIN: Duration = Duration::from_secs(1);
-/// How many times as idle a connection counts that never sent a request.
+/// The factor by which a connection that never sent a request counts as more idle.
 const SILENCE_WEIGHT: u32 = 10;
 /// The time until a newcomer without a place asks another connection to end.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -102,7 +102,7 @@ impl Listeners {
                     listeners.tcp.push((listener, endpoint));
                 }
                 (ListenAddress::Unix(path), left) => {
-                    // A socket whose file is gone is dropped here: later it would remove the new file.
+                    // A socket without its file is dropped here, because later that would remove the new file.
                     let (listener, file) = if let Some((socket, file)) = left.filter(|_| is_socket(path)) {
                         let listener = UnixListener::from_std(nonblocking(socket).map_err(refused)?.into());
                         (listener.map_err(refused)?, file)
@@ -210,7 +210,7 @@ impl Listeners {
     }
 }
 
-/// Makes a socket nonblocking again, whatever the previous program or another process that shares it did.
+/// Makes a socket nonblocking again, in case the previous program or another process that shares it changed that.
 fn nonblocking(socket: OwnedFd) -> io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     Ok(socket)

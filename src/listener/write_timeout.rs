@@ -21,9 +21,9 @@ pub fn slow_read_time(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / READ_BYTES_PER_SECOND_MIN)
 }
 
-/// A stream that fails when the other side does not take what is written.
+/// A stream that fails when the other side does not read.
 ///
-/// The time runs while a write waits, and only then: an answer that is still being made has all the time it needs.
+/// The time runs only while a write waits: an answer that is still being made has no limit here.
 pub struct WriteTimeout<S> {
     stream: S,
     timeout: Duration,
@@ -48,7 +48,7 @@ struct SlowReader {
 }
 
 impl<S> WriteTimeout<S> {
-    /// Wraps a stream whose other side must read within `timeout`.
+    /// Wraps a stream. The other side must read within `timeout`.
     pub fn new(stream: S, timeout: Duration) -> Self {
         Self { stream, timeout, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), pending: None, slow: None }
     }

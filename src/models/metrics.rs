@@ -223,7 +223,7 @@ fn sizes(sizes: &SizeHistogram) -> ConstHistogram {
     ConstHistogram::new(sizes, 1.0)
 }
 
-/// A histogram whose counts come from elsewhere.
+/// A histogram that takes its counts from another place.
 struct ConstHistogram {
     sum: f64,
     count: u64,

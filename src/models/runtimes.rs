@@ -1,6 +1,6 @@
 //! The section `[runtimes]` of the configuration.
 //!
-//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` the one about the seal of the
+//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` the one about the sandbox of the
 //! processes that run models.
 
 pub(crate) mod doctor;
@@ -20,8 +20,8 @@ pub struct RuntimesConfig {
     pub dir: PathBuf,
     /// The folder where OpenVINO keeps compiled models. It may be emptied at any time.
     pub cache: PathBuf,
-    /// The process that models run in, unless their `model.toml` asks for more: `process` is a sealed process for all of them,
-    /// and `own` one for each.
+    /// The process that models run in, unless their `model.toml` asks for more: `process` is one sandboxed process for
+    /// all of them, and `own` one for each.
     pub isolation: IsolationSetting,
     /// The number of cores that all models share; 0 is every physical core that this process may use.
     #[serde(deserialize_with = "in_range::<0, 1024, _, _>")]
@@ -54,7 +54,7 @@ impl Default for RuntimesConfig {
 }
 
 impl RuntimesConfig {
-    /// Settings that no longer mean what they say. The daemon starts with them.
+    /// Settings with an outdated meaning. The daemon starts with them.
     pub fn warnings(&self) -> Vec<ValueProblem> {
         self.isolation
             .finding()

@@ -59,7 +59,7 @@ pub fn of_serving(error: &ServingError) -> u16 {
     }
 }
 
-/// The HTTP status of a call whose inputs cannot be made of features.
+/// The HTTP status of a call when its inputs cannot be made from features.
 ///
 /// A field status that the model refuses is 422: the request is well-formed and complete, and the same request for an
 /// entity in the store would be answered. 404 is for a model that does not exist, and 400 would suggest a mistake in

@@ -63,7 +63,7 @@ impl ReturnPath {
         message
     }
 
-    /// The message with an error. `request` is the failed request, whose id the answer repeats.
+    /// The message with an error. The answer repeats the id of the failed `request`.
     pub fn failure(&self, device: &DeviceName, failure: &ApiError, request: &[u8]) -> Message {
         let mut message = self.message(device, failure.status.as_u16(), error_body(failure, request));
         if let Some(seconds) = failure.retry_after_s {

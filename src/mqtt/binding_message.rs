@@ -432,7 +432,7 @@ pub fn is_judged_inline(payload: &[u8]) -> bool {
     payload.len() <= INLINE_JSON_BYTES_MAX
 }
 
-/// Does `work` on so many bytes of JSON; a large amount on another thread, since it would delay all other messages
+/// Does `work` on this many bytes of JSON; a large amount on another thread, since it would delay all other messages
 /// here.
 async fn parse<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     if bytes <= INLINE_JSON_BYTES_MAX {

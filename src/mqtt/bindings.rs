@@ -50,7 +50,7 @@ impl Bindings {
         self.0.iter()
     }
 
-    /// The bindings whose filters match `topic`, and the parts of it that the wildcards match.
+    /// The bindings with filters that match `topic`, each with the parts of it that the wildcards match.
     pub fn matching<'t>(&self, topic: &'t TopicName) -> impl Iterator<Item = (&Arc<Binding>, Vec<&'t str>)> {
         self.0.iter().filter_map(|binding| Some((binding, binding.config.topic.captures(topic)?)))
     }

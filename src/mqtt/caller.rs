@@ -39,7 +39,7 @@ impl PresentedKey {
     }
 }
 
-/// The token of `Bearer TOKEN`; empty where there is none, or another scheme.
+/// The token of `Bearer TOKEN`; empty for another scheme.
 fn bearer(value: &str) -> &str {
     let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
     if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" }

@@ -1,8 +1,9 @@
-//! Checks that the broker grants what this box needs. A daemon that runs at the same time is not disturbed.
+//! Checks that the broker grants the subscriptions and publications that this box needs. A daemon that runs at the same
+//! time is not disturbed.
 //!
-//! A broker may grant a subscription and then withhold its messages, as mosquitto does by its `acl_file`. So the check
-//! publishes one message that each subscription matches, and waits for it. The message is empty and not retained, which
-//! Ledge and most other programs ignore, and the check makes up a topic where the filter leaves a choice.
+//! A broker may grant a subscription and then withhold its messages, as mosquitto does by its `acl_file`. Therefore the
+//! check publishes one message that each subscription matches, and waits for it. The message is empty and not retained,
+//! so Ledge and most other programs ignore it. Where the filter has wildcards, the check makes up a topic.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use super::plan::{PlanRules, SessionName, SubscriptionPlan};
 use super::subscriptions;
 use super::topics::{DeviceTopics, TopicFilter, TopicName};
 
-/// The payload of the test message, and the model whose result topic gets it.
+/// The payload of the test message, and the model that owns its result topic.
 const CHECK_PAYLOAD: &[u8] = br#"{"check":true}"#;
 const CHECK_MODEL: &str = "check";
 
@@ -39,7 +40,7 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StepFinding {
     pub step: CheckStep,
-    /// True if the broker grants what the daemon needs, as far as the check can find out.
+    /// True if the broker grants everything that the daemon needs, as far as the check can find out.
     pub ok: bool,
     /// True if the check could not find out.
     pub untested: bool,
@@ -103,10 +104,10 @@ pub enum Probes {
     MadeUp,
 }
 
-/// Connects and subscribes as the daemon does, within `limit`. `heard` are the topics that other parts hear.
+/// Connects and subscribes as the daemon does, within `limit`. `heard` are the topics of other parts of the daemon.
 ///
-/// It uses client ids of its own, sessions that end with their connections, and no last will, so that a running daemon
-/// is neither disconnected nor reported as gone. A shared subscription gets another group name: otherwise calls to the
+/// It uses other client ids, sessions that end with their connections, and no last will, so that a running daemon is
+/// neither disconnected nor reported as gone. A shared subscription gets another group name: otherwise calls to the
 /// group would come here and get lost.
 pub async fn check(
     config: &MqttConfig,
@@ -300,7 +301,7 @@ impl BrokerCheck<'_> {
         self.add_finding(!lacks_shared, detail);
     }
 
-    /// Subscribes. Returns what the broker grants.
+    /// Subscribes. Returns the answer of the broker for each subscription.
     async fn subscribe(
         &mut self,
         connection: &mut CheckConnection,
@@ -529,8 +530,8 @@ impl CheckConnection {
         Ok(self.writer.flush().await?)
     }
 
-    /// Waits for a packet for which `wanted` returns a value. Messages that come meanwhile are acknowledged, so that the
-    /// broker goes on: the daemon has a session of its own, and gets them too.
+    /// Waits for a packet for which `wanted` returns a value. Messages that come meanwhile are acknowledged, so that
+    /// the broker continues. The daemon gets them too, in its own session.
     async fn wait<T>(&mut self, wanted: impl Fn(&Incoming) -> Option<T>) -> Result<T, BrokerCheckError> {
         loop {
             self.send().await?;

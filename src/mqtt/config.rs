@@ -35,7 +35,7 @@ pub struct MqttConfig {
     /// The client id; `None` is the name of this box.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_id: Option<String>,
-    /// The user; empty is none.
+    /// The user; empty: no user.
     pub user: String,
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub password_file: Option<SecretFile>,
@@ -151,7 +151,7 @@ pub enum InvalidBroker {
         /// The text, or its beginning.
         text: String,
     },
-    /// The text may hold a password, which no message repeats.
+    /// The text may contain a password, so no message repeats it.
     #[error(
         "expected mqtt://HOST[:PORT] or mqtts://HOST[:PORT] without an '@': set user and password in mqtt.user and \
          mqtt.password_file"

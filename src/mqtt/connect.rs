@@ -88,14 +88,14 @@ pub fn connect_packet(
         session_expiry_s: config.session_expiry_s,
         receive_maximum: config.max_in_flight,
         login,
-        // One session tells whether the box is there.
+        // Only one session publishes whether the box is online.
         will: (session == SessionName::Main).then(|| presence(topics.online(), OFFLINE)),
     })
 }
 
 /// Connects with the version of `protocol`; with any, MQTT 5 unless the broker does not support it.
 ///
-/// The last will is left out where the destination may not get presence, and is reduced to what the broker supports.
+/// The last will is left out if the destination must not get presence, and is reduced to what the broker supports.
 pub async fn open(
     egress: &Egress,
     config: &MqttConfig,
@@ -136,9 +136,8 @@ impl OpeningConnection<'_> {
         }
     }
 
-    /// Connects to a broker that did not answer a CONNECT in MQTT 5. One that is only slow, or was for a moment, is told
-    /// apart by a second attempt in MQTT 5, after it has answered one in 3.1.1: a box that speaks 3.1.1 gets no response
-    /// topics.
+    /// Connects to a broker that did not answer a CONNECT in MQTT 5. After an answer in 3.1.1, a second attempt in MQTT
+    /// 5 shows whether the broker was only slow: a box that uses 3.1.1 gets no response topics.
     async fn open_silent(&mut self) -> Result<BrokerConnection, ConnectionError> {
         let began = Instant::now();
         let older = self.open(Version::V311, CONNACK_TIMEOUT).await?;

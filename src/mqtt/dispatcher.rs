@@ -102,7 +102,7 @@ pub struct Dispatcher {
     /// The outbox as counted in the statistics.
     counted_outbox: Outbox,
     log_limiter: LogLimiter,
-    /// The topics of cameras whose pictures were too large for the broker.
+    /// The topics of cameras with pictures that were too large for the broker.
     large_pictures: BTreeSet<TopicName>,
     /// The broker supports shared subscriptions.
     knows_shared: bool,
@@ -110,7 +110,7 @@ pub struct Dispatcher {
     closing: bool,
 }
 
-/// A message whose work has ended.
+/// A handled message.
 #[derive(Debug)]
 pub struct FinishedMessage {
     delivery: Option<PendingDelivery>,
@@ -245,7 +245,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns `true` once this session has none of the subscriptions of others.
+    /// Returns `true` once this session has no subscription that belongs to another session.
     pub fn has_left_others(&self) -> bool {
         self.session.is_unsubscribed()
     }

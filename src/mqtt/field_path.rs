@@ -71,7 +71,7 @@ fn begins_name(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_' || !c.is_ascii()
 }
 
-/// A name without brackets, and what follows it.
+/// A name without brackets, and the rest of the text.
 fn dotted(text: &str) -> Result<(PathSegment, &str), &'static str> {
     if text.starts_with(['.', '*', '[']) {
         return Err("may lead to many values: expected a name after the dot");

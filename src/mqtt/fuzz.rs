@@ -78,7 +78,7 @@ pub fn fuzz_message(data: &[u8]) -> bool {
     part.is_ok()
 }
 
-/// Takes a line with `when` as JSON, and a message after it. True when the message is meant.
+/// Takes a line with `when` as JSON, and a message after it. True when the message meets the conditions.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -92,7 +92,7 @@ pub fn fuzz_conditions(data: &[u8]) -> bool {
     let (payload, device) = (Bytes::copy_from_slice(payload), valid("box"));
     let unmet = |payload| when.unmet(&MessageParts::new(payload, &device), &["a", "b"], None);
     let (read, unread) = (unmet(Some(&payload)), unmet(None));
-    // A message that is not read may turn out to be meant, and never the other way round.
+    // An unread message may meet the conditions though a read one does not, and never the other way round.
     assert!(unread.is_none() || read == unread, "{read:?} {unread:?}");
     assert!(read.as_ref().is_none_or(|told| told.len() < ERROR_MESSAGE_MAX_BYTES + line.len() * 8), "{read:?}");
     read.is_none()
@@ -127,7 +127,7 @@ pub fn fuzz_bare_value(data: &[u8]) -> bool {
     number.is_some()
 }
 
-/// Checks that the protocol decodes the rows to what was in them.
+/// Checks that the protocol decodes the rows to their values.
 fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
     for datatype in DataType::ALL {
         let input = Port { name: "x".into(), datatype, shape: vec![-1, -1] };

@@ -1,7 +1,7 @@
 //! The connection of each session to the broker: opens it, keeps it, and reconnects. One task owns it, the session and its
 //! messages in progress.
 //!
-//! The task never waits for an inference: those run in tasks of their own and report back.
+//! The task never waits for an inference: inferences run in separate tasks and report back.
 
 use std::convert::Infallible;
 use std::task::Poll;
@@ -39,7 +39,7 @@ const WRITE_QUEUE_MAX_BYTES: usize = 256 << 10;
 const PACKETS_PER_TURN: usize = 32;
 
 /// Time without anything to send after which received packets are acknowledged at the level of TCP: until then the
-/// broker may hold back the next ones. Doing it at once would cost a system call for each packet where answers are
+/// broker may hold back the next ones. Doing it at once would cost a system call for each packet when answers are
 /// quick.
 const TCP_ACK_DELAY: Duration = Duration::from_millis(1);
 

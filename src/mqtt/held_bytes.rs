@@ -1,6 +1,6 @@
-//! Counts the bytes of messages in memory: each holder counts for as long as its [`HeldBytesGuard`] lives.
+//! Counts the bytes of messages in memory: each holder counts while its [`HeldBytesGuard`] lives.
 //!
-//! Messages have a bound of their own, `mqtt.max_memory_bytes`, within the memory of the calls of all callers.
+//! Messages have a separate bound, `mqtt.max_memory_bytes`, within the memory of the calls of all callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

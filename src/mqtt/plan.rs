@@ -1,11 +1,11 @@
-//! Which session with the broker has which subscription. Pure.
+//! The assignment of subscriptions to sessions with the broker. Pure.
 //!
 //! A broker may deliver a message once for each subscription that it matches (MQTT 5.0, section 3.3.4), and a binding must
-//! get it once. With MQTT 5 each delivery names its subscription by an identifier. Without identifiers, filters that
-//! overlap are in sessions of their own, each with a client id, as few as needed.
+//! get it once. With MQTT 5 each delivery names its subscription by an identifier. Without identifiers, overlapping
+//! filters are in separate sessions, each with a client id, as few as needed.
 //!
-//! Bindings that only push rows wait for no model, so they have sessions of their own, too: acknowledgements go out in
-//! order, and one call that waits for its model would hold back all rows behind it.
+//! Bindings that only push rows do not wait for a model, so they have separate sessions, too. Acknowledgements go out
+//! in order, and one call that waits for its model would delay all rows after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,7 @@ use super::bindings::Bindings;
 use super::client::packet::{ConnAck, Qos, ReceivedMessage, RetainHandling, Subscription, SubscriptionId, Version};
 use super::topics::{DeviceTopics, TOPIC_ROOT, TopicFilter};
 
-/// Steps of the search for a distribution to so many sessions, after which one more session is allowed.
+/// The steps of the search for a distribution to a number of sessions, after which one more session is allowed.
 const SEARCH_STEPS_MAX: usize = 1000;
 
 /// The number of values of a subscription identifier (section 3.8.2.1.2).
@@ -27,7 +27,7 @@ pub struct PlanRules {
     pub version: Version,
     /// The broker names the subscriptions of a delivery.
     pub has_ids: bool,
-    /// Bindings that only push rows have sessions of their own.
+    /// Bindings that only push rows have separate sessions.
     pub splits_rows: bool,
 }
 
@@ -54,7 +54,7 @@ impl SessionName {
         matches!(self, Self::Rows(_))
     }
 
-    /// Its client id, for a box whose main session has `main`.
+    /// Its client id, if the main session of the box has `main`.
     pub fn client_id(self, main: &str) -> String {
         match self {
             Self::Main => main.to_owned(),
@@ -83,7 +83,7 @@ pub struct SubscriptionPlan {
     pub rules: PlanRules,
 }
 
-/// Two bindings that need sessions of their own, and why.
+/// Two bindings that need separate sessions, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Separation {
     /// The binding of the session.
@@ -215,9 +215,9 @@ impl SubscriptionPlan {
 
     /// The subscriptions by which a message came to a session.
     ///
-    /// One that names none came by a subscription without an identifier. Where it matches none of this session, an
-    /// earlier plan had its subscription here, and no other session got it: it is for a binding of the same kind, if there
-    /// is one.
+    /// A message that names no subscription came by one without an identifier. If it matches no subscription of this
+    /// session, an earlier plan had its subscription here, and no other session got the message: it is for a binding of
+    /// the same kind, if there is one.
     pub fn takers(&self, session: SessionName, received: &ReceivedMessage) -> Vec<&PlannedSubscription> {
         let topic = &received.message.topic;
         let matching = || self.subscriptions.iter().filter(|planned| planned.subscription.filter.matches(topic));

@@ -1,4 +1,4 @@
-//! Messages of other parts of the daemon: what they publish, and the topics that they hear.
+//! Messages of other parts of the daemon: those that they publish, and the topics that they subscribe to.
 //!
 //! A part never waits for the broker. A retained message replaces the earlier one of its topic that has not been sent,
 //! and all of them are sent again on each connection, because a broker may have forgotten them. Other messages wait in
@@ -24,7 +24,7 @@ const RETAINED_MAX: usize = 16_384;
 /// The most bytes of the payloads of all messages together, besides pictures.
 const BYTES_MAX: usize = 32 << 20;
 
-/// The most bytes of all retained pictures together: a budget of their own, so that no picture displaces an event.
+/// The most bytes of all retained pictures together: a separate budget, so that no picture displaces an event.
 const PICTURE_BYTES_MAX: usize = 64 << 20;
 
 /// A message of another part.
@@ -32,14 +32,14 @@ const PICTURE_BYTES_MAX: usize = 64 << 20;
 pub struct Publication {
     pub topic: TopicName,
     pub payload: Bytes,
-    /// Kept by the broker for later subscribers. An empty payload removes what it keeps.
+    /// The broker keeps it for later subscribers. An empty payload removes the kept message.
     pub retain: bool,
     /// The kind of content, for the egress policy.
     pub content: Content,
     pub content_type: Option<&'static str>,
 }
 
-/// A topic that another part hears: its messages are passed on as long as there is room.
+/// A topic that another part subscribes to: its messages are passed on while there is room.
 #[derive(Debug, Clone)]
 pub struct TopicListener {
     pub filter: TopicFilter,

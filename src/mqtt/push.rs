@@ -4,12 +4,12 @@
 //! store is being opened or rebuilt, its disk is full, too many pushes wait) is retried for a minute, and its delivery
 //! is not settled before: an acknowledgement promises the device that its rows are durable. Meanwhile other messages
 //! are handled, but acknowledged in the order they came (MQTT 5, section 4.6), so a broker that sends with QoS 1 stops
-//! after `max_in_flight` of them. That is why the retries end: otherwise a box with a full disk would never again
-//! receive anything over QoS 1. A push that is given up is settled, counted and logged as an error. When the daemon
-//! stops, a push that is being retried stays unsettled, and the broker delivers it to the next daemon.
+//! after `max_in_flight` of them. The retries must end, or a box with a full disk would never again receive anything
+//! over QoS 1. A push that is given up is settled, counted and logged as an error. When the daemon stops, a push that
+//! is being retried stays unsettled, and the broker delivers it to the next daemon.
 //!
 //! Messages of QoS 0 and those of a rate limit are retried too, although they need no acknowledgement. The broker does
-//! not hold them back, so the number of waiting retries is bounded.
+//! not limit them, so the number of waiting retries is bounded.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The rate limit of each topic of a binding: at most so many messages a second, keeping the newest. Pure: the time is
+//! The rate limit of each topic of a binding: a number of messages a second, keeping the newest. Pure: the time is
 //! passed in.
 
 use std::collections::{BTreeSet, HashMap};
@@ -88,7 +88,7 @@ impl<T> RateLimiter<T> {
         self.kept.first().map(|(next, _)| *next)
     }
 
-    /// Forgets the topics whose interval is over.
+    /// Forgets the topics after the end of their interval.
     fn forget(&mut self, now: Instant) {
         while self.idle.first().is_some_and(|(next, _)| *next <= now)
             && let Some((_, topic)) = self.idle.pop_first()

@@ -92,7 +92,7 @@ impl CallMessage {
         Ok(Self { call, body, principal, key, place: RequestPermit::default(), path })
     }
 
-    /// Authenticates the caller. One that may not call the model gets the reason as the answer.
+    /// Authenticates the caller. A caller without permission for the model gets the reason as the answer.
     #[must_use]
     pub fn admitted(mut self, authenticator: &Authenticator, audit: &AuditSink, now: Instant) -> Self {
         let model = self.call.as_ref().ok().map(|call| &call.target.model);
@@ -106,7 +106,8 @@ impl CallMessage {
         self
     }
 
-    /// Counts it, and what is made of it, as memory of its caller. If there is no room for it, that is the answer.
+    /// Reserves the memory of the request, and of the values made from it, for its caller. Without room, the answer is
+    /// that error.
     pub fn counted(&mut self, memory: &MemoryBudget) -> Option<Reservation> {
         let account = memory.account(self.principal.clone());
         match account.take(self.held_bytes()) {

@@ -23,7 +23,7 @@ impl SessionTask {
         let mut plans = self.plans.0.now.subscribe();
         loop {
             let plan = tokio::select! {
-                // The sender lives as long as the plans.
+                // The sender lives while the plans do.
                 plan = plans.wait_for(Option::is_some) => plan.ok().and_then(|plan| plan.clone()),
                 () = shutdown.requested() => return Ok(()),
             };
@@ -75,8 +75,8 @@ impl SessionTask {
         Ok(connect::disconnect(connection.writer).await?)
     }
 
-    /// The consequence of a connection that was not opened, if the broker refuses a session of its own to this one. `ended`
-    /// counts those that it closed without a reason.
+    /// The consequence of a failed connection, if the broker refuses another session. `ended` counts the connections
+    /// that it closed without a reason.
     pub(super) fn refusal(
         &self,
         plan: &SubscriptionPlan,

@@ -65,8 +65,8 @@ impl Subscriptions {
     }
 }
 
-/// The subscriptions in packets as brokers accept them. One with an identifier has a packet of its own (MQTT 5.0, section
-/// 3.8.2.1.2).
+/// The subscriptions in packets as brokers accept them. One with an identifier is in a separate packet (MQTT 5.0,
+/// section 3.8.2.1.2).
 pub fn packets<'s>(subscriptions: impl Iterator<Item = &'s Subscription>) -> Vec<Vec<Subscription>> {
     let (alone, together): (Vec<Subscription>, Vec<_>) = subscriptions.cloned().partition(|one| one.id.is_some());
     let together = together.chunks(FILTERS_PER_PACKET).map(<[Subscription]>::to_vec);

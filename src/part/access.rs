@@ -31,7 +31,7 @@ impl Subsystem for Authenticator {
     }
 }
 
-/// The refusal of a caller whose access is limited to other models, which is recorded.
+/// Records and returns the refusal of a caller with access to other models only.
 pub fn outside_scope(audit: &AuditSink, rule: &RouteRule, principal: &Principal, access: &Access) -> ApiError {
     audit.record_denied(principal, "model_scope");
     let (method, path, scope) = (rule.method, rule.path, scope_words(access));

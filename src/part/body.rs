@@ -22,7 +22,7 @@ use crate::api_error::ApiError;
 use crate::counted_body;
 use crate::handler_context::{BodyLimits, HandlerContext};
 
-/// The smallest answer that is compressed, in bytes: below it the header would take what compression saves.
+/// The smallest answer that is compressed, in bytes. Below it the header would cost as much as compression saves.
 const COMPRESSED_BYTES_MIN: usize = 1024;
 
 /// The most memory that is reserved for a body before it arrives, in bytes.
@@ -165,8 +165,8 @@ async fn collect(body: Limited<Body>, announced: Option<usize>, hold: &mut Reser
     Ok(whole.freeze())
 }
 
-/// Reads the start of a body whose sender has no permission yet: up to `bytes`, within
-/// [`UNAUTHORIZED_BODY_TIMEOUT`]. Returns it with the whole body.
+/// Reads the start of a body before its sender has a permission: up to `bytes`, within [`UNAUTHORIZED_BODY_TIMEOUT`].
+/// Returns it with the whole body.
 pub async fn peek(mut body: Body, bytes: usize) -> (Bytes, Body) {
     let (mut start, mut behind) = (BytesMut::new(), None);
     let reading = async {
@@ -324,7 +324,8 @@ pub async fn compress_pieces(
     Ok(response)
 }
 
-/// Compresses bytes with gzip as well as it can, for what is compressed once and sent often. Takes some 10 ms for 100 kB.
+/// Compresses bytes with gzip at the highest level, for content that is compressed once and sent often. Takes some 10
+/// ms for 100 kB.
 pub fn gzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     use std::io::Write;
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());

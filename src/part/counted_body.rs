@@ -9,7 +9,7 @@ use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
 
-/// Marks an answer whose bytes are counted already.
+/// Marks an answer with bytes that are counted already.
 #[derive(Debug, Clone, Copy)]
 struct AlreadyCounted;
 
@@ -34,13 +34,13 @@ pub fn count(answer: Response, account: &Account) -> Response {
     }
 }
 
-/// Keeps `hold` until the answer is sent, or its connection is closed.
+/// Keeps `hold`, such as a reservation, until the answer is sent or its connection is closed.
 pub fn keep_until_sent<H: Send + Sync + 'static>(answer: Response, hold: H) -> Response {
     answer.map(|body| Body::new(GuardedBody { body, hold: Arc::new(hold) }))
 }
 
-/// The body of an answer, with a hold. A connection takes its frames long before it has sent them, so each frame keeps
-/// the hold too.
+/// The body of an answer, with a reservation. A connection takes its frames long before it has sent them, so each frame
+/// keeps the reservation too.
 struct GuardedBody<H> {
     body: Body,
     hold: Arc<H>,

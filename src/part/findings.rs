@@ -1,11 +1,11 @@
-//! A search for findings, as the daemon gives it to the parts that tell people what is wrong.
+//! A search for findings, which the daemon gives to the parts that report them to people.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::check::Check;
 
-/// A search for what is wrong with this box. Clones share it.
+/// A search for findings about this box. Clones share it.
 #[derive(Clone)]
 pub struct FindingsSource(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
 

@@ -90,7 +90,7 @@ pub trait Subsystem: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The store whose files the part encrypts, if it has one.
+    /// The store of the files that the part encrypts, if it has one.
     fn encrypted_store(&self) -> Option<Arc<dyn Rekey>> {
         None
     }

@@ -10,7 +10,7 @@ use ledge_identity::access::{Permission, Role};
 
 use crate::api_error::ApiError;
 
-/// The subject of a route, for callers whose access is limited to certain models or feature views.
+/// The subject of a route, for callers with access to certain models or feature views only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteScope {
     /// The model in its path, which must be one of the caller's.
@@ -37,9 +37,9 @@ pub enum ErrorForm {
     Feast,
     /// `{"error": {"message": "...", ...}}`.
     OpenAi,
-    /// `{"success": false, "error": "..."}`. A caller of such a route may send its API key in the form.
+    /// `{"success": false, "error": "..."}`. Callers may send their API key in the form.
     DeepStack,
-    /// A status of gRPC, in trailers. Such a route is served only to connections with HTTP/2.
+    /// A status of gRPC, in trailers. The route is served only to connections with HTTP/2.
     Grpc,
 }
 
@@ -56,11 +56,11 @@ pub struct RouteRule {
     pub form: ErrorForm,
     /// Set for routes that are answered only after their durable audit record.
     pub is_audited: bool,
-    /// The name in the audit record of the request itself, for routes whose effects are not recorded.
+    /// The name in the audit record of the request itself, for routes that do not record their effects.
     pub recorded_as: Option<&'static str>,
     /// Set for routes that are also served at the addresses of `[[http.local_plain]]`.
     pub is_local_plain: bool,
-    /// Set for routes whose handlers get the caller itself, with its credential and its access.
+    /// Set for routes with handlers that get the caller itself, with its credential and its access.
     pub needs_caller: bool,
 }
 
@@ -176,8 +176,8 @@ impl<S> Route<S> {
         self
     }
 
-    /// Gives the handler the caller itself, as the extension `Caller`: to tell who it is, or to ask again during an
-    /// answer that lasts.
+    /// Gives the handler the caller itself, as the extension `Caller`: to report its identity, or to check its access
+    /// again during a long answer.
     #[must_use]
     pub const fn caller(mut self) -> Self {
         self.rule.needs_caller = true;

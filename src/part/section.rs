@@ -48,15 +48,15 @@ pub struct DoctorContext<'a> {
     pub device: &'a DeviceConfig,
     pub encryption: &'a EncryptionConfig,
     pub egress: &'a EgressConfig,
-    /// Set where a check may open connections of its own. Without it, a check of something elsewhere is left out.
+    /// Set if a check may open connections. Otherwise checks of other machines are left out.
     pub may_connect: bool,
     /// Returns the answer of this box's daemon to a GET of a path; `None` where it does not run, and where it answers
     /// with an error.
     pub ask_daemon: &'a dyn Fn(&str) -> Option<Value>,
 }
 
-/// Returns the findings of a section on a box whose other sections have their defaults and whose daemon does not run: for
-/// tests.
+/// For tests: returns the findings of a section on a box with defaults in all other sections and without a running
+/// daemon.
 pub fn findings_alone(section: &dyn Section, state: &Path) -> Vec<Check> {
     let (device, encryption, egress) = (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
     section.doctor(&DoctorContext {

@@ -1,4 +1,4 @@
-//! An annotated photograph as the answer to a call: what a model found, drawn into the photograph that was sent.
+//! An annotated photograph as the answer to a call: the objects that a model found, drawn into the sent photograph.
 
 use std::sync::Arc;
 

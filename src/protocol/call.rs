@@ -51,9 +51,9 @@ pub struct InferenceCall {
     pub arrived: Instant,
     /// Account that the decoded request and its answer are counted on.
     pub account: Account,
-    /// The feature views whose values the answer may report.
+    /// The feature views of which the answer may report values.
     pub views: ViewScope,
-    /// The camera that took the photograph: what a detector finds on it makes its events.
+    /// The camera that took the photograph: the objects that a detector finds on it make its events.
     pub camera: Option<CameraName>,
 }
 
@@ -70,8 +70,8 @@ pub fn check_camera(serving: &Serving, camera: Option<&CameraName>) -> Result<()
     Err(ApiError::new(StatusCode::BAD_REQUEST, message))
 }
 
-/// Passes what a detector found on a photograph of a camera on to the part that watches cameras. `model` is the version
-/// that answered.
+/// Passes the objects that a detector found on a photograph of a camera to the part that watches cameras. `model` is
+/// the version that answered.
 pub fn report_sighting(
     serving: &Serving,
     camera: &CameraName,
@@ -131,8 +131,8 @@ impl BodyKind {
         }
     }
 
-    /// As [`Self::sniffed`], for the message of a device that was not made for Ledge: without a content type, what is
-    /// neither a photograph nor a JSON object is a text.
+    /// As [`Self::sniffed`], for the message of a device that was not made for Ledge: without a content type, anything
+    /// but a photograph or a JSON object is a text.
     pub fn of_message(payload: &[u8], content_type: Option<&str>) -> Self {
         match Self::sniffed(payload, content_type, None) {
             Self::Tensors { .. } if content_type.is_none() && !payload.trim_ascii_start().starts_with(b"{") => {
@@ -169,7 +169,7 @@ pub enum ContentType {
 struct DecodedCall {
     request: InferRequest,
     answer: ReplyForm,
-    /// The memory of what was copied out of the body.
+    /// The memory of values that were copied out of the body.
     copied: Option<Reservation>,
 }
 
@@ -212,7 +212,7 @@ async fn answer_pinned(
     encode(response, answer, &account)
 }
 
-/// Decodes a call, whose body is what `model` takes.
+/// Decodes a call, with a body of the kind that `model` takes.
 async fn decode(call: InferenceCall, model: &LoadedModel) -> Result<DecodedCall, ApiError> {
     let input = model.input();
     if call.prefers_text
@@ -307,7 +307,8 @@ fn log_permit(status: u16) -> Option<u64> {
     limiter.take(("call", status.into()), Instant::now())
 }
 
-/// A file as the model takes it: a document for a model that reads documents. `input` is what the model takes.
+/// A file as the model takes it: a document for a model that reads documents. `input` is the kind of content that the
+/// model takes.
 pub(super) fn file(form: BodyKind, body: Bytes, input: Option<PipelineInput>) -> CallContent {
     if form == BodyKind::Document || input == Some(PipelineInput::Document) {
         CallContent::Document(body)
@@ -415,7 +416,8 @@ pub fn content_error(error: impl Into<ContentError>) -> ApiError {
     ApiError::new(status, error.to_string())
 }
 
-/// The answer to a body that is no inference request, by what it is instead. `input` is what the model takes.
+/// The answer to a body that is no inference request, by its actual kind. `input` is the kind of content that the model
+/// takes.
 fn not_a_request(input: Option<PipelineInput>, body: &[u8], error: ProtocolError) -> ApiError {
     match (FileFormat::of(body), input) {
         (Some(format), None | Some(PipelineInput::Photograph | PipelineInput::Document)) if format.is_read() => {
@@ -473,7 +475,7 @@ fn is_form_data(body: &[u8]) -> bool {
         && start.windows(FORM_PART_HEADER.len()).any(|window| window.eq_ignore_ascii_case(FORM_PART_HEADER))
 }
 
-/// Does `work` on so many bytes of JSON, off the async thread where they are many: 1 MB takes some milliseconds.
+/// Does `work` on this many bytes of JSON, off the async thread if they are many: 1 MB takes some milliseconds.
 async fn large_off_thread<T: Send + 'static>(
     bytes: usize,
     account: &Account,

@@ -21,7 +21,7 @@ pub struct PipelineAnswer<'a> {
     time_ms: TimeMs,
 }
 
-/// The form of such an answer, as JSON Schema, with the members of all kinds.
+/// The form of a pipeline's answer, as JSON Schema, with the members of all kinds.
 pub fn schema() -> Schema {
     let mut generator = SchemaGenerator::default();
     let members: Vec<_> = KINDS.iter().map(|kind| (kind.member, (kind.schema)(&mut generator))).collect();

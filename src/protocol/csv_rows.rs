@@ -85,7 +85,7 @@ impl CsvRows {
     /// The rows of a part, unless they are long.
     pub const PART_ROWS: usize = 512;
 
-    /// Reads from `input` up to the next whole part, and takes what it read from it. `None` when it needs more.
+    /// Reads from `input` up to the next whole part, and removes the bytes that it read. `None` when it needs more.
     pub fn read(&mut self, input: &mut Bytes) -> Result<Option<RowsText>, CsvError> {
         while !input.is_empty() {
             self.step(input)?;
@@ -98,7 +98,8 @@ impl CsvRows {
 
     /// The last part, when there is no more input.
     pub fn finish(&mut self) -> Result<Option<RowsText>, CsvError> {
-        // A last line without an end is a line; no input is what ends it. Room for it is made in between.
+        // A last line without a line break counts as a line: an empty input ends it. The loop makes room for it in
+        // between.
         while !self.step(&mut Bytes::new())? {}
         if self.before + self.part_rows == 0 {
             return Err(CsvError::Empty);
@@ -178,7 +179,7 @@ impl CsvRows {
         Ok(())
     }
 
-    /// The rows that are read and in no part yet, such as those before a mistake.
+    /// The rows that are read and not in a part yet, such as those before a mistake.
     pub fn take(&mut self) -> Option<RowsText> {
         if self.part_rows == 0 {
             return None;

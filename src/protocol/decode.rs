@@ -80,9 +80,9 @@ pub fn parse_header_length(value: &[u8]) -> Result<usize, ProtocolError> {
 /// Decodes an inference request.
 ///
 /// `header_length` is the length of the JSON in bytes: `None` when the whole body is JSON, `Some(0)` for a raw binary
-/// request, whose whole body is the only input and whose outputs are all binary. The parameter "timeout" (microseconds)
-/// counts from `received`. "entities" and "features" are Ledge's own: entity keys for the inputs that are not sent, and
-/// values that replace the stored ones. An empty list of outputs asks for all of them, as in gRPC.
+/// request: the whole body is the only input, and all outputs are binary. The parameter "timeout" (microseconds) counts
+/// from `received`. "entities" and "features" are Ledge's own: entity keys for the inputs that are not sent, and values
+/// that replace the stored ones. An empty list of outputs asks for all of them, as in gRPC.
 pub fn decode_request(
     model: &ModelName,
     body: Bytes,
@@ -147,7 +147,7 @@ pub(super) fn decoded(
             outputs: (!wanted.is_empty()).then_some(wanted),
             features,
         },
-        // A deadline beyond the range of the clock is none.
+        // A deadline beyond the range of the clock counts as no deadline.
         deadline: parameters.timeout.filter(|timeout| !timeout.is_zero()).and_then(|t| received.checked_add(t)),
         priority: parameters.priority.map(Priority::from_level),
         reply,

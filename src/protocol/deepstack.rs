@@ -35,7 +35,7 @@ pub struct DetectionAnswer<'a> {
     duration: u64,
 }
 
-/// The predictions of an answer: those that a caller wants of what a model found.
+/// The predictions of an answer: the objects that a model found, as the caller limits them.
 #[derive(Debug, Clone, Copy)]
 pub struct PredictionFilter<'a> {
     /// The least score.

@@ -23,7 +23,7 @@ pub struct Encoded {
     /// For the header `Inference-Header-Content-Length`: the length of the JSON in bytes. `Some` when any output is
     /// binary; the content type is then `application/octet-stream`.
     pub header_length: Option<usize>,
-    /// The body in pieces: the JSON, then each binary output, whose bytes are shared and not copied.
+    /// The body in pieces: the JSON, then each binary output. The bytes of outputs are shared, not copied.
     pub chunks: Vec<Bytes>,
     /// Memory of the outputs and of the JSON.
     memory: Reservation,
@@ -53,7 +53,7 @@ impl Encoded {
     }
 }
 
-/// Encodes the answer to an inference call, whose memory goes on counting as that of the bytes.
+/// Encodes the answer to an inference call. The memory of the answer stays reserved for its bytes.
 pub fn encode_counted(
     mut response: InferResponse,
     id: Option<&str>,
@@ -209,7 +209,7 @@ enum JsonData<'a> {
 
 impl<'a> JsonData<'a> {
     fn of(name: &str, tensor: &'a Tensor) -> Result<Self, ProtocolError> {
-        // serde_json would write `null` for a number that is not finite, so such numbers are refused first.
+        // serde_json would write `null` for a number that is not finite, so these are refused first.
         let not_finite = || ProtocolError::NotFinite { output: excerpt(name) };
         let data = match tensor.datatype() {
             DataType::Bool => tensor.bools().map(Self::Bool),

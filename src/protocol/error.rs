@@ -39,7 +39,7 @@ pub enum ProtocolError {
         place: String,
         key: &'static str,
     },
-    /// A key whose value matters appears twice in one object.
+    /// A key that is read appears twice in one object.
     #[error("{place} has '{key}' twice")]
     DuplicateKey { place: String, key: &'static str },
     /// A value is of the wrong JSON type or out of range.

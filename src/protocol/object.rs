@@ -69,7 +69,7 @@ pub(super) trait Items<'de> {
     /// Description of the array, for a message: "expected ...".
     const EXPECTED: &'static str;
 
-    /// Takes one entry; `false` when there is none left.
+    /// Takes one entry; `false` at the end.
     fn item<A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error>;
 }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::call::content_error;
 use super::error::excerpt;
 
-/// The message for token ids. LangChain's `OpenAIEmbeddings` sends them unless it is told not to.
+/// The message for token ids. LangChain's `OpenAIEmbeddings` sends them by default.
 const TOKEN_IDS: &str = "token ids are not accepted, because they belong to another model's tokenizer: send texts. With \
                          LangChain, create OpenAIEmbeddings(..., check_embedding_ctx_length=False)";
 
@@ -136,7 +136,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for InputText<'a> {
 }
 
 impl EmbeddingsRequest {
-    /// Reads the body of a request. Keys that do not concern the answer, such as `user`, are ignored.
+    /// Reads the body of a request. Keys without an effect on the answer, such as `user`, are ignored.
     pub fn decode(body: &[u8]) -> Result<Self, ApiError> {
         let bad = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
         // serde would also take an array in place of the object.

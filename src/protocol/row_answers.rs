@@ -131,8 +131,8 @@ fn write_line<'a>(lines: &mut Vec<u8>, cells: impl Iterator<Item = Cow<'a, str>>
     lines.push(b'\n');
 }
 
-/// A cell of CSV (RFC 4180, section 2), in quotes where it must be. An empty one has quotes too: a line of it alone would be
-/// no row.
+/// A cell of CSV (RFC 4180, section 2), in quotes where needed. An empty cell has quotes too, because a line with only
+/// an unquoted empty cell would be no row.
 pub fn csv_cell(text: &str) -> Cow<'_, str> {
     let is_plain = !text.is_empty() && !text.contains(['"', ',', '\n', '\r']);
     if is_plain { text.into() } else { format!("\"{}\"", text.replace('"', "\"\"")).into() }

@@ -3,8 +3,9 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// True for JSON that is a row or a list of rows, and no request of the Open Inference Protocol: that is an object
-/// whose `inputs` is a list, or whose `entities` are an object, which no cell of a row is. Rows that cannot be read are rows.
+/// True for JSON that is a row or a list of rows, and no request of the Open Inference Protocol. Such a request is an
+/// object with a list as `inputs`, or with an object as `entities`, which a cell of a row cannot be. Rows with mistakes
+/// count as rows.
 pub fn are_rows(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct RowsRequestKeys<'a> {

@@ -1,4 +1,4 @@
-//! A request whose fields were read already, as gRPC has them.
+//! A request with fields that are parsed already, as in gRPC.
 
 use std::time::Instant;
 

@@ -65,7 +65,7 @@ pub(super) fn read(
     let result = object::read(json, &mut reader);
     let RequestReader { source: DataSource { binary, .. }, request, seen } = reader;
     result.map_err(|error| failure.or(error))?;
-    // For a model whose inputs are made of features, entity keys are enough.
+    // For a model with inputs that are made from features, entity keys are enough.
     if !seen.inputs && request.entities.is_empty() && request.features.is_empty() {
         return Err(ProtocolError::Missing { place: REQUEST_PLACE.into(), key: "inputs" });
     }

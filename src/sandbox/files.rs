@@ -10,7 +10,7 @@ use landlock::{
 
 use crate::report::MechanismState;
 
-/// The newest interface of Landlock whose rights are all denied, where the kernel has them.
+/// The newest interface of Landlock. All of its rights that the kernel has are denied.
 const NEWEST: ABI = ABI::V10;
 
 /// The access that Landlock has no right for, in words for people.
@@ -41,8 +41,9 @@ pub const SYSTEM_FILES: &[&str] = &[
     "/sys/kernel/mm/transparent_hugepage",
 ];
 
-/// The files and folders of [`SYSTEM_FILES`] below `/proc`. Kept open, because a rule holds for the kernel's present entry
-/// of a file, and when memory is short the kernel forgets entries that nobody has open: the new one has no rule.
+/// The files and folders of [`SYSTEM_FILES`] below `/proc`. Kept open, because a rule applies to the kernel's present
+/// entry of a file, and when memory is short the kernel drops entries without an open handle: the new entry would have
+/// no rule.
 static KEPT_OPEN: OnceLock<Vec<PathFd>> = OnceLock::new();
 
 /// The states of the mechanisms of Landlock.
@@ -59,10 +60,10 @@ impl Landlock {
         Self { files: absent(), tcp_ports: absent(), device_commands: absent(), sockets_and_signals: absent() }
     }
 
-    /// The states, for a process that has threads besides the calling one unless `alone`.
+    /// The states, for a process that has other threads unless `alone`.
     pub(crate) fn on_all_threads(mut self, alone: bool) -> Self {
         if !alone && self.files.is_in_force() {
-            self.files = MechanismState::Partial("threads that ran before the seal are not confined".to_owned());
+            self.files = MechanismState::Partial("threads from before the sandbox are not confined".to_owned());
         }
         self
     }
@@ -132,7 +133,7 @@ fn restrict(rules: Vec<PathBeneath<PathFd>>) -> Result<RestrictionStatus, Rulese
     ruleset.create()?.add_rules(rules.into_iter().map(Ok::<_, RulesetError>))?.restrict_self()
 }
 
-/// The states, from the answer of the kernel. Each interface of Landlock has what the former has.
+/// The states, from the answer of the kernel. Each interface of Landlock includes the former one.
 fn states(status: &RestrictionStatus, failures: &[String]) -> Landlock {
     let LandlockStatus::Available { effective_abi: abi, .. } = status.landlock else {
         return Landlock::absent(match status.landlock {

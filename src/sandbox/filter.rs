@@ -28,13 +28,13 @@ impl FilterError {
                 Some(errno) => refusal(errno),
                 None => error.to_string(),
             },
-            Self::Kernel(error @ Error::ThreadSync(_)) => format!("another thread has a filter of its own: {error}"),
+            Self::Kernel(error @ Error::ThreadSync(_)) => format!("another thread has a different filter: {error}"),
             error => error.to_string(),
         }
     }
 }
 
-/// Denies every system call of this process that a sealed process does not need.
+/// Denies every system call of this process that a sandboxed process does not need.
 pub(crate) fn allow_listed(opens_files: bool) -> MechanismState {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
     let allowed = system_calls::allowed(own, opens_files);
@@ -57,13 +57,13 @@ pub(crate) fn state(applied: Result<(), FilterError>, in_force: &str) -> Mechani
     }
 }
 
-/// A filter that denies what does not match, with EPERM.
+/// A filter that denies calls without a matching rule, with EPERM.
 pub(crate) fn allow_only(rules: FilterRules, arch: TargetArch) -> Result<BpfProgram, FilterError> {
     let denied = SeccompAction::Errno(Errno::PERM.raw_os_error().unsigned_abs());
     Ok(SeccompFilter::new(compile(rules)?, denied, SeccompAction::Allow, arch)?.try_into()?)
 }
 
-/// A filter that denies what matches.
+/// A filter that denies calls with a matching rule.
 pub(crate) fn deny(rules: FilterRules, error: Errno) -> Result<BpfProgram, FilterError> {
     let denied = SeccompAction::Errno(error.raw_os_error().unsigned_abs());
     Ok(SeccompFilter::new(compile(rules)?, SeccompAction::Allow, denied, host()?)?.try_into()?)

@@ -30,7 +30,7 @@ pub(crate) fn limit_resources(limits: SandboxLimits) -> MechanismState {
         (Resource::Data, data_bytes),
         (Resource::Nofile, open_files),
         (Resource::Fsize, file_bytes),
-        // A core file would hold what callers sent.
+        // A core file would contain data that callers sent.
         (Resource::Core, 0),
         // Memory of the kernel that counts against no other limit.
         (Resource::Msgqueue, 0),
@@ -42,12 +42,12 @@ pub(crate) fn limit_resources(limits: SandboxLimits) -> MechanismState {
     )
 }
 
-/// Limits the threads. The kernel counts those of a user in a namespace, and limits none of root. Without a namespace of its own
-/// it counts those of Ledge too, so that process gets three quarters of what its user may have: the daemon, which may
-/// have all, goes on whatever this process starts.
+/// Limits the threads. The kernel counts the threads of a user in a namespace, and does not limit those of root.
+/// Without a separate namespace the count includes Ledge's threads, so the process gets three quarters of its user's
+/// limit: the daemon, which may use all of it, continues however many threads this process starts.
 pub(crate) fn limit_threads(most: u64, user_namespace: &MechanismState, is_root: bool) -> MechanismState {
     if is_root {
-        return MechanismState::Absent("Ledge runs as root, whose threads the kernel does not limit".to_owned());
+        return MechanismState::Absent("Ledge runs as root, and the kernel does not limit root's threads".to_owned());
     }
     if user_namespace.is_in_force() {
         return MechanismState::after(limit(Resource::Nproc, most), format!("{most} threads"));

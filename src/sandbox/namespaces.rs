@@ -4,10 +4,10 @@ use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 use crate::report::MechanismState;
 
-/// Moves this process into a user, a network and an IPC namespace of its own, in this order; each that the system allows.
+/// Moves this process into new user, network and IPC namespaces, in this order, as far as the system allows them.
 ///
-/// Not into one of control groups: the process reads its CPU limits from its group. Not into one of mounts or processes:
-/// Landlock and the list of system calls deny the same.
+/// Not into a namespace of control groups, because the process reads its CPU limits from its group, nor into one of
+/// mounts or processes, because Landlock and the list of system calls deny the same.
 pub(crate) fn unshare() -> [MechanismState; 3] {
     let extents = [
         (UnshareFlags::NEWUSER, "no rights over anything outside"),

@@ -1,7 +1,7 @@
-//! Attempts of what the seal denies, for tests. Each really tries, and says if it succeeded.
+//! Attempts of operations that the sandbox denies, for tests. Each really tries, and reports whether it succeeded.
 //!
 //! Only through safe functions, so `ptrace`, `process_vm_readv` and `kcmp` are not among them: the tests of
-//! `system_calls.rs` run the filter on those. To open `/proc/<parent>/mem` is the same access by another way.
+//! `system_calls.rs` run the filter on those. Opening `/proc/<parent>/mem` is the same access in another way.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -36,11 +36,11 @@ const THREADS_TRIED_MAX: u64 = 4096;
 pub struct Targets {
     /// A file outside, which this user may read and write, in a folder that it may write to.
     pub outside: PathBuf,
-    /// A file in a folder that the seal lets it read.
+    /// A file in a folder that the sandbox allows to read.
     pub readable: PathBuf,
-    /// A folder that the seal lets it write to.
+    /// A folder that the sandbox allows to write to.
     pub writable: PathBuf,
-    /// A Unix socket without a peer, made before the seal.
+    /// A Unix socket without a peer, made before the sandbox is entered.
     pub unconnected: OwnedFd,
     /// The abstract name on which a process outside listens.
     pub abstract_name: Vec<u8>,
@@ -74,8 +74,8 @@ impl fmt::Display for ProbeResult {
     }
 }
 
-/// Attempts everything. In a process that is not sealed, the last attempt replaces this program where it is allowed; so
-/// each result is passed to `tell` at once.
+/// Attempts everything. In a process without a sandbox, the last attempt replaces this program, so each result is
+/// passed to `tell` at once.
 pub fn run(targets: &Targets, mut tell: impl FnMut(ProbeResult)) {
     let mut probe = Probe { tell: &mut tell };
     probe.files(targets);
@@ -259,7 +259,7 @@ fn changed_mode(path: &Path) -> io::Result<()> {
     if path.metadata()?.permissions() == before { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
 
-/// Opens one file more than `most` at a time. The error of the limit has no kind of its own.
+/// Opens one file more than `most` at a time. The error of the limit has no separate kind.
 fn open_files(most: u64) -> io::Result<()> {
     let open = |_| File::open("/proc/self/stat").map_err(|error| io::Error::other(error.to_string()));
     (0..=most).map(open).collect::<io::Result<Vec<_>>>().map(drop)

@@ -1,4 +1,4 @@
-//! The mechanisms of the seal, each in force or not, in words for people.
+//! The mechanisms of the sandbox, each in force or not, in words for people.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Mechanism {
     UserNamespace,
     /// A network without interfaces, and without the abstract sockets of others.
     NetworkNamespace,
-    /// Shared memory and message queues of its own.
+    /// Separate shared memory and message queues.
     IpcNamespace,
     /// Landlock: files and folders.
     Files,
@@ -74,7 +74,7 @@ impl Mechanism {
         }
     }
 
-    /// Returns true if the seal has a hole without it, which no other mechanism fills.
+    /// Returns true if the sandbox has a gap without it that no other mechanism closes.
     pub fn is_essential(self) -> bool {
         match self {
             Self::ResourceLimits | Self::NoNewPrivileges | Self::Files | Self::Capabilities | Self::SystemCalls => true,
@@ -204,7 +204,7 @@ impl fmt::Display for MechanismReport {
     }
 }
 
-/// The mechanisms of a seal, in the order of [`Mechanism::ALL`], each once.
+/// The mechanisms of a sandbox, in the order of [`Mechanism::ALL`], each once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SealReport {

@@ -10,7 +10,7 @@ pub(crate) struct Argument {
     pub is: Is,
 }
 
-/// The part of an argument that the kernel reads. The rest may hold anything.
+/// The part of an argument that the kernel reads. The rest is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     Bits32,

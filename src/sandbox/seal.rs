@@ -1,4 +1,4 @@
-//! The seal of a process, and its mechanisms one after the other.
+//! The sandbox of a process, and its mechanisms one after the other.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use crate::limits::SandboxLimits;
 use crate::report::{Mechanism, MechanismReport, MechanismState, SealReport};
 use crate::{files, filter, limits, namespaces};
 
-/// The extent of what a process may do.
+/// The permissions of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Folders and files that it may read. It may map libraries from there, and run none of them as a program.
+    /// Folders and files that it may read. It may map libraries from there, but not run them as programs.
     pub readable: Vec<PathBuf>,
     /// Folders in which it may also create, change, rename and remove files and folders.
     pub writable: Vec<PathBuf>,
@@ -21,10 +21,10 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Seals this process for the rest of its life. To be called while there is one thread: some mechanisms apply only to
-    /// the calling thread and those that it starts.
+    /// Puts this process into the sandbox for the rest of its life. Call it while the process has one thread: some
+    /// mechanisms apply only to the calling thread and those that it starts.
     ///
-    /// A mechanism that is missing does not keep the others from being applied. The caller decides on the report.
+    /// A missing mechanism does not prevent the others. The caller decides by the report.
     pub fn apply(self) -> SealReport {
         let alone = limits::thread_count() == Some(1);
         // Inside the namespace no user has a name.
@@ -43,7 +43,7 @@ impl Sandbox {
         let memory = MechanismState::after(memory, "no core file, closed to processes of the same user");
         let capabilities = namespaces::drop_capabilities();
 
-        // Last: it denies what the others need.
+        // Applied last, because it denies system calls that the others need.
         let opens_files = self.system_files || !self.readable.is_empty() || !self.writable.is_empty();
         let system_calls = filter::allow_listed(opens_files);
 

@@ -1,4 +1,4 @@
-//! The system calls of a sealed process, on `x86_64` and aarch64.
+//! The system calls of a sandboxed process, on `x86_64` and aarch64.
 //!
 //! Measured with strace over loads and runs of all models in both runtimes, with one and two threads, with and without
 //! OpenVINO's cache. Added are those that need another CPU (AMX, SVE), an older C library, or an error that did not happen.
@@ -157,7 +157,7 @@ const FCNTL_COMMANDS: [libc::c_int; 7] = [
     libc::F_GET_SEALS,
 ];
 
-/// Commands of `ioctl`: what Rust's standard library does to sockets and files.
+/// Commands of `ioctl` that Rust's standard library uses on sockets and files.
 const IOCTL_COMMANDS: [libc::c_ulong; 2] = [libc::FIOCLEX, libc::FIONBIO];
 
 /// Options of `prctl`: names of threads and of memory, and the widths of vectors (SVE, SME).
@@ -173,7 +173,7 @@ const SOCKET_OPTIONS: [libc::c_int; 2] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
 #[cfg(target_arch = "x86_64")]
 const AMX_FUNCTIONS: [u64; 3] = [0x1021, 0x1022, 0x1023];
 
-/// Everything that a sealed process with this process id may do.
+/// The permitted system calls of a sandboxed process with this process id.
 pub(crate) fn allowed(own: u32, opens_files: bool) -> FilterRules {
     let own = u64::from(own);
     let mut rules = FilterRules::new();
@@ -221,14 +221,14 @@ pub(crate) fn allowed(own: u32, opens_files: bool) -> FilterRules {
     rules
 }
 
-/// Denied as if the kernel did not have them: the C library then uses `clone`, whose flags a filter can see.
+/// Denied as if the kernel did not have them: the C library then uses `clone`, and a filter can check its flags.
 pub(crate) fn missing() -> FilterRules {
     FilterRules::from([(libc::SYS_clone3, Vec::new())])
 }
 
-/// Reported as done, without doing anything. OpenVINO makes each file of its cache read-only, and takes an error for a
-/// failure of the load. Modes of files are not for a sealed process: Landlock knows none, and Ledge's keys have the same
-/// owner.
+/// Reported as done, without doing anything. OpenVINO makes each file of its cache read-only, and treats an error as a
+/// failure of the load. A sandboxed process must not change the modes of files: Landlock does not restrict that, and
+/// Ledge's keys have the same owner.
 pub(crate) fn pretended() -> FilterRules {
     FilterRules::from([(libc::SYS_fchmodat, Vec::new())])
 }
@@ -432,7 +432,7 @@ mod tests {
         assert!(allows(false, libc::SYS_prlimit64, &[0, 3, 0, 0x7fff_0000_0000]));
         assert!(allows(false, libc::SYS_prlimit64, &[own, 3, 0, 1]));
         assert!(!allows(false, libc::SYS_prlimit64, &[own + 1, 3, 0, 1]));
-        // A pointer whose lower half is zero is a pointer.
+        // A pointer with a lower half of zero is not a null pointer.
         assert!(!allows(false, libc::SYS_prlimit64, &[0, 3, 0x7fff_0000_0000, 0]));
     }
 

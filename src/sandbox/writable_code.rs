@@ -18,7 +18,7 @@ const X32_BIT: i64 = 0x4000_0000;
 /// programs that they execute. It cannot be undone.
 ///
 /// As systemd's `MemoryDenyWriteExecute=`, and `execveat`, which starts a program from memory. Libraries can still be
-/// loaded. A process that can write a file and map it as a library can still run what it wrote, as under systemd.
+/// loaded. A process that can write a file and map it as a library can still run that code, as under systemd.
 pub fn deny_writable_code() -> MechanismState {
     let applied = filter::deny(denied(), Errno::PERM).and_then(|program| filter::install(&program));
     filter::state(applied, "no memory is both writable and executable")

@@ -118,8 +118,8 @@ pub enum AuditEvent {
         /// The fallback: the same file in another runtime or with other instructions, or the float original next to it.
         to: Fallback,
     },
-    /// A run of a version of a model that serves, or a load of one of its instances, ended the process that it was in. Older
-    /// records may tell of the daemon's own.
+    /// A run of a version of a model that serves, or a load of one of its instances, ended the process that it was in.
+    /// In older records it may have been the daemon's own process.
     ModelCrashed {
         /// The model.
         model: ModelName,
@@ -276,8 +276,8 @@ pub enum AuditEvent {
         /// The order: `pin`, `unpin`, `rollback` or `cancel`.
         order: FixedWord,
     },
-    /// A connection out of this box was opened. One that carries the audit log itself is told when it is the first, or
-    /// the first after a failure.
+    /// A connection out of this box was opened. A connection for the audit log itself is recorded when it is the first,
+    /// or the first after a failure.
     ConnectionOpened {
         /// `HOST:PORT`, as configured.
         destination: String,
@@ -364,8 +364,8 @@ pub enum AuditEvent {
         /// The current time of its expiry, in milliseconds since the Unix epoch.
         expires_ms: Option<u64>,
     },
-    /// The store of API keys cannot be read, or has lost keys or revocations, as an older one would have. What was
-    /// revoked stays revoked.
+    /// The store of API keys cannot be read, or has lost keys or revocations, like an older copy. Revoked keys stay
+    /// revoked.
     KeyStoreDamaged,
     /// The clock of the machine jumped.
     ClockJumped {

@@ -1,9 +1,9 @@
 //! The standard error of another process of this program: a pipe that this process reads, bounds and logs.
 //!
-//! Such a process reads foreign bytes, so whoever controls it writes what they like. Each line becomes a field of a line
-//! of this process's own log, with the name and the id of the other process: it cannot look like one of Ledge's own,
-//! truncate the log, or fill the disk. Reading is bounded too, and the writing end never blocks: what finds no room in the
-//! pipe is lost to its writer.
+//! The process reads foreign bytes, so an attacker who controls it can write any text. Each line becomes a field of a
+//! line in this process's own log, with the name and the id of the other process. It cannot look like a line of Ledge,
+//! truncate the log, or fill the disk. Reading is bounded too, and the writing end never blocks: text without room in
+//! the pipe is lost.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -65,7 +65,7 @@ impl ChildErrors {
         self.0.try_clone()
     }
 
-    /// Logs its lines until its writers have ended, on a thread of its own; in a program without a log, passes them on to
+    /// Logs its lines on a separate thread until its writers have ended. In a program without a log, passes them on to
     /// standard error. At the end calls `on_end` with the last lines. `process` is the name of its kind.
     pub fn pass_on(
         self,
@@ -83,7 +83,7 @@ impl ChildErrors {
     }
 }
 
-/// Reads a pipe to its end, so slowly that it costs little whatever comes.
+/// Reads a pipe to its end, slowly enough to cost little for any content.
 fn read(mut pipe: File, mut take: impl FnMut(&[u8])) {
     let mut reads = TokenBucket::new(Instant::now());
     let mut chunk = [0; CHUNK_BYTES];
@@ -103,7 +103,7 @@ fn read(mut pipe: File, mut take: impl FnMut(&[u8])) {
 struct ChildLog {
     process: &'static str,
     pid: u32,
-    /// The begin of a line whose end has not come.
+    /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
     /// True when more of that line came.
     is_cut: bool,
@@ -167,7 +167,7 @@ impl ChildLog {
     fn log(&self, said: &str) {
         let Self { process, pid, suppressed, .. } = self;
         if tracing::dispatcher::has_been_set() {
-            // Last, as text: whatever is in it, nothing of Ledge's own follows.
+            // Last, as text, so that its content cannot imitate text of Ledge after it.
             tracing::warn!(process, pid, suppressed, said, "another process of Ledge wrote to its standard error");
         } else {
             let _ = writeln!(io::stderr(), "{process} {pid}: {said}");
@@ -188,7 +188,7 @@ impl ChildLog {
 fn printable(bytes: &[u8]) -> String {
     let is_shown = |letter: char| {
         !letter.is_control()
-            // Separators of lines, and marks that change the direction of what follows.
+            // Line separators, and marks that change the direction of the following text.
             && !matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}')
     };
     let text = String::from_utf8_lossy(bytes);

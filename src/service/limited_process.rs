@@ -29,11 +29,11 @@ const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 /// the same core.
 pub const TRIAL_NICENESS: i32 = 10;
 
-/// The place of such a trial among the processes that the kernel ends when memory is short, and of others that harm nobody when
-/// they end: see [`go_first_without_memory`].
+/// The score of a trial, and of other processes that may end without harm, by which the kernel chooses the process to
+/// end when memory is short: see [`go_first_without_memory`].
 pub const FIRST_WITHOUT_MEMORY: u16 = 1000;
 
-/// What the process may take.
+/// The limits of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessLimits {
     /// Memory that it may reserve, in bytes. Reserved memory is more than resident memory.
@@ -57,8 +57,8 @@ pub fn start(program: &Path, verb: &[&str], name: &'static str) -> std::io::Resu
     Ok((child, last_lines))
 }
 
-/// Keeps oneDNN, which OpenVINO runs on, from a cache of its own besides OpenVINO's: it kept 20 MiB of models that were unloaded,
-/// and saved no time that could be measured.
+/// Turns off the cache of oneDNN, which OpenVINO uses, in addition to OpenVINO's own: it kept 20 MiB of unloaded
+/// models, and saved no measurable time.
 const NO_PRIMITIVE_CACHE: (&str, &str) = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "0");
 
 /// The variables of a process of this program that others start: no setting and no secret.
@@ -77,13 +77,13 @@ pub fn limit_this_process(limits: ProcessLimits) -> rustix::io::Result<()> {
         let above = most.saturating_add(1).min(hard);
         rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(above) })
     };
-    // No core file: it would hold what the process reads, and perhaps fill the disk.
+    // No core file: it would contain the data that the process reads, and could fill the disk.
     set(Resource::Core, 0)?;
     set(Resource::Fsize, FILE_MAX_BYTES)?;
     set(Resource::Data, limits.data_bytes)?;
     set(Resource::Cpu, limits.cpu_seconds)?;
-    // A signal to the daemon's group, such as Ctrl-C, is the daemon's: it ends this process by closing its input. Not
-    // `setsid`: the kernel may divide the CPU by sessions first, and niceness counts only within one.
+    // A signal to the daemon's group, such as Ctrl-C, must reach only the daemon, which ends this process by closing
+    // its input. Not `setsid`: the kernel may divide the CPU by sessions first, and niceness counts only within one.
     rustix::process::setpgid(None, None)?;
     rustix::process::nice(limits.niceness)?;
     go_first_without_memory(FIRST_WITHOUT_MEMORY);
@@ -98,7 +98,7 @@ pub fn go_first_without_memory(score: u16) {
     let _ = file.and_then(|mut file| file.write_all(score.to_string().as_bytes()));
 }
 
-/// Ends this process when its input ends: whoever started it holds the other end for as long as the result is wanted.
+/// Ends this process when its input ends: its parent keeps the other end open while it wants the result.
 pub fn end_with(mut input: impl Read + Send + 'static) {
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut input, &mut std::io::sink());

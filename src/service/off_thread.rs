@@ -14,12 +14,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The most idle callers that are kept.
 const IDLE_CALLERS_MAX: usize = 64;
 
-/// The turns for such work, one for each core.
+/// The permits for work with a large output, one for each core.
 static TURNS: LazyLock<CallerPermits> =
     LazyLock::new(|| CallerPermits::new(available_parallelism().map_or(1, usize::from)));
 
 /// Runs work with a large output, such as unpacking, on the blocking pool, and returns its result. The work runs to its
-/// end even after the caller has gone. Callers on this box, whose memory is not counted, do not wait for a turn.
+/// end even after the caller has gone. Callers on this box do not wait for a permit, as their memory is not counted.
 pub async fn off_thread<T: Send + 'static>(account: &Account, work: impl FnOnce() -> T + Send + 'static) -> T {
     let turn = match account.counted_owner() {
         Some(owner) => Some(TURNS.take(owner).await),
@@ -50,8 +50,8 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     output.ok_or_else(|| io::Error::other("the runtime ended before the future"))
 }
 
-/// So many turns at a time. A caller has no more of them, and no more that wait in the one queue for all, so that a caller
-/// who sends much of it delays itself.
+/// A limited number of permits. A caller has at most that many permits, and that many requests in the common queue, so
+/// that a caller with much work delays only itself.
 #[derive(Debug)]
 pub struct CallerPermits {
     at_a_time: usize,
@@ -59,16 +59,16 @@ pub struct CallerPermits {
     of: Mutex<HashMap<Principal, Arc<Semaphore>>>,
 }
 
-/// A turn, which lasts until it is dropped.
+/// A permit; dropping it returns it.
 pub type CallerPermit = [Option<OwnedSemaphorePermit>; 2];
 
 impl CallerPermits {
-    /// So many at a time.
+    /// Permits for `at_a_time` tasks at a time.
     pub fn new(at_a_time: usize) -> Self {
         Self { at_a_time, all: Arc::new(Semaphore::new(at_a_time)), of: Mutex::default() }
     }
 
-    /// Waits for a turn of `owner`.
+    /// Waits for a permit for `owner`.
     pub async fn take(&self, owner: &Principal) -> CallerPermit {
         // No semaphore is ever closed.
         let own = self.own(owner).acquire_owned().await.ok();
@@ -127,7 +127,7 @@ mod tests {
         let other = key("b");
         let mut next = Box::pin(turns.take(&other));
         assert!(next.as_mut().now_or_never().is_none());
-        // The rest of the flood waits for turns of its own caller, and not before the other caller.
+        // The rest of the flood waits for permits of its own caller, and not ahead of the other caller.
         held.pop();
         assert!(next.as_mut().now_or_never().is_some());
     }

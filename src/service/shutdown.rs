@@ -1,4 +1,4 @@
-//! Tasks whose end is always noticed, and one signal that stops them all.
+//! Tasks that never end unnoticed, and one signal that stops them all.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Runs a task that must live as long as the daemon: its end, its error and its panic all stop the daemon.
+    /// Runs a task that must live as long as the daemon does: its end, an error and a panic all stop the daemon.
     pub fn spawn_essential<F, T, E>(&self, name: &'static str, task: F)
     where
         F: Future<Output = Result<T, E>> + Send + 'static,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The kinds of subjects, each below a folder of its own in the TUF repository.
+/// The kinds of artifacts, each below its own folder in the TUF repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArtifactKind {
@@ -39,7 +39,7 @@ pub struct Artifact {
     pub name: ModelName,
 }
 
-/// The path of a signed target: `models/NAME/VERSION/FILE`. Valid by construction: four levels, none of which leads
+/// The path of a signed target: `models/NAME/VERSION/FILE`. Valid by construction: four levels, without one that leads
 /// elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetPath {

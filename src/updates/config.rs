@@ -109,13 +109,13 @@ impl<'de> Deserialize<'de> for RepositoryAddress {
 }
 
 impl RepositoryAddress {
-    /// Returns whether requests to it show anybody on the network what this box runs.
+    /// Returns true if requests to it reveal to the network what this box runs.
     pub fn is_exposed(&self) -> bool {
         matches!(self, Self::Http { tls: false, at, .. } if !at.host.is_loopback())
     }
 
-    /// Returns it as a destination, unless it is a folder. `key` is its key in the section, and `shown` what requests to
-    /// it show without encryption.
+    /// Returns it as a destination, unless it is a folder. `key` is its key in the section, and `shown` names the data
+    /// that requests to it reveal without encryption.
     pub(crate) fn destination(
         &self,
         key: &str,

@@ -1,8 +1,8 @@
 //! Signed configuration: settings from a closed, safe set, released as `configurations/NAME/VERSION/settings.toml`.
 //!
-//! A platform may tune these on boxes that others own: how much is kept and how long, when and what is taken from the
-//! broker that the owner named. It may never set where anything connects or listens, whom it trusts, or where anything
-//! is stored.
+//! With these a platform can tune boxes that others own: the amount and time that data is kept, and the messages taken
+//! from the broker that the owner named. It can never set addresses to connect to or listen on, keys to trust, or paths
+//! of stores.
 //!
 //! They override the defaults, and are overridden by the configuration file, the environment and the command line: no
 //! release changes a value that the owner of the box has set. They take effect when the daemon starts.
@@ -38,7 +38,7 @@ pub const SETTABLE_KEYS: [&str; 14] = [
     "updates.max_bytes_per_s",
 ];
 
-/// Returns whether a release may set this key, such as `mqtt.bindings[0].topic`.
+/// Returns true if a release may set this key, such as `mqtt.bindings[0].topic`.
 pub fn is_settable(key: &str) -> bool {
     let is_or_is_in = |settable: &&str| {
         key.strip_prefix(settable).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))

@@ -31,7 +31,7 @@ pub struct CheckedRepository<'a> {
     pub section: &'static str,
     /// The key of the address.
     pub address_key: &'static str,
-    /// The one whose root metadata it is.
+    /// The owner of the root metadata.
     pub owner: &'static str,
     pub root_file: &'a Path,
     pub address: &'a RepositoryAddress,
@@ -133,7 +133,7 @@ pub fn root(checked: &CheckedRepository<'_>) -> Check {
     }
 }
 
-/// Checks that the repository answers. Only what uses it verifies its metadata.
+/// Checks that the repository answers. Its metadata is verified only when it is used.
 pub fn repository(
     checked: &CheckedRepository<'_>,
     context: &DoctorContext<'_>,

@@ -217,7 +217,7 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
         Ok(Some(if more { TransferEnd::TooLong } else { TransferEnd::Whole }))
     }
 
-    /// Returns whether any bytes follow the signed ones. Errors in the rest of the transfer do not matter.
+    /// Returns true if any bytes follow the signed ones. Errors in the rest of the transfer do not matter.
     async fn has_more(&mut self, arrival: &mut Arrival) -> Result<bool, DownloadError> {
         match self.with_stall_timeout(arrival.chunk()).await {
             Ok(Some(chunk)) => {

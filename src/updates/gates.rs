@@ -7,12 +7,12 @@
 //!   score interval (one-sided, 95 %): with `n` requests of which the share `p` counts, its bounds are
 //!   `(p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with `z` = 1.645. A rate that chance explains is no reason.
 //! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile. It is only a
-//!   suspicion, for the requests of both versions may be of different moments. **The pace** decides: runs of both versions
-//!   in pairs, on one input one right after the other, by their CPU time where the kernel gives it, else by the clock. The
-//!   limit must lie outside the 95 % interval of the median ratio, which is that of the sign test: between the ratios at
-//!   the places `n/2 ± z·√n/2` of `n` sorted ones, `z` = 1.645. A version that is slower by no more than
-//!   [`LATENCY_NOISE_US`], or [`CPU_NOISE_US`] of CPU time, is not too slow: where a run takes microseconds, one time
-//!   slice of another process is a ratio of a hundred.
+//!   suspicion, because the requests of both versions may be of different moments. **The pace** decides: runs of both
+//!   versions in pairs, on one input one right after the other, by their CPU time where the kernel gives it, else by
+//!   the clock. The limit must lie outside the 95 % interval of the median ratio, which is that of the sign test:
+//!   between the ratios at the places `n/2 ± z·√n/2` of `n` sorted ones, `z` = 1.645. A version that is slower by no
+//!   more than [`LATENCY_NOISE_US`], or [`CPU_NOISE_US`] of CPU time, is not too slow: where a run takes microseconds,
+//!   one time slice of another process is a ratio of a hundred.
 //! * **Crashes** need [`CRASHES_FLOOR`] calls that ended the process of the new version, and none of the previous one.
 //! * **Agreement that was signed**: the platform ran both versions on its own inputs. The version must agree here as often
 //!   as there, within the Wilson intervals of both rates and [`AGREEMENT_MARGIN`], for the requests here are others.
@@ -108,7 +108,7 @@ fn judge_with(
 }
 
 /// Suspects a version by the times of its requests. They are of other moments than those of the previous version, so
-/// only [`judge_pace`] tells if it is too slow.
+/// only [`judge_pace`] decides whether it is too slow.
 pub fn is_suspect(gate: &RolloutGate, observed: &ObservationSnapshot) -> bool {
     let (candidate, incumbent) = (&observed.candidate, &observed.incumbent);
     let enough = candidate.requests.min(incumbent.requests) >= PERCENTILE_FLOOR;
@@ -122,7 +122,7 @@ pub fn is_suspect(gate: &RolloutGate, observed: &ObservationSnapshot) -> bool {
 pub enum PaceJudgement {
     WithinLimit,
     Slow(RollbackReason),
-    /// The machine is too busy to tell, or the ratio is very close to the limit.
+    /// The machine is too busy to decide, or the ratio is very close to the limit.
     Unclear,
 }
 
@@ -413,8 +413,8 @@ mod tests {
         assert!(reason.detail.contains("takes 300.0 MiB, 3.00 times the 100.0 MiB before; at most 1.5"), "{reason}");
     }
 
-    /// Pairs of runs that take so many milliseconds of CPU time, on a machine that makes each run wait by as much as
-    /// `waits` has for it.
+    /// Pairs of runs that take this many milliseconds of CPU time, on a machine that delays each run by its entry of
+    /// `waits`.
     fn pairs(new_ms: f64, live_ms: f64, cpu: bool, waits: impl Fn(usize) -> f64) -> Vec<PacePair> {
         let ms = |ms: f64| std::time::Duration::from_secs_f64(ms / 1e3);
         let cost = |time: f64, turn: usize| RunCost {
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn the_pace_is_judged_by_cpu_time_whatever_the_machine_does() {
-        // Runs that wait for their core for up to six times as long as they take, one in five not at all.
+        // Runs that wait for their core for up to six times their duration; one in five does not wait.
         let busy = |turn: usize| [0.0, 60.0, 9.0, 31.0, 4.0][turn % 5];
         assert_eq!(judge_pace(1.5, &pairs(10.0, 10.0, true, busy)), PaceJudgement::WithinLimit);
         let pace = judge_pace(1.5, &pairs(20.0, 10.0, true, busy));

@@ -179,7 +179,8 @@ impl Updates {
     }
 
     /// Checks the platform, or another repository, now, and waits for the result. A server must be one that the
-    /// configuration names: whoever may request a check must not reach whatever listens on this box or near it.
+    /// configuration names: a caller who may request a check must not be able to reach other servers on this box or
+    /// near it.
     pub async fn check(&self, from: Option<RepositoryAddress>) -> Result<(), CheckRefused> {
         if let Some(RepositoryAddress::Http { at, .. }) = &from
             && !self.servers.contains(at)

@@ -21,7 +21,7 @@ use crate::config::{RepositoryAddress, UpdatesConfig};
 use crate::http::{ROUTES, ServedUpdates, visible};
 use crate::{doctor, metrics};
 
-/// Updates as a part. The updater itself has a thread of its own.
+/// Updates as a part. The updater itself has a separate thread.
 pub struct UpdatesPart {
     /// `None` without `updates.repository`.
     pub updates: Option<Updates>,

@@ -63,7 +63,7 @@ struct StateFile<'a> {
 }
 
 impl Persisted {
-    /// Reads the states in `folder`; there are none when both files are missing.
+    /// Reads the states in `folder`; empty when both files are missing.
     pub fn load(folder: &Path) -> Result<Self, PersistedError> {
         let mut newest: Option<(u64, Subjects)> = None;
         let (mut damage, mut unreadable) = (None, None);

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::artifact::{Artifact, TargetPath};
 
-/// The wishes for all subjects. A subject that is not in it keeps its version, and a trial of it is withdrawn.
+/// The desired states of all artifacts. An artifact that is not in it keeps its version, and a trial of it is
+/// withdrawn.
 pub type Wishes = BTreeMap<Artifact, DesiredState>;
 
-/// The wish for one subject.
+/// The desired state of one artifact.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DesiredState {
     /// The release that this box should run, and how far it may go towards it now.
@@ -24,7 +25,7 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// Returns whether a version must not run any more.
+    /// Returns true if a version must not run any more.
     pub fn revokes(&self, version: ModelVersion) -> bool {
         self.minimum.is_some_and(|minimum| version < minimum) || self.revoked.contains(&version)
     }
@@ -49,7 +50,7 @@ pub struct RolloutPlan {
     pub rollout: DeviceName,
     /// The release, by its first file, which carries the signed description of all.
     pub target: TargetPath,
-    /// Requests mirrored to the new version, whose answers are dropped.
+    /// Requests mirrored to the new version. Its answers are dropped.
     pub shadow: StagePlan,
     /// Requests answered by the new version.
     pub canary: StagePlan,
@@ -98,8 +99,8 @@ impl StagePlan {
     /// an hour.
     pub const SHADOW: Self = Self { share: 0.1, min_s: 0, min_requests: 100, max_s: 3_600, quiet: Quiet::Pass };
 
-    /// Default of the canary stage: none, because it answers callers. A canary with a share lasts as long as the
-    /// shadow.
+    /// Default of the canary stage: without a share, because it answers callers. A canary with a share lasts as long as
+    /// the shadow does.
     pub const CANARY: Self = Self { share: 0.0, ..Self::SHADOW };
 
     /// Default of the soak: ten minutes at least, in which the previous version is one step away.

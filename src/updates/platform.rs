@@ -26,8 +26,8 @@ struct PlatformState {
 }
 
 impl Platform {
-    /// Makes the platform whose metadata is trusted in `folder`, the update store, from `root_file` on, and whose files
-    /// come from `source`. Nothing is opened yet, so a box without its root file starts and serves.
+    /// Makes the platform with files from `source`. `folder`, the update store, has the metadata that is trusted from
+    /// `root_file` on. Nothing is opened yet, so a box without its root file starts and serves.
     pub fn new(folder: PathBuf, root_file: PathBuf, audit: AuditSink, source: Source) -> Self {
         let (trust, source) = (AsyncMutex::new(None), Mutex::new(source));
         Self { state: Arc::new(PlatformState { folder, root_file, audit, trust, source }) }

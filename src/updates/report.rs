@@ -143,7 +143,7 @@ impl DeviceSnapshot {
         }
     }
 
-    /// Returns whether every model that should answer does.
+    /// Returns true if every model that should answer does.
     pub fn is_healthy(&self) -> bool {
         !self.index.iter().any(|row| matches!(&row.state, VersionState::Unavailable(reason) if reason.is_failure()))
     }

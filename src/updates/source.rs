@@ -57,7 +57,7 @@ impl Source {
         Self { metadata, targets: FileTree::new(address, http, "targets/") }
     }
 
-    /// Makes the source of a repository whose metadata and targets are at addresses of their own.
+    /// Makes the source of a repository that has its metadata and its targets at different addresses.
     pub fn apart(
         (metadata, metadata_http): (&RepositoryAddress, Option<HttpClient>),
         (targets, targets_http): (&RepositoryAddress, Option<HttpClient>),
@@ -72,10 +72,10 @@ impl Source {
         Some(Self::new(address, client))
     }
 
-    /// Fetches a metadata file by its name, such as `3.root.json`; `None` when there is none. The name is encoded as in
+    /// Fetches a metadata file by its name, such as `3.root.json`; `None` for a missing file. The name is encoded as in
     /// a URL: special characters in names of roles are percent-encoded already.
     pub async fn metadata(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>, SourceError> {
-        // S3 answers 403 for a missing file to clients that may not list.
+        // S3 answers 403 for a missing file to clients without the permission to list.
         match self.metadata.open(name, name, 0).await {
             Err(error) if error.is_absent() => Ok(None),
             Err(error) => Err(error),
@@ -178,7 +178,7 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
-/// Returns whether a name stays within its folder, on every server and in every file system.
+/// Returns true if a name stays within its folder, on every server and in every file system.
 fn is_inside(name: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\0', '\\']);
     name.len() <= 1024 && name.split('/').all(part)

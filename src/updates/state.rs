@@ -1,4 +1,4 @@
-//! The state of one subject, and every step it can take. Pure: no clock, no disk, no network; time is passed in as
+//! The state of one artifact, and every step it can take. Pure: no clock, no disk, no network; time is passed in as
 //! elapsed seconds.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!             any of them -> rolled back (idle again, with the reason; the previous version goes on)
 //! ```
 //!
-//! A stage names what has been reached. The duty of a box in it follows from the state only ([`SubjectState::duty`]),
-//! so a box that was cut off anywhere reads its state and goes on. The updater writes the state to disk before it acts
+//! A stage names the progress so far. The next action of a box follows only from the state ([`SubjectState::duty`]), so
+//! a box that was cut off anywhere reads its state and continues. The updater writes the state to disk before it acts
 //! on it.
 
 mod delays;
@@ -40,7 +40,7 @@ const REFUSED_MAX: usize = 64;
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpdateEvent {
-    /// The wish of the platform, after a check.
+    /// The state that the platform desires, after a check.
     Wanted {
         wish: DesiredState,
         /// True when the owner's model or settings serve where no release does.
@@ -106,7 +106,7 @@ pub enum UpdateAction {
     Rest,
     /// Fetch the files of the trial.
     Download,
-    /// Run the release in a process of its own.
+    /// Run the release in a separate process.
     Preflight,
     /// Load it next to the live version, and compare.
     LoadCandidate,

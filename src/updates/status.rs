@@ -36,7 +36,7 @@ pub struct CheckStatus {
     pub roles: BTreeMap<String, RoleStatus>,
     /// The time at which the current rollout manifest was published, in milliseconds since the Unix epoch.
     pub published_ms: Option<u64>,
-    /// Wanted rollouts that may not go on now.
+    /// Wanted rollouts that must not continue now.
     pub waiting: BTreeMap<Artifact, WaitingRollout>,
 }
 
@@ -49,7 +49,7 @@ pub struct RoleStatus {
     pub expires_ms: Option<u64>,
 }
 
-/// A rollout that is meant for this box and may not go on, or not to its end, now.
+/// A rollout for this box that must not continue now, or not to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingRollout {
     pub rollout: DeviceName,

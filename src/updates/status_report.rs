@@ -59,7 +59,7 @@ pub struct SubjectReport {
     pub stage: String,
     /// The release on trial.
     pub trial: Option<TrialReport>,
-    /// The rollout that may not go on now.
+    /// The rollout that must not continue now.
     pub waiting: Option<WaitingReport>,
     /// The reason why the last attempt at a step failed, when another follows.
     pub error: Option<String>,
@@ -95,7 +95,7 @@ pub struct FaultReport {
     pub next: String,
 }
 
-/// A rollout that may not go on now.
+/// A rollout that must not continue now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingReport {
     /// The rollout.

@@ -11,13 +11,12 @@
 //! marks/KIND/NAME                   `1` while the release on trial is loaded or runs first
 //! ```
 //!
-//! A name without a dot appears by a rename, after everything behind it was fsynced. Anything under such a name is
-//! whole after a power cut; anything under another name does not count and may be removed.
+//! A name without a dot appears by a rename, after everything under it was fsynced. A file under such a name is
+//! complete after a power cut; one under another name does not count and may be removed.
 //!
-//! Blobs of models are encrypted where encryption is on, and still named by the hash of their plain content. Those of
-//! settings and of runtimes are not: settings are read before there is a key, and runtimes are loaded by path and
-//! public. Hashes, names and versions come from signed metadata. This file does not trust any of them to be a safe
-//! name.
+//! With encryption on, blobs of models are encrypted, and still named by the hash of their plain content. Those of
+//! settings and of runtimes are not: settings are read before a key is available, and runtimes are public and loaded by
+//! path. Hashes, names and versions come from signed metadata. This file does not trust any of them to be a safe name.
 
 mod error;
 mod garbage;
@@ -85,7 +84,7 @@ pub struct BlobStore {
     min_free: u64,
     /// Held while names change: releases and blobs are encrypted again while updates go on.
     names: Arc<Mutex<()>>,
-    /// The lock of the store, held as long as there is a handle.
+    /// The lock of the store, held while a handle exists.
     _lock: Arc<File>,
 }
 
@@ -95,8 +94,8 @@ impl BlobStore {
         Self::open_with(folder, &Sealer::none())
     }
 
-    /// Opens the store in `folder`, and makes it if it is missing. No other process can open it as long as there is a
-    /// handle; the lock of a process that died is gone with it.
+    /// Opens the store in `folder`, and makes it if it is missing. No other process can open it while a handle exists.
+    /// The lock ends with its process.
     pub fn open_with(folder: &Path, sealer: &Sealer) -> Result<Self, StoreError> {
         for folder in [folder.join("blobs"), folder.join("releases")] {
             durable::create_folder(&folder).map_err(StoreError::at("create", &folder))?;
@@ -130,14 +129,14 @@ impl BlobStore {
         Self { min_free, ..self }
     }
 
-    /// Returns whether the file is here. It is not read for this: it was checked when it was fetched, and
+    /// Returns true if the file is here. It is not read for this: it was checked when it was fetched, and
     /// [`Self::verify_release`] finds later damage. A file whose master key is lost counts as missing, so that it is
     /// fetched again.
     pub fn has(&self, sha256: &str) -> bool {
         self.blob(sha256).is_ok_and(|path| path.is_file() && !self.is_lost(&path))
     }
 
-    /// Returns whether a file is under a master key that this box does not have, while it has another.
+    /// Returns true if a file is under a master key that this box does not have, while it has another.
     fn is_lost(&self, path: &Path) -> bool {
         let keys = self.sealer.ids();
         !keys.is_empty() && FileEncryption::of(path).is_ok_and(|encryption| encryption.needs_other_than(&keys))

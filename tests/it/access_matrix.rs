@@ -41,7 +41,8 @@ fn user(role: Role) -> u32 {
 /// A connection over the Unix socket by another user, which only root can become.
 pub fn client_of_user(socket: &Path, uid: u32) -> Client {
     let socket = socket.to_owned();
-    // Of a thread alone: the kernel has credentials for each, and the socket keeps those of whoever connects.
+    // Only for one thread: the kernel has credentials for each thread, and the socket keeps those of the one that
+    // connects.
     let become_user = move || {
         rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(uid)).unwrap();
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
@@ -80,7 +81,7 @@ struct Asker {
     client: Client,
     key: Option<String>,
     roles: Vec<Role>,
-    /// For this model alone.
+    /// Only for this model.
     model: Option<&'static str>,
     /// The status of a refusal.
     refused: u16,
@@ -151,7 +152,7 @@ pub fn routes() -> Vec<RouteRule> {
     rules(http::routes::ROUTES).chain(parts).collect()
 }
 
-/// The rules of gRPC, whose methods `grpc.rs` calls.
+/// The rules of gRPC. `grpc.rs` calls its methods.
 fn grpc_methods() -> Vec<RouteRule> {
     grpc::part::ROUTES.iter().map(|route| route.rule).collect()
 }
@@ -306,7 +307,7 @@ fn no_other_method_or_spelling_is_a_way_around() {
             let status = status(call.method, &spelled);
             assert!([400, 401, 404].contains(&status), "{} {spelled}: {status}", call.method);
         }
-        // Headers by which proxies are told another path or method.
+        // Headers by which proxies accept another path or method.
         for name in ["x-original-url", "x-rewrite-url", "x-http-method-override", "x-forwarded-for", "forwarded"] {
             let headers = [(name, "/v2/health/live"), ("x-real-ip", "127.0.0.1"), ("x-forwarded-user", "root")];
             assert_eq!(client.request(call.method, &path, &headers, b"").status, 401, "{name} {path}");

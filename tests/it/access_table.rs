@@ -127,7 +127,7 @@ pub const CALLS: &[Call] = &[
     post("/catalogue/models/{name}/upload", nothing).status(409).path("/catalogue/models/x/upload"),
     get("/audit/status"),
     get("/audit/logs/{generation}/checkpoint").path("/audit/logs/1/checkpoint"),
-    // A log this young has no such tile.
+    // A log this young does not have this tile.
     get("/audit/logs/{generation}/tile/{*path}").status(404).path("/audit/logs/1/tile/entries/999"),
     get("/"),
     get("/console/{file}").path("/console/app.js"),
@@ -144,7 +144,7 @@ pub const CALLS: &[Call] = &[
     post("/keys/{key}/revoke", nothing).status(404).path("/keys/nobody/revoke"),
     get("/egress"),
     get("/alerts"),
-    // There is none of this name.
+    // No alert has this name.
     post("/alerts/{alert}/test", nothing).status(404).path("/alerts/shop/test"),
     get("/metrics"),
     get("/cameras"),

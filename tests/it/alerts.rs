@@ -1,4 +1,5 @@
-//! Alerts at a webhook: what is told, once, and its end; receivers that are away; restarts; test messages.
+//! Alerts at a webhook: each fault is reported once, and so is its end; receivers that are away; restarts; test
+//! messages.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ fn configure(root: &TestRoot, hook: &HookServer, checks: &str, more: &str) {
     write(&root.folder.path().join("ledge.toml"), config.as_bytes());
 }
 
-/// Waits until the first message is sent, and what was told is in the file.
+/// Waits until the first message is sent and saved in the file.
 #[track_caller]
 fn wait_until_kept(daemon: &TestDaemon) {
     wait_until(daemon, |receiver| receiver["sent"] == 1);

@@ -1,5 +1,4 @@
-//! The audit log of a daemon over its life: what is in it, what a kill leaves of it, and what becomes of one that was
-//! damaged.
+//! The audit log of a daemon over its life: its content, its state after a kill, and the treatment of a damaged one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +35,7 @@ pub fn records(root: &TestRoot, generation: u32) -> Vec<AuditRecord> {
         .collect()
 }
 
-/// The number of records with such an event.
+/// The number of records with an event of this kind.
 pub fn count(records: &[AuditRecord], of: impl Fn(&AuditEvent) -> bool) -> usize {
     records.iter().filter(|record| of(&record.event)).count()
 }
@@ -51,7 +50,7 @@ pub fn calls(records: &[AuditRecord]) -> u64 {
     records.iter().map(calls).sum()
 }
 
-/// The losses that records tell of, by their cause: calls and events.
+/// The losses that records report, by cause: calls and events.
 pub fn losses(records: &[AuditRecord]) -> BTreeMap<String, (u64, u64)> {
     let mut found = BTreeMap::<_, (u64, u64)>::new();
     for record in records {
@@ -293,7 +292,7 @@ fn a_lost_key_begins_another_log_that_says_so() {
 
 #[test]
 fn a_log_without_its_checkpoint_goes_on_and_is_signed_again() {
-    // It cannot be told from one whose daemon was killed before it signed.
+    // It cannot be distinguished from the log of a daemon that was killed before it signed.
     let root = stop(TestRoot::new().start());
     let before = records(&root, 1);
     std::fs::remove_file(log_folder(&audit(&root), 1).join("checkpoint")).unwrap();

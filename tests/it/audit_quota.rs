@@ -52,7 +52,7 @@ impl Offline {
         Self { root, runtime, sink, state, thread, quota: quota_mb << 20, offered: 0, rows: 0, most: 0 }
     }
 
-    /// Records so many minutes, each with a row for each caller and model, and looks at the disk as it goes.
+    /// Records a number of minutes, each with a row for each caller and model, and checks the disk meanwhile.
     fn minutes(&mut self, minutes: u64) {
         for minute in 0..minutes {
             for row in 0..ROWS {
@@ -115,7 +115,7 @@ fn taken(root: &TestRoot) -> (BTreeSet<u64>, u64) {
     (rows, sum)
 }
 
-/// A box that is to send its log and cannot, for so many minutes; then it can.
+/// A box that has to send its log, cannot do so for a number of minutes, and then can.
 fn offline(quota_mb: u64, minutes: u64) {
     let mut offline = Offline::new(quota_mb, true);
     offline.minutes(minutes);
@@ -143,7 +143,7 @@ fn offline(quota_mb: u64, minutes: u64) {
     // The first rows are there without gaps: none was dropped for a later one.
     assert!(rows.iter().copied().eq(1..=rows.len() as u64));
 
-    // The platform is back, and has what is signed.
+    // The platform is back, and has everything that is signed.
     let size = offline.state.heads().borrow().as_ref().unwrap().checkpoint.size;
     offline.state.tell(SyncNews::Has { generation: 1, size });
     assert!(offline.event());

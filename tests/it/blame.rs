@@ -1,4 +1,4 @@
-//! Calls that end the process of a model: their inputs and their callers are refused, and nobody else.
+//! Calls that end the process of a model: only their inputs and their callers are refused.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn row(client: &mut Client) -> Value {
 /// Sends faults one after the other, each of which ends the process.
 fn crash(client: &mut Client, key: Option<&str>, letters: &[u8]) {
     for letter in letters {
-        // A caller that cannot be told apart may be too early.
+        // A caller that cannot be distinguished may be too early.
         let mut answer = send_fault_with(client, "faulty", *letter, key);
         wait_until("the call is admitted", LIMIT, || {
             let is_early = answer.status == 429 && key.is_none();
@@ -65,7 +65,7 @@ fn a_key_whose_calls_crash_a_model_is_refused_for_it_and_others_are_answered() {
     assert!(reason.contains("'key:crasher'"), "{reason}");
     assert_eq!(well(client, Some(&other)).status, 200);
     assert_eq!(well(client, None).status, 200);
-    // For this model alone.
+    // Only for this model.
     let sums = json!({"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "data": vec![1; 16]},
                                  {"name": "INPUT1", "datatype": "INT32", "shape": [1, 16], "data": vec![1; 16]}]});
     let elsewhere = client.post("/v2/models/add_sub/infer", &[("x-api-key", &crasher)], sums.to_string().as_bytes());

@@ -39,7 +39,8 @@ fn an_equal_request_is_answered_from_the_cache_and_the_same() {
     let reversed = json!([inputs[1], inputs[0]]);
     let first = client.post_json(&path("add_sub"), &json!({"id": "a", "inputs": inputs}));
     assert_eq!(outcome(&first), "miss");
-    // Neither the id, nor the order of the inputs, nor what does not change the tensors makes another request of it.
+    // Neither the id, nor the order of the inputs, nor other details that do not change the tensors make it a different
+    // request.
     let again = json!({"id": "a", "inputs": reversed, "parameters": {"timeout": 20_000_000, "priority": 2}});
     let second = client.post_json(&path("add_sub"), &again);
     assert_eq!((outcome(&second), &second.body), ("hit", &first.body));

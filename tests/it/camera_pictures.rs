@@ -174,7 +174,7 @@ fn a_picture_whose_blurred_places_cannot_be_found_is_shown_to_nobody() {
     assert!(failing["reason"].as_str().unwrap().contains("colours"), "{failing}");
 }
 
-/// Calls what is red in pictures by another name in the folder of a model.
+/// Renames the label of red objects in the folder of a model.
 fn name_red(folder: &Path, label: &str, head: &str) {
     let toml = model_toml().replace("\"red\"", &format!("{label:?}"));
     write(&folder.join("model.toml"), format!("{head}{toml}").as_bytes());
@@ -280,7 +280,8 @@ async fn no_picture_is_published_that_a_candidate_without_the_label_to_blur_has_
     };
     let is_picture = |message: &CameraMessage| message.kind == CameraMessageKind::Picture;
     published.wait_for(|message| tells_of(message, "human")).await;
-    // From now on the live version would answer; what is on the same picture is still known from the candidate.
+    // From now on the live version would answer, but the objects on the same picture are still known from the
+    // candidate.
     own.repository().set_candidate(&name(), None);
     let pictures_before = server.served("yard");
     while server.served("yard") < pictures_before + 5 {

@@ -21,7 +21,7 @@ pub const PASSWORD: &str = "a long password";
 
 const REALM: &str = "IP Camera";
 
-/// How a camera lets callers in.
+/// The authentication of a camera.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Login {
     None,

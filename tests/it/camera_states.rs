@@ -140,7 +140,7 @@ fn a_camera_is_online_failing_frozen_or_away_wherever_somebody_looks() {
     }
     assert_eq!(is("away")["new_picture_at"], at);
 
-    // The formats that models take, whatever the camera calls them.
+    // The formats that models take, under any content type of the camera.
     for (format, scene, label) in [(ImageFormat::Png, RED_AND_GREEN, "green"), (ImageFormat::WebP, BLUE, "blue")] {
         live(&Sensor::new(format, scene, SIZE, 10));
         let found = wait_for(&daemon, "yard", |camera| camera["counts"]["everywhere"][label] == 1);
@@ -154,7 +154,7 @@ const HOUR_S: u64 = 3600;
 /// The size of the pictures of the hour: there are 1,700 of them.
 const SMALL: (u32, u32) = (112, 112);
 
-/// A clock that is as late as the camera's task waits for: an hour takes as long as the work in it.
+/// A clock that jumps to the time for which the camera's task waits, so that an hour takes only the time of its work.
 #[derive(Debug, Default)]
 struct HourClock {
     now_ms: AtomicU64,
@@ -185,7 +185,7 @@ impl Clock for HourClock {
     }
 }
 
-/// Keeps what a camera publishes, with the second of the hour.
+/// Records the messages of a camera, with the second of the hour.
 #[derive(Debug)]
 struct Diary {
     clock: Arc<HourClock>,
@@ -304,7 +304,7 @@ async fn an_hour_of_a_camera_is_told_as_it_was() {
     };
     let mut states: Vec<(u64, &str)> =
         of("status").map(|(at, status)| (at, status["state"].as_str().unwrap())).collect();
-    // The time of the last new picture is told in between.
+    // The time of the last new picture is published in between.
     states.dedup_by_key(|(_, state)| *state);
     let expected: Vec<_> = STATES.iter().chain(&LAST_STATES).collect();
     assert_eq!(states.len(), expected.len(), "{states:?}");
@@ -312,7 +312,7 @@ async fn an_hour_of_a_camera_is_told_as_it_was() {
         assert!(state == expected && when.contains(at), "{state} at {at}: not {expected} within {when:?}; {states:?}");
     }
 
-    // Home Assistant's availability changes with it, and each word is told once.
+    // Home Assistant's availability changes with it, and each state is published once.
     let mut words: Vec<_> =
         states.iter().map(|(_, state)| if *state == "online" { "online" } else { "offline" }).collect();
     words.dedup();

@@ -1,4 +1,4 @@
-//! Cameras without a broker: what the doctor, the metrics and the check of the configuration say about them.
+//! Cameras without a broker: their findings, their metrics and the check of their configuration.
 
 use std::time::{Duration, Instant};
 

@@ -214,7 +214,7 @@ async fn a_kept_answer_of_one_version_is_never_given_for_the_other() {
     }
     let observed = observations.snapshot();
     assert_eq!((hits[&1], hits[&2]), (observed.incumbent.requests - 1, observed.candidate.requests - 1));
-    // A kept answer is what a caller asked for, so the shadow is asked too.
+    // A cached answer belongs to a request of a caller, so the shadow gets the request too.
     let observations = own.candidate(&release, CandidateShare::Shadow(1.0)).await;
     for round in 1..=10 {
         assert_eq!(own.infer(&ONES).await.unwrap().cache, Some(CacheOutcome::Hit));

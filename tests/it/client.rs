@@ -33,7 +33,7 @@ impl Response {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
     }
 
-    /// The message of an error answer, whose form is checked on the way.
+    /// The message of an error answer. Also checks the form of the answer.
     #[track_caller]
     pub fn error(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/json"), "{self:?}");

@@ -203,7 +203,7 @@ fn a_model_whose_calls_fail_is_no_box_on_which_nothing_is_wrong() {
     for _ in 0..3 {
         let answer = client.post_json("/v2/models/bad_at_runtime/infer", &json!({"inputs": [input]}));
         assert_eq!(answer.status, 500, "{answer:?}");
-        // A mistake of a caller is none of the model.
+        // A mistake of a caller does not count as one of the model.
         assert_eq!(client.post_json("/v2/models/add_sub/infer", &json!({"inputs": []})).status, 400);
     }
     let found = client.get("/findings").json();

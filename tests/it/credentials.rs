@@ -1,4 +1,4 @@
-//! Keys and certificates that are wrong, each in its own way: what each is answered, and what the audit log has of it.
+//! Keys and certificates that are wrong, each in its own way: the answer to each, and its audit record.
 
 use std::io::{BufRead, BufReader, Read, Write};
 
@@ -73,7 +73,7 @@ fn each_key_that_is_not_good_gets_its_own_answer_and_a_record() {
         foreign,
     ];
     let told = |key: &str, words: &str, address: &mut u8| {
-        // Each from an address of its own: failures of one are limited.
+        // Each from a different address, because the failures of one are limited.
         *address += 1;
         let from = std::net::SocketAddr::from(([127, 0, 0, *address], 0));
         let mut client = client_from(from, &daemon);
@@ -267,7 +267,7 @@ fn keys_made_and_revoked_while_nobody_looked_are_in_the_audit_log_once() {
     key(&root, &["early", "--role", "infer", "--model", "add_sub"]);
     key(&root, &["gone", "--role", "admin"]);
     assert!(root.command(&["keys", "revoke", "gone"]).output().unwrap().status.success());
-    // Twice: the second start has nothing to tell.
+    // Twice: the second start has nothing to report.
     let root = stop(stop(root.start()).start());
     let told: Vec<_> = records(&root, 1)
         .into_iter()

@@ -74,7 +74,7 @@ impl TestRoot {
         Self { folder, settings: SETTINGS.map(str::to_owned).into(), environment: Vec::new(), runner: Vec::new() }
     }
 
-    /// A root where callers may do what they may in a new installation.
+    /// A root with the permissions of a new installation.
     pub fn closed() -> Self {
         let mut root = Self::new();
         root.settings.retain(|setting| !setting.starts_with("access."));
@@ -136,7 +136,7 @@ impl TestRoot {
         let words: Vec<_> = self.runner.iter().chain([&binary]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(verb).arg("--root").arg(self.folder.path());
-        // The whole suite may run with each model in a process of its own.
+        // The whole suite may run with each model in a separate process.
         if let Ok(isolation) = std::env::var("LEDGE_TEST_ISOLATION") {
             command.arg("--set").arg(format!("runtimes.isolation={isolation}"));
         }
@@ -323,7 +323,7 @@ impl TestDaemon {
         send_signal(self.pid(), name);
     }
 
-    /// Kills the daemon as a power cut would, and gives back what it leaves.
+    /// Kills the daemon like a power cut, and returns the files that it leaves.
     pub fn kill(mut self) -> TestRoot {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

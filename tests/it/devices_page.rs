@@ -1,5 +1,5 @@
-//! The section of docs/mqtt.md on devices as they are: its declarations, its bindings, and its commands with what they
-//! print.
+//! The section of docs/mqtt.md on devices as they are: its declarations, its bindings, and its commands with their
+//! output.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -31,7 +31,7 @@ pub fn configured(root: TestRoot) -> TestRoot {
     root.views(&of_file("feature_views.d/rooms.toml"))
 }
 
-/// The commands of the section, each with what it prints.
+/// The commands of the section, each with its output.
 fn commands() -> Vec<(String, String)> {
     let said = fences("console").into_iter().flat_map(|fence| fence.strip_prefix("$ ").unwrap().split("\n$ "));
     let divided = said.map(|said| {

@@ -36,7 +36,7 @@ fn stream(keys: &str, bytes: &[u8]) -> Vec<u8> {
     object
 }
 
-/// The objects of a document whose pages have these contents. Objects behind them are added, from number 10 on: those
+/// The objects of a document with these contents of its pages. Objects behind them are added, from number 10 on: those
 /// that `resources` names.
 fn objects(pages: &[&[u8]], resources: &str, more: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     assert!(pages.len() <= 3);
@@ -143,7 +143,7 @@ fn pages_come_in_order_as_their_text_layer_or_read_as_the_section_says() {
     };
     let daemon = with("");
     let document = read(&mut daemon.client(), &pages);
-    // Of an empty page the models say what is on it.
+    // An empty page is read by the models.
     assert_eq!(sources(&document), ["text_layer", "text_layer", "models"]);
     assert_eq!(document["pages"][1]["text"], "The second page has other words on it.\n");
     assert_eq!((&document["pages"][2]["page"], &document["pages"][2]["text"]), (&json!(3), &json!("")));
@@ -183,7 +183,7 @@ fn an_encrypted_a_damaged_and_an_empty_file_are_told_apart() {
     read(client, &whole);
 }
 
-/// A function of two inputs with so many steps.
+/// A function of two inputs with this many steps.
 fn steps(count: usize) -> String {
     format!("{{ pop {} }}", "dup mul ".repeat(count / 2))
 }
@@ -216,7 +216,7 @@ fn a_hostile_file_is_an_error_within_its_deadline_and_the_next_one_is_read() {
     let slow = pdf(&objects(&[INVOICE.as_bytes(), b"/S sh"], "/Shading <</S 10 0 R>>", more), "");
     let answer = post(client, &[], &slow);
     assert_eq!(answer.status, 400, "{answer:?}");
-    // Of a busy machine it may not get so much CPU time in 30 s.
+    // On a busy machine it may not get this much CPU time in 30 s.
     let reasons = ["it takes more than 5 s of CPU time", "it took longer than 30 s"];
     let error = answer.error();
     assert!(reasons.iter().any(|reason| error.contains(&format!("page 2 cannot be drawn: {reason}"))), "{error}");
@@ -267,7 +267,7 @@ fn the_process_that_draws_pages_is_sealed_before_it_gets_the_document() {
     let order = json!({"bytes": 1, "format": "pdf", "text_layer": "auto", "limits": limits});
     writeln!(process.stdin.as_mut().unwrap(), "{order}").unwrap();
 
-    // It waits for the document. The filter of system calls is the last mechanism of the seal.
+    // It waits for the document. The filter of system calls is the last mechanism of the sandbox.
     let status = || std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let sealed = ["NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Seccomp:\t2"];
     let started = std::time::Instant::now();

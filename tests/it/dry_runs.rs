@@ -1,4 +1,4 @@
-//! `config check` and `mqtt try` say beforehand what the daemon does; and a push reports the columns that it loses.
+//! `config check` and `mqtt try` predict the daemon's behaviour, and a push reports the columns that it loses.
 
 use std::process::Output;
 
@@ -53,7 +53,7 @@ fn columns_that_no_view_has_are_named_to_who_pushes_counted_and_logged() {
     let whole = json!({"machine_id": ["a"], "turns": [1], "heat": [2.5], "event_timestamp": [null], "created": [null]});
     assert_eq!(ignored(&whole), None);
     assert_eq!(ignored(&json!({"machine_id": ["a"], "turns": [1], "haet": [2.5]})).as_deref(), Some("haet"));
-    // A name may be anything, and a header may not.
+    // A name may have any characters, but a header may not.
     let odd = json!({"machine_id": ["a"], "turns": [1], "Grad °C,\r\nx: y": [1], "x".repeat(9000): [1]});
     let told = ignored(&odd).unwrap();
     assert!(told.starts_with("Grad%20%C2%B0C%2C%0D%0Ax%3A%20y, xxx") && told.len() < 300, "{told}");
@@ -134,7 +134,7 @@ fn a_trial_of_a_message_refuses_what_the_store_refuses() {
         assert_eq!(tried["problem"].is_null(), taken, "{message}: {tried} {answer:?}");
         assert_eq!(tried["pushes"].is_null(), !taken, "{tried}");
         if let Some(told) = answer.json().pointer("/detail/0/msg").and_then(Value::as_str) {
-            // But for the time of the clock, and what a message has that is no column of a binding by name.
+            // Except for the time of the clock, and fields of a message that are no column of a binding by name.
             let (told, tried) = (told.split("clock").next().unwrap(), tried["problem"].as_str().unwrap());
             assert!(tried.contains(told.split("; there is").next().unwrap()), "{tried}: {told}");
         }
@@ -178,7 +178,7 @@ fn a_binding_that_fits_no_view_is_a_mistake_with_its_line() {
         let root = root(&format!("{binding}{keys}"));
         let mistakes = root.mistakes();
         assert!(mistakes.contains(&format!("ledge.toml:{line} mqtt.bindings[0].{key}")), "{mistakes:?}");
-        // The daemon serves all the same: views may change while it runs, and what a reload takes a start must take.
+        // The daemon still serves: views may change while it runs, and a start must accept what a reload accepts.
         let daemon = root.start();
         assert_eq!(daemon.wait_for_event_since_start(event)["key"], key);
     }

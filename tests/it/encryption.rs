@@ -37,7 +37,7 @@ fn sealed_root() -> TestRoot {
     root.set(SETTING)
 }
 
-/// A root whose stores are encrypted under this master key.
+/// A root with stores that are encrypted under this master key.
 pub fn encrypted(root: TestRoot, key: &[u8; MASTER_KEY_BYTES]) -> TestRoot {
     write(&key_file(&root), key);
     root.set(SETTING)
@@ -150,7 +150,8 @@ fn plain(root: &TestRoot, canaries: &[Vec<u8>]) -> Vec<PathBuf> {
     found
 }
 
-/// A model for every runtime and format, one of them with weights of its own file, and one of 5 MB with golden inputs.
+/// A model for every runtime and format, one of them with weights in a separate file, and one of 5 MB with golden
+/// inputs.
 fn models() -> Vec<Model> {
     let names = ["efficientnet_lite0", "release_good", "external_data", "ir_add", "tflite_blazeface"];
     names.iter().map(|name| (*name, flat(name))).collect()
@@ -255,7 +256,7 @@ fn what_was_plain_is_sealed_by_the_first_start_with_a_key() {
     }
     for (model, _) in &models {
         ready(&mut daemon.client(), model);
-        // From the file that is sealed now.
+        // From the file that is encrypted now.
         infer_zeros(&mut daemon.client(), model);
     }
     let root = stop(daemon);
@@ -399,8 +400,8 @@ fn a_key_of_another_box_opens_nothing_here() {
     assert_eq!(std::fs::read(file(&root)).unwrap(), foreign);
 }
 
-/// A model of so many MB that answers as `release_good` does: the rest is documentation, which a runtime reads and
-/// forgets.
+/// A model of this many MB that answers as `release_good` does: the rest is documentation, which a runtime reads and
+/// discards.
 fn large(megabytes: usize) -> Vec<(String, Vec<u8>)> {
     let mut files = flat("release_good");
     let (_, model) = files.iter_mut().find(|(name, _)| name == "model.onnx").unwrap();

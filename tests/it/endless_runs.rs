@@ -1,4 +1,4 @@
-//! Runs that never end, and callers that do not wait: they cost themselves, and nobody else.
+//! Runs that never end, and callers that do not wait: other callers are not affected.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -21,7 +21,8 @@ const SHIPPED: [&str; 2] = ["bike_demand", "wine_mlp"];
 /// Named so that they come first.
 const ENDLESS: [&str; 2] = ["a_endless", "b_endless"];
 
-/// An ONNX file of some kilobytes whose load takes a runtime hours: it folds a thousand products of matrices of constants.
+/// An ONNX file of some kilobytes that takes a runtime hours to load: it folds a thousand products of matrices of
+/// constants.
 pub mod endless {
     fn number(mut value: u64, into: &mut Vec<u8>) {
         while value > 127 {
@@ -302,7 +303,7 @@ fn a_model_that_crashes_its_runtime_is_recorded_once_and_tried_again_when_its_pa
 #[test]
 fn a_state_folder_that_cannot_be_written_stops_no_load() {
     let root = TestRoot::new().models(&["add_sub"]);
-    // Folders in the place of the record and of what it is set aside as: no permission stops root.
+    // Folders in the place of the record and of its set-aside name, because no permission stops root.
     for path in [record(&root), record(&root).with_extension("json.damaged")] {
         std::fs::create_dir_all(path.join("full")).unwrap();
     }

@@ -87,7 +87,7 @@ impl Fault {
             Self::Segv => &["SIGSEGV"],
             Self::Fpe => &["SIGFPE"],
             Self::Abort => &["SIGABRT"],
-            // Whichever thread fails first, by whatever signal.
+            // Any thread may fail first, by any signal.
             Self::Memory => &["ran out of memory (limit "],
             Self::Loop => &["went on after its deadline"],
             Self::StackOverflow => &["SIGSEGV", "SIGABRT"],
@@ -110,7 +110,7 @@ pub fn root(isolation: &str) -> TestRoot {
 
 /// The processes of the runtimes of a daemon.
 pub fn runtime_processes(daemon: &TestDaemon) -> Vec<u32> {
-    // Where the daemon is sealed, its spawner has started them.
+    // If the daemon is in its sandbox, its spawner has started them.
     let spawned = processes(daemon.pid(), "spawner").into_iter().flat_map(|spawner| processes(spawner, "runtime"));
     spawned.chain(processes(daemon.pid(), "runtime")).collect()
 }
@@ -125,7 +125,7 @@ pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) 
     }
 }
 
-/// Asserts that models run, and only in sealed processes.
+/// Asserts that models run, and only in sandboxed processes.
 #[track_caller]
 pub fn assert_models_are_sealed(daemon: &TestDaemon) {
     // A process that tried a model ends soon after the model is ready.
@@ -300,7 +300,7 @@ fn result(answer: &Response) -> Vec<u8> {
     [head.to_string().as_bytes(), bytes].concat()
 }
 
-/// The latencies of healthy calls, and what was wrong with some.
+/// The latencies of healthy calls, and the errors of some.
 #[derive(Debug, Default)]
 struct Seen {
     milliseconds: Vec<f64>,
@@ -327,7 +327,7 @@ impl Seen {
     }
 }
 
-/// Runs `work` while each of the calls is sent again and again, on a connection of its own.
+/// Runs `work` while each of the calls is sent again and again, on a separate connection.
 fn under_load<T>(daemon: &TestDaemon, calls: &[Call], work: impl FnOnce(&Mutex<Seen>) -> T) -> (T, Seen) {
     /// Ends the load also where `work` panics.
     struct Stop<'s>(&'s AtomicBool);
@@ -412,7 +412,7 @@ impl Disturbance {
                 send_fault(&mut rounds.client, FAULTY, b'm');
             }
             Self::CrashAmongOthers | Self::LoopAmongOthers => {
-                // None of its earlier faults counts any more, so nobody is slowed down.
+                // Its earlier faults no longer count, so no caller is slowed down.
                 rounds.load_anew("wine_mlp", round);
                 let letter = if self == Self::CrashAmongOthers { b's' } else { b'l' };
                 let timeout = ("x-ledge-timeout-ms", "1000".to_owned());
@@ -423,8 +423,8 @@ impl Disturbance {
     }
 }
 
-/// Disturbs the processes of the models until so many `answers` of the same calls were compared with the first ones, and
-/// returns a report.
+/// Disturbs the processes of the models until `answers` answers to the same calls were compared with the first ones,
+/// and returns a report.
 pub fn disturb(isolation: &str, answers: usize) -> String {
     let answers =
         std::env::var("FAULT_ANSWERS").map_or(answers, |text| text.parse().expect("FAULT_ANSWERS is a number"));
@@ -492,7 +492,7 @@ impl Rounds<'_> {
         let words = fault.words();
         let names = |reason: &str| words.iter().any(|word| reason.contains(word));
         if fault == Fault::KillFromOutside {
-            // Loaded again after the last fault: a model whose load is interrupted twice is suspected itself.
+            // Loaded again after the last fault: a model becomes a suspect when its load is interrupted twice.
             for call in self.healthy {
                 assert!(call.is_right(&call.send(&mut self.client)), "{}", call.name);
             }
@@ -534,7 +534,7 @@ impl Rounds<'_> {
                 break;
             }
             assert!(since.elapsed() < limit, "{fault:?}: still {answer:?} after {limit:?}");
-            // Its callers cannot be told apart, so they are slowed down after three faults. Nobody unloads it.
+            // Its callers cannot be distinguished, so they are slowed down after three faults. It is not unloaded.
             let (state, reason) = self.client.state(FAULTY);
             assert_ne!(state, "UNAVAILABLE", "{fault:?}: {reason}");
             self.slowed += usize::from(answer.status == 429);
@@ -544,8 +544,8 @@ impl Rounds<'_> {
     }
 }
 
-/// Sends `count` faults under load, or as many as `FAULT_ROUNDS` says, checks that nobody else notices, and returns a
-/// report.
+/// Sends `count` faults under load, or as many as `FAULT_ROUNDS` says, checks that other callers do not notice, and
+/// returns a report.
 pub fn run(count: usize) -> String {
     let count = std::env::var("FAULT_ROUNDS").map_or(count, |text| text.parse().expect("FAULT_ROUNDS is a number"));
     let daemon = root("process").start();
@@ -588,7 +588,7 @@ pub fn run(count: usize) -> String {
             let seen = seen.lock().unwrap();
             assert_eq!(seen.wrong, [""; 0], "{fault:?}, round {round}");
         }
-        // A healthy model may have been suspected, and so have got a process of its own.
+        // A healthy model may have been suspected, and therefore have got a separate process.
         for model in [FAULTY, "efficientnet_lite0", "coco_detector", "wine_mlp"] {
             rounds.load_anew(model, count);
         }

@@ -60,7 +60,7 @@ fn a_key_for_a_model_reads_nobodys_features_and_is_not_told_what_the_model_read(
     // A read of many, which is made in slices.
     let many: Vec<_> = (0..6000).map(|id| id.to_string()).collect();
     assert_eq!(read(&daemon, &till, &["lab:alcohol"], &json!(many)).status, 403);
-    // The model reads them all the same, and answers; what it read is not for this key.
+    // The model still reads them, and answers; the values that it read are not for this key.
     let wine = json!({"entities": {"wine_id": ["barolo"]}});
     assert_eq!(post(&daemon, &till, MODEL, &wine).status, 200);
     let refused = post(&daemon, &till, MODEL, &request(&["barolo"]));
@@ -104,7 +104,7 @@ fn a_key_for_feature_views_reads_and_pushes_those_and_administers_nothing_beyond
 /// The contents of a record: actor, event, view, model; its calls, rows, and entities that are listed and that are not.
 type Told = (ActorKind, &'static str, String, Option<String>, [u64; 4]);
 
-/// The reads and pushes that records tell of, those of several minutes added up.
+/// The reads and pushes that records report, added up over several minutes.
 fn told(records: &[AuditRecord]) -> Vec<Told> {
     let mut sums: Vec<Told> = Vec::new();
     for record in records {
@@ -144,7 +144,7 @@ fn every_read_and_push_is_in_the_log_by_caller_and_view_and_found_by_its_entity(
     );
     assert_eq!(read(&daemon, &till, &["lab:ash"], &json!(["barolo", "nebbiolo"])).status, 200);
     assert_eq!(post(&daemon, &till, MODEL, &json!({"entities": {"wine_id": ["barolo"]}})).status, 200);
-    // Neither what is refused nor what the store does not take.
+    // Neither refused pushes nor those that the store does not take.
     assert_eq!(read(&daemon, &till, &["lab:nothing"], &json!(["barolo"])).status, 404);
     assert_eq!(read(&daemon, "", &["lab:ash"], &json!([null])).status, 422);
     let root = stop(daemon);

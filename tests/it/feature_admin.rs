@@ -1,5 +1,4 @@
-//! The feature store looked after while it is at work: backups, restores, snapshots, and what the command line makes of
-//! them.
+//! Administration of a working feature store: backups, restores, snapshots, and their commands.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -98,7 +97,7 @@ fn machines(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("m{number}")).collect()
 }
 
-/// Fills `plain` for so many machines.
+/// Fills `plain` for this many machines.
 fn fill(client: &mut Client, count: usize, note: &str) {
     let notes: Vec<_> = (0..count).map(|number| format!("{note}{number}")).collect();
     push(client, "plain_push", &json!({"machine_id": machines(count), "note": notes, "level": vec![7; count]}));

@@ -321,7 +321,7 @@ fn sealing_turned_on_over_a_plain_store_leaves_nothing_plain() {
     }
     store.close();
     assert_eq!(found_in(folder.path(), &searcher), NOTHING);
-    // Turned off again it stays closed, and nothing is made anew.
+    // With encryption turned off again it stays closed, and nothing is created again.
     let before = files(folder.path());
     for (wrong, expected) in [
         (Sealer::none(), "encryption.master_key_file is not set"),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, setup_root};
 
-/// Two views of one entity: what the laboratory says, and what the cellar says, which grows old.
+/// Two views of one entity: values of the laboratory, and values of the cellar, which expire.
 pub const VIEWS: &str = r#"
 [[entity]]
 name = "wine"
@@ -53,7 +53,7 @@ const THIRD: [f64; 13] = [12.87, 4.61, 2.48, 21.5, 86.0, 1.7, 0.65, 0.47, 0.86, 
 
 pub const MODEL: &str = "/v2/models/wine_mlp/infer";
 
-/// The model config, whose last feature has these policies, behind those of the model.
+/// The model config. Its last feature has these policies, after those of the model.
 pub fn config(of_model: &str, of_proline: &str) -> String {
     let lab: Vec<String> = LAB.iter().map(|name| format!("\"lab:{name}\"")).collect();
     format!(

@@ -73,7 +73,7 @@ fn push(client: &mut Client, source: &str, df: &Value) -> Response {
     client.post_json("/push", &json!({"push_source_name": source, "df": df, "to": "online"}))
 }
 
-/// Pushes rows and gives what the header says of them.
+/// Pushes rows, and returns the header about them.
 #[track_caller]
 fn pushed(client: &mut Client, source: &str, df: &Value) -> String {
     let answer = push(client, source, df);
@@ -236,7 +236,7 @@ fn of_two_rows_the_later_event_counts_whichever_came_first() {
     assert_eq!(value(client), (json!(2.0), json!("2020-01-01T00:00:02Z")));
     pushed(client, "pairs_push", &row(3.0, "2020-01-01T00:00:02Z"));
     assert_eq!(value(client).0, 3.0, "of two for one moment the later push counts");
-    // Feast's client calls the column so, whatever the view calls it.
+    // Feast's client uses this name of the column, regardless of its name in the view.
     let df = json!({"driver_id": [1], "line": ["a"], "conv_rate": [4.0], "event_timestamp": ["2019-01-01T00:00:00"], "created": [null]});
     let write = json!({"feature_view_name": "pairs", "df": df, "allow_registry_cache": false});
     let answer = client.post_json("/write-to-online-store", &write);

@@ -209,7 +209,7 @@ fn no_build_without_the_feature_has_a_fuzz_function() {
     const CONDITION: &str = r#"#[cfg(any(test, feature = "fuzzing"))]"#;
     let mut count = 0;
     for (file, text) in sources() {
-        // A file of this name is a module, whose declaration has the condition.
+        // A file of this name is a module, and its declaration has the condition.
         let is_module = Path::new(&file).ends_with("fuzz.rs");
         for (before, line) in text.lines().zip(text.lines().skip(1)) {
             let item = line.trim_start();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::daemon::{TestDaemon, TestRoot, model_folder, write};
 
-/// Of a model that gives back what it gets. `log_nan`, with the same inputs and outputs, answers it wrong.
+/// Of a model that returns its input. `log_nan`, with the same inputs and outputs, answers it wrong.
 const GOLDEN: &str = r#"{"inputs": [{"name": "IN", "shape": [1, 4], "data": [1, 2, 3, 4]}],
     "outputs": [{"name": "OUT", "shape": [1, 4], "data": [1, 2, 3, 4]}]}"#;
 
@@ -82,7 +82,7 @@ fn a_start_runs_the_first_golden_input_alone_while_nothing_has_changed() {
         .file("m/second.json", GOLDEN);
     let root = root.start_ready().kill();
 
-    // Of the same size and time, so that only a run tells that it is wrong now.
+    // Of the same size and time, so that only a run shows that it is wrong now.
     let path = root.model("m").join("second.json");
     let second = OpenOptions::new().write(true).open(&path).unwrap();
     let modified = second.metadata().unwrap().modified().unwrap();
@@ -90,7 +90,7 @@ fn a_start_runs_the_first_golden_input_alone_while_nothing_has_changed() {
     second.set_modified(modified).unwrap();
     let daemon = root.start_ready();
     assert_eq!(answer(&mut daemon.client()), json!([5.0, 6.0, 7.0, 8.0]));
-    // Whoever requests a load gets all checks.
+    // A load on request runs all checks.
     let refused = daemon.client().post("/v2/repository/models/m/load", &[], b"");
     let reason = String::from_utf8(refused.body).unwrap();
     assert!(refused.status == 400 && reason.contains("second.json"), "{} {reason}", refused.status);
@@ -144,7 +144,7 @@ fn another_float_original_is_another_model() {
     assert_eq!(load.status, 400, "{load:?}");
     // The live version goes on.
     assert_eq!(answer(client), json!([5.0, 6.0, 7.0, 8.0]));
-    // This one gives back what it gets, too.
+    // This one also returns its input.
     put("bad_at_runtime");
     daemon.signal("HUP");
     daemon.wait_for_event("repository.read");

@@ -374,7 +374,7 @@ fn calls(model: &str) -> Vec<(String, Vec<u8>)> {
     inference.into_iter().chain(others.map(|path| (path.to_owned(), Vec::new()))).collect()
 }
 
-/// Methods whose streams have no end of their own; another test calls them without a key.
+/// Methods with streams that do not end by themselves; another test calls them without a key.
 const ENDLESS: [&str; 3] = [
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",

@@ -1,4 +1,4 @@
-//! A client of gRPC: one connection of HTTP/2, whose frames a test can also send by itself.
+//! A client of gRPC: one connection of HTTP/2. A test can also send its frames itself.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub struct GrpcAnswer {
     pub http: u16,
 }
 
-/// A call whose request is not finished.
+/// A call with an unfinished request.
 pub struct OpenCall<'c> {
     client: &'c GrpcClient,
     sender: SendStream<Bytes>,
@@ -59,7 +59,7 @@ impl GrpcClient {
             let stream = TcpStream::connect(address).await.unwrap();
             builder.handshake(stream).await.unwrap()
         });
-        // Reads and writes frames for as long as this lives.
+        // Reads and writes frames while this lives.
         let _driver = runtime.spawn(async move {
             let _ = connection.await;
         });

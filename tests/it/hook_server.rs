@@ -118,7 +118,7 @@ fn converse(stream: impl Read + Write, status: &AtomicU16, accepted: &Sender<Hoo
         let mut body = vec![0; length.parse().unwrap()];
         stream.read_exact(&mut body).unwrap();
         let status = status.load(Ordering::Relaxed);
-        // Before the answer: whoever waits for the effect of the answer finds it.
+        // Recorded before the answer, so that a test that waits for the effect of the answer finds it.
         if (200..300).contains(&status) {
             let _ = accepted.send(Hooked { head, message: serde_json::from_slice(&body).unwrap() });
         }

@@ -2,7 +2,7 @@
 //! that send or read slowly or not at all, floods. Each is answered or cut off, within bounds, and the next caller is
 //! served.
 //!
-//! `make hostile` runs them against one another for minutes, and looks at what the daemon holds afterwards.
+//! `make hostile` runs them concurrently for minutes, and checks the daemon's memory and files afterwards.
 
 mod bombs;
 mod framing;
@@ -36,7 +36,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Tcp, Way::Unix, Way::Tls];
 
-/// A box that listens in every way, and ends what is idle after a second.
+/// A box that listens in every way, and ends idle connections after a second.
 struct Target {
     daemon: TestDaemon,
     tls: TlsClient,
@@ -67,7 +67,7 @@ impl Target {
         self.connect_for(way, LIMIT)
     }
 
-    /// A connection whose reads give up after `patience`.
+    /// A connection with reads that time out after `patience`.
     fn connect_for(&self, way: Way, patience: Duration) -> Box<dyn Stream> {
         match way {
             Way::Tcp => {
@@ -130,7 +130,7 @@ impl Target {
         files
     }
 
-    /// The bytes that bodies, answers and what is made of them take now, as the daemon counts them.
+    /// The bytes of bodies, answers and the data made from them, as the daemon counts them now.
     fn held(&self) -> f64 {
         self.metric("ledge_http_body_memory_bytes")
     }

@@ -1,4 +1,4 @@
-//! Models in processes of their own: the same answers, and whatever goes wrong there costs only the call that caused it.
+//! Models in separate processes: the same answers, and a fault there affects only the call that caused it.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::UnixListener;
@@ -71,7 +71,7 @@ fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
     };
     let blamed = run(&mut first, b"!FAULT:n");
     assert!(matches!(blamed, RunError::Crashed { .. }), "{blamed}");
-    // On the same core, before anybody is told of the end.
+    // On the same core, before any caller learns of the end.
     let other = run(&mut second, b"");
     assert!(matches!(other, RunError::Interrupted { is_explained: true, .. }), "{other:?}");
 }
@@ -172,7 +172,7 @@ fn a_crash_costs_only_the_call_that_caused_it() {
         assert!(answer.error().contains(reason), "{answer:?}");
         assert!(others.join().unwrap().iter().all(|status| *status == 200));
         answers_again(&mut client, "faulty");
-        // The next fault is in a process of its own.
+        // The next fault is in a separate process.
         wait_until("two processes", LIMIT, || runtime_processes(&daemon).len() == 2);
         assert_eq!(index(&mut client, "faulty")["state"], "READY");
     }
@@ -363,7 +363,7 @@ fn worker_spawner_and_pages_have_no_file_that_whoever_started_ledge_left_open() 
     assert!(said("\"file\"").len() > 3);
     assert_eq!(said(&file.display().to_string()), [""; 0]);
 
-    // Waits for its order, as long as its input is open.
+    // Waits for its order while its input is open.
     let mut pages = std::process::Command::new("sh");
     pages.args(&runner[1..]).arg(env!("CARGO_BIN_EXE_ledge")).arg("pages").stdin(std::process::Stdio::piped());
     let mut pages = pages.spawn().unwrap();
@@ -381,7 +381,7 @@ const DATA: &str = "--data=800000000:800000000";
 
 #[test]
 fn memory_that_runs_out_costs_the_call_that_used_it_whichever_thread_crashes() {
-    // Its own allocation fails; another thread crashes for it; the same, and nobody counted whose the memory is.
+    // Its own allocation fails; another thread crashes because of it; the same, without a count of whose memory it is.
     for kind in [b'm', b'e', b'u'] {
         // Using up the memory three times may take a busy machine long.
         let root = two_wines(isolated()).set("serving.default_timeout_ms=300000");
@@ -412,7 +412,7 @@ fn memory_that_runs_out_costs_the_call_that_used_it_whichever_thread_crashes() {
     }
 }
 
-/// Adds a model whose file is a good one, and makes the process that reads it go wrong.
+/// Adds a model with a good file, and injects a fault into the process that reads it.
 fn with_fault_in_file(root: TestRoot, name: &str, kind: u8) -> TestRoot {
     let root = root.model_as("wine_mlp", name);
     let file = root.model(name).join("1/model.onnx");
@@ -448,7 +448,7 @@ fn a_file_that_ends_its_reader_is_refused_with_its_reason_and_no_other() {
         }
         answers_again(&mut client, "healthy");
         if isolation == "process" {
-            // A file that ended the process of all models is read in one of its own from then on.
+            // A file that ended the process of all models is read in a separate one from then on.
             wait_until("one process", LIMIT, || runtime_processes(&daemon).len() == 1);
             let shared = runtime_processes(&daemon);
             let again = client.post("/v2/repository/models/crashes/load", &[], b"");

@@ -1,4 +1,4 @@
-//! Faults in the processes of the runtimes: nobody but the call that caused one notices.
+//! Faults in the processes of the runtimes: only the call that caused a fault notices it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn ticks(pid: u32) -> u64 {
 
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // One that nobody has waited for yet has ended, too.
+    // An ended process that was not waited for yet counts as ended, too.
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 

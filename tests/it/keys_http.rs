@@ -360,8 +360,8 @@ fn a_certificate_that_a_browser_shows_gives_a_page_of_another_site_no_access() {
         assert!(refused.status == 401, "{refused:?}");
     }
     assert_eq!(listed(&mut daemon.unix_client()).len(), 0);
-    // The page of the box itself; the name is whatever the certificate of the box has.
+    // The page of the box itself; the name is any that the certificate of the box has.
     assert_eq!(sent(&format!("origin: https://{host}\r\nsec-fetch-site: same-origin\r\n")).status, 200);
-    // A program, which sends no such header.
+    // A program, which does not send this header.
     assert_eq!(sent("").status, 409);
 }

@@ -116,13 +116,13 @@ fn a_caller_who_hangs_up_does_not_leave_a_load_or_unload_half_done() {
         let call = format!(
             "POST /v2/repository/models/efficientnet_lite0/{verb} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
         );
-        // A call whose client is gone before it is read does not count, so send several.
+        // A call does not count if its client is gone before it is read, so send several.
         for _ in 0..5 {
             daemon.client().send(call.as_bytes());
         }
         daemon.wait_for_event(if verb == "load" { "model.loaded" } else { "model.unloaded" });
     }
-    // Behind the load that nobody waits for, as loads of one model happen one after the other.
+    // After the load without a waiting caller, because loads of one model happen one after the other.
     assert_eq!(client.post("/v2/repository/models/efficientnet_lite0/load", &[], b"").status, 200);
     assert_eq!(state(client, "efficientnet_lite0"), ready(&["1"]));
 }

@@ -1,4 +1,4 @@
-//! Priorities, deadlines, quotas and windows: who is answered, who is told to come back, and when.
+//! Priorities, deadlines, quotas and windows: which calls are answered, which have to be repeated, and when.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! An ONNX model that doubles its input as often as the caller says: a `Loop` whose number of trips is an input.
+//! An ONNX model that doubles its input a given number of times: a `Loop` with the number of iterations as an input.
 
 use crate::daemon::TestRoot;
 

@@ -1,4 +1,4 @@
-//! Models whose live version updates decide.
+//! Models with a live version that updates decide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -47,7 +47,7 @@ source = { name = "texts" }
 schema = [{ name = "text", dtype = "String" }]
 "#;
 
-/// A binding whose messages are rows.
+/// A binding with rows as its messages.
 const BINDINGS: &str = r#"mqtt.bindings=[{topic="rows/+", push_source="messages"}]"#;
 /// The rows of a message.
 const ROWS: usize = 10_000;
@@ -81,7 +81,7 @@ fn zipped(body: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A picture of so many pixels a side, of one colour: few bytes for many pixels.
+/// A picture of this many pixels a side, of one colour: few bytes for many pixels.
 fn picture(side: u32) -> Vec<u8> {
     let mut png = std::io::Cursor::new(Vec::new());
     image::RgbImage::new(side, side).write_to(&mut png, image::ImageFormat::Png).unwrap();
@@ -133,7 +133,7 @@ fn rows(count: usize) -> Value {
     json!({"push_source_name": "numbers", "df": df})
 }
 
-/// The memory of a process and all that it started, in bytes; what is shared among n counts as an n-th for each.
+/// The memory of a process and of all that it started, in bytes; a page shared by n of them counts as an n-th for each.
 fn pss(pid: u32) -> usize {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -186,7 +186,7 @@ fn many_callers_with_the_worst_bodies_stay_within_one_limit() {
     let calls = calls();
     let of_text = json!({"push_source_name": "texts", "df": {"device": [1], "text": ["a long text ".repeat(5_000)]}});
     assert_eq!(daemon.client().post_json("/push", &of_text).status, 200);
-    // Once each: what a first call allocates for ever is none of theirs.
+    // Once each: memory that a first call allocates for ever must not count as theirs.
     for call in &calls {
         let status = call.send(&mut daemon.client());
         assert_eq!(status, 200, "{} alone", call.kind);

@@ -29,7 +29,8 @@ fn check(output: &Output, code: i32, told: &[u8], words: &[&str]) {
     }
 }
 
-/// A root with a good model, one whose file lies beside the version folder, and two folders that no model can have.
+/// A root with a good model, one with its file next to the version folder, and two folders with names that no model can
+/// have.
 fn misplaced() -> (TestRoot, String) {
     let long = "m".repeat(137);
     let model = std::fs::read(model_folder("add_sub").join("1/model.onnx")).unwrap();
@@ -287,7 +288,7 @@ fn top_shortens_labels_and_leaves_detections_and_rows_whole() {
 #[test]
 fn doctor_shows_its_steps_and_fits_the_terminal() {
     let root = TestRoot::new().models(&["add_sub", "ir_add"]);
-    // The terminal of `script`, of bsdutils, made as narrow as a window beside another one.
+    // The terminal of `script`, of bsdutils, made as narrow as a window next to another one.
     let words: Vec<String> = {
         let command = root.command(&["doctor"]);
         let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::client::Client;
 use crate::daemon::TestRoot;
 
-/// One scrape: what is said of each metric, and its samples by the text before the value.
+/// One scrape: the description of each metric, and its samples by the text before the value.
 struct Scrape {
     kinds: BTreeMap<String, String>,
     help: BTreeSet<String>,

@@ -75,7 +75,7 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     rows
 }
 
-/// The label matchers in braces: label, operator and value. What follows the brace is left out.
+/// The label matchers in braces: label, operator and value. The text after the brace is left out.
 fn matchers(text: &str) -> Vec<Matcher> {
     let mut found = Vec::new();
     let mut rest = text.trim_start();
@@ -274,7 +274,7 @@ fn every_rule_says_how_bad_it_is_and_what_to_do() {
             assert!(has(part), "{name} has no {part}");
         }
         assert!(has("severity: critical") || has("severity: warning"), "{name}");
-        // Both look at a time of their own.
+        // These two rules have their own time windows.
         assert!(has("for: ") || ["LedgeRestarts", "LedgeUpdateRolledBack"].contains(&name), "{name} has no hold time");
         // Each is tested with its real time.
         assert!(file("tests/data/monitoring/ledge.rules.test.yml").contains(&format!("- name: {name}\n")), "{name}");

@@ -24,7 +24,7 @@ struct Connection {
 
 #[derive(Default)]
 struct State {
-    /// By a number of their own.
+    /// By a unique number.
     connections: BTreeMap<usize, Connection>,
     accepted: usize,
     /// The number of CONNECTs that got no answer.

@@ -28,12 +28,12 @@ struct Players {
     owner: u32,
     /// The users that may administer it: root, if this is root, and the owner.
     keepers: Vec<u32>,
-    /// A user that may not.
+    /// A user without permission.
     other: Option<u32>,
 }
 
 impl Players {
-    /// Root, the service and a stranger; or this user alone where others cannot be played, which is reported.
+    /// Root, the service and a stranger; or only this user if the test cannot act as others, which is reported.
     fn of(root: &TestRoot) -> Self {
         if !can_play_others(root) {
             let owner = rustix::process::geteuid().as_raw();

@@ -1,4 +1,4 @@
-//! Only the daemon's user may read the files that it writes, whatever umask it is started with.
+//! Only the daemon's user may read the files that it writes, with any umask.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn open_to_others(folder: &Path, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let metadata = path.symlink_metadata().unwrap();
-        // A link has no permissions of its own, and the socket has its setting.
+        // A link itself has no permissions, and the socket has its setting.
         if metadata.is_file() || metadata.is_dir() {
             if metadata.permissions().mode() & 0o077 != 0 {
                 found.push(path.display().to_string());

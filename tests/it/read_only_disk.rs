@@ -33,7 +33,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a program in the namespaces of the daemon, and returns what it prints.
+/// Runs a program in the namespaces of the daemon, and returns its output.
 fn nsenter(daemon: &TestDaemon, program: &[&str]) -> String {
     let mut command = Command::new("nsenter");
     command.args(["-t", &daemon.pid().to_string(), "-U", "-m", "--preserve-credentials", "--"]).args(program);

@@ -60,7 +60,7 @@ enum Step {
     GatherElements,
     Convolve(Vec<f32>),
     TopK(usize),
-    /// A text encoder's: the first rows of a table are added, and there are so many.
+    /// A step of text encoders: adds the first rows of a table.
     Positions(Vec<f32>),
     MatMul(Matrix),
 }
@@ -291,7 +291,7 @@ fn request(x: &Matrix, extras: &[Extra]) -> Value {
     json!({"inputs": inputs.collect::<Vec<_>>()})
 }
 
-/// A random call, and what it must give.
+/// A random call, and its right answer.
 fn draw(steps: &[Step], random: &mut Random) -> (Matrix, Vec<Extra>, Want) {
     let x = Matrix::random(random);
     let extras: Vec<Extra> = steps.iter().map(|step| step.extra(random)).collect();
@@ -299,7 +299,7 @@ fn draw(steps: &[Step], random: &mut Random) -> (Matrix, Vec<Extra>, Want) {
     (x, extras, want)
 }
 
-/// Asks `model` once and judges what came.
+/// Calls `model` once, and judges the answer.
 fn ask(client: &mut Client, model: &str, steps: &[Step], random: &mut Random) {
     // Random shapes seldom fit: for every other call some that do are looked for.
     let tries = if random.one_in(2) { 1 } else { 50 };
@@ -327,7 +327,7 @@ fn ask(client: &mut Client, model: &str, steps: &[Step], random: &mut Random) {
     }
 }
 
-/// Each kind of step as a model, alone and summed up, and `chains` models of several.
+/// Each kind of step as a model, by itself and summed up, and `chains` models of several.
 fn models(chains: usize, random: &mut Random) -> Vec<(String, Vec<Step>)> {
     let mut models = Vec::new();
     for kind in 0..Step::KINDS {
@@ -339,8 +339,8 @@ fn models(chains: usize, random: &mut Random) -> Vec<(String, Vec<Step>)> {
         let steps = loop {
             let count = 2 + random.below(3_u64);
             let steps: Vec<Step> = (0..count).map(|_| Step::of_kind(random.below(Step::KINDS), random)).collect();
-            // OpenVINO does not look how long what it multiplies by a matrix is; Ledge does, for an input that comes
-            // there as it was sent.
+            // OpenVINO does not check the length of the operand of a matrix product; Ledge does, for an input that
+            // arrives there unchanged.
             let as_sent = |step: &Step| matches!(step, Step::Relu | Step::Shift(_) | Step::MatMul(_));
             let is_watched = steps.iter().rposition(|step| matches!(step, Step::MatMul(_))).unwrap_or(0);
             if !steps[..is_watched].iter().all(as_sent) {

@@ -1,4 +1,4 @@
-//! Both runtimes: what each accepts, what is passed on to the other, and what is refused with which words.
+//! Both runtimes: the models that each accepts, those that are passed on to the other, and the messages of refusals.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ fn each_model_ends_in_the_runtime_that_can_run_it() {
     }
 }
 
-/// Runs a model on zeros of its own shapes.
+/// Runs a model on zeros of its input shapes.
 fn run_on_zeros(client: &mut Client, model: &str) {
     let metadata = client.get(&format!("/v2/models/{model}")).json();
     let input = |port: &Value| {
@@ -328,7 +328,7 @@ fn every_model_of_the_setup_passes_the_checks_before_a_runtime() {
 #[test]
 fn what_an_onnx_file_must_not_have_is_refused_before_a_runtime_sees_it() {
     let model = |name: &str| std::fs::read(model_folder(name).join("1/model.onnx")).unwrap();
-    // What follows is added to the graph that is there.
+    // The following is added to the existing graph.
     let with = |graph: &[u8]| [&model("add_sub")[..], &[0x3a, u8::try_from(graph.len()).unwrap()], graph].concat();
     let output = b"\x62\x09\x0a\x01q\x12\x04\x0a\x02\x08\x01";
     let cut_off = b"\x0a\x10\x12\x01q\x22\x05Swirl\x3a\x04acme";

@@ -1,4 +1,4 @@
-//! No file, no setting and no verb runs a model outside of a sealed process.
+//! No file, no setting and no verb runs a model outside of a sandboxed process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -113,7 +113,7 @@ fn a_value_that_never_existed_is_a_mistake_that_names_those_that_do() {
     assert!(told.contains("process") && told.contains("own") && !told.contains("none"), "{told}");
 }
 
-/// A model whose golden input makes its process go wrong, as `kind` says: see `src/isolation/child/faults.rs`.
+/// A model with a golden input that injects the fault `kind` into its process: see `src/isolation/child/faults.rs`.
 pub fn faulty(kind: u8) -> TestRoot {
     let begin = [&b"!FAULT:"[..], &[kind]].concat();
     let mut data: Vec<f32> = begin.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();

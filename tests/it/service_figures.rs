@@ -1,4 +1,5 @@
-//! The figures of cores and memory beside those of `/proc`: they count the daemon, the fork server and the processes of models.
+//! The figures of cores and memory compared with those of `/proc`: they count the daemon, the fork server and the
+//! processes of models.
 #![expect(clippy::cast_precision_loss, reason = "ticks and processes are few")]
 
 use std::collections::BTreeMap;
@@ -60,8 +61,8 @@ fn kilobytes(pid: u32, file: &str, name: &str) -> Option<f64> {
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<f64>().unwrap() * 1024.0)
 }
 
-/// The least and the most memory that the processes of a daemon have together. They are the same where `/proc` tells this user
-/// the proportional set size of sealed processes: for root.
+/// The least and the most memory that the processes of a daemon have together. They are the same for root, since
+/// `/proc` shows root the proportional set size of sandboxed processes.
 fn memory(daemon: &TestDaemon) -> (f64, f64) {
     let tree = tree(daemon);
     let all = |file: &str, name: &str| tree.iter().map(|pid| kilobytes(*pid, file, name)).sum::<Option<f64>>();
@@ -71,7 +72,7 @@ fn memory(daemon: &TestDaemon) -> (f64, f64) {
     }
 }
 
-/// Compares a figure with `/proc` before and after it: models release memory while nobody asks.
+/// Compares a figure with `/proc` before and after it, because models release memory between calls.
 #[track_caller]
 fn assert_memory(daemon: &TestDaemon, source: &str, figure: impl FnOnce() -> f64) {
     let before = memory(daemon);
@@ -136,7 +137,7 @@ fn cores_and_memory_are_those_of_all_processes_under_three_loads() {
         assert_memory(&daemon, name, || metric(client, "ledge_service_memory_bytes"));
     }
 
-    // The daemon alone is a small part of it.
+    // The daemon itself is a small part of it.
     let whole = metric(client, "ledge_service_memory_bytes");
     assert!(metric(client, "ledge_process_resident_memory_bytes") < whole / 2.0);
     let processes = metric(client, "ledge_service_processes");

@@ -1,5 +1,5 @@
-//! The spawner and the seal of the daemon: the daemon writes no code, other processes are started for it, and nothing
-//! outlives it.
+//! The spawner and the sandbox of the daemon: the daemon writes no code, the spawner starts other processes for it, and
+//! nothing outlives it.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -106,7 +106,7 @@ fn the_daemon_writes_no_code_and_serves_what_does() {
     assert_eq!(filters(spawner), filters(std::process::id()));
     assert_eq!(field(&of_process(spawner, "status"), "Threads"), "1");
     println!("the spawner: {} of its own", field(&of_process(spawner, "smaps_rollup"), "Pss"));
-    // The child does what the daemon may not.
+    // The child does what the daemon is denied.
     assert!(of_process(children[0], "maps").contains("libopenvino"));
 }
 

@@ -138,7 +138,7 @@ fn opens(left: &Path, is_sealed: bool, with_index: bool) {
         assert_eq!((value, status), (json!(null), json!("NOT_FOUND")), "it was erased");
     }
 
-    // The aggregates go on, although what was pushed then is behind their window by now.
+    // The aggregates continue, although the values pushed then are outside of their window by now.
     push(client, &json!({"machine_id": ["m1"], "temperature": [2.5], "labels": [["c"]], "cycles": [100]}));
     let found = values(read(client, "m1"));
     assert_eq!(found, [json!(2.5), json!(["c"]), json!(100), json!(100.0), json!(null)]);
@@ -187,7 +187,7 @@ fn there_is_a_box_of_each_form() {
     }
 }
 
-/// Writes the box that later versions are to open, where there is none of these forms yet.
+/// Writes the box that later versions have to open, if no box has these forms yet.
 #[test]
 #[ignore = "it writes tests/data/stores, once for each form"]
 fn leaves_a_box() {
@@ -243,7 +243,7 @@ fn leaves_a_box() {
     }
 }
 
-/// Copies the stores of a box, without what is no store. The index of the features is mostly zeros.
+/// Copies the stores of a box, without other files. The index of the features is mostly zeros.
 fn leave(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();

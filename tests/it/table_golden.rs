@@ -1,5 +1,5 @@
-//! Exports of table models with a thousand rows each, and what the library that trained them predicts for these: the folders that
-//! `tests/models/table_models.py` writes.
+//! Exports of table models with a thousand rows each, and the predictions of the library that trained them: the folders
+//! that `tests/models/table_models.py` writes.
 
 use std::path::{Path, PathBuf};
 

@@ -111,7 +111,7 @@ fn the_export_that_ships_answers_with_its_own_section_and_with_the_proposed_one(
     near(&answer, 548.401);
     drop(daemon);
 
-    // Its own section names the categories, and has a rule for what is missing.
+    // Its own section names the categories, and has a rule for missing values.
     let daemon = TestRoot::new().models(&["bike_demand"]).start();
     let client = &mut daemon.client();
     near(&ask(client, &row).1, 548.401);

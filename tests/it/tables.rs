@@ -1,4 +1,4 @@
-//! Rows in place of tensors: JSON and CSV of any length, and what is wrong with them.
+//! Rows in place of tensors: JSON and CSV of any length, and mistakes in them.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::table_golden::{Golden, MODELS, committed, exports};
 const COLUMNS: &str = "[pipeline.table]\ncolumns = [{ name = \"a\" }, { name = \"b\", missing = \"nan\" }]\n";
 const CSV: (&str, &str) = ("content-type", "text/csv");
 
-/// A model whose answer to a row is the row.
+/// A model that answers a row with the row.
 fn echo() -> TestRoot {
     TestRoot::new().model_as("identity_fp64", "echo").file("echo/model.toml", COLUMNS)
 }
@@ -145,7 +145,7 @@ fn csv_that_is_wrong_is_told_before_the_answer_begins() {
     assert_eq!(infer(client, "echo", &[CSV], b"a,b\n1,2").body, b"value_0,value_1\n1.0,2.0\n");
 }
 
-/// Sends pieces of CSV while it reads the answer, as curl does. Returns what was answered, and whether it is whole.
+/// Sends pieces of CSV while it reads the answer, as curl does. Returns the answer, and whether it is complete.
 fn stream(daemon: &TestDaemon, pieces: impl Iterator<Item = String> + Send) -> (u64, Vec<u8>, bool) {
     let mut sender = TcpStream::connect(daemon.address).unwrap();
     sender.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
@@ -227,8 +227,8 @@ fn hostile_csv_is_refused_in_bounded_memory_while_others_are_served() {
         assert_eq!(infer(others, "echo", &[CSV], b"a,b\n1,2\n").body, b"value_0,value_1\n1.0,2.0\n");
     }
 
-    // Lines that never end, from callers that send for as long as they can. The box reads on for some seconds behind its answer, so
-    // that they see it.
+    // Lines that never end, from callers that never stop sending. The box reads on for some seconds behind its answer,
+    // so that they see it.
     let endless = [
         ("a,b\n", "1", "row 0 has more than 1048576 bytes"),
         ("a,b\n\"", "1,2\n", "row 0 has more than 1048576 bytes"),

@@ -42,7 +42,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("landlock::", &["sandbox/files.rs"]),
     ("seccompiler::", &["sandbox/filter.rs", "sandbox/tests/refusals.rs"]),
     ("rustls_native_certs::", &["egress/tls.rs"]),
-    // Model files are read in the process that runs the model. `repository/reader.rs` reads them itself for tests alone.
+    // Model files are read in the process that runs the model. `repository/reader.rs` reads them itself only for tests.
     ("files::read(", &["engine/", "isolation/child/reading.rs", "models/repository/reader.rs"]),
     ("in_process::", &["models/scheduling/", "daemon/own_seal.rs"]),
     // Calls that open a connection or resolve a name.
@@ -57,7 +57,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("ToSocketAddrs", EGRESS),
     ("TlsConnector", EGRESS),
     ("ClientConnection", EGRESS),
-    // The probe attempts what a seal denies, and is in no release.
+    // The probe attempts operations that a sandbox denies, and is in no release.
     ("net::connect", &["egress/", "sandbox/probe.rs"]),
     ("libc::connect", EGRESS),
     ("socket2::", EGRESS),
@@ -124,7 +124,7 @@ fn maps_name_only_files_that_exist() {
     let files = ["src", "tests", "benches", "fuzz"].map(below).concat();
     let exists = |name: &str| files.iter().any(|file| file.ends_with(&format!("/{name}")) || file == name);
     let documents = ["ARCHITECTURE.md", "SECURITY.md", "tests/README.md"].map(|file| (file.to_owned(), read(file)));
-    // The map of a crate is the comment on top. Code has backticks of its own.
+    // The map of a crate is the comment on top. Code may contain backticks, too.
     let comment = |text: &str| text.lines().take_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join("\n");
     let is_map = |file: &&String| file.starts_with("src/") && file.ends_with("lib.rs");
     let crates = files.iter().filter(is_map).map(|file| (file.clone(), comment(&read(file))));
@@ -362,8 +362,8 @@ fn a_part_of_a_store_changes_its_form_only_with_the_form_of_the_store() {
 
 #[test]
 fn the_settings_that_packages_install_never_change() {
-    // dpkg would ask what to do about it at every upgrade of a box whose owner has set something, and stop where nobody
-    // sits at a terminal. What there is to say belongs into configs/ledge.toml.
+    // dpkg would ask about it at every upgrade of a box with changed settings, and stop if there is no terminal.
+    // Comments belong into configs/ledge.toml.
     let settings = include_bytes!("../../packaging/ledge.toml");
     assert_eq!(sha256_hex(settings), "847d4f439a6b0a9659b667426b094f2101d6dbbf62567c4c0958e04295f04278");
     let installs = include_str!("../../packaging/build/stage.py").lines().filter(|line| line.contains("\"etc/"));

@@ -121,7 +121,7 @@ fn versions_before_1_2_are_refused() {
     }
 }
 
-/// Tells threads to end when the test does.
+/// Ends threads when the test does.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -307,7 +307,7 @@ fn a_self_signed_certificate_is_made_once_and_told_to_be_one() {
     assert!(text.contains(fingerprint) && text.contains("localhost") && text.contains("127.0.0.1"), "{text}");
     let finding = daemon.root.finding("https");
     assert!(finding["status"] == "warn" && finding["advice"].as_str().unwrap().contains(fingerprint), "{finding}");
-    // The next start keeps it, so that what was compared stays right.
+    // The next start keeps it, so that a fingerprint that was compared stays right.
     let daemon = daemon.kill().start();
     assert_eq!(trusting.shown(daemon.address), der(&trusted));
 }

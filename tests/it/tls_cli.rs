@@ -9,7 +9,7 @@ use crate::core::add_sub_request;
 use crate::daemon::{TestDaemon, TestRoot, write};
 use crate::tls_kit::with_certificate;
 
-/// The address of `https://`, and what a verb of the command line says there: whether it succeeded, and both outputs.
+/// The address of `https://`, and the result of a verb of the command line there: its success, and both outputs.
 fn run(daemon: &TestDaemon, address: SocketAddr, verb: &[&str]) -> (bool, String) {
     let mut command = daemon.root.command(verb);
     let ran = command.args(["--url", &format!("https://{address}")]).stdin(Stdio::null()).output().unwrap();

@@ -44,7 +44,7 @@ impl TlsClient {
         Self { config }
     }
 
-    /// A connection whose handshake is through on this side.
+    /// A connection with a handshake that is complete on this side.
     pub fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
         let socket = TcpStream::connect(address)?;
         socket.set_read_timeout(Some(Duration::from_mins(1)))?;
@@ -86,7 +86,7 @@ pub fn put(root: &TestRoot, identity: &Identity) {
     write(&root.folder.path().join("box.pem"), identity.certificate.as_bytes());
 }
 
-/// A root whose box has a certificate of this authority.
+/// A root of a box with a certificate of this authority.
 pub fn with_certificate(root: TestRoot, authority: &Authority) -> TestRoot {
     put(&root, &authority.issue("127.0.0.1"));
     root.set(LISTEN).set("http.tls.certificate_file=\"box.pem\"").set("http.tls.key_file=\"box.key\"")

@@ -1,4 +1,4 @@
-//! Releases tried in a process of their own: each bad one is stopped for its own cause, and does not harm the caller.
+//! Releases tried in a separate process: each bad one is stopped for its own cause, and does not harm the caller.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub fn children(folder: &Path, program: PathBuf) -> ChildSettings {
     }
 }
 
-/// The settings of trials whose processes run this program.
+/// The settings of trials with processes that run this program.
 fn with_program(program: impl Into<PathBuf>) -> PreflightSettings {
     static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
     let children = children(FOLDER.path(), program.into());
@@ -313,7 +313,7 @@ fn a_runtime_is_tried_with_what_it_would_run() {
     let run = |name: &str, folder: &Path, models: &[&str]| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let released = |name: &&str| live_model(&release(name), &release(name));
-        // And one of the owner's, whose versions lie below the folder of their model.
+        // And one of the owner's, with its versions below the folder of the model.
         let wine = model_folder("wine_mlp");
         let models: Vec<_> = models.iter().map(released).chain([live_model(&wine, &wine.join("1"))]).collect();
         let name = name.parse().unwrap();

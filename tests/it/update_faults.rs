@@ -32,7 +32,7 @@ const RELEASES: [&[(&str, u8, usize)]; 3] = [
     &[("model.onnx", 2, 2_700_000), ("weights.bin", 3, 1_048_577), ("model.toml", 4, 200), ("labels.txt", 9, 4_000)],
 ];
 
-/// The file that marks a folder whose models are encrypted.
+/// The file that marks a folder with encrypted models.
 const SEALED: &str = "sealed";
 
 /// The store in a folder, encrypted or not.
@@ -175,7 +175,7 @@ fn missing(points: &Points, folder: &Path, point: usize) -> u64 {
     targets(2).iter().map(|(_, target)| target.length - here(target)).sum()
 }
 
-/// The number of plain bytes in an encrypted file of so many bytes.
+/// The number of plain bytes in an encrypted file of this many bytes.
 fn plain_length(sealed: u64) -> u64 {
     let chunks = sealed.saturating_sub(EncryptedHeader::BYTES as u64);
     let lengths = (CHUNK_BYTES + OVERHEAD_BYTES) as u64;

@@ -1,5 +1,5 @@
-//! Trials of releases by a whole daemon: what it keeps, what it takes back, and what kills do to either. The update store has
-//! both releases and the state of a trial when the daemon starts, so that no platform is needed.
+//! Trials of releases by a whole daemon: releases that it keeps or rolls back, and the effect of kills on either. The
+//! update store has both releases and the state of a trial when the daemon starts, so that no platform is needed.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -71,7 +71,7 @@ impl Trial {
         }
     }
 
-    /// A root in whose update store the trial begins.
+    /// A root with the update store in which the trial begins.
     fn root(&self) -> TestRoot {
         let root = TestRoot::new()
             .set("updates.repository=\"file:///nowhere\"")
@@ -345,7 +345,7 @@ impl ChangingQuota {
             let mut random = Random::new("quota");
             while !over.load(Ordering::Relaxed) {
                 let micros = ["50000", "100000", "200000"][random.below(3_usize)];
-                // A file of the kernel, in whose place no other can be put.
+                // A file of the kernel, which cannot be replaced by another.
                 File::options().write(true).open(&limit).unwrap().write_all(micros.as_bytes()).unwrap();
                 std::thread::sleep(Duration::from_secs(1));
             }

@@ -1,8 +1,9 @@
 //! Runs tiny models on hostile numbers for `run.py`, in a process that may die: one JSON order a line on the standard
 //! input, one JSON answer a line on the standard output.
 //!
-//! Models are read, loaded and run as a worker process does. An order of a load says if the dangers that the file shows
-//! are respected: without them, the table shows what the runtimes do; with them, what a caller of Ledge can reach.
+//! Models are read, loaded and run as a worker process does. An order of a load states whether the dangers in the file
+//! are respected: without them, the table shows the behaviour of the runtimes; with them, what a caller of Ledge can
+//! reach.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ fn main() {
     }
 }
 
-/// Tells the library `redzones.c` something, by the removal of a folder that is not there.
+/// Sends a message to the library `redzones.c`, by the removal of a folder that does not exist.
 fn missing_folder(name: &str) {
     let _ = std::fs::remove_dir(name);
 }

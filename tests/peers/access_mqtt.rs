@@ -44,7 +44,7 @@ fn keys(root: &TestRoot) -> Vec<Held> {
     made
 }
 
-/// Keys that are not good: what is presented, and a word of the answer.
+/// Bad keys: each with a word of the answer.
 fn bad_keys(root: &TestRoot) -> Vec<(String, &'static str)> {
     let good = key(root, &["a-good-one", "--role", "admin"]);
     let revoked = key(root, &["revoked", "--role", "admin"]);
@@ -124,8 +124,7 @@ fn each_topic_answers_whom_the_table_lets_ask() {
         let [one, two] = [0, 1].map(|at| format!("Bearer {}", held[at].key));
         assert_eq!(ask(&peer, TOPICS[0], &[&one, &two]).status(), 401, "two keys");
         assert_eq!(asked(&daemon), answered, "what is refused is not run");
-        // The broker does not tell one client from another: all of them share the limit of failures, and no more than
-        // that.
+        // The broker does not identify its clients, so all of them share the limit of failures, and only that.
         let statuses: Vec<_> = (0..10).map(|_| ask(&peer, TOPICS[0], &["Bearer x"]).status()).collect();
         assert_eq!(statuses.last(), Some(&429), "{statuses:?}");
         let admin = held.iter().find(|held| held.name == "admin-all").unwrap();
@@ -222,7 +221,7 @@ fn a_hint_has_no_authority_whatever_it_says_and_whoever_sends_it() {
     assert_eq!((answer.status(), answer.id().as_str()), (404, "call"), "{answer:?}");
     look(&daemon);
     assert_eq!(trusted(), before);
-    // After a hint from any sender, the box does only what the platform has signed.
+    // After a hint from any sender, the box only applies what the platform has signed.
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     peer.send(Outgoing::json("ledge/v1/box-1/desired", &json!("anything")));
     logged(&daemon, "update.committed", 1);

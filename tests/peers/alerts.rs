@@ -34,7 +34,7 @@ const BROKEN: &str = "broken_empty";
 /// The rules that a development machine may set off by itself.
 const OF_THE_MACHINE: [&str; 2] = ["LedgeMemoryLow", "LedgeTooHot"];
 
-/// A certificate that ends after so many days.
+/// A certificate that ends after this many days.
 fn ending_in(authority: &Authority, days: u64) -> Identity {
     authority.issue_with("127.0.0.1", |params| {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -106,7 +106,7 @@ fn each_trouble_sets_off_its_rule_and_is_told_and_so_is_its_end() {
     let authority = Authority::new();
     let root = root(&broker, &ears.hook, "checks = [\"audit log\", \"queue\", \"https\", \"mqtt\", \"model\"]");
     let disk = Disk::of(root.folder.path()).unwrap().available_bytes;
-    // The log leaves so much of the disk free that the test can take the rest of it.
+    // The log leaves enough of the disk free for the test to take the rest of it.
     let (reserve_mb, filling) = ((disk / 8 * 7) >> 20, disk / 4);
     tls_kit::put(&root, &authority.issue("127.0.0.1"));
     let root = root
@@ -166,7 +166,7 @@ fn each_trouble_sets_off_its_rule_and_is_told_and_so_is_its_end() {
     prometheus.wait_until("LedgeQueueFull", false);
     ears.hear("queue slow resolved");
 
-    // The broker. What it should hear of itself is over when it is back.
+    // The broker. A message to it about its own fault is outdated when it is back.
     broker.stop();
     prometheus.wait_until("LedgeBrokerGone", true);
     ears.hear_by_hook("mqtt firing");

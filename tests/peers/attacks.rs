@@ -1,5 +1,5 @@
-//! Attacks on repositories that the reference implementation of TUF made and signed: each must leave a box with what it
-//! trusted before. The names are those of the TUF specification, section 1.5.2.
+//! Attacks on repositories that the reference implementation of TUF made and signed: after each, a box must still trust
+//! only what it trusted before. The names are those of the TUF specification, section 1.5.2.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -18,7 +18,7 @@ use crate::tools::run;
 /// An attacker's answer to a path; `None` leaves it to the honest server.
 type Answer = dyn Fn(&str, &mut TcpStream) -> Option<std::io::Result<()>> + Send + Sync;
 
-/// A box with version 1 of a model, whose way to the platform is an attacker's.
+/// A box with version 1 of a model, and an attacker between it and the platform.
 struct Attacked {
     platform: Platform,
     attack: Arc<Mutex<Option<Arc<Answer>>>>,
@@ -41,7 +41,7 @@ impl Attacked {
         Self { platform, attack, daemon }
     }
 
-    /// From now on the attacker answers; whatever its answer is `None` to comes from the platform.
+    /// From now on the attacker answers; requests for which its answer is `None` go to the platform.
     fn answers(&self, answer: impl Fn(&str, &mut TcpStream) -> Option<std::io::Result<()>> + Send + Sync + 'static) {
         *self.attack.lock().unwrap() = Some(Arc::new(answer));
     }
@@ -205,7 +205,7 @@ fn mix_and_match_attack() {
             let error = look_in_vain(&attacked.daemon);
             assert!(error.contains("metadata was refused"), "{error}");
         } else {
-            // The manifest is right, and what it names cannot be made sure of.
+            // The manifest is right, and the files that it names cannot be verified.
             look(&attacked.daemon);
             attacked.daemon.wait_for_event("update.paused");
             assert_eq!(subject(&attacked.daemon, "models/shapes")["stage"], "downloading");

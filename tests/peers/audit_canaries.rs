@@ -28,7 +28,7 @@ use over_http::Callers;
 use over_mqtt::MqttCallers;
 use secrets::{Canaries, Detector, forms, hashes};
 
-/// The places of what is found.
+/// The places of the findings.
 fn places(detector: &Detector, sent: &[u8]) -> BTreeSet<String> {
     detector.find(sent).into_iter().map(|found| found.place).collect()
 }
@@ -74,7 +74,7 @@ fn a_canary_is_found_in_every_form_and_envelope_and_nothing_else_is() {
     for (place, secret) in [("a word", &word), ("some bytes", &bytes), ("a whole body", &content)] {
         for (algorithm, hash) in hashes(secret) {
             for (form, leak) in forms(&hash).into_iter().chain(forms(&hash[..16])) {
-                // In reverse the hash ends with what it begins with.
+                // Reversed, the hash ends with its beginning.
                 assert_found(&leak, place, &format!("{algorithm} {form}"));
             }
         }
@@ -101,7 +101,7 @@ fn a_canary_is_found_in_every_form_and_envelope_and_nothing_else_is() {
 fn photograph(canaries: &mut Canaries, place: &str) -> Vec<u8> {
     let plain = data("photos/chelsea.jpg");
     let description = canaries.word(&format!("{place}: EXIF"));
-    // TIFF with one entry, ImageDescription, whose text follows it.
+    // TIFF with one entry, ImageDescription, followed by its text.
     let length = u32::try_from(description.len() + 1).unwrap();
     let entry = [&[0x0e, 1, 2, 0], &length.to_le_bytes()[..], &26_u32.to_le_bytes()].concat();
     let tiff = [b"II*\0\x08\0\0\0\x01\0", &entry[..], &[0; 4], description.as_bytes(), &[0]].concat();
@@ -157,7 +157,7 @@ fn of_all_that_callers_sent_nothing_leaves_but_the_answers_to_them() {
     logged(&daemon, "repository.read", 2);
     look(&daemon);
     let records = synced_records(&daemon);
-    // A report is made after the last call, so that what it left behind is in it.
+    // A report is made after the last call, so that it contains any traces of the call.
     let reports = outside.reports();
     wait_until("two more reports", || outside.reports() >= reports + 2);
     let topic = canaries.word("changed setting: a topic");
@@ -181,7 +181,7 @@ fn of_all_that_callers_sent_nothing_leaves_but_the_answers_to_them() {
         assert!(record["actor"]["tag"].is_string() && record["event"]["input"].is_string(), "{record}");
         assert!(record["event"]["output"].is_string(), "{record}");
     }
-    // A model that does not exist has no name; such calls are counted by the minute.
+    // A model that does not exist has no name; calls of it are counted by the minute.
     assert!(of("inference_minute").iter().any(|record| record["event"]["model"] == Value::Null));
     // Records of reads and pushes have the entities as tags, for callers over MQTT as well.
     let features = [of("features_pushed"), of("features_read")].concat();

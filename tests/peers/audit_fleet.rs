@@ -1,4 +1,4 @@
-//! A fleet whose boxes copy their audit logs to one server, as documented, and what the platform's kit says of it:
+//! A fleet of boxes that copy their audit logs to one server, as documented, and the findings of the platform's kit:
 //! while all is well, and when one log is changed there, one box comes back from an older image of its disk, and one is
 //! silent.
 
@@ -166,7 +166,7 @@ fn the_platform_tells_boxes_that_are_well_from_one_changed_one_set_back_and_one_
     assert_eq!(status, 5, "{told}");
     assert!(told.contains("box-1: tampered, ") && told.contains("its records do not lead to the root"), "{told}");
     assert!(told.contains("\n3 boxes: 1 tampered, 1 fork, 1 stale; "), "{told}");
-    // Told of each by itself, too.
+    // Reported for each separately, too.
     for (device, expected) in [("box-1", 5), ("box-2", 4), ("box-3", 6)] {
         let (status, told) = fleet.verify(&["--device", device, "--full"]);
         assert_eq!(status, expected, "{told}");

@@ -1,5 +1,6 @@
 //! `kill -9` at random moments of a box that records and copies its audit log, over a line and to a server that break,
-//! with one folder that is never wiped: what was acknowledged stays, once, and the copy is the log, byte for byte.
+//! with one folder that is never wiped: every acknowledged record stays, once, and the copy equals the log, byte for
+//! byte.
 
 mod books;
 mod line;
@@ -60,7 +61,7 @@ struct Rounds {
     line: Line,
     books: Books,
     report: Report,
-    /// The copy is verified after so many rounds.
+    /// The copy is verified after this many rounds.
     verified: usize,
     kit: Option<Kit>,
 }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::daemon::setup_root;
 use crate::tools::run;
 
-/// The kit, with what it knows of boxes.
+/// The kit, with its state about boxes.
 pub struct Kit {
     state: TempDir,
 }
@@ -25,7 +25,7 @@ impl Kit {
         run(self.command("enroll").args([device, key]));
     }
 
-    /// Verifies what is there: the exit status, and what it says.
+    /// Verifies the logs: returns the exit status, and the output.
     pub fn verify<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> (i32, String) {
         let output = self.command("verify").args(arguments).output().unwrap();
         let told = [output.stdout, output.stderr].concat();

@@ -34,7 +34,7 @@ impl Rsyslog {
         write(&folder.path().join("server.pem"), server.certificate.as_bytes());
         write(&folder.path().join("server.key"), server.key.as_bytes());
         std::fs::create_dir(folder.path().join("work")).unwrap();
-        // Its own template for RFC 5424: what is in the file is what rsyslog made of the message.
+        // Its own template for RFC 5424, so that the file has the message as rsyslog parsed it.
         let text = format!(
             "global(workDirectory=\"{at}/work\" maxMessageSize=\"64k\" defaultNetstreamDriver=\"gtls\"\n\
              defaultNetstreamDriverCAFile=\"{at}/ca.pem\" defaultNetstreamDriverCertFile=\"{at}/server.pem\"\n\
@@ -235,7 +235,7 @@ fn a_box_that_rsyslog_does_not_know_is_told_so_and_loses_nothing_silently() {
     assert!(rsyslog.messages().is_empty());
 }
 
-/// The collector, and what it prints.
+/// The collector, and its output.
 struct Collector {
     port: u16,
     child: Child,

@@ -166,7 +166,7 @@ pub fn nginx(folder: &Path, authority: &Authority) -> Server {
     start_nginx(folder, port)
 }
 
-/// Starts the server of such a folder again.
+/// Starts the server of this folder again.
 pub fn start_nginx(folder: &Path, port: u16) -> Server {
     let mut command = Command::new(path_of("nginx"));
     Server::start(command.arg("-c").arg(folder.join("nginx.conf")).arg("-e").arg(folder.join("error.log")), port)
@@ -311,7 +311,7 @@ fn a_bucket_has_the_log_of_a_box_byte_for_byte() {
         assert_eq!(of.sync().error, None);
         assert_copied(&below(objects(port)), &of.files());
     }
-    // Nothing is known of what was sent: the server says of each file that it is there, and it is the same.
+    // Nothing is known about earlier uploads: the server reports that each file exists, and it is the same.
     std::fs::remove_file(of.root.path().join("sync.json")).unwrap();
     let before = objects(port);
     assert_eq!(of.sync().error, None);

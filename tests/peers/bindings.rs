@@ -14,7 +14,7 @@ use crate::tools::{mosquitto, run};
 /// Sixteen elements of `INPUT1`, which `add_sub` needs besides the temperatures.
 const ZEROS: &str = "$.payload.zeros";
 
-/// A root whose configuration has bindings.
+/// A root with bindings in its configuration.
 fn with(root: TestRoot, bindings: &str) -> TestRoot {
     write(&root.folder.path().join("ledge.toml"), bindings.as_bytes());
     root
@@ -110,7 +110,7 @@ fn a_topic_with_a_rate_is_answered_that_often_and_with_the_newest() {
     let started = Instant::now();
     for value in 0..100 {
         peer.send(Outgoing::json("plant/hall/pump/reading", &reading(f64::from(value))));
-        // Each topic has a rate of its own.
+        // Each topic has a separate rate.
         if value == 50 {
             peer.send(Outgoing::json("plant/hall/fan/reading", &reading(1000.0)));
         }

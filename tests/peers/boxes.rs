@@ -1,4 +1,4 @@
-//! Daemons at a broker, and what they log.
+//! Daemons at a broker, and their logs.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// A call of `add_sub` of `box`, whose answer is checked. The peer is subscribed to `answers`. Gives what came before
+/// Calls `add_sub` of `box`, and checks the answer. The peer is subscribed to `answers`. Returns the messages before
 /// the answer: delivery is at least once, so after a restart it may be an earlier answer again.
 #[track_caller]
 pub fn call(peer: &Peer, id: &str) -> Vec<Message> {
@@ -86,7 +86,7 @@ pub fn call_until_answered(peer: &Peer) {
     });
 }
 
-/// The answer to a request, and what came before it.
+/// The answer to a request, and the messages before it.
 #[track_caller]
 pub fn receive(peer: &Peer, id: &str) -> (Vec<Message>, Message) {
     let mut before = Vec::new();

@@ -36,8 +36,8 @@ impl Setup {
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
-            // No message is thrown away because a queue is long: what is lost then was lost by the daemon. Not 0, for
-            // no limit: with it mosquitto 2.0.11 cuts off whoever publishes what it may not.
+            // No message is dropped because a queue is long, so any loss is one of the daemon. Not 0, for no limit:
+            // with it mosquitto 2.0.11 disconnects a client that publishes without permission.
             lines: "max_queued_messages 10000000\nmax_inflight_messages 1000\nset_tcp_nodelay true\n".to_owned(),
             persistence: false,
             dynamic_security: false,
@@ -71,7 +71,7 @@ impl Setup {
         self.line("allow_anonymous false").line(&format!("password_file {}", file.display()))
     }
 
-    /// Allows what the text says, in the form of mosquitto's `acl_file`, and nothing else.
+    /// Allows only what the text lists, in the form of mosquitto's `acl_file`.
     pub fn acl(self, text: &str) -> Self {
         let file = self.folder.path().join("acl");
         write(&file, text.as_bytes());
@@ -91,7 +91,7 @@ impl Setup {
             .line("require_certificate true")
     }
 
-    /// Loads mosquitto's dynamic security plugin, whose rules can be changed while it runs (see [`Broker::control`]).
+    /// Loads mosquitto's dynamic security plugin. Its rules can be changed while it runs (see [`Broker::control`]).
     /// Everybody belongs to a group with the role `anyone`, which may publish and receive but not subscribe.
     pub fn dynamic_security(mut self) -> Self {
         self.dynamic_security = true;
@@ -159,7 +159,7 @@ impl Kind {
                     }
                 }
                 if rustix::process::geteuid().is_root() {
-                    // It would become the user `mosquitto` otherwise, whose folder this is not.
+                    // Otherwise it would become the user `mosquitto`, who does not own this folder.
                     text += "user root\n";
                 }
                 write(&folder.join("mosquitto.conf"), text.as_bytes());
@@ -235,7 +235,7 @@ impl Broker {
         self.log.lock().unwrap().join("\n")
     }
 
-    /// Stops it in order: a persistent one writes down what it has.
+    /// Stops it in order: a persistent one saves its state.
     pub fn stop(&mut self) {
         send_signal(self.child.id(), "TERM");
         wait_until("the end of the broker", || self.child.try_wait().unwrap().is_some());

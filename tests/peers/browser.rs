@@ -131,7 +131,7 @@ impl Browser {
         self.command(&format!("{}/click", self.element(selector)), &json!({}));
     }
 
-    /// Clicks twice on the middle of an element, as a hand does: whatever is there at the second time.
+    /// Clicks twice on the middle of an element, like a person, even if another element is there at the second click.
     #[track_caller]
     pub fn double_click(&self, selector: &str) {
         let mut steps = vec![self.point(selector, (0.5, 0.5))];
@@ -203,7 +203,7 @@ impl Browser {
         self.command("actions", &json!({"actions": [source]}));
     }
 
-    /// What the browser complains of: refused requests, violations of the content security policy, errors of scripts.
+    /// The complaints of the browser: refused requests, violations of the content security policy, errors of scripts.
     pub fn complaints(&self) -> Vec<String> {
         let entries = self.command("se/log", &json!({"type": "browser"}));
         let message = |entry: &Value| entry["message"].as_str().unwrap_or_default().to_owned();

@@ -128,7 +128,7 @@ fn an_answer_comes_as_the_request_did_and_where_it_asked() {
     let daemon = start_box(&broker);
     let peer = Peer::subscribed(&broker, "caller", "answers/#");
     peer.subscribe("ledge/v1/box/result/#");
-    // The same call over HTTP says what is right.
+    // The same call over HTTP has the right answer.
     let [json, tensors] = binary();
     let length = json.len().to_string();
     let request = Outgoing::new(INFER, [json.clone(), tensors.clone()].concat())

@@ -1,4 +1,4 @@
-//! Cameras at a real broker: what they publish, against a script of what they show.
+//! Cameras at a real broker: their messages, compared with a script of their pictures.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -419,7 +419,7 @@ fn a_broker_that_forgot_everything_is_told_again() {
     wait_until("the counts", || counts(&broker)["zones"]["everywhere"]["red"] == 1);
     for restart in 1..=2 {
         broker.stop();
-        // Without persistence: what is kept afterwards was published afterwards.
+        // Without persistence, so that messages kept afterwards were published afterwards.
         broker.start_again();
         logged(&daemon, "mqtt.subscribed", restart + 1);
         assert_eq!(counts(&broker)["zones"]["everywhere"]["red"], 1);

@@ -15,7 +15,7 @@ use crate::nginx::Nginx;
 use crate::platform::{Platform, wine};
 use crate::tools::run;
 
-/// The size of the weights whose download is interrupted: some seconds at [`SLOW`].
+/// The size of the weights for an interrupted download: some seconds at [`SLOW`].
 const WEIGHTS_BYTES: usize = 6 << 20;
 
 /// A server that sends a megabyte a second.
@@ -31,7 +31,7 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// A catalogue of `wine_mlp`, and of a large model that nobody loads.
+    /// A catalogue of `wine_mlp`, and of a large model that is never loaded.
     pub fn new() -> Self {
         let kit = Self { folder: tempfile::tempdir().unwrap(), platform: Platform::new() };
         copy(&model_folder("wine_mlp"), &kit.models().join("wine_mlp"));

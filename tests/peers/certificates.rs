@@ -49,7 +49,7 @@ impl Authority {
         Identity { certificate, key: key.serialize_pem() }
     }
 
-    /// The list of what it has revoked, as PEM.
+    /// The list of its revoked certificates, as PEM.
     pub fn revoke(&self, serials: &[u64]) -> String {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),

@@ -1,4 +1,4 @@
-//! `ledge mqtt check`: it reports what a broker grants, and does not disturb a running box.
+//! `ledge mqtt check` reports the permissions that a broker grants, and does not disturb a running box.
 
 use std::path::Path;
 use std::process::Command;

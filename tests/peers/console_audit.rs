@@ -140,7 +140,7 @@ fn look(browser: &Browser, liar: &Liar, key: &str) {
     browser.wait_for("document.querySelector('#audit details')");
 }
 
-/// Lets the page verify every record; what it says.
+/// Lets the page verify every record, and returns its result.
 fn verify(browser: &Browser) -> String {
     browser.value("document.querySelectorAll('#audit [role=status] .notice').forEach((one) => one.remove())");
     browser.click("#audit [data-action=verify]");
@@ -148,7 +148,7 @@ fn verify(browser: &Browser) -> String {
     browser.text("#audit [role=status] .notice")
 }
 
-/// The badge of the newest head, and what is said of it.
+/// The badge of the newest head, and the text about it.
 fn head(browser: &Browser) -> String {
     browser.wait_for("document.querySelector('#audit .card .badge')");
     browser.text("#audit .card:has(.badge)")
@@ -182,7 +182,7 @@ fn the_page_verifies_a_log_and_names_the_file_in_which_a_bit_was_changed() {
     assert!(told.starts_with("Whole.") && told.contains(&format!("{},{:03}", signed / 1000, signed % 1000)), "{told}");
     assert_eq!(browser.complaints(), [""; 0]);
 
-    // A filter finds what is far back.
+    // A filter finds old records.
     browser.type_into("#audit input[name=event]", "model_loaded\n");
     browser.value("document.activeElement.blur()");
     browser.wait_for("document.querySelectorAll('#audit tbody tr').length === 1");

@@ -62,7 +62,7 @@ fn a_picture_is_for_its_role_and_blurred_and_a_zone_goes_from_the_mouse_to_the_c
     let browser = Browser::start();
     browser.go(&format!("http://{}/#cameras", daemon.address));
     browser.wait_for("document.querySelector('#cameras .badge.ok')");
-    // A program of this machine sees what is counted, and no picture.
+    // A program of this machine sees the counts, and no picture.
     browser.wait_for("document.querySelector('#cameras .events')");
     let card = browser.text("#cameras article");
     assert!(card.contains("person 1") && card.contains("need the role camera-viewer"), "{card}");
@@ -83,7 +83,7 @@ fn a_picture_is_for_its_role_and_blurred_and_a_zone_goes_from_the_mouse_to_the_c
     assert!(requests.as_array().unwrap().iter().any(is_picture), "{requests}");
     assert!(requests.as_array().unwrap().iter().all(|one| one[1] != json!(astronaut().len())), "{requests}");
 
-    // Corners whose edges cross, in the words of `ledge config check`.
+    // Corners with crossing edges, in the words of `ledge config check`.
     browser.click("#cameras article a");
     browser.wait_for("document.querySelector('.canvas img')");
     let click = |place| browser.point_along("mouse", ".shape", &[place]);

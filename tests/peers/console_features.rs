@@ -54,7 +54,7 @@ fn views_are_listed_and_an_entity_shows_its_values_with_their_status() {
     }
     let of_7 = read(&browser, "7");
     assert!(of_7.contains("2.5") && of_7.contains("M8") && of_7.contains("present"), "{of_7}");
-    // More than a number of JavaScript can tell apart: 9007199254740992 is another machine.
+    // More than the exact integers of JavaScript: 9007199254740992 is another machine.
     let large = read(&browser, "9007199254740993");
     assert!(large.contains("3.5") && large.contains("null value"), "{large}");
     assert!(read(&browser, "9007199254740992").contains("not found"));

@@ -52,7 +52,7 @@ fn over_https_from_another_address_a_key_is_asked_for_and_forgotten_with_the_pag
     assert!(browser.text("#key-reason").contains("needs the role"), "{}", browser.text("#key-reason"));
     assert_eq!(browser.value("isSecureContext"), json!(true));
 
-    // A key that is none, one that is unknown here, and the right one.
+    // An invalid key, one that is unknown here, and the right one.
     enter(&browser, "open sesame");
     browser.wait_for("document.querySelector('#key-reason').innerText.includes('malformed')");
     enter(&browser, &format!("ledge_00000000_{}", &admin[15..]));
@@ -166,7 +166,8 @@ fn a_foreign_page_neither_reads_keys_nor_creates_or_revokes_one() {
     }
     let body = json!(json!({"name": "back-door", "roles": ["admin"]}).to_string());
     for (path, body) in [("/keys", &body), ("/keys/till/revoke", &json!("{}"))] {
-        // One that needs no leave of the other side and whose answer cannot be read, and one with JSON that asks for it.
+        // One that needs no permission of the other side and has an unreadable answer, and one with JSON that asks for
+        // permission.
         let post = |more: &str| {
             format!("fetch('http://{box_}{path}', {{method: 'POST', body: {body}, {more}}}).then(() => 'sent')")
         };

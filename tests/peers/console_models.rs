@@ -8,7 +8,7 @@ use crate::catalogue::Kit;
 use crate::daemon::{TestDaemon, TestRoot, model_folder};
 use crate::platform::wine;
 
-/// The models that a repository has beside many that are broken, which load in no time.
+/// The models of a repository with many broken ones in addition, which load in no time.
 const READY: [&str; 3] = ["add_sub", "fixed_shape", "scalar_out"];
 
 /// A box with 203 models.
@@ -114,7 +114,7 @@ fn two_hundred_models_are_one_call_of_a_limited_key_and_can_be_searched() {
     browser.wait_for("document.querySelectorAll('#models table.list tbody tr').length === 3");
     let first = "document.querySelector('#models tbody .name').innerText";
     assert_eq!(browser.value(first), json!("add_sub"));
-    // The failed calls of others are none, so the order by name stays.
+    // The others have no failed calls, so their order by name stays.
     browser.run("const one = document.querySelectorAll('.finder select')[1]; one.value = 'Most failed calls'; one.dispatchEvent(new Event('change'))");
     assert_eq!(browser.value(first), json!("add_sub"));
     // Without its key the page was refused, and asked for one.

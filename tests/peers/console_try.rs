@@ -1,5 +1,5 @@
-//! What a model can be tried with in a real Chromium besides a chosen file: the camera of the device, a file that is
-//! dropped; and the button that copies a command.
+//! Ways to try a model in a real Chromium besides a chosen file: the camera of the device, a file that is dropped; and
+//! the button that copies a command.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn the_camera_of_the_device_takes_a_photograph_and_is_off_when_the_page_is_left(
     browser.click(".drop + div button");
     browser.wait_for("document.querySelector('.camera button.primary:not(:disabled)')");
     browser.click(".camera button.primary");
-    // The picture of the camera, drawn beside its answer.
+    // The picture of the camera, drawn next to its answer.
     browser.wait_for("document.querySelector('.picture img')?.naturalWidth > 100");
     assert!(browser.text(".result").contains("compute"), "{}", browser.text(".result"));
     assert!(browser.text(".commands").contains("camera.jpg"), "{}", browser.text(".commands"));

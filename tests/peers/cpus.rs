@@ -1,6 +1,6 @@
 //! The shipped models on other CPUs, emulated by QEMU: Haswell has AVX2 and Nehalem SSE4.2, neither has VNNI.
 //!
-//! The binary itself is run, with the runtimes that ship: what is compared is what a box with that CPU answers.
+//! The binary itself is run, with the shipped runtimes, so the answers are those of a box with that CPU.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ const DETECTION_ERROR: f64 = 0.02;
 /// of the photographs. Wrong sums make it 0.55 for the easiest.
 const INT8_ERROR: f64 = 0.25;
 
-/// The reader of documents. Its weights are in float, and a page takes minutes to emulate, so it has a test of its own.
+/// The reader of documents. Its weights are in float, and a page takes minutes to emulate, so it has a separate test.
 const DOCUMENTS: &str = "document_reader";
 
 /// This machine's own CPU, or one that is emulated.
@@ -228,8 +228,8 @@ fn assert_same(model: &str, runtime: &str, cpu: Cpu, got: &[Vec<f64>], native: &
 
 #[test]
 fn small_models_answer_without_vnni_as_they_do_here() {
-    // One in float, one of trees, and one in int8, whose sums depend on the instructions: one run of each, because a run of
-    // larger ones takes up to minutes to emulate. The tests below have them all.
+    // One in float, one of trees, and one in int8 with sums that depend on the instructions: one run of each, because a
+    // run of larger ones takes up to minutes to emulate. The tests below have them all.
     for model in ["wine_mlp", "bike_demand", "efficientnet_lite0"] {
         let question = &questions(model)[..1];
         for &runtime in runtimes(model) {

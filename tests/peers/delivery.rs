@@ -17,7 +17,7 @@ const REQUESTS: usize = 10_000;
 /// A client asks again when an answer has not come for so long.
 const DEADLINE: Duration = Duration::from_secs(3);
 
-/// A box in whose queue all requests have room, however slow the machine is.
+/// A box with room for all requests in its queue, however slow the machine is.
 fn patient_box(broker: &Broker) -> TestDaemon {
     start(root(broker).set("serving.max_queue_size=20000"))
 }
@@ -51,7 +51,7 @@ impl Answers {
         self.duplicates += usize::from(answer.is_duplicate());
     }
 
-    /// Receives until so many requests are answered.
+    /// Receives until this many requests are answered.
     #[track_caller]
     fn receive(&mut self, peer: &Peer, requests: usize) {
         while self.times.len() < requests {
@@ -101,8 +101,7 @@ fn a_broker_killed_in_the_middle_costs_a_retry_at_most() {
     broker.kill();
     broker.start_again();
     logged(&daemon, "mqtt.connected", 2);
-    // A mosquitto that is killed forgets what it wrote to no disk, although it said that it has it. Whoever asked asks
-    // again.
+    // A killed mosquitto loses messages that it acknowledged but did not write to disk. Callers ask again.
     let mut asked_again = BTreeSet::new();
     let until = Instant::now() + LIMIT;
     while !answers.missing(requests).is_empty() {

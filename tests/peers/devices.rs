@@ -1,4 +1,4 @@
-//! What Tasmota, ESPHome, Homie and `Zigbee2MQTT` publish, with the bindings of docs/mqtt.md.
+//! Messages of Tasmota, ESPHome, Homie and `Zigbee2MQTT`, with the bindings of docs/mqtt.md.
 
 use std::process::Command;
 

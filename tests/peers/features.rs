@@ -23,7 +23,7 @@ source = { name = "lab_push", timestamp_field = "event_timestamp" }
 
 const MODEL: &str = "max_batch_size = 64\n[[input]]\nname = \"features\"\nfeatures = [\"lab:measured\"]\n";
 
-/// A binding that pushes what the laboratory says, and one that scores it in one go.
+/// A binding that pushes the values of the laboratory, and one that also scores them.
 const BINDINGS: &str = r#"
 [[mqtt.bindings]]
 topic = "cellar/+/lab"

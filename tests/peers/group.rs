@@ -85,7 +85,7 @@ fn a_killed_member_answers_what_it_held_and_the_others_answer_who_asks_again() {
         }
     }
     assert!(open.is_empty(), "never answered by the others: {open:?}");
-    // The member that was away is back, and its session with what it held.
+    // The member that was away is back, and so is its session with its messages.
     let _third = start(killed.unwrap());
     let mut by_third = BTreeSet::new();
     while by_third.len() < held.len() {

@@ -209,7 +209,7 @@ fn downloads_keep_to_their_bandwidth() {
     let length = new_bytes(&fleet.platform, 2);
     loop {
         let fetched = status(&daemon)["fetched_bytes"].as_u64().unwrap() - before;
-        // A quarter of a second is saved up for each file, and what comes in one piece counts whole.
+        // A quarter of a second is saved up for each file, and bytes that come in one piece count as a whole.
         let allowed = u64::try_from(begun.elapsed().as_millis()).unwrap() * PER_S / 1000 + PER_S / 4 + (64 << 10);
         assert!(fetched <= allowed, "{fetched} bytes came while {allowed} may");
         if fetched == length {

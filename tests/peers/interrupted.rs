@@ -61,7 +61,8 @@ impl Recorded {
         Self { fleet, points: recording.points(), whole: names(&folder), folder, _root: root }
     }
 
-    /// Puts what is left at `point` under a root of its own, and says how many bytes of version 2 were not there.
+    /// Puts the files that are left at `point` under a separate root, and returns how many bytes of version 2 were
+    /// missing.
     fn left_at(&self, point: usize, how: CutOff, random: &mut Random) -> (TestRoot, u64) {
         let lengths = self.points.lengths(point);
         let missing = missing(&self.fleet, |sha256| {
@@ -89,10 +90,10 @@ fn missing(fleet: &Fleet, here: impl Fn(&str) -> Option<u64>) -> u64 {
     files(&fleet.platform, 2).into_iter().map(|(sha256, length)| length - here(&sha256).unwrap_or(0)).sum()
 }
 
-/// Starts a daemon where another one was cut off, while `missing` bytes of version 2 were not there. How many bytes it
-/// fetched again, and what it leaves.
+/// Starts a daemon where another one was cut off, with `missing` bytes of version 2 missing. Returns the bytes that it
+/// fetched again, and the files that it leaves.
 fn goes_on(fleet: &Fleet, root: TestRoot, missing: u64, what: &str) -> (u64, TestRoot) {
-    // A server of its own, which counts only its requests.
+    // A separate server, which counts only its requests.
     let nginx = Nginx::start(&fleet.platform.repository(), &fleet.authority, "");
     let daemon = fleet.enrol(root).set(&format!("updates.repository={:?}", nginx.url())).start();
     // From the first moment on.
@@ -226,7 +227,7 @@ fn a_daemon_that_strace_killed_during_an_update_serves_and_goes_on() {
     }
 }
 
-/// Runs the daemon until one of its threads makes so many calls that matter to the disk.
+/// Runs the daemon until one of its threads has made this many calls that matter to the disk.
 fn killed_at(call: usize, root: &TestRoot) {
     let daemon = root.command(&["serve"]);
     let mut command = Command::new(path_of("strace"));
@@ -237,7 +238,7 @@ fn killed_at(call: usize, root: &TestRoot) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     for _ in 0..600 {
         if let Some(status) = child.try_wait().unwrap() {
-            // It ends as what it traces did.
+            // It ends like the program that it traces.
             assert_eq!(status.signal(), Some(9), "call {call}: {status}");
             return;
         }

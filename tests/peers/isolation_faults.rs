@@ -1,5 +1,5 @@
-//! A thousand faults in the processes of the runtimes: nobody but the call that caused one notices, and nothing piles up.
-//! `tests/it/isolation_faults.rs` has the short form.
+//! A thousand faults in the processes of the runtimes: only the call that caused a fault notices it, and nothing
+//! accumulates. `tests/it/isolation_faults.rs` has the short form.
 
 use crate::fault_rounds::{disturb, run};
 

@@ -12,7 +12,7 @@ use crate::tools::{path_of, run};
 /// The folder of the unit.
 pub const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
 
-/// A Debian with systemd that was booted, and what a test can ask of it.
+/// A booted Debian with systemd, and the operations of a test on it.
 pub trait Booted: Sized {
     /// Timeout for booting and for starting the daemon, on a busy machine.
     const LIMIT: Duration;
@@ -35,7 +35,7 @@ pub trait Booted: Sized {
         }
     }
 
-    /// Runs a program in there, which must end well, and gives what it printed.
+    /// Runs a program in there, which must succeed, and returns its output.
     #[track_caller]
     fn run(&self, words: &[&str]) -> String {
         let output = self.output(words);
@@ -50,7 +50,7 @@ pub trait Booted: Sized {
         self.run(&["sh", "-ec", line])
     }
 
-    /// Runs a program in there, however it ends, and gives what it printed.
+    /// Runs a program in there, with any result, and returns its output.
     fn ask(&self, words: &[&str]) -> String {
         String::from_utf8_lossy(&self.output(words).stdout).into_owned()
     }
@@ -222,7 +222,7 @@ fn debian() -> (PathBuf, File) {
     (root, turn)
 }
 
-/// The release of Debian that this machine has, whose programs run in there; elsewhere one that is old enough.
+/// The release of Debian of this machine, because its programs run in there; on other systems one that is old enough.
 fn suite() -> String {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let value = |key: &str| release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));

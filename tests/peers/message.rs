@@ -19,7 +19,7 @@ impl Outgoing {
         Self::new(topic, payload.to_string())
     }
 
-    /// A request to `add_sub` of `box`, whose answer has the sum `number + 1`.
+    /// A request to `add_sub` of `box`. The answer has the sum `number + 1`.
     pub fn add_sub(id: &str, number: f64) -> Self {
         Self::json("ledge/v1/box/infer/add_sub", &add_sub(id, number))
     }
@@ -162,7 +162,7 @@ impl Message {
         self.json()["outputs"][0]["data"][0].as_f64().unwrap_or_else(|| panic!("no sum in {self:?}"))
     }
 
-    /// The text of an error answer, whose form is checked on the way.
+    /// The text of an error answer. Also checks the form of the answer.
     #[track_caller]
     pub fn error(&self) -> String {
         let json = self.json();

@@ -1,5 +1,5 @@
 //! `Peer`: an MQTT 5 client that keeps its promises. Every QoS 1 message is sent until the broker has it, through any
-//! number of broken connections, and the session lives as long as the broker keeps it.
+//! number of broken connections, and the session lives while the broker keeps it.
 //!
 //! Written here because a test that counts messages must not lose any itself, as the event loops of libraries do.
 
@@ -61,7 +61,7 @@ struct State {
 }
 
 impl Peer {
-    /// Connects with a session that lives as long as this.
+    /// Connects with a session that lives while this does.
     pub fn new(broker: &Broker, client_id: &str) -> Self {
         let shared = Arc::new(Shared {
             port: broker.port,
@@ -246,7 +246,7 @@ impl Shared {
                 state.send_waiting();
             }
             Packet::SubAck(ack) => {
-                // One subscription a packet, whose number is its place in the list.
+                // One subscription a packet. Its number is its place in the list.
                 let place = usize::from(u16::MAX - ack.pkid);
                 if let (Some(filter), [SubscribeReasonCode::Success(_)]) =
                     (state.filters.get_mut(place), ack.return_codes.as_slice())

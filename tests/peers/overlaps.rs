@@ -119,7 +119,7 @@ fn feature(daemon: &TestDaemon, name: &str, device: &str) -> Value {
     daemon.client().post_json("/get-online-features", &request).json()["results"][1]["values"][0].clone()
 }
 
-/// A message of a device at so many milliseconds of the test: two that are equal would be one event.
+/// A message of a device at this millisecond of the test, because two equal messages would be one event.
 fn reading(began: &Began, at: i64) -> Value {
     json!({"value": 1, "at": began.0 + at})
 }
@@ -134,7 +134,7 @@ impl Began {
     }
 }
 
-/// Publishes so many times to topics of one and of two bindings for rows, and to as many for models.
+/// Publishes this many times to topics of one and of two bindings for rows, and of as many for models.
 fn publish_all(broker: &Broker, began: &Began, round: i64) {
     let peer = Peer::new(broker, "devices");
     for number in 0..MESSAGES {
@@ -266,7 +266,7 @@ fn sessions_of_mqtt_3_1_1_end_where_identifiers_take_their_place() {
     daemon.signal("TERM");
     assert!(daemon.wait().success());
     let root = daemon.kill();
-    // The sessions keep what is published now, in 3.1.1 for ever.
+    // The sessions keep messages that are published now, in 3.1.1 for ever.
     let began = Began::now();
     publish_all(&broker, &began, 0);
     let root = root.set("mqtt.protocol=\"5\"");

@@ -1,5 +1,5 @@
-//! The packages, installed, upgraded and removed by the tools of their distributions in roots of their own. They hold
-//! the program that the tests were built with; `make deb` and `make rpm` make them of an optimized one.
+//! The packages, installed, upgraded and removed by the tools of their distributions in separate roots. They hold the
+//! program that the tests were built with; `make deb` and `make rpm` make them of an optimized one.
 
 mod booted;
 mod root;
@@ -45,7 +45,7 @@ fn build(kind: &str, folder: &TempDir, variants: &[&str]) {
     run(&mut command);
 }
 
-/// The only package in a folder whose name begins so.
+/// The only package in a folder with a name that begins so.
 #[track_caller]
 fn package(folder: &TempDir, name: &str) -> PathBuf {
     let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
@@ -155,7 +155,7 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     assert!(!reference.contains("as it was"), "{reference}");
     assert_furnished(&root);
 
-    // Back behind what a later version wrote goes neither the package nor the program.
+    // Neither the package nor the program goes back to a version that cannot read the stored files.
     let formats = root.path("/var/lib/ledge/formats");
     let known = std::fs::read_to_string(&formats).unwrap();
     write(&formats, known.replace("features ", "features 99").as_bytes());
@@ -175,7 +175,7 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     root.run(&["dpkg", "--install", &slim]);
     root.run(&["dpkg", "--purge", "ledge"]);
     assert!(root.path("/var/lib/ledge/models/own_wine/1").is_dir(), "purging one package took the other's state");
-    // The state may be a link: the link goes, and what it leads to stays.
+    // The state may be a link: the link is removed, and its target stays.
     root.run(&["mv", "/var/lib/ledge", "/srv/ledge"]);
     root.run(&["ln", "-s", "/srv/ledge", "/var/lib/ledge"]);
     let elsewhere = root.content("/srv/ledge");
@@ -203,7 +203,8 @@ fn an_rpm_is_installed_into_a_root_upgraded_not_downgraded_swapped_and_erased() 
     root.run(&["chmod", "755", "/usr/bin/systemctl"]);
     let told = || std::fs::read_to_string(root.path("/tmp/systemctl")).unwrap();
     let before = root.files();
-    // The root is Debian's, so rpm knows nothing of what is there; what the package asks for is looked at apart.
+    // The root is Debian's, so rpm does not know the files there; the requirements of the package are checked
+    // separately.
     let rpm = |arguments: &[&str]| {
         let mut command = Command::new(path_of("rpm"));
         command.arg("--root").arg(root.path("/")).args(["--dbpath", "/var/lib/rpm", "--nodeps"]).args(arguments);

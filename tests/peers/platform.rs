@@ -170,7 +170,7 @@ pub fn subject(daemon: &TestDaemon, name: &str) -> Value {
     }
 }
 
-/// Waits until the box says of the model what `is` wants, and gives what it says.
+/// Waits until the status of the model satisfies `is`, and returns the status.
 #[track_caller]
 pub fn until(daemon: &TestDaemon, is: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..600 {
@@ -222,7 +222,7 @@ pub struct Answers {
 }
 
 impl Callers {
-    /// So many callers, each with a connection of its own, ask `model` with `request`.
+    /// A number of callers, each with a separate connection, that send `request` to `model`.
     pub fn start(daemon: &TestDaemon, count: usize, model: &str, request: &Value) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..count)
@@ -235,7 +235,7 @@ impl Callers {
         Self { stop, threads }
     }
 
-    /// Stops them, and says what they were answered together.
+    /// Stops them, and returns all of their answers.
     pub fn stop(self) -> Vec<Answers> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()

@@ -142,7 +142,7 @@ fn ten_megabytes_to_a_limit_of_one_are_answered_413() {
 #[test]
 fn a_response_topic_with_wildcards_is_not_published_to() {
     let scene = Scene::new();
-    // With QoS 0 from a client of its own: a broker may cut off who sends this.
+    // With QoS 0 from a separate client, because a broker may disconnect the sender.
     let rogue = Peer::new(&scene.broker, "rogue");
     for topic in ["answers/#", "+/answers", "#", "ans\u{0}wers", ""] {
         rogue.send(Outgoing::add_sub("wild", 2.0).answer_to(topic).at_most_once());

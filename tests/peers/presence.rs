@@ -1,4 +1,4 @@
-//! Presence and reports: a client of the broker sees which boxes are online, and what they run.
+//! Presence and reports: a client of the broker sees which boxes are online, and their versions.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -64,7 +64,7 @@ fn a_broker_that_forgot_a_box_is_told_again() {
     let daemon = start_box(&broker);
     for restart in 1..=2 {
         broker.stop();
-        // Without persistence: what is kept afterwards was published afterwards.
+        // Without persistence, so that messages kept afterwards were published afterwards.
         broker.start_again();
         logged(&daemon, "mqtt.subscribed", restart + 1);
         assert_eq!(kept(&broker, ONLINE), "online");
@@ -74,7 +74,7 @@ fn a_broker_that_forgot_a_box_is_told_again() {
 
 #[test]
 fn a_broker_that_says_offline_after_its_own_restart_is_put_right() {
-    // A broker that keeps messages may publish the last will of a box whose connection its own end broke.
+    // A broker that keeps messages may publish the last will of a box after its own end broke the connection.
     let mut broker = Setup::new().persistent_when_killed().start();
     let daemon = start_box(&broker);
     broker.kill();
@@ -97,7 +97,7 @@ fn boxes_are_told_apart() {
     assert_eq!(kept(&broker, "ledge/v1/second/online"), "online");
 }
 
-/// A broker that says `words` to a connection when it has read so many bytes of it, and closes.
+/// A broker that sends `words` after it has read this many bytes of a connection, and closes it.
 fn curt(words: &'static [u8], read: usize) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("mqtt://{}", listener.local_addr().unwrap());

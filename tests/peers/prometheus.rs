@@ -98,7 +98,7 @@ impl Prometheus {
         results.map(|series| series["metric"]["alertname"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The targets whose last scrape came.
+    /// The targets with a successful last scrape.
     pub fn targets_up(&self) -> Vec<Value> {
         let data = self.get("/api/v1/targets");
         data["activeTargets"].as_array().unwrap().iter().filter(|target| target["health"] == "up").cloned().collect()

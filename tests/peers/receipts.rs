@@ -1,4 +1,4 @@
-//! Receipts and invoices that are drawn for the test, with what they must say.
+//! Receipts and invoices that are drawn for the test, with their expected text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ struct Truth {
 }
 
 impl Truth {
-    /// How many of the words are in a text, spaces apart: models of lines are not sure of those.
+    /// The number of words that are in a text. Spaces are ignored, because models of lines are not sure of those.
     fn words_in(&self, text: &str) -> usize {
         let mut rest: String = text.split_whitespace().collect();
         let is_in = |word: &&String| {

@@ -34,7 +34,7 @@ fn fill(folder: &TempDir, version: u64, kilobytes: usize) {
     write(&to.join("model.toml"), format!("description = \"version {version}\"\n{toml}").as_bytes());
 }
 
-/// So many digits, different ones for each version.
+/// A number of digits, different ones for each version.
 fn digits(version: u64, length: usize) -> Vec<u8> {
     let salt = usize::try_from(version).unwrap() << 32;
     let mixed = |n: usize| (n ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[1];

@@ -1,5 +1,4 @@
-//! Passwords, certificates and permissions: what is wrong is said clearly, and what is put right works without a
-//! restart.
+//! Passwords, certificates and permissions: mistakes are reported clearly, and corrections work without a restart.
 
 use std::path::Path;
 
@@ -22,7 +21,7 @@ fn path(root: &TestRoot, name: &str) -> String {
     root.folder.path().join(name).display().to_string()
 }
 
-/// A root with a user, whose password is in a file.
+/// A root with a user that has its password in a file.
 fn with_password(broker: &Broker, password: &str) -> TestRoot {
     let root = root(broker);
     write(Path::new(&path(&root, "password")), password.as_bytes());
@@ -54,7 +53,7 @@ fn a_wrong_password_is_named_and_a_corrected_file_is_read_without_a_restart() {
     assert!(!daemon.log().contains("right"), "the password is in the log");
 }
 
-/// A root whose certificate files need not exist yet.
+/// A root with certificate files that need not exist yet.
 fn with_certificate(broker: &Broker, authority: &Authority) -> TestRoot {
     let root = root_at(&broker.tls_url(), "box");
     let [ca, certificate, key] = ["ca.pem", "box.pem", "box.key"].map(|name| path(&root, name));
@@ -69,7 +68,7 @@ fn put_in_place(daemon_root: &TestRoot, identity: &Identity) {
     write(Path::new(&path(daemon_root, "box.pem")), identity.certificate.as_bytes());
 }
 
-/// A call by mosquitto's client with a certificate of its own.
+/// A call by mosquitto's client with its own certificate.
 #[track_caller]
 fn call_with_tls(broker: &Broker, authority: &Authority) {
     let identity = authority.issue("caller");
@@ -167,7 +166,7 @@ fn a_refused_subscription_is_named_and_renewed_when_it_is_allowed() {
     let line = logged(&daemon, "mqtt.subscription_refused", 1);
     assert!(line["filter"].as_str().is_some_and(|filter| filter.starts_with("ledge/v1/box/infer/")), "{line}");
     assert!(line["reason"].as_str().is_some_and(|reason| reason.to_lowercase().contains("authori")), "{line}");
-    // The broker cuts off those whose rules change, so that they connect and subscribe again.
+    // The broker disconnects clients with changed rules, so that they connect and subscribe again.
     broker.control(&["addRoleACL", "anyone", "subscribePattern", "#", "allow", "1"]);
     let peer = Peer::subscribed(&broker, "caller", "answers");
     call_until_answered(&peer);

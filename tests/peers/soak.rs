@@ -15,7 +15,7 @@ const STEPS: usize = 10;
 /// The number of requests in flight for each client. More would only wait.
 const UNDER_WAY: usize = 200;
 
-/// Growth after the first step that is no leak: caches fill, and the allocator keeps what it had once.
+/// Growth after the first step that is no leak: caches fill, and the allocator keeps memory that it had once.
 const GROWTH_MB: f64 = 3.0;
 const GROWTH_SHARE: f64 = 0.05;
 

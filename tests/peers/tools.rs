@@ -20,7 +20,7 @@ pub fn path_of(program: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{program} is not installed: `make test-peers` installs it, or says how"))
 }
 
-/// Runs a command to its end, which must be a good one, and gives what it printed.
+/// Runs a command, which must succeed, and returns its output.
 #[track_caller]
 pub fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();

@@ -1,5 +1,5 @@
-//! The unit of the package on Debian's own kernel: what a process of models attempts there, and the limits and the filter that
-//! need its control groups. A container of `systemd.rs` has neither.
+//! The unit of the package on Debian's own kernel: the attempts of a process of models there, and the limits and the
+//! filter that need its control groups. A container of `systemd.rs` has neither.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ fn every_attack_of_a_process_of_models_is_denied_and_doctor_says_what_does_it() 
     }
     assert_eq!(machine.shell(&format!("cat {OUTSIDE}")), "secret\n");
 
-    // What is not in force there has its reason and its substitute.
+    // A mechanism that is not in force there has its reason and its substitute.
     let found = finding(&machine, "seal of models");
     let detail = found["detail"].as_str().unwrap();
     assert_eq!(found["status"], "info", "{found}");

@@ -1,4 +1,4 @@
-//! Boxes whose clock is wrong, or on which more time passes than a test has: the real daemon under `faketime`.
+//! Boxes with a wrong clock, or on which more time passes than a test has: the real daemon under `faketime`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ fn after_a_month_without_a_network_everything_serves_and_updates_go_on() {
         assert!(waits.contains("the fleet's metadata expired"), "{waits}");
         root = daemon.kill();
     }
-    // The network is back, and what is there is a month old.
+    // The network is back, and the metadata is a month old.
     fleet.nginx.start_again(None);
     let daemon = root.start();
     let error = look_in_vain(&daemon);

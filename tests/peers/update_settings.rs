@@ -168,8 +168,8 @@ fn settings_under_which_the_daemon_does_not_stay_up_are_given_up_by_themselves()
     assert_eq!(subject(&daemon, "configurations/night")["trial"], Value::Null);
 }
 
-/// Sends daemons that start anew to take up settings a signal, each two milliseconds later than the one before: a
-/// restart takes some 30 ms. Then has `check` look at each.
+/// Sends a signal to daemons that restart to apply settings, each two milliseconds later than the one before: a restart
+/// takes some 30 ms. Then has `check` look at each.
 fn signal_at_any_moment_of_a_restart(name: &str, check: impl Fn(TestDaemon)) {
     let fleet = Fleet::new("");
     add_settings(&fleet, 1, "serving.max_queue_size = 17\n");
@@ -200,7 +200,7 @@ fn a_reload_at_any_moment_of_a_restart_in_place_ends_nothing() {
     });
 }
 
-/// A folder with ONNX Runtime's library, cut off after so many bytes.
+/// A folder with ONNX Runtime's library, cut off after this many bytes.
 fn onnxruntime(bytes: Option<usize>) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let files = std::fs::read_dir(setup_root().join("runtimes")).unwrap().map(|entry| entry.unwrap().path());
@@ -225,7 +225,7 @@ fn a_box_gets_its_runtime_then_a_model_for_it_and_no_broken_one() {
     assert!(moved["library"].as_str().unwrap().contains("/releases/runtimes/onnxruntime/1-"), "{moved}");
     daemon.wait_for_event("update.committed");
     assert_eq!(starts(&daemon), 1, "there was no library in its place");
-    // The owner's model runs in it, and what is tried is tried in it.
+    // The owner's model runs in it, and trials run in it.
     assert_eq!(daemon.client().post_json("/v2/models/wine_mlp/infer", &wine()).status, 200);
     fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
     fleet.platform.start("r-2", "models/shapes/1", &[]);

@@ -32,7 +32,7 @@ fn a_new_version_goes_live_under_load_and_no_request_is_lost() {
     let told = subject(&daemon, "models/wine_mlp");
     assert_eq!((told["version"].as_u64(), told["stage"].as_str()), (Some(2), Some("idle")), "{told}");
     assert_eq!(told["last"]["result"], "committed", "{told}");
-    // It also runs after a power cut, whatever the owner's folder has.
+    // It also runs after a power cut, regardless of the owner's folder.
     let daemon = daemon.kill().start();
     assert_eq!(versions(&daemon, "wine_mlp"), json!(["2"]));
 }
@@ -96,7 +96,7 @@ fn bad_versions_are_stopped_at_their_gates_while_the_old_one_answers_and_not_tri
     fleet.platform.add_model(SHAPES, 1, &model_folder("release_good"), &[]);
     fleet.platform.start("r-1", "models/shapes/1", &[]);
     let daemon = fleet.enrol(TestRoot::new()).start();
-    // A box that had no such model has it now.
+    // A box without the model has it now.
     daemon.wait_for_event("update.committed");
     let callers = Callers::start(&daemon, 2, SHAPES, &shapes());
     for (number, Bad { model, gate, package, cause, stage }) in (2..).zip(BAD) {
@@ -326,7 +326,7 @@ fn a_revocation_of_the_newest_version_revives_no_rollout_that_it_had_replaced() 
         (&told["version"], &told["trial"], &told["last"]["cause"]),
         (&json!(1), &Value::Null, &json!("revoked"))
     );
-    // The platform says what comes next.
+    // The platform decides the next step.
     fleet.platform.start("r-4", "models/shapes/2", &[]);
     look(&daemon);
     until(&daemon, |told| told["version"] == 2 && told["stage"] == "idle");

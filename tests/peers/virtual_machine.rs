@@ -1,5 +1,5 @@
-//! `VirtualMachine`: a Debian with its own kernel and systemd, booted by QEMU: limits and the network filter of the unit need
-//! cgroups as the kernel of a box has them, which a container may not. `tests/peers/setup-root` makes its disk.
+//! `VirtualMachine`: a Debian with its own kernel and systemd, booted by QEMU: limits and the network filter of the
+//! unit need cgroups as on the kernel of a box, which a container may lack. `tests/peers/setup-root` makes its disk.
 //!
 //! With KVM where this machine has it, emulated elsewhere; so no test that uses it may depend on time.
 
@@ -79,7 +79,7 @@ impl VirtualMachine {
         command.args(["-cpu", cpu, "-m", &memory_mib.to_string(), "-smp", &cores.to_string()]);
         command.args(["-kernel", &file("vmlinuz"), "-initrd", &file("initrd.img")]);
         command.args(["-append", &format!("root=LABEL=root rw quiet console=ttyS0 {timer} {kernel}")]);
-        // What is written goes to a file that nobody else has, and is gone afterwards.
+        // Writes go to a private file, which is gone afterwards.
         command.args(["-drive", &format!("file={},if=virtio,format=raw,snapshot=on", file("disk.img"))]);
         command.args(["-serial", &format!("file:{}", own("console")), "-device", "virtio-rng-pci"]);
         command.args(["-chardev", &format!("socket,id=agent,server=on,wait=off,path={}", own("agent"))]);

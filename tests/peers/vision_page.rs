@@ -35,7 +35,7 @@ impl Place {
         self.daemon.as_ref().unwrap()
     }
 
-    /// Runs a line as the page has it, and returns what it prints.
+    /// Runs a line of the page, and returns its output.
     fn run(&mut self, line: &Line) -> String {
         let folder = self.daemon().root.folder.path().to_owned();
         let models = model_folder("coco_detector").parent().unwrap().display().to_string();

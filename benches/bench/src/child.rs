@@ -67,7 +67,7 @@ impl ChildDaemon {
         let stderr = child.stderr.take();
         std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok)) {
-                // Lines are read even if nobody receives them: a full pipe would block the daemon.
+                // Lines are read even without a receiver, because a full pipe would block the daemon.
                 let _ = sender.send(line);
             }
         });

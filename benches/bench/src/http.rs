@@ -82,8 +82,8 @@ struct HttpAnswer {
     message: String,
 }
 
-/// Sends a request and receives its answer, over a new connection when there is none or the daemon closed it while
-/// idle.
+/// Sends a request and receives its answer, over a new connection if necessary, such as after the daemon closed an idle
+/// one.
 fn exchange(connection: &mut Option<Connection>, url: &str, request: &[u8]) -> anyhow::Result<HttpAnswer> {
     let reused = connection.is_some();
     let mut open = match connection.take() {

@@ -1,5 +1,5 @@
-//! The serving core in this process as a target: the cost of a request without HTTP. The model runs in a sealed process, as
-//! in the server.
+//! The serving core in this process as a target: the cost of a request without HTTP. The model runs in a sandboxed
+//! process, as in the server.
 
 use ledge_base::memory_budget::Account;
 use ledge_base::principal::Principal;

@@ -55,7 +55,7 @@ pub fn schedule(rate: f64, duration: Duration, arrivals: Arrivals, random: &mut 
 
 /// Seconds between two arrivals of a Poisson process.
 fn exponential(rate: f64, random: &mut Random) -> f64 {
-    // 1 - unit is never 0, whose logarithm is infinite.
+    // 1 - unit is never 0, which would have an infinite logarithm.
     -(1.0 - random.unit()).ln() / rate
 }
 

@@ -78,7 +78,8 @@ pub struct BenchArgs {
     /// them.
     #[arg(long, help_heading = "Targets", requires = "url")]
     pub echo: bool,
-    /// Measure the serving core in this process only, without a server. As in the server, the model has a sealed process.
+    /// Measure the serving core in this process only, without a server. As in the server, the model has a sandboxed
+    /// process.
     #[arg(long, help_heading = "Targets", conflicts_with = "http")]
     pub in_process: bool,
     /// Measure over HTTP only, not in this process. With a broker, this process is never measured.

@@ -196,7 +196,7 @@ impl Client<'_> {
         Ok(link)
     }
 
-    /// Sends a request and waits for its answer, over a new connection when there is none.
+    /// Sends a request and waits for its answer, over a new connection if necessary.
     async fn exchange(&mut self, message: Message) -> anyhow::Result<Message> {
         let mut link = match self.link.take() {
             Some(link) => link,

@@ -206,7 +206,7 @@ fn elements(tensor: &Tensor) -> Option<Vec<String>> {
     if let Some(integers) = tensor.elements::<i64>() {
         return Some(integers.iter().map(ToString::to_string).collect());
     }
-    // The other datatypes fit an f64, whose whole numbers are written without a fraction.
+    // The other datatypes fit an f64. Its whole numbers are written without a fraction.
     Some(to_f64(tensor)?.iter().map(ToString::to_string).collect())
 }
 

@@ -1,4 +1,4 @@
-//! `ledge-bench`: what it counts is what the server counted.
+//! `ledge-bench`: its counts agree with those of the server.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 #[path = "../../../tests/it/client.rs"]
@@ -63,7 +63,7 @@ fn what_it_counts_is_what_the_server_counted() {
             assert!(result["figures"]["latency_ms"]["p99.9"].as_f64().unwrap() > 0.0, "{result}");
         }
         assert_eq!(more.contains(&"--http"), answered(&report, "in-process") == 0, "{more:?}");
-        // One more is asked first, to hear early what is wrong.
+        // One more request is sent first, to detect errors early.
         counted += answered(&report, "http") + 1;
     }
     assert_eq!(daemon.counted("add_sub"), (Some(counted), Some(0)));
@@ -89,7 +89,7 @@ fn its_own_server_is_gone_afterwards_and_leaves_nothing_behind() {
     assert!(http["memory_bytes"].as_u64().unwrap() > 1 << 20, "{http}");
     assert!(http["cpu_ms_per_request"].is_number(), "{http}");
     let names = std::fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name());
-    // ONNX Runtime writes a file .ses of its own there.
+    // ONNX Runtime also writes a file .ses there.
     assert_eq!(names.filter(|name| name != ".ses").count(), 0);
     let mut left: Vec<_> =
         std::fs::read_dir(root.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -1,4 +1,4 @@
-//! `ledge-bench` over a broker: what it counts is what the box answered.
+//! `ledge-bench` over a broker: its counts agree with the answers of the box.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 #[path = "../../../tests/peers/boxes.rs"]
@@ -71,7 +71,7 @@ fn what_it_counts_is_what_the_box_answered() {
         assert_eq!(answered(&report, "echo-qos0") > 0, more.contains(&"--echo"), "the broker's own round trip");
         for target in ["http", "mqtt-qos0", "mqtt-qos1"] {
             let answered = answered(&report, target);
-            // One more is asked first, to hear early what is wrong.
+            // One more request is sent first, to detect errors early.
             counted += answered + u64::from(answered > 0);
         }
     }

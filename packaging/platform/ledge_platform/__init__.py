@@ -1,1 +1,1 @@
-"""The platform team's side of Ledge's signed updates: what a fleet may run, who runs it and when."""
+"""The platform team's side of Ledge's signed updates: the releases of a fleet, and which boxes run them when."""

@@ -220,7 +220,7 @@ def golden_check(given, folder, contents):
 
 
 def agreement_check(given, repository, folder, contents, scores):
-    """({what is signed of it}, lines to tell)."""
+    """({its signed fields}, lines to print)."""
     if given.evaluate is not None and not given.evaluate.is_dir():
         raise Failure(f"--evaluate {given.evaluate} is no folder")
     earlier = agreement.predecessor(repository, named(given), given.against)
@@ -277,7 +277,7 @@ def release_remove(given):
 # --- rollouts ---
 
 def steering(change):
-    """A verb that changes one rollout by change(given, manifest, notes) and says what it says."""
+    """A verb that changes one rollout by change(given, manifest, notes) and prints its result."""
     def verb(given):
         repository, ring = opened(given)
         with repository.locked():
@@ -294,7 +294,8 @@ def rollout_start(given):
     repository, ring = opened(given)
     fleet = given.fleet or "default"
     target = release.main_file(repository, given.target)
-    # A box that is too old waits for a rollout that says so; a release that says so alone it would refuse for good.
+    # A box that is too old waits for a rollout with this requirement; it would refuse a release for good if only the
+    # release had it.
     requires_ledge = given.requires_ledge or release.needed_ledge(repository, target)
     rollout = {"id": given.id, "target": target,
                "start": moments.text(given.start or moments.now()), "waves": given.waves, "paused": False}

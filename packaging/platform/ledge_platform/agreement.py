@@ -1,4 +1,4 @@
-"""How often a new version of a model answers as an earlier one does, measured before it is signed.
+"""The share of answers in which a new version of a model agrees with an earlier one, measured before it is signed.
 
 A version that was trained again may well answer otherwise, so a box cannot tell by itself how much is too much.
 `ledge models compare` runs both on the golden inputs and on an evaluation set; the figure is signed with the release, and
@@ -45,7 +45,7 @@ def contents_of(repository, earlier):
 
 
 def measure(ledge, repository, earlier, wanted, main, contents, inputs, tolerance, scores):
-    """What `ledge models compare` says of the two releases."""
+    """The result of `ledge models compare` for the two releases."""
     with tempfile.TemporaryDirectory(prefix="ledge-platform-") as folder:
         goldens.lay_out(Path(folder) / "before", earlier.version, *contents_of(repository, earlier))
         goldens.lay_out(Path(folder) / "after", wanted.version, main, contents)
@@ -74,7 +74,7 @@ def bounds(count, of):
 
 
 def judge(found, earlier, wanted, least):
-    """({what is signed}, lines to tell). Fails where the versions agree less than LEAST."""
+    """({the signed fields}, lines to print). Fails if the versions agree less than LEAST."""
     agreed, compared = found["agreed"], found["compared"]
     if compared == 0:
         return {}, [f"agreement: there are no inputs to compare it with {earlier} on (--evaluate DIR)"]

@@ -525,7 +525,7 @@ def outward(verbs):
 
 
 def shown(added):
-    """What a fleet page is made with."""
+    """The options of a fleet page."""
     add = added.add_argument
     add("--state", type=Path, default=STATE, metavar="DIR", help=f"where `audit verify` keeps what it found ({STATE})")
     add(

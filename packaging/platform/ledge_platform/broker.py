@@ -119,7 +119,7 @@ class Broker:
             return list(self.devices.values())
 
     def hint(self, devices, timestamp_version):
-        """Tells boxes that there is news. Retained: a box that is away gets it when it comes back."""
+        """Notifies boxes of news. Retained: a box that is away gets it when it comes back."""
         payload = json.dumps({"ts_version": timestamp_version}).encode()
         sent = [self.client.publish(f"ledge/v1/{names.name(device, 'device')}/desired", payload, qos=1, retain=True)
                 for device in sorted(devices)]

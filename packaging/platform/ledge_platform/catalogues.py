@@ -117,7 +117,7 @@ def facts(path):
 
 
 def remove_others(repository, targets):
-    """Removes files that are not listed any more: a catalogue is a whole, and nobody is in the middle of an update."""
+    """Removes files that are not listed any more: a catalogue is read as a whole, and no update is in progress."""
     listed = {repository.place(target) for target in targets.targets.values()}
     for path in sorted(repository.targets.rglob("*"), reverse=True):
         if path.is_dir():

@@ -87,7 +87,7 @@ def delegator_of(role):
 
 
 def rotate(repository, what, ring, new_folder, public_file, encrypted):
-    """Puts a new key in the place of an old one. Returns (lines to tell, whether the change is complete)."""
+    """Puts a new key in the place of an old one. Returns (lines to print, whether the change is complete)."""
     role, old = find(repository, what, ring)
     delegator = delegator_of(role)
     if delegator == "targets":
@@ -139,7 +139,7 @@ def free_name(name, ring, folder):
 
 
 def pending_root(repository):
-    """The next root: what was staged already, else a copy of the newest."""
+    """The next root: the staged one, else a copy of the newest."""
     newest = repository.newest("root")
     path = repository.staged / f"{newest + 1}.root.json"
     if path.exists():
@@ -150,7 +150,7 @@ def pending_root(repository):
 
 
 def stage_root(repository, metadata, ring):
-    """Signs the next root anew with what is here, and takes it if that is enough."""
+    """Signs the next root again with the keys that are here, and takes it if they are enough."""
     metadata.signed.expires = moments.after(moments.now(), metadata.signed.unrecognized_fields[LIFETIME])
     metadata.signatures.clear()
     return sign_root(repository, metadata, ring)
@@ -192,7 +192,7 @@ def renew(repository, role, ring):
 
 
 def finish(repository, ring, complete):
-    """What follows a change of keys: roles that are signed by a replaced key are signed again."""
+    """Signs the roles again that were signed by a replaced key, after a change of keys."""
     if not complete:
         version = repository.newest("root") + 1
         path = repository.staged / f"{version}.root.json"

@@ -1,10 +1,10 @@
-"""How a verb ends when it does not end well. The texts are for people: one line each."""
+"""Errors that end a verb. The texts are for people: one line each."""
 
 DONE, REFUSED, FAILED = 0, 1, 2  # exit statuses; argparse ends with 2 as well
 
 
 class Failure(Exception):
-    """Something could not be done; the text says what, and what to do about it."""
+    """Something could not be done; the text names it and the remedy."""
 
     status = FAILED
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: whoever serves the folder may read at any moment."""
+"""Files that are complete or absent, because a server of the folder may read at any moment."""
 import hashlib
 import os
 import re
@@ -91,7 +91,7 @@ def inside(folder, path):
 
 
 def refuse_private_key(content, name):
-    """CONTENT is a path, or bytes. Whatever is signed goes to every box, and to whoever asks for it."""
+    """CONTENT is a path, or bytes. Everything that is signed goes to every box, and to every client."""
     if not isinstance(content, bytes):
         with open(content, "rb") as file:
             content = file.read(LONGEST_KEY)

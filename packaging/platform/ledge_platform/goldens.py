@@ -26,7 +26,7 @@ def program(given):
 
 
 def check(ledge, release, main, contents):
-    """Fails unless a runtime answers the golden inputs right. Returns lines to tell."""
+    """Fails unless a runtime answers the golden inputs right. Returns lines to print."""
     name = release.subject.partition("/")[2]
     with tempfile.TemporaryDirectory(prefix="ledge-platform-") as repository:
         lay_out(Path(repository) / name, release.version, main, contents)

@@ -28,13 +28,13 @@ PASSPHRASE_LENGTH_MIN, PASSPHRASE_DISTINCT_MIN = 12, 5
 
 
 def from_environment(key_name, variable):
-    """(what the environment says, the name of the key's own variable). It goes before the general one."""
+    """(the value in the environment, the name of the key's own variable). It goes before the general one."""
     specific = f"{variable}_{key_name.upper().replace('-', '_').replace('.', '_')}"
     return os.environ.get(specific) or os.environ.get(variable), specific
 
 
 def ask(key_name, variable, prompt):
-    """From the environment, else from whoever sits there."""
+    """From the environment, else from the person at the terminal."""
     found, specific = from_environment(key_name, variable)
     if found is None:
         if not sys.stdin.isatty():
@@ -62,7 +62,7 @@ def new_passphrase(key_name, variable=PASSPHRASE):
 
 
 def refuse_weak(found, key_name):
-    """A stick gets lost, and whoever finds it tries passphrases for as long as they like."""
+    """A stick may get lost, and its finder can try passphrases without a limit."""
     reason = None
     if len(found) < PASSPHRASE_LENGTH_MIN:
         reason = f"has {len(found)} characters and needs at least {PASSPHRASE_LENGTH_MIN}"
@@ -99,7 +99,7 @@ def change_passphrase(path, key_name):
 
 
 def is_weakly_encrypted(path):
-    """Whether it is under a passphrase by PBKDF2 with 2,048 rounds, as earlier versions wrote it."""
+    """True if it is under a passphrase by PBKDF2 with 2,048 rounds, as earlier versions wrote it."""
     try:
         content = path.read_bytes()
     except OSError:

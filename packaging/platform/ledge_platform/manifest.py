@@ -13,7 +13,7 @@ from . import moments, names, waves
 from .errors import Failure
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-# The fields of a rollout, and what each is.
+# The fields of a rollout, and their types.
 POSITIVE, COUNT, SHARE = "a number above 0", "a whole number", "a number from 0 to 1"
 GATE = {
     "golden_min": SHARE,
@@ -23,8 +23,8 @@ GATE = {
     "memory_ratio_max": POSITIVE,
     "psi_max": POSITIVE,
 }
-# What a rollout has that says nothing else; boxes read a manifest that leaves something out in the same way
-# (`src/updates/plan.rs`). None is no limit.
+# The defaults of a rollout; boxes read a manifest that leaves something out in the same way (`src/updates/plan.rs`).
+# None is no limit.
 GATE_DEFAULTS = {
     "p95_ratio_max": 1.5,
     "error_rate_max": 0.02,
@@ -37,7 +37,7 @@ STEP_DEFAULTS = {
     "canary": {"share": 0.0, "min_s": 0, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
     "soak": {"share": 1.0, "min_s": 600, "min_requests": 100, "max_s": 3_600, "quiet": "pass"},
 }
-# What `off` is of a step.
+# The value of `off` for a step.
 STEP_OFF = {
     "shadow": {"share": 0.0},
     "canary": {"share": 0.0},
@@ -64,7 +64,7 @@ ROLLOUT = {
     "requires_ledge",
 }
 MANIFEST = {"schema", "fleet", "published", "rollouts", "pins", "revoked", "minimum"}
-# What a box takes at most.
+# The most that a box accepts.
 MOST_BYTES, MOST_ROLLOUTS, MOST_ATTEMPTS, LONGEST_S = 1 << 20, 256, 1_000, 90 * 86_400
 
 
@@ -248,7 +248,7 @@ def completed_step(name, said):
 
 
 def spoken_guards(rollout):
-    """What guards a rollout that is complete, line by line, in the words of the options that set it."""
+    """The limits that guard a complete rollout, line by line, in the words of the options that set them."""
     gate = {"golden_min": 1, **rollout["gate"]}
     seen_by_requests = rollout["target"].startswith("models/")
     if seen_by_requests:

@@ -48,5 +48,5 @@ def after(moment, seconds):
 
 
 def at(seconds):
-    """The moment so many seconds after 1970."""
+    """The moment this many seconds after 1970."""
     return datetime.fromtimestamp(seconds, timezone.utc)

@@ -97,7 +97,7 @@ class Bucket:
         return self.sizes.get(self.prefix + path)
 
     def put(self, path, source):
-        # A cache on the way may keep what never changes, and must ask again for what does.
+        # A cache on the way may keep files that never change, and must revalidate the others.
         caching = "no-cache" if path in CHANGING else "public, max-age=31536000, immutable"
         kind = "application/json" if path.endswith(".json") else "application/octet-stream"
         extra = {"CacheControl": caching, "ContentType": kind}

@@ -40,7 +40,7 @@ def main_file(repository, release):
 
 
 def needed_ledge(repository, path):
-    """The oldest Ledge that may run the release whose description PATH carries, as rollouts say it."""
+    """The oldest Ledge that may run the release described by PATH, in the form of rollouts."""
     needed = description_of(repository.load("models").signed.targets[path]).get("requires", {}).get("ledge")
     numbers = needed.split(".") if needed and re.fullmatch(r"\d+(\.\d+){0,2}", needed) else []
     return ".".join((numbers + ["0", "0"])[:3]) if numbers else None
@@ -94,7 +94,7 @@ def remove(repository, ring, release, manifests):
     places = [repository.place(metadata.signed.targets.pop(path)) for path in gone]
     repository.save("models", metadata, ring)
     public = repository.publish(ring)
-    # Only now: what is public names no file that is not there.
+    # Only now, so that public metadata names only existing files.
     for place in places if public else []:
         place.unlink(missing_ok=True)
     return public, [str(place.relative_to(repository.folder)) for place in places]
@@ -117,7 +117,7 @@ class ModelFolder:
             if not (inner / "model.bin").is_file():
                 raise Failure(f"{inner} has model.xml and no model.bin")
             self.contents["model.bin"] = files.inside(self.folder, inner / "model.bin")
-        # What runs where the model answers its golden inputs wrong.
+        # The fallback if the model answers its golden inputs wrong.
         for path in sorted(inner.glob("model.float.*")):
             self.contents[path.name] = files.inside(self.folder, path)
         self.toml = self.read_toml()
@@ -152,7 +152,7 @@ class ModelFolder:
             raise Failure(f"{self.folder / 'model.toml'}: {error}") from None
 
     def take_named_files(self):
-        """What model.toml names comes along, in one flat folder; what it does not name stays here."""
+        """Files that model.toml names are included, in one flat folder; others stay here."""
         flat = {}
         for value in texts(self.config):
             path = self.folder / value
@@ -217,7 +217,7 @@ class ModelFolder:
         )
 
     def is_version(self, path):
-        """Whether it belongs to a version of its own."""
+        """True if it belongs to a separate version."""
         return names.VERSION.fullmatch(path.relative_to(self.folder).parts[0]) is not None
 
     def ports(self):
@@ -285,7 +285,7 @@ def read_json(path, what):
 
 
 def read_reference(path):
-    """How the best classes should be distributed: {"output": NAME, "classes": [shares]}."""
+    """The expected distribution of the best classes: {"output": NAME, "classes": [shares]}."""
     reference = read_json(path, "reference")
     classes = reference.get("classes") if isinstance(reference, dict) else None
     shares = (

@@ -1,4 +1,4 @@
-"""What boxes report: the retained documents of `src/updates/report.rs`, as far as a platform needs them."""
+"""Reports of boxes: the retained documents of `src/updates/report.rs`, as far as a platform needs them."""
 import json
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ MOST_BYTES = 262_144  # a report is at most 128 KiB
 
 @dataclass(frozen=True)
 class Subject:
-    """How one box stands with one subject."""
+    """The state of one artifact on one box."""
 
     subject: str
     version: int | None = None
@@ -31,7 +31,7 @@ class Subject:
 
 @dataclass
 class Device:
-    """What is known of one box."""
+    """The state of one box."""
 
     device: str
     fleet: str = "default"
@@ -45,7 +45,7 @@ class Device:
     subjects: list = field(default_factory=list)
     document: dict = field(default_factory=dict, repr=False)  # all of the last report, as the box wrote it
     online: bool | None = None
-    offline_since: float | None = None  # by the clock of whoever watches
+    offline_since: float | None = None  # by the watcher's clock
 
     def apply(self, document):
         """Takes in a reported document."""
@@ -94,7 +94,7 @@ def subject(entry):
 
 
 def text(value):
-    """VALUE, a text or nothing. Boxes are not trusted: another type would end a verb later, where nobody expects it."""
+    """VALUE, a text or nothing. Boxes are not trusted: another type would end a verb later, at an unexpected place."""
     if value is not None:
         if not isinstance(value, str):
             raise TypeError(f"{str(value)[:40]!r} is no text")
@@ -109,7 +109,7 @@ def whole(value):
 
 
 def parse(payload):
-    """A document, or why it is none."""
+    """A document, or the reason why it is invalid."""
     if len(payload) > MOST_BYTES:
         raise Failure(f"it has {len(payload)} bytes, {MOST_BYTES} at most")
     try:

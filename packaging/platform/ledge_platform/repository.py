@@ -73,7 +73,7 @@ class Repository:
         return self.path("timestamp", 0).exists() if role == "timestamp" else self.newest(role) > 0
 
     def delegation(self, role):
-        """(keys by id, the ids and threshold of ROLE) as whoever delegates to it says."""
+        """(keys by id, the ids and threshold of ROLE) as in the role that delegates to it."""
         delegator = self.load("root" if role in TOP_LEVEL else "targets").signed
         holder = delegator if role in TOP_LEVEL else delegator.delegations
         return holder.keys, delegator.get_delegated_role(role)
@@ -96,7 +96,7 @@ class Repository:
                 )
 
     def save(self, role, metadata, ring):
-        """Signs a new version of what was loaded, and writes it."""
+        """Signs a new version of the loaded metadata, and writes it."""
         self.need([role], ring)
         signed = metadata.signed
         signed.version += 1
@@ -122,7 +122,7 @@ class Repository:
     # --- what the world sees ---
 
     def publish(self, ring, fresh_snapshot=False):
-        """Signs snapshot and timestamp over what is newest. Whether that could be done with the keys that are here."""
+        """Signs snapshot and timestamp over the newest metadata. Returns true if the keys for that are here."""
         if not (self.can_sign("snapshot", ring) and self.can_sign("timestamp", ring)):
             return False
         snapshot = self.load("snapshot")
@@ -149,7 +149,7 @@ class Repository:
     # --- targets ---
 
     def add_target(self, path, source, custom=None):
-        """Stores a file (a path, or its bytes) as the target PATH and returns what is signed of it."""
+        """Stores a file (a path, or its bytes) as the target PATH and returns its signed description."""
         if isinstance(source, bytes):
             target = TargetFile.from_data(path, source, ["sha256"])
         else:

@@ -1,4 +1,4 @@
-"""What can be done with rollouts. Pure: a manifest and the notes beside it are changed; nothing is signed here."""
+"""Operations on rollouts. Pure: a manifest and the notes next to it are changed; nothing is signed here."""
 from . import moments, names, waves
 from .errors import Failure
 

@@ -1,4 +1,4 @@
-"""Whether boxes will take a repository: python-tuf's own client goes through it, from the root that a box has."""
+"""Checks that boxes will accept a repository: python-tuf's own client goes through it, from the root that a box has."""
 import json
 import tempfile
 from pathlib import Path
@@ -25,7 +25,7 @@ class FolderFetcher(FetcherInterface):
 
 
 def verify(address, root, download=True):
-    """Goes from ROOT (bytes) through all that ADDRESS (file://..., https://...) serves. Returns what was found."""
+    """Goes from ROOT (bytes) through all that ADDRESS (file://..., https://...) serves. Returns the findings."""
     fetcher = FolderFetcher() if address.startswith("file://") else None
     config = UpdaterConfig(app_user_agent="ledge-platform")
     with tempfile.TemporaryDirectory(prefix="ledge-platform-") as scratch:
@@ -53,7 +53,7 @@ def verify(address, root, download=True):
 
 
 def check_roles(client, roles, download):
-    """Every target resolves through the role that must sign it, and is what was signed."""
+    """Every target resolves through the role that must sign it, and equals its signed description."""
     if roles["targets"].targets:
         raise Refused("the role targets lists targets of its own: boxes take none from it")
     for role in ("models", "fleet"):

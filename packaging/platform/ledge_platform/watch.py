@@ -1,4 +1,4 @@
-"""Whether a rollout may go on. Pure: what boxes reported goes in, a decision comes out.
+"""Decides whether a rollout may continue. Pure: reports of boxes go in, a decision comes out.
 
 A share alone decides badly: one broken box of five is 20 %, and a release that fails everywhere is at 0 % until the
 first box has tried it. So the failures are counted among the boxes that have TRIED the release, and the question is
@@ -32,7 +32,7 @@ class Policy:
 
 @dataclass
 class Decision:
-    """What was found, and whether the rollout is to be paused."""
+    """The findings, and whether the rollout has to be paused."""
 
     pause: bool = False
     reason: str = ""
@@ -106,7 +106,7 @@ def judge(decision, policy):
 
 @lru_cache(4_096)
 def bound(tried, limit, policy):
-    """The number of boxes at which a rollout that so many have tried is paused; None while no number would do it."""
+    """The number of failures at which a rollout on this many boxes is paused; None while no number would do it."""
     if tried < policy.min_reports:
         return None
     least = max(policy.min_failures, math.floor(limit * tried) + 1)

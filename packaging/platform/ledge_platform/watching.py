@@ -21,7 +21,7 @@ def run(given, repository, ring, broker, page=None):
     while True:
         state = rollout_of(repository, fleet, given.rollout)
         if state is None or state.get("paused"):
-            if given.publish:  # whoever paused it may have been cut off before the world heard of it
+            if given.publish:  # an earlier run may have been cut off between the pause and its publication
                 with repository.locked():
                     publish.publish(repository, given.publish, given.endpoint)
             pages.write()

@@ -46,12 +46,12 @@ def listed(waves):
 
 
 def reached(waves, elapsed_s):
-    """The bound of seeds that are meant so long after the start; 0 is nobody."""
+    """The bound of the seeds that are reached this long after the start; 0: no box."""
     return max((bound for after, bound in schedule(waves) if after <= elapsed_s), default=0)
 
 
 def check(waves):
-    """Whether a box takes it."""
+    """True if a box takes it."""
     if isinstance(waves, str):
         if waves not in PRESETS:
             raise Failure(f"waves {waves!r}: none of {', '.join(PRESETS)}")

@@ -41,7 +41,7 @@ impl TrackedBox {
         taken
     }
 
-    /// Looks so many times, and returns the messages with the minute of each.
+    /// Looks a number of times, and returns the messages with the minute of each.
     fn looks(&mut self, times: usize, findings: &[Check]) -> Vec<(usize, News, Status)> {
         let mut all = Vec::new();
         for number in 1..=times {
@@ -197,7 +197,7 @@ fn a_state_that_changes_while_its_message_is_on_the_way_is_told_after_it() {
     run.look(&disk(Status::Fail));
     let sent = run.tracker.due(run.now_ms, &Failures::default()).unwrap();
     run.look(&disk(Status::Ok));
-    // It was never told, so it is forgotten; the message arrives nevertheless.
+    // It was never reported, so it is forgotten; the message arrives nevertheless.
     run.tracker.told(&sent, run.now_ms);
     let [resolved] = run.take().try_into().unwrap();
     assert_eq!(resolved.news, News::Resolved);
@@ -227,7 +227,7 @@ fn the_checks_of_a_receiver_are_bounded() {
     assert_eq!(run.take().iter().filter(|due| due.news == News::Resolved).count(), CHECKS_MAX);
 }
 
-/// What happens in a minute.
+/// The events of a minute.
 #[derive(Debug, Clone)]
 struct Minute {
     status: Status,

@@ -1,4 +1,4 @@
-//! The interface of a live copy: what its section of the configuration says of it, and how its records are sent.
+//! The interface of a live copy: its settings, and the way in which its records are sent.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -82,7 +82,8 @@ pub struct Disclosure {
 
 /// The form in which a live copy sends records.
 pub enum DeliveryForm {
-    /// Messages on one connection that stays open. Nobody acknowledges them: a record is sent when the system takes it.
+    /// Messages on one connection that stays open. They are not acknowledged: a record counts as sent once the system
+    /// has taken it.
     Stream(Box<dyn Framer>),
     /// Batches of records, each acknowledged by an answer.
     Requests(Box<dyn Requester>),
@@ -90,7 +91,7 @@ pub enum DeliveryForm {
 
 /// Makes messages for a connection that stays open.
 pub trait Framer: Send + Sync {
-    /// The bytes of a record on the connection, with what separates them from the next ones.
+    /// The bytes of a record on the connection, with the separator from the next one.
     fn frame(&self, record: &LiveRecord) -> Vec<u8>;
 }
 

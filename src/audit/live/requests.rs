@@ -12,7 +12,7 @@ use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use crate::status::LiveRecord;
 
 /// Time that records of this copy's own connections wait for others. A server that ends the connection after each
-/// request causes such a record with each request, which alone would cause the next request.
+/// request causes a connection record with each request, and sent at once that record would cause the next request.
 const OWN_RECORDS_DELAY: Duration = Duration::from_mins(1);
 
 /// A live copy that sends batches.
@@ -96,7 +96,7 @@ impl LiveRequests {
     }
 }
 
-/// Tells whether a record is of a connection of the copy named `name`.
+/// Returns true if a record is of a connection of the copy named `name`.
 pub(super) fn is_own(record: &LiveRecord, name: &str) -> bool {
     let purpose = format!("\"purpose\":\"{name}\"");
     record.action == "connection_opened"

@@ -1,4 +1,4 @@
-//! Against servers on loopback that take what they are told to.
+//! Tests against servers on loopback that take a given number of records.
 
 use crate::status::LiveRecord;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::status::CopyStatus;
 
-/// Copies that run, and what they are fed with.
+/// Copies that run, with the feed of their records.
 struct Copies {
     state: AuditState,
     shutdown: Shutdown,
@@ -140,7 +140,7 @@ async fn a_server_that_goes_and_comes_again_gets_the_last_records_and_the_loss_i
 async fn a_server_that_takes_nothing_never_holds_up_the_writer() {
     let (listener, port) = listener().await;
     let mut copies = Copies::syslog(port);
-    // It never reads: what the system buffers is full after some megabytes.
+    // It never reads, so the buffers of the system are full after some megabytes.
     let begun = std::time::Instant::now();
     for _ in 0..40 {
         copies.send_line(250, "started", &[b'x'; 4000]);

@@ -112,7 +112,7 @@ fn cut(folder: &Path, kind: TileKind, index: u64, length: u64) -> Result<PathBuf
     Ok(last)
 }
 
-/// Removes a file, which may not exist; returns its length.
+/// Removes a file if it exists; returns its length.
 pub fn remove(path: &Path) -> Result<u64, LogError> {
     let length = std::fs::symlink_metadata(path).map_or(0, |about| about.len());
     match std::fs::remove_file(path) {

@@ -79,7 +79,7 @@ fn at(levels: &mut Vec<Vec<Hash>>, level: usize) -> &mut Vec<Hash> {
     &mut levels[level]
 }
 
-/// The hash over neighbouring hashes, whose number is a power of two.
+/// The hash over neighbouring hashes. Their number must be a power of two.
 pub fn subtree(hashes: &[Hash]) -> Hash {
     let mut hashes = hashes.to_vec();
     while hashes.len() > 1 {

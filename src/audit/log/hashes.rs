@@ -39,7 +39,8 @@ pub fn frontier(folder: &Path, tiles: u64) -> Result<Option<Frontier>, LogError>
 }
 
 /// The same edge, computed from the records, and the hashes of all levels above the lowest. For tiles before `first`,
-/// whose records were pruned, the hashes on the disk are used. If a tile has neither, the inner error is that tile.
+/// which have no records any more, the hashes on the disk are used. If a tile has neither, the inner error is that
+/// tile.
 pub fn rebuild(folder: &Path, first: u64, tiles: u64) -> Result<Result<(Frontier, Grown), u64>, LogError> {
     let (mut edge, mut grown) = (Frontier::default(), Grown::new());
     let mut pruned: (Option<u64>, Vec<Hash>) = (None, Vec::new());
@@ -73,7 +74,7 @@ fn first_hashes(content: &[u8], count: u64) -> Option<Vec<Hash>> {
     Some(hashes.get(..usize::try_from(count).ok()?)?.iter().copied().map(Hash).collect())
 }
 
-/// Reads a file that may not exist.
+/// Reads a file; `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<Vec<u8>>, LogError> {
     local::read(path).map_err(LogError::at(path))
 }

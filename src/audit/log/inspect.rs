@@ -18,8 +18,9 @@ use super::frontier::{Frontier, Grown};
 use super::hashes::entries_path;
 use super::{LogError, hashes};
 
-/// The most records that a log without a checkpoint may have. The first checkpoint follows the first commit, so such a
-/// log is one whose daemon was killed in between or whose disk was full. A larger log has lost its checkpoint.
+/// The most records that a log without a checkpoint may have. The first checkpoint follows the first commit, so a log
+/// without one belongs to a daemon that was killed in between, or had a full disk. A larger log has lost its
+/// checkpoint.
 const UNSIGNED_RECORDS_MAX: u64 = 100_000;
 
 /// The state of a log.
@@ -66,7 +67,7 @@ impl SoundLog {
     }
 }
 
-/// A root hash as records have it; empty when there is none.
+/// A root hash in the form that records have; empty without one.
 pub fn encoded(root: Option<Hash>) -> String {
     root.map(|root| STANDARD.encode(root.0)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What the log promises, tried on a disk.
+//! Tests on a disk of what the log guarantees.
 
 mod damage;
 mod faults;
@@ -154,7 +154,7 @@ fn leaves(size: u64) -> Vec<Hash> {
     (0..size).map(|seq| record_hash(&record(seq))).collect()
 }
 
-/// Reads hashes as one does who has the files alone.
+/// Reads hashes as a verifier does who has only the files.
 struct FileHashes {
     log: LocalLog,
     size: u64,

@@ -1,4 +1,4 @@
-//! Reasons why the log is not copied, in words for those who run the platform.
+//! Reasons why the log is not copied, in words for the operators of the platform.
 
 use std::io;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ pub enum SyncError {
 }
 
 impl SyncError {
-    /// Tells whether it concerns one log only, so that the others can be copied.
+    /// Returns true if it concerns one log only, so that the others can be copied.
     pub fn is_of_one_log(&self) -> bool {
         match self {
             Self::Missing { .. }

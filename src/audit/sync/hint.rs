@@ -29,7 +29,7 @@ pub struct Synced {
     pub at_ms: u64,
 }
 
-/// Tiles that the platform took, whose checkpoint it does not have yet.
+/// Tiles that the platform took before their checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
     pub generation: u32,

@@ -47,7 +47,7 @@ pub enum PutOutcome {
 pub enum Fetched {
     File(Bytes),
     Nothing,
-    /// No file, or one that may not be read: the server does not tell.
+    /// No file, or no permission to read it: the server does not say which.
     Hidden,
 }
 
@@ -96,7 +96,7 @@ impl Remote {
         match answer.status {
             200 => Ok(Fetched::File(answer.body)),
             404 | 410 if code.as_deref() != Some("NoSuchBucket") => Ok(Fetched::Nothing),
-            // S3 does not tell whether a file exists to those who may not list.
+            // Without the permission to list, S3 does not say whether a file exists.
             403 if matches!(code.as_deref(), None | Some("AccessDenied")) && self.is_bucket() => Ok(Fetched::Hidden),
             _ => Err(self.refused("GET", path, &answer, code)),
         }

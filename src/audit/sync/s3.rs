@@ -38,7 +38,7 @@ pub fn server(config: &SyncConfig, bucket: &str) -> Option<(HostPort, bool)> {
     }
 }
 
-/// Other servers than Amazon's may not have a host name for each bucket, and wildcard certificates do not cover a
+/// Servers other than Amazon's need not have a host name for each bucket, and wildcard certificates do not cover a
 /// bucket name with a dot.
 fn style(config: &SyncConfig, bucket: &str) -> UrlStyle {
     if config.endpoint.is_some() || bucket.contains('.') { UrlStyle::Path } else { UrlStyle::VirtualHost }

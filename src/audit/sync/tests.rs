@@ -1,4 +1,4 @@
-//! Against a server on loopback that does what it is told to.
+//! Tests against a server on loopback that misbehaves on demand.
 
 mod fork;
 mod links;
@@ -17,7 +17,7 @@ use crate::layout::changed;
 use crate::log::Log;
 use platform::TestPlatform;
 
-/// A box with a log, and what copies it.
+/// A box with a log, and the task that copies it.
 struct SyncBox {
     folder: TempDir,
     key: AuditKey,
@@ -61,7 +61,7 @@ impl SyncBox {
         SyncTask::new(settings, server, self.state.clone(), pace)
     }
 
-    /// What a platform has that has all of the log: paths and bytes.
+    /// The files of a platform that has all of the log: paths and bytes.
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let generation = self.log.generation();
         let local = LocalLog::open(&log_folder(self.folder.path(), generation));

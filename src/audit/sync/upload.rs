@@ -1,8 +1,8 @@
 //! Brings one log on the platform up to a signed head: its tiles first, then the checkpoint that covers them.
 //!
-//! A tile is put under a name of its own, on the condition that no file has that name: done twice, it is there once. A
-//! file that has the name already must have the same bytes, else the platform has another history of the log. The
-//! checkpoint there is always one of this log, and everything that it covers is there.
+//! A tile is put under a unique name, on the condition that no file has that name yet, so that putting it twice changes
+//! nothing. A file that has the name already must have the same bytes, else the platform has another history of the
+//! log. The checkpoint there is always one of this log, and everything that it covers is there.
 
 use std::time::{Duration, Instant};
 

@@ -72,13 +72,13 @@ impl TagFolder {
         self.path.join(format!("{period}.key.damaged"))
     }
 
-    /// Tells whether there is a key, or the file of a damaged one, most of which may be whole. A file that cannot be
+    /// Returns true if there is a key, or the file of a damaged one, most of which may be whole. A file that cannot be
     /// examined counts as present.
     pub fn has(&self, period: u32) -> bool {
         !is_absent(&self.key(period)) || !is_absent(&self.aside(period))
     }
 
-    /// Tells whether a key was set aside because it is damaged.
+    /// Returns true if a key was set aside because it is damaged.
     pub fn is_aside(&self, period: u32) -> bool {
         is_absent(&self.key(period)) && !is_absent(&self.aside(period))
     }

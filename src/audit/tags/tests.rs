@@ -21,7 +21,7 @@ fn open(audit: &Path, now: u64) -> (Tags, Vec<AuditEvent>) {
     Tags::open(audit, 30, 100, now, &Sealer::none()).unwrap()
 }
 
-/// What a turn brings after the daemon has run for `hours`.
+/// The events of a turn after the daemon has run for `hours`.
 fn turn(tags: &mut Tags, now: u64, hours: u64) -> Vec<AuditEvent> {
     tags.turn_after(now, Duration::from_hours(hours), Vec::new()).unwrap()
 }
@@ -89,7 +89,7 @@ fn a_clock_that_was_far_ahead_does_not_make_a_key_for_ever() {
     assert_eq!(events, [made(FIRST + 36_500)]);
     assert_eq!(turn(&mut tags, START, 29 * 24), []);
     assert_eq!(turn(&mut tags, START + DAY_MS, 24), [made(FIRST + 36_501)]);
-    // It goes once the daemon has run for as long as it is kept: its end is a century away.
+    // Its end is a century away, so it is destroyed once the daemon has run for the time that a key is kept.
     for _ in 0..3 {
         turn(&mut tags, START + 2 * DAY_MS, 24 * 29);
     }
@@ -152,7 +152,7 @@ fn the_content_of_a_destroyed_key_is_overwritten() {
     let audit = tempfile::tempdir().unwrap();
     open(audit.path(), START);
     let key = audit.path().join(format!("tags/{FIRST}.key"));
-    // Another name of the same file shows what was written.
+    // A second link to the same file shows the written bytes.
     let witness = audit.path().join("witness");
     std::fs::hard_link(&key, &witness).unwrap();
     let length = std::fs::read(&witness).unwrap().len();
@@ -282,7 +282,7 @@ fn sealed_keys_make_the_same_tags_and_without_their_master_key_nothing_is_lost()
         assert!(std::fs::read(&path).unwrap() == sealed && all(audit.path(), &wrong).is_err());
     }
     let (tags, events) = Tags::open(audit.path(), 30, 100, START, &new).unwrap();
-    // It was made before, and may not be in the log yet.
+    // It was made before, and its event is perhaps not in the log yet.
     let told_again = AuditEvent::TagKeyMade { period: FIRST };
     assert_eq!((tag(&tags.current()), events), (before, vec![told_again]));
     // Another period's file in its place is no key of this one.

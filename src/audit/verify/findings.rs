@@ -9,7 +9,7 @@ pub enum FindingKind {
     Gap,
     /// There is another history of the same log.
     Fork,
-    /// The content is not what was signed.
+    /// The content differs from what was signed.
     Tampered,
 }
 

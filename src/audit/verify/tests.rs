@@ -260,7 +260,7 @@ async fn what_is_missing_is_a_gap_and_said_by_its_records() {
         assert_eq!(wrong(&report), [(FindingKind::Gap, seq)], "{path}");
         put_back();
     }
-    // The level above says what the root needs of records that are missing with their hashes.
+    // For records that are missing together with their hashes, the level above has the hashes that the root needs.
     let put_back = [without("tile/entries/100"), without("tile/0/100")];
     let report = writer.verify_copy(copy.path()).await;
     assert_eq!(wrong(&report), [(FindingKind::Gap, Some(25_600))]);
@@ -369,7 +369,8 @@ async fn a_log_says_what_the_one_before_it_had() {
         reports.iter().map(wrong).collect::<Vec<_>>()
     };
     assert_eq!(check(&both).await, [vec![], vec![]]);
-    // Without the first log, both what the second says of it and what was known before are missing.
+    // Without the first log, both the records that the second one states and the head that was known before are
+    // missing.
     assert_eq!(check(&both[1..]).await, [[(FindingKind::Gap, None), (FindingKind::Tampered, None)]]);
     // The first one as it was at an earlier time.
     let shorter = signer.sign(&origin(&device(), 1), 0, tlog_tiles::EMPTY_HASH).unwrap();

@@ -36,7 +36,7 @@ impl Tree {
         self.append(0, leaf)
     }
 
-    /// Appends the hash over the next 256 records, for a tile whose records are missing. Only at the end of a tile.
+    /// Appends the hash over the next 256 records, for a tile without its records. Only at the end of a tile.
     pub fn push_tile(&mut self, hash: Hash) -> Vec<HashTile> {
         self.size += TILE_WIDTH;
         if self.levels.is_empty() {
@@ -90,7 +90,7 @@ impl Tree {
     }
 }
 
-/// The hash over hashes of a level, whose number is a power of two.
+/// The hash over hashes of a level. Their number must be a power of two.
 pub fn subtree(hashes: &[Hash]) -> Hash {
     match hashes {
         [] => tlog_tiles::EMPTY_HASH,

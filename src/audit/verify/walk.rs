@@ -223,7 +223,7 @@ impl<'a> LogWalk<'a> {
         self.is_changed |= level == 0;
         let first = (tile.index * TILE_WIDTH + at as u64).checked_shl(8 * u32::from(level)).unwrap_or(u64::MAX);
         self.walked.findings.push(FindingKind::Tampered, first, || match level {
-            0 => format!("the record is not the one whose hash is in {}", tile.path()),
+            0 => format!("the record does not match its hash in {}", tile.path()),
             _ => format!("the records from here on have another hash than is in {}", tile.path()),
         });
     }
@@ -293,7 +293,7 @@ impl<'a> LogWalk<'a> {
         while let Some(bytes) = self.files.local_bundle(seq / TILE_WIDTH)? {
             let before = seq;
             let skipped = usize::try_from(seq % TILE_WIDTH).unwrap_or(usize::MAX);
-            // The last one may not be whole yet.
+            // The last entry is perhaps incomplete yet.
             for line in whole_entries(&bytes).0.into_iter().skip(skipped) {
                 let Walked { findings, summary, .. } = &mut self.walked;
                 read_record(seq, line, summary, findings);

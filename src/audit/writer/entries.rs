@@ -44,7 +44,7 @@ pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Ve
     counts.into_iter().map(entry).collect()
 }
 
-/// The denials that had no record of their own.
+/// The denials without a separate record.
 pub fn of_denials(denials: Vec<(Principal, AuditEvent)>, at_ms: u64) -> impl Iterator<Item = QueuedEntry> {
     denials
         .into_iter()

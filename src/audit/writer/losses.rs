@@ -114,7 +114,7 @@ mod tests {
         let expected = [(LossCause::Quota, LostEntries { since_ms: 5, calls: 4, events: 1 })];
         let over = losses.take_due(start, |_| false);
         assert_eq!(over, expected);
-        // Nothing is lost of what comes before it could be told, and nothing is counted twice.
+        // Losses that are counted before a report succeeds are kept, and none is counted twice.
         losses.count(LossCause::Quota, LostEntries { since_ms: 8, calls: 2, events: 0 });
         losses.put_back(over);
         let later = start + LOSS_REPORT_INTERVAL;

@@ -60,7 +60,7 @@ impl LogLimits {
         usize::try_from(self.quota / 20 / RECORD_BYTES).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Tells whether records must be removed when the log has `bytes`.
+    /// Returns true if records must be removed when the log has `bytes`.
     pub fn is_over(&self, bytes: u64) -> bool {
         bytes >= self.quota - self.quota / 20
     }

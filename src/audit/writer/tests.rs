@@ -1,4 +1,4 @@
-//! The writer by itself, turn by turn.
+//! Tests of the writer without its thread, turn by turn.
 
 use ledge_service::audit_event::AuditSink;
 
@@ -20,7 +20,7 @@ impl Bench {
         Self::over(tempfile::tempdir().unwrap())
     }
 
-    /// The writer of a daemon that starts over what is in this folder.
+    /// The writer of a daemon that starts with the content of this folder.
     fn over(folder: tempfile::TempDir) -> Self {
         let config = AuditConfig { path: folder.path().join("audit"), min_free_mb: 0, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::channel();
@@ -72,7 +72,7 @@ fn a_quiet_box_says_that_it_is_there_once_a_day() {
         quiet.turn();
         assert_eq!(idle(&quiet), days);
     }
-    // Whatever else is recorded says the same.
+    // Records of other events report it as well.
     day(&mut quiet);
     quiet.sink.record_own(AuditEvent::Stopped);
     quiet.turn();
@@ -128,7 +128,7 @@ fn a_failure_that_loses_nothing_is_over_when_it_is_over() {
     assert!(idle.state.status().error.unwrap().contains("checkpoint"));
     std::fs::remove_dir(&checkpoint).unwrap();
     idle.writer.open.as_mut().unwrap().signed = Instant::now().checked_sub(CLOCK_CHECK_INTERVAL).unwrap();
-    // Nobody records anything: an administrator would be refused for ever.
+    // No event is recorded here. Were the error kept, administrators would be refused for ever.
     idle.turn();
     assert_eq!(idle.state.status().error, None);
     assert!(checkpoint.is_file());

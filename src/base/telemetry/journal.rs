@@ -1,9 +1,9 @@
 //! Turns `tracing` events into journal entries whose fields can be searched: `journalctl MODEL=resnet`.
 //!
 //! systemd-journal-logger is a backend of the crate `log`. The layer here hands it one record an event, with the fields
-//! of the event and of the spans around it as key-values. It writes a key as a journal field: upper case, other
-//! characters as underscores, at most 64 bytes. The message repeats the fields of the event, because `journalctl` shows
-//! no fields by default.
+//! of the event and of the spans around it as key-values. It writes each key as a journal field: in upper case, with
+//! underscores for other characters, cut to 64 bytes. The message repeats the fields of the event, because `journalctl`
+//! shows no fields by default.
 
 use std::fmt::{Debug, Write as _};
 

@@ -110,8 +110,8 @@ impl FromStr for LogLevel {
     type Err = InvalidLevel;
 
     fn from_str(text: &str) -> Result<Self, InvalidLevel> {
-        // A filter takes a lone word for a target and logs everything of it: a misspelt level would turn all others
-        // off.
+        // A filter reads a single word as a target and logs everything of it, so a misspelt level would turn off all
+        // other targets.
         let is_level = |word: &str| !word.is_empty() && word.parse::<tracing::level_filters::LevelFilter>().is_ok();
         let is_known = |part: &str| match part.split_once('=') {
             Some((target, level)) => !target.is_empty() && !target.contains('[') && is_level(level),
@@ -201,8 +201,8 @@ fn text() -> LogLayer {
     format::layer().with_ansi(colours).with_writer(|| OneLine(io::stderr())).boxed()
 }
 
-/// A log in which each event is one line, whatever texts are in it: some come from processes that run foreign code, and a
-/// line of theirs must not look like one of Ledge's. The journal and JSON keep them apart by themselves.
+/// A log in which each event is one line, regardless of its texts: some come from processes that run foreign code, and
+/// their text must not look like a line of Ledge. The journal and JSON keep them apart by themselves.
 struct OneLine<W>(W);
 
 impl<W: Write> Write for OneLine<W> {

@@ -117,12 +117,12 @@ pub fn bytes_of_line(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The time of so many ticks of the clock of `/proc`.
+/// The time of a number of ticks of the clock of `/proc`.
 pub(super) fn time_of(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// True if a process runs. Its folder in /proc would not tell: `hidepid` may hide it from a service.
+/// True if a process runs. Its folder in /proc is not used, because `hidepid` may hide it from a service.
 pub fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))

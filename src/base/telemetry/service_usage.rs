@@ -1,10 +1,10 @@
 //! The resources of the whole service: this process and those that it started, such as the fork server, the processes of models,
 //! trials of releases and the process that draws pages.
 //!
-//! Memory is the proportional set size: a page that several of these processes share counts once. The kernel walks through all
-//! page tables to tell it, some 30 ms for a gigabyte, so this is asked for once a minute, and when the resident memory has
-//! changed; meanwhile the shared part of that counts as unchanged. CPU time includes that of processes that have ended, once
-//! their parent has waited for them.
+//! Memory is the proportional set size: a page that several of these processes share counts once. The kernel walks
+//! through all page tables to compute it, some 30 ms for a gigabyte. So it is read once a minute, and when the resident
+//! memory has changed; in between, the shared part of the resident memory counts as unchanged. CPU time includes that
+//! of processes that have ended, once their parent has waited for them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -34,13 +34,13 @@ pub struct ServiceUsage {
     pub threads: u64,
 }
 
-/// The open files in `/proc` of one process. They can be read after the process has sealed itself, which hides its folder
-/// from a service with `ProtectProc=invisible`.
+/// The open files in `/proc` of one process. They can still be read after the process has entered its sandbox, which
+/// hides its folder from a service with `ProtectProc=invisible`.
 #[derive(Debug)]
 pub struct ProcessFiles {
     /// See `/proc/pid/stat` in proc(5).
     stat: File,
-    /// `/proc/pid/smaps_rollup`, or `/proc/pid/status` where the kernel has no such file.
+    /// `/proc/pid/smaps_rollup`, or `/proc/pid/status` if the kernel does not have that.
     memory: File,
     walked: Mutex<Option<MemoryWalk>>,
 }
@@ -59,7 +59,7 @@ struct MemoryWalk {
 struct ProcessFigures {
     /// Its CPU time, in ticks of the kernel.
     own: Duration,
-    /// CPU time of its children that have ended and were waited for, with their own such children.
+    /// CPU time of its children that have ended and were waited for, including that of their own ended children.
     waited: Duration,
     threads: u64,
     /// Resident memory with shared pages, in bytes.
@@ -98,7 +98,7 @@ impl ProcessFiles {
         self.walked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True when the last walk still tells the shared part of so much resident memory.
+    /// True while the shared part that the last walk found still holds for this resident memory.
     fn is_walked(&self, resident: u64, now: Instant) -> bool {
         self.walked().is_some_and(|walk| {
             let is_like = walk.resident.abs_diff(resident) <= walk.resident / WALK_CHANGE_PARTS;
@@ -106,7 +106,7 @@ impl ProcessFiles {
         })
     }
 
-    /// Memory in bytes of a process with so much resident memory; after another walk, or by the last one.
+    /// Memory in bytes of a process with this much resident memory, from a new walk or from the last one.
     fn memory_bytes(&self, resident: u64, now: Instant, walks: bool) -> u64 {
         let mut walked = self.walked();
         let walk = walked.filter(|_| !walks).unwrap_or_else(|| {
@@ -119,7 +119,7 @@ impl ProcessFiles {
 }
 
 fn figures_of(stat: &str) -> Option<ProcessFigures> {
-    // Behind the name, which may hold any character, the first field is the third of proc(5), the state.
+    // The name may contain any character. The first field after it is the third of proc(5), the state.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     let time = |user: usize, system: usize| Some(process::time_of(field(user)?.saturating_add(field(system)?)));
@@ -159,7 +159,7 @@ impl CountedProcess {
         Self::with_files(pid, ProcessFiles::open(pid).ok())
     }
 
-    /// As [`Self::new`], with files that were opened before the process sealed itself.
+    /// As [`Self::new`], with files that were opened before the process entered its sandbox.
     pub fn with_files(pid: u32, files: Option<ProcessFiles>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (number, entry) = (NEXT.fetch_add(1, Ordering::Relaxed), Arc::new(ProcessEntry { pid, files }));
@@ -201,7 +201,7 @@ fn entries() -> Vec<Arc<ProcessEntry>> {
 
 /// Adds up the processes; their memory at `now`, and none without it.
 fn sum(own: &ProcessFiles, entries: &[Arc<ProcessEntry>], now: Option<Instant>) -> Option<ServiceUsage> {
-    /// The most that was ever told, in nanoseconds.
+    /// The highest CPU time that was reported so far, in nanoseconds.
     static TOLD: AtomicU64 = AtomicU64::new(0);
 
     // Parents come first. A child that ends meanwhile is missing once, because its parent was read before; it is never
@@ -235,8 +235,8 @@ fn sum(own: &ProcessFiles, entries: &[Arc<ProcessEntry>], now: Option<Instant>) 
     Some(whole)
 }
 
-/// The memory of processes, each with its resident memory. What one shares changes with the others, so all are walked through
-/// when one has changed, or when there are more or fewer of them.
+/// The memory of processes, each with its resident memory. The shared part of one process changes with the others, so
+/// all are walked through when one has changed, or when their number has.
 fn memory_of_all(residents: &[(&ProcessFiles, u64)], now: Instant) -> u64 {
     static WALKED: AtomicUsize = AtomicUsize::new(0);
     let is_same_number = WALKED.swap(residents.len(), Ordering::Relaxed) == residents.len();

@@ -184,7 +184,7 @@ impl Disk {
         Ok(Self { total_bytes: bytes(facts.f_blocks), available_bytes: bytes(facts.f_bavail) })
     }
 
-    /// The same for a folder that may not exist yet: it will be on the disk of the nearest one above it.
+    /// The same for a folder that need not exist yet: it will be on the disk of its nearest existing parent.
     pub fn under(folder: &Path) -> io::Result<Self> {
         Self::of(folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder))
     }

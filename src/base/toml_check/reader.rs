@@ -143,7 +143,7 @@ impl<'d> TomlEntry<'d> {
         !left_out.is_empty() && left_out.contains(&within(&self.key, key))
     }
 
-    /// The entries of a table whose key is known; all of them where `known` is `None`.
+    /// The entries of a table with known keys; all of them if `known` is `None`.
     fn entries(self, known: Option<&[&str]>) -> Entries<'d> {
         let is_known = |key: &Spanned<DeString<'_>>| {
             let name: &str = key.get_ref();
@@ -201,7 +201,7 @@ impl<'de> Deserializer<'de> for TomlEntry<'_> {
         }
     }
 
-    // There is no null in TOML: what is there is something.
+    // TOML has no null, so a present key always has a value.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TomlReadError> {
         visitor.visit_some(self)
     }

@@ -123,7 +123,7 @@ fn no_text_of_the_wrong_type_is_quoted() {
 
 #[test]
 fn what_follows_from_a_wrong_value_is_no_mistake() {
-    // Without its first value, the array of three is too short; without its name, the row is none.
+    // An array of three without its first value is too short, and a row without its name is incomplete.
     mistakes(
         "pairs = [['x', 2, 3], [4, 5]]\nrows = [{ name = 1, shape = 2 }, { shape = [] }]",
         &[

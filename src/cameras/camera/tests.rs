@@ -6,7 +6,7 @@ use ledge_engine::pipeline::detection::DetectionBox;
 
 use super::*;
 
-/// Keeps what is published.
+/// Records the published messages.
 #[derive(Debug, Default)]
 pub(crate) struct KeptMessages(Mutex<Vec<CameraMessage>>);
 
@@ -153,7 +153,7 @@ fn nothing_is_gone_because_the_model_is_away() {
     let gone_after = |unanswered: u32| {
         let (camera, published) = camera("hold_ms = 5000\nappear_after = 1");
         see(&camera, 0, &[object("person", 0.9, 10.0)]);
-        // Missed once, and then nobody answers for an hour.
+        // Missed once, and then no answer for an hour.
         see(&camera, 1, &[]);
         let told = (1..=unanswered).map(|_| camera.failed("no answer".into(), at(2)));
         assert!(told.enumerate().all(|(earlier, has_changed)| has_changed == (earlier == 1)));
@@ -197,7 +197,7 @@ fn the_state_is_published_when_it_changes_and_the_time_of_the_last_new_picture_o
     let time = |second: u64| at(second).text();
     assert_eq!(told(), ["online".to_owned(), format!("online {}", time(2)), format!("online {}", time(62))]);
 
-    // The same bytes: nothing is told until they are too old.
+    // Pictures with the same bytes change nothing until they are too old.
     let same = hash("120");
     assert!((121..420).all(|second| camera.froze(&same, at(second)).is_none() && !camera.looked_at(same, at(second))));
     assert_eq!((camera.froze(&same, at(420)), camera.froze(&same, at(421))), (Some(true), Some(false)));

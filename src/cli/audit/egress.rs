@@ -1,4 +1,4 @@
-//! `ledge audit egress`: what can leave this box, and how much did.
+//! `ledge audit egress`: the data that can leave this box, and the amounts that did.
 
 use std::io::Write as _;
 

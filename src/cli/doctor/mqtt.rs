@@ -11,7 +11,7 @@ use crate::config::Config;
 /// The most time for all checks of the broker.
 const BROKER_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks that the broker grants what the server needs; `None` without a broker.
+/// Checks that the broker grants everything that the server needs; `None` without a broker.
 pub fn check(config: &Config) -> Option<Check> {
     let name = "mqtt";
     let broker = config.mqtt.broker.as_ref()?;

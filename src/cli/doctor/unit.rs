@@ -50,7 +50,8 @@ fn compare(shown: &str, open: &[String], passed: &[FilterRule]) -> Check {
             blocked.push(format!("{what}: the unit blocks {}", addresses.join(", ")));
         }
     }
-    // The networks of clients are unknown; but if only this machine and the destinations are admitted, there are none.
+    // The networks of clients are unknown; but if the filter admits only this machine and the destinations, it has no
+    // network of clients.
     let is_of_clients = |network: &&IpNetwork| {
         let is_destination = passed.iter().flat_map(|of| &of.addresses).any(|address| network.is_only(*address));
         !network.address.is_loopback() && !is_destination

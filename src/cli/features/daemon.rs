@@ -17,7 +17,8 @@ use crate::cli::server::ServerArgs;
 /// The most requests for one call while the daemon answers 429 or 503.
 const BUSY_ATTEMPTS_MAX: u32 = 30;
 
-/// The longest pause before the next of them, whatever the server asks for: somebody waits for this command.
+/// The longest pause before the next attempt, even if the server asks for a longer one, because a person waits for this
+/// command.
 const BUSY_PAUSE_MAX: Duration = Duration::from_mins(1);
 
 /// A client of one daemon, which connects at its first request.
@@ -76,7 +77,7 @@ impl DaemonClient {
         Self { address: self.address.clone(), connection: None }
     }
 
-    /// The connection, which is opened if there is none.
+    /// The connection, opened if necessary.
     pub async fn connection(&mut self) -> anyhow::Result<&mut DaemonConnection> {
         Ok(match &mut self.connection {
             Some(connection) => connection,

@@ -29,7 +29,7 @@ pub async fn run(
     let view = daemon.view(view).await?;
     let columns = TableColumns { values: view.columns(), time: view.source.timestamp_field.clone() };
     let (new, file) = NewFile::create(path, force)?;
-    // Fetch the rows as a backup, whose end proves that they are complete.
+    // Fetch the rows as a backup, because the end of a backup proves that it is complete.
     let (_received, mut backup) = NewFile::create(&path.with_added_extension("backup"), true)?;
     receive(daemon, &format!("/features/backup?plain=true&feature_view={}", view.name), &mut backup).await?;
     backup.rewind()?;

@@ -1,4 +1,4 @@
-//! The columns and rows of a file, whatever its format.
+//! The columns and rows of a file of any format.
 
 use ledge_features::value::ValueType;
 use serde_json::Value as Json;

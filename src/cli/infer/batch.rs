@@ -1,4 +1,5 @@
-//! A run over many files: so many calls in flight, and files read ahead of them within a bound on the memory.
+//! A run over many files: a limited number of calls in flight, and files read ahead of them within a bound on the
+//! memory.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,10 +18,10 @@ use super::progress::InferProgress;
 use super::results_file::InputStamp;
 use super::stop::StopSignal;
 
-/// The files read or waiting to be written out, for each call in flight: a slow one holds up the order of the others, and
-/// must not hold up their calls.
+/// The files that are read or wait to be written out, for each call in flight. A slow call delays the output of the
+/// ones after it, and must not delay their calls.
 const WINDOW_PER_CALL: usize = 8;
-/// The most KiB of files in memory. A larger file is in memory alone.
+/// The most KiB of files in memory. A file of this size or more is the only one in memory.
 const READ_KIB_MAX: u32 = 256 << 10;
 /// The largest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -120,7 +121,7 @@ async fn read(path: &Path) -> Result<(InputStamp, Bytes), String> {
     let path = path.to_owned();
     let read = blocking(move || -> std::io::Result<_> {
         let file = File::open(path)?;
-        // Taken first: what changes while it is read is a change.
+        // Taken before the file is read, so that a change during the read is noticed.
         let state = InputStamp::from(&file.metadata()?);
         let mut content = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;

@@ -24,19 +24,20 @@ use crate::cli::features::daemon::message;
 use crate::cli::models::missing::DidYouMean;
 use crate::daemon::Standalone;
 
-/// The answer for one file, as HTTP sends it in JSON, or the reason why there is none.
+/// The answer for one file, as HTTP sends it in JSON, or the reason why the call failed.
 pub type FileAnswer = Result<Map<String, Value>, String>;
 
 /// The longest wait of one call for a busy server, which may answer background work at one time of the day only.
 const BUSY_MAX: Duration = Duration::from_hours(25);
-/// The longest pause before the next attempt, whatever the server asks for.
+/// The longest pause before the next attempt, even if the server asks for a longer one.
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// The pause before the next attempt where the server names none.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A server that takes longer than this for one call hangs. A model's own limit is far below, and the connection notices
 /// within two minutes that a machine has vanished.
 const CALL_TIMEOUT: Duration = Duration::from_mins(70);
-/// How often the connection may break during the call of one file, which may be what ends the server.
+/// The number of times that the connection may break during the call of one file. The file itself may be what crashes
+/// the server.
 const BREAKS_MAX: u32 = 3;
 
 /// Where the model runs.

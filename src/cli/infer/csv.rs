@@ -1,4 +1,4 @@
-//! Files of CSV: each row is an input of its own, with an answer of its own. A file may have any length.
+//! Files of CSV: each row is a separate input with a separate answer. A file may have any length.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,7 +22,7 @@ use super::stop::StopSignal;
 /// The bytes of a file that are read at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// True for a file whose rows are the inputs.
+/// True for a file in which each row is an input.
 pub fn is_csv(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
 }
@@ -104,8 +104,8 @@ fn read_piece(mut file: File) -> (File, std::io::Result<Bytes>) {
     (file, read.map(|_| piece.into()))
 }
 
-/// The answers to the rows of a part, each with its number. One wrong row would fail the call of all: then each has a
-/// call of its own.
+/// The answers to the rows of a part, each with its number. One wrong row fails the call for the whole part; then each
+/// row is sent in a separate call.
 async fn answers(calls: Calls<'_>, part: RowsText) -> anyhow::Result<Vec<(usize, FileAnswer)>> {
     let Calls { caller, target, progress, stop, .. } = calls;
     let Some(answer) = caller.ask(target, part.json().clone(), progress, stop).await? else { return Ok(Vec::new()) };

@@ -25,7 +25,7 @@ pub struct InputFiles {
 }
 
 impl InputFiles {
-    /// Finds the files. The file `output` is none of them.
+    /// Finds the files, without the file `output`.
     pub fn find(paths: &[PathBuf], output: Option<&Path>) -> anyhow::Result<Self> {
         let mut inputs = Self::default();
         for path in paths {

@@ -29,7 +29,7 @@ struct ProgressState {
 }
 
 impl InferProgress {
-    /// The progress of a run over so many files; one file has none.
+    /// The progress of a run over this many files; a run over one file shows none.
     pub fn new(files: usize) -> Self {
         let has_terminal = std::io::stderr().is_terminal();
         let bar = match files {

@@ -66,7 +66,7 @@ impl InferReport<'_> {
 }
 
 impl InferReport<'_> {
-    /// Writes the answer to a row of a file; without a number, what is wrong with the file.
+    /// Writes the answer to a row of a file, or without a number the error of the whole file.
     pub fn write_row(&mut self, path: &Path, row: Option<usize>, answer: FileAnswer) -> anyhow::Result<()> {
         let file = path.to_string_lossy();
         if let AnswerSink::Json = self.sink {
@@ -105,7 +105,7 @@ fn shortened(answer: FileAnswer, top: usize) -> Map<String, Value> {
     answer
 }
 
-/// Cuts a ranking to its first so many labels. Results that are no ranking, such as detections, stay whole.
+/// Cuts a ranking to its first `top` labels. Other results, such as detections, stay whole.
 fn shorten(kind: &PipelineKind, result: &mut Value, top: usize) {
     if let Some(ranking) = result.as_array_mut().filter(|_| kind.is_ranked) {
         ranking.truncate(top);

@@ -1,8 +1,8 @@
-//! The file of `--out`: a line with a JSON object for each file, and how a run goes on with it.
+//! The file of `--out`: a line with a JSON object for each file, from which a later run continues.
 //!
-//! Every line names the file with its size and modification time, the model with its version, and `--top`. A run keeps the lines of
-//! files that did not change, and removes those of files that it does again: failed ones, changed ones, and what an
-//! interrupt or a power cut left of a line. One run at a time has the file.
+//! Every line names the file with its size and modification time, the model with its version, and `--top`. A run keeps
+//! the lines of files that did not change. It removes those of files that it repeats, which failed or changed, and the
+//! remainder of a line after an interrupt or a power cut. One run at a time uses the file.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -49,7 +49,7 @@ impl From<&Metadata> for InputStamp {
     }
 }
 
-/// The members of a line that decide what a run does with it.
+/// The members of a line that decide whether a run keeps it.
 #[derive(Debug, Deserialize)]
 struct WrittenLine<'a> {
     #[serde(borrow)]
@@ -114,7 +114,7 @@ impl ResultsFile {
         // A file that is named twice has one line.
         let mut named = HashSet::with_capacity(inputs.len());
         inputs.retain(|input| named.insert(input.path.clone()));
-        // Several such names would be one name in JSON.
+        // In JSON, several names that are not UTF-8 could become the same name.
         for input in inputs.iter_mut().filter(|input| input.path.to_str().is_none()) {
             input.problem =
                 Some("the name is not UTF-8, and a line of --out cannot name it: rename the file".to_owned());
@@ -288,8 +288,8 @@ impl<'a> ResultsScan<'a> {
     }
 }
 
-/// True for what an interrupted write can leave of a line of ours, which is its start without a newline, or a power cut,
-/// which may put zeros in place of a part. JSON has no zeros.
+/// True for an incomplete line: an interrupted write leaves its start without a newline, and a power cut may leave
+/// zeros in place of a part. JSON never contains a zero byte.
 fn is_torn(line: &[u8]) -> bool {
     if line.ends_with(b"\n") && !line.contains(&0) {
         return false;

@@ -1,4 +1,5 @@
-//! `ledge models evaluate`: the accuracy of a model on files whose classes are known. It asks about them as `ledge infer` does.
+//! `ledge models evaluate`: the accuracy of a model on files of known classes. It calls the model as `ledge infer`
+//! does.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -121,7 +122,7 @@ fn rank(answer: &Map<String, Value>, class: usize) -> Result<Option<usize>, Stri
     Ok(Some(scores.iter().enumerate().filter(|&one| before(one)).count()))
 }
 
-/// The share of the files whose label is among the first `limit` classes; `None` without files.
+/// The share of the files that have their label among the first `limit` classes; `None` without files.
 fn share(ranks: &[Option<usize>], limit: usize) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "files are few")]
     let share = ranks.iter().flatten().filter(|rank| **rank < limit).count() as f64 / ranks.len() as f64;

@@ -1,4 +1,4 @@
-//! `ledge mqtt check`: checks that the broker grants what the server needs.
+//! `ledge mqtt check`: checks that the broker grants everything that the server needs.
 
 use std::io::Write;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub fn run(config: &Config, args: &BrokerCheckArgs, out: &mut Output) -> anyhow:
     Ok(if ok { Exit::Success } else { Exit::Failure })
 }
 
-/// Checks what the broker grants.
+/// Checks the permissions that the broker grants.
 pub fn findings(config: &Config, probes: Probes, limit: Duration) -> anyhow::Result<Vec<StepFinding>> {
     let topics = topics::topics(config)?;
     // The events of a command are not recorded.

@@ -251,7 +251,7 @@ fn pushed(handled: &DryRunResult) -> Vec<String> {
     }];
     lines.extend(columns.iter().map(|(name, cells)| format!("    {name}: {}", listed(cells))));
     if !ignored.is_empty() {
-        lines.push(format!("  ignored, as no feature view has such a column: {}", online::listed(ignored)));
+        lines.push(format!("  ignored, as no feature view has these columns: {}", online::listed(ignored)));
     }
     if !unused.is_empty() {
         lines.push(format!("  fields of the message that are not columns: {}", online::listed(unused)));

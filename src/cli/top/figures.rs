@@ -1,4 +1,4 @@
-//! The figures of `GET /metrics`, and what changed between two readings of them.
+//! The figures of `GET /metrics`, and the change between two readings.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ struct MetricSamples(Vec<MetricSample>);
 struct MetricSample {
     /// The metric's name, without `ledge_`.
     name: String,
-    /// Without control characters: the server may not be trusted, and a name must not move the cursor.
+    /// Without control characters: the server is not necessarily trusted, and a name must not move the cursor.
     labels: BTreeMap<String, String>,
     value: f64,
 }
@@ -91,7 +91,7 @@ impl Scrape {
 }
 
 impl MetricSample {
-    /// Reads `name{label="value",...} value`; what follows is left out.
+    /// Reads `name{label="value",...} value`; the rest of the line is ignored.
     fn parse(line: &str) -> Option<Self> {
         let (name, mut rest) = line.split_at(line.find(['{', ' ']).filter(|end| *end > 0)?);
         let mut labels = BTreeMap::new();

@@ -19,7 +19,7 @@ const REFUSAL_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug, Clone)]
 pub struct SnapshotClient(HttpClient);
 
-/// An answer whose body is still to be read.
+/// An answer before its body is read.
 pub struct Snapshot {
     pub status: u16,
     /// The values of `WWW-Authenticate` of an answer 401.
@@ -75,7 +75,7 @@ impl SnapshotClient {
 }
 
 impl Snapshot {
-    /// Reads the body: a whole picture, or the beginning of what comes with another status.
+    /// Reads the body: the whole picture, or with an error status only its beginning.
     pub async fn body(self) -> Result<Bytes, HttpError> {
         let Self { status, bytes_max, answer, client, path, .. } = self;
         if status != 200 {

@@ -108,7 +108,7 @@ pub(super) fn modern(identity: &Identity, clients: Option<&TestAuthority>) -> Tl
 
 type Links = (LinkReader, LinkWriter);
 
-/// Both ends of an attempt to connect to `host`, over a listener of its own.
+/// Both ends of an attempt to connect to `host`, over a separate listener.
 async fn shake(
     host: &str,
     tls: TlsSettings,

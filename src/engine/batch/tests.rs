@@ -14,7 +14,7 @@ fn strings(rows: usize, seed: usize) -> Tensor {
 }
 
 proptest! {
-    /// A model that answers its inputs unchanged gives every request back exactly what it sent.
+    /// With a model that returns its inputs unchanged, every request gets back exactly its own inputs.
     #[test]
     fn what_was_put_together_comes_apart_again(
         requests in proptest::collection::vec(0_usize..6, 2..12),

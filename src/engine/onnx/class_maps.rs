@@ -1,8 +1,8 @@
 //! Outputs that are maps from classes to scores, one for each row, made into tensors.
 //!
-//! scikit-learn's converter ends a classifier with the operator `ZipMap`, which makes such maps of a tensor and of class
-//! names in the file. Ledge carries tensors, so ONNX Runtime gets a copy of the model with an Identity in place of each
-//! `ZipMap`. All other bytes of the copy are those of the file.
+//! scikit-learn's converter ends a classifier with the operator `ZipMap`, which makes the maps from a tensor and from
+//! class names in the file. Ledge carries tensors, so ONNX Runtime gets a copy of the model with an Identity in place
+//! of each `ZipMap`. All other bytes of the copy are those of the file.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ struct Classes {
     strings: Vec<Vec<u8>>,
 }
 
-/// The parts of a node that tell whether it makes a map.
+/// The parts of a node that show whether it makes a map.
 #[derive(Message)]
 struct NodeHead {
     #[prost(string, repeated, tag = "2")]
@@ -231,7 +231,7 @@ struct OnnxField<'a> {
     content: &'a [u8],
 }
 
-/// The fields of a message. `None` for bytes that are none, and for groups, which no ONNX file has.
+/// The fields of a message. `None` for bytes that are not a message, and for groups, which no ONNX file has.
 fn fields(bytes: &[u8]) -> Option<Vec<OnnxField<'_>>> {
     let (mut rest, mut fields) = (bytes, Vec::new());
     while !rest.is_empty() {

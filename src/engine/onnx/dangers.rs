@@ -1,6 +1,6 @@
 //! Finds operators that are not safe in a runtime for some numbers of callers: they end the process, read or write its
-//! memory, or give an answer instead of an error. Each was found by running it with such numbers in ONNX Runtime 1.31
-//! and OpenVINO 2026.4.
+//! memory, or give an answer instead of an error. Each was found by running it with harmful numbers in ONNX Runtime
+//! 1.31 and OpenVINO 2026.4.
 //!
 //! The graph is followed from its inputs, to know which values come from callers, which are integers, and how large they can
 //! be. A value of unknown type is taken for a float: a division of floats is safe, and every model has some.
@@ -17,7 +17,7 @@ use crate::operators::{self, Operand};
 use crate::text::shortened;
 use crate::values::{self, NumberFacts};
 
-/// Inputs whose integers are small by their nature, whatever their callers send: texts as tokens.
+/// Inputs with integers that are small by their nature, such as the tokens of texts.
 const SMALL_INPUTS: [&str; 6] =
     ["input_ids", "attention_mask", "token_type_ids", "position_ids", "decoder_input_ids", "decoder_attention_mask"];
 
@@ -68,7 +68,7 @@ impl ValueFacts<'_> {
         Self { numbers, ..Self::default() }
     }
 
-    /// Set for signed integers of 32 or 64 bits, whose smallest value cannot be negated on the CPU.
+    /// Set for signed integers of 32 or 64 bits: their smallest value cannot be negated on the CPU.
     fn is_integer(&self) -> bool {
         self.numbers.is_signed()
     }
@@ -126,7 +126,8 @@ pub(super) fn find(model: &ModelProto) -> Dangers {
         }
         let wrong = |bits| follow(model, Some((runtime, bits)), &rows).wrong;
         let limit = match runtime {
-            // What no limit of the inputs cures would keep the model from all runtimes.
+            // A wrong number that no limit of the inputs prevents is accepted here: otherwise no runtime would be left
+            // for the model.
             Runtime::OnnxRuntime => Ok(values::limit(wrong).unwrap_or(ALL_BITS)),
             // Where numbers are large by their nature, the other runtime answers more calls.
             Runtime::OpenVino => wrong(ALL_BITS).map_or(Ok(ALL_BITS), |reason| {
@@ -150,8 +151,8 @@ fn has_small_inputs(model: &ModelProto, rows: &[(String, i64)]) -> bool {
     large.all(|input| SMALL_INPUTS.contains(&input.name.as_str()) || rows.iter().any(|(name, _)| *name == input.name))
 }
 
-/// Follows the values of a model, to compare them with the numbers that a runtime computes right if the integers of callers have
-/// at most so many bits, and those that index rows of a table are within them.
+/// Follows the values of a model, to compare them with the numbers that a runtime computes right. Assumes that the
+/// integers of callers have at most a number of bits, and that those that index rows of a table are within the table.
 fn follow<'a>(model: &'a ModelProto, compared: Option<(Runtime, u32)>, rows: &'a [(String, i64)]) -> GraphWalk<'a> {
     let mut functions = HashMap::new();
     for function in &model.functions {
@@ -186,7 +187,7 @@ struct GraphWalk<'a> {
     /// The same, with the graphs.
     depth: usize,
     found: Dangers,
-    /// The runtime whose numbers are compared, with the bits of the integers of callers.
+    /// The runtime to compare the numbers with, and the bits of the integers of callers.
     compared: Option<(Runtime, u32)>,
     /// The inputs that index rows of a table.
     rows: &'a [(String, i64)],
@@ -334,7 +335,7 @@ impl<'a> GraphWalk<'a> {
         function.output.iter().map(|name| known.get(name)).collect()
     }
 
-    /// Refuses what the table of operators says of these inputs.
+    /// Refuses the dangers that the table of operators lists for these inputs.
     fn ask_table(&mut self, node: &NodeProto, inputs: &[ValueFacts<'a>]) {
         let first = inputs.first().and_then(|first| first.shaped_as);
         let operand = |value: &ValueFacts<'_>| Operand {
@@ -409,7 +410,7 @@ fn output<'a>(
     let number = |name: &str| attribute(node, name).and_then(|attribute| datatype(i32::try_from(attribute.i).ok()?));
     let same = of(first.numbers.datatype);
     match (node.op_type.as_str(), position) {
-        // Follows from the shape alone.
+        // Follows only from the shape.
         ("Shape" | "Size", _) => ValueFacts::of(Some(DataType::Int64)),
         ("NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => {
             ValueFacts { from_caller, indices_into: first.shaped_as, ..ValueFacts::of(Some(DataType::Int64)) }
@@ -440,7 +441,7 @@ fn output<'a>(
             _,
         )
         | ("Dropout", 1) => of(Some(DataType::Bool)),
-        // Operators of other domains make what they like.
+        // The outputs of operators of other domains are unknown.
         _ if is_standard(node) => same,
         _ => of(first.numbers.datatype.filter(|_| first.is_integer())),
     }
@@ -507,7 +508,7 @@ fn is_standard(node: &NodeProto) -> bool {
     without_alias(&node.domain).is_empty()
 }
 
-/// Tells whether `node` divides integers. With `fmod`, the remainder is that of C's `fmod`, which is safe.
+/// Returns true if `node` divides integers. With `fmod`, the remainder is that of C's `fmod`, which is safe.
 fn divides<'a>(node: &NodeProto, input: impl Fn(usize) -> ValueFacts<'a>) -> bool {
     let is_division = match node.op_type.as_str() {
         "Div" => true,

@@ -1,7 +1,7 @@
 //! Finds operators of domains that a runtime does not have, before it reads the file.
 //!
-//! Nodes that no output needs are left to the runtimes: ONNX Runtime refuses what it does not know there, too, and OpenVINO
-//! does not look at it, as in a model whose last steps somebody has cut off by naming other outputs.
+//! Nodes that no output needs are left to the runtimes. ONNX Runtime refuses unknown operators there, too; OpenVINO
+//! ignores these nodes, which occur in a model after its last steps were cut off by naming other outputs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -75,7 +75,7 @@ fn within(node: &NodeProto) -> impl Iterator<Item = &NodeProto> {
     graphs.flat_map(|graph| &graph.node)
 }
 
-/// The nodes that outputs of a graph need. Its nodes come after those whose values they take.
+/// The nodes that outputs of a graph need. Nodes come after those that make their inputs.
 fn needed(graph: &GraphProto) -> Vec<&NodeProto> {
     let mut names: HashSet<&str> = graph.output.iter().map(|output| output.name.as_str()).collect();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Refuses what no runtime should see: tensors with less data than their shapes, shapes that no memory holds, and graphs
-//! nested too deep. Collects the files with external data meanwhile.
+//! Refuses files that no runtime should read: tensors with less data than their shapes, shapes too large for any
+//! memory, and graphs nested too deep. Collects the files with external data meanwhile.
 //!
 //! Every graph of the file is visited, also those that nothing uses: a runtime may read them.
 
@@ -230,7 +230,8 @@ fn bytes_there(datatype: i32, numbers: &TensorNumbers) -> Option<u64> {
     (bits > 0).then(|| count.saturating_mul(u64::from(bits)) / 8)
 }
 
-/// Refuses a declared type whose fixed dimensions no memory holds. -1 is a variable dimension in some exporters' words.
+/// Refuses a declared type with fixed dimensions too large for any memory. Some exporters write -1 for a variable
+/// dimension.
 fn check_type(declared: Option<&TypeProto>, name: impl Fn() -> String) -> Result<(), OnnxError> {
     let Some(tensor) = declared.and_then(|declared| declared.tensor_type.as_ref()) else { return Ok(()) };
     let Some(ShapeProto { dim }) = &tensor.shape else { return Ok(()) };

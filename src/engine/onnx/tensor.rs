@@ -57,7 +57,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of some integers; `None` if there are none.
+    /// The bounds of some integers; `None` for an empty list.
     pub fn of(numbers: &[i64]) -> Option<Self> {
         let mut bounds = None;
         for number in numbers {
@@ -159,7 +159,7 @@ pub(super) fn bound(number: i128) -> f64 {
 /// Takes one number from the buffer, which has it.
 type Read<B> = fn(&mut B) -> f64;
 
-/// The size of one number of raw data, and the function that reads it, of the datatypes whose bounds are kept.
+/// The size of one number of raw data, and the function that reads it. Only for the datatypes of which bounds are kept.
 fn element<B: Buf>(data_type: i32, length: usize) -> Option<(usize, Read<B>)> {
     match data_type {
         FLOAT if length <= FLOAT_BYTES_MAX => Some((4, |buf| buf.get_f32_le().into())),

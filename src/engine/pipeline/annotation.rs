@@ -1,5 +1,5 @@
-//! Annotate: the photograph that was sent, with a box and a label around each object, outlines of zones, and with the places blurred that
-//! nobody should see.
+//! Annotate: draws a box and a label around each object of a photograph, outlines zones, and blurs the places that must
+//! not be visible.
 
 mod canvas;
 
@@ -53,7 +53,7 @@ impl PictureFormat {
 pub struct TextOutline {
     /// Its corners in pixels, clockwise, each as x and y.
     pub corners: [[f32; 2]; 4],
-    /// The name of the field whose value it is.
+    /// The name of the field that has this value.
     pub field: Option<String>,
 }
 
@@ -79,28 +79,28 @@ pub struct Annotation<'a> {
     pub format: PictureFormat,
 }
 
-/// The share of a person's box, from its top, that is blurred. Of a person who sits, or whose legs are not in the picture,
-/// the head takes more than the upper quarter.
+/// The share of a person's box, from its top, that is blurred. The head takes more than the upper quarter when a person
+/// sits, or when the legs are not in the picture.
 const HEAD_SHARE: f64 = 0.4;
 
 /// The share of its width and height by which the box of a face is larger at each side when it is blurred: it ends at the
 /// forehead and at the lips of some.
 const FACE_MARGIN: f64 = 0.2;
 
-/// The label of the faces that a model of faces finds, in lists of what is blurred.
+/// The label of faces in lists of labels to blur.
 const FACE: &str = "face";
 
-/// Tells whether a list of labels to blur needs a model of faces.
+/// Returns true if a list of labels to blur needs a model of faces.
 pub fn blurs_faces(labels: &[String]) -> bool {
     labels.iter().any(|label| is_face(label))
 }
 
-/// Tells whether a label stands for each face that a model of faces finds.
+/// Returns true if a label stands for each face that a model of faces finds.
 pub fn is_face(label: &str) -> bool {
     label == FACE
 }
 
-/// Gives the detections of a model of faces the label that lists of what is blurred have for them.
+/// Gives the detections of a model of faces the label that lists of labels to blur use for faces.
 pub fn as_faces(found: impl Iterator<Item = Detection>) -> impl Iterator<Item = Detection> {
     found.map(|face| Detection { label: FACE.to_owned(), ..face })
 }
@@ -131,7 +131,7 @@ pub enum AnnotationError {
 }
 
 /// Decodes a photograph, draws on it, and encodes it in the format wanted, without the metadata of the photograph: no
-/// place, no time, no camera. It takes tens of milliseconds. `hold` counts the pixels and the answer.
+/// place, no time, no camera. It takes tens of milliseconds. `hold` reserves the memory of the pixels and the answer.
 pub fn annotate(
     photograph: &[u8],
     annotation: &Annotation<'_>,
@@ -165,7 +165,7 @@ fn draw(canvas: &mut Canvas, annotation: &Annotation<'_>) {
     texts(canvas, annotation.texts);
 }
 
-/// Outlines zones: a thin coloured line in a dark one, which is told from the box of an object by its width.
+/// Outlines zones: a thin coloured line in a dark one. Its width distinguishes it from the box of an object.
 fn zones(canvas: &mut Canvas, zones: &[ZoneOutline]) {
     let size = FontSize::for_lines_of(canvas.shorter_side() / FIELD_NAME_SHARE);
     let thin = size.line_width().max(1);
@@ -179,7 +179,7 @@ fn zones(canvas: &mut Canvas, zones: &[ZoneOutline]) {
 
 /// Outlines texts: all of them in one colour, then those of fields in others, with their names.
 fn texts(canvas: &mut Canvas, texts: &[TextOutline]) {
-    // Letters that say which field it is may not hide others: they are as small as can be read.
+    // The names of fields must not hide other text, so their letters are as small as can be read.
     let size = FontSize::for_lines_of(canvas.shorter_side() / FIELD_NAME_SHARE);
     let thin = (size.line_width() / 2).max(1);
     for text in texts.iter().filter(|text| text.field.is_none()) {

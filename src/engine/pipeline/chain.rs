@@ -1,8 +1,8 @@
 //! Chains: pipelines that run several models, with state between their steps.
 //!
-//! A chain works in two places. Beside the caller, [`Chain::run`] chooses the next model by what the steps before it gave,
-//! and makes the results. In the process of the models, [`Chain::prepare`] makes the input of a step, and keeps the state
-//! that later steps need in [`LeasedStates`]. A step and its result are plain data.
+//! A chain works in two places. In the process of the caller, [`Chain::run`] chooses the next model by the results of
+//! the steps before, and makes the results. In the process of the models, [`Chain::prepare`] makes the input of a step,
+//! and keeps the state that later steps need in [`LeasedStates`]. A step and its result are plain data.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,12 +40,12 @@ pub trait Chain: fmt::Debug + Send + Sync {
         steps: &'c dyn RunSteps,
     ) -> BoxFuture<'c, Result<Vec<Tensor>, ChainError>>;
 
-    /// The memory that [`Self::prepare`] and the run of the step take besides the bytes of the step, in bytes: for who pays
-    /// for it in another process.
+    /// The memory in bytes that [`Self::prepare`] and the run of the step take besides the bytes of the step. The
+    /// daemon reserves it when another process does the step.
     fn memory_of(&self, step: &ChainStep) -> usize;
 
-    /// Makes the input of a step, and what makes its result of the outputs; see [`prepared`]. Called on a worker's core;
-    /// `account` pays for the state that is kept and for the input.
+    /// Makes the input of a step, and the function that makes its result from the outputs; see [`prepared`]. Called on
+    /// a worker's core. The state that is kept, and the input, count in `account`.
     fn prepare(&self, step: &ChainStep, account: &Account) -> Result<PreparedInputs, InputError>;
 
     /// Frees the state of this lease. Called once the call and all of its steps have dropped the lease.
@@ -66,7 +66,7 @@ pub trait RunSteps: Send + Sync {
     /// Pays for the memory of the call.
     fn account(&self) -> &Account;
 
-    /// The time after which nobody waits for the answer.
+    /// The time after which the caller no longer waits for the answer.
     fn deadline(&self) -> Instant;
 
     /// Adds time on the clock in which the call waited for something other than a model, by the name of that stage.
@@ -218,7 +218,7 @@ impl<S> LeasedStates<S> {
     }
 }
 
-/// Runs a step, whose result is an `R`.
+/// Runs a step that has an `R` as its result.
 pub async fn run_step<R: DeserializeOwned>(
     steps: &dyn RunSteps,
     model: &'static str,

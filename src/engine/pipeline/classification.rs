@@ -134,7 +134,7 @@ pub(super) fn numbers(output: &Tensor, quantization: Option<Quantization>) -> Re
     Ok(integers.into_iter().map(|integer| quantization.dequantize(integer)).collect())
 }
 
-/// Tells whether integers of this datatype can stand for real numbers.
+/// Returns true if integers of this datatype can stand for real numbers.
 pub fn is_quantized(datatype: DataType) -> bool {
     use DataType::{Int8, Int16, Int32, Uint8, Uint16, Uint32};
     matches!(datatype, Uint8 | Int8 | Uint16 | Int16 | Uint32 | Int32)

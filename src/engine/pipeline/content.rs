@@ -1,4 +1,4 @@
-//! What a caller sends to a pipeline in place of tensors: a photograph, a document, texts, or rows.
+//! The content that a caller sends to a pipeline in place of tensors: a photograph, a document, texts, or rows.
 
 pub mod rows;
 
@@ -191,7 +191,7 @@ impl ContentForm {
     }
 }
 
-/// Content that is none, or too much.
+/// Content that is invalid, or too much of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
     #[error(transparent)]
@@ -226,7 +226,7 @@ pub enum TextError {
     TooMany { count: usize },
     #[error(
         "text {index} has {bytes} bytes, more than {TEXT_BYTES_MAX}: divide it into parts, such as paragraphs, and send \
-         each as a text of its own"
+         each as a separate text"
     )]
     TooLong {
         /// Position, from 0.

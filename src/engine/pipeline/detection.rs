@@ -1,4 +1,4 @@
-//! Objects that were found in a photograph: plain data, whatever model found them.
+//! Objects that were found in a photograph, as plain data that does not depend on the model.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,13 +60,13 @@ pub(super) fn overlap(one: [f64; 4], other: [f64; 4]) -> f64 {
     if union > 0.0 { both / union } else { 0.0 }
 }
 
-/// Tells whether two versions of a model found the same objects: each that one of them found clearly, the other found
+/// Returns true if two versions of a model found the same objects: each that one of them found clearly, the other found
 /// with the same label at the same place.
 pub fn agree(one: &[Detection], other: &[Detection]) -> bool {
     has_all(one, other) && has_all(other, one)
 }
 
-/// Tells whether `found` has a detection of its own for each clear one of `wanted`.
+/// True if `found` has a different detection for each clear one of `wanted`.
 fn has_all(found: &[Detection], wanted: &[Detection]) -> bool {
     let mut left: Vec<_> = found.iter().collect();
     wanted.iter().filter(|wanted| wanted.margin >= SCORE_MARGIN).all(|wanted| {

@@ -1,12 +1,12 @@
-//! The kind `document_reading`: a document in, its lines of text and its fields out. A chain of models: one tells how a
-//! page stands, one finds lines, one tells which stand upside down, one reads them.
+//! The kind `document_reading`: a document in, its lines of text and its fields out. A chain of models: one finds the
+//! orientation of a page, one finds lines, one finds those that are upside down, one reads them.
 //!
 //! Files, in reading order:
 //! * `document_reading.rs` - the section, and the pipeline as the rest of Ledge sees it
 //! * `document_reading/models.rs`, `document_reading/page_shape.rs` - the names of the models and results, and the size
 //!   of a page
 //! * `document_reading/chain.rs` - the order of the steps, from the bytes of a document to its pages
-//! * `document_reading/step.rs` - a step as plain data: what is asked of a page, and what comes back
+//! * `document_reading/step.rs` - a step as plain data: the task for a page, and its result
 //! * `document_reading/pages.rs` - the process of the models: the pages in memory between their steps
 //! * `document_reading/steps.rs` - the steps between the models of one page
 //! * `document_reading/document.rs` - the answer: pages, lines, fields
@@ -76,8 +76,8 @@ const PAGES_MAX_MAX: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DocumentReading {
-    /// The file of the model's folder with the characters that `read` knows, one a line; those of its own metadata by
-    /// default.
+    /// The file of the model's folder with the characters that `read` knows, one a line; by default those in its
+    /// metadata.
     pub characters: Option<String>,
     /// The longer side of the picture in which lines are found, in pixels, 32 to 4096; a larger page is made smaller.
     /// 1280 by default.
@@ -92,7 +92,7 @@ pub struct DocumentReading {
     pub min_confidence: f32,
     /// The most pages of a document; 50 by default.
     pub pages_max: usize,
-    /// When the text that a PDF carries is taken for what stands on a page; `auto` by default.
+    /// The pages for which the text layer of a PDF is used in place of OCR; `auto` by default.
     pub text_layer: TextLayer,
 }
 

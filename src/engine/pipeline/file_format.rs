@@ -22,7 +22,7 @@ pub struct ForeignFormat {
     /// With its article.
     name: &'static str,
     content_type: &'static str,
-    /// The ends of the names of such files, for images.
+    /// The file name extensions of the format, for images.
     extensions: &'static [&'static str],
     advice: &'static str,
 }
@@ -77,7 +77,7 @@ impl FileFormat {
         } else if starts(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
             Some(Self::Image(ImageFormat::WebP))
         } else if starts(b"%PDF-") {
-            // A PDF may have other bytes before these, but no program writes such.
+            // A PDF may have other bytes before these, but no program writes any.
             Some(Self::Pdf)
         } else if starts_with_any(&[b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"]) {
             // Two byte orders, and a form for large files.
@@ -139,7 +139,7 @@ impl fmt::Display for FileFormat {
     }
 }
 
-/// A file that is not what its model takes.
+/// A file of a format that its model does not take.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, got {got}")]
 pub struct UnexpectedFile {
@@ -177,7 +177,7 @@ fn describe(bytes: &[u8]) -> String {
     }
 }
 
-/// `is_cut` tells that a file goes on after its start, which then may end within a character.
+/// `is_cut` means that the file continues after `start`, which may then end within a character.
 fn is_text(start: &[u8], is_cut: bool) -> bool {
     let is_utf8 = std::str::from_utf8(start).map_or_else(|error| is_cut && error.error_len().is_none(), |_| true);
     is_utf8 && start.iter().all(|byte| *byte >= b' ' || matches!(byte, b'\t' | b'\n' | b'\r' | b'\x0C'))

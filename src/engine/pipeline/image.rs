@@ -52,11 +52,11 @@ pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageErro
     Ok(whole.image)
 }
 
-/// [`decode`] for a resize, within a memory limit: `hold` counts the memory of the decoder and of the picture.
+/// [`decode`] for a resize, within a memory limit: `hold` reserves the memory of the decoder and of the picture.
 ///
 /// A plain JPEG is decoded at 1/2, 1/4 or 1/8 of its size where at least 1.5 times the resized size is left. The tensors
 /// of 60 pictures, 180 files of 720 to 2160 lines, then differed by .4 of 255 on average and by 16 at most, in few bytes.
-/// `docs/performance.md` says what that changes in answers.
+/// `docs/performance.md` states the effect on answers.
 pub fn decode_within(
     bytes: &[u8],
     limits: DecodeLimits,
@@ -64,7 +64,7 @@ pub fn decode_within(
     hold: &mut Reservation,
 ) -> Result<Photograph, ImageError> {
     let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(PipelineInput::Photograph, bytes))?;
-    // A panic would end the daemon. No state of a decoder is used afterwards, and a hold stays consistent.
+    // A panic would end the daemon. No state of a decoder is used afterwards, and a reservation stays consistent.
     catch_unwind(AssertUnwindSafe(|| match format {
         ImageFormat::Jpeg => jpeg::decode(bytes, limits, resized, hold),
         ImageFormat::Png => decode_png(bytes, limits, hold).map(Photograph::from),
@@ -88,7 +88,7 @@ pub fn memory_of(bytes: &[u8], limits: DecodeLimits, resized: ResizedSize<'_>) -
             let reader = png::Decoder::new_with_limits(Cursor::new(bytes), metadata).read_info().ok()?;
             let info = reader.info();
             let sample_bytes = if info.bit_depth == BitDepth::Sixteen { 2 } else { 1 };
-            // With transparency, whatever the colour type is.
+            // With transparency, for any colour type.
             of(info.size(), bytes_each(4 * sample_bytes))
         }
         ImageFormat::WebP => {
@@ -185,8 +185,8 @@ fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Re
     upright(ImageFormat::WebP, pixels, size, orientation)
 }
 
-/// The memory for a pixel that is decoded to so many bytes: these, and again with 8 bits a sample or as RGB. Turning it
-/// takes twice 3 bytes.
+/// The memory for a pixel that is decoded to a number of bytes: these, and a copy with 8 bits a sample or as RGB.
+/// Turning it takes twice 3 bytes.
 fn bytes_each(decoded: usize) -> u64 {
     u64::try_from(decoded + 4).unwrap_or(u64::MAX).max(6)
 }
@@ -227,7 +227,7 @@ fn refused_webp(error: image_webp::DecodingError) -> ImageError {
     }
 }
 
-/// Converts an error of reading the bytes. A file that is cut off has an error of its own.
+/// Converts an error of reading the bytes. A file that is cut off has a separate error.
 fn refused_by_reader(format: ImageFormat, error: &io::Error) -> ImageError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => ImageError::CutOff { format },

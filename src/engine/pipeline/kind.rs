@@ -1,4 +1,4 @@
-//! The interface between a pipeline kind and the rest of Ledge: what a kind brings, and what it is given.
+//! The interface between a pipeline kind and the rest of Ledge: what a kind provides, and what it gets.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -75,7 +75,7 @@ pub trait PipelineSection: fmt::Debug {
         Vec::new()
     }
 
-    /// The type of a column that rows have; `None` where they have no such column.
+    /// The type of a column of the rows; `None` for an unknown column.
     fn column_type(&self, _name: &str) -> Option<ColumnType> {
         None
     }
@@ -138,18 +138,18 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The memory that [`Self::prepare`] takes for this content, in bytes, as far as it can be told without doing it: for
-    /// who pays for it in another process.
+    /// The memory in bytes that [`Self::prepare`] takes for this content, as far as it is known in advance. The daemon
+    /// reserves it when another process prepares the content.
     fn memory_of(&self, content: &CallContent, _limits: DecodeLimits) -> usize {
         match content {
             CallContent::Texts(_) | CallContent::Rows(_) => content.bytes().saturating_mul(TREE_BYTES),
-            // The kind knows what it decodes a file into.
+            // A kind that decodes files counts them itself.
             _ => 0,
         }
     }
 
     /// Makes the model's inputs, in the signature's order, from the content that a caller sent. Called on a worker's
-    /// core; large intermediate results count in `hold`.
+    /// core. `hold` reserves the memory of large intermediate results.
     fn prepare(
         &self,
         content: &CallContent,
@@ -199,8 +199,8 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The value of the answer's [`PipelineKind::member`], made of the results: what [`PreparedInputs::postprocess`] made of the
-    /// outputs, or the outputs in the order of [`Self::outputs`].
+    /// The value of the answer's [`PipelineKind::member`], made from the results: those of
+    /// [`PreparedInputs::postprocess`], or the outputs in the order of [`Self::outputs`].
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError>;
 
     /// Compares the answer with the one that a golden input expects; the reason when they differ.
@@ -212,7 +212,7 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 pub struct Expected<'e> {
     pub label: Option<&'e str>,
     pub min_score: Option<f32>,
-    /// The objects that must be found; `Some` of none: there are none.
+    /// The objects that must be found. With an empty list, no object may be found.
     pub detections: Option<&'e [ExpectedDetection]>,
     /// The words that must be read.
     pub words: Option<&'e [String]>,

@@ -10,7 +10,7 @@
 //! * `setup.rs` - the facts of which a pipeline is made, as plain data
 //! * `work.rs`, `work/` - one run: inputs are made, the model runs, results are made of its outputs
 //! * `chain.rs` - pipelines that run several models, step by step
-//! * `content.rs` - what a caller sends: a photograph, a document, rows, or texts within their limits
+//! * `content.rs` - the content of a call: a photograph, a document, rows, or texts within their limits
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
 //! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
 //! * `document_reading.rs`, `document_reading/` - the kind: a document in, lines of text and fields out, by several models
@@ -131,12 +131,12 @@ impl PipelineConfig {
         Some(self.section()?.kind().input)
     }
 
-    /// Tells whether the model takes `input`.
+    /// Returns true if the model takes `input`.
     pub fn takes(&self, input: PipelineInput) -> bool {
         self.input() == Some(input)
     }
 
-    /// Every mistake that the types let through; empty when there is none.
+    /// Every mistake that the types do not exclude; empty for a valid table.
     pub fn mistakes(&self) -> Vec<ValueProblem> {
         mistakes(self.sections().into_iter().flatten())
     }

@@ -1,7 +1,7 @@
 //! The kind `object_detection`: a photograph in, boxes with labels out.
 //!
 //! Files, in reading order:
-//! * `object_detection.rs` - the section, what the four forms have in common, the answer
+//! * `object_detection.rs` - the section, the common part of the four forms, the answer
 //! * `object_detection/values.rs` - outputs as numbers with a shape
 //! * `object_detection/candidates.rs` - boxes above their thresholds, and the suppression of doubles
 //! * `object_detection/form.rs` - what a form of boxes does
@@ -55,8 +55,8 @@ pub const KIND: PipelineKind = PipelineKind {
 const SIDE_MAX: u32 = 4096;
 /// The most boxes that an answer may hold.
 const DETECTIONS_MAX: usize = 1000;
-/// The parts of a pixel to which edges are rounded. A power of two: such numbers are exact in binary, so a box that
-/// ends at the edge of the picture ends there in every language.
+/// The parts of a pixel to which edges are rounded. A power of two is exact in binary, so a box that ends at the edge
+/// of the picture does so in every programming language.
 const PARTS_OF_PIXEL: f64 = 8.0;
 
 /// The table `[pipeline.object_detection]` of a model's config. It has the table of one form.
@@ -70,7 +70,7 @@ pub struct ObjectDetection {
     size: [u32; 2],
     #[serde(default)]
     fit: DetectionFit,
-    /// The value of every channel beside the picture in a letterbox; 114 by default.
+    /// The value of every channel outside the picture in a letterbox; 114 by default.
     #[serde(default = "gray")]
     padding: u8,
     /// See [`ImagePreparation::mean`]; 0 by default.
@@ -278,8 +278,8 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// The detections in a photograph of `picture` (width, height) pixels, as a tensor of candidates whose edges are in
-    /// pixels of the photograph.
+    /// The detections in a photograph of `picture` (width, height) pixels, as a tensor of candidates with their edges
+    /// in pixels of the photograph.
     fn decode(&self, outputs: &[Tensor], picture: (u32, u32)) -> Result<Vec<Tensor>, AnswerError> {
         let (_, form) = self.config.form().ok_or_else(|| AnswerError::Outputs("no form".to_owned()))?;
         let outputs = self.names.iter().zip(outputs).zip(&self.quantization);

@@ -1,5 +1,5 @@
 //! Reads a page: finds lines of text in its picture, cuts them out, reads them, and puts them in order. The models run
-//! elsewhere: here are the tensors that they get, and what their outputs mean.
+//! elsewhere: here their input tensors are made, and their outputs interpreted.
 //!
 //! Files, in the order of a page:
 //! * `geometry.rs` - points, quadrilaterals and upright rectangles of a page, in its pixels
@@ -10,12 +10,12 @@
 //! * `recognition.rs`, `ctc.rs` - read: batches of lines of like width, and their characters
 //! * `line.rs` - a line that was read, with the places of its characters
 //! * `order.rs` - the order of reading: rows, columns, and the page as plain text
-//! * `fields.rs`, `fields/` - amounts, dates and numbers of a page by the words beside or above them
+//! * `fields.rs`, `fields/` - amounts, dates and numbers of a page by the words next to or above them
 //!
 //! Invariants:
 //! * Coordinates that leave this folder are in pixels of the page that came in, and finite.
 //! * The number of lines, their width and the work for them are bounded, whatever the model returns.
-//! * A value of a model that is no number counts as the least likely one.
+//! * A NaN in an output of a model counts as the least likely value.
 
 mod components;
 pub mod ctc;

@@ -2,7 +2,7 @@
 
 use super::image::Rgb8Image;
 
-/// How to turn and mirror a picture.
+/// The rotation and mirroring of a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Orientation {
     /// Swaps rows and columns; before the others.
@@ -45,7 +45,7 @@ impl Orientation {
         self == Self::default()
     }
 
-    /// Tells whether left and right, and whether top and bottom, change places; after rows and columns did.
+    /// Returns true if left and right, and whether top and bottom, change places; after rows and columns did.
     pub(super) fn mirrors(self) -> (bool, bool) {
         (self.is_mirrored, self.is_flipped)
     }

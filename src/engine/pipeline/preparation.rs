@@ -42,7 +42,7 @@ pub enum Fit {
     Crop { shorter_side: u32 },
     /// The whole picture is resized until one side fills the tensor. The rest of the tensor is `gray`.
     Letterbox {
-        /// The value of every channel beside the picture.
+        /// The value of every channel outside the picture.
         gray: u8,
         /// `true` puts the picture into the middle, `false` into the upper left corner.
         centred: bool,
@@ -154,7 +154,7 @@ impl ImagePreparation {
         }
     }
 
-    /// Tells whether neither `mean` nor `std` is set.
+    /// Returns true if neither `mean` nor `std` is set.
     #[expect(clippy::float_cmp, reason = "compared with the exact defaults")]
     fn keeps_pixels(&self) -> bool {
         self.mean == [0.0; 3] && self.std == [1.0; 3]
@@ -477,7 +477,7 @@ mod tests {
         };
         let (unsigned, signed) = ([0.0, 64.0, 127.0, 128.0, 200.0, 255.0], [-128.0, -64.0, -1.0, 0.0, 72.0, 127.0]);
         let around = |zero_point| Some(Quantization { scale: 1.0 / 127.5, zero_point });
-        // As for the float model, whose inputs are from -1 to 1.
+        // As for the float model with inputs from -1 to 1.
         let normalised = ImagePreparation { mean: [127.5; 3], std: [127.5; 3], ..PLAIN };
         for quantization in [None, around(128)] {
             assert_eq!(quantized(PLAIN, DataType::Uint8, quantization), unsigned);

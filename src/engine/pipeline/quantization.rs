@@ -13,7 +13,7 @@ pub struct Quantization {
 }
 
 impl Quantization {
-    /// Tells whether the scale is a positive, normal number.
+    /// Returns true if the scale is a positive, normal number.
     pub fn is_valid(self) -> bool {
         self.scale.is_normal() && self.scale > 0.0
     }

@@ -2,7 +2,7 @@
 //!
 //! Files, in reading order:
 //! * `table.rs` - the section, and the pipeline of one model
-//! * `table/cell.rs` - rows as they come, whoever fills them: JSON, CSV or the feature store
+//! * `table/cell.rs` - rows from any source: JSON, CSV or the feature store
 //! * `table/column.rs` - a column: from cells to the elements of an input
 //! * `table/proposal.rs` - the section that a model without one may get
 
@@ -55,7 +55,7 @@ const RUN_CELLS_MAX: usize = 1 << 15;
 pub struct TableConfig {
     /// The columns, in the order of the model's one input; in any order for a model with one input a column.
     columns: Vec<TableColumn>,
-    /// What happens to columns of a row that are not named here.
+    /// The treatment of columns of a row that are not named here.
     #[serde(default)]
     extra_columns: ExtraColumns,
     /// The output with the class of each row, or with its number.
@@ -158,7 +158,7 @@ struct BoundInput {
     has_width: bool,
 }
 
-/// What the outputs of a run are, in their order.
+/// The meaning of the outputs of a run, in their order.
 #[derive(Debug, Clone, PartialEq)]
 enum TableForm {
     /// The class of each row, and if `Some`, the names of the columns of probabilities behind it.
@@ -166,7 +166,7 @@ enum TableForm {
         probabilities: Option<Arc<[String]>>,
         names: Arc<[String]>,
     },
-    /// Probabilities alone: the class is the best.
+    /// Only probabilities: the class with the highest one is the answer.
     Probabilities(Arc<[String]>),
     Numbers,
 }
@@ -253,7 +253,7 @@ impl TableConfig {
     }
 }
 
-/// Tells whether an output can be the class of each row.
+/// Returns true if an output can be the class of each row.
 pub fn is_label(port: &crate::backend::Port) -> bool {
     matches!(port.datatype, DataType::Bytes | DataType::Int64 | DataType::Int32)
         && matches!(port.shape.as_slice(), [_] | [_, 1])

@@ -224,7 +224,7 @@ fn padded(ids: &[u32], length: usize, padding: u32) -> Vec<u32> {
     row
 }
 
-/// A tokenizer that is read with the first text: a process that runs no model does not parse the file. A file that is none
+/// A tokenizer that is read with the first text: a process that runs no model does not parse the file. An invalid file
 /// is found at the load, when the sample goes through the pipeline.
 #[derive(Debug)]
 struct LazyTokenizer {

@@ -7,7 +7,7 @@ use serde_json::Value;
 const FILE_BYTES_MAX: usize = 32 << 20;
 /// The most normalizers and pre-tokenizers; files have up to a dozen.
 const STEPS_MAX: usize = 64;
-/// How many times longer the replacements of all normalizers may make a text.
+/// The greatest factor by which the replacements of all normalizers may lengthen a text.
 const GROWTH_MAX: usize = 32;
 /// The most tokens that a file may add to a text, in the pieces of its template.
 const TEMPLATE_PIECES_MAX: usize = 64;
@@ -57,7 +57,7 @@ fn steps(value: &Value) -> usize {
     }
 }
 
-/// How many times longer all replacements of a value may make a text, one after the other.
+/// The factor by which all replacements of a value, one after the other, may lengthen a text.
 fn growth(value: &Value) -> usize {
     let product = |factors: &mut dyn Iterator<Item = usize>| factors.fold(1, usize::saturating_mul);
     match value {

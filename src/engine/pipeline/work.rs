@@ -61,7 +61,7 @@ pub struct WorkTimes {
     pub postprocess: Duration,
     /// The CPU time of this thread for both.
     pub pipeline_cpu: Duration,
-    /// The time of the model's run; `None` when there was none, or it failed.
+    /// The time of the model's run; `None` without a run, or if it failed.
     pub compute: Option<ComputeTime>,
     /// The CPU time of this thread for the model, without a runtime's own threads.
     pub run_cpu: Duration,
@@ -92,8 +92,8 @@ pub trait RunWork: Backend {
     /// without a pipeline, or that it is still in progress.
     fn finish(&mut self, patience: Duration) -> FinishedWork;
 
-    /// Asks the runtime to cancel the run that is [`RunError::InProgress`]. It ends with an error soon, if the runtime can
-    /// cancel what it does now.
+    /// Asks the runtime to cancel the run that is [`RunError::InProgress`]. The run ends with an error soon, if the
+    /// runtime can cancel its present operation.
     fn cancel(&mut self) {}
 
     /// The activity of the run that is [`RunError::InProgress`]; `None` when that is not known.

@@ -113,7 +113,7 @@ impl LayerContent {
 }
 
 impl IndexContent {
-    /// The content of an index whose layer has no value yet.
+    /// The content of an index with an empty layer.
     pub fn over(snapshot: Option<&SnapshotStatistics>) -> Self {
         let mut content = Self::default();
         content.set_snapshot(snapshot);
@@ -339,7 +339,7 @@ impl Applier {
         self.content.install(snapshot);
     }
 
-    /// Stores the number of the last applied entry: it may come from a snapshot, without an entry of its own.
+    /// Stores the number of the last applied entry, which may come from a snapshot and not from an entry.
     pub fn note_applied(&self) -> Result<(), IndexError> {
         let mut changes = Changes::default();
         changes.applied(self.applied);

@@ -23,8 +23,7 @@ use super::snapshots::ScanError;
 const PIECE_BYTES: usize = 64 << 10;
 /// The pieces that are buffered for a caller who reads slowly.
 const PIECES_BUFFERED: usize = 8;
-/// The longest wait for a caller who reads nothing. The backup is then abandoned: it keeps the index that it reads
-/// open.
+/// The longest wait for a caller who reads nothing. Then the backup is abandoned, because it keeps its index open.
 const READER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The pieces of a backup.

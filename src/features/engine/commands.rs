@@ -35,7 +35,7 @@ pub enum WriterCommand {
         layer: MemTable,
         /// The least number of the snapshot.
         least: u64,
-        /// Receives the index now in use, or why there is none.
+        /// Receives the index now in use, or the error.
         reply: oneshot::Sender<Result<Arc<Index>, FeatureError>>,
     },
     /// Reads everything below the top layer from this snapshot from now on.
@@ -59,8 +59,8 @@ pub enum WriterCommand {
         records: Vec<IndexKey>,
         /// The numbers of the keys.
         keys: Vec<u32>,
-        /// Receives the number of the last entry that removes a record, or of the next entry where there was none to
-        /// remove.
+        /// Receives the number of the last entry that removes a record, or without a record to remove, the number of
+        /// the next entry.
         reply: mpsc::Sender<Result<u64, FeatureError>>,
     },
     /// Ends a census of keys.

@@ -62,7 +62,7 @@ pub enum AcknowledgedOnDisk {
     Until(u64),
     /// No file: the store is new, or an earlier version wrote it.
     Missing,
-    /// Files, none of which can be read.
+    /// No file can be read.
     Damaged,
 }
 

@@ -46,8 +46,8 @@ struct EntityMatches {
     keys: BTreeSet<u32>,
 }
 
-/// `None` for a view that lacks one of the join keys. An error for a view whose type of a join key does not take the
-/// value: such a view has no row of the entity either.
+/// `None` for a view that lacks one of the join keys. An error for a view with a join key of a type that does not take
+/// the value; that view has no row of the entity either.
 fn target(view: &StoredView, entity: &JoinKeyValues) -> Option<Result<ErasureTarget, FeatureError>> {
     let mut wanted = Vec::with_capacity(entity.len());
     for (name, given) in entity {
@@ -195,7 +195,7 @@ impl Maintenance {
     }
 
     /// Removes all files but those with the current content of the index: older journal segments, snapshots and
-    /// indexes, and files set aside. When this returns `Ok`, none of them is left, and that survives a power cut.
+    /// indexes, and files set aside. When this returns `Ok`, all of them are removed, and that survives a power cut.
     fn remove_history(&mut self) -> Result<(), FeatureError> {
         self.snapshot()?;
         let first = self.snapshot_at;
@@ -235,8 +235,8 @@ impl Maintenance {
             .ok_or_else(|| io::Error::other("the folder of the index has no generation number"))
     }
 
-    /// Encrypts values from before encryption was turned on. No file has them in plain afterwards. It rewrites
-    /// everything, so the pause after each failure is twice as long as the one before.
+    /// Encrypts values from before encryption was turned on. Afterwards no file has them in plain. All data is
+    /// rewritten, so after each failure the pause is doubled.
     pub(super) fn encrypt_plain_values(&mut self) {
         let Some(keys) = self.engine.protection.keys() else { return };
         if keys.is_complete() || self.engine.live().is_none() {
@@ -261,9 +261,9 @@ impl Maintenance {
         }
     }
 
-    /// Destroys the keys of entities without a record, whose rows expired. Runs once a day, and only when a tenth of
-    /// all keys is unused. Skipped after any damage: records that the index lacks for it may still be restored, and
-    /// need their keys.
+    /// Destroys the keys of entities that have no record, because their rows expired. Runs once a day, and only when a
+    /// tenth of all keys is unused. Skipped after any damage: records that the index lacks for it may still be
+    /// restored, and need their keys.
     pub(super) fn destroy_unused_keys(&self) -> Result<usize, FeatureError> {
         let engine = &self.engine;
         let Some(keys) = engine.protection.keys().filter(|keys| keys.is_complete()) else { return Ok(0) };

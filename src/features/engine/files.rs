@@ -31,9 +31,9 @@ use super::super::key::HashKey;
 use super::super::snapshot::{self, MisplacedSnapshot};
 use super::manifest::{SnapshotChanges, SnapshotManifest};
 
-/// The version of the forms of all these files. 2: values may be encrypted under keys of their entities, which an older
-/// version would take for plain values. 3: the journal says up to when event times were trusted, by which a replay
-/// decides. 4: rows are packed, snapshots are read in place, and the index has only what changed since.
+/// The version of the forms of all these files. 2: values may be encrypted under keys of their entities; an older
+/// version would read them as plain values. 3: the journal states up to which time event times were trusted, and a
+/// replay uses that. 4: rows are packed, snapshots are read in place, and the index has only what changed since.
 pub const FORMAT_VERSION: u32 = 4;
 
 /// The space that is reserved for opening the index on a full disk, in bytes: sled writes when it opens. It needs a
@@ -50,7 +50,7 @@ const PROBE_BYTES: usize = 64 << 10;
 /// The file of that write.
 const PROBE_FILE: &str = "room.probe";
 
-/// The file with what the last snapshots had.
+/// The file with the contents of the last snapshots.
 const MANIFEST_FILE: &str = "manifest";
 
 /// The file with the secret behind the index keys.
@@ -92,7 +92,7 @@ impl StoreFiles {
         self.folder.join("journal")
     }
 
-    /// Locks the store against other daemons, as long as the returned file is open.
+    /// Locks the store against other daemons while the returned file is open.
     pub fn lock(&self) -> io::Result<File> {
         let file = File::options().create(true).truncate(false).write(true).open(self.folder.join("lock"))?;
         match file.try_lock() {
@@ -269,7 +269,7 @@ impl StoreFiles {
         self.write_checked(MANIFEST_FILE, &manifest)
     }
 
-    /// Removes what a process that was killed left unfinished: of a snapshot, of an upload, of a small file.
+    /// Removes unfinished files of a killed process: of a snapshot, an upload or a small file.
     pub fn remove_leftovers(&self) -> io::Result<()> {
         let freed = snapshot::remove_unfinished(&self.folder)?;
         if freed > 0 {
@@ -284,7 +284,7 @@ impl StoreFiles {
         durable::remove_leftovers(&self.folder)
     }
 
-    /// Gives snapshots their own names where others are in their places. Returns what was found.
+    /// Renames snapshots that were put in the place of others back to their own names. Returns the findings.
     pub fn restore_names(&self) -> io::Result<Vec<String>> {
         let mut found = Vec::new();
         for MisplacedSnapshot { path, number } in snapshot::misplaced(&self.folder)? {
@@ -308,7 +308,7 @@ impl StoreFiles {
         durable::replace(&self.folder.join(name), &line)
     }
 
-    /// Reads what [`Self::write_checked`] wrote; `None` without the file, or where it is damaged.
+    /// Reads a file of [`Self::write_checked`]; `None` if it is missing or damaged.
     fn read_checked<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         let content = match fs::read(self.folder.join(name)) {
             Ok(content) => content,

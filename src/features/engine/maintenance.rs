@@ -26,7 +26,7 @@ use super::spool::ReceivedBackup;
 use super::{StoreEngine, StoreState};
 use super::{disk_space, restore};
 
-/// The interval of the periodic work, such as the check if a snapshot is due.
+/// The interval of periodic work, such as checking whether a snapshot is due.
 const PERIODIC_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval between two looks at the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_mins(1);
@@ -34,7 +34,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_mins(1);
 const SCRUB_INTERVAL: Duration = Duration::from_hours(24);
 /// The most by which the wall clock may run ahead of a monotonic clock between two looks, in microseconds.
 const CLOCK_JUMP_MIN_US: i64 = 300_000_000;
-/// The time after such a jump, and after a start, in which no expired row is removed.
+/// The time after a jump of the clock, and after a start, in which no expired row is removed.
 const REMOVAL_PAUSE: Duration = Duration::from_hours(1);
 /// The pause before a failed rebuild is tried again.
 const REBUILD_RETRY_INTERVAL: Duration = Duration::from_secs(10);
@@ -313,7 +313,7 @@ impl Maintenance {
         self.engine.audit.record(principal, AuditEvent::FeatureStoreRestored { records });
         StoreCounters::count(&self.engine.counters.rebuilds);
 
-        // The snapshot has taken their place, and a backup that is under way may hold one of them open.
+        // The snapshot replaces these indexes. A backup in progress may still have one of them open.
         for generation in generations {
             if let Err(error) = self.engine.files.remove_index(generation) {
                 tracing::warn!(generation, %error, "the old feature index cannot be removed");
@@ -325,7 +325,7 @@ impl Maintenance {
 
         if self.engine.live().is_some() {
             self.remove_superseded(replay_from);
-            // A second copy of what only the restored snapshot has.
+            // So far only the restored snapshot has the data: make a second copy.
             self.keep_two_copies();
         }
         Ok(records)

@@ -1,5 +1,5 @@
-//! The contents of the last snapshots, in a small file of its own: when they are gone, or older ones are in their place, it
-//! proves what is lost.
+//! The contents of the last snapshots, in a separate small file. When the snapshots are missing, or older ones are in
+//! their place, it shows what is lost.
 //!
 //! It is written when a snapshot is complete, before the files that the snapshot replaces are removed. It is never ahead
 //! of the snapshots, and without it a loss is still found, with a lower number and without the names of views.
@@ -39,8 +39,7 @@ impl SnapshotManifest {
         self.snapshots.drain(..surplus);
     }
 
-    /// The changes that are nowhere, where nothing has an entry between `from` and `until`: at least so many entries of
-    /// each view.
+    /// The lost changes, if no file has an entry between `from` and `until`: the least number of entries of each view.
     pub fn lost(&self, from: u64, until: u64) -> BTreeMap<ViewId, u64> {
         let mut lost = BTreeMap::new();
         for snapshot in self.snapshots.iter().filter(|known| known.after >= from && known.number <= until) {

@@ -159,8 +159,8 @@ impl StoreEngine {
         self.accepted_until(now_us).saturating_add(CLOCK_STEP_MAX_US)
     }
 
-    /// The event time of a row without one: now, and after every such row before that is trusted. So a clock that steps
-    /// back by seconds, that is behind or that was never set makes no row older than the one before it.
+    /// The event time of a row without one: now, but after every earlier trusted row without an event time. Therefore a
+    /// clock that steps back by seconds, is behind or was never set makes no row older than the one before it.
     pub fn stamp(&self, now_us: i64) -> i64 {
         let trusted_until = self.trusted_until(now_us);
         let next = |last: i64| {

@@ -116,7 +116,7 @@ pub fn open(engine: &StoreEngine) -> Result<Applier, String> {
     Ok(applier)
 }
 
-/// Makes another index over the newest good snapshot, with the changes of one whose snapshot is damaged.
+/// Makes another index over the newest good snapshot, with the changes of an index that has a damaged snapshot.
 pub fn make_anew(engine: &StoreEngine, index: &Index) -> Result<Applier, String> {
     let applier = rebuild(engine, Base::newest(engine)?.table, &index.layers())?;
     applier.index.top().flush().map_err(|error| error.to_string())?;
@@ -175,7 +175,7 @@ impl Base {
 fn dismiss(engine: &StoreEngine, generation: u64, unusable: Unusable) -> Result<(), String> {
     match unusable {
         Unusable::Unfinished => {
-            tracing::info!(generation, "a feature index whose build was interrupted is removed");
+            tracing::info!(generation, "a feature index is removed, because its build was interrupted");
             let _ = engine.files.remove_index(generation);
         }
         // The cause may be the full disk, and there is no room for another index either.
@@ -321,7 +321,7 @@ fn fill(engine: &StoreEngine, applier: &mut Applier, ahead: &[Arc<MemTable>]) ->
         // Over a later snapshot, which cannot be read.
         let mut values = layer.scan(&[]);
         let mut batch: Vec<(IndexKey, LayerValue)> = Vec::new();
-        // One that is damaged is only a second copy of what the journal has.
+        // A damaged layer costs nothing: the journal has its entries too.
         while let Ok(Some(value)) = values.next() {
             batch.push(value);
             if batch.len() >= BATCH_ENTRIES {
@@ -365,7 +365,7 @@ pub fn close(index: Arc<Index>) {
     while Arc::strong_count(&index) > 1 && Instant::now() < until {
         thread::park_timeout(Duration::from_millis(1));
     }
-    // A reader that takes longer, such as a backup, closes it.
+    // A reader that takes longer, such as a backup, closes it at its end.
     drop(index);
 }
 
@@ -633,7 +633,7 @@ fn report_gone_snapshots(engine: &StoreEngine, from: u64, had: u64, ahead: &[Arc
          later. Push their rows again, or restore a backup"
     );
     engine.alarm_lost(count, &reason);
-    // A snapshot of what is left, from which on the journal is whole.
+    // Make a snapshot of the remaining data, so that the journal is complete from there on.
     engine.has_gap.store(true, Relaxed);
     let _ = engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
     begin.map_or(0, |begin| begin.first_seq)

@@ -39,7 +39,7 @@ const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 const SNAPSHOTS_KEPT: usize = 2;
 /// The records after which new keys are written to the disk; until then they wait in memory.
 const PERSIST_INTERVAL_RECORDS: u64 = 4096;
-/// The changes since a snapshot may fill one part in so many of the cache: sled is slow beyond it.
+/// The divisor of the cache that gives the most changes since a snapshot: beyond it sled is slow.
 const LAYER_CACHE_DIVISOR: u64 = 2;
 
 /// Reasons why a scan into a file ended early.
@@ -146,7 +146,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Writes a snapshot of what is frozen, reads from it from then on, and removes the files that it replaces.
+    /// Writes a snapshot of the frozen layer, makes the index read from it, and removes the files that it replaces.
     fn write_snapshot(&mut self) -> Result<(), FeatureError> {
         self.no_snapshot_before = Instant::now() + SNAPSHOT_RETRY_INTERVAL;
         self.make_room()?;
@@ -237,7 +237,7 @@ impl Maintenance {
     /// The index in use, with a layer that does not change any more: of an earlier attempt at a snapshot, or a new one.
     fn frozen_index(&self) -> Result<Arc<Index>, FeatureError> {
         let unavailable = || FeatureError::Unavailable { reason: self.engine.state.load().reason() };
-        // Commands of before, such as that of an erasure, are done.
+        // Waits until earlier commands, such as one of an erasure, are done.
         let (index, ..) = self.index_position()?;
         if index.frozen().is_some() {
             return Ok(index);
@@ -265,7 +265,7 @@ impl Maintenance {
     /// Ensures that there is room for a snapshot, if need be by removing the older of two. It may use half of
     /// `min_free_mb`, since it is a snapshot that allows journal segments to be removed.
     fn make_room(&self) -> Result<(), FeatureError> {
-        // The rest of a snapshot that failed needs no room beside the next one.
+        // The remainder of a failed snapshot must not take room from the next one.
         let _ = snapshot::remove_unfinished(self.engine.files.folder());
         let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
         let last = snapshots.first().map_or(0, |(_, path)| StoreFiles::size(path));
@@ -283,7 +283,7 @@ impl Maintenance {
     }
 
     /// Removes snapshots of lower numbers, and the journal that only they need. A file that cannot be removed does not
-    /// stop the others; the first such error is returned.
+    /// stop the removal of the others; the first error is returned.
     pub fn remove_before(&self, number: u64) -> io::Result<()> {
         let mut result = Ok(());
         for (older, path) in snapshot::list(self.engine.files.folder())? {
@@ -365,8 +365,8 @@ impl Maintenance {
         }
     }
 
-    /// Makes an index over the snapshot before, and uses it instead of one whose snapshot is damaged. False: it is given
-    /// up instead.
+    /// Makes an index over the snapshot before, and uses it instead of `index`, as its snapshot is damaged. False: no
+    /// such index could be made, and `index` is given up.
     fn replace_base(&self, index: Arc<Index>) -> bool {
         let folders: Vec<PathBuf> = index.folders().map(Path::to_owned).collect();
         match recovery::make_anew(&self.engine, &index).and_then(|applier| self.hand_over(applier)) {
@@ -427,9 +427,9 @@ impl StoreEngine {
         }
     }
 
-    /// True when so much has changed that a snapshot should be taken: a start after a crash reads it and the journal,
-    /// and the changes should fit sled's cache. At half of the snapshot a start reads at most half more than it must,
-    /// and snapshots write two bytes for each of the journal.
+    /// True when enough has changed for a snapshot: a start after a crash reads it and the journal, and the changes
+    /// should fit sled's cache. At half of the snapshot a start reads at most half more than it must, and snapshots
+    /// write two bytes for each of the journal.
     pub fn has_grown(&self, journal_bytes: u64) -> bool {
         let grown = journal_bytes.saturating_sub(self.counters.journal_bytes_at_snapshot.load(Relaxed));
         let half = self.counters.newest_snapshot_bytes.load(Relaxed) / 2;

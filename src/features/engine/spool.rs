@@ -1,7 +1,7 @@
 //! A temporary file for a backup that is being received: encrypted piece by piece, under a key that is in no file.
 //!
 //! Each piece is its length in four bytes, little-endian, and the output of [`Sealer::seal`]. The number of the piece,
-//! and if it is the last one, are authenticated with it: a file that was cut off or changed does not open.
+//! and whether it is the last one, are authenticated with it, so a file that was cut off or changed does not decrypt.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;

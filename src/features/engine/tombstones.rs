@@ -42,7 +42,7 @@ struct ErasedAt {
 pub enum ErasedSince {
     /// For a backup of this store: the first journal entry that it may lack. No clock is involved.
     Entry(u64),
-    /// For a backup of another store, whose entries have numbers of their own: the time when it was made, in
+    /// For a backup of another store, because its entries are numbered differently: the time when it was made, in
     /// milliseconds since the Unix epoch.
     Time(u64),
 }
@@ -56,8 +56,8 @@ struct TombstoneList {
     secret: [u8; 32],
     /// The numbers of keys that an unfinished erasure has to destroy.
     doomed: BTreeSet<u32>,
-    /// By the names of the join keys, in order. An entry stands for every entity that has these join keys, alone or
-    /// among others.
+    /// By the names of the join keys, in order. An entry stands for every entity with these join keys, also for one
+    /// with further join keys.
     erased: HashMap<Vec<String>, HashMap<EntityHash, ErasedAt>>,
 }
 
@@ -250,7 +250,7 @@ mod tests {
                 assert!(!tombstones.has(&[("customer", &shop)], since));
             }
 
-            // The entity was pushed again before that backup, whatever the clock said.
+            // The entity was pushed again before that backup, regardless of the clock.
             for since in [ErasedSince::Time(u64::MAX), ErasedSince::Entry(71)] {
                 assert!(!tombstones.has(&[("customer", &customer)], since));
             }

@@ -198,7 +198,7 @@ impl StoreWriter {
         Ok(frozen)
     }
 
-    /// Reads what is below the top layer from `snapshot`. False when another index is in use by now.
+    /// Makes the index read everything below its top layer from `snapshot`. False when another index is in use by now.
     fn install(&mut self, index: &Arc<Index>, snapshot: &Arc<SortedTable>) -> bool {
         let installed = Arc::new(index.install(snapshot.clone()));
         let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(index, &installed)) else {

@@ -15,7 +15,7 @@ pub enum EntityKeysError {
         /// The first copy.
         file: PathBuf,
         reason: String,
-        /// A description of the entities whose keys are in it.
+        /// A description of the entities that have their keys in it.
         affected: String,
     },
     /// There are no keys, but a file of the store is encrypted.

@@ -71,7 +71,7 @@ pub fn encode_entries(entries: &[EntityKey]) -> Vec<u8> {
     bytes
 }
 
-/// Reads what [`encode_entries`] wrote.
+/// Reads the output of [`encode_entries`].
 pub fn decode_entries(bytes: &[u8]) -> Result<Vec<EntityKey>, DamagedBytes> {
     let mut reader = ByteReader::new(bytes);
     let mut entries = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
@@ -91,7 +91,7 @@ pub fn encode_shard(next: u32, entries: &[EntityKey]) -> Vec<u8> {
     bytes
 }
 
-/// Reads what [`encode_shard`] wrote of a shard.
+/// Reads the output of [`encode_shard`] for a shard.
 pub fn decode_shard(shard: usize, bytes: &[u8]) -> Result<(u32, Vec<EntityKey>), DamagedBytes> {
     let mut reader = ByteReader::new(bytes);
     let next = u32::from_le_bytes(reader.array()?);
@@ -103,7 +103,7 @@ pub fn decode_shard(shard: usize, bytes: &[u8]) -> Result<(u32, Vec<EntityKey>),
     if ascending && own && below && possible { Ok((next, entries)) } else { Err(DamagedBytes::Malformed) }
 }
 
-/// The content of the head file: what all key files of a store share.
+/// The content of the head file: the facts that all key files of a store share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeysHead {
     /// Ties the files of one store together.
@@ -132,7 +132,7 @@ impl KeysHead {
         bytes
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Reads the output of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DamagedBytes> {
         let mut reader = ByteReader::new(bytes);
         let [version, complete] = reader.array()?;

@@ -42,7 +42,7 @@ pub enum SegmentEnd {
 #[derive(Debug)]
 pub struct SegmentChain {
     pub segments: Vec<Segment>,
-    /// A last segment whose creation was interrupted: nothing in it was acknowledged.
+    /// A last segment after an interrupted creation: nothing in it was acknowledged.
     pub unfinished: Option<Segment>,
 }
 

@@ -85,7 +85,7 @@ impl SegmentHeader {
         header
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Reads the output of [`Self::encode`].
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, DamagedBytes> {
         let Some((content, sum)) = bytes.split_last_chunk::<4>() else { return Err(DamagedBytes::Malformed) };
         let mut reader = ByteReader::new(content);
@@ -133,7 +133,7 @@ impl GroupHead {
         bytes
     }
 
-    /// Reads what [`Self::encode`] wrote. `None`: no group has such a length.
+    /// Reads the output of [`Self::encode`]. `None` for a length that no group can have.
     pub fn decode(bytes: [u8; GROUP_HEAD_BYTES]) -> Option<Self> {
         let mut bytes = &bytes[..];
         let head = Self { mark: bytes.get_u64_le(), length: bytes.get_u32_le(), sum: bytes.get_u32_le() };

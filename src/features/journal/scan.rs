@@ -1,4 +1,4 @@
-//! Reading one segment, whatever its bytes are.
+//! Reading one segment of any bytes.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -78,7 +78,7 @@ impl<R: Read + Seek> JournalGroups<R> {
         })
     }
 
-    /// Moves to the first complete group at or after the current position. False: there is none.
+    /// Moves to the first complete group at or after the current position. False without one.
     pub fn find_next(&mut self) -> io::Result<bool> {
         let mark = self.mark.to_le_bytes();
         let mut from = self.at;

@@ -1,4 +1,4 @@
-//! The journal against flipped bytes, cuts, torn pages, failed writes and readers beside it.
+//! The journal against flipped bytes, cuts, torn pages, failed writes and concurrent readers.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
 
@@ -148,7 +148,7 @@ fn sequence_numbers_begin_at_the_least_one_and_go_on_after_a_restore() {
     assert_eq!(journal.next_seq(), 100);
     assert_eq!(open(&folder, 1000).report.next_seq, 100);
     assert_eq!(journal.append(&changes(1, &[1]), LATEST_US).unwrap(), 100..=100);
-    // A snapshot from before the restore needs none of the skipped numbers.
+    // A snapshot from before the restore does not need the skipped numbers.
     journal.remove_before(100).unwrap();
     assert_eq!(journal.segments(), 1);
     assert_eq!(read(folder.path(), 9, Some(101)).0.len(), 1);

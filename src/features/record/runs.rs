@@ -48,7 +48,7 @@ pub fn put(bytes: &mut Vec<u8>, values: &[(FieldId, Value)]) {
     }
 }
 
-/// Reads what [`put`] wrote. Values that it would have divided into other runs are refused.
+/// Reads the output of [`put`]. Values that it would have divided into other runs are refused.
 pub fn read(reader: &mut ByteReader<'_>) -> Result<Vec<(FieldId, Value)>, DamagedBytes> {
     // A value takes a byte at least.
     let total = Some(reader.count(1)?).filter(|total| *total <= FIELDS).ok_or(DamagedBytes::Malformed)?;

@@ -185,7 +185,7 @@ impl<'s> Declared<'s> {
                 None => (reference.as_str(), None),
             };
             let Some(view) = views.get(view_name) else {
-                // A view with mistakes of its own exists, and is not reported as unknown.
+                // A view that has mistakes exists all the same, and is not reported as unknown.
                 if !self.names.contains_key(&("a feature view", view_name.into())) {
                     mistakes.push(place.mistake(format!("there is no feature view '{view_name}'")));
                 }

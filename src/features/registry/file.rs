@@ -174,7 +174,8 @@ pub struct SourceFiles {
     pub files: Vec<SourceFile>,
     /// The files that are no TOML, unknown keys, and values not of the type of their key.
     pub mistakes: Vec<Mistake>,
-    /// Set when a file or a part of one could not be read. What the others refer to may be there.
+    /// Set when a file or a part of one could not be read. The names that the other files refer to may be declared
+    /// there.
     pub is_incomplete: bool,
 }
 

@@ -26,7 +26,7 @@ const DEFAULT_STEPS_MAX: u64 = 60;
 struct UsedNames(HashMap<Arc<str>, &'static str>);
 
 impl UsedNames {
-    /// Takes a name, or reports what has it already.
+    /// Takes a name, or reports the declaration that has it already.
     fn take(&mut self, name: &Arc<str>, what: &'static str) -> Option<String> {
         let other = self.0.insert(name.clone(), what)?;
         Some(format!("'{name}' is {other} of this view already: give one of them another name"))

@@ -11,8 +11,8 @@ use crate::record;
 
 /// The end of the name of an unfinished snapshot.
 const UNFINISHED_SUFFIX: &str = ".tmp";
-/// The bytes after which a snapshot that is being written is synced. One sync of all of it would hold up the other
-/// syncs of the disk, for which pushes wait, until gigabytes are written.
+/// The bytes after which a snapshot that is being written is synced. Pushes wait for other syncs of the disk, and one
+/// sync of the whole file would delay these until gigabytes are written.
 const SYNC_BYTES: usize = 8 << 20;
 /// The bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -65,7 +65,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// A snapshot whose name is not that of its number: another file was put in its place.
+/// A snapshot with another number than its name says: the file was put in the place of another one.
 #[derive(Debug)]
 pub struct MisplacedSnapshot {
     pub path: PathBuf,
@@ -73,7 +73,7 @@ pub struct MisplacedSnapshot {
     pub number: u64,
 }
 
-/// The snapshots in `folder` whose headers state other numbers than their names. Damaged ones are not among them.
+/// The snapshots in `folder` with another number in the header than in the name. Damaged ones are left out.
 pub fn misplaced(folder: &Path) -> io::Result<Vec<MisplacedSnapshot>> {
     let mut found = Vec::new();
     for (named, path) in list(folder)? {
@@ -157,7 +157,7 @@ fn read_back(path: &Path, header: &SnapshotHeader, summary: SnapshotSize) -> Res
     Ok(())
 }
 
-/// Removes what a process that was killed left of a snapshot. Returns how many bytes that freed.
+/// Removes the unfinished snapshots of killed processes. Returns the number of bytes that this freed.
 pub fn remove_unfinished(folder: &Path) -> io::Result<u64> {
     let mut freed = 0;
     for entry in folder.read_dir()? {

@@ -154,7 +154,7 @@ pub fn index_entry(first: &IndexKey, length: usize) -> [u8; INDEX_ENTRY_BYTES] {
     entry
 }
 
-/// Reads what [`index_entry`] wrote.
+/// Reads the output of [`index_entry`].
 pub fn read_index_entry(reader: &mut ByteReader<'_>) -> Result<(IndexKey, usize), DamagedBytes> {
     Ok((IndexKey::from(reader.array()?), u32::from_le_bytes(reader.array()?) as usize))
 }

@@ -60,7 +60,7 @@ fn as_block(content: &[u8], version: u16) -> usize {
         assert_eq!(self::read(&write(&header(), &records)).ok(), Some((header(), records.clone())));
     }
     if version == VERSION {
-        // With an index, whatever the content is: reading it in place must notice damage just as well.
+        // With an index, for any content: reading it in place must notice damage just as well.
         let mut tally = RecordFigures::new();
         for (key, record) in &records {
             tally.add(key, record).expect("there are few views");
@@ -105,7 +105,7 @@ pub(super) fn as_changes(changes: &[u8]) -> bool {
         [apply(footer), end].concat()
     });
 
-    // The blocks are right, so whatever the index says, no record is found under another key.
+    // The blocks are right, so with any index no record is found under another key.
     if let Ok(Some(table)) = SortedTable::of(&bytes[..], PathBuf::new()) {
         for number in 0..12 {
             if let Ok(Some(found)) = table.get(&key(number)) {
@@ -138,7 +138,7 @@ fn check(bytes: &[u8]) -> Result<(SnapshotHeader, FuzzRecords), SnapshotError> {
         }
         (Ok(_), Err(error)) => panic!("a whole snapshot is not opened: {error}"),
         (Err(_), Ok(Some(table))) => {
-            // Every block is read once, whatever it has.
+            // Every block is read once, regardless of its content.
             for key in table.first_keys() {
                 let _ = table.get(key);
             }

@@ -129,7 +129,7 @@ impl<R: Read> SnapshotReader<R> {
         self.stream.hasher.update(&bytes);
 
         let read = self.stream.fill(&mut self.block, head.length);
-        // Nothing but records is read from a block, and none of a damaged one.
+        // From a block only records are read, and from a damaged block nothing.
         self.used = self.block.len();
         read?;
         head.verify(&self.block).map_err(|reason| self.stream.damaged(reason))?;
@@ -153,7 +153,7 @@ impl<R: Read> SnapshotReader<R> {
         Ok(())
     }
 
-    /// True when such a block can follow the last one.
+    /// True when a block with this head can follow the last one.
     fn is_possible(&self, head: &BlockHead) -> bool {
         let length = head.length;
         let is_statistics_next = self.kind != KIND_STATISTICS;

@@ -15,11 +15,11 @@ use crate::wire;
 /// The bytes that are read at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// The records of a table whose keys begin with a prefix, ascending.
+/// The records of a table with keys that begin with a prefix, ascending.
 pub struct TableScan<'t, S = File> {
     table: &'t SortedTable<S>,
     prefix: Vec<u8>,
-    /// The blocks that were not begun yet and may have such records.
+    /// The blocks that were not begun yet and may have records with the prefix.
     blocks: Range<usize>,
     /// Several blocks, read at once.
     piece: Vec<u8>,
@@ -107,7 +107,7 @@ impl<'t, S: ReadAt> TableScan<'t, S> {
         Ok((key, end - record.len()..end))
     }
 
-    /// Begins the next block. False: there is none.
+    /// Begins the next block. False after the last one.
     fn next_block(&mut self) -> Result<bool, SnapshotError> {
         let Some(at) = self.blocks.next() else { return Ok(false) };
         let table = self.table;

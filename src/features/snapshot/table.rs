@@ -73,7 +73,7 @@ impl<S: ReadAt> Read for SourceStream<'_, S> {
     }
 }
 
-/// A snapshot with an index, read in place: what is in memory is the first key of each block.
+/// A snapshot with an index, read in place. Only the first key of each block is in memory.
 ///
 /// Opening checks header, index, statistics and footer, and each read checks the block that it reads. The hash over the
 /// whole file is checked by [`super::verify_file`] only.

@@ -14,8 +14,8 @@ use crate::wire::length32;
 /// The bytes that are hashed and written at once: the hash of many is faster than that of one block after the other.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// Writes records behind a header. Records whose keys are strictly ascending become a table with an index, for
-/// [`super::SortedTable`]; in any other order they can be read as a stream only.
+/// Writes records after a header. Records with strictly ascending keys become a table with an index, for
+/// [`super::SortedTable`]; in any other order they can be read only as a stream.
 #[derive(Debug)]
 pub struct SnapshotWriter<W> {
     writer: W,
@@ -26,7 +26,7 @@ pub struct SnapshotWriter<W> {
     block: Vec<u8>,
     /// Its first key.
     first: Option<IndexKey>,
-    /// The content of the index; empty when there will be none.
+    /// The content of the index; empty for a snapshot without one.
     index: Vec<u8>,
     tally: RecordFigures,
     summary: SnapshotSize,

@@ -103,7 +103,7 @@ impl Distinct {
         }
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Reads the output of [`Self::encode`].
     pub fn read(reader: &mut ByteReader<'_>) -> Result<Self, DamagedWindow> {
         let count = reader.count(8)?;
         if count > EXACT_HASHES_MAX {

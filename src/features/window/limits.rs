@@ -90,7 +90,7 @@ pub fn identities(tracks: &[DeclaredTrack], lateness_us: i64) -> usize {
     IDENTITY_COUNTS.into_iter().find(|count| identities_bytes(*count, lateness_us) <= room).unwrap_or(least)
 }
 
-/// The message for aggregations whose state could grow too large; `None` when it cannot.
+/// The message for aggregations with a state that could grow too large; `None` if it cannot.
 pub fn state_limit_problem(view: &FeatureView) -> Option<String> {
     let bytes = most_bytes(view);
     (bytes > STATE_BYTES_MAX).then(|| {
@@ -169,7 +169,7 @@ fn identities_bytes(count: usize, lateness_us: i64) -> u64 {
     count * 9 + long
 }
 
-/// The bytes of a value of a type whose values all have the same size, with the number of the type.
+/// The bytes of a value, with the number of its type, for a type with values of equal size.
 fn scalar_bytes(value_type: ValueType) -> Option<u64> {
     match value_type {
         ValueType::Scalar(ScalarType::Bool) => Some(2),

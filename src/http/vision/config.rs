@@ -1,4 +1,4 @@
-//! `[vision]`: the models that the interface of DeepStack calls, and what annotated photographs hide.
+//! `[vision]`: the models for the interface of DeepStack, and the labels to blur in annotated photographs.
 
 use ledge_base::names::ModelName;
 use ledge_base::toml_check::{empty_if_none, in_range, none_if_empty};
@@ -22,7 +22,7 @@ pub struct VisionConfig {
     /// The most predictions of an answer. Some clients fail on a 21st.
     #[serde(deserialize_with = "in_range::<1, 1000, _, _>")]
     pub max_predictions: usize,
-    /// The labels whose objects are blurred in annotated photographs.
+    /// The labels of the objects to blur in annotated photographs.
     pub blur: Vec<String>,
 }
 

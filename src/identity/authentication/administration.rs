@@ -1,5 +1,5 @@
-//! Keys listed, created and revoked by a caller who may administer the box. A change is recorded as that caller's, and
-//! the authenticator knows it before the answer.
+//! Lists, creates and revokes keys for a caller who may administer the box. A change is recorded under that caller, and
+//! is in effect before the answer.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ pub enum KeyChangeError {
          `ledge keys` on the box"
     )]
     NoTurn,
-    /// Nobody has the key, and nobody can see where it came from.
+    /// The key was revoked, because the audit log does not show who created it.
     #[error(
         "the audit log did not take the record of the key '{name}', so the key was revoked at once: see \
          GET /audit/status, then create a key with another name"
@@ -194,7 +194,7 @@ mod tests {
             (Self { folder, authenticator }, queue)
         }
 
-        /// A box whose audit log takes everything, and what it has taken: `CALLER ACTION`.
+        /// A box with an audit log that takes every event, and the events: `CALLER ACTION`.
         fn recording() -> (Self, Receiver<String>) {
             let (it, mut queue) = Self::new();
             let (told, events) = channel();
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(all(&events), ["ip:10.0.0.7 key_created"]);
         let desk = it.by_key(&admin).unwrap();
         let (till, record) = it.authenticator.create_key(&desk, new("till")).await.unwrap();
-        // Until now, nobody has recorded this change by the command line.
+        // This change by the command line is not recorded yet.
         it.store().create(&new("erp"), 1).unwrap();
         let revoked = it.authenticator.revoke_key(&desk, record.id.to_string()).await.unwrap();
         assert!(revoked.revoked_ms.is_some());
@@ -298,7 +298,7 @@ mod tests {
         let refused = it.authenticator.create_key(&local, new("till")).await.unwrap_err();
         assert!(matches!(refused, KeyChangeError::Unrecorded { .. }), "{refused}");
         assert!(it.store().list().unwrap()[0].revoked_ms.is_some());
-        // The next start records what this one could not.
+        // The next start records the changes that this one could not.
         assert_eq!(keys::RecordedKeys::load(it.folder.path().to_owned()).news(&it.store().list().unwrap()).len(), 2);
     }
 

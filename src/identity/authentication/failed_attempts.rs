@@ -11,7 +11,7 @@ use super::network;
 /// Ten failed attempts at once, then one every six seconds.
 const FAILURE_REFILL: Refill = Refill { interval: Duration::from_secs(6), burst: 10 };
 
-/// The most sources with a bucket of their own. Further sources share one bucket until others are full again.
+/// The most sources with a separate bucket. Further sources share one bucket until others are full again.
 const SOURCES_MAX: usize = 4096;
 
 /// The origin of an attempt.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_base::token_bucket::{Rate, Refill, TokenBucket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The `Retry-After` of a caller with too many running requests, whose duration is unknown.
+/// The `Retry-After` of a caller with too many running requests, as their duration is unknown.
 const CONCURRENT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The limit that a request exceeds.

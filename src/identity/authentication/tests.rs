@@ -80,7 +80,7 @@ fn a_key_is_good_until_it_expires_or_is_revoked() {
 #[test]
 fn a_clock_that_was_put_back_revives_no_key() {
     let it = AuthenticationBox::new("");
-    // It expired when this binary was built, so it has expired whatever the clock shows.
+    // It expired when this binary was built, so it has expired by any clock.
     let expired = it.key("old", |key| key.expires_ms = Some(clock::built_ms()));
     assert_eq!(it.ask(&expired), Err(CredentialError::Expired));
 }
@@ -276,7 +276,7 @@ fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
 #[tokio::test]
 async fn an_audit_log_that_stands_still_keeps_no_key_alive() {
     use ledge_service::shutdown::Shutdown;
-    // Nobody takes events from the queue, so nothing is ever recorded.
+    // The queue has no reader, so no event is ever recorded.
     let it = AuthenticationBox::new("");
     let key = it.key("till", |_| {});
     let shutdown = Shutdown::default();

@@ -68,8 +68,8 @@ impl Authenticator {
         }
     }
 
-    /// Records what is new in `keys`: `change` as that of its caller, and everything else as the daemon's own. `false`
-    /// if the record of `change` is not durable. What is not durable is recorded again with the next change, or by the
+    /// Records the changes in `keys`: `change` under its caller, and all others under the daemon. `false` if the record
+    /// of `change` is not durable. A change without a durable record is recorded again with the next change, or by the
     /// next start.
     pub(super) async fn record_news(
         &self,

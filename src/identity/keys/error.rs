@@ -35,7 +35,7 @@ pub enum ApiKeysError {
     #[error("an API key named '{name}' exists already (revoked keys keep their names): choose another name")]
     NameTaken { name: KeyName },
     /// Its name would be the secret of another: names are in logs.
-    #[error("the name looks like an API key: choose a name that is no secret, such as the holder's")]
+    #[error("the name looks like an API key: use a non-secret label, such as the owner's name")]
     NameIsKey,
     #[error("an API key needs at least one role")]
     NoRole,

@@ -6,7 +6,7 @@ use ledge_base::clock;
 use ledge_base::toml_check::from_text;
 use serde::{Deserialize, Deserializer};
 
-/// The lifetime of a key for which nobody chose one: a key that everybody forgot does not stay valid forever.
+/// The default lifetime of a key, so that a forgotten key does not stay valid for ever.
 pub const DEFAULT_LIFETIME: &str = "52w";
 
 /// The milliseconds of a week.

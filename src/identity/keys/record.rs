@@ -21,7 +21,7 @@ pub struct KeyRecord {
     /// The models it covers; without it all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<ModelName>>,
-    /// The feature views whose values it may read and push; see [`Access::new`] for a key without it.
+    /// The feature views that it may read and push; see [`Access::new`] for a key without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_views: Option<ViewScope>,
     /// The time of its creation, in milliseconds since the Unix epoch.

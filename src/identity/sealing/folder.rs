@@ -81,7 +81,7 @@ impl fmt::Debug for SealedFolder {
     }
 }
 
-/// The plain files of a [`SealedFolder`], which exist as long as there is a handle.
+/// The plain files of a [`SealedFolder`], which exist while a handle does.
 #[derive(Debug)]
 pub struct OpenedFolder {
     path: PathBuf,
@@ -225,7 +225,7 @@ pub fn remove_leftovers() {
     }
 }
 
-/// A folder on a file system in memory that this user may write to; `None` where there is none.
+/// A folder on a file system in memory that this user may write to, if there is one.
 pub fn memory_folder() -> Option<PathBuf> {
     let may_write = |path: &PathBuf| rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok();
     tmpfs_folders().into_iter().map(|place| place.path).find(may_write)

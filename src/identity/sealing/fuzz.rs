@@ -29,7 +29,7 @@ pub fn sealed_file_seed() -> Vec<u8> {
     if written.is_ok() { file } else { Vec::new() }
 }
 
-/// Decrypts bytes; true when that succeeds. Only the encrypted content comes out, and only for its purpose.
+/// Decrypts bytes; true when that succeeds. The result is the encrypted content, and only for its purpose.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -41,7 +41,7 @@ pub fn fuzz_sealed(data: &[u8]) -> bool {
     opened.is_ok()
 }
 
-/// Decrypts a file; true when all of it decrypts. Only the encrypted content comes out, from its beginning.
+/// Decrypts a file; true when all of it decrypts. The result is the encrypted content, or its beginning.
 ///
 /// # Panics
 /// When an invariant does not hold.

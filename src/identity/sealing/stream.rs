@@ -1,5 +1,5 @@
-//! Encrypted files: chunks that are encrypted one by one, so that no large file is held in memory as a whole, and a
-//! transfer can be resumed after the last chunk that decrypts.
+//! Encrypted files: chunks that are encrypted one by one, so that no large file is in memory as a whole, and a transfer
+//! can be resumed after the last chunk that decrypts.
 //!
 //! ```text
 //! "LSF1"  the name, 32 bytes  the plain length, 8 bytes little-endian
@@ -9,7 +9,8 @@
 //! that is missing, moved or of another file does not decrypt. The length determines the last chunk. An empty file has
 //! one empty chunk.
 //!
-//! The memory of a chunk is not overwritten: decrypted content stays in memory while it is used anyway.
+//! The memory of a chunk is not overwritten afterwards, because decrypted content stays in memory while it is used in
+//! any case.
 
 use std::io::{self, Read, Write};
 

@@ -1,7 +1,8 @@
-//! A note of the thread that crashes, for the daemon: which lane or load it was in, and the signal.
+//! A report of the thread that crashes, for the daemon: its job channel or load, and the signal.
 //!
 //! When memory has run out, the thread that crashes is not the cause: any thread may be the first that does not get a block,
-//! and much of the runtimes' code does not expect that. So the note says that memory had run out, and which work held most of it.
+//! and much of the runtimes' code does not expect that. Therefore the report states that memory had run out, and which
+//! work held most of it.
 use std::cell::Cell;
 use std::fs::File;
 use std::sync::OnceLock;
@@ -27,15 +28,15 @@ const USER_JOB: usize = 20;
 /// The limit of memory, in MiB.
 const LIMIT: usize = 24;
 
-/// Memory has run out when no more than a sixteenth of the limit is left, and at least and at most so many bytes: a
-/// thread that asks for that much at a time has found too little.
+/// Memory has run out when no more than a sixteenth of the limit is left, within these two bounds in bytes: a thread
+/// that asks for that much at a time finds too little.
 const LEFT_SHARE: u64 = 16;
 const LEFT_MIN: u64 = 96 << 20;
 const LEFT_MAX: u64 = 512 << 20;
 
 const SECOND: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The most threads whose memory is watched: more than a child may have.
+/// The most threads with watched memory: more than a child may have.
 const THREADS_MAX: usize = 512;
 
 /// The work of a thread.
@@ -43,14 +44,14 @@ const THREADS_MAX: usize = 512;
 pub enum ThreadWork {
     /// None that is known.
     None,
-    /// The job of this number in the lane with this index. An earlier job of the lane may be to blame for an end, and a
-    /// later one may have been put there before the end was known.
+    /// The job of this number in the channel with this index. An earlier job of the channel may be to blame for an end,
+    /// and a later one may have been added before the end was known.
     Lane { index: usize, job: u32 },
     /// The load of the model with this number.
     Load(u64),
 }
 
-/// A bit that tells a load from a lane.
+/// A bit that distinguishes a load from a job of a channel.
 const IS_LOAD: u32 = 1 << 31;
 
 impl ThreadWork {
@@ -77,17 +78,17 @@ static REPORT: OnceLock<SharedMemory> = OnceLock::new();
 /// The memory of this process, where the handler finds it.
 static MEMORY: OnceLock<ProcessMemory> = OnceLock::new();
 
-/// The threads whose memory is watched.
+/// The threads with watched memory.
 static THREADS: [WatchedThread; THREADS_MAX] = [const { WatchedThread::new() }; THREADS_MAX];
 
 thread_local! {
-    /// The work of this thread as words of the report; 0 is none. Without a destructor, so that a handler may read it.
+    /// The work of this thread as words of the report; 0: no work. Without a destructor, so that a handler may read it.
     static WORK_HERE: Cell<[u32; 2]> = const { Cell::new([0; 2]) };
-    /// This thread among those whose memory is watched.
+    /// The entry of this thread among those with watched memory.
     static WATCHED_HERE: Cell<Option<&'static WatchedThread>> = const { Cell::new(None) };
 }
 
-/// Says what the calling thread does from now on.
+/// Sets the present work of the calling thread.
 pub fn works_at(work: ThreadWork) {
     let words = work.words();
     WORK_HERE.set(words);
@@ -96,7 +97,7 @@ pub fn works_at(work: ThreadWork) {
     }
 }
 
-/// A thread whose memory is watched.
+/// A thread with watched memory.
 struct WatchedThread {
     is_taken: AtomicBool,
     work: [AtomicU32; 2],
@@ -184,14 +185,14 @@ impl ProcessMemory {
     }
 }
 
-/// Opens what the handler reads. To be called before the seal, which lets nothing be opened for reading that may be needed
-/// when memory has run out.
+/// Opens the file that the handler reads. Call it before the process enters its sandbox, because the file cannot be
+/// opened afterwards.
 pub fn open_memory() -> std::io::Result<File> {
     File::open("/proc/self/statm")
 }
 
-/// Writes each crash of this process into `report`. To be called while there is one thread, behind the seal, which sets the
-/// limit of memory. `statm` is from [`open_memory`].
+/// Writes each crash of this process into `report`. Call it while the process has one thread, and after it has entered
+/// its sandbox, which sets the limit of memory. `statm` is from [`open_memory`].
 pub fn report_to(report: SharedMemory, statm: Option<File>) {
     let limit_bytes = rustix::process::getrlimit(Resource::Data).current.unwrap_or(u64::MAX);
     report.word(LIMIT).store(u32::try_from(limit_bytes >> 20).unwrap_or(u32::MAX), Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Faults on demand, for tests of what the daemon does about them, and attempts of what the seal denies. Only in builds with
-//! the feature `fault-injection`.
+//! Faults on demand, for tests of the daemon's reaction, and attempts of operations that the sandbox denies. Only in
+//! builds with the feature `fault-injection`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -27,10 +27,10 @@ const LINES_OF_ATTACK: usize = 1 << 17;
 /// A string of a `BYTES` tensor begins with its length.
 const LENGTH_BYTES: usize = 4;
 
-/// The objects of the probe, made before the seal.
+/// The objects of the probe, made before the sandbox is entered.
 static TARGETS: Mutex<Option<Targets>> = Mutex::new(None);
 
-/// Prepares the probe of the seal.
+/// Prepares the probe of the sandbox.
 pub fn before_the_seal(setup: &Setup, seal: &Sandbox) {
     let Ok(unconnected) = socket(AddressFamily::UNIX, SocketType::STREAM, None) else { return };
     let folder = |folders: &[PathBuf]| folders.first().cloned().unwrap_or_default();
@@ -44,8 +44,8 @@ pub fn before_the_seal(setup: &Setup, seal: &Sandbox) {
     });
 }
 
-/// Attempts what the seal denies, and prints each result as a line of JSON. `name` is the path of a file outside, and the
-/// abstract name on which a process outside listens.
+/// Attempts operations that the sandbox denies, and prints each result as a line of JSON. `name` is the path of a file
+/// outside, and the abstract name of a socket on which a process outside listens.
 fn probe(name: &[u8]) {
     let Some(mut targets) = TARGETS.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     targets.outside = PathBuf::from(OsStr::from_bytes(name));
@@ -72,7 +72,7 @@ fn list_files() {
     super::threads::complain(format_args!("{}", serde_json::json!({ "message": "files" })));
 }
 
-/// Does to the log what a hostile process would: forges lines, cuts it off, and writes without end.
+/// Attacks the log as a hostile process would: forges lines, cuts it off, and writes without end.
 fn attack_log() {
     let forged = serde_json::json!({ "timestamp": "2026-01-01T00:00:00Z", "level": "ERROR", "message": "forged" });
     super::threads::complain(format_args!("{forged}\r\n\x1b[2J\u{202e}{forged}\n{forged}"));
@@ -123,22 +123,22 @@ pub enum InjectedFault {
     Loop,
     /// Allocation without end.
     Memory,
-    /// The same in blocks of so many bytes, and then the crash of another thread.
+    /// The same in blocks of this many bytes, and then the crash of another thread.
     MemoryElsewhere(usize),
     /// Prints its open files.
     Files,
     /// Attacks the log.
     Log,
     StackOverflow,
-    /// Writes all over the shared memory, and answers then.
+    /// Overwrites the shared memory, and then answers.
     Scribble,
-    /// Answers with a head that is none.
+    /// Answers with an invalid head.
     Nonsense,
-    /// Ends as if somebody had killed it.
+    /// Ends as after a SIGKILL from outside.
     Kill,
     /// Threads without end.
     Threads,
-    /// Attempts what the seal denies, with this name.
+    /// Attempts operations that the sandbox denies, with this name.
     Probe(Vec<u8>),
 }
 
@@ -157,7 +157,7 @@ impl InjectedFault {
             b'l' => Self::Loop,
             b'm' => Self::Memory,
             b'e' => Self::MemoryElsewhere(64 << 20),
-            // Of which nobody counts whose they are.
+            // Blocks of a size that is not counted for any thread.
             b'u' => Self::MemoryElsewhere(512 << 10),
             b'd' => Self::Files,
             b'w' => Self::Log,
@@ -170,7 +170,7 @@ impl InjectedFault {
         })
     }
 
-    /// Goes wrong in a way that needs no lane. Returns with those that do.
+    /// Injects a fault that needs no channel. Returns for those that do.
     fn happen_anywhere(&self) {
         match self {
             Self::Segv => sys::raise(libc::SIGSEGV),

@@ -1,4 +1,4 @@
-//! The thread behind a lane: takes its job, runs it, answers.
+//! The thread that serves a job channel: takes the job, runs it, answers.
 
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::threads::{EndOnPanic, complain};
 use crate::job_channel::{AreaWriter, JobChannel, LaneError};
 use crate::wire::{AnswerHead, CallHead, JobHead, ModelId, RunHead, TensorHead};
 
-/// Runs the jobs of the lane `index`, on `core` of `all`, for as long as the daemon gives correct ones.
+/// Runs the jobs of the channel `index`, on `core` of `all`, until the daemon gives an invalid one.
 pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models: &Models, running: &RunningJobs) {
     let _end = EndOnPanic;
     let is_pinned = cores::pin(&[core]).is_ok();
@@ -31,7 +31,7 @@ pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models
         match job.answer(used) {
             Ok(now) => used = now,
             Err(error) => {
-                // The daemon ends a child that does not answer, and says what happened.
+                // The daemon ends a child that does not answer, and reports the reason.
                 complain(format_args!("invalid job on channel {index}: {error}"));
                 return;
             }
@@ -105,7 +105,7 @@ impl ChildJob<'_> {
         let FinishedWork { mut result, times } = run(&mut **backend, place);
         self.running.end(self.index);
         if result.is_err() && crash::others_hold_memory() {
-            // It may have failed for want of what that work is about to free, or to end for.
+            // It may have failed for lack of the memory that the other work holds, and soon frees or crashes for.
             let reason = "another call uses up the memory of the process".to_owned();
             result = Err(RunError::Interrupted { reason, is_explained: true }.into());
         }

@@ -1,5 +1,6 @@
-//! The process that runs models, from inside: `ledge runtime`. It seals itself before anything else. It has a thread for
-//! each core that models run on, asleep until its lane has a job, and one that obeys orders. It ends with its socket.
+//! The process that runs models, from inside: `ledge runtime`. It enters its sandbox before anything else. It has a
+//! thread for each core that models run on, asleep until its channel has a job, and one that executes orders. It ends
+//! with its socket.
 
 pub mod crash;
 #[cfg(feature = "fault-injection")]
@@ -47,9 +48,9 @@ const MEMORY_SCORE: u16 = 500;
 /// Reasons why the process does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    #[error("`ledge runtime` is started by the daemon, with a socket as standard input; this is none: {0}")]
+    #[error("`ledge runtime` is started by the daemon, with a socket as standard input: {0}")]
     Socket(io::Error),
-    #[error("cannot map the memory of a lane: {0}")]
+    #[error("cannot map the memory of a job channel: {0}")]
     Memory(io::Error),
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -62,7 +63,7 @@ pub fn run() -> Result<(), ChildError> {
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
     let setup: Option<Setup> = channel::receive(&socket, MESSAGE_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
-    // Read from the kernel once: a sealed process of an ordinary user cannot open /proc/self/auxv.
+    // Read from the kernel once: a sandboxed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
     yield_to_others(&setup);
     sys::limit_heaps(setup.lanes.len().max(2));
@@ -104,7 +105,7 @@ pub fn run() -> Result<(), ChildError> {
     let releases = move || {
         let _end = EndOnPanic;
         let _prepared = crash::prepare();
-        // Nobody waits for it.
+        // No caller waits for this thread.
         let _ = setpriority_process(None, BACKGROUND_NICENESS);
         own.release_idle_memory()
     };
@@ -126,12 +127,12 @@ fn yield_to_others(setup: &Setup) {
     }
 }
 
-/// The seal of this process: it reads the runtimes and the files of models, and writes compiled models.
+/// The sandbox of this process: it may read the runtimes and the files of models, and write compiled models.
 fn seal(setup: &Setup, runtimes: &Runtimes) -> Sandbox {
-    // The threads of the background need none of a runtime's own besides those of the foreground.
+    // Background threads need no threads of a runtime in addition to those of the foreground.
     let foreground = setup.lanes.iter().filter(|place| !place.is_background).count();
     let folders = std::iter::once(&setup.runtimes).chain(setup.own_folders.values()).chain(&setup.readable).cloned();
-    // A library may be a link: what it needs is beside the file.
+    // A library may be a link: the files that it needs are next to the target.
     let beside = |runtime| Some(runtimes.library(runtime).ok()?.canonicalize().ok()?.parent()?.to_owned());
     Sandbox {
         readable: folders.chain(Runtime::ALL.into_iter().filter_map(beside)).collect(),
@@ -197,7 +198,7 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &RunningJobs) {
     }
 }
 
-/// Does an order that takes long, on a thread of its own, and sends its result.
+/// Executes a long order on a separate thread, and sends its result.
 fn in_background(
     number: u64,
     socket: &Arc<UnixStream>,

@@ -1,4 +1,4 @@
-//! The models of a child, each behind a lock of its own: the daemon runs an instance once at a time.
+//! The models of a child, each behind its own lock, because the daemon runs an instance once at a time.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ pub struct Models {
     runtimes: Runtimes,
     loaded: Mutex<HashMap<ModelId, ChildModel>>,
     pipelines: Mutex<HashMap<PipelineId, Arc<dyn Pipeline>>>,
-    /// Pays for what is made of the content of calls.
+    /// The memory for prepared content of calls.
     content: MemoryBudget,
     idle_memory: IdleMemory,
 }
@@ -58,7 +58,7 @@ impl ChildModel {
 }
 
 impl Models {
-    /// No models yet. What is made of the content of calls takes at most `content_bytes` of memory.
+    /// No models yet. Prepared content of calls takes at most `content_bytes` of memory.
     pub fn new(runtimes: Runtimes, content_bytes: usize) -> Self {
         let content = MemoryBudget::new(content_bytes);
         Self {
@@ -70,7 +70,7 @@ impl Models {
         }
     }
 
-    /// Pays for what is made of the content of one call.
+    /// The account for the prepared content of one call.
     pub fn account(&self) -> Account {
         self.content.account(Principal::Local)
     }
@@ -120,7 +120,7 @@ impl Models {
         self.idle_memory.release(|idle_since| self.release_memory(idle_since))
     }
 
-    /// Releases what runs have left in models that have not run since then.
+    /// Releases memory that runs have left in models that have not run since then.
     fn release_memory(&self, idle_since: Instant) -> Released {
         let models: Vec<ChildModel> = self.lock().values().cloned().collect();
         let mut released = Released { any: false, all: true };
@@ -155,7 +155,7 @@ impl Models {
         let _ = self.runtimes.version(order.runtime);
         let before = process::resident_bytes();
         let mut backend = self.runtimes.load(order.runtime, &order.files, &order.options)?;
-        // Asked before the warm-up, whose repair takes from the cache what was left there now.
+        // Read before the warm-up: a repair in it would find in the cache the model that this load put there.
         let missed_cache = backend.missed_cache();
         if let Some(warm_up) = &order.warm_up {
             warm_up.run(&mut *backend);

@@ -26,7 +26,7 @@ pub fn read(format: ModelFormat, file: &File) -> Result<Box<FileFacts>, String> 
     read
 }
 
-/// The whole file, whatever its position is: the daemon has the same one.
+/// The whole file, regardless of its position, which the daemon shares.
 fn content(file: &File) -> io::Result<Vec<u8>> {
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
     let mut content = Vec::new();

@@ -1,10 +1,10 @@
-//! The runs of a child that can be cancelled: one for each lane.
+//! The runs of a child that can be cancelled: one for each channel.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ledge_engine::backend::CancelRun;
 
-/// The run of each lane.
+/// The run of each channel.
 pub struct RunningJobs(Vec<Mutex<Option<CancellableRun>>>);
 
 struct CancellableRun {
@@ -14,19 +14,19 @@ struct CancellableRun {
 }
 
 impl RunningJobs {
-    /// No runs, of so many lanes.
+    /// Has no run for any of the `lanes` channels.
     pub fn new(lanes: usize) -> Self {
         Self((0..lanes).map(|_| Mutex::default()).collect())
     }
 
-    /// Notes that a lane runs a job, which can be cancelled until [`Self::end`].
+    /// Notes that a channel runs a job, which can be cancelled until [`Self::end`].
     pub fn begin(&self, lane: usize, job: u32, canceller: Option<Arc<dyn CancelRun>>) {
         if let Some(mut run) = self.lock(lane) {
             *run = canceller.map(|canceller| CancellableRun { job, canceller, is_cancelled: false });
         }
     }
 
-    /// Notes that the run of a lane has ended.
+    /// Notes that the run of a channel has ended.
     pub fn end(&self, lane: usize) {
         if let Some(mut run) = self.lock(lane)
             && let Some(CancellableRun { canceller, is_cancelled: true, .. }) = run.take()
@@ -35,7 +35,8 @@ impl RunningJobs {
         }
     }
 
-    /// Cancels the run of this job. The lock keeps the next run of the lane, perhaps of the same model, from being meant.
+    /// Cancels the run of this job. The lock ensures that it does not cancel the next run of the channel, perhaps of
+    /// the same model.
     pub fn cancel(&self, lane: usize, job: u32) {
         if let Some(mut run) = self.lock(lane)
             && let Some(run) = run.as_mut().filter(|run| run.job == job)
@@ -57,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts what it was told: cancelled and reset.
+    /// Counts the calls of `cancel` and `reset`.
     #[derive(Default)]
     struct CountingCanceller(AtomicUsize, AtomicUsize);
 

@@ -1,4 +1,4 @@
-//! What every thread of the process needs: a line on standard error, and its end with a panic.
+//! Tools for every thread of the process: a line on standard error, and the end of the process after a panic.
 
 use std::io::{self, Write as _};
 
@@ -7,7 +7,8 @@ pub(super) fn complain(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Ends the process when its thread panics: nobody would answer the daemon, and the crash report tells whose fault it was.
+/// Ends the process when its thread panics. Otherwise the daemon would get no answer, and the crash report states which
+/// work is to blame.
 pub(super) struct EndOnPanic;
 
 impl Drop for EndOnPanic {

@@ -10,7 +10,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_mins(1)
 }
 
-/// Answers `count` jobs behind the job `last` with what they brought.
+/// Answers `count` jobs after the job `last` with their own inputs.
 fn echo(lane: &JobChannel, mut last: u32, count: usize) {
     let mut used = 0;
     for _ in 0..count {
@@ -177,7 +177,7 @@ fn whatever_the_other_side_scribbles_is_an_error_or_a_value() {
                 let _ = own.answer_bytes(place);
             }
         }
-        // The lane is as good as new for the next job.
+        // The channel works again for the next job.
         let next = ask(&own, &[b"next"]);
         echo(&other, number, 1);
         own.memory.word(ANSWER).store(next, Ordering::Release);

@@ -18,7 +18,7 @@ const PACKET_BYTES_MAX: usize = 4096;
 /// The most files of a packet: a program, and its standard input, output and error.
 const FILES_MAX: usize = 4;
 
-/// The verb of this program by which it is started. The list is closed: the spawner is not bound by the daemon's own seal,
+/// The verb of this program by which it is started. The list is closed: the spawner is outside of the daemon's sandbox,
 /// and must start nothing else for a daemon that an attacker controls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verb {
@@ -43,7 +43,7 @@ impl Verb {
 pub enum ForkRequest {
     /// Start the program that is the first file, with the others as standard input, output and error.
     Start { number: u64, verb: Verb },
-    /// End every child. The daemon has a new program, which knows none of them.
+    /// End every child. The daemon has a new program, which does not know them.
     Reset,
 }
 

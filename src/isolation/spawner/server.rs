@@ -20,14 +20,14 @@ use crate::starter;
 /// The variable by which a child of the spawner learns the process id of its parent.
 const PARENT_VARIABLE: &str = "LEDGE_SPAWNER_PID";
 
-/// The longest wait for the end of killed children. One that the kernel does not let go, such as in a read of a disk that
-/// hangs, must not delay the end of the service.
+/// The longest wait for the end of killed children. A child that the kernel cannot end, such as one in a read of a
+/// hanging disk, must not delay the end of the service.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reasons why there is no spawner.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnerError {
-    #[error("`ledge spawner` is started by the daemon, with a socket as standard input; this is none: {0}")]
+    #[error("`ledge spawner` is started by the daemon, with a socket as standard input: {0}")]
     Socket(io::Error),
     #[error("cannot wait for the daemon: {0}")]
     Wait(io::Error),
@@ -45,7 +45,7 @@ pub fn run() -> Result<(), SpawnerError> {
     // The daemon opens the files of this process in /proc before it sends anything.
     retry_on_intr(|| poll(&mut [PollFd::new(&socket, PollFlags::IN)], None))
         .map_err(|e| SpawnerError::Wait(e.into()))?;
-    // A child that an attacker controls must not change what the spawner does, where no seal keeps it from that.
+    // A child that an attacker controls must not change the spawner's behaviour, also where no sandbox prevents that.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     serve(&socket, &sys::child_signals().map_err(SpawnerError::Wait)?)
 }
@@ -146,7 +146,7 @@ fn reap(children: &mut Vec<Started>) -> Vec<(u64, i32)> {
             ended.push((child.number, status.into_raw()));
             false
         }
-        // It was waited for by nobody else, so this does not happen.
+        // Nothing else waits for it, so this does not happen.
         Err(_) => false,
     });
     ended

@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 
-/// A spawner on a thread of this process, whose children are another program. They end with it.
+/// A spawner on a thread of this process, with another program for its children. They end with it.
 struct TestSpawner {
     spawner: Option<ForkServer>,
     serving: Option<JoinHandle<()>>,
@@ -68,7 +68,7 @@ fn a_child_is_started_with_its_files_and_its_end_is_reported() {
     let outputs = [write.try_clone().unwrap(), write];
     let child = spawner.spawn(Verb::Runtime, &input(), &outputs).unwrap();
     drop(outputs);
-    // `env runtime` finds no such program.
+    // `env runtime` fails, because no program has the name `runtime`.
     assert_eq!(child.status.recv().unwrap().code(), Some(127));
     let mut said = String::new();
     std::io::Read::read_to_string(&mut std::fs::File::from(read), &mut said).unwrap();

@@ -111,8 +111,8 @@ impl CertificateFacts {
     }
 }
 
-/// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch; `None` where
-/// the list has no such time, or cannot be read.
+/// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch; `None` if the
+/// list does not state that time, or cannot be read.
 pub(super) fn next_update_ms(der: &[u8]) -> Option<u64> {
     CertificateList::from_der(der).ok()?.tbs_cert_list.next_update.map(millis)
 }

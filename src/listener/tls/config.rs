@@ -22,7 +22,7 @@ pub struct TlsConfig {
     /// Makes this box create its own certificate, for which no authority vouches.
     pub self_signed: bool,
     pub client_certificates: ClientCertificates,
-    /// The authorities whose client certificates are accepted.
+    /// The authorities for client certificates.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_ca_file: Option<SecretFile>,
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
@@ -72,7 +72,7 @@ impl TlsConfig {
         })
     }
 
-    /// The other mistakes in a section whose values are well-formed, with keys within `[http]`.
+    /// The other mistakes in a section with well-formed values, with keys within `[http]`.
     pub fn problems(&self) -> Vec<ValueProblem> {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, problem: &str| problems.push(ValueProblem::new(key, problem));

@@ -124,8 +124,8 @@ impl ServerTlsFiles<'_> {
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| identity_error(error, certificate_file, key_file))?;
         // A resumed connection keeps the client certificate of its first handshake, even if it was revoked or has
-        // expired since. So where client certificates are used, each connection must present one. Otherwise the state
-        // is in the ticket, and a flood of handshakes uses no memory here.
+        // expired since. Therefore each connection must present a client certificate if these are used. Otherwise the
+        // state is in the ticket, and a flood of handshakes uses no memory here.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match self.tickets {
             Some(tickets) if !asks => config.ticketer = tickets.clone(),

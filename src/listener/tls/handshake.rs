@@ -43,7 +43,7 @@ impl TlsCaller {
         let left = Duration::from_millis(self.not_after_ms.unwrap_or(u64::MAX).saturating_sub(now_ms()));
         let expired = tokio::time::sleep(left);
         let refused = async {
-            // The sender lives as long as the listener; its end makes no certificate invalid.
+            // The sender lives while the listener does, and its end makes no certificate invalid.
             while self.trust.changed().await.is_ok() {
                 let trust = self.trust.borrow_and_update().clone();
                 if !trust.is_some_and(|trust| is_valid(&self.chain, &trust)) {

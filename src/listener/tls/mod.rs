@@ -63,7 +63,7 @@ struct TlsState {
     trust: watch::Sender<Option<ClientTrust>>,
     tickets: Option<Arc<dyn ProducesTickets>>,
     handshakes: Handshakes,
-    /// Records callers whose certificate was refused.
+    /// Records callers with a refused certificate.
     audit: AuditSink,
     files: Mutex<FileStatus>,
 }
@@ -77,7 +77,7 @@ pub struct TlsSource {
     state: PathBuf,
 }
 
-/// The status of the files, and what of it was logged.
+/// The status of the files, and its logged part.
 #[derive(Debug, Default)]
 struct FileStatus {
     /// The stamps at the last check, and whether they were the same at the check before.
@@ -94,7 +94,7 @@ struct FileStatus {
 /// The status of TLS.
 #[derive(Debug, Clone)]
 pub struct TlsStatus {
-    /// The certificate in use; `None` where there is none yet.
+    /// The certificate in use; `None` before the first one.
     pub certificate: Option<CertificateFacts>,
     /// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch.
     pub crl_due_ms: Option<u64>,

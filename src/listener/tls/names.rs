@@ -54,7 +54,7 @@ fn is_host_name(text: &str) -> bool {
     text.len() <= 64 && text.split('.').all(is_label)
 }
 
-/// The addresses of the interfaces in `/proc/net/fib_trie`: each leaf `|-- ADDRESS` whose next line says `host LOCAL`.
+/// The addresses of the interfaces in `/proc/net/fib_trie`: each leaf `|-- ADDRESS` before a line with `host LOCAL`.
 fn ipv4_addresses(trie: &str) -> impl Iterator<Item = Ipv4Addr> {
     let leaf = |line: &str| line.trim().strip_prefix("|-- ").and_then(|text| text.parse::<Ipv4Addr>().ok());
     let mut last = None;

@@ -15,7 +15,7 @@ const NETWORK_HANDSHAKES_MAX: usize = 32;
 /// The rate at which handshakes of one network begin: each costs this box far more than the caller.
 const HANDSHAKE_RATE: Refill = Refill { interval: Duration::from_millis(50), burst: 64 };
 
-/// The most networks without a connection whose recent handshakes are remembered.
+/// The most networks without a connection of which recent handshakes are remembered.
 const IDLE_NETWORKS_MAX: usize = 4096;
 
 /// The networks with connections or recent handshakes, and their limits.
@@ -95,7 +95,7 @@ impl NetworkLimiter {
 }
 
 impl AdmittedConnection {
-    /// Waits for a permit for the handshake, and for its turn. Never `None`, because the semaphores are never closed.
+    /// Waits for a permit for the handshake, in order. Never `None`, because the semaphores are never closed.
     pub(super) async fn handshake_permit(&self) -> Option<HandshakePermit> {
         // The permit of the network comes first: handshakes that wait for their own network take no permit from others.
         let of_network = self.handshakes.clone().acquire_owned().await.ok()?;

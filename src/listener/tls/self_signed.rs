@@ -128,7 +128,7 @@ fn sign(key: &KeyPair, names: &BoxNames, now_ms: u64) -> Result<String, rcgen::E
     params.subject_alt_names.extend(names.addresses.iter().copied().map(SanType::IpAddress));
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, names.names.first().map_or("ledge", String::as_str));
-    // Shown to a person who lists the authorities that a machine trusts.
+    // Shown in lists of the authorities that a machine trusts.
     subject.push(DnType::OrganizationName, "Ledge (self-signed)");
     params.distinguished_name = subject;
     // A new number each time: some clients refuse two certificates of one issuer with the same number.

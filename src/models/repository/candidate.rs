@@ -1,4 +1,4 @@
-//! A version that an update tries next to the live ones: the requests that it sees, and what serving reports of them.
+//! A version that an update tries next to the live ones: its requests, and the reports of serving about them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub struct Candidate {
 /// Share of the requests without a version that a candidate sees, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CandidateShare {
-    /// This share is answered by the live version and then run on the candidate too, whose answers no caller gets.
+    /// The live version answers this share, and the candidate runs it afterwards. Its answers are not sent to callers.
     Shadow(f64),
     /// This share is answered by the candidate, and so are requests for its version number.
     Canary(f64),
@@ -42,7 +42,7 @@ pub(super) struct RunningCandidate {
     pub stop: CancellationToken,
 }
 
-/// The version that answers one request, and what an update counts of it.
+/// The version that answers one request, and the counts of an update.
 #[derive(Debug)]
 pub struct Pinned {
     pub model: Arc<LoadedModel>,
@@ -118,8 +118,8 @@ impl RunningCandidate {
 /// True when the request at this place falls into the share.
 ///
 /// Places are spread by the golden ratio (a Weyl sequence), so any stretch of requests has its share to within a few,
-/// and no caller that comes with every second or tenth request always, or never, falls into it: with a plain counter
-/// the third of three cameras that are asked in turn would be the only one that a third of the requests is made of.
+/// and a caller that sends every second or tenth request is neither always nor never in it. With a plain counter and
+/// three cameras in turn, a share of a third would have the requests of only one camera.
 fn is_in_share(place: u64, share: f64) -> bool {
     const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
     #[expect(clippy::cast_precision_loss, reason = "a share has no more than 53 bits")]

@@ -1,5 +1,4 @@
-//! Runs the steps of chains: each is a job of the queue of its model, so that other callers have their turn between two
-//! steps.
+//! Runs the steps of chains: each is a job in the queue of its model, so that other callers can run between two steps.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -177,7 +176,7 @@ fn wall_times(waits: Vec<(&'static str, Duration)>, steps: &[StepTimes]) -> Fini
     }
 }
 
-/// The phases of `time` in proportion, together as long as `total`.
+/// The phases of `time`, scaled so that their sum is `total`.
 fn shortened(time: ComputeTime, total: Duration) -> ComputeTime {
     let whole = time.total().as_secs_f64();
     let part = |phase: Duration| if whole > 0.0 { total.mul_f64(phase.as_secs_f64() / whole) } else { Duration::ZERO };

@@ -117,7 +117,7 @@ impl Repository {
     }
 
     /// Loads a version for a trial, next to the live versions: from the folder of its model config, golden inputs and
-    /// labels, and from that of its files. With `sealed` both hold the opened files of that folder. It runs as
+    /// labels, and from that of its files. With `sealed` both contain the decrypted files of that folder. It runs as
     /// `predecessor` does.
     pub async fn load_from(
         &self,
@@ -139,7 +139,7 @@ impl Repository {
         loaded.map(Arc::new)
     }
 
-    /// Loads a version once more, in a process of its own, as an update loads the version that follows it.
+    /// Loads a second copy of a version, in a separate process, as an update loads the next version.
     pub async fn load_copy(&self, live: &LoadedModel) -> Result<Arc<LoadedModel>, VersionError> {
         let golden = &live.golden_files;
         let open = golden.sealed.clone();
@@ -186,7 +186,7 @@ impl Repository {
         folder::input_names(&folder, &self.reader(name, version))
     }
 
-    /// Reads files of one version in the process that it would run in alone.
+    /// Reads files of one version in the process that it would have if it ran alone.
     fn reader(&self, name: &ModelName, version: ModelVersion) -> ModelReader {
         ModelReader::of(&self.shared.engine, Isolation::Own, name, version)
     }

@@ -15,7 +15,7 @@ impl Repository {
     pub fn remove_unused_compiled(&self) {
         let Some(folder) = &self.shared.defaults.cache_dir else { return };
         let live: HashSet<String> = self.all_live().iter().map(|model| model.digest.clone()).collect();
-        // What is in the cache beside them is not ours.
+        // Other entries of the cache are not compiled models.
         let may_go = |name: &str| blake3::Hash::from_hex(name).is_ok() && !live.contains(name);
         match checked_folder::remove_unused(folder, UNUSED_FOR, may_go) {
             Ok(0) => {}

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 pub struct RepositoryConfig {
     /// The model repository: a folder with one folder a model.
     pub path: PathBuf,
-    /// The folder of the models that the package brought, laid out in the same way and never written to. Empty: there
-    /// are none.
+    /// The folder of the models that the package brought, laid out in the same way and never written to. Empty: no
+    /// packaged models.
     pub packaged: PathBuf,
     /// The most models that this box has served that load at the same time, and the most new ones.
     #[serde(deserialize_with = "in_range::<1, 64, _, _>")]

@@ -1,4 +1,4 @@
-//! The findings about models whose calls fail.
+//! The findings about models with failing calls.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ const FAILURE_PERCENT_MIN: u64 = 50;
 const REASON_CHARS_MAX: usize = 300;
 
 impl Repository {
-    /// The models that answered calls of the last minutes with an error of their own.
+    /// The models that failed calls of the last minutes by their own error.
     pub fn failing_calls(&self) -> Vec<Check> {
         let now = Instant::now();
         let failing = self.all_live().into_iter().filter_map(|model| {

@@ -161,7 +161,7 @@ impl FeaturePolicies {
     }
 }
 
-/// A feature in the row of an input: only its reference, or a table with policies of its own.
+/// A feature in the row of an input: only its reference, or a table with its own policies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputFeature {
     pub feature: FeatureReference,

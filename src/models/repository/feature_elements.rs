@@ -17,8 +17,8 @@ pub struct FeatureElements {
 pub enum Unconvertible {
     #[error("a value of {from} cannot be converted to {to}")]
     Type { from: ValueType, to: DataType },
-    /// This value does not fit, though others of its type do. The message leaves it out: a caller of the model may not
-    /// be allowed to see it.
+    /// This value does not fit, though others of its type do. The message leaves it out, because a caller of the model
+    /// is not necessarily allowed to see it.
     #[error("its value cannot be represented exactly as {to}")]
     Inexact { to: DataType },
 }
@@ -39,7 +39,7 @@ impl FeatureElements {
         self.count
     }
 
-    /// Appends a value; a list appends each of its own.
+    /// Appends a value, or each value of a list.
     ///
     /// Numbers become floating-point numbers, rounded to the nearest, and integers only where nothing is lost. True
     /// becomes 1, a time its seconds, and texts and bytes elements of `BYTES`.

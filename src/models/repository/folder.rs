@@ -46,7 +46,7 @@ pub enum ModelFolderError {
     /// The process that read a model file ended, and not because of that file as far as is known.
     #[error("{} {reason}", path.display())]
     Interrupted { path: PathBuf, reason: String },
-    /// A model file is not what its name says.
+    /// A model file is of another format than its name says.
     #[error("{} {reason}", path.display())]
     BadFile { path: PathBuf, reason: String },
 }
@@ -63,7 +63,7 @@ pub struct MisnamedFolder {
 }
 
 impl MisnamedFolder {
-    /// Its name, with replacements for what is not UTF-8.
+    /// Its name, with replacements for bytes that are not UTF-8.
     pub fn name(&self) -> Cow<'_, str> {
         self.path.file_name().unwrap_or_default().to_string_lossy()
     }
@@ -77,8 +77,8 @@ impl fmt::Display for MisnamedFolder {
     }
 }
 
-/// The models of a repository: its folders with a valid name. Others are returned separately, for a warning, except hidden
-/// ones, such as `.git`, and that of a file system.
+/// The models of a repository: its folders with a valid name. Others are returned separately, for a warning, except
+/// hidden ones, such as `.git`, and `lost+found` of a file system.
 pub fn models(repository: &Path) -> Result<(Vec<ModelName>, Vec<MisnamedFolder>), ModelFolderError> {
     let (mut models, mut misnamed) = (Vec::new(), Vec::new());
     for name in folders(repository)?.into_iter().filter(|name| !name.starts_with('.') && name != "lost+found") {
@@ -193,7 +193,8 @@ pub fn version(folder: &Path, parts: &[ChainModel], reader: ModelReader) -> Resu
     Ok(VersionFolder { model, fallback, parts: Vec::new(), digest, files, _reader: reader })
 }
 
-/// True when the folder of a version holds the same files as `before`, whose digest was `digest`. No process reads them.
+/// True when the folder of a version has the same files as `before`, with the digest `digest`. The files are not
+/// parsed.
 pub fn is_unchanged(
     folder: &Path,
     parts: &[ChainModel],
@@ -646,7 +647,7 @@ mod tests {
         let both = read().unwrap();
         assert_eq!(names(&both), ["find", "turn"]);
         assert_ne!(one.digest, both.digest);
-        // What is no part of the chain does not count.
+        // Models that are not part of the chain do not count.
         file(root.path(), "1/model.tflite", &tflite("changed"));
         assert_eq!(read().unwrap().digest, both.digest);
         file(root.path(), "1/find.xml", b"<net/>");

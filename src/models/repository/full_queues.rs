@@ -10,7 +10,7 @@ use super::Repository;
 const REPORTED_AFTER: Duration = Duration::from_secs(10);
 
 impl Repository {
-    /// The models whose queues are full again and again.
+    /// The models with queues that are full again and again.
     pub fn full_queues(&self) -> Vec<Check> {
         let now = Instant::now();
         let mut checks = Vec::new();

@@ -84,7 +84,7 @@ fn reaches(right: usize, total: usize, share: f64) -> bool {
     right >= share * total
 }
 
-/// Runs every golden input of `model`, whose files are in `folder`, and compares the answers.
+/// Runs every golden input of `model`, with files in `folder`, and compares the answers.
 pub async fn score(model: &LoadedModel, folder: &Path) -> GoldenScore {
     let mut score = GoldenScore::default();
     for golden in &model.config.golden {
@@ -136,8 +136,8 @@ fn read_outputs(folder: &Path, file: &str) -> Result<Vec<GoldenTensor>, GoldenEr
     Ok(expected.outputs)
 }
 
-/// Does the runs on zeros of `warm_up`, one at a time. A model that refuses zeros (such as an index that must not be 0)
-/// is not at fault.
+/// Does the runs on zeros of `warm_up`, one at a time. A model that refuses zeros, for example because an index must
+/// not be 0, is not at fault.
 pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
     let outputs: Vec<usize> = (0..model.signature.outputs.len()).collect();
     for (rows, inputs) in warm_up.runs() {

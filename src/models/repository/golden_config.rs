@@ -18,13 +18,14 @@ pub struct Golden {
     /// Photographs: the least score of that label, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f32>,
-    /// Photographs in which objects are detected: the objects that must be found. An empty list: there are none.
+    /// Photographs in which objects are detected: the objects that must be found. With an empty list, no object may be
+    /// found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detections: Option<Vec<ExpectedDetection>>,
     /// Documents: words that must be read, whatever their case, and with or without spaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<Vec<String>>,
-    /// Photographs: a file next to `model.toml` whose `outputs` have the expected data, as those of a request do.
+    /// Photographs: a file next to `model.toml` with the expected data in its `outputs`, as in a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
     /// The largest absolute difference of any element of an output from the expected one.

@@ -12,7 +12,7 @@ pub struct IndexRow {
     /// The version; `None` for a model of which none is known.
     pub version: Option<ModelVersion>,
     pub state: VersionState,
-    /// Note on a version that is ready, for people: what manages it, what it stands in for, or that calls crash it.
+    /// A note for people on a version that is ready: what manages it, what it stands in for, or that calls crash it.
     pub note: Option<String>,
 }
 

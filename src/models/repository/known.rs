@@ -1,5 +1,5 @@
-//! What is known about a version before it is loaded, and its load: one that this box has served in its usual place, any other
-//! in a process of its own first. The outcome is remembered.
+//! The facts known about a version before its load, and the load. A version that this box has served loads in its usual
+//! place; any other loads in a separate process first. The outcome is remembered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const LIMIT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The CPU time after which a first load waits for the threads that answer requests. Most loads take less.
 const PRIORITY_CPU_TIME: Duration = Duration::from_secs(10);
 
-/// What is known about a version before its load.
+/// The facts known about a version before its load.
 #[derive(Debug)]
 pub(super) struct KnownVersion {
     class: LoadClass,
@@ -80,7 +80,7 @@ impl Repository {
         debug_assert!(recorded.is_ok(), "loads are recorded once");
     }
 
-    /// The versions on this box whose last load failed.
+    /// The versions on this box with a failed last load.
     pub fn load_failures(&self) -> Vec<(ModelName, ModelVersion, LoadFailure)> {
         let Some(records) = self.shared.records.get() else { return Vec::new() };
         let mut failures: Vec<_> = records.read(|records| {
@@ -150,7 +150,7 @@ impl Repository {
         self.shared.records.get().is_some_and(|records| records.is_due(model, version))
     }
 
-    /// The reason why a version is not loaded, and what is done about it.
+    /// The reason why a version is not loaded, and the next step.
     pub(super) fn failure_text(&self, model: &ModelName, version: ModelVersion, error: &VersionError) -> String {
         let recorded = self.shared.records.get().and_then(|records| records.describe_failure(model, version));
         recorded.unwrap_or_else(|| error.to_string())
@@ -177,7 +177,7 @@ impl Repository {
         tokio::task::spawn_blocking(move || change(&records)).await.ok()
     }
 
-    /// Finds out what is known about a version. Nothing reads its files but to hash them.
+    /// Collects the facts known about a version. Its files are hashed, and not parsed.
     pub(super) async fn known(&self, source: &VersionSource<'_>, mode: LoadMode) -> KnownVersion {
         let (name, version, parts) = (source.name.clone(), source.version, source.config.chain_models());
         let (folder, files, text) = (source.folder.to_owned(), source.files.to_owned(), source.config_text.to_owned());
@@ -204,7 +204,7 @@ impl Repository {
                 _ => LoadClass::New,
             };
             let pause = failure.filter(|_| !is_due);
-            // Whoever requests a load wants all of its checks.
+            // A load on request runs all checks.
             let checked = served.as_ref().and_then(|served| served.checked.as_ref());
             let checked = checked.filter(|checked| !mode.is_explicit() && checked.content == content);
             let checked_in = checked.map(|checked| checked.runtime);
@@ -228,7 +228,7 @@ impl Repository {
         self.load_known(source, &known, principal).await
     }
 
-    /// As [`Self::load_version`], with what is known about it.
+    /// As [`Self::load_version`], with the facts known about it.
     pub(super) async fn load_known(
         &self,
         source: VersionSource<'_>,
@@ -255,7 +255,7 @@ impl Repository {
                 Ok(model)
             }
             Err(error) => {
-                // Updates remember what failed on trial.
+                // Updates record failures on trial themselves.
                 let is_news = on_trial || self.record_failure(&name, version, known, &error).await;
                 self.set_known_fault(&name, !is_news);
                 if is_news {
@@ -341,9 +341,8 @@ impl Repository {
         Some(loaded.map(|model| Loaded { model, took, usual: took }))
     }
 
-    /// Loads a version for the first time: in a process of its own, with a limit and soon at low priority, and then where it is
-    /// to run. What ends or holds up its process at a load, or with the first inputs, does so to
-    /// no other model.
+    /// Loads a version for the first time: in a separate process, with a limit and soon at low priority, and then where
+    /// it is to run. A crash or a hang at the load, or with the first inputs, affects no other model.
     async fn load_new(&self, source: VersionSource<'_>, known: &KnownVersion) -> Result<Loaded, VersionError> {
         let started = Instant::now();
         let (engine, defaults) = (&self.shared.engine, &self.shared.defaults);
@@ -445,7 +444,7 @@ mod tests {
         let (limit, terms) = (Duration::from_millis(1), LoadTerms::new(Duration::ZERO));
         assert!(matches!(within(&engine, limit, &terms, async { Ok(1) }).await, Ok(1)));
         let endless = async {
-            // As a load whose process was ended.
+            // Behaves like a load after the end of its process.
             while terms.given_up().is_none() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }

@@ -11,8 +11,8 @@ use super::{LoadedModel, Repository};
 
 impl Repository {
     /// Moves the models of `runtime` to the library in the folder `own`, or with `None` to that in the folder of all others.
-    /// Each is loaded and checked there beside the one that answers, which ends after its last request. When one of those that
-    /// answer does not load, or the models cannot be read now, all go back, and that reason is returned.
+    /// Each is loaded and checked there next to the loaded copy, which ends after its last request. If a model that
+    /// answers calls does not load there, or the models cannot be read now, all move back, and the reason is returned.
     pub async fn move_to_library(&self, runtime: Runtime, own: Option<PathBuf>) -> Result<(), String> {
         // The next move begins with the libraries that this one leaves.
         let _alone = self.shared.moving.lock().await;
@@ -21,7 +21,7 @@ impl Repository {
             return Ok(());
         }
         let after = before.with_library_in(runtime, own);
-        // One that its faults have unloaded answers nobody, whatever becomes of it.
+        // A model that was unloaded for its faults answers no calls, so its load does not matter.
         let answers = |model: &Arc<LoadedModel>| model.fault().is_none();
         let answering: Vec<_> = self.all_serving().filter(answers).map(|model| model.name.clone()).collect();
         self.shared.engine.set_runtimes(after.clone());

@@ -5,7 +5,7 @@
 //! out of time doubles it, up to an hour. The files are those of the version, with external data.
 //!
 //! A load is over its limit when it has taken that long and its process has used as much CPU time, so that a busy machine
-//! fails no load; or when it has taken [`WALL_FACTOR`] times as long, whatever it waits for.
+//! fails no load; or when it has taken [`WALL_FACTOR`] times as long, regardless of what it waits for.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ const FACTOR_MAX: f64 = 4.0;
 /// The longest limit.
 const TIME_MAX: Duration = Duration::from_hours(1);
 
-/// How much longer than its limit a load may take without using CPU time.
+/// The factor by which a load may exceed its limit if it does not use CPU time.
 pub const WALL_FACTOR: u32 = 4;
 
-/// The limit of a load of so many bytes. `served` has the bytes and the time of the loads of versions that this box serves;
-/// `timeouts` tries of this one ran out of time.
+/// The limit of a load of this many bytes. `served` has the bytes and the time of the loads of versions that this box
+/// serves; `timeouts` tries of this one ran out of time.
 pub fn limit(bytes: u64, served: impl Iterator<Item = (u64, Duration)>, timeouts: u32) -> Duration {
     let share = |(bytes, took): (u64, Duration)| took.as_secs_f64() / unit(bytes).as_secs_f64();
     let slowest = served.map(share).fold(0.0, f64::max);

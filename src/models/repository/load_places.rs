@@ -1,5 +1,5 @@
-//! Places for loads. A version that this box has served loads in a place of its own kind; a new one has another, and a load
-//! that takes long leaves its place to the next.
+//! Places for loads. Versions that this box has served and new ones have separate places, and a load that takes long
+//! leaves its place to the next one.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const SLOW_LOADS_MAX: usize = 2;
 /// The most versions that are tried again at a time.
 const RETRIES_MAX: usize = 2;
 
-/// What is known about a version before its load.
+/// The class of a load, by the facts known before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoadClass {
     /// This box has served it, and its load took this long.

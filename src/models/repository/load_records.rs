@@ -2,7 +2,7 @@
 //! clock, no disk.
 //!
 //! A version that this box has served is known by its files, its `model.toml`, the libraries and the CPU. It loads
-//! first, and a start waits for it. Any other is new. A version whose load failed is not loaded again before a pause is over,
+//! first, and a start waits for it. Any other is new. After a failed load a version is not loaded again before a pause,
 //! which doubles with each failure in a row from a minute to a day. A request, and a change of its files, of its
 //! `model.toml` or of the libraries, load it at once.
 
@@ -105,7 +105,7 @@ impl LoadFailure {
         self.streak.failures()
     }
 
-    /// What happened and what to do, after the reason.
+    /// The reason, the failures in a row, and the advice.
     pub fn describe(&self, model: &ModelName) -> String {
         let mut text = self.reason.clone();
         if self.count() > 1 {
@@ -194,7 +194,7 @@ impl LoadRecords {
         self.get(model, version)?.failure.as_ref().filter(|failure| failure.content == content)
     }
 
-    /// Every version whose last load failed.
+    /// Every version with a failed last load.
     pub fn failures(&self) -> impl Iterator<Item = (&ModelName, ModelVersion, &LoadFailure)> {
         self.versions.iter().filter_map(|((model, version), record)| Some((model, *version, record.failure.as_ref()?)))
     }
@@ -269,7 +269,7 @@ impl LoadRecords {
         self.versions.len() < before
     }
 
-    /// The limit of a load of so many bytes.
+    /// The limit of a load of this many bytes.
     pub fn limit(&self, model: &ModelName, version: ModelVersion, content: &str, bytes: u64) -> Duration {
         let others = self.versions.iter().filter(|((name, _), _)| name != model);
         let served = others.filter_map(|(_, record)| record.served.as_ref());

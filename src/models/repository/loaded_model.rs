@@ -45,7 +45,7 @@ pub struct ModelDefaults {
     pub profiles: Profiles,
     /// Set to measure a model at its load, when several runtimes accept it and it was not measured yet.
     pub measure: bool,
-    /// The process of a model whose config does not say.
+    /// The process of a model without a setting in its config.
     pub isolation: Isolation,
     /// Takes the crashes of models.
     pub audit: AuditSink,
@@ -124,7 +124,7 @@ pub(super) struct LoadedPart {
 }
 
 impl LoadedModel {
-    /// The folder of its golden inputs; `None` of an encrypted version, whose files are not open now.
+    /// The folder of its golden inputs; `None` for an encrypted version while its files are not decrypted.
     pub fn golden_folder(&self) -> Option<&Path> {
         self.golden_files.sealed.is_none().then_some(&self.golden_files.folder)
     }
@@ -209,7 +209,7 @@ impl LoadedModel {
         ))
     }
 
-    /// For people: what is run instead of that which answered golden inputs wrong, and what was wrong.
+    /// For people: the file and runtime that stand in for one that answered golden inputs wrong, and the wrong answers.
     pub fn stand_in(&self) -> Option<String> {
         let wrong = self.passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let how = if self.exact_int8 && !self.is_fallback { " with slower, exact instructions" } else { "" };
@@ -317,8 +317,8 @@ impl LoadedModel {
         self.instance_usage().queued
     }
 
-    /// Memory of the process that the model has to itself, in bytes. `None` where it shares one: the kernel does not know
-    /// which model a page belongs to, and what a load added says little, because it uses what others have freed.
+    /// Memory of the model's own process, in bytes. `None` for a shared process: the kernel does not know which model a
+    /// page belongs to, and the growth during a load says little, because a load uses memory that others have freed.
     pub fn memory_bytes(&self) -> Option<u64> {
         // The parts of a chain are in the same process.
         self.instances.own_memory()

@@ -131,14 +131,14 @@ pub(super) struct VersionSource<'a> {
     pub version: ModelVersion,
     /// The folder of its labels and golden inputs: the model's.
     pub folder: &'a Path,
-    /// The folder of its own files, which may be the same.
+    /// The folder of its own files; possibly the same folder.
     pub files: &'a Path,
     pub config: &'a ModelConfig,
     pub config_text: &'a str,
     /// The least share of the golden inputs that must be answered right; `None` is all of them.
     pub golden_min: Option<f64>,
     pub statistics: Arc<VersionStatistics>,
-    /// The encrypted folder, where the two folders above hold its opened files.
+    /// The encrypted folder, if the two folders above contain its decrypted files.
     pub sealed: Option<&'a SealedFolder>,
     /// Set for a version that an update tries: it shares no process until the next start.
     pub on_trial: bool,
@@ -171,7 +171,7 @@ impl<'a> VersionSource<'a> {
 }
 
 /// The runtime and the profile of a version. A version that an update compares with it runs in the same ones, unless its
-/// model config names a runtime: they would be chosen anew otherwise, by a few runs in one moment of the machine.
+/// model config names a runtime: otherwise they would be chosen again, by a few runs at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predecessor {
     pub version: ModelVersion,
@@ -192,8 +192,8 @@ pub(super) async fn load(
     load_read(source, &folder, engine, defaults, &Arc::new(LoadTerms::new(LOAD_TIME_MAX)), None).await
 }
 
-/// Where a version is to run. The box's setting is a floor, which the model's own file may only raise: anybody who may upload
-/// a model writes that file.
+/// Where a version is to run. The box's setting is a minimum that the model's own file may only raise, because any
+/// caller who may upload a model writes that file.
 fn isolation(config: &ModelConfig, defaults: &ModelDefaults, on_trial: bool) -> Isolation {
     if on_trial {
         return Isolation::Own;
@@ -219,7 +219,7 @@ pub(super) async fn read(
 }
 
 /// As [`load`], with its files already read, where it is to run. `checked_in` is the runtime in which it passed all its
-/// checks on this box, with these very files, `model.toml` and libraries: there the first golden input is run alone.
+/// checks on this box, with these very files, `model.toml` and libraries: there only the first golden input is run.
 pub(super) fn load_read<'a>(
     source: VersionSource<'a>,
     folder: &'a VersionFolder,
@@ -235,7 +235,7 @@ pub(super) fn load_read<'a>(
     load_isolated(source, folder, engine, defaults, (wanted, terms), checked_in)
 }
 
-/// Loads and checks a version for the first time, in a process of its own in an engine of its own, and unloads it. Returns
+/// Loads and checks a version for the first time, in a separate process of a separate engine, and unloads it. Returns
 /// the runtime that passed all checks, see [`LoadedModel::checked_in`].
 pub(super) async fn try_first(
     source: VersionSource<'_>,
@@ -299,8 +299,8 @@ fn load_isolated<'a>(
         if let Some(before) = predecessor {
             candidates.sort_by_key(|runtime| *runtime != before.runtime);
         } else if !folder.parts.is_empty() {
-            // Such networks are quicker in it: a page took 11.3 s of CPU there, and 16.5 in ONNX Runtime. Zeros of a
-            // picture's size would not tell.
+            // The networks of chains are faster in OpenVINO: a page took 11.3 s of CPU there, and 16.5 s in ONNX
+            // Runtime. Runs on zeros would not show the difference.
             candidates.sort_by_key(|runtime| *runtime != Runtime::OpenVino);
         }
         let measure = defaults.measure
@@ -387,7 +387,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
     Some(model)
 }
 
-/// Saves the profile of the version before as that of `model`, whose next loads find it.
+/// Saves the profile of the version before as that of `model`, for its next loads.
 fn keep_profile_of(before: &Predecessor, model: &mut LoadedModel, runtimes: &Runtimes, defaults: &ModelDefaults) {
     let scale = model.scale();
     let own = ProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
@@ -502,7 +502,7 @@ impl Loading<'_> {
             runtime,
             files: files.clone(),
             sealed: self.source.sealed.cloned(),
-            // The compiled models that OpenVINO caches hold the weights: of an encrypted one nothing is cached.
+            // The compiled models in OpenVINO's cache contain the weights, so an encrypted model is not cached.
             options: LoadOptions {
                 threads: scale.threads,
                 cache: defaults
@@ -612,8 +612,8 @@ impl Loading<'_> {
         }
     }
 
-    /// Checks that the pipeline of `model` can answer, and its golden inputs: the first alone, where it passed all checks
-    /// on this box and nothing has changed since.
+    /// Checks that the pipeline of `model` can answer, and its golden inputs. Only the first one is run if the model
+    /// passed all checks on this box and nothing has changed since.
     async fn check(&self, model: &LoadedModel) -> Result<(), RuntimeRefusal> {
         let (source, runtime) = (self.source, model.runtime());
         let is_checked = !self.is_fallback && self.checked_in == Some(runtime);

@@ -28,9 +28,9 @@ const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 pub enum LoadMode {
     /// Load in any case, as after an explicit request.
     Always,
-    /// Skip versions that have not changed on disk, and those whose load failed before and whose next try is not due.
+    /// Skip versions that have not changed on disk, and failed ones until their next try is due.
     Changed,
-    /// Load only versions whose next try is due.
+    /// Load only versions with a next try that is due.
     Due,
 }
 
@@ -117,7 +117,7 @@ impl Repository {
         model.settle();
     }
 
-    /// Unloads a model whose folder is gone.
+    /// Unloads a model after its folder was removed.
     async fn remove_gone(&self, model: &RepositoryModel, principal: &Principal) {
         let _alone = model.busy.lock().await;
         // An update may have brought it since the names were read.
@@ -258,7 +258,7 @@ impl Repository {
 
             let before = model.slot.live();
             let (mut live, mut failures) = (Vec::new(), Vec::new());
-            // A version whose next try is due keeps its state until it has loaded.
+            // A failed version keeps its state during the next try, until it has loaded.
             let is_new =
                 |version: ModelVersion| mode != LoadMode::Due && !before.iter().any(|old| old.version == version);
             for &version in selected.iter().filter(|&&version| is_new(version)) {
@@ -356,7 +356,7 @@ impl Repository {
         if old.folder != files || !old.runs_in(&self.runtimes()) {
             return false;
         }
-        // Its files are hashed, whatever the file system says of them, and read by no process.
+        // Its files are hashed regardless of their times and sizes, and not parsed by any process.
         let (path, parts, digest) = (files.to_owned(), old.config.chain_models(), old.digest.clone());
         let before: Vec<_> = old.files.iter().map(VersionFile::unmarked).collect();
         let hashed = tokio::task::spawn_blocking(move || folder::is_unchanged(&path, parts, &before, &digest)).await;

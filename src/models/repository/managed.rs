@@ -132,7 +132,7 @@ impl Repository {
         } else if !path.is_dir() {
             self.managed_versions().remove(&model.name);
             drop(model.slot.take_candidate());
-            // Not waiting for its memory: the caller may still hold it.
+            // Do not wait until its memory is free: the caller may still hold a handle.
             self.serve(model, Vec::new());
             self.forget(&model.name);
             return Ok(());
@@ -155,8 +155,8 @@ impl Repository {
         Ok(())
     }
 
-    /// Loads the live version of a managed model at the start. Live versions stay, unless one stands in for a release
-    /// whose trial is due.
+    /// Loads the live version of a managed model at the start. Live versions stay, except one that stands in for a
+    /// release with a due trial.
     pub(super) async fn load_managed(
         &self,
         model: &RepositoryModel,

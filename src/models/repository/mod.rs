@@ -35,7 +35,7 @@
 //!   file
 //! * `load_limit.rs` - the time that a load may take
 //! * `load_places.rs` - places for loads of served, new and failed versions
-//! * `known.rs` - loads a version by what is known about it, and remembers the outcome
+//! * `known.rs` - loads a version by the facts known about it, and remembers the outcome
 //! * `loads.rs` - loads and unloads models of the owner's folder
 //! * `compiled.rs` - removes the compiled models of versions that are not used any more
 //! * `libraries.rs` - moves every model to another library of its runtime
@@ -58,8 +58,8 @@
 //!   them.
 //! * Cached answers and the state of limits belong to the loaded version (`LoadedModel::attached`) and are dropped with
 //!   it. No answer outlives the weights that it came from.
-//! * The load of a version that this box has not served, or whose last load failed, delays no other load. It runs in a process
-//!   and on threads of its own until it has passed its golden inputs.
+//! * The load of a version that this box has not served, or that failed to load last time, delays no other load. It
+//!   runs in a process and on separate threads until it has passed its golden inputs.
 //! * `load_records.rs`, `load_limit.rs` and `agreement.rs` are pure: no clock, no disk.
 //! * Both folders of `sources.rs` are only read.
 //!
@@ -68,12 +68,12 @@
 //! `Repository::load_model` holds the model's lock, so that loads of one model never overlap, and
 //! 1. reads `model.toml` and the version folders; the policy selects versions. `known.rs` asks `load_records.rs` whether this
 //!    box has served these files, with this `model.toml` and these runtimes, or failed to load them. A served version gets
-//!    one of the places for loads at once. Any other gets another place, and does steps 2 to 7 in a process of its own
+//!    one of the places for loads at once. Any other gets another place, and does steps 2 to 7 in a separate process
 //!    first, with a limit; a failed one only when its pause is over;
 //! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data outside
 //!    the folder. Where the version is to run in another process, that one reads the model file (`reader.rs`), and this
-//!    one checks what it says. All are opened, like labels and golden inputs, through `contained.rs`, which opens no file
-//!    outside of the folder, not even through a link;
+//!    one checks the facts that it reports. All are opened, like labels and golden inputs, through `contained.rs`,
+//!    which opens no file outside of the folder, not even through a link;
 //! 3. `loading.rs` orders the runtimes: the one in the version's profile first, if there is a profile. The profile's
 //!    name is a hash of the files' digest, the CPU, the number of cores and the runtimes' library names, so anything
 //!    else is another profile;
@@ -86,10 +86,11 @@
 //!    answer is refused. Golden inputs run through the model itself, and their answers are compared. A wrong answer
 //!    counts as a refusal, so `auto` goes on to the next runtime. `golden.rs` distinguishes a wrong answer from a
 //!    missing one by type: only after a wrong one steps 4 to 6 are repeated, in ONNX Runtime with exact instructions
-//!    for int8 where the CPU's own are not, and then with the version's float original, `model.float.*`, if it has one.
-//!    Its file counts in the digest, so it shares the model's profile, but no profile is used for it or made from it.
-//!    The refused runtimes and files are listed in `LoadedModel::passed_over`. Where the version passed all this before and
-//!    no file of the model has changed since, the first golden input is run alone, and the rest only if it is wrong;
+//!    for int8 if those of the CPU are not exact, and then with the version's float original, `model.float.*`, if it
+//!    has one. Its file counts in the digest, so it shares the model's profile, but no profile is used for it or made
+//!    from it. The refused runtimes and files are listed in `LoadedModel::passed_over`. If the version passed all this
+//!    before and no file of the model has changed since, only the first golden input is run, and the rest only if its
+//!    answer is wrong;
 //! 7. without a profile and with two runtimes to choose from, steps 4 to 6 are done in both, and the median of up to 30
 //!    runs in turns, one request each, decides. The runtime is saved as a profile; only `ledge tune` measures threads,
 //!    instances and batches. The other copy is torn down before the load goes on;
@@ -189,7 +190,7 @@ pub use version_state::{ModelState, UnavailableReason, VersionState};
 pub enum PinError {
     #[error("Request for unknown model: '{model}' is not found")]
     UnknownModel { model: ModelName },
-    /// The model has no such version among those that it serves.
+    /// The model does not serve this version.
     #[error("Request for unknown model: '{model}' version {version} is not found")]
     UnknownVersion { model: ModelName, version: ModelVersion },
     /// The model is there, but no version of it is loaded.
@@ -228,7 +229,7 @@ pub enum UnloadModelError {
     Managed(#[from] ManagedModel),
 }
 
-/// Error for a model whose live version only signed updates decide.
+/// The error for a model with a live version that only signed updates decide.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("model '{model}' is managed by signed updates: only updates load and unload it; see `ledge update --help`")]
 pub struct ManagedModel {
@@ -314,7 +315,7 @@ impl RepositoryModel {
         self.latches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Declares that nobody has to wait for the model any more.
+    /// Declares that no request has to wait for the model any more.
     fn settle(&self) {
         self.latches().clear();
     }
@@ -465,8 +466,8 @@ impl Repository {
         self.models().iter().flat_map(of_model).collect()
     }
 
-    /// True when a model answers, or no model is to answer: none is there, or all were unloaded on request. A model whose
-    /// instances are unloaded while it is idle answers.
+    /// True when a model answers, or when no model has to: the repository is empty, or all were unloaded on request. A
+    /// model that unloads its instances while idle counts as answering.
     pub fn is_serving(&self) -> bool {
         let models = self.models();
         models.iter().any(|model| model.is_serving()) || !models.iter().any(|model| model.should_serve())

@@ -72,7 +72,7 @@ pub struct ModelConfig {
     /// Properties of its outputs beyond the model file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<PortConfig>,
-    /// The kind of pipeline that turns what people send, such as a photograph, into tensors, and outputs into an answer.
+    /// The kind of pipeline that turns content, such as a photograph, into tensors, and outputs into an answer.
     pub pipeline: PipelineConfig,
     /// The fields that are looked for in documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -171,7 +171,7 @@ pub struct InstanceGroup {
     /// The most; without it, as many as fit on the cores. More are loaded while calls wait and a core is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
-    /// Cores of one run; what was measured on this machine, else 1, without it.
+    /// Cores of one run. Without it, the number measured on this machine, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     /// The cores that may run it, by the system's numbers; all that models may use without it.
@@ -316,7 +316,7 @@ impl ModelConfig {
         mistakes
     }
 
-    /// The mistakes in what a chain and its fields have.
+    /// The mistakes in the settings of a chain and its fields.
     fn chain_mistakes(&self) -> Vec<ValueProblem> {
         let mut mistakes = Vec::new();
         let mut check = |holds: bool, key: &str, message: &str| {

@@ -21,7 +21,7 @@ pub const FINITE_ANSWERS_MIN: u64 = 20;
 /// Settings of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObservationConfig {
-    /// The output whose best class is counted, and compared instead of its numbers.
+    /// The output of which the best class is counted, and compared instead of its numbers.
     pub reference_output: Option<String>,
     /// Largest difference of numbers that agree, relative to the larger of 1 and the number.
     pub tolerance: f64,
@@ -56,8 +56,8 @@ pub struct VersionCounts {
     /// Requests that it answered or failed. Those that no version could answer are left out.
     pub requests: u64,
     pub errors: u64,
-    /// Of the errors, the answers with values that are not finite, where the other version's are; of the previous version,
-    /// all such answers.
+    /// Of the errors, the answers with values that are not finite although those of the other version are. For the
+    /// previous version, all answers with values that are not finite.
     pub non_finite: u64,
     /// Of the errors, those that ended the process of the version.
     pub crashes: u64,
@@ -156,7 +156,7 @@ impl Observations {
         counts.errors += 1;
     }
 
-    /// Counts a request whose run ended the process of the version.
+    /// Counts a request that ended the process of the version.
     pub fn crashed(&self, role: ComparedVersion) {
         self.failed(role);
         self.lock().of(role).crashes += 1;

@@ -1,5 +1,5 @@
-//! The paces of two versions, measured in pairs: both run on the same input one right after the other, so that whatever
-//! the machine does meanwhile happens to both.
+//! The paces of two versions, measured in pairs: both run on the same input one right after the other, so that other
+//! activity of the machine affects both alike.
 
 use std::time::{Duration, Instant};
 

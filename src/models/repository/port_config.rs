@@ -33,7 +33,7 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
-    /// Fixes the variable dimensions of `port`, or returns what in this config contradicts it.
+    /// Fixes the variable dimensions of `port`, or returns the contradiction in this config.
     pub(super) fn narrow(&self, kind: &str, port: &mut Port) -> Option<String> {
         if let Some(datatype) = self.datatype
             && datatype != port.datatype

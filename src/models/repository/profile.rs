@@ -21,7 +21,7 @@ pub struct ProfileChoice {
     pub threads: usize,
     /// The most instances.
     pub instances: usize,
-    /// The most batch elements of several requests in one run; 1 runs each request alone.
+    /// The most batch elements of several requests in one run; 1 runs each request separately.
     pub batch: usize,
 }
 
@@ -94,8 +94,8 @@ impl Profiles {
         Self::new(None, 0)
     }
 
-    /// The profile of the model whose files have this digest, in these runtimes. A file that cannot be read counts as missing:
-    /// the model is measured again.
+    /// The profile of the model with this digest of its files, in these runtimes. A file that cannot be read counts as
+    /// missing, so the model is measured again.
     pub fn get(&self, digest: &str, runtimes: &Runtimes) -> Option<Profile> {
         let path = self.path(digest, runtimes)?;
         let text = fs::read(&path).ok()?;
@@ -118,8 +118,8 @@ impl Profiles {
         Ok(Some(path))
     }
 
-    /// Stands for this `model.toml`, this CPU and these runtimes: what is known of a version holds for these, on any number
-    /// of cores.
+    /// A hash of this `model.toml`, this CPU and these runtimes. The facts known about a version hold for these, on any
+    /// number of cores.
     pub fn conditions(&self, config_text: &str, runtimes: &Runtimes) -> String {
         let mut hasher = blake3::Hasher::new();
         hasher.update(blake3::hash(config_text.as_bytes()).as_bytes());

@@ -234,7 +234,7 @@ fn cost(goal: Goal, row: &SearchRow) -> f64 {
     row.load.as_ref().map_or(f64::INFINITY, |load| goal.cost(load))
 }
 
-/// The indices of the rows whose cost is within `factor` of the best.
+/// The indices of the rows with a cost within `factor` of the best.
 fn close_to_best(goal: Goal, rows: &[SearchRow], factor: f64) -> Vec<usize> {
     let best = rows.iter().map(|row| cost(goal, row)).fold(f64::INFINITY, f64::min);
     let within = |row: &SearchRow| row.load.is_ok() && cost(goal, row) <= best * factor;

@@ -1,7 +1,7 @@
 //! The live versions of one model, and the candidate, behind one atomic pointer.
 //!
-//! A request pins what it finds here and keeps it until it is answered, whatever a load or an update does meanwhile.
-//! One load of the pointer is enough: a model without a candidate only pays for reading an empty field.
+//! A request pins the version that it finds here and keeps it until it is answered, whatever a load or an update does
+//! meanwhile. One load of the pointer is enough: a model without a candidate only pays for reading an empty field.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

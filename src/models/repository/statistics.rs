@@ -230,7 +230,8 @@ impl VersionStatistics {
         }
     }
 
-    /// The answers with values that are not finite, among so many answers, if the version also gives others.
+    /// The number of answers with values that are not finite, and the number of all answers, if the version also gives
+    /// finite ones.
     pub fn rarely_not_finite(&self) -> Option<(u64, u64)> {
         let (counters, must) = (self.lock(), self.must_be_finite.load(Ordering::Relaxed));
         let (found, all) = (counters.non_finite, counters.success.count + if must { counters.non_finite } else { 0 });
@@ -345,7 +346,7 @@ mod tests {
         let next = VersionStatistics::default();
         next.follow(&now);
         assert!(next.not_finite());
-        // One that always gave such answers may go on.
+        // A version that always gave answers that are not finite is not faulted for them.
         let (always, after) = (VersionStatistics::default(), VersionStatistics::default());
         for _ in 0..FINITE_ANSWERS_MIN {
             always.not_finite();

@@ -1,8 +1,8 @@
-//! A mark on the disk while a version on trial works: while it is loaded, and until its first run has ended. A start of
-//! the daemon that finds the mark may have been caused by that version; one that does not was not.
+//! A mark on the disk while a version on trial works: while it is loaded, and until its first run has ended. If a start
+//! of the daemon finds the mark, that version may have caused the restart; without the mark it has not.
 //!
-//! Only the first run is marked. Runs are in processes of their own, which the kernel ends before the daemon: a version
-//! whose runs harm the daemon all the same does so with the first one, and a busy version is always in some run.
+//! Only the first run is marked. Runs are in other processes, which the kernel ends before the daemon. A version that
+//! harms the daemon all the same does so with its first run, and a busy version is always in some run.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;

@@ -22,7 +22,7 @@ const QUICK_RUNS: usize = 30;
 /// Time within which a measured run must end.
 const MEASURED_RUN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The inputs that a model is measured with: zeros, one batch element. `None` for a model whose inputs are too large.
+/// The inputs that a model is measured with: zeros, one batch element. `None` for a model with too large inputs.
 pub fn sample(model: &LoadedModel) -> Option<Vec<Tensor>> {
     let warm_up = WarmUp { signature: model.signature.clone(), sizes: vec![1] };
     let (_, inputs) = warm_up.runs().next()?;

@@ -62,12 +62,12 @@ impl FileMark {
 }
 
 impl VersionFile {
-    /// The same file, of which only the content tells if it has changed.
+    /// The same file without its mark, so that only its content shows whether it has changed.
     pub fn unmarked(&self) -> Self {
         Self { mark: None, ..self.clone() }
     }
 
-    /// `Some(true)`: the file has not changed. `None`: only its content tells.
+    /// `Some(true)`: the file has not changed. `None`: only its content shows whether it has.
     pub fn is_same(&self, folder: &Path) -> Option<bool> {
         let Ok(metadata) = std::fs::metadata(folder.join(&self.path)) else { return Some(false) };
         match self.mark {
@@ -78,8 +78,8 @@ impl VersionFile {
     }
 }
 
-/// Stands for the files of a model whose load failed: those in its `folder` and in that of the version's own `files`, but
-/// not those of other versions. Looks at names, sizes and times only.
+/// A fingerprint of the files of a model that failed to load: those in its `folder` and in the version's own `files`,
+/// but not those of other versions. Uses only names, sizes and times.
 pub fn stamp(folder: &Path, files: &Path) -> String {
     let mut found = Vec::new();
     let is_other_version = |path: &Path| {
@@ -121,7 +121,7 @@ fn collect(
     }
 }
 
-/// True when `folder` holds the files `before`, whose digest was `digest`. `models` are the model files in it now, in the
+/// True when `folder` has the files `before`, with the digest `digest`. `models` are the model files in it now, in the
 /// order of the digest; `hash` hashes a file.
 pub fn are_unchanged(
     folder: &Path,

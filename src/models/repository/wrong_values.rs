@@ -5,7 +5,7 @@ use ledge_part::check::Check;
 use super::Repository;
 
 impl Repository {
-    /// The live versions whose answers have NaN or infinities, and are finite otherwise.
+    /// The live versions with some answers that have NaN or infinities, while most are finite.
     pub fn wrong_values(&self) -> Vec<Check> {
         let finding = |model: std::sync::Arc<super::LoadedModel>| {
             let (found, all) = model.statistics.rarely_not_finite()?;

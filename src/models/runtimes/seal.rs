@@ -1,4 +1,4 @@
-//! The finding about the seal of the processes that run models.
+//! The finding about the sandbox of the processes that run models.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub fn check(report: io::Result<SealReport>) -> Check {
     }
 }
 
-/// A warning where something is open that nothing else closes; for the rest, what takes its place.
+/// Warns of a gap that no other mechanism closes. For the other gaps, names the mechanisms that close them.
 fn of(report: &SealReport) -> Check {
     let lacking: Vec<&MechanismReport> = report.lacking().collect();
     if lacking.is_empty() {
@@ -43,7 +43,7 @@ fn of(report: &SealReport) -> Check {
     }
 }
 
-/// Mechanisms that are not in force for one reason, and what that leaves open.
+/// Mechanisms that are not in force for one reason, and the gaps that this leaves.
 fn told(reason: &str, findings: &[&MechanismReport]) -> String {
     let names: Vec<_> = findings.iter().map(|finding| finding.mechanism.name()).collect();
     let mut open: Vec<String> = Vec::new();

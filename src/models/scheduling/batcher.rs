@@ -9,8 +9,8 @@ pub struct BatchPolicy {
     pub max_rows: usize,
     /// Time that the first request may wait for others; zero takes the requests that already wait.
     pub delay: Duration,
-    /// The sizes that runs should have, ascending: the model was warmed up with them, so that none of them is compiled
-    /// while callers wait.
+    /// The sizes that runs should have, ascending. The model was warmed up with them, so no size is compiled while
+    /// callers wait.
     pub preferred: Vec<usize>,
 }
 

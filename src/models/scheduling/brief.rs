@@ -27,8 +27,8 @@ use super::shared::{EngineInner, on_own_thread, unload_in_background};
 use super::terms::Terms;
 use super::worker;
 
-/// The longest wait of a caller's own thread, which other calls need too, for runs in another process that were thought
-/// to be brief. A busy machine delays such a run by some milliseconds.
+/// The longest wait of a caller's own thread, which other calls need too, for a run in another process that was
+/// expected to be brief. A busy machine delays a run by some milliseconds.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Set while the thread that serves callers had nothing to do since the last brief run.
@@ -64,7 +64,7 @@ impl Drop for GroupLead<'_> {
     }
 }
 
-/// An instance that brief runs use, and the core that they hold.
+/// An instance that brief runs use, and the core that they occupy.
 struct TakenInstance {
     model: u64,
     worker: usize,
@@ -79,8 +79,8 @@ impl TakenInstance {
 }
 
 impl EngineInner {
-    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued. A run
-    /// in another process that turns out not to be brief ends on a thread of its own.
+    /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued.
+    /// A run in another process that turns out not to be brief is finished on a separate thread.
     pub(super) fn run_brief(
         self: &Arc<Self>,
         model: u64,
@@ -183,7 +183,7 @@ impl EngineInner {
             let ended = vec![(job, long_run::of_tensors(finished))];
             own.end_brief(model, &*observer, Some(taken), ended);
         });
-        // Given when the thread has started: a thread that cannot be started drops what it was to do.
+        // Sent only after the thread has started, because a thread that fails to start would drop the closure.
         let (give, take) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
         let started = on_own_thread("late-run", move || take.into_iter().for_each(|finish| finish()));
         let left = match started {
@@ -196,7 +196,7 @@ impl EngineInner {
         }
     }
 
-    /// Answers jobs. Those whose process ended for another reason run again.
+    /// Answers jobs. A job runs again if its process ended for another reason.
     fn end_brief(
         self: &Arc<Self>,
         model: u64,
@@ -231,7 +231,7 @@ impl EngineInner {
         }
     }
 
-    /// Gives back an instance after runs over so many bytes that took these times, and queues jobs that run again.
+    /// Gives back an instance after runs over this many bytes that took these times, and queues jobs that run again.
     fn give_back(
         self: &Arc<Self>,
         model: u64,

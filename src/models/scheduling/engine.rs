@@ -35,8 +35,9 @@ struct EngineHandle {
 }
 
 impl Engine {
-    /// An engine over the cores `cpus`, which runs models in sealed processes. Its threads start with the first model. Above
-    /// `memory_budget` bytes of models the least recently used ones are unloaded until they are called again.
+    /// An engine over the cores `cpus`, which runs models in sandboxed processes. Its threads start with the first
+    /// model. Above `memory_budget` bytes of models the least recently used ones are unloaded until they are called
+    /// again.
     pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>, children: ChildSettings) -> Self {
         let shared = Arc::new_cyclic(|shared: &Weak<EngineInner>| {
             let shared = shared.clone();
@@ -45,7 +46,7 @@ impl Engine {
                     shared.child_ended(child, end);
                 }
             });
-            // The spare worker has a lane too, and shares the first core.
+            // The spare worker has a job channel too, and shares the first core.
             let places = |is_background| cpus.iter().map(move |&core| LanePlace { core, is_background });
             let lanes: Vec<LanePlace> = places(false).chain(places(true)).chain(places(false).take(1)).collect();
             let children = Children::new(children, lanes.clone(), on_end);
@@ -104,8 +105,8 @@ impl Engine {
         self.handle.shared.runtimes.store(Arc::new(runtimes));
     }
 
-    /// Waits until each worker has ended the run that it is in now. A worker that never returns from a runtime, or
-    /// whose thread died in a run, keeps this waiting for ever.
+    /// Waits until each worker has ended the run that it is in now. This waits for ever if a worker never returns from
+    /// a runtime, or if its thread died in a run.
     pub async fn heartbeat(&self) {
         let shared = &self.handle.shared;
         let before = shared.runs_since();
@@ -122,7 +123,7 @@ impl Engine {
         self.handle.shared.instances.closed().await;
     }
 
-    /// Loads one instance on a thread of its own.
+    /// Loads one instance on a separate thread.
     pub(super) async fn load(
         &self,
         spec: &Arc<InstanceSpec>,

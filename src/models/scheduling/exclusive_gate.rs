@@ -1,5 +1,5 @@
-//! The turns of runs in other processes: all at a time, but for a run that was in a process when that ended without a known
-//! cause. Nothing runs beside it, so that it is the cause if that happens again.
+//! Permits for runs in other processes. All run at the same time, except a run that was in a process when that ended
+//! without a known cause: nothing runs concurrently with it, so that it is the cause if the process ends again.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// The longest time that others wait for an exclusive run, and that it waits for them: one of them may never end.
 const EXCLUSIVE_MAX: Duration = Duration::from_secs(1);
 
-/// The turns of all runs in other processes.
+/// The permits of all runs in other processes.
 #[derive(Debug, Default)]
 pub struct ExclusiveGate {
     state: Mutex<GateState>,
@@ -21,7 +21,7 @@ struct GateState {
     exclusive_until: Option<Instant>,
 }
 
-/// The turn of one run; it ends when this is dropped.
+/// The permit of one run; dropping it returns the permit.
 #[derive(Debug)]
 pub struct GatePermit<'t> {
     turns: &'t ExclusiveGate,
@@ -34,7 +34,7 @@ impl ExclusiveGate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The turn of a run beside others, unless it had to wait.
+    /// The permit of a run concurrent with others; `None` if it would have to wait.
     pub fn try_shared(&self) -> Option<GatePermit<'_>> {
         let mut state = self.lock();
         if state.exclusive_until.is_some() {
@@ -44,14 +44,14 @@ impl ExclusiveGate {
         Some(GatePermit { turns: self, is_exclusive: false })
     }
 
-    /// Waits for the turn of a run beside others.
+    /// Waits for the permit of a run concurrent with others.
     pub fn shared(&self) -> GatePermit<'_> {
         let mut state = self.wait_for_exclusive(self.lock());
         state.running += 1;
         GatePermit { turns: self, is_exclusive: false }
     }
 
-    /// Waits for the turn of a run beside which no other runs.
+    /// Waits for the permit of an exclusive run.
     pub fn exclusive(&self) -> GatePermit<'_> {
         let mut state = self.wait_for_exclusive(self.lock());
         let until = Instant::now() + EXCLUSIVE_MAX;

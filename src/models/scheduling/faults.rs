@@ -1,11 +1,11 @@
 //! The faults of one model in its processes, and the blame for them. Pure: the time is passed in.
 //!
-//! A model that ends its process gets one of its own, where its next fault costs nobody else anything; so does a suspect,
-//! which was in its process at several ends whose cause is not known. It returns to the process of all models when it is
-//! loaded anew, and then nothing is held against anybody any more.
+//! A model that ends its process gets a separate one, where its next fault affects no other model. So does a suspect,
+//! which was in its process at several ends without a known cause. It returns to the process of all models when it is
+//! loaded again, and then all faults are forgotten.
 //!
-//! A fault that a caller's run caused is held against the input, which is refused after two, and against the caller, who is
-//! refused after three. Callers that cannot be told apart are not refused: they get one call in a while.
+//! A fault that a caller's run caused counts against the input, which is refused after two, and against the caller, who
+//! is refused after three. Callers that cannot be distinguished are not refused, but limited to one call in a while.
 //!
 //! The model itself is unloaded for faults that no caller caused, several within one probation, or when it answers its
 //! golden inputs wrong after a fault. One with golden inputs is tried again with growing pauses, and comes back.
@@ -30,7 +30,7 @@ pub const FAULTS_MAX: u32 = 3;
 /// The faults from which an input is refused.
 const FAULTS_OF_INPUT_MAX: u32 = 2;
 
-/// The faults from which a caller is refused, or callers that cannot be told apart are slowed down.
+/// The number of faults from which a caller is refused, or callers that cannot be distinguished are slowed down.
 const FAULTS_OF_CALLER_MAX: u32 = 3;
 
 /// The time that a caller is refused for after its last fault. It doubles with each further fault, up to [`HELD_FOR`].
@@ -39,15 +39,16 @@ const REFUSED_FOR: Duration = Duration::from_mins(10);
 /// The time without a fault after which nothing is held against a caller or an input any more.
 const HELD_FOR: Duration = Duration::from_hours(1);
 
-/// The time between two calls of callers that cannot be told apart. It doubles with each further fault, as often as this.
+/// The time between two calls of callers that cannot be distinguished. It doubles with each further fault, at most
+/// [`SLOW_DOUBLINGS_MAX`] times.
 const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 const SLOW_DOUBLINGS_MAX: u32 = 6;
 
-/// The most inputs, and the most callers, that are remembered of one model. The one whose last fault is longest ago is
+/// The most inputs, and the most callers, that are remembered for one model. The one with the oldest last fault is
 /// forgotten first.
 const REMEMBERED_MAX: usize = 256;
 
-/// The pauses between two trials of golden inputs; each is twice as long as the one before.
+/// The pauses between two trials of golden inputs. Each is double the one before.
 const TRIAL_PAUSE_MIN: Duration = Duration::from_secs(5);
 const TRIAL_PAUSE_MAX: Duration = Duration::from_hours(1);
 
@@ -56,12 +57,12 @@ const TRIAL_PAUSE_MAX: Duration = Duration::from_hours(1);
 pub enum FaultCause<'c> {
     /// No caller: a load, a warm-up, a golden input, or the daemon itself.
     Own,
-    /// A run of several callers, each of whose calls runs by itself next.
+    /// A run of several callers. Each of their calls runs separately next.
     Several,
     Caller(&'c Culprit),
 }
 
-/// The caller whose run ended a process.
+/// The caller of a run that ended a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Culprit {
     pub principal: Principal,
@@ -157,7 +158,7 @@ struct FaultState {
     is_suspect: bool,
     inputs: HashMap<InputDigest, FaultCount>,
     callers: HashMap<Principal, FaultCount>,
-    /// Those of callers that cannot be told apart, and the time of their next call.
+    /// The faults of callers that cannot be distinguished, and the time of their next call.
     unknown: Option<FaultCount>,
     next_unknown: Option<Instant>,
     trial: TrialPlan,
@@ -327,12 +328,12 @@ impl ModelFaults {
         self.admit(caller, input, now)
     }
 
-    /// The reason why every call of this caller is refused now, whatever its input is.
+    /// The reason why every call of this caller is refused now, with any input.
     pub fn refusal(&self, caller: &Principal, now: Instant) -> Option<Blamed> {
         if self.has_any() { self.state().refusal(caller, now) } else { None }
     }
 
-    /// Gives its next instance a process of its own, which shows if it is the cause. No fault is counted.
+    /// Gives its next instance a separate process, which shows whether it is the cause. No fault is counted.
     pub fn suspect(&self) {
         self.state().is_suspect = true;
     }

@@ -1,5 +1,5 @@
-//! Models in this process, for tests on emulated CPUs, where nothing can be sealed. Only in builds with the feature
-//! `in-process`, and only where the environment asks for it.
+//! Models in this process, for tests on emulated CPUs, where no sandbox is possible. Only in builds with the feature
+//! `in-process`, and only if the environment asks for it.
 
 use std::sync::LazyLock;
 use std::time::Duration;

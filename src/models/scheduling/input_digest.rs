@@ -29,7 +29,8 @@ impl InputDigest {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// Of what a pipeline makes the inputs of. A step names its state by a number that no other call has.
+    /// The digest of the content for a pipeline; `None` for a step, since it names its state by a number that no other
+    /// call has.
     pub fn of_work(input: &WorkInput, outputs: &[usize]) -> Option<Self> {
         let WorkInput::Content { content, .. } = input else { return None };
         // The rows before a part are no input of it.

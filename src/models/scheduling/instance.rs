@@ -150,7 +150,7 @@ impl Instances {
         async move { alive.closed().await }
     }
 
-    /// Runs the model once. The inputs are in the signature's order and fit it; they hold `rows` batch elements.
+    /// Runs the model once. The inputs are in the signature's order and fit it; they have `rows` batch elements.
     pub async fn run(
         &self,
         inputs: Vec<Tensor>,

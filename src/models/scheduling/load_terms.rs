@@ -1,15 +1,15 @@
-//! The time that loads of one version may take, and the turns of loads whose memory is measured.
+//! The time that loads of one version may take, and the turns of loads with measured memory.
 
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The longest wait of a load for another one whose memory is measured. Beyond it the figure may be off.
+/// The longest wait of a load for another one with measured memory. After it the figure may be inexact.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The terms of the loads of one version, which share them.
 #[derive(Debug)]
 pub struct LoadTerms {
-    /// The longest time of the load of an instance, whatever it waits for.
+    /// The longest time of the load of an instance, regardless of what it waits for.
     limit: Duration,
     given_up: OnceLock<String>,
 }

@@ -1,4 +1,4 @@
-//! Runs in other processes that take long, and those that go on beyond their deadlines.
+//! Long runs in other processes, and runs that continue beyond their deadlines.
 //!
 //! A run that is long leaves the other models the spare worker (`scheduler.rs`). Beyond its deadline it is cancelled by its
 //! runtime. If it goes on nevertheless, for a grace of CPU time, its process is ended. A run that waits for a core uses none
@@ -13,14 +13,14 @@ use super::scheduler::Instance;
 use super::shared::EngineInner;
 
 /// The time from which a run is long. Before, it is not cancelled either: a cancelled run may cost a repair of the model,
-/// which takes longer than the rest of such a run.
+/// which takes longer than the rest of a shorter run.
 pub const LONG_RUN: Duration = Duration::from_secs(1);
 
 /// The CPU time after which a run that was cancelled has its process ended. A runtime looks between two operators if it is
 /// cancelled, and one operator takes less than this.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
-/// The same while runs beyond their deadlines hold every core.
+/// The same while runs beyond their deadlines occupy every core.
 const LAST_CORE_GRACE: Duration = Duration::from_millis(250);
 
 /// The longest time that a run which was cancelled may wait for something other than a core.
@@ -96,8 +96,8 @@ pub fn see_out(shared: &EngineInner, instance: &mut Instance, run: LongRun) -> F
     }
 }
 
-/// Repairs a model after a failed run, so that its next caller does not wait. It may take as long as a load, so meanwhile
-/// the cores count as held by a long run.
+/// Repairs a model after a failed run, so that its next caller does not wait. It may take as long as a load, so
+/// meanwhile the cores count as occupied by a long run.
 pub fn repair(shared: &EngineInner, instance: &mut Instance, run: LongRun) {
     if !instance.backend.is_sound() {
         let _held = Held::new(shared, run);

@@ -15,17 +15,17 @@
 //! * `long_run.rs` - runs that take long: their deadline, their cancellation, and the end of their process
 //! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for them
 //! * `input_digest.rs` - the digest by which such an input is recognized
-//! * `exclusive_gate.rs` - who runs beside whom, to find the cause of an end that nobody knows
-//! * `in_process.rs` - models in this process, for tests alone
+//! * `exclusive_gate.rs` - concurrent and exclusive runs, to find the unknown cause of the end of a process
+//! * `in_process.rs` - models in this process, only for tests
 //! * `load_terms.rs` - the time that loads of a version may take
 //! * `instance.rs` - the handle of one loaded version, for the layers above
 //!
 //! The folders hold tests.
 //!
 //! Invariants:
-//! * Every job has a deadline. A queued job whose caller left, or whose deadline passed, is dropped before any work
-//!   is done for it.
-//! * A run whose process ended is answered by another try, unless it is the cause. It counts as the cause when it is known
+//! * Every job has a deadline. A queued job is dropped before any work is done for it when its caller left or its
+//!   deadline passed.
+//! * A run is tried again after its process ended, unless the run is the cause. It counts as the cause when it is known
 //!   to be, or when nothing else can be.
 //! * Each core of the budget has one worker, pinned to it. Busy workers and workers reserved for a run of another
 //!   worker never exceed the cores. One more, the spare, runs only while long runs hold every core.

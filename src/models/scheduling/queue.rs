@@ -1,8 +1,8 @@
 //! The queue before a model's instances: bounded, by priority, and fair between callers.
 //!
 //! A full queue refuses a job at once; callers never wait to be queued. Within one priority the callers of a model take
-//! turns, so a caller that floods the queue delays only itself; the jobs of one caller keep their order. A job whose
-//! caller left or whose deadline passed is dropped when its turn comes, before any work is done for it.
+//! turns, so a caller that floods the queue delays only itself; the jobs of one caller keep their order. A job without
+//! its caller, or beyond its deadline, is dropped when its turn comes, before any work is done for it.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -35,8 +35,8 @@ pub struct Job {
     pub queued: Instant,
     /// Set for a job that was in a run when its process ended: it runs again, by itself.
     pub is_second_try: bool,
-    /// The number of times that its process ended in its run without a cause that is known. Nothing else runs beside such
-    /// a job, so that the cause is found.
+    /// The number of times that its process ended in its run without a known cause. Such a job runs exclusively, to
+    /// find the cause.
     pub unexplained_ends: u8,
     pub reply: ReplySender,
 }
@@ -70,7 +70,7 @@ impl Job {
         }
     }
 
-    /// What its tensors are made of; `None` for a job of tensors.
+    /// The inputs from which its tensors are made; `None` for a job of tensors.
     pub fn raw(&self) -> Option<&RawInputs> {
         match &self.inputs {
             JobInputs::Tensors(_) => None,
@@ -171,7 +171,7 @@ impl Queue {
     pub fn offer(&mut self, job: Job) {
         let (priority, bytes) = (job.terms.priority, job.bytes());
         if self.is_full(priority, bytes) {
-            // Jobs whose callers left must not keep others out.
+            // Jobs without their callers must not exclude others.
             self.purge(job.queued);
             let depth = self.level(priority).jobs;
             let limits = self.limits;
@@ -224,7 +224,7 @@ impl Queue {
         self.level(priority).lanes.iter().filter_map(|lane| Some(lane.jobs.front()?.queued)).min()
     }
 
-    /// Returns when a batch can be taken. Drops unwanted jobs at the heads of the lanes.
+    /// Returns when a batch can be taken. Drops unwanted jobs at the heads of the callers' queues.
     pub fn due(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> BatchDue {
         self.drop_unwanted_heads(priority, now);
         let level = self.level(priority);
@@ -338,7 +338,7 @@ impl Queue {
 }
 
 impl PriorityLevel {
-    /// Returns the lanes whose heads form the next run, in order; a lane once for each of its jobs.
+    /// Returns the callers' queues with heads that form the next run, in order; a queue once for each of its jobs.
     fn turns(&self, policy: Option<&BatchPolicy>, now: Instant) -> Vec<usize> {
         let Some(policy) = policy else { return if self.lanes.is_empty() { Vec::new() } else { vec![0] } };
         let mut taken = vec![0; self.lanes.len()];
@@ -373,8 +373,8 @@ impl PriorityLevel {
         turns
     }
 
-    /// Takes the newest jobs of the caller that holds most, until there is room for a job of `newcomer` of this many
-    /// bytes; none when that caller would then hold less than the newcomer.
+    /// Takes the newest jobs of the caller with the most, until there is room for a job of `newcomer` with this many
+    /// bytes. Takes nothing when that caller would then have less than the newcomer.
     fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<Job> {
         let size = |lane: &CallerQueue| (lane.jobs.len(), lane.jobs.iter().map(Job::bytes).sum::<usize>());
         let (own_jobs, own_bytes) = self.lanes.iter().find(|lane| lane.principal == *newcomer).map_or((0, 0), size);

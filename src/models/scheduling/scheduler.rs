@@ -1,7 +1,7 @@
 //! The choice of the next job and its core: the state that all workers share, and its rules. Pure: no thread, no clock.
 //!
-//! Each core of the budget has two workers. The foreground worker takes the interactive calls of models whose runs are
-//! short. The background worker takes all other jobs, and its thread in the process of the models gives way to the
+//! Each core of the budget has two workers. The foreground worker takes the interactive calls of models with short
+//! runs. The background worker takes all other jobs, and its thread in the process of the models gives way to the
 //! foreground's: a page of a document does not delay a call of a small model, and still gets all the time that is left.
 //! Within a tier models can never have more runnable threads than cores.
 //!
@@ -9,8 +9,8 @@
 //! least core time; within a model callers in turn (`queue.rs`). A run that needs several cores waits until enough are free,
 //! and nothing of its tier overtakes it meanwhile.
 //!
-//! Besides them there is a spare worker, without a core of its own. It runs jobs only while long runs hold every worker of
-//! a tier, and only of models that have no long run themselves, so that no model can keep the others from running.
+//! There is also a spare worker without its own core. It runs jobs only while long runs occupy every worker of a tier,
+//! and only for models without a long run, so that no model can prevent the others from running.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,16 +58,15 @@ const SURPLUS_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A run that on average takes no longer than this is done on the caller's thread: waking a worker and being woken by
 /// it costs the two threads about as much (15 us of CPU time on a busy 2.6 GHz EPYC in a virtual machine, 50 us on an
-/// idle one, whose cores have to be woken first). The caller's thread is held up for no longer than by parsing 20 kB of
-/// JSON.
+/// idle one, because its cores have to be woken first). The caller's thread is blocked for no longer than by parsing 20
+/// kB of JSON.
 const BRIEF_RUN_MAX: Duration = Duration::from_micros(60);
 
-/// A model whose runs on average take more CPU time than this is run in the background. A call in the foreground waits for
-/// the run before it, and `benches/README.md` has 20 ms as the goal for a small model beside documents.
+/// A model that takes more CPU time than this in an average run is run in the background. A call in the foreground
+/// waits for the run before it, and `benches/README.md` has 20 ms as the goal for a small model next to documents.
 const FOREGROUND_RUN_MAX: Duration = Duration::from_millis(10);
 
-/// A model whose keep-alive time has passed while it is in use is checked again after a quarter of that time, but not
-/// sooner than this.
+/// A model in use after its keep-alive time is checked again after a quarter of that time, but not sooner than this.
 const EXPIRY_RECHECK_MIN: Duration = Duration::from_millis(10);
 const EXPIRY_RECHECK_MAX: Duration = Duration::from_hours(1);
 
@@ -91,7 +90,7 @@ pub struct ModelEntry {
     pub instances: usize,
     /// Instances that are being loaded.
     pub loading: usize,
-    /// Instances whose process has ended, and that are not loaded again yet.
+    /// Instances that were lost with their process, and are not loaded again yet.
     lost: usize,
     /// Runs of it that take long.
     long_runs: usize,
@@ -112,8 +111,8 @@ pub struct ModelEntry {
     average_cpu: Option<Duration>,
     /// Largest inputs, in bytes, of a run that was brief: larger ones are tried on a worker first.
     brief_bytes: usize,
-    /// True when the time of a run follows from the size of its inputs; false for a model whose outputs grow with their
-    /// content.
+    /// True when the time of a run follows from the size of its inputs; false for a model with outputs that grow with
+    /// the content.
     pub steady: bool,
     /// True when the last load of another instance failed; no other is tried while there is one.
     pub growth_failed: bool,
@@ -208,7 +207,7 @@ pub enum NextAction {
     Sleep(Option<Instant>),
 }
 
-/// One run: an instance, the jobs, and the other workers whose cores it takes.
+/// One run: an instance, the jobs, and the other workers that give it their cores.
 pub struct Task {
     pub model: u64,
     /// The instance that runs it.
@@ -240,7 +239,7 @@ pub struct SchedulerState {
     pub closed: bool,
 }
 
-/// The workers of a tier that runs hold for long.
+/// The workers of a tier that long runs occupy.
 #[derive(Debug, Default)]
 struct HeldWorkers {
     by_long_runs: usize,
@@ -256,7 +255,7 @@ enum Worker {
 }
 
 impl SchedulerState {
-    /// A scheduler for so many cores, with all workers busy: each reports itself when it is idle.
+    /// A scheduler for this many cores, with all workers busy: each reports itself when it is idle.
     pub fn new(cores: usize, memory_budget: Option<u64>) -> Self {
         Self { workers: vec![Worker::Busy; 2 * cores], memory_budget, ..Self::default() }
     }
@@ -361,12 +360,13 @@ impl SchedulerState {
         }
     }
 
-    /// True while runs beyond their deadlines hold all workers of the tier of `worker`. The spare worker has none.
+    /// True while runs beyond their deadlines occupy all workers of the tier of `worker`. False for the spare worker,
+    /// which is in no tier.
     pub fn is_overdue_everywhere(&self, worker: usize) -> bool {
         self.place(worker).is_some_and(|(tier, _)| self.held(tier).by_overdue_runs >= self.cores())
     }
 
-    /// The spare worker, while long runs hold every worker of the tier.
+    /// The spare worker, while long runs occupy every worker of the tier.
     fn spare_if_held_up(&self, tier: Tier) -> Option<usize> {
         (self.held(tier).by_long_runs >= self.cores()).then_some(self.workers.len())
     }
@@ -385,9 +385,10 @@ impl SchedulerState {
         }
     }
 
-    /// Takes an instance for a run on the caller's own thread, and the worker whose core it uses meanwhile. Gives one
-    /// only when nothing waits for the foreground, a worker is free there, and runs over this many bytes of inputs are known to be brief. `here` is the
-    /// worker of the core that the caller is on: there another process takes over without another core being woken.
+    /// Takes an instance for a run on the caller's own thread, and the worker that gives its core meanwhile. Only when
+    /// nothing waits for the foreground, a worker is free there, and runs over this many bytes of inputs are known to
+    /// be brief. `here` is the worker of the core that the caller is on: there another process can continue without
+    /// waking another core.
     pub fn take_brief(&mut self, id: u64, bytes: usize, here: Option<usize>) -> Option<(Instance, usize)> {
         // A worker that was woken for it finds its core taken again and again.
         if self.models.values().any(ModelEntry::has_foreground_work) {
@@ -616,7 +617,7 @@ impl SchedulerState {
         missing
     }
 
-    /// Queues jobs again whose run was interrupted, before all others.
+    /// Queues interrupted jobs again, before all others.
     pub fn requeue(&mut self, id: u64, jobs: Vec<Job>) {
         match self.models.get_mut(&id) {
             Some(entry) => entry.queue.requeue(jobs),
@@ -715,8 +716,8 @@ impl SchedulerState {
         self.models.values().map(|entry| entry.bytes_each * (entry.instances + entry.loading) as u64).sum()
     }
 
-    /// Removes the instances of the model that was used least recently and is not in use, other than `keep`. `None`
-    /// when there is no such model.
+    /// Removes the instances of the model that was used least recently and is not in use, other than `keep`. `None` if
+    /// no model can be unloaded.
     pub fn least_recently_used(&mut self, keep: u64) -> Option<Vec<Instance>> {
         let unused =
             self.models.iter_mut().filter(|(id, entry)| **id != keep && entry.is_unused() && entry.instances > 0);
@@ -732,7 +733,8 @@ impl SchedulerState {
         }
     }
 
-    /// Returns the idle workers whose cores a run of the model takes besides `worker`; `None` when too few are idle.
+    /// Returns the idle workers that give their cores to a run of the model, besides `worker`; `None` when too few are
+    /// idle.
     fn reserve(&self, id: u64, worker: usize) -> Option<Vec<usize>> {
         let entry = self.models.get(&id)?;
         let (tier, _) = self.place(worker)?;

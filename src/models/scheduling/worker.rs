@@ -20,8 +20,8 @@ use super::shared::EngineInner;
 
 pub(super) use ledge_engine::pipeline::work::panic_message;
 
-/// The ends of processes without a known cause after which a run that was in all of them is to blame. After the first it
-/// ran while nothing else ran, and after the second in a process of its own.
+/// The ends of processes without a known cause after which a run that was in all of them is to blame. After the first
+/// it ran while nothing else ran, and after the second in a separate process.
 const UNEXPLAINED_ENDS_MAX: u8 = 3;
 
 /// Runs jobs as worker `index` until the engine is closed. The one behind those of both tiers is the spare worker, which
@@ -67,7 +67,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
 
                 let bytes = jobs.iter().map(Job::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
-                // The spare worker holds no core of its own.
+                // The spare worker has no core.
                 let cores = if index < 2 * shared.cpus.len() { reserved.len() + 1 } else { 0 };
                 let task = RunningTask { shared, model, cores, core: index, is_wide: !reserved.is_empty(), taken };
                 let Ran { went_well, compute, cpu, is_suspect, again } = run(&task, &mut instance, jobs);
@@ -99,7 +99,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                 }
 
                 let orphan = state.finish_run(index, model, instance, &reserved, now.duration_since(taken), now);
-                // These cores are free again, perhaps for jobs that this worker may not take.
+                // These cores are free again, perhaps for jobs that this worker must not take.
                 for &other in &reserved {
                     shared.wake(Some(other));
                 }
@@ -163,7 +163,7 @@ struct Ran {
     compute: Duration,
     /// The CPU time of all runs, with making their inputs and reading their outputs; `None` when none ended.
     cpu: Option<Duration>,
-    /// True when its process ended again without a cause that is known, in a run beside which nothing else ran.
+    /// True when its process ended again without a known cause, in an exclusive run.
     is_suspect: bool,
     /// Jobs that run again, because their process ended and they are not known to be the cause.
     again: Vec<Job>,
@@ -344,7 +344,7 @@ struct Joint {
 struct Interruption {
     /// The reason, if the run is to blame.
     crashed: Option<String>,
-    /// True when it is known what the cause is.
+    /// True when the cause is known.
     is_explained: bool,
 }
 
@@ -402,7 +402,7 @@ pub(super) fn run_once(
     result
 }
 
-/// Times of one job beside its run.
+/// Times of one job besides its run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
     queue: Duration,

@@ -81,7 +81,8 @@ pub(super) fn content_pipeline(
     })
 }
 
-/// Runs the model on the content of a call, which is decoded on a core of its own. `account` counts what is decoded.
+/// Runs the model on the content of a call, which is decoded on a core that models use. `account` counts the decoded
+/// content.
 pub(super) async fn run_content(
     model: &LoadedModel,
     pipeline: &Arc<dyn Pipeline>,

@@ -1,7 +1,7 @@
 //! The response cache: answers cached for equal requests, and equal requests in flight computed once.
 //!
-//! Each loaded version has a cache of its own, which is dropped with it: an answer never outlives the weights it came
-//! from. The bytes of all caches are shared out by a [`Budget`]. Only whole answers are cached, never an error.
+//! Each loaded version has a separate cache, which is dropped with it: an answer never outlives the weights it came
+//! from. A [`Budget`] divides the bytes between all caches. Only whole answers are cached, never an error.
 
 mod answers;
 mod budget;
@@ -57,7 +57,7 @@ pub struct AnswerLead<'a> {
 }
 
 impl ResponseCache {
-    /// An empty cache that may hold up to `max_bytes` of `budget`; `None` when that is 0 bytes.
+    /// An empty cache for up to `max_bytes` of `budget`; `None` when that is 0 bytes.
     pub fn new(keys: KeyMaker, budget: &Arc<Budget>, max_bytes: u64, ttl: Option<Duration>) -> Option<Self> {
         // The number of entries only sizes the list of recent keys; a wrong guess costs little.
         let entries = usize::try_from(max_bytes / 4096).unwrap_or(usize::MAX).clamp(32, 1 << 16);
@@ -94,7 +94,7 @@ impl ResponseCache {
         match self.store.get_value_or_guard_async(&lane).await {
             Ok(entry) => JoinOutcome::Joined(entry.outputs),
             Err(guard) => {
-                // Nothing is ever cached under the key of a lane; the answer may have been cached under the other key
+                // Nothing is ever cached under the key of a priority, so the answer may have been cached under `key`
                 // meanwhile.
                 if lane != key
                     && let Some(outputs) = self.get(key, now)
@@ -150,8 +150,8 @@ impl AnswerLead<'_> {
     }
 }
 
-/// Copies the tensor into memory of its own: bytes from a run may be a small part of a large allocation, which they
-/// would keep alive uncounted.
+/// Copies the tensor into separate memory: bytes from a run may be a small part of a large allocation, which they would
+/// keep alive uncounted.
 fn copied(tensor: &Tensor) -> Tensor {
     let data = Bytes::copy_from_slice(tensor.data());
     // The same bytes fill the same shape.

@@ -18,8 +18,8 @@ use crate::repository::statistics::RefusalReason;
 /// The largest inputs that are searched for values that are not finite, in bytes: some microseconds.
 const READ_INPUT_BYTES_MAX: usize = 64 << 10;
 
-/// One call in progress. Dropping it counts and audits it, once: as a failure unless it succeeded, so a call whose
-/// caller hung up is counted too.
+/// One call in progress. Dropping it counts and audits it, once: as a failure unless it succeeded, so a call is counted
+/// also when its caller hung up.
 pub(super) struct CountedCall<'a> {
     pub model: Arc<LoadedModel>,
     pub started: Instant,
@@ -77,7 +77,8 @@ impl<'a> CountedCall<'a> {
         self.failure = if why == RefusalReason::Deadline { CallOutcome::Late } else { CallOutcome::Refused };
     }
 
-    /// Takes note of the values that the model is run on. Large inputs, such as pictures, are not read for that.
+    /// Notes whether the inputs of the run have values that are not finite. Large inputs, such as pictures, are not
+    /// examined.
     pub fn takes(&self, inputs: &[Tensor]) {
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>();
         if bytes <= READ_INPUT_BYTES_MAX && inputs.iter().any(Tensor::has_non_finite) {
@@ -107,7 +108,7 @@ impl<'a> CountedCall<'a> {
         if self.audit.wants_tags(&self.model.name)
             && let Some(taggable) = self.audit.taggable(content())
         {
-            // Tagged once: a request that is repeated for an update is not what the caller gets.
+            // Tagged once: the answer to a request that is repeated for an update does not reach the caller.
             let _ = place.set(taggable);
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::windows::DailyWindow;
 use crate::repository::model_config::{CallLimits, Rate};
 
-/// Defaults of a model whose `model.toml` does not set them.
+/// Defaults of a model that does not set them in its `model.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServingConfig {

@@ -9,13 +9,13 @@ use ledge_engine::pipeline::detection::Detection;
 
 use crate::repository::LoadedModel;
 
-/// Takes what was found on the photographs of cameras. It never waits.
+/// Takes the objects that were found on photographs of cameras. It never waits.
 pub trait DetectionSink: Debug + Send + Sync {
-    /// True if there is a camera of this name whose pictures come with calls.
+    /// True for the name of a camera that gets its pictures with calls.
     fn takes(&self, camera: &CameraName) -> bool;
 
-    /// Notes the objects that `model` found on a photograph of a camera, those that its answer reports and the others. It
-    /// is the version that answered, not the one that is live by now: its labels tell which objects it can find.
+    /// Notes the objects that `model` found on a photograph of a camera, those that its answer reports and the others.
+    /// `model` is the version that answered, not the present live one: its labels show which objects it can find.
     fn on_detections(
         &self,
         camera: &CameraName,

@@ -51,7 +51,7 @@ pub enum InvalidRequest {
     /// A raw binary request to a model that does not take one.
     #[error("raw binary request for model '{model}': {reason}")]
     Raw { model: String, reason: String },
-    /// A photograph or a text for a model whose pipeline takes none, or one that cannot be decoded.
+    /// A photograph or a text for a model without a pipeline for it, or one that cannot be decoded.
     #[error("{reason}")]
     Content { reason: String },
     #[error("output '{output}' for model '{model}': {reason}")]
@@ -73,7 +73,7 @@ pub struct Fitted {
     pub inputs: Vec<Tensor>,
     /// Indices into the signature's outputs, in the order asked for.
     pub outputs: Vec<usize>,
-    /// Batch elements; 1 for a model whose first dimension is not a batch.
+    /// Batch elements; 1 for a model without a batch dimension.
     pub batch: usize,
 }
 
@@ -127,8 +127,8 @@ pub fn fit(
     Ok(Fitted { inputs, outputs, batch })
 }
 
-/// The content that tensors hold for a model whose pipeline takes texts, or a file as chains do: a tensor of strings named
-/// [`Texts::TENSOR`], or the only string of the only tensor. `None` for the inputs of the model itself.
+/// The content in tensors for a model with a pipeline that takes texts, or a file as chains do: a tensor of strings
+/// named [`Texts::TENSOR`], or the only string of the only tensor. `None` for the inputs of the model itself.
 pub fn content_of(model: &LoadedModel, inputs: &CallInputs) -> Result<Option<CallContent>, TextError> {
     let CallInputs::Named(named) = inputs else { return Ok(None) };
     let [(name, tensor)] = named.as_slice() else { return Ok(None) };

@@ -14,18 +14,18 @@
 //! * `cache/` - `key.rs` names a request, `answers.rs` has what one cache keeps, `budget.rs` shares the memory
 //! * `answer.rs` - the tensors of an answer: kept, shared with an equal call, or from a run
 //! * `call.rs` - one call, from its pin to its count
-//! * `detection_sink.rs` - what was found on photographs that callers attribute to a camera
+//! * `detection_sink.rs` - the objects on photographs that callers attribute to a camera
 //! * `watched.rs` - calls that an update watches, and mirrored calls to its candidate
 //!
 //! Invariants:
-//! * Each call is counted once and audited once, here, when its `CountedCall` is dropped: a call whose caller hung up
-//!   is counted, too.
+//! * Each call is counted once and audited once, here, when its `CountedCall` is dropped: a call is counted also when
+//!   its caller hung up.
 //! * A refused call takes nothing: a quota is returned when the model refuses.
 //! * Two requests have the same cache key only if their answers are equal. Only whole answers are kept, never an
 //!   error.
 //! * A mirrored call leaves no trace except in the counts of the update: no quota, no limit, no audit record, no
 //!   cache.
-//! * A call that a candidate fails is asked of the live version before it counts.
+//! * A call that a candidate fails is repeated on the live version before it counts.
 //! * `windows.rs` is pure. The time is passed in.
 
 pub mod admission;
@@ -89,13 +89,14 @@ const INLINE_RESULT_BYTES_MAX: usize = 32 << 10;
 /// The bytes of a tree of JSON for each byte of its text, of cells that are short.
 const TREE_BYTES: usize = 10;
 
-/// The largest inputs of a call whose copy for the process of the model is not counted, in bytes.
+/// The largest inputs of a call, in bytes, for which the copy for the process of the model is not counted.
 const COPIED_BYTES_UNCOUNTED: usize = 1 << 20;
 
 /// Outputs with their names.
 type NamedOutputs = Vec<(String, Tensor)>;
 
-/// The memory of one feature of one row while inputs are made of it, in bytes, besides what the store reads.
+/// The memory of one feature of one row while inputs are made of it, in bytes, besides the memory that the store
+/// counts.
 const FEATURE_CELL_BYTES: usize = 128;
 
 /// Limits of a serving core.
@@ -109,7 +110,7 @@ pub struct ServingLimits {
     pub quota: CallLimits,
     /// Times of day for background work; empty is always.
     pub batch_windows: Vec<DailyWindow>,
-    /// The memory of the calls of all callers together, by whatever way they come, in bytes.
+    /// The memory of the calls of all callers together, over all protocols, in bytes.
     pub memory_bytes: usize,
 }
 
@@ -129,7 +130,7 @@ pub struct Serving {
     sightings: SightingsSlot,
 }
 
-/// Cache and limits that the serving core attaches to a loaded version whose config asks for them.
+/// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
 #[derive(Debug)]
 struct ModelAttachment {
     cache: Option<ResponseCache>,
@@ -187,12 +188,12 @@ impl Serving {
         }
     }
 
-    /// Makes a part take what is found on photographs of cameras. It is set once, at the start.
+    /// Sets the part that takes the objects on photographs of cameras. Called once, at the start.
     pub fn report_sightings_to(&self, sightings: Arc<dyn DetectionSink>) {
         self.sightings.set(sightings);
     }
 
-    /// The part that takes what is found on photographs of cameras.
+    /// The part that takes the objects on photographs of cameras.
     pub fn sightings(&self) -> Option<&dyn DetectionSink> {
         self.sightings.get()
     }
@@ -212,8 +213,8 @@ impl Serving {
         &self.audit
     }
 
-    /// Pins the version that answers a call, before anything is made of the call's bytes: what they are depends on the
-    /// version. An update that comes meanwhile changes nothing for this call.
+    /// Pins the version that answers a call before the bytes of the call are interpreted, because their meaning depends
+    /// on the version. An update that comes meanwhile changes nothing for this call.
     pub fn pin(
         &self,
         name: &ModelName,
@@ -235,9 +236,9 @@ impl Serving {
         })
     }
 
-    /// Answers a call whose content is the same for every version, with the one that is the default now. Returns that version,
-    /// too: its number would not be enough to find it afterwards, as a reload replaces a version by another one with the same
-    /// number.
+    /// Answers a call with the present default version, for content that does not depend on the version. Returns that
+    /// version, too: its number would not be enough to find it afterwards, because a reload replaces a version by
+    /// another one with the same number.
     pub async fn pin_and_infer(
         &self,
         name: &ModelName,
@@ -434,8 +435,8 @@ impl Serving {
         Ok(filled.map_or(content, CallContent::Rows))
     }
 
-    /// Refuses a call whose body has not been read yet, and counts it, when its model's queue is already full, or its caller
-    /// is refused for the model.
+    /// Refuses a call before its body is read, and counts it, when the queue of its model is full, or its caller is
+    /// refused for the model.
     ///
     /// `None` means only that there is a place now. A model with a response cache may have the answer, so its calls are
     /// never refused here.
@@ -479,7 +480,7 @@ impl Serving {
         admit(call.principal, self.quotas.as_deref(), gate, call.started)
     }
 
-    /// The response cache of a model whose config enables it.
+    /// The response cache of a model, if its config enables it.
     fn cache<'m>(&self, model: &'m LoadedModel) -> Option<&'m ResponseCache> {
         if model.config.response_cache.enable { self.attached(model)?.cache.as_ref() } else { None }
     }

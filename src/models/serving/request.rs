@@ -60,7 +60,7 @@ pub struct FeatureRequest {
     pub given: FrameColumns,
     /// True when the answer reports the values that were used.
     pub values_wanted: bool,
-    /// The feature views whose values the answer may report.
+    /// The feature views of which the answer may report values.
     pub views: ViewScope,
 }
 
@@ -106,7 +106,7 @@ impl CallInputs {
         }
     }
 
-    /// Number of batch elements, for a model whose first dimension is a batch.
+    /// Number of batch elements, for a model with a batch dimension.
     pub fn batch(&self) -> usize {
         match self {
             Self::Named(named) => named.first().and_then(|(_, tensor)| tensor.shape().first().copied()).unwrap_or(1),

@@ -126,9 +126,9 @@ impl Serving {
         }
     }
 
-    /// Counts a request whose deadline passed, once its run has ended: as failed when the run took longer than the
-    /// model's own timeout, and as answered otherwise. A request that got no run while it waited does not count: a busy
-    /// machine and a short deadline say nothing about the version.
+    /// Counts a request after its deadline, once its run has ended: as failed when the run took longer than the model's
+    /// own timeout, and as answered otherwise. A request that got no run while it waited does not count: a busy machine
+    /// and a short deadline say nothing about the version.
     fn count_late(
         &self,
         model: &Arc<LoadedModel>,
@@ -199,7 +199,7 @@ impl Serving {
                         observations.compared(agree);
                     }
                 }
-                // Background work comes last: that it had no turn says nothing about the candidate.
+                // Background work comes last, so a mirrored call without a turn says nothing about the candidate.
                 Err(error) if had_no_turn(&error) => observations.skipped(),
                 Err(error) => {
                     tracing::debug!(model = %candidate.name, version = %candidate.version, %error, "a candidate failed in shadow");
@@ -224,7 +224,7 @@ impl Serving {
             observations.skipped();
             return;
         };
-        // It takes the turn of the failed request. As background work it could wait for long.
+        // It has the priority of the failed request: as background work it could wait for long.
         self.repeat(other, place, asked, Priority::Interactive, observations.clone(), move |answer| {
             match answer.as_ref().map_err(failure_cause) {
                 Ok(_) => count_failed(&observations, ComparedVersion::Candidate, is_crash),
@@ -365,8 +365,8 @@ fn begin_run(watched: &WatchedCall) -> Option<WorkUnderWay> {
     (watched.role == ComparedVersion::Candidate).then(|| watched.observations.begin_run()).flatten()
 }
 
-/// Returns the version whose limits a call passes. With two versions at work the limits of the live one count for both,
-/// and are not doubled.
+/// Returns the version with the limits that apply to a call. With two versions at work, the limits of the live one
+/// apply to both together.
 fn limiting_model<'a>(call: &'a CountedCall<'_>, watched: &'a WatchedCall) -> &'a LoadedModel {
     match (&watched.other, watched.role) {
         (Some(incumbent), ComparedVersion::Candidate) => &incumbent.model,

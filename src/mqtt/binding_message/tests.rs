@@ -43,7 +43,7 @@ source = { name = 'push', timestamp_field = 'at' }
 schema = [{ name = 'names', dtype = 'Array(String)', optional = true }, { name = 'on', dtype = 'Bool', optional = true }]
 ";
 
-/// Valid and invalid bindings, also such as the configuration refuses, since views change while a daemon runs.
+/// Valid and invalid bindings, including ones that the configuration refuses, since views change while a daemon runs.
 fn bindings() -> Vec<Value> {
     let all = [
         json!({"feature_view": "stats"}),
@@ -72,7 +72,7 @@ fn bindings() -> Vec<Value> {
     all.map(with_topic).to_vec()
 }
 
-/// Messages whose fields are there or missing, spelt right or wrong, of the right type or another.
+/// Messages with fields that are present or missing, spelt right or wrong, of the right type or another.
 fn messages() -> impl Strategy<Value = Value> {
     let cell = prop_oneof![
         4 => Just(json!(97)),
@@ -158,7 +158,7 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
             };
             let before = ignored();
             let run = message_of_binding().run(&daemon, &device, &pusher, &model_wait).await;
-            // A push source counts a column that none of its views has once for each view.
+            // A push source counts a column that no view has once for each of its views.
             let counted = before.iter().zip(ignored()).map(|((_, before), (_, after))| after - before).max().unwrap();
             let (rows, tried) = message_of_binding().dry_run(&without_values, &device).await;
             let rows = rows.filter(|rows| !rows.is_refused);

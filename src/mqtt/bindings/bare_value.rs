@@ -14,7 +14,7 @@ const EXCERPT_CHARS_MAX: usize = 60;
 /// Integers from here on are not all doubles.
 const EXACT_F64_END: f64 = 9_007_199_254_740_992.0;
 
-/// The most digits with which every decimal number is a double of its own.
+/// The most digits with which every decimal number is a different double.
 const EXACT_F64_DIGITS: usize = 15;
 
 /// The words of a truth value, as switches, contacts and last wills have them, in lower case.
@@ -62,7 +62,8 @@ impl ValueKind {
         }
     }
 
-    /// The value that a message is, without the white space around it. `name` is what it is the value of.
+    /// The value that the whole message is, without the white space around it. `name` is the feature, column or input
+    /// that gets it.
     pub fn read(self, name: &str, payload: &[u8]) -> Result<Value, BindingError> {
         let text = std::str::from_utf8(payload).ok().map(str::trim).filter(|text| !text.is_empty());
         let value = text.and_then(|text| match self {
@@ -97,14 +98,14 @@ fn integer(text: &str) -> Option<Value> {
         return Some(whole);
     }
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
-    // With more digits it may be a fraction whose double is whole.
+    // With more digits it may be a fraction that becomes a whole double.
     let is_exact = mantissa.bytes().filter(u8::is_ascii_digit).count() <= EXACT_F64_DIGITS;
     let number = text.parse::<f64>().ok().filter(|_| is_decimal(text) && is_exact)?;
     #[expect(clippy::cast_possible_truncation, reason = "it is whole and within the range")]
     (number.fract() == 0.0 && number.abs() < EXACT_F64_END).then(|| (number as i64).into())
 }
 
-/// A number of digits alone, exactly.
+/// A number of only digits, exactly.
 fn digits(text: &str) -> Option<Value> {
     text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<u64>().map(Value::from)).ok()
 }

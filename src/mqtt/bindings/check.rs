@@ -18,12 +18,12 @@ use super::value_kind::ValueKind;
 pub struct BindingProblem {
     /// Its key within the binding.
     pub key: String,
-    /// The reason, and what to do about it.
+    /// The reason, and the remedy.
     pub reason: String,
     pub effect: MisfitEffect,
 }
 
-/// What a misfit does to every message.
+/// The effect of a misfit on every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MisfitEffect {
     Refused,

@@ -32,7 +32,7 @@ pub struct BindingConfig {
     /// The feature view that rows are pushed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_view: Option<String>,
-    /// The push source whose views rows are pushed to.
+    /// The push source. Rows are pushed to all of its views.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push_source: Option<String>,
     /// The path to a row's event time in a JSON message; without it, the view's timestamp field, or else the time of
@@ -73,7 +73,7 @@ pub struct BindingConfig {
     /// Publishes errors like answers.
     #[serde(default)]
     pub publish_errors: bool,
-    /// The camera that takes the photographs: what a detector finds on them makes its events.
+    /// The camera that takes the photographs: the objects that a detector finds on them make its events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub camera: Option<CameraName>,
     /// The path to a photograph in base64 in a JSON message.
@@ -82,7 +82,7 @@ pub struct BindingConfig {
     /// The path to a text in a JSON message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<FieldPath>,
-    /// The feature, column or input whose value is the whole message, without any JSON around it.
+    /// The feature, column or input that gets the whole message as its value, without any JSON around it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// The part of an answer that is published; `None` is all of it.
@@ -266,7 +266,7 @@ impl BindingConfig {
         problems
     }
 
-    /// The parts that cannot be there beside `value`.
+    /// The settings that exclude `value`.
     fn problems_of_value(&self) -> Vec<ValueProblem> {
         let Some(name) = &self.value else { return Vec::new() };
         let mut problems = Vec::new();
@@ -353,7 +353,7 @@ fn overlapping(filter: &TopicFilter, topics: &[&str]) -> Option<TopicFilter> {
     all.find(|topic| filter.overlaps(topic))
 }
 
-/// The mistakes in bindings whose values are well-formed, with keys such as `bindings[0].publish`.
+/// The mistakes in bindings with well-formed values, with keys such as `bindings[0].publish`.
 pub fn problems(bindings: &[BindingConfig]) -> Vec<ValueProblem> {
     if bindings.len() > BINDINGS_MAX {
         let problem = format!("are more than {BINDINGS_MAX}: join some with wildcards in their topics");

@@ -97,11 +97,11 @@ pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -
     Ok(Extracted::Rows(rows))
 }
 
-/// The request, in the JSON of the Open Inference Protocol, for one row of each input, and for entities whose features
-/// make the others.
+/// The request, in the JSON of the Open Inference Protocol, for one row of each input, and for the entities whose
+/// features make the other inputs.
 ///
 /// It is JSON so that the protocol's decoder reads the elements as the datatypes of the model, and reports mistakes.
-/// Nothing is lost on the way: a number is written such that it reads the same again.
+/// Nothing is lost on the way: a number is written so that it reads the same again.
 pub fn request_of_rows(
     rows: &[(String, Vec<Value>)],
     signature: &Signature,

@@ -16,7 +16,7 @@ use super::*;
 use crate::client::packet::Qos;
 use crate::config::MqttConfig;
 
-/// Bindings of a TOML text, whose tables are `[[bindings]]`.
+/// Bindings of a TOML text with the tables `[[bindings]]`.
 fn configs(text: &str) -> Vec<BindingConfig> {
     toml_check::parse::<MqttConfig>("t", text).unwrap().bindings
 }
@@ -141,7 +141,7 @@ fn bindings_that_cannot_work_are_problems() {
     assert_eq!(one("topic = 'a'\npublish = 'b'\ninputs = { x = [] }"), ["bindings[0].inputs"]);
     assert_eq!(one("topic = 'a'\npublish = 'b'\nname = ''"), ["bindings[0].name"]);
 
-    // Conditions do not break a loop: what they exclude is only known message by message.
+    // Conditions do not break a loop, because the messages that they exclude are only known one by one.
     assert_eq!(one("topic = 'a/#'\npublish = 'a/b/c'\nwhen = { '{1}' = 'x' }"), ["bindings[0].publish"]);
 
     let (first, second) = ("topic = 'a/+'\npublish = 'b/{1}'", "topic = 'b/+'\npublish = 'c/{1}'");

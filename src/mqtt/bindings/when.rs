@@ -22,7 +22,7 @@ pub struct When(Vec<(KeySource, Condition)>);
 pub enum Condition {
     /// It is one of these.
     Is(Vec<Value>),
-    /// It is none of these, or there is nothing.
+    /// It is a value other than these, or missing.
     IsNot(Vec<Value>),
     /// There is something, or there is nothing. Null is nothing, as in a column of a table.
     Exists(bool),
@@ -66,7 +66,7 @@ impl When {
         self.0.iter().any(|(source, _)| matches!(source, KeySource::Field(_)))
     }
 
-    /// The first condition that does not hold, in words; `None` for a message that is meant.
+    /// The first condition that does not hold, in words; `None` for a message that meets all of them.
     pub fn unmet<C: AsRef<str>>(
         &self,
         subject: &MessageParts<'_>,
@@ -386,7 +386,7 @@ mod tests {
             ("{ '{2}' = { not = ['STATE', 'LWT'] } }", None),
             ("{ '{1}/{2}' = 'a/STATE' }", Some(r#"{1}/{2} is "a/SENSOR", and not "a/STATE""#)),
             ("{ '{device}' = 'box' }", None),
-            // All must hold; a part of the topic is told first.
+            // All must hold; a part of the topic is reported first.
             ("{ '$.type' = 'climate', '$.v.ok' = false }", Some("$.v.ok is true, and not false")),
             ("{ '$.type' = 'motion', '{2}' = 'SENSOR' }", Some(r#"$.type is "climate", and not "motion""#)),
             ("{ '$.type' = 'climate', '{2}' = 'STATE' }", Some(r#"{2} is "SENSOR", and not "STATE""#)),

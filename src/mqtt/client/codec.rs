@@ -82,7 +82,7 @@ fn write_short(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> bo
     true
 }
 
-/// Reads a message whose payload is skipped from its head (see [`head_length`]).
+/// Reads a message from its head (see [`head_length`]), for a payload that is skipped.
 pub(super) fn publish_head(
     version: Version,
     header: FixedHeader,

@@ -124,7 +124,7 @@ impl ConnectionReader {
         Ok(self.framing.next()?)
     }
 
-    /// From now on skips the payload of messages in packets of more than so many bytes, one that has begun included.
+    /// From now on skips the payload of messages in packets of more than this many bytes, including one that has begun.
     pub fn set_max_packet(&mut self, bytes: usize) {
         self.framing.set_max_packet(bytes);
     }

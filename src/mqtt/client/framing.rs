@@ -1,8 +1,8 @@
 //! Splits the stream from the broker into packets, in bounded memory.
 //!
 //! The stream is read into one buffer that is never shared. A packet that fits it is copied out, so that a small
-//! message that waits keeps only its own bytes alive; a larger one gets an allocation of its own, in which its payload
-//! stays. The payload of a message that is too large never gets one: it is skipped as it arrives.
+//! message that waits keeps only its own bytes alive; a larger one gets a separate allocation, in which its payload
+//! stays. The payload of a message that is too large is skipped as it arrives, without an allocation.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ pub struct Framing {
     skipping: Option<SkippedMessage>,
 }
 
-/// A message whose payload is being skipped.
+/// A message while its payload is skipped.
 #[derive(Debug)]
 struct SkippedMessage {
     /// The packet to deliver afterwards.
@@ -44,7 +44,7 @@ impl Framing {
         Self { version, max_packet, buffer: BytesMut::new(), wanted: READ_BUFFER_BYTES, skipping: None }
     }
 
-    /// From now on skips the payload of messages in packets of more than so many bytes, one that has begun included.
+    /// From now on skips the payload of messages in packets of more than this many bytes, including one that has begun.
     pub fn set_max_packet(&mut self, max_packet: usize) {
         self.max_packet = max_packet;
     }
@@ -57,7 +57,7 @@ impl Framing {
         let wanted = self.wanted.min(READ_BUFFER_BYTES.max(4 * length)).max(length + 1);
         if wanted > READ_BUFFER_BYTES {
             if self.buffer.capacity() < wanted {
-                // Exactly as large as the packet, whose payload will stay in it.
+                // Exactly as large as the packet, because the payload stays in it.
                 let mut larger = BytesMut::with_capacity(wanted);
                 larger.extend_from_slice(&self.buffer);
                 self.buffer = larger;
@@ -156,7 +156,7 @@ impl Framing {
         }
     }
 
-    /// Takes the first bytes of the buffer, in memory of their own.
+    /// Takes the first bytes of the buffer, in separate memory.
     fn take(&mut self, length: usize) -> BytesMut {
         let (frame, rest) = self.buffer.split_at(length);
         if length <= READ_BUFFER_BYTES || self.buffer.capacity() - length > READ_BUFFER_BYTES {

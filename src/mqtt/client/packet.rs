@@ -51,7 +51,7 @@ impl ReasonCode {
     pub const NO_MATCHING_SUBSCRIBERS: Self = Self(0x10);
     /// A failure without a specific code.
     pub const UNSPECIFIED_ERROR: Self = Self(0x80);
-    /// The receiver does not accept it, for a reason of its own.
+    /// The receiver does not accept it, for a reason that MQTT does not define.
     pub const IMPLEMENTATION_SPECIFIC: Self = Self(0x83);
     /// The broker does not support this version.
     pub const UNSUPPORTED_VERSION: Self = Self(0x84);
@@ -130,7 +130,7 @@ pub struct Message {
 /// The properties of a message (section 3.3.2.3) that Ledge reads or writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Properties {
-    /// The topic for the answer. Foreign text: it may not be a valid topic name.
+    /// The topic for the answer. Foreign text, which is not necessarily a valid topic name.
     pub response_topic: Option<String>,
     /// Data to send back unchanged with the answer.
     pub correlation_data: Option<Bytes>,
@@ -155,7 +155,7 @@ pub enum Incoming {
     /// The answer to [`Outgoing::Connect`].
     ConnAck(ConnAck),
     Publish(ReceivedMessage),
-    /// A message whose topic or properties cannot be read: too long, or against the standard. It was skipped.
+    /// A message with a topic or properties that cannot be read: too long, or against the standard. It was skipped.
     Unusable {
         /// The packet to acknowledge; `None` for QoS 0.
         packet_id: Option<PacketId>,
@@ -266,7 +266,8 @@ pub enum Outgoing {
     },
     Subscribe {
         packet_id: PacketId,
-        /// At least one. One with an identifier is alone: a packet has one for all of its filters.
+        /// At least one. A subscription with an identifier is the only one, because a packet has one identifier for all
+        /// of its filters.
         subscriptions: Vec<Subscription>,
     },
     Unsubscribe {

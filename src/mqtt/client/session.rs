@@ -109,7 +109,7 @@ pub struct Session {
     waiting_unacknowledged: VecDeque<Outbound>,
     /// Deliveries on this connection, in their order, which is also that of their acknowledgements.
     pending_acks: VecDeque<PendingAck>,
-    /// Deliveries on earlier connections. The broker delivers those again whose acknowledgement it still expects.
+    /// Deliveries on earlier connections. The broker delivers them again while it still expects their acknowledgement.
     earlier_pending_acks: Vec<PendingAck>,
     subscribing: Vec<(PacketId, Vec<TopicFilter>)>,
     unsubscribing: Vec<PacketId>,
@@ -137,7 +137,7 @@ impl Session {
     }
 
     /// Starts a connection that the broker has accepted. Returns the message that is dropped, if there is one: the
-    /// broker has closed so many connections in a row after it was sent that it must be the cause.
+    /// broker has closed several connections in a row after it was sent, so it must be the cause.
     ///
     /// A broker without the session has forgotten its deliveries, and delivers them again; messages that it had not
     /// acknowledged are sent again as new ones (section 4.4).
@@ -243,7 +243,7 @@ impl Session {
         self.publish(outbound);
     }
 
-    /// Makes a delivery wait for so many settlements instead of one: it has several answers.
+    /// Makes a delivery wait for this many settlements instead of one, because it has several answers.
     pub fn expect_settlements(&mut self, delivery: PendingDelivery, times: usize) {
         if let Some(pending) = self.find_pending_ack(delivery) {
             pending.left = times.max(1);
@@ -338,7 +338,7 @@ impl Session {
         if reason.is_failure() { SessionEvent::Refused(outbound, reason) } else { SessionEvent::None }
     }
 
-    /// The next packet; `None` when there is none, or none that the broker accepts now. `size` measures a packet.
+    /// The next packet; `None` without one that the broker accepts now. `size` measures a packet.
     pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Option<NextPacket> {
         let limits = self.limits?;
         if let Some(packet) = self.control.pop_front() {

@@ -223,7 +223,7 @@ async fn a_message_that_is_not_meant_is_acknowledged_and_counted_and_uses_no_rat
     // The rate of the topic is whole: the first message that is meant runs.
     receive(&mut dispatcher, 5, "mixed/meta", r#"{"kind": "a"}"#, Properties::default());
     assert_eq!((figures(), dispatcher.in_progress), ((9, 0, [0; 4]), 1));
-    // A message that is not read is excluded by its topic alone.
+    // An unread message is excluded only by its topic.
     let all = dispatcher.held.hold(dispatcher.limits.memory_bytes, None);
     receive(&mut dispatcher, 6, "mixed/meta", r#"{"kind": "b"}"#, Properties::default());
     assert_eq!(figures(), (10, 0, [0, 0, 1, 0]));

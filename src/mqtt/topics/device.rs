@@ -11,7 +11,7 @@ pub const TOPIC_ROOT: &str = "ledge/v1/";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTopics {
     pub device: DeviceName,
-    /// The group whose calls it shares.
+    /// The group that shares its calls.
     pub group: Option<DeviceName>,
     /// Set when a platform manages the box, and sends hints to it.
     pub has_platform: bool,

@@ -231,7 +231,7 @@ proptest! {
 
     #[test]
     fn filters_that_overlap_have_a_common_topic(one in some_filter(), other in some_filter()) {
-        // A level that both leave open may be any, such as "a".
+        // A level that is a wildcard in both may be any text, such as "a".
         let levels = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
         let (ours, theirs) = (levels(&one), levels(&other));
         let length = ours.len().max(theirs.len());

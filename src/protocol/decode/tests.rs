@@ -1,4 +1,4 @@
-//! Requests of the Open Inference Protocol that are right or wrong whatever the model: JSON, binary data, parameters.
+//! Requests of the Open Inference Protocol that are right or wrong for every model: JSON, binary data, parameters.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ pub struct VisionForm {
     pub api_key: Option<String>,
 }
 
-/// A body that is not such a form.
+/// A body that is not a form of DeepStack's interface.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
     #[error(

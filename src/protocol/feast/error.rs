@@ -9,7 +9,7 @@ use ledge_features::online::FeatureError;
 use ledge_part::api_error::ApiError;
 use serde::Serialize;
 
-/// The class of an error for which Feast has none of its own.
+/// The class of errors without a specific class in Feast.
 const GENERAL: &str = "FeastError";
 
 /// An answer that is not a success.
@@ -92,7 +92,7 @@ impl From<RequestMistake> for FeastError {
 }
 
 impl FeastError {
-    /// An error for which Feast has no class of its own.
+    /// An error without a specific class in Feast.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         Self::exception(status, GENERAL, message)
     }

@@ -51,7 +51,7 @@ struct LongColumn {
     /// JSON, with commas between.
     values: Vec<u8>,
     statuses: Vec<FieldStatus>,
-    /// Index of its own in [`LongAnswer::times`].
+    /// The index of the column's times in [`LongAnswer::times`].
     times: usize,
     /// True when those times are read from this column.
     brings_times: bool,
@@ -130,7 +130,7 @@ impl LongAnswer {
         (size_of::<FeatureCell>() + JSON_NUMBER_BYTES) * slice.count() + 7 * slice.value_bytes()
     }
 
-    /// Frees what it reserved for more values.
+    /// Frees the memory that was allocated for more values.
     pub fn shrink(&mut self) {
         for column in &mut self.columns {
             column.values.shrink_to_fit();

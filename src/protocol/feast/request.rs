@@ -58,9 +58,9 @@ pub fn decode_online_features(body: &[u8]) -> Result<OnlineFeaturesCall, FeastEr
 }
 
 impl OnlineFeaturesCall {
-    /// Number of values that the answer has when no entity is missing. Refuses a request whose answer would be too
-    /// large, and one with a column that is no join key: in Feast that is the request data of an on-demand feature view, whose
-    /// features would be missing in the answer.
+    /// Number of values that the answer has when no entity is missing. Refuses a request for too large an answer, and
+    /// one with a column that is no join key. In Feast such a column is request data of an on-demand feature view, and
+    /// the features of that view would be missing in the answer.
     pub fn check(&self, registry: &Registry) -> Result<usize, FeastError> {
         let is_join_key = |name: &str| registry.views().any(|view| view.has_join_key(name));
         let other: Vec<_> =

@@ -14,7 +14,7 @@ pub(super) trait ElementSink {
     fn len(&self) -> usize;
 }
 
-/// One element of an array that is known to hold elements.
+/// One element of an array that is known to contain elements.
 struct Leaf<'s, S>(&'s mut S);
 
 impl<'de, S: ElementSink> DeserializeSeed<'de> for Leaf<'_, S> {
@@ -31,7 +31,7 @@ pub(super) struct ArrayLevel<'s, S> {
     pub sink: &'s mut S,
     /// The dimensions from this array on.
     pub dims: &'s [usize],
-    /// Set for the outermost array, which may hold all elements for any shape.
+    /// Set for the outermost array, which may contain all elements for any shape.
     pub outermost: bool,
     pub problem: &'s mut Option<(usize, usize)>,
 }

@@ -104,7 +104,7 @@ pub struct OutputConfig {
     pub data_type: &'static str,
     /// The dimensions, without the batch if the model is batched; -1 is variable.
     pub dims: Vec<i64>,
-    /// The file with a label for each class; empty is none.
+    /// The file with a label for each class; empty: no file.
     pub label_filename: String,
     /// Always false: no runtime here has shape tensors.
     pub is_shape_tensor: bool,
@@ -145,7 +145,7 @@ pub struct TritonDynamicBatching {
     pub max_queue_delay_microseconds: u64,
     /// True when answers leave in the order of the requests.
     pub preserve_ordering: bool,
-    /// Priorities; 0 is none.
+    /// The number of priorities; 0: no priorities.
     pub priority_levels: u64,
     /// The priority of a request that has none.
     pub default_priority_level: u64,
@@ -157,7 +157,7 @@ pub struct TritonDynamicBatching {
 pub struct QueuePolicy {
     /// Action at the timeout.
     pub timeout_action: TimeoutAction,
-    /// In microseconds; 0 is none.
+    /// In microseconds; 0: no timeout.
     pub default_timeout_microseconds: u64,
     /// True when a request may shorten it.
     pub allow_timeout_override: bool,

@@ -1,4 +1,4 @@
-//! The documents about the models of this box, whatever the interface.
+//! The documents about the models of this box, for every interface.
 
 use std::collections::BTreeMap;
 use std::time;
@@ -39,10 +39,10 @@ pub fn of_model(serving: &Serving, model: &LoadedModel) -> Result<ModelMetadata,
 }
 
 /// The kind of the pipeline, the columns of its rows as a line of CSV, the features that inputs are made of, as
-/// `features.INPUT`, and the join keys to send instead of such inputs.
+/// `features.INPUT`, and the join keys to send instead of these inputs.
 ///
-/// Join keys are not listed as inputs: clients that make up their requests from that list, as `perf_analyzer` does,
-/// would send them besides everything else.
+/// Join keys are not listed as inputs, because clients that build their requests from that list, such as
+/// `perf_analyzer`, would send them in addition to all inputs.
 fn properties(serving: &Serving, model: &LoadedModel) -> BTreeMap<String, String> {
     let listed = |port: &PortConfig| {
         let features: Vec<&str> = port.features.iter().map(|feature| feature.feature.as_str()).collect();

@@ -100,7 +100,7 @@ fn read<'de, T: ObjectFields<'de> + Default>(body: &'de [u8]) -> Result<T, Proto
     Ok(request)
 }
 
-/// A request whose fields are all in "parameters".
+/// A request with all of its fields in "parameters".
 #[derive(Default)]
 struct InParameters<T>(T);
 

@@ -31,9 +31,9 @@ pub struct ModelStatistics {
     pub inference_count: u64,
     /// Batches run, cache hits left out. `inference_count / execution_count` is the average batch.
     pub execution_count: u64,
-    /// Requests, by what happened to them.
+    /// Requests, by outcome.
     pub inference_stats: InferenceStatistics,
-    /// For models that answer more than once; there are none here.
+    /// For models that answer more than once. Always empty, because Ledge has no models of this kind.
     pub response_stats: BTreeMap<String, ResponseStatistics>,
     /// Executions, by batch size.
     pub batch_stats: Vec<BatchStatistics>,
@@ -58,7 +58,7 @@ impl ModelStatistics {
     }
 }
 
-/// Requests, by what happened to them. `success` and `queue` include cache hits, the computing times do not.
+/// Requests, by outcome. `success` and `queue` include cache hits, the computing times do not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct InferenceStatistics {
     /// Answered, end to end.

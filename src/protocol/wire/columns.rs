@@ -10,7 +10,7 @@ use super::super::object::{FirstError, ObjectFields};
 /// The most inputs or outputs of one request: far beyond any model, and a bound on what a hostile list costs.
 pub(crate) const ENTRIES_MAX: usize = 1024;
 
-/// Reads one such object.
+/// Reads one object of columns.
 pub(super) struct ColumnsReader<'r> {
     /// Its key in messages.
     pub key: &'static str,

@@ -1,5 +1,5 @@
-//! Sealed processes: each test starts this binary again, with an order in its environment. A process that is sealed has one
-//! thread, and the usual main of tests has two.
+//! Sandboxed processes: each test starts this binary again, with an order in its environment. A process enters its
+//! sandbox with one thread, and the usual main of tests has two.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics says where")]
 
 mod models;

@@ -1,4 +1,4 @@
-//! Both runtimes in a sealed process: every model that ships gives the same answers as outside.
+//! Both runtimes in a sandboxed process: every shipped model gives the same answers as outside.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn setup_root() -> PathBuf {
     root.canonicalize().unwrap()
 }
 
-/// Runs models outside and in a sealed process, there `rounds` times with what the first left in the cache.
+/// Runs models outside, and `rounds` times in a sandboxed process, with the files that the first run left in the cache.
 fn answers_are_the_same(models: &[PathBuf], threads: usize, rounds: usize) -> Vec<String> {
     let runtimes = setup_root().join("runtimes");
     let run = |cache: &Path, is_sealed| -> Vec<String> {
@@ -109,7 +109,7 @@ fn has_file(folder: &Path, extension: &str) -> bool {
     })
 }
 
-/// Loads each model of these folders in each runtime, runs it, and tells what came of it.
+/// Loads each model of these folders in each runtime, runs it, and reports the result.
 pub fn run(folders: &[PathBuf], threads: usize, runtimes: &Path, cache: &Path, mut tell: impl FnMut(String)) {
     let runtimes = Runtimes::new(runtimes.to_owned());
     for files in folders.iter().flat_map(|folder| models_in(folder)) {

@@ -27,9 +27,9 @@ pub enum ProbeOrder {
     Probe { folders: Folders, is_sealed: bool },
     /// Writes a file that is too large.
     WriteBeyondLimit { folders: Folders },
-    /// Reports the seal, on a system that denies these calls with this error.
+    /// Reports the sandbox, on a system that denies these calls with this error.
     Report { denied: Vec<i64>, error: i32 },
-    /// Loads and runs models, with so many threads for each.
+    /// Loads and runs models, with this many threads for each.
     Run { models: Vec<PathBuf>, threads: usize, runtimes: PathBuf, cache: PathBuf, is_sealed: bool },
     /// Denies memory that is writable and executable, and runs a model.
     WriteCode { model: PathBuf, runtimes: PathBuf, cache: PathBuf },
@@ -123,7 +123,7 @@ pub fn parse<T: for<'j> Deserialize<'j>>(output: &Output) -> Vec<T> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// The report of a seal, and the attempts after it.
+/// The report of a sandbox, and the attempts in it.
 pub fn report_and_attempts(output: &Output) -> (SealReport, Vec<ProbeResult>) {
     let text = std::str::from_utf8(&output.stdout).unwrap();
     let (report, attempts) = text.split_once('\n').unwrap_or_else(|| panic!("{output:?}"));

@@ -67,7 +67,7 @@ fn forbidden_namespaces_are_reported() {
     }
     let threads = report.state(Mechanism::ThreadLimit).unwrap().to_string();
     assert!(threads.contains("no user namespace") || threads.contains("root"), "{threads}");
-    // The list of system calls denies what the namespaces would.
+    // The list of system calls denies the operations that the namespaces would prevent.
     assert!(report.is_tight() && report.lacking().count() == 4, "{report:?}");
 }
 
@@ -95,7 +95,7 @@ fn capabilities_that_cannot_be_dropped_are_reported_unless_there_are_none() {
     assert_eq!(report.state(Mechanism::Capabilities).unwrap().is_in_force(), !has_any, "{report:?}");
     assert_eq!(report.is_tight(), !has_any, "{report:?}");
 
-    // The number of nobody: this user has no capability wherever the test runs.
+    // The id of the user `nobody`, which has no capability wherever the test runs.
     let output = ProbeOrder::Report { denied: calls.to_vec(), error: libc::EPERM }.output(has_any.then_some(65534));
     let report: Vec<SealReport> = parse(&output);
     assert!(report[0].is_tight(), "{report:?}");

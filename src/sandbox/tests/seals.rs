@@ -1,4 +1,4 @@
-//! A sealed process can do nothing of what it attempts.
+//! In a sandboxed process every attempt fails.
 
 use std::os::unix::process::ExitStatusExt as _;
 

@@ -69,7 +69,7 @@ mod tests {
         counts.count(1, 3, &tags[..3], 4);
         counts.count(1, 5, &tags, 4);
         assert_eq!((counts.calls, counts.rows, counts.entities.len(), counts.unlisted), (2, 8, 4, 1));
-        // Without a key for tags there are none.
+        // Without a key for tags there are no tags.
         counts.count(0, 7, &[], 4);
         assert_eq!((counts.calls, counts.rows, counts.unlisted), (2, 15, 8));
     }

@@ -23,7 +23,7 @@ pub enum CallOutcome {
     Refused,
     /// Its deadline passed.
     Late,
-    /// There is no such model or version, or it is not loaded.
+    /// The model or version does not exist, or is not loaded.
     Unavailable,
 }
 
@@ -100,7 +100,7 @@ pub enum Taggable {
     Content(TagContent),
 }
 
-/// One call that becomes a record of its own.
+/// One call that becomes a separate record.
 #[derive(Debug, Clone)]
 pub struct CallRecord {
     pub key: CallKey,

@@ -27,7 +27,8 @@ const RESERVED_ENTRIES_MAX: usize = 8192;
 /// The most keys that are counted apart within a minute. Beyond them the caller is not distinguished.
 const COUNTED_KEYS_MAX: usize = 1024;
 
-/// Content up to this size is tagged on the caller's thread: it takes a microsecond, as long as passing the content on.
+/// Content up to this size is tagged on the caller's thread: it takes a microsecond, which passing the content on takes
+/// as well.
 const INLINE_TAG_BYTES_MAX: usize = 2048;
 
 /// The most bytes of content that wait to be tagged. Beyond them the caller's thread makes the tag.
@@ -50,7 +51,7 @@ struct SinkState {
     policy: RecordPolicy,
     tag_key: ArcSwapOption<TagKey>,
     pending: Mutex<PendingEntries>,
-    /// Under a lock of its own: a large read must not delay inference calls.
+    /// Under a separate lock, because a large read must not delay inference calls.
     features: Mutex<HashMap<FeatureKey, FeatureCounts>>,
     woken: Condvar,
     /// True after the writer has gone.
@@ -84,7 +85,7 @@ pub struct QueuedEntry {
 #[derive(Debug, Clone)]
 pub enum RecordedItem {
     Event(Principal, AuditEvent),
-    /// An inference call that becomes a record of its own.
+    /// An inference call that becomes a separate record.
     Call(Box<CallRecord>),
 }
 
@@ -161,7 +162,7 @@ impl AuditSink {
         &self.shared.repeated
     }
 
-    /// Records an inference call: as a record of its own, or counted with others of its minute, as the policy says.
+    /// Records an inference call: as a separate record, or counted with others of its minute, by the policy.
     pub fn record_call(&self, key: CallKey, us: u64, input: Option<Taggable>, output: Option<Taggable>) {
         if self.shared.closed.load(Ordering::Relaxed) {
             return;
@@ -179,7 +180,7 @@ impl AuditSink {
     }
 
     /// Counts rows of a feature view that were read or pushed, with the others of the minute. `tags` are those of their
-    /// entities; there are none without a key for tags.
+    /// entities; empty without a key for tags.
     pub fn record_features(&self, key: FeatureKey, calls: u64, rows: u64, tags: &[Tag]) {
         if self.shared.closed.load(Ordering::Relaxed) {
             return;
@@ -369,7 +370,7 @@ impl AuditQueue {
 impl Drop for AuditQueue {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
-        // Dropping the flushes tells their callers that nothing is durable.
+        // Dropping the flushes reports to their callers that nothing is durable.
         let mut pending = self.shared.lock();
         pending.flushes.clear();
         pending.entries.clear();

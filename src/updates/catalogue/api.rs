@@ -37,7 +37,8 @@ use super::{CatalogueError, CatalogueModel, Description, folder};
 /// The most bytes behind a refused archive, or behind its end, that are read so that the caller gets the answer.
 const DISCARDED_BYTES_MAX: u64 = 8 << 20;
 
-/// The least rate of an upload, in bytes a second: nobody holds the one turn for changes with a trickle.
+/// The least rate of an upload, in bytes a second, so that a slow upload cannot hold the only permit for changes for
+/// long.
 const UPLOAD_BYTES_PER_S_MIN: u64 = 10_000;
 
 /// The time after which the rate is judged.

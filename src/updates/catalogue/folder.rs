@@ -64,9 +64,9 @@ pub(super) fn presence(model: &CatalogueModel, repository: &Path) -> CataloguePr
 /// The origin of a folder that is being made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FolderOrigin {
-    /// A command or the daemon adds it: the next attempt removes what an interrupted one left.
+    /// A command or the daemon adds it, and the next attempt removes the remainder of an interrupted one.
     Catalogue,
-    /// Only the daemon takes uploads: its next start removes what an interrupted one left.
+    /// Only the daemon takes uploads, and its next start removes the remainder of an interrupted one.
     Upload,
 }
 
@@ -82,7 +82,7 @@ impl FolderOrigin {
 /// The state in the name of a folder that is being removed.
 const REMOVED: &str = "removed";
 
-/// Removes what uploads and removals left that were interrupted by the end of the process.
+/// Removes the remainders of uploads and removals that the end of the process interrupted.
 pub(super) fn remove_interrupted(repository: &Path) {
     let ends = [FolderOrigin::Upload.state(), REMOVED].map(|state| format!(".{state}"));
     let is_left = |name: &str| name.starts_with('.') && ends.iter().any(|end| name.ends_with(end));
@@ -213,7 +213,7 @@ pub fn remove(repository: &Path, name: &ModelName, force: bool) -> Result<(), Ca
     remove_if_there(&old)
 }
 
-/// Returns the models of a repository whose folders a catalogue or an upload brought.
+/// Returns the models of a repository that came from a catalogue or an upload.
 pub(super) fn brought(repository: &Path) -> Vec<ModelName> {
     let entries = fs::read_dir(repository).into_iter().flatten().flatten();
     let is_brought = |name: &ModelName| read_list(&repository.join(name.as_str())).is_some();
@@ -223,7 +223,7 @@ pub(super) fn brought(repository: &Path) -> Vec<ModelName> {
     names
 }
 
-/// Returns a description of what a folder has besides the files that were brought, if it has anything.
+/// Returns a description of the files in a folder that did not come from the catalogue or upload, if there are any.
 fn own_content(folder: &Path) -> Result<Option<String>, CatalogueError> {
     let Some(list) = read_list(folder) else { return Ok(Some("no catalogue and no upload brought it".to_owned())) };
     let mut waiting = vec![folder.to_owned()];

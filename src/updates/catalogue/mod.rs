@@ -4,8 +4,8 @@
 //! as `NAME/model.toml` and `NAME/1/model.onnx`, so nothing is unpacked. The custom data of `NAME/model.toml` describes
 //! the model. `ledge-platform catalogue` makes one.
 //!
-//! A catalogue is read when a person asks for it, by a command or by a call of the API, and at no other time: no model is
-//! added that nobody asked for. An upload is the same without a catalogue: a model's folder in the body of a call.
+//! A catalogue is read only when a person asks for it, by a command or by a call of the API, so no model is added
+//! without a request. An upload is the same without a catalogue: a model's folder in the body of a call.
 
 mod api;
 pub mod config;
@@ -120,7 +120,7 @@ impl Catalogue {
         let made = folder::make(repository, &model.name, FolderOrigin::Catalogue, fill, may_appear)?;
         for target in model.files.values() {
             let blob = self.store.blob(&target.sha256).map_err(CatalogueError::Store)?;
-            // A file of this content may be in the folder twice. What stays is removed with the next list.
+            // A file of this content may be in the folder twice. A remaining blob is removed with the next list.
             let _ = std::fs::remove_file(blob);
         }
         Ok(AddedModel { folder: made.folder, digest: made.digest })
@@ -133,7 +133,7 @@ impl CatalogueModel {
         self.files.values().map(|target| target.length).sum()
     }
 
-    /// Returns whether it is in `repository`, and as the catalogue has it.
+    /// Returns true if it is in `repository`, and as the catalogue has it.
     pub fn presence(&self, repository: &Path) -> CataloguePresence {
         folder::presence(self, repository)
     }
@@ -149,7 +149,7 @@ pub fn find<'a>(models: &'a [CatalogueModel], name: &ModelName) -> Result<&'a Ca
 }
 
 /// Groups the files of a catalogue by their models. A model with a path that may lead elsewhere cannot be added; one
-/// whose name is none is left out.
+/// with an invalid name is left out.
 fn models_of(targets: Vec<Target>) -> Vec<CatalogueModel> {
     let mut models: BTreeMap<ModelName, CatalogueModel> = BTreeMap::new();
     for target in targets {

@@ -21,7 +21,7 @@ use crate::download::DownloadLimits;
 pub struct CataloguePart(Arc<CatalogueState>);
 
 impl CataloguePart {
-    /// Creates the catalogue of a box whose models are in `repository`.
+    /// Creates the catalogue of a box with its models in `repository`.
     pub fn new(
         config: CatalogueConfig,
         limits: DownloadLimits,
@@ -53,7 +53,7 @@ impl Subsystem for CataloguePart {
         bind(ROUTES, &ServedCatalogue { state: self.0.clone(), context: context.clone() })
     }
 
-    /// Removes what an earlier process left.
+    /// Removes the remainders of an earlier process.
     fn spawn(&self, environment: &Environment) -> Result<(), String> {
         let folder = self.0.folder().to_owned();
         environment.shutdown.spawn(blocking(move || folder::remove_interrupted(&folder)));

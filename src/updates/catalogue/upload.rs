@@ -90,7 +90,7 @@ pub(super) fn receive(
     folder::make(repository, name, FolderOrigin::Upload, fill, may_appear)
 }
 
-/// Calls `take` with each file of an archive whose files have no more than `bytes_max` bytes.
+/// Calls `take` with each file of an archive. The files may have up to `bytes_max` bytes.
 fn each_file(
     archive: impl Read,
     bytes_max: u64,
@@ -128,7 +128,7 @@ fn each_file(
     Ok(())
 }
 
-/// An archive of which only so much is read as its reader allows.
+/// An archive that is read only up to the limit of its reader.
 struct AllowedBytes<'a, R> {
     from: R,
     allowance: &'a Cell<u64>,
@@ -147,7 +147,7 @@ impl<R: Read> Read for AllowedBytes<'_, R> {
     }
 }
 
-/// The content of an entry, whose early end is an error.
+/// The content of an entry. An early end is an error.
 struct WholeEntry<R> {
     entry: R,
     left: u64,
@@ -205,7 +205,7 @@ mod tests {
         let mut builder = Builder::new(Vec::new());
         for (path, content) in entries {
             let mut header = header(EntryType::Regular, content.len());
-            // `set_path` refuses what an attacker does not.
+            // `set_path` refuses paths that an attacker would write.
             if path.len() < 100 {
                 header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
                 header.set_cksum();

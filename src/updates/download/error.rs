@@ -45,7 +45,7 @@ pub enum DownloadError {
 }
 
 impl DownloadError {
-    /// Returns whether the disk is full.
+    /// Returns true if the disk is full.
     pub fn is_disk_full(&self) -> bool {
         match self {
             Self::Room { .. } => true,

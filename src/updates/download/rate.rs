@@ -33,7 +33,7 @@ impl DownloadBucket {
     }
 }
 
-/// A least rate: without it, a server that sends a byte now and then would hold a transfer for ever.
+/// A least rate. Without it, a server that sends a byte now and then would keep a transfer open for ever.
 #[derive(Debug)]
 pub(super) struct MinimumRate {
     since: Duration,

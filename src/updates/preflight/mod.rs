@@ -1,10 +1,10 @@
-//! The preflight: a trial run of a release before anything of it is loaded where requests are answered.
+//! The preflight: a trial run of a release before it is loaded to answer requests.
 //!
-//! A model, and the models that other libraries would run, are loaded and run in a sealed process of their own, as the
-//! daemon's models are with `runtimes.isolation = own`. Its memory and its time are watched. Settings are read by this same
-//! program (`ledge update trial`), which limits itself, reads one order from its standard input, and reports its result on its
-//! standard output. Any failure, a crash included, is one [`RollbackReason`] here and harms nothing. Both processes end with the
-//! daemon.
+//! A model, or every model for other libraries, is loaded and run in a separate sandboxed process, as the daemon's
+//! models are with `runtimes.isolation = own`. Its memory and its time are watched. Settings are read by this same
+//! program (`ledge update trial`), which limits itself, reads one order from its standard input, and reports its result
+//! on its standard output. Any failure, a crash included, is one [`RollbackReason`] here and harms nothing. Both
+//! processes end with the daemon.
 
 pub mod child;
 mod error;

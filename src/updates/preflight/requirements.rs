@@ -13,7 +13,7 @@ pub struct HostCapabilities {
     pub ledge: String,
     /// The architecture, as Rust and the kernel name it.
     pub architecture: String,
-    /// The runtimes whose library is installed.
+    /// The runtimes with an installed library.
     pub runtimes: Vec<String>,
     /// The memory of the machine, or of this process's control group when that is less.
     pub memory_bytes: u64,
@@ -63,7 +63,7 @@ pub fn check(requires: &Requirements, facts: &HostCapabilities) -> Result<(), Ro
     Ok(())
 }
 
-/// Returns whether one of `wanted` is in `there`; true when none is wanted.
+/// Returns true if one of `wanted` is in `there`; true when none is wanted.
 fn is_among(wanted: &[String], there: &[String]) -> bool {
     wanted.is_empty() || wanted.iter().any(|wanted| there.contains(wanted))
 }

@@ -1,5 +1,5 @@
-//! The trial of a model: loads it as the daemon would, in a sealed process of its own, runs it on its golden inputs, and
-//! measures it.
+//! The trial of a model: loads it as the daemon would, in a separate sandboxed process, runs it on its golden inputs,
+//! and measures it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ pub struct LiveModel {
     pub golden_min: Option<f64>,
 }
 
-/// A trial: models that no request sees, in processes of their own.
+/// A trial: models in separate processes, without requests.
 pub(super) struct PreflightTrial {
     repository: Repository,
     runtimes: Runtimes,
@@ -311,7 +311,7 @@ impl PreflightTrial {
     }
 }
 
-/// The files of a version, decrypted in memory where they are encrypted, for as long as this lives.
+/// The files of a version, decrypted in memory if they are encrypted, while this exists.
 struct OpenedVersion {
     folder: PathBuf,
     files: PathBuf,
@@ -323,7 +323,7 @@ impl OpenedVersion {
     /// `Err` is not the fault of the version.
     async fn open(folder: &Path, files: &Path, sealer: &Sealer) -> Result<Self, PreflightError> {
         if folder != files {
-            // The owner's models, whose files are apart from their folder, are never encrypted.
+            // The owner's models have their files apart from their folder, and are never encrypted.
             return Ok(Self { folder: folder.to_owned(), files: files.to_owned(), sealed: None, _plain: None });
         }
         let postponed = |detail: String| PreflightError::Postponed(RollbackReason::new(RollbackCause::Disk, detail));
@@ -386,8 +386,8 @@ fn within_deadline(fastest: Option<Duration>, deadline: Duration) -> Result<(), 
     Err(RollbackReason::new(RollbackCause::Latency, detail))
 }
 
-/// Returns whether a preflight that got no memory could have had all that it may take: then it asked for more.
-/// Otherwise others hold it now, and may free it.
+/// Returns true if the memory that a failed preflight may take was available, so that it needs more. Otherwise other
+/// processes use the memory now, and may free it.
 fn had_room(most: u64, resident: u64, available: Option<u64>) -> bool {
     available.is_none_or(|available| available >= most.saturating_sub(resident))
 }

@@ -47,7 +47,7 @@ impl TrialProcess {
     fn new(mut process: ChildProcess) -> io::Result<Self> {
         let (pid, pidfd) = (process.id(), process.as_fd().try_clone_to_owned()?);
         let (sender, status) = oneshot::channel();
-        // On a thread of its own: those for blocking work are few.
+        // On a separate thread, because the threads for blocking work are few.
         let wait = move || drop(sender.send(process.wait()));
         std::thread::Builder::new().name("update-trial".to_owned()).spawn(wait)?;
         Ok(Self { pid, pidfd, status })

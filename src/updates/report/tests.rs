@@ -152,7 +152,7 @@ fn what_the_system_does_not_tell_is_null() {
 
 #[test]
 fn a_document_fits_the_brokers_that_take_least() {
-    // Every name as long as names may be, and reasons that JSON has to escape.
+    // Every name of the greatest length, and reasons that JSON has to escape.
     let reason = "\"\\\n".repeat(10_000);
     let name = |n: usize| format!("{n:0128}");
     let row = |n| row(&name(n), Some(u64::try_from(n).unwrap() + 1), VersionState::failed(&reason));

@@ -107,7 +107,7 @@ pub async fn check(
     Ok(accepted)
 }
 
-/// Reads a manifest whose digest is `sha256`.
+/// Reads a manifest with the digest `sha256`.
 pub fn read(text: Vec<u8>, sha256: &str, fleet: &DeviceName, expires_ms: u64) -> Result<Accepted, RolloutCheckError> {
     if sha256_hex(&text) != sha256 {
         return Err(RolloutCheckError::Mismatch);

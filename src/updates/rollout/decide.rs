@@ -95,9 +95,9 @@ impl DeviceNow<'_> {
 
         let takes = |rollout: &Rollout| rollout.requires_ledge.is_none_or(|least| self.own >= Some(least));
         let reached = |rollout: &Rollout| self.reached_ms(rollout, pin).is_some_and(|moment| moment <= self.now_ms);
-        // The last one whose time has come; a box that is too old for one goes on with the previous one. When the time
-        // of none has come, the last one may be a trial that the platform postponed: it stands still, and is not
-        // withdrawn.
+        // The last rollout that has reached its time; a box that is too old for it continues with the previous one. If
+        // no rollout has reached its time, the last one may be a trial that the platform postponed: it pauses, and is
+        // not withdrawn.
         let Some(chosen) = (meant.iter().rev().find(|rollout| takes(rollout) && reached(rollout)))
             .or_else(|| meant.iter().rev().find(|rollout| reached(rollout)))
             .or_else(|| meant.last())
@@ -136,7 +136,7 @@ impl DeviceNow<'_> {
         manifest.pins.get(&self.device.id).and_then(|pins| pins.get(subject)).copied()
     }
 
-    /// Returns whether a rollout is for this box at all. A pin names the box, and the version that is for it.
+    /// Returns true if a rollout is for this box at all. A pin names the box, and the version that is for it.
     fn is_meant(&self, rollout: &Rollout, pin: Option<ModelVersion>) -> bool {
         if let Some(version) = pin {
             return rollout.plan.target.version == version;

@@ -39,7 +39,7 @@ pub fn fuzz_manifest(data: &[u8]) -> bool {
     true
 }
 
-/// Reads the file of the stored manifest; true when the box may go on by it.
+/// Reads the file of the stored manifest; true when the box may continue with it.
 ///
 /// # Panics
 /// When an invariant does not hold.

@@ -56,7 +56,7 @@ pub struct RolloutManifest {
     pub published_ms: u64,
     /// Rollouts; of several for the same subject a later one takes precedence over an earlier one.
     pub rollouts: Vec<Rollout>,
-    /// Boxes that must have one version, whatever is rolled out.
+    /// Boxes that must have one version, regardless of rollouts.
     pub pins: BTreeMap<DeviceName, BTreeMap<Artifact, ModelVersion>>,
     /// Versions that must not run any more.
     pub revoked: BTreeMap<Artifact, BTreeSet<ModelVersion>>,

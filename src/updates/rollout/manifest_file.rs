@@ -82,8 +82,8 @@ impl ManifestFile {
     }
 }
 
-/// Reads the file of the stored manifest; true when the box may go on by it. It is undamaged, of this fleet and of this
-/// repository then, and the same after it was written and read again.
+/// Reads the file of the stored manifest; true when the box may continue with it. Then it is undamaged, of this fleet
+/// and of this repository, and the same after it was written and read again.
 ///
 /// # Panics
 /// When an invariant does not hold.

@@ -4,7 +4,7 @@
 //! * `manifest.rs`, `manifest/` - the rollout manifest, parsed; `validate.rs` has the rules of a rollout
 //! * `waves.rs` - waves: a rollout reaches a growing share of the fleet
 //! * `window.rs`, `window/` - maintenance windows: times at which a box may change
-//! * `decide.rs`, `decide/` - the wishes for this box at this time
+//! * `decide.rs`, `decide/` - the desired states for this box at this time
 //! * `check.rs`, `check/` - one check of the platform: fresh metadata, and the manifest that it signs
 //! * `manifest_file.rs` - the last accepted manifest on disk
 //! * `schedule.rs` - the time of the next check
@@ -16,7 +16,7 @@
 //! Invariants:
 //! * A manifest with an unknown field is refused, not read in part: an ignored condition would run the wrong version.
 //! * A check that fails changes nothing but the reported status.
-//! * Before the first manifest is accepted, no wishes are sent. That is not the same as an empty list of wishes.
+//! * Before the first manifest is accepted, no desired states are sent. That is not the same as an empty list of them.
 //! * A signed manifest without a rollout for a trial ends that trial. A signed revocation ends a running version.
 //! * `manifest.rs`, `waves.rs`, `decide.rs` and `schedule.rs` are pure. Time and chance are passed in.
 

@@ -55,7 +55,7 @@ impl CheckSchedule {
     /// interval.
     pub fn failed(&mut self, now: Instant, retry_after: Option<Duration>, random: f64) {
         let pause = self.backoff.pause(random);
-        // The server tells all boxes the same time, so spread them.
+        // The server sends all boxes the same pause, so spread them.
         let asked = retry_after.map(|pause| pause.min(RETRY_AFTER_MAX).mul_f64(1.0 + random.clamp(0.0, 1.0) / 2.0));
         self.next = now + asked.unwrap_or_default().max(pause);
     }

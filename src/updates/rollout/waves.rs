@@ -1,6 +1,6 @@
 //! Waves: a rollout reaches a growing share of the fleet. Pure.
 //!
-//! Each box has a seed of its own for each rollout, so that the same boxes do not always come first. A box counts as
+//! Each box has a different seed for each rollout, so that the same boxes do not always come first. A box counts as
 //! reached from the time of the first wave that has its seed, so only another manifest takes that back.
 
 use ledge_base::names::DeviceName;

@@ -18,7 +18,7 @@ pub struct Fault {
     pub reason: RollbackReason,
     /// The time of the first failure by the clock of this box, in milliseconds since the Unix epoch, for display.
     pub since_ms: u64,
-    /// Seconds since then during which the trial could move: the deadline counts these, whatever the clock does.
+    /// Seconds since then during which the trial could move: the deadline counts these, regardless of the clock.
     pub lasted_s: u64,
     pub attempts: u32,
     /// The time at which the next attempt is due, in milliseconds since the Unix epoch.
@@ -26,7 +26,7 @@ pub struct Fault {
     /// Bytes fetched since the last attempt failed.
     #[serde(default)]
     pub came: u64,
-    /// Seconds of the faults before this one, between which bytes were fetched. They count again when such bytes turn
+    /// Seconds of the faults before this one, if bytes were fetched in between. They count again when those bytes turn
     /// out wrong.
     #[serde(default)]
     pub before_s: u64,
@@ -37,7 +37,7 @@ impl Fault {
         Self { reason, since_ms: now_ms, lasted_s: 0, attempts: 1, next_ms, came: 0, before_s: 0 }
     }
 
-    /// Returns the fault after another failed attempt, of whose bytes `wasted` were thrown away.
+    /// Returns the fault after another failed attempt, which had to discard `wasted` bytes.
     pub(super) fn again(self, reason: RollbackReason, now_ms: u64, next_ms: u64, wasted: u64) -> Self {
         let all_s = self.lasted_s.saturating_add(self.before_s);
         match self.came.cmp(&wasted) {
@@ -52,12 +52,12 @@ impl Fault {
         }
     }
 
-    /// Returns the failed attempts before another one, of whose bytes `wasted` were thrown away.
+    /// Returns the failed attempts before another one, which had to discard `wasted` bytes.
     pub fn attempts_before(&self, wasted: u64) -> u32 {
         if self.came > wasted { 0 } else { self.attempts }
     }
 
-    /// Returns whether the pause is over. A clock that was set back makes no pause longer than [`PAUSE_MAX_MS`].
+    /// Returns true if the pause is over. A clock that was set back makes no pause longer than [`PAUSE_MAX_MS`].
     pub fn is_due(&self, now_ms: u64) -> bool {
         now_ms >= self.next_ms || self.next_ms - now_ms > PAUSE_MAX_MS
     }

@@ -47,7 +47,7 @@ pub enum RollbackCause {
 }
 
 impl RollbackCause {
-    /// Returns whether the same release of the same rollout is never tried again.
+    /// Returns true if the same release of the same rollout is never tried again.
     pub(super) fn is_final(self) -> bool {
         !matches!(self, Self::Superseded | Self::Withdrawn)
     }

@@ -15,7 +15,7 @@ const SUPERSEDED_MAX: usize = 512;
 const REPLACING_VERSIONS_MAX: usize = 64;
 
 impl SubjectState {
-    /// Notes the rollouts that the wanted one supersedes. A rollout that may not move yet has replaced none.
+    /// Notes the rollouts that the wanted one supersedes. A rollout that must not move yet has superseded no other.
     pub(super) fn note_superseded(&mut self, wish: &DesiredState) {
         let Some((plan, allow)) = &wish.desired else { return };
         let version = plan.target.version;
@@ -51,7 +51,7 @@ impl SubjectState {
         self.superseded.drain(..surplus);
     }
 
-    /// Returns whether a rollout does not begin because a version that replaced it was revoked.
+    /// Returns true if a rollout does not begin because a version that replaced it was revoked.
     pub(super) fn stays_superseded(&self, plan: &RolloutPlan, wish: &DesiredState) -> bool {
         let known = self.superseded.iter().find(|superseded| superseded.rollout == plan.rollout);
         known.is_some_and(|known| !known.was_committed && known.by.iter().any(|by| wish.revokes(*by)))

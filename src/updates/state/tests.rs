@@ -28,7 +28,7 @@ fn plan(rollout: &str, version: u64) -> RolloutPlan {
     }
 }
 
-/// A check of the platform, at a box whose owner has no such model.
+/// A check of the platform, on a box without a model of that name by its owner.
 fn heard(wish: DesiredState) -> UpdateEvent {
     UpdateEvent::Wanted { wish, has_own: false }
 }
@@ -367,7 +367,7 @@ fn what_a_rollout_has_used_up_counts_on_when_it_comes_back() {
     let trial = again.trial.clone().unwrap();
     assert_eq!((trial.fetched_bytes, trial.failures), (600, 1));
     assert_eq!(rolled_back(&after(again, [fetched()])), Some((RolloutPhase::Downloading, RollbackCause::Budget)));
-    // Another rollout has a budget of its own.
+    // Another rollout has a separate budget.
     let other = after(state, [want("r2", 1), fetched()]);
     assert_eq!(other.trial.unwrap().fetched_bytes, 600);
 }

@@ -46,7 +46,7 @@ pub struct UsedBudget {
     pub fault: Option<Fault>,
 }
 
-/// Most rollouts whose used budget is remembered, the newest.
+/// The most rollouts for which the used budget is remembered: the newest ones.
 const USED_BUDGETS_MAX: usize = 8;
 
 impl UsedBudget {
@@ -104,7 +104,7 @@ impl Trial {
         self.fault.as_ref().filter(|fault| fault.came == 0)
     }
 
-    /// Returns whether an attempt at its stage may be made now.
+    /// Returns true if an attempt at its stage may be made now.
     pub fn is_due(&self, now_ms: u64) -> bool {
         self.fault.as_ref().is_none_or(|fault| fault.is_due(now_ms))
     }

@@ -16,7 +16,7 @@ impl BlobStore {
     /// Removes releases that are not kept, blobs of no release that are not `wanted`, parts that are not wanted, and
     /// leftovers of a power cut. Returns the bytes freed.
     ///
-    /// Kept releases are never touched: a release has links of its own to its files, so it is whole without the blobs.
+    /// Kept releases are never touched: a release has its own links to its files, so it is complete without the blobs.
     /// Files that were not removed before a power cut are removed the next time.
     pub fn collect(
         &self,

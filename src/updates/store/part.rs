@@ -1,10 +1,10 @@
 //! The first bytes of a blob that is being fetched, over days and power cuts.
 //!
-//! The file is written in steps, and nothing of a step before everything up to it was fdatasynced. Of a part of N
-//! bytes, those up to the last whole step below N are certainly on the disk; a transfer that ends in order syncs the
-//! rest too, and notes that in the file next to it. Uncertain bytes are cut off before the part is continued: after a
-//! power cut they may be zeros. A wrong hash at the end is then the fault of the sender. A part of a file that is to be
-//! encrypted holds encrypted chunks of one step each, see `sealed_part.rs`: no plain byte of it reaches the disk.
+//! The file is written in steps. A step begins only after everything before it was fdatasynced. Of a part of N bytes,
+//! those up to the last whole step below N are certainly on the disk; a transfer that ends in order syncs the rest too,
+//! and notes that in the file next to it. Uncertain bytes are cut off before the part is continued: after a power cut
+//! they may be zeros. A wrong hash at the end is then the fault of the sender. A part of a file that is to be encrypted
+//! holds encrypted chunks of one step each, see `sealed_part.rs`: no plain byte of it reaches the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -19,8 +19,8 @@ use super::layout::PART_EXTENSION;
 use super::sealed_part::SealedChunks;
 use super::{BlobStore, StoreError, hash_some};
 
-/// Bytes of a step, between two calls of fdatasync. A power cut costs two of these at most: the one under way, and the
-/// one before when nothing of the next is on the disk, as its fdatasync may not have returned.
+/// Bytes of a step, between two calls of fdatasync. A power cut costs two steps at most: the one in progress, and the
+/// one before if no byte of the next is on the disk, because its fdatasync had perhaps not returned.
 pub(super) const SYNC_BYTES: u64 = CHUNK_BYTES as u64;
 
 /// A blob that is being fetched. It has one writer at a time.
@@ -86,7 +86,7 @@ impl PartialDownload {
         Ok(())
     }
 
-    /// Syncs the part, so that none of its bytes has to be fetched again.
+    /// Syncs the part, so that no byte has to be fetched again.
     pub(crate) fn settle(&mut self) -> Result<(), StoreError> {
         if self.synced == self.length {
             return Ok(());

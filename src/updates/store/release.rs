@@ -30,7 +30,7 @@ impl BlobStore {
         let list = lines.concat();
 
         let is_here = fs::read(folder.join(LIST_FILE)).is_ok_and(|found| found == list.as_bytes());
-        // A file whose master key is lost was fetched again.
+        // A file was fetched again if its master key is lost.
         if is_here && !files.keys().any(|name| self.is_lost(&folder.join(name))) {
             return Ok(folder);
         }

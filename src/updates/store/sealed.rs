@@ -170,7 +170,7 @@ impl BlobStore {
         Ok(header.is_some())
     }
 
-    /// Decrypts a blob to a file of its own.
+    /// Decrypts a blob to a separate file.
     pub(super) fn unseal(&self, blob: &Path, path: &Path) -> Result<(), StoreError> {
         let mut sealed = File::open(blob).map_err(StoreError::at("read", blob))?;
 

@@ -32,7 +32,7 @@ impl SealedChunks {
         file.write_all(&self.header.to_bytes())
     }
 
-    /// Takes the next bytes, none of which are beyond the current chunk.
+    /// Takes the next bytes, which must not extend beyond the current chunk.
     pub fn write(&mut self, file: &mut File, plain: &[u8]) -> io::Result<()> {
         self.rest.extend_from_slice(plain);
         if self.rest.len() >= self.header.chunk_length(self.whole) {

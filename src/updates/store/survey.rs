@@ -30,7 +30,7 @@ impl FileEncryption {
         Ok(Self::Sealed { under, is_whole })
     }
 
-    /// Returns whether any part of it is under another key, or under none.
+    /// Returns true if any part of it is under another key, or under none.
     pub fn is_other_than(&self, current: Option<MasterKeyId>) -> bool {
         match self {
             Self::Plain => true,
@@ -38,7 +38,7 @@ impl FileEncryption {
         }
     }
 
-    /// Returns whether it needs a key that is not one of these.
+    /// Returns true if it needs a key that is not one of these.
     pub fn needs_other_than(&self, keys: &[MasterKeyId]) -> bool {
         matches!(self, Self::Sealed { under, .. } if under.iter().any(|key| !keys.contains(key)))
     }

@@ -290,7 +290,7 @@ proptest! {
             }
             drop(part);
             let synced = if orderly { to } else { from.max(to / SYNC_BYTES * SYNC_BYTES) };
-            // The power goes: what was not synced may be zeros, or not there.
+            // After a power cut, bytes that were not synced may be zeros or missing.
             let file = File::options().write(true).open(store.blob(&sha256).unwrap().with_extension("part")).unwrap();
             let left = synced + usize::try_from(damage).unwrap_or(usize::MAX) % (to - synced + 1);
             std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; to - synced], synced as u64).unwrap();

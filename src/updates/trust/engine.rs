@@ -94,7 +94,7 @@ fn failed(name: &str, error: SourceError) -> Error {
 #[derive(Debug)]
 pub(super) enum TargetLookup {
     Target(TargetFile),
-    /// It is listed by a role that may not list it.
+    /// It is listed by a role without the permission to list it.
     Elsewhere(String),
     Nowhere,
 }
@@ -125,7 +125,7 @@ impl<S: MetadataStore> DelegationSearch<S> {
     }
 
     /// Searches for `path` in the delegated role `role` and those below it; and if it is not there, for a role that
-    /// lists it although it may not.
+    /// lists it without permission.
     pub(super) async fn through(&mut self, role: &str, path: &str) -> Result<TargetLookup, Error> {
         self.check_chain()?;
         if self.delegates(TARGETS_ROLE, role, path)?
@@ -241,7 +241,7 @@ impl<S: MetadataStore> DelegationSearch<S> {
     }
 }
 
-/// Returns whether a name is that of a top-level role: a delegated role of that name would replace it in the store.
+/// Returns true if a name is that of a top-level role: a delegated role of that name would replace it in the store.
 fn is_top_level(role: &str) -> bool {
     matches!(role, "root" | "timestamp" | "snapshot" | TARGETS_ROLE)
 }

@@ -23,7 +23,7 @@ pub enum RefusalKind {
     Malformed,
     /// It is longer than allowed.
     TooLong,
-    /// It was signed by a role that may not sign it.
+    /// It was signed by a role without the permission to sign it.
     Unauthorised,
 }
 
@@ -87,7 +87,7 @@ pub enum TrustError {
 }
 
 impl TrustError {
-    /// Returns whether another attempt would fail too, because the signed metadata is wrong. A target that is not
+    /// Returns true if another attempt would fail too, because the signed metadata is wrong. A target that is not
     /// signed yet may be signed later.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Unauthorised { .. } | Self::NoSha256 { .. })

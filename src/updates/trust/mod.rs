@@ -75,7 +75,7 @@ struct CurrentMetadata {
 /// The result of a refresh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefreshSummary {
-    /// The roles whose version changed, and their versions now.
+    /// The roles with a changed version, and their versions now.
     pub changed: BTreeMap<String, u64>,
     /// The time at which the first of the metadata expires.
     pub expires_ms: u64,
@@ -171,7 +171,7 @@ impl Trust {
         Ok(())
     }
 
-    /// Finds a target through the role that must sign it: `fleet` for what is below `fleet/`, else `models`. Requires a
+    /// Finds a target through the role that must sign it: `fleet` for paths below `fleet/`, else `models`. Requires a
     /// refresh before.
     pub async fn resolve(&mut self, source: &Source, path: &str) -> Result<Target, TrustError> {
         self.check_usable()?;
@@ -263,7 +263,7 @@ impl Trust {
         result
     }
 
-    /// Audits each role whose version changed.
+    /// Audits each role with a changed version.
     fn note_changes(&self, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
         let mut changed = self.versions();
         changed.retain(|role, version| before.get(role) != Some(version));

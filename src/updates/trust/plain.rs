@@ -17,7 +17,7 @@ use crate::source::{Source, escaped};
 /// Timeout of one refresh.
 const STEP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A client whose trusted metadata is in a folder.
+/// A client with its trusted metadata in a folder.
 #[derive(Debug)]
 pub struct PlainClient {
     store: FolderStore,

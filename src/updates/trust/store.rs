@@ -23,7 +23,7 @@ const MARKER_FILE: &str = "trusted.marker";
 /// Content of the marker, for people.
 const MARKER_TEXT: &[u8] = b"trusted.json was written here. If it is gone, somebody took it away.\n";
 
-/// Entry of the proven time among the metadata files, whose names all end with `.json`.
+/// Entry of the proven time among the metadata files. Their names all end with `.json`.
 const PROVEN_TIME_ENTRY: &str = "proven";
 
 /// Reason why an older root is not stored.
@@ -136,7 +136,7 @@ impl TrustedStore {
         state.files.iter().filter_map(role).collect()
     }
 
-    /// Returns the latest proven time; 0 when there is none.
+    /// Returns the latest proven time, or 0.
     pub(super) fn proven_ms(&self) -> u64 {
         self.state().files.get(PROVEN_TIME_ENTRY).and_then(|text| time::parse_ms(text)).unwrap_or(0)
     }
@@ -213,7 +213,7 @@ impl MetadataStore for TrustedStore {
     }
 }
 
-/// Returns whether a file is kept: the library stores the snapshot a second time under its version.
+/// Returns true if a file is kept: the library stores the snapshot a second time under its version.
 fn is_kept(name: &str) -> bool {
     !(name.ends_with(".snapshot.json") && name.starts_with(|first: char| first.is_ascii_digit()))
 }
@@ -268,7 +268,7 @@ fn read(file: &Path) -> Result<Option<BTreeMap<String, String>>, TrustedFileErro
 /// The reason why the file has no trusted metadata to give.
 #[derive(Debug)]
 enum TrustedFileError {
-    /// The content may be whole: too many open files, or a folder that may not be entered.
+    /// The content may be intact: too many open files, or a folder without the permission to enter it.
     Unreadable(io::Error),
     Damaged(&'static str),
 }

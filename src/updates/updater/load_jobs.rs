@@ -1,5 +1,5 @@
-//! The jobs of a release that is on disk: its preflight in a process of its own, then its load next to the live
-//! version, or the move of every model to its library.
+//! The jobs of a release that is on disk: its preflight in a separate process, then its load next to the live version,
+//! or the move of every model to its library.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::preflight::{self, ConfigurationPreflight, PreflightError, PreflightSe
 use crate::state::{RollbackCause, RollbackReason, SubjectState};
 use crate::updater::job_outcome::JobOutcome;
 
-/// Runs the preflight of a release in a process of its own.
+/// Runs the preflight of a release in a separate process.
 pub(super) fn run_preflight(
     updater: &mut Updater,
     subject: &Artifact,
@@ -121,7 +121,7 @@ async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf
     }
 }
 
-/// It loaded a moment ago in a process of its own, so the obstacle here may pass: memory that others hold, for example.
+/// It loaded a moment ago in a separate process, so the obstacle here may pass: memory that others use, for example.
 fn load_failed(error: &VersionError) -> JobOutcome {
     if error.is_wrong() {
         JobOutcome::Failed(RollbackReason::new(RollbackCause::Golden, error.to_string()))
@@ -161,7 +161,7 @@ async fn compare_memory(
     if gates::judge_memory(gate, new_bytes, live_bytes).is_ok() {
         return Ok(());
     }
-    // The live version may share its process with others, whose memory it uses too. The new one does not.
+    // The live version may share its process with others, and use memory of theirs. The new one does not.
     let copy = repository.load_copy(live).await.map_err(|error| {
         let detail = format!("the live version cannot be loaded again, to compare its memory: {error}");
         PreflightError::Postponed(RollbackReason::new(RollbackCause::Memory, detail))

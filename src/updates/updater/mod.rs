@@ -3,7 +3,7 @@
 //! An event makes a new state, the state is written to disk, and only then [`Updater::reconcile`] brings the box in
 //! line with it. The work to do follows from the state only, so it does not matter where a box was cut off.
 //!
-//! The task runs on a thread of its own, because it may wait for the disk.
+//! The task runs on a separate thread, because it may wait for the disk.
 
 mod boot;
 mod download_job;
@@ -133,7 +133,7 @@ impl Updater {
             self.reconcile(&subject).await;
         }
 
-        // Models and libraries on trial are loaded. Settings show what they do only while the daemon serves.
+        // Models and libraries on trial are loaded. Settings show their effect only while the daemon serves.
         self.loads.retain(|subject, _| subject.kind == ArtifactKind::Configuration);
         // The last process may have been cut off before it did so.
         self.collect_garbage();
@@ -447,7 +447,7 @@ impl Updater {
         // A load that is cut off half-way would leave its state behind: let it end, and drop its result.
         self.volatile(subject).begin(duty, number, (duty != UpdateAction::LoadCandidate).then_some(end), waits);
 
-        // A task of its own: the job may hold what the updater waits for, such as a model's lock.
+        // A separate task, because the job may hold a lock that the updater waits for, such as a model's.
         let ending = JobEndGuard { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
         self.parts.shutdown.spawn(async move {
             if let Ok(done) = work.await {
@@ -549,7 +549,7 @@ impl JobSlots {
     }
 }
 
-/// Returns whether a step leads to a version that ran before, or to none, and to nothing new.
+/// Returns true if a step leads to a version that ran before, or to none, and to nothing new.
 fn falls_back(before: &SubjectState, after: &SubjectState) -> bool {
     let commits =
         after.committed != before.committed && after.committed != before.previous && after.committed.is_some();

@@ -56,17 +56,17 @@ impl Updater {
         let _ = answer.send(answered);
     }
 
-    /// Returns whether a subject without a trial has something to go back to: a release, or the owner's model.
+    /// Returns true if a subject without a trial has something to go back to: a release, or the owner's model.
     fn has_previous(&self, subject: &Artifact, state: &SubjectState) -> bool {
         state.committed.is_some() && (state.previous.is_some() || self.owner_has(subject))
     }
 
-    /// Returns whether the owner's model or settings serve without any release.
+    /// Returns true if the owner's model or settings serve without any release.
     pub(super) fn owner_has(&self, subject: &Artifact) -> bool {
         subject.kind != ArtifactKind::Model || self.parts.repository.has_folder(&subject.name)
     }
 
-    /// Returns whether the running release is the first.
+    /// Returns true if the running release is the first.
     fn is_first(&self, subject: &Artifact) -> bool {
         let state = self.persisted.subjects.get(subject);
         state.is_some_and(|state| state.trial.is_none() && state.previous.is_none())

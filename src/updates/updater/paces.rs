@@ -66,12 +66,12 @@ impl Paces {
         PaceVerdict::Again(pause)
     }
 
-    /// Returns whether the last measurement stands for now.
+    /// Returns true if the last measurement stands for now.
     pub fn are_trusted(&self) -> bool {
         self.trusted_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Returns whether a measurement is due.
+    /// Returns true if a measurement is due.
     pub fn are_due(&self) -> bool {
         self.next.is_none_or(|next| Instant::now() >= next)
     }

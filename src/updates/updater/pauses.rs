@@ -72,7 +72,7 @@ fn pause(before: u32, wasted: u64, after: Option<Duration>, random: f64) -> Dura
     };
     let grown = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(before)).max(first);
     let pause = Backoff::new(grown, longest).pause(random);
-    // The server tells all boxes the same time, so spread them. It is bounded like every pause.
+    // The server sends all boxes the same pause, so spread them. It is bounded like every pause.
     let asked = after.map(|after| after.min(PAUSE_AFTER_WASTE_MAX).mul_f64(1.0 + random.clamp(0.0, 1.0) / 2.0));
     pause.max(asked.unwrap_or_default()).min(PAUSE_AFTER_WASTE_MAX)
 }

@@ -9,7 +9,7 @@ use crate::artifact::Artifact;
 use crate::state::SubjectState;
 
 impl Updater {
-    /// Reports what changed of a subject to the log, the audit log and the status.
+    /// Reports the changes of an artifact to the log, the audit log and the status.
     pub(super) fn report_change(&self, subject: &Artifact, before: &SubjectState, after: &SubjectState) {
         let moved = |version, rollout: &DeviceName, stage: &'static str, cause: Option<&'static str>| {
             self.parts.audit.record_own(AuditEvent::UpdateMoved {

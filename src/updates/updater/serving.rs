@@ -61,7 +61,7 @@ impl Updater {
         }
     }
 
-    /// Returns whether a version has no live one to be compared with: it is the first of its model.
+    /// Returns true if a version has no live one to be compared with: it is the first of its model.
     pub(super) fn has_no_incumbent(&self, subject: &Artifact) -> bool {
         let state = self.persisted.subjects.get(subject);
         let sees_requests =

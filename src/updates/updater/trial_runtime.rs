@@ -20,8 +20,8 @@ use crate::state::{Installed, RollbackReason, RolloutPhase, SubjectState, Trial,
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_mins(15);
 
-/// First pause after an attempt that counts. There are few of them, and an obstacle such as memory that others hold is
-/// seldom gone in seconds.
+/// First pause after an attempt that counts. Attempts are few, and an obstacle such as memory that others use is seldom
+/// gone in seconds.
 const FIRST_PAUSE_AFTER_ATTEMPT: Duration = Duration::from_mins(1);
 
 /// The judgement on a stage that sees requests.
@@ -121,7 +121,7 @@ impl TrialRuntime {
         wanted.iter().cloned().collect()
     }
 
-    /// Adds time, and takes whole seconds out of it. Time in which a job waits for its turn does not count.
+    /// Adds time, and takes whole seconds out of it. Time in which a job waits for a permit does not count.
     pub fn whole_seconds(&mut self, passed: Duration) -> u64 {
         if self.job.as_ref().is_some_and(|job| job.waits.load(Ordering::Relaxed)) {
             return 0;
@@ -168,18 +168,18 @@ impl TrialRuntime {
         was.is_some()
     }
 
-    /// Returns whether the pause before the next attempt is over.
+    /// Returns true if the pause before the next attempt is over.
     pub fn is_due(&self) -> bool {
         self.pause.as_ref().is_none_or(|pause| Instant::now() >= pause.until)
     }
 
-    /// Returns whether a job for `duty` should be started.
+    /// Returns true if a job for `duty` should be started.
     pub fn may_start(&self, duty: UpdateAction) -> bool {
         let loaded = duty == UpdateAction::LoadCandidate && self.loaded.is_some();
         duty != UpdateAction::Rest && self.job.is_none() && self.is_due() && !loaded
     }
 
-    /// Notes that a job begins. `end` ends it, and `waits` is set while it waits for its turn.
+    /// Notes that a job begins. `end` ends it, and `waits` is set while it waits for a permit.
     pub fn begin(&mut self, duty: UpdateAction, number: u64, end: Option<AbortHandle>, waits: Arc<AtomicBool>) {
         self.job = Some(RunningJob { duty, number, end, waits });
     }
@@ -206,7 +206,7 @@ impl TrialRuntime {
         self.pause = Some(RetryPause { backoff, until: Instant::now() + pause, reason: reason.clone() });
     }
 
-    /// Makes the next attempt due now. The pause after it is as long as it would have been.
+    /// Makes the next attempt due now. The pause after it keeps its length.
     pub fn end_pause(&mut self) {
         if let Some(pause) = &mut self.pause {
             pause.until = Instant::now();

@@ -110,7 +110,7 @@ fn no_backup_that_was_begun_before_an_erasure_brings_the_entity_back_whatever_th
     let before = store.backup(None);
     let all: BTreeSet<i64> = customers.iter().copied().collect();
     let (erased, kept) = (customers[42], customers[43]);
-    // One that is under way: its pieces wait for whoever reads them, and the last rows are not in them yet.
+    // A backup in progress: its pieces wait for their reader, and the last rows are not in them yet.
     let mut under_way = store.runtime.block_on(store.features.backup(None, None, &Principal::Local)).unwrap();
     store.erase(json!({ "customer": erased }));
     let during = store.runtime.block_on(async {

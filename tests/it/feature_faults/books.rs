@@ -116,7 +116,7 @@ pub struct Findings {
 }
 
 impl Books {
-    /// With proofs of so many bytes.
+    /// With proofs of this many bytes.
     pub fn new(padding: usize) -> Self {
         let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
         Self {
@@ -190,7 +190,8 @@ impl Books {
         }
     }
 
-    /// Reads everything. What was read once is expected again from then on. An error: there was no answer, and why.
+    /// Reads everything. Values that were read once are expected again from then on. An error: there was no answer, and
+    /// why.
     pub fn check(&mut self, client: &mut Client) -> io::Result<Result<Findings, String>> {
         let mut findings = Findings::default();
         let mut found: BTreeMap<(&'static str, i64), Cell> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! A wall clock that was wrong, and was set right: what was pushed by it does not win for as long as it was ahead.
+//! A wall clock that was wrong, and was set right: values pushed by it do not win until the clock reaches their times.
 
 use std::fs;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ impl Clocked {
         Self { daemon: start(root).daemon, ..self }
     }
 
-    /// Pushes a number for the entity 1 to three views; what came of the three rows.
+    /// Pushes a number for the entity 1 to three views, and returns the outcomes of the three rows.
     fn push(&self, number: i64, event_timestamp: Option<i64>) -> String {
         let mut df = json!({"device": [1], "number": [number], "proof": ["proof"]});
         if let Some(time) = event_timestamp {
@@ -197,7 +197,7 @@ fn a_clock_that_is_behind_for_a_while_after_a_boot_loses_nothing() {
         for number in 4..=5 {
             assert_eq!(clocked.push(number, None), ACCEPTED);
         }
-        // A device whose own clock is right.
+        // A device with a right clock.
         let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
         assert_eq!(clocked.push(6, Some(now + LATER + 60)), ACCEPTED);
         assert_eq!((clocked.told_behind(), clocked.lines()), ((1, 0), 0), "{}", clocked.daemon.log());

@@ -10,7 +10,7 @@ use super::writers::{Report, Writers, start};
 use crate::daemon::TestRoot;
 use crate::encryption::encrypted;
 
-/// `lies`: the disk forgets what was fsynced of the journal, too; ends with the first loss.
+/// `lies`: the disk also forgets fsynced bytes of the journal; ends with the first loss.
 fn rounds(rounds: usize, lies: bool, is_sealed: bool, test: &str) -> (Report, Books) {
     let (mut random, shim) = (Random::new(test), Shim::build());
     let root = TestRoot::new().views(VIEWS).set("features.snapshot_mb=1").set("log.level=\"info\"");

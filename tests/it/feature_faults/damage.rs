@@ -83,7 +83,7 @@ impl Store {
             .collect()
     }
 
-    /// Damages one file, starts the daemon on it, and reads everything; what was lost.
+    /// Damages one file, starts the daemon on it, and reads everything; returns the loss.
     fn try_damage(mut self, name: &str, kind: &str, random: &mut Random) -> (Self, Option<String>) {
         let folder = self.root.folder.path().join("features");
         fs::remove_dir_all(&folder).unwrap();
@@ -125,8 +125,8 @@ impl Store {
     }
 }
 
-/// Until the index has on its disk what it has in memory. It writes within seconds if there is anything, in several
-/// writes: only when it has let a while go by without one is there nothing left.
+/// Waits until the index on the disk has everything that is in memory. It writes within seconds if there is anything,
+/// in several writes: only when it has let a while go by without one is there nothing left.
 fn wait_for_flush(store: &Path) {
     let written = || {
         let layers = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path().join("db"));

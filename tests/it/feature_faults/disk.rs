@@ -1,7 +1,8 @@
-//! A disk that forgets what was not fsynced: what a power cut may leave of a folder, from the record of the shim.
+//! A disk that forgets bytes that were not fsynced: the states of a folder after a power cut, from the record of the
+//! shim.
 //!
-//! * The content of a file is what it was at its last fsync. Of what was written since, each page of 4 KiB has the
-//!   state after any number of the writes that touched it, and the length any that it had.
+//! * The content of a file is that at its last fsync. Of what was written since, each page of 4 KiB has the state after
+//!   any number of the writes that touched it, and the length any that it had.
 //! * A name that was created, changed or removed counts once its folder was fsynced; of those since, any number of the
 //!   earliest count.
 //! * Hard links are names of one file.
@@ -91,7 +92,7 @@ impl Log {
         start.is_some_and(|start| number(&self.bytes[start..], 0, 4) > 3)
     }
 
-    /// The length of the log after so many calls.
+    /// The length of the log after this many calls.
     pub fn length(&self, calls: usize) -> u64 {
         self.starts[calls] as u64
     }
@@ -104,7 +105,7 @@ fn number(record: &[u8], at: usize, length: usize) -> usize {
 }
 
 impl Disk {
-    /// All of what is in `folder` is on the disk.
+    /// Everything in `folder` is on the disk.
     pub fn of(folder: &Path) -> Self {
         let mut disk = Self {
             folder: folder.to_owned(),
@@ -195,7 +196,7 @@ impl Disk {
         }
     }
 
-    /// Puts what survives in the place of what is in the folder; how many files are not as they were.
+    /// Replaces the content of the folder by the part that survives; returns the number of files that differ.
     pub fn cut_power(mut self, random: &mut Random) -> usize {
         let counts = random.below(self.since.len() + 1);
         self.since.truncate(counts);
@@ -204,7 +205,7 @@ impl Disk {
         self.put(&self.synced, &survivors)
     }
 
-    /// Puts what the program had done in the place of what is in the folder: it was killed, and nothing else.
+    /// Replaces the content of the folder by the program's writes so far, as after a kill without a power cut.
     pub fn kill(self) {
         let contents: Vec<_> = self.nodes.iter().map(Node::current).collect();
         self.put(&self.seen, &contents);
@@ -224,7 +225,7 @@ impl Disk {
         std::fs::create_dir(&self.folder).unwrap();
         let (mut torn, mut first) = (0, HashMap::new());
         for (path, entry) in names {
-            // In a folder whose own name was lost there is nothing.
+            // A folder with a lost name is empty.
             let mut above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.folder));
             if !above.all(|above| names.contains_key(above)) {
                 continue;

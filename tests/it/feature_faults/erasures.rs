@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of erasures, and while what was plain is being sealed.
+//! `kill -9` in the middle of erasures, and while plain values are being encrypted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ fn files_with(folder: &Path, people: &[i64]) -> Vec<PathBuf> {
     files(folder).into_iter().filter(has).collect()
 }
 
-/// The people whose key is readable in a copy of the files, with the master key.
+/// The people with a readable key in a copy of the files, with the master key.
 fn with_key(store: &Path, people: &[i64]) -> Vec<i64> {
     let stolen = tempfile::tempdir().unwrap();
     copy(&store.join("keys"), &stolen.path().join("keys"));
@@ -235,7 +235,7 @@ fn sealing_what_was_plain_survives_kill_9() {
     assert!(!files_with(&store, &people).is_empty());
     let mut root = encrypted(daemon.kill(), &MASTER);
     for _ in 0..4 {
-        // It is ready, and begins to seal.
+        // It is ready, and begins to encrypt.
         daemon = start(root).daemon;
         std::thread::sleep(Duration::from_micros(random.next() % 200_000));
         assert_eq!(rows(&mut daemon.client(), &people), [3; 200]);

@@ -125,7 +125,7 @@ struct Neighbour {
     megabytes: u64,
 }
 
-/// A terabyte, which every file system that has so much gives to one file.
+/// A terabyte, which every file system of that size can give to one file.
 const LARGEST_FILE_MB: u64 = 1 << 20;
 
 impl Space for Neighbour {
@@ -165,7 +165,7 @@ fn below_the_room_that_is_kept_free_writes_are_refused_and_nothing_else() {
     full_and_back(root.set(&format!("features.min_free_mb={least}")), &neighbour, true, &mut random);
 }
 
-/// A small tmpfs in a mount namespace of its own, which needs root or user namespaces.
+/// A small tmpfs in a separate mount namespace, which needs root or user namespaces.
 struct Tmpfs {
     holder: Child,
     /// The store, as seen from here.

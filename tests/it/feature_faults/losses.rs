@@ -12,7 +12,7 @@ use crate::daemon::{TestDaemon, TestRoot};
 
 const ROWS: i64 = 500;
 
-/// A daemon with so many rows in one view, each of an entity and a journal entry of its own, fifty in a push.
+/// A daemon with this many rows in one view, each with a different entity and journal entry, fifty in a push.
 fn filled() -> TestDaemon {
     let daemon = start(TestRoot::new().views(VIEWS).set("log.level=\"info\"")).daemon;
     for first in (0..ROWS).step_by(50) {
@@ -79,8 +79,7 @@ fn snapshots(store: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A store whose snapshots have 100, 200, 400 and 500 rows, of which the last two are there, and the folder with the
-/// first two.
+/// A store with the last two of its snapshots of 100, 200, 400 and 500 rows, and the folder with the first two.
 fn with_snapshots() -> (TestRoot, PathBuf, PathBuf) {
     let daemon = start(TestRoot::new().views(VIEWS).set("log.level=\"info\"")).daemon;
     let store = daemon.root.folder.path().join("features");
@@ -179,7 +178,7 @@ fn a_journal_that_lost_its_end_is_made_good_by_the_index() {
     let found = status(&daemon);
     assert_eq!(found["entries_lost"], 0, "{found}");
     assert!(found["damage_found"].as_u64().unwrap() > 0, "{found}");
-    // The snapshot has what the journal lacks.
+    // The snapshot has the entries that the journal lacks.
     let root = daemon.kill();
     remove_index(&store);
     let daemon = start(root).daemon;

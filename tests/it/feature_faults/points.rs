@@ -1,8 +1,8 @@
 //! Every point at which a program can be cut off, from one run of it.
 //!
-//! The run is recorded by the shim, call by call. What it leaves when it ends after any of them, by `kill -9` or by a
-//! power cut, is worked out from the record: the program is not run once for each point, and no point is missed because
-//! another thread was quicker. Injection by `strace` counts the calls of each thread for itself.
+//! The run is recorded by the shim, call by call. The files that it leaves when it ends after any of them, by `kill -9`
+//! or by a power cut, are computed from the record: the program is not run once for each point, and no point is missed
+//! because another thread was quicker. Injection by `strace` counts the calls of each thread for itself.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub enum CutOff {
 }
 
 impl Recording {
-    /// Of what is done below `folder` from now on, by programs that are started with [`Self::variables`].
+    /// Records the calls below `folder` from now on, of programs that are started with [`Self::variables`].
     pub fn new(folder: &Path) -> Self {
         let folder = folder.canonicalize().unwrap();
         Self { shim: Shim::build(), before: Disk::of(&folder), folder }
@@ -83,7 +83,7 @@ impl Points {
         self.at(point).lengths()
     }
 
-    /// Puts what is left after `point` in the place of the folder.
+    /// Replaces the folder by the files that are left after `point`.
     pub fn leave(&self, point: usize, how: CutOff, random: &mut Random) {
         match how {
             CutOff::Kill => self.at(point).kill(),

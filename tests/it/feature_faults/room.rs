@@ -1,4 +1,5 @@
-//! Starts on a full disk: reads come back, nothing is taken for damage, and what is only evidence goes first.
+//! Starts on a full disk: reads work again, nothing is mistaken for damage, and files kept only as evidence are removed
+//! first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ fn a_start_without_any_room_answers_reads_and_takes_nothing_for_damage() {
         assert_eq!(writers.push(&mut client, &mut random, false).unwrap(), 200);
     }
     let mut root = daemon.kill();
-    // Twice: what the first one left must do for the second.
+    // Twice: the room that the first one left must be enough for the second.
     for _ in 0..2 {
         budget.set(0);
         let daemon = start(root).daemon;

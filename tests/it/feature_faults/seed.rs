@@ -15,7 +15,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another one, with numbers of its own.
+    /// Another one, with different numbers.
     pub fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -34,7 +34,7 @@ impl Random {
         N::try_from(self.next() % bound).ok().unwrap()
     }
 
-    /// Returns `true` once in so many calls.
+    /// Returns `true` once in this many calls.
     pub fn one_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }

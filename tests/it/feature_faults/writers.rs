@@ -1,4 +1,4 @@
-//! Threads that push at full rate until the daemon is gone, and what a daemon says after its start.
+//! Threads that push at full rate until the daemon is gone, and the status of a daemon after its start.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -64,7 +64,7 @@ impl<'p> Writers<'p> {
         Ok(answer.status)
     }
 
-    /// Waits until so many pushes were acknowledged, but no longer than this.
+    /// Waits until this many pushes were acknowledged, but no longer than this time.
     pub fn wait(&self, acknowledged: usize, limit: Duration) {
         let until = Instant::now() + limit;
         let mut books = self.books.lock().unwrap();
@@ -74,7 +74,7 @@ impl<'p> Writers<'p> {
     }
 }
 
-/// A daemon whose index can be read.
+/// A daemon with a readable index.
 pub struct Started {
     pub daemon: TestDaemon,
     /// The duration of recovery, as the daemon reports it.

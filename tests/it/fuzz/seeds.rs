@@ -162,7 +162,7 @@ pub fn document_steps() -> Vec<Vec<u8>> {
     vec![[0, 32, 32, 24, 200, 7].into_iter().chain(map).collect()]
 }
 
-/// What the process that draws pages says.
+/// The output of the process that draws pages.
 pub fn page_messages() -> Vec<Vec<u8>> {
     all(&[
         b"{\"document\":{\"pages\":2}}\n{\"picture\":{\"width\":2,\"height\":1}}\n......",
@@ -272,11 +272,11 @@ pub fn model_toml() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A small model, and others whose weights are in a file of their own.
+/// A small model, and others with their weights in a separate file.
 pub fn onnx() -> Vec<Vec<u8>> {
     let model = |name| std::fs::read(crate::daemon::model_folder(name).join("1/model.onnx")).unwrap();
     let [plain, external, branch, table] = ["add_sub", "external_data", "hostile_branch", "word_vectors"].map(model);
-    // In a folder of its own, whose name is a digit away from one that leads out.
+    // In a separate folder with a name that differs by a digit from one that leads out.
     let mut below = external.clone();
     let at = below.windows(11).position(|window| window == b"weights.bin").unwrap();
     below[at..at + 11].copy_from_slice(b"0./data.bin");
@@ -402,7 +402,7 @@ pub fn feature_catalog() -> Vec<Vec<u8>> {
     all(&[br#"{"generation":1,"last_view":1,"views":{}}"#])
 }
 
-/// A shard with its next number and one key, and a head, each as key files have them below their seal.
+/// A shard with its next number and one key, and a head, each in the decrypted form of key files.
 pub fn feature_keys() -> Vec<Vec<u8>> {
     let entry = [&[1, 0, 0, 3][..], &[3; 16], &[9; 32]].concat();
     let shard = [&[3, 2, 0, 0, 0][..], &entry].concat();
@@ -517,7 +517,7 @@ pub fn update_states() -> Vec<Vec<u8>> {
     ])
 }
 
-/// Records of a version that was served, and of one whose load failed.
+/// Records of a version that was served, and of one that failed to load.
 pub fn load_records() -> Vec<Vec<u8>> {
     all(&[
         br#"{"format":1,"versions":[{"model":"m","version":1,"served":{"conditions":"c","digest":"ab","files":[{"path":"model.onnx","hashed_as":"model","is_model":true,"bytes":7,"mark":{"device":1,"inode":2,"modified_s":3,"modified_ns":4}}],"took_ms":12,"checked":{"content":"c d","runtime":"openvino"}}},{"model":"n","version":2,"failure":{"content":"d","reason":"it died","timeouts":1,"streak":{"failures":2,"first_ms":5,"last_ms":6}}}]}"#,

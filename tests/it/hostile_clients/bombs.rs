@@ -160,7 +160,7 @@ fn what_is_made_of_small_requests_stays_within_the_memory_for_all_of_them() {
     }
     assert!(most_held > 0.0 && most_held <= f64::from(limit), "{most_held} bytes were held at once");
     let peak = target.peak_kb();
-    // A runtime has copies of its own, and an allocator keeps some.
+    // A runtime makes its own copies, and an allocator keeps some memory.
     assert!(peak < before + 3 * u64::from(limit) / 1000, "{before} kB before, {peak} kB at most");
     target.serves();
 }

@@ -1,4 +1,5 @@
-//! Requests whose end is in doubt. What two readers could cut differently is refused, or cut as RFC 9112 has it.
+//! Requests with an ambiguous end. A request that two readers could delimit differently is refused, or delimited as in
+//! RFC 9112.
 
 use super::{INFER, Target, WAYS, statuses, tensor};
 
@@ -44,7 +45,7 @@ pub const CASES: &[(&str, &str, &[u16])] = &[
     ("transfer-encoding : chunked", "0\r\n\r\n", &[400]),
     ("transfer-encoding:\r\n chunked", "0\r\n\r\n", &[400]),
     ("transfer-encoding: \"chunked\"", "0\r\n\r\n", &[400]),
-    // Chunks that are none: the body cannot be read, and nothing behind it is.
+    // Invalid chunks: neither the body nor anything after it can be read.
     ("transfer-encoding: chunked", "zz\r\nhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "-1\r\nhello\r\n0\r\n\r\n", &[400]),
     ("transfer-encoding: chunked", "0x5\r\nhello\r\n0\r\n\r\n", &[400]),
@@ -162,7 +163,7 @@ fn a_pipeline_is_answered_in_order_and_ends_at_the_first_that_is_no_request() {
     let body = tensor(1);
     let one = format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     for way in WAYS {
-        // Every socket has room for so many answers before the first is read.
+        // Every socket has room for this many answers before the first is read.
         let stream = format!("{}nonsense\r\n\r\n{one}", one.repeat(50));
         let mut expected = vec![200; 50];
         expected.push(400);

@@ -45,8 +45,8 @@ fn a_caller_that_reads_slowly_but_steadily_gets_all_of_its_answer() {
                 break;
             }
             came.extend_from_slice(&block[..read]);
-            // Some 4 MB a second. The system tells the box of room in its socket when a third of it is free, which may
-            // be more than a megabyte: a caller whose reads are seen within the limit cannot be much slower.
+            // Some 4 MB a second. The system reports room in the box's socket when a third of it is free, which may be
+            // more than a megabyte, so a caller that is seen to read within the limit cannot be much slower.
             std::thread::sleep(Duration::from_secs_f64(f64::from(u32::try_from(read).unwrap()) / 4e6));
         }
         // The sockets between take a few megabytes at once: the rest waits for the caller, again and again.
@@ -82,7 +82,7 @@ fn wait_until_served(target: &Target, way: Way, body: &str) {
 #[test]
 fn bodies_share_one_memory_and_who_finds_no_room_is_told_when_to_come_again() {
     let target = Target::start(&["http.max_body_bytes=1000000", "http.max_memory_bytes=2280000"]);
-    // As a tensor it takes twice as much, and as many bytes are set aside for what is made of that.
+    // As a tensor it takes twice as much, and the same amount is reserved for the data made from it.
     let large = tensor(120_000);
     for way in WAYS {
         let mut holding: Vec<_> = (0..2).map(|_| target.connect(way)).collect();
@@ -155,8 +155,8 @@ fn a_caller_has_no_more_than_half_of_the_memory_while_another_has_some() {
     other.write_all(&vec![b' '; 100_000]).unwrap();
     other.flush().unwrap();
     wait_until_held(&target, 100_000);
-    // The request is small, and what is made of it is not: a tensor of 3 MB, its copy for the process of the model, and the
-    // answer.
+    // The request is small, but the data made from it is not: a tensor of 3 MB, its copy for the process of the model,
+    // and the answer.
     let body = tensor(750_000);
     let refused = ask(&target, Way::Tcp, &body);
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");

@@ -61,7 +61,7 @@ fn attack(target: &Target, until: Instant, requests: &AtomicU64, way: Way) {
     }
 }
 
-/// Sends, reads what comes first, and hangs up.
+/// Sends, reads the first bytes of the answer, and hangs up.
 fn abrupt(target: &Target, way: Way, bytes: &[u8]) {
     let mut stream = target.connect(way);
     let _ = stream.write_all(bytes);

@@ -16,8 +16,8 @@ const ALLOWED: Duration = Duration::from_millis(900);
 /// A connection that is open by then has had more than its limit, on a busy machine too.
 const LATE: Duration = Duration::from_secs(5);
 
-/// Sends one byte after the other, with a pause between two, until the connection ends: what came by then, and how long
-/// it took. Reads are the pause: an answer is lost to a caller that sends on after the end without having read it.
+/// Sends one byte after the other, with a pause between two, until the connection ends. Returns the answer so far, and
+/// the duration. Reads are the pause: an answer is lost to a caller that sends on after the end without having read it.
 fn drip(stream: &mut dyn Stream, bytes: impl Iterator<Item = u8>) -> (Vec<u8>, Duration) {
     let (began, mut answer, mut block) = (Instant::now(), Vec::new(), [0; 4096]);
     for byte in bytes {

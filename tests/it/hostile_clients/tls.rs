@@ -11,7 +11,7 @@ fn raw(target: &Target) -> TcpStream {
     stream
 }
 
-/// The start of each kind of record, and of some that are none.
+/// The start of each kind of record, and of some invalid ones.
 pub fn records() -> Vec<Vec<u8>> {
     let record = |kind: u8, length: u16, body: &[u8]| {
         let mut record = vec![kind, 3, 3];

@@ -121,7 +121,7 @@ impl Graph {
         self.inputs.push(port(name, FLOAT, &[None, None]));
     }
 
-    /// An input of integers, of so many dimensions; `None` is variable.
+    /// An input of integers with these dimensions; `None` is variable.
     pub fn integers_in(&mut self, name: &str, shape: &[Option<i64>]) {
         self.inputs.push(port(name, INT64, shape));
     }

@@ -1,4 +1,4 @@
-//! Certificates of callers: which are good, what they open, and how long.
+//! Certificates of callers: which are valid, what they permit, and for how long.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ fn judging(authority: &Authority) -> (TestRoot, PathBuf) {
     (root, list)
 }
 
-/// A caller whose certificate has this serial number.
+/// A caller with this serial number in its certificate.
 fn client(authority: &Authority, serial: u64) -> TlsClient {
     let identity = authority.issue_with("till", |params| params.serial_number = Some(SerialNumber::from(serial)));
     TlsClient::new(authority.pem(), Some(&identity))

@@ -3,7 +3,7 @@
 //! Permitted is this, and nothing else:
 //!
 //! * A message to the topic of a call over MQTT, or of a binding that answers, may repeat what that one call had: it is
-//!   the answer, and goes through the broker back to whoever asked. It may not have anything of another call, nor
+//!   the answer, and goes through the broker back to the caller. It may not have anything of another call, nor
 //!   properties, fields that are not selected or what was pushed.
 //! * The user name and password of the broker are in MQTT CONNECT, and the token of the collector in its
 //!   `Authorization`.
@@ -60,7 +60,7 @@ pub struct Judged<'a> {
 }
 
 impl<'a> Judged<'a> {
-    /// Takes apart what was recorded and copied.
+    /// Splits the recordings and copies.
     pub fn new(outside: &'a Outside, canaries: &Canaries) -> Self {
         for copy in AuditConfig::default().live_copies() {
             let is_recorded = outside.recorders().iter().any(|(name, _)| *name == copy.name());
@@ -204,7 +204,7 @@ impl<'a> Judged<'a> {
         assert!(!self.records.is_empty());
     }
 
-    /// The detector sees what recorders record: canaries of calls are in what the broker sent to the box.
+    /// The detector works on the recordings: canaries of calls are in the messages from the broker to the box.
     pub fn assert_that_canaries_came(&self) {
         let came: BTreeSet<_> =
             self.outside.mqtt.connections().iter().flat_map(|of| self.detector.find(&of.received)).collect();
@@ -215,7 +215,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Nothing is where it may not be; and what is permitted was there, so that the search is one.
+    /// No canary is where it must not be; and the permitted ones were found, which shows that the search works.
     pub fn assert_that_none_left(&self) {
         let (mut leaks, mut seen) = (Vec::new(), BTreeMap::<String, usize>::new());
         for piece in &self.pieces {

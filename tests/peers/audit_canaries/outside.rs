@@ -90,7 +90,7 @@ impl Outside {
         }
     }
 
-    /// All recorders, by what the box uses them for.
+    /// All recorders, by their purpose for the box.
     pub fn recorders(&self) -> [(&'static str, &Recorder); 5] {
         [
             ("mqtt", &self.mqtt),
@@ -115,7 +115,7 @@ impl Outside {
         self.folder.path().join("audit/box-1")
     }
 
-    /// A box that sends to all of them, with canaries in its secrets and in what its owner has beside the models.
+    /// A box that sends to all of them, with canaries in its secrets and in its owner's other files next to the models.
     pub fn enrol(&self, canaries: &mut Canaries) -> TestRoot {
         let address = |recorder: &Recorder, path: &str| format!("https://{}{path}", recorder.address());
         let models =
@@ -123,7 +123,7 @@ impl Outside {
         let root = TestRoot::new().models(&models).file("wine_mlp/model.toml", WINE).views(VIEWS);
         let root = self.platform.enrol(root, &address(&self.updates, "/"));
         let mut root = root
-            // A look that failed stays the last one until it was told.
+            // A failed check stays the last one until it was reported.
             .set("updates.poll_interval_s=86400")
             .set("audit.inference=\"calls\"")
             .set(&format!("mqtt.broker=\"mqtts://{}\"", self.mqtt.address()))
@@ -158,7 +158,7 @@ impl Outside {
         self.owned(root, canaries)
     }
 
-    /// The configuration file, and files of the model repository that are none of a model's.
+    /// The configuration file, and files of the model repository that do not belong to a model.
     fn owned(&self, root: TestRoot, canaries: &mut Canaries) -> TestRoot {
         let mut text =
             format!("[mqtt]\nresponse_topics = [\"answers/#\", \"{}/#\"]\n", canaries.word("setting: a topic"));
@@ -178,7 +178,7 @@ impl Outside {
     }
 }
 
-/// One web server for what is asked for and what is sent over HTTP.
+/// One web server for downloads and for uploads over HTTP.
 fn nginx(folder: &Path, repository: &Path) -> (Server, u16) {
     let (port, at) = (free_port(), folder.display());
     std::fs::create_dir_all(folder.join("audit")).unwrap();

@@ -10,7 +10,7 @@ use crate::daemon::TestDaemon;
 /// A row of the golden input of `wine_mlp`.
 pub const WINE: [f64; 13] = [14.37, 1.95, 2.5, 16.8, 113.0, 3.85, 3.49, 0.24, 2.18, 7.8, 0.86, 3.45, 1480.0];
 
-/// Callers of one daemon, each with names of their own.
+/// Callers of one daemon, each with different names.
 pub struct Callers<'a> {
     pub daemon: &'a TestDaemon,
     pub canaries: &'a mut Canaries,
@@ -44,7 +44,7 @@ impl Callers<'_> {
         self.canaries.word(place)
     }
 
-    /// A request whose headers and query are canaries, too.
+    /// A request with canaries also in its headers and query.
     #[track_caller]
     fn ask(&mut self, place: &str, method: &str, path: &str, more: &[(&str, &str)], body: &[u8]) -> Response {
         let name = format!("x-{}", self.word(&format!("{place}: name of a header")));

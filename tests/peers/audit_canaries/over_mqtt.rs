@@ -35,7 +35,7 @@ impl MqttCallers<'_> {
         self.canaries.word(&format!("{CALL}{call}: {what}"))
     }
 
-    /// Sends a call, and waits for its answer, whose status is given.
+    /// Sends a call, and waits for an answer with the given status.
     #[track_caller]
     fn ask(&mut self, call: &str, topic: &str, content_type: &str, payload: &[u8]) -> u16 {
         self.canaries.content(&format!("{CALL}{call}: whole payload"), payload);

@@ -1,4 +1,4 @@
-//! `Recorder`: a server that speaks TLS, hands what comes to a server behind it, and keeps every decrypted byte.
+//! `Recorder`: a TLS server that passes everything on to a server behind it, and keeps every decrypted byte.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -101,10 +101,10 @@ async fn serve(
 }
 
 impl Record {
-    /// Keeps what comes before anybody else can act on it.
+    /// Keeps the bytes before the other side can act on them.
     async fn pump(&self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
         let mut buffer = vec![0; 1 << 16];
-        // A client that goes without a word has ended what it sent, too.
+        // A client that disconnects without a word has ended its stream, too.
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
             (self.bytes)(&mut self.connections.lock().unwrap()[self.at]).extend_from_slice(&buffer[..count]);
             if to.write_all(&buffer[..count]).await.is_err() {

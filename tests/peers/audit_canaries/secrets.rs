@@ -32,7 +32,7 @@ enum Kind {
     Canary,
     /// Numbers as a text has them, which are looked for as they are.
     Number,
-    /// All of what was sent: looked for by its hashes, since a canary is in it.
+    /// The whole sent content, which is searched for by its hashes, since a canary is in it.
     Content,
 }
 
@@ -52,7 +52,7 @@ impl Canaries {
         bytes.into()
     }
 
-    /// Numbers for a place that takes nothing else: their bits, and what a text has.
+    /// Numbers for a place that takes only numbers: their bits, and their text.
     pub fn numbers(&mut self, place: &str) -> Vec<f32> {
         let bits = random();
         let numbers: Vec<f32> = bits.as_chunks::<4>().0.iter().map(|bits| number(u32::from_le_bytes(*bits))).collect();
@@ -66,7 +66,7 @@ impl Canaries {
         numbers
     }
 
-    /// All of what was sent at a place, in which a canary is.
+    /// The whole content that was sent at a place, with a canary in it.
     pub fn content(&mut self, place: &str, content: &[u8]) {
         self.add(place, content, Kind::Content);
     }
@@ -81,7 +81,7 @@ impl Canaries {
     }
 }
 
-/// Between 0.5 and 1, with all of its digits. Such a number ends in enough digits to be known by them.
+/// Between 0.5 and 1, with all of its digits. The number ends in enough digits to be recognized by them.
 fn number(bits: u32) -> f32 {
     f32::from_bits(0x3f00_0001 | bits & 0x007f_ffff)
 }
@@ -99,7 +99,7 @@ pub struct Found {
     pub form: String,
 }
 
-/// Looks for all of them at once, whatever the case of letters.
+/// Searches for all of them at once, regardless of case.
 pub struct Detector {
     needles: AhoCorasick,
     found: Vec<Found>,
@@ -172,8 +172,8 @@ pub fn forms(bytes: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     forms
 }
 
-/// The digits that these bytes alone decide, when so many others are before them, and any after them. So it does not
-/// matter whether there is padding.
+/// The digits that depend only on these bytes, with this many others before them, and any after them. Padding therefore
+/// does not matter.
 fn in_base64(bytes: &[u8], before: usize, alphabet: &base64::engine::GeneralPurpose) -> Vec<u8> {
     let encoded = alphabet.encode([&vec![0; before], bytes].concat());
     let whole = (before + bytes.len()) * 8 / 6;

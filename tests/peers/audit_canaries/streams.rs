@@ -1,4 +1,4 @@
-//! Recorded streams, taken apart into what was sent: requests, packets, messages and records.
+//! Recorded streams, split into their units: requests, packets, messages and records.
 
 use bytes::BytesMut;
 use rumqttc::v5::mqttbytes::v5::{Packet, Publish};
@@ -86,7 +86,7 @@ const MESSAGE: u8 = 3;
 pub fn packets(mut sent: &[u8]) -> Vec<MqttPacket> {
     let mut packets = Vec::new();
     while let Some(first) = sent.first() {
-        // Seven bits a byte, the lowest first, for as long as the eighth is set (section 1.5.5).
+        // Seven bits a byte, the lowest first, while the eighth is set (section 1.5.5).
         let digits = sent[1..].iter().position(|digit| digit & 128 == 0).unwrap() + 1;
         let length = sent[1..=digits].iter().rev().fold(0, |length, digit| length << 7 | usize::from(digit & 127));
         let (raw, rest) = sent.split_at(1 + digits + length);
@@ -136,7 +136,7 @@ pub fn leaves(value: &Value) -> Vec<String> {
     found
 }
 
-/// The same of a record, whose form is named by its action.
+/// The same of a record. Its action names its form.
 pub fn leaves_of_record(record: &Value) -> Vec<String> {
     let action = record["event"]["action"].as_str().unwrap();
     let own = |leaf: String| match leaf.strip_prefix("event.") {

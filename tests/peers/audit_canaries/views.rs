@@ -10,7 +10,7 @@ const DEEPEST: usize = 3;
 /// The beginning of a gzip stream (RFC 1952).
 const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 
-/// The bytes as they are, and what is in them: every gzip stream, and the texts behind escapes and line breaks.
+/// The bytes as they are, and their content: every gzip stream, and the texts behind escapes and line breaks.
 pub fn views(sent: &[u8]) -> Vec<Vec<u8>> {
     let mut views = vec![sent.to_owned()];
     let mut from = 0;
@@ -42,7 +42,7 @@ fn inflated(bytes: &[u8]) -> Vec<Vec<u8>> {
     starts.map(|(at, _)| inflate(at)).filter(|inner| !inner.is_empty()).collect()
 }
 
-/// Escapes of JSON become what they stand for.
+/// Decodes escapes of JSON.
 fn unescaped(bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
@@ -70,7 +70,7 @@ fn unescaped(bytes: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// `%41` and `+` as queries have them become what they stand for.
+/// Decodes `%41` and `+` of queries.
 fn percent_decoded(bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! `Books`: what a test has read of a log so far. Its tree is that of another maker's library.
+//! `Books`: the records that a test has read of a log so far. Its tree is that of another maker's library.
 
 use std::path::Path;
 

@@ -38,7 +38,7 @@ pub struct Load {
 pub struct Told {
     /// The most calls that can have been recorded.
     pub calls: u64,
-    /// The records of what was done and answered, in their order, and of what may have been done.
+    /// The records of answered operations, in order, and of operations that may have been done.
     pub done: Vec<&'static str>,
     pub perhaps: &'static str,
     pub seen: Seen,
@@ -47,7 +47,7 @@ pub struct Told {
 /// The state of its log as a daemon reports it.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// It had at least so many durable records.
+    /// It had at least this many durable records.
     pub size: u64,
     pub checkpoint: Option<String>,
     pub verifier_key: String,
@@ -135,7 +135,7 @@ impl Seen {
     }
 }
 
-/// Unloads a model and loads it again. The records of what was answered, and that of what was not.
+/// Unloads a model and loads it again. The records of answered operations, and that of the unanswered one.
 fn administer(address: SocketAddr, stop: &AtomicBool) -> (Vec<&'static str>, &'static str) {
     let mut done = Vec::new();
     let mut client = Client::try_tcp(address).ok();

@@ -132,7 +132,7 @@ impl Place {
         writes.iter().filter(|(path, count)| path.contains("/tile/") && **count > 1).count()
     }
 
-    /// Everything there must be what the box has, and nothing may be missing of the head there, which is returned.
+    /// Every file there must equal that of the box, and no file of the head there must be missing. Returns the head.
     #[track_caller]
     pub fn assert_copied(&self, root: &TestRoot, key: &str) -> SignedCheckpoint {
         let (local, mut files) = (LocalLog::open(&log_folder(&root.folder.path().join("audit"), 1)), self.files());

@@ -13,7 +13,7 @@ use crate::page::{Line, commands};
 /// The folder of the packages in the machine.
 const PACKAGES: &str = "/mnt/packages";
 
-/// Asks for what is on the photograph.
+/// Asks for the objects on the photograph.
 const CLASSIFY: &str = "curl -sS --max-time 60 -X POST -H 'Content-Type: image/png' \
                         127.0.0.1:8000/v2/models/efficientnet_lite0/infer -T";
 const PHOTOGRAPH: &str = "/usr/share/ledge/models/efficientnet_lite0/golden/coffee.png";
@@ -57,7 +57,7 @@ fn an_upgrade_loses_no_request_and_nothing_that_the_box_remembers_and_a_purge_le
     let new = package(&folder, "ledge_");
     let old = earlier(&new, &folder, "0.0.9-1");
     let mut machine = Machine::bare(&[(folder.path(), PACKAGES)]);
-    // State on a disk of its own.
+    // State on a separate disk.
     machine.shell("mkdir /var/lib/ledge && mount -t tmpfs tmpfs /var/lib/ledge");
     install(&machine, &old);
     assert_eq!(machine.property("ActiveState"), "active");

@@ -1,4 +1,4 @@
-//! `Root`: a Debian root of its own, with its own network and processes, in which packages are installed and run.
+//! `Root`: a separate Debian root with its own network and processes, in which packages are installed and run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -53,7 +53,7 @@ impl Root {
         self.folder.path().join(path.trim_start_matches('/'))
     }
 
-    /// A program in the root, with processes and a network of its own.
+    /// A program in the root, with its own processes and network.
     fn command(&self, user: &str, program: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--net", "--pid", "--fork", "--kill-child"]);

@@ -1,4 +1,4 @@
-"""What can be wrong with the log of a box, and how bad it is."""
+"""The faults of the log of a box, by severity."""
 from dataclasses import dataclass
 
 TAMPERED, FORK, GAP, FAILED, STALE, NOTICE = "tampered", "fork", "gap", "failed", "stale", "notice"
@@ -26,7 +26,7 @@ class Finding:
 
 
 def worst(findings):
-    """The kind of the worst that nobody has acknowledged; None for nothing."""
+    """The kind of the worst unacknowledged finding; None without one."""
     kinds = {finding.kind for finding in findings if not finding.acknowledged and finding.kind != NOTICE}
     return next((kind for kind in STATUSES if kind in kinds), None)
 

@@ -11,7 +11,7 @@ from .store import Log
 
 @dataclass
 class Report:
-    """What is found of a box."""
+    """The findings about a box."""
 
     device: str
     findings: list = field(default_factory=list)
@@ -29,7 +29,7 @@ class Report:
 
 
 def head_of(source, box, generation):
-    """The head of a log, by the key that the log was first verified with; None where there is none."""
+    """The head of a log, by the key that the log was first verified with; None without a head."""
     note = source.read(f"{box.device}/{generation}/checkpoint", LONGEST)
     if note is None:
         return None
@@ -43,7 +43,7 @@ def head_of(source, box, generation):
 
 
 def says_more(begun, size):
-    """Whether a log says that the one before it has more records."""
+    """True if a log states that the one before it has more records."""
     previous = (begun or {}).get("previous")
     told = previous.get("size") if isinstance(previous, dict) else None
     return isinstance(told, int) and told > size
@@ -56,7 +56,7 @@ class Verification:
         self.source, self.store, self.from_start, self.stale_s = source, store, from_start, stale_s
 
     def verify(self, device):
-        """One box: what is found, kept for the next run."""
+        """One box: its findings, kept for the next run."""
         try:
             box = self.store.enrolled(device)
         except Failure as failure:  # the other boxes are verified all the same
@@ -104,7 +104,7 @@ class Verification:
         folder = f"{box.device}/{generation}"
         walked = walk.Walk(self.source, folder, generation, head, known, self.from_start).run()
         if known and walked.is_complete and not walked.is_root_right and not self.from_start:
-            # Either something was changed, or all of it is another history: only the beginning tells.
+            # Either something was changed, or all of it is another history: only the beginning shows which.
             walked = walk.Walk(self.source, folder, generation, head, known, True).run()
         report.findings += walked.findings
         if not walked.is_root_right or any(finding.kind == FORK for finding in walked.findings):
@@ -146,7 +146,7 @@ class Verification:
             return [*found, finding(TAMPERED, "what it says of the log before it cannot be read")]
 
     def compare_with_previous(self, box, generation, previous):
-        """What the box says of the log before, beside what the platform verified of it."""
+        """The box's statement about the log before, compared with what the platform verified."""
         origin, size, root, have = previous["origin"], previous["size"], previous["root"], previous["found"]
         device, _, number = origin.removeprefix(KEY_NAME).rpartition("/")
         is_named = names.VERSION.fullmatch(number) and names.NAME.fullmatch(device)

@@ -18,7 +18,7 @@ NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 class Untrue(Exception):
-    """Something is not what it has to be; the text says in which way."""
+    """Something is invalid; the text says in which way."""
 
 
 def decode(text, what):
@@ -92,7 +92,7 @@ class Checkpoint:
 
 
 def open_note(note, key):
-    """The text of a note, which has to be signed with the key. Other signatures, as of witnesses, may be beside it."""
+    """The text of a note, which has to be signed with the key. It may have other signatures, as of witnesses."""
     if len(note) > LONGEST:
         raise Untrue("it is longer than a note may be")
     try:

@@ -10,7 +10,7 @@ MOST_HASHES = 63
 
 @dataclass(frozen=True)
 class Proof:
-    """What a proof holds."""
+    """The content of a proof."""
 
     extra: bytes | None
     index: int

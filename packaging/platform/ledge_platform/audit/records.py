@@ -1,4 +1,4 @@
-"""Records: what a leaf has to be, and what is counted of them."""
+"""Records: the form of a leaf, and the counts."""
 import json
 import re
 
@@ -39,7 +39,7 @@ def parse(line, index):
 
 
 def count(totals, record):
-    """Adds a record to what is told of a log."""
+    """Adds a record to the summary of a log."""
     event = record["event"]
     action = event["action"]
     actions = totals.setdefault("actions", {})
@@ -66,7 +66,7 @@ TOLD = (("access_denied", "accesses denied"), ("connection_refused", "connection
 
 
 def summary(all_totals):
-    """What is worth a line of the logs of a box."""
+    """The lines about the logs of a box."""
     def total(what):
         return sum(totals.get(what, 0) for totals in all_totals)
 
@@ -99,5 +99,5 @@ def line(record):
 
 
 def printable(text):
-    """What others wrote must not steer the terminal."""
+    """Text of others must not control the terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)

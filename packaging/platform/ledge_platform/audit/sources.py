@@ -38,7 +38,7 @@ class Source:
     is_far = False
 
     def read_all(self, paths, limit):
-        """What is in each of the files, in their order; None where there is none."""
+        """The content of each of the files, in their order; None for a missing file."""
         if not self.is_far:
             for path in paths:
                 yield self.read(path, limit)
@@ -72,7 +72,7 @@ class Folder(Source):
             return []
 
     def read(self, path, limit):
-        """At most LIMIT bytes and one more, so that what is too long is seen to be."""
+        """At most LIMIT bytes and one more, so that a file that is too long is detected."""
         try:
             with open(self.path / path, "rb") as file:
                 return file.read(limit + 1)
@@ -89,7 +89,7 @@ class Folder(Source):
         return [str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()]
 
     def sizes(self):
-        """What the logs of each box take, in bytes. Whoever puts many empty files takes room too."""
+        """The size of the logs of each box, in bytes. Many empty files take room, too."""
         return {device: sum(self.room(self.path / device)) for device in self.devices()}
 
     def room(self, folder):
@@ -161,7 +161,7 @@ class Bucket(Source):
         return [item["Key"].removeprefix(self.prefix) for page in self.pages("") for item in page.get("Contents", [])]
 
     def sizes(self):
-        """What the logs of each box take, in bytes."""
+        """The size of the logs of each box, in bytes."""
         found = {}
         for page in self.pages(""):
             for item in page.get("Contents", []):
@@ -182,7 +182,7 @@ class Bucket(Source):
 
 
 class Web(Source):
-    """A server says what is in a file, and not which files there are."""
+    """A server returns the content of a file, but does not list files."""
 
     is_far = True
     PROBED = 8  # numbers behind the last known log at which another is looked for

@@ -1,4 +1,4 @@
-"""What the platform keeps of each box: its pinned key, and up to where its logs were verified.
+"""The platform's state of each box: its pinned key, and up to where its logs were verified.
 
 One file a box, replaced as a whole: a run that is killed leaves what the run before found, and the next one goes on
 from there. Whoever can write here can hide what was verified before, so boxes must not be able to.
@@ -31,7 +31,7 @@ class Whole:
 
 @dataclass
 class Log:
-    """What was verified of one log."""
+    """The verified part of one log."""
 
     key: str
     size: int
@@ -95,7 +95,7 @@ class Box:
                    == (finding.kind, finding.generation, finding.text) for known in self.acknowledged)
 
     def acknowledge(self, reason):
-        """What the last run found counts no more. Gives what that is."""
+        """Acknowledges the findings of the last run, and returns them."""
         new = [finding for finding in self.findings
                if finding.kind not in (*PASSING, NOTICE) and not finding.acknowledged]
         at = moments.text(moments.now())
@@ -125,7 +125,7 @@ class Store:
         return sorted(path.name.removesuffix(".json") for path in self.folder.glob("[!.]*.json"))
 
     def load(self, device):
-        """What is kept of a box; None when it is not enrolled."""
+        """The stored state of a box; None when it is not enrolled."""
         path = self.path(device)
         try:
             box = Box.of_json(json.loads(path.read_bytes()))
@@ -150,7 +150,7 @@ class Store:
         files.write(self.path(box.device), json.dumps(box.to_json(), indent=1).encode() + b"\n", 0o600)
 
     def enroll(self, device, text, replace=False):
-        """Pins a key. Gives what was done, in a word."""
+        """Pins a key. Returns the change, in a word."""
         key, box = VerifierKey.of(device, text), self.load(device)
         now = moments.text(moments.now())
         if box is None:

@@ -27,7 +27,7 @@ def fold(hashes):
 
 
 def subtrees(hashes):
-    """The roots of the complete trees that so many hashes make, the largest first."""
+    """The roots of the complete trees that this many hashes make, the largest first."""
     at, found = 0, []
     for height in range(8, -1, -1):
         length = HASH << height
@@ -56,7 +56,7 @@ class Tree:
 
     @property
     def tiles(self):
-        """How many whole tiles of records it has."""
+        """The number of whole tiles of records."""
         return sum(len(hashes) // HASH * WIDTH**height for height, hashes in enumerate(self.levels))
 
     def add(self, root):
@@ -74,7 +74,7 @@ class Tree:
             root, height = fold(hashes), height + 1
 
     def tiles_of(self, level):
-        """How many whole tiles there are of a level."""
+        """The number of whole tiles of a level."""
         return sum(len(hashes) // HASH * WIDTH**(height - level)
                    for height, hashes in enumerate(self.levels) if height >= level)
 
@@ -101,7 +101,7 @@ def path(kind, index, width=WIDTH):
 
 
 def width_in(size, level, index):
-    """How many hashes, or records, a tile has in a log of SIZE records."""
+    """The number of hashes, or records, of a tile in a log of SIZE records."""
     return min(WIDTH, (size >> 8 * level) - index * WIDTH)
 
 
@@ -118,7 +118,7 @@ def split(bundle):
 
 
 def includes(index, size, leaf_hash, proof, root):
-    """Whether the proof leads from a leaf to the root (RFC 9162, 2.1.3.2)."""
+    """True if the proof leads from a leaf to the root (RFC 9162, 2.1.3.2)."""
     if index >= size:
         return False
     at, last, found = index, size - 1, leaf_hash

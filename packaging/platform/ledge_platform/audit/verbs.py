@@ -190,7 +190,7 @@ def check_proof(given):
 
 
 def quota(given):
-    """An empty file by the name of each box whose logs take more than they may: the web server refuses its uploads."""
+    """An empty file by the name of each box with logs above the quota: the web server refuses its uploads."""
     source = open_source(given.source, given)
     sizes = source.sizes()
     over = {device for device, size in sizes.items() if size > given.most_bytes}
@@ -217,7 +217,7 @@ def quota(given):
 
 
 def tidy(given):
-    """Removes the partial tiles whose whole tile is there: they have served their time."""
+    """Removes partial tiles once the whole tile is there."""
     source = open_source(given.source, given)
     there = set(source.list())
     over = sorted(path for path in there if ".p/" in path and path.partition(".p/")[0] in there)

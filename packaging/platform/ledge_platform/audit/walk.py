@@ -13,7 +13,7 @@ SHOWN = 3  # of findings that may be many
 
 @dataclass
 class Walked:
-    """What a walk found."""
+    """The result of a walk."""
 
     whole: Whole
     totals: dict
@@ -24,7 +24,7 @@ class Walked:
 
 
 class Walk:
-    """One walk. The head was read before any tile: a box that uploads meanwhile only adds to what is asked for here."""
+    """One walk. The head was read before any tile: a box that uploads meanwhile only adds files."""
 
     def __init__(self, source, folder, generation, head, known=None, from_start=False, on_record=None):
         self.source, self.folder, self.generation, self.head = source, folder, generation, head
@@ -157,7 +157,7 @@ class Walk:
         return hashes[at:at + HASH] if len(hashes) >= at + HASH else None
 
     def compare(self, level, index, hashes):
-        """A tile of hashes against what the records say."""
+        """Compares a tile of hashes with the records."""
         path = tree.path(level, index, len(hashes) // HASH)
         found = self.read_partial(level, index, len(hashes) // HASH, WHOLE)
         if found is None:
@@ -201,7 +201,7 @@ class Walk:
                 self.tell(TAMPERED, "its first record does not say that a log begins")
 
     def tell_missing(self):
-        """What is not there, in few words: records as ranges."""
+        """The missing parts, in few words: records as ranges."""
         lost = sorted({index for path, index in self.missing if path.startswith("tile/entries/")})
         ranges = []
         for index in lost:

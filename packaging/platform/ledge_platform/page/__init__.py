@@ -47,7 +47,7 @@ class Page:
         self.logs = logs.Logs(state)
 
     def write(self, broker, watched=None):
-        """Shows what the broker knows of the boxes now. Gives the number of boxes."""
+        """Shows the present state of the boxes at the broker. Returns the number of boxes."""
         devices, complaints = broker.snapshot(), dict(broker.complaints)
         now = moments.now()
         states = {fleet: fleets.load(self.repository, fleet) for fleet in fleets.all_of(self.repository)}

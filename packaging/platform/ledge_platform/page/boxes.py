@@ -1,4 +1,4 @@
-"""What the page shows of a box: its last report, its rollouts, its log, and what is late or wrong."""
+"""The page's data about a box: its last report, its rollouts, its log, and its faults."""
 from .. import moments
 from ..audit.findings import FAILED, STALE
 from . import clean, standings
@@ -9,13 +9,13 @@ LOG_LATE_S = 26 * 3_600
 COPY_LATE_RECORDS = 10_000
 CLOCK_S = 300
 WARN, FAIL = "warn", "fail"
-# What is wrong is one of these.
+# The kinds of faults.
 SEEN, RELEASE, AUDIT, HEALTH = "seen", "release", "audit", "health"
 MOST_VERSIONS, MOST_SUBJECTS = 128, 24  # of a report, as boxes bound it
 
 
 def describe_all(devices, complaints, logs, fleets, now, late_s):
-    """All boxes by their names: those of the broker, and those whose logs are verified and that report nothing."""
+    """All boxes by their names: those of the broker, and those with verified logs that report nothing."""
     reported = {device.device: device for device in devices}
     return [describe(name, reported.get(name), complaints.get(name), logs, fleets, now, late_s)
             for name in sorted({*reported, *logs.devices()})]
@@ -128,7 +128,7 @@ def look_at_health(tell, box):
 
 
 def look_at_log(tell, log, audit, is_kept, now):
-    """LOG is what `audit verify` kept, AUDIT what the box reports."""
+    """LOG is the state that `audit verify` kept, AUDIT the report of the box."""
     if audit:
         if audit["alarm"]:
             tell(AUDIT, FAIL, f"its audit log: {audit['alarm']}")

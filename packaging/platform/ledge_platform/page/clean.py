@@ -6,7 +6,7 @@ LONGEST = 300
 
 
 def line(value, longest=LONGEST):
-    """A text of a box, bounded; None for what is no text."""
+    """A text of a box, bounded; None for another type."""
     if not isinstance(value, str) or not value:
         return None
     return reports.printable(value if len(value) <= longest else value[: longest - 1] + "…")

@@ -1,4 +1,4 @@
-"""How rollouts went: the counts of each moment at which the page was written, for its plots.
+"""The history of rollouts: their counts at each moment at which the page was written, for its plots.
 
 One file in the folder of the page. Its loss costs the plots their past, and nothing else. A rollout has a sample a
 minute at first, and fewer as it gets older, so that no rollout has more than some thousands.
@@ -50,7 +50,7 @@ class History:
 
     @classmethod
     def read(cls, folder):
-        """What the folder has; nothing where that is of another form."""
+        """The content of the folder; empty if it is of another form."""
         try:
             found = json.loads((folder / "history.json").read_bytes())
             if found["form"] != FORM:

@@ -5,7 +5,7 @@ from ..errors import Failure
 
 
 class Logs:
-    """What is kept of the logs. A file is read again only when it has changed."""
+    """The stored state of the logs. A file is read again only when it has changed."""
 
     def __init__(self, folder):
         self.store, self.known = Store(folder), {}
@@ -17,7 +17,7 @@ class Logs:
         return self.store.devices() if self.exists() else []
 
     def of(self, device):
-        """What the page shows of one box; None for a box that is not enrolled."""
+        """The page's data about one box; None for a box that is not enrolled."""
         try:
             path = self.store.path(device)
             found = path.stat()

@@ -1,4 +1,4 @@
-"""What the page shows of a rollout: its waves, the counts of its watcher, and both over time."""
+"""The page's data about a rollout: its waves, the counts of its watcher, and both over time."""
 from .. import manifest as form
 from .. import moments, names, rollouts, watch, waves
 from . import clean
@@ -9,7 +9,7 @@ MOST_CAUSES = 8
 
 
 def is_meant(device, state, rollout):
-    """Whether a rollout is for a box at all, as the box decides it in `src/updates/rollout/decide.rs`."""
+    """True if a rollout is for a box at all, as the box decides it in `src/updates/rollout/decide.rs`."""
     release = names.release(rollout["target"])
     if rollouts.is_revoked(state, release):
         return False

@@ -1,4 +1,4 @@
-"""How a box stands with the rollouts of its fleet."""
+"""The state of a box in the rollouts of its fleet."""
 from .. import moments, names, watch
 from . import clean, rollouts as shown
 
@@ -23,7 +23,7 @@ def standings(device, fleet, now):
             continue
         subject = names.release(rollout["target"]).subject
         found = standing(device, fleet, rollout, entries.get(subject), waiting.get(subject, {}), now)
-        # The last one whose time has come.
+        # The last one that has reached its time.
         if subject not in chosen or found["state"] != LATER:
             chosen[subject] = found
     return list(chosen.values())

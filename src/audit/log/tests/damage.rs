@@ -1,8 +1,8 @@
-//! What a start makes of a log that is not as it was left.
+//! Starts with a log that was changed since it was written.
 
 use super::*;
 
-/// How many bytes the records of a tile take, up to a size.
+/// The bytes of the records in the last tile of a log of `size` records.
 fn length(size: u64) -> usize {
     (size / TILE_WIDTH * TILE_WIDTH..size).map(|seq| record(seq).len() + 2).sum()
 }
@@ -97,8 +97,8 @@ fn hashes_that_are_not_those_of_the_records_are_made_anew() {
         let flipped: Vec<u8> =
             file.iter().enumerate().map(|(at, byte)| if at == 5 { byte ^ 1 } else { *byte }).collect();
         let longer = [file.as_slice(), &[7; 64]].concat();
-        // Whole tiles of level 0 are not read by a start that finds the head right: those who verify find a flipped bit
-        // there.
+        // A start that finds the head right does not read whole tiles of level 0; a flipped bit there is found by
+        // verification.
         let is_read = path == &hashes[2] || path == &hashes[3];
         for damaged in
             [Some(flipped).filter(|_| is_read), Some(file[..file.len() - 32].to_vec()), Some(longer), Some(Vec::new())]
@@ -171,7 +171,7 @@ fn a_box_that_has_another_name_begins_another_log() {
 
 #[test]
 fn a_log_without_a_checkpoint_goes_on_when_its_first_commit_was_all() {
-    // What one commit of a daemon that was killed leaves.
+    // The files that one commit of a killed daemon leaves.
     let disk = BoxDisk::with(0, 300);
     drop(disk.goes_on(300));
     for size in [300, 10] {

@@ -1,16 +1,16 @@
-//! What becomes of a commit that fails. The system itself fails it: a write to `/dev/full` ends with ENOSPC, and an
-//! fsync of `/dev/null` with EINVAL.
+//! Commits that fail. The system itself makes them fail: a write to `/dev/full` ends with ENOSPC, and an fsync of
+//! `/dev/null` with EINVAL.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A log of 200 records whose next commit fails; what it had to lose is gone, and nothing else.
+/// A log of 200 records whose next commit fails. Only the records of that commit are lost.
 fn fails(break_it: impl Fn(&BoxDisk), repair: impl Fn(&BoxDisk)) -> LogError {
     let disk = BoxDisk::with(200, 200);
     let mut log = disk.open().log;
     let mut failed = None;
-    // It goes on failing as long as the disk does.
+    // It fails again while the disk fails.
     for _ in 0..2 {
         break_it(&disk);
         for seq in 200..700 {

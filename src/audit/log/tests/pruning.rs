@@ -1,4 +1,4 @@
-//! What is left of a log whose oldest records were removed.
+//! Logs whose oldest records were removed.
 
 use tlog_tiles::{check_record, check_tree, prove_record, prove_tree};
 
@@ -82,7 +82,7 @@ fn logs_before_this_one_are_pruned_first() {
     assert!(freed > 0 && log.bytes() == before - freed && log.first() == 0);
     check(&log);
     assert_eq!((log.prune_older().unwrap(), log.prune(0).unwrap()), (0, 0));
-    // Of the one before, that is left in which its head ends: its root can still be told.
+    // Of the log before, the tile with its last records stays, so its root can still be computed.
     let files = FileHashes { log: LocalLog::open(&disk.log(1)), size: 600 };
     assert_eq!(tree_hash(600, &files).unwrap(), naive_root(&leaves(600)));
     assert_eq!(files.log.first(600).unwrap(), 512);

@@ -31,7 +31,7 @@ async fn a_tile_with_other_bytes_is_a_fork_and_one_with_the_same_is_there() {
             assert!(matches!(error, SyncError::Forked { generation: 1, .. }), "{error}");
             assert!(!platform.files().contains_key(CHECKPOINT));
         }
-        // What is only the beginning shows nothing but a server that broke.
+        // A file that has only the beginning of its content shows a server that broke, and no fork.
         platform.restore(BTreeMap::from([(path.to_owned(), of.files()[path][..20].to_vec())]));
         let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
         assert!(matches!(error, SyncError::Cut { length: 20, .. }), "{error}");

@@ -15,7 +15,7 @@ async fn a_platform_that_is_brought_up_to_a_head_has_the_files_of_the_log_and_no
         for (path, content) in &expected {
             assert_eq!(there.get(path), Some(content), "{path}");
         }
-        // What else is there are tiles of heads before, which were not whole then.
+        // The other files are partial tiles of earlier heads.
         assert!(there.keys().all(|path| expected.contains_key(path) || path.contains(".p/")), "{:?}", there.keys());
     }
     let requests = platform.take_requests();

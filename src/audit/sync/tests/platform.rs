@@ -1,4 +1,4 @@
-//! `TestPlatform`: a web server that keeps what is put, in memory, and misbehaves at will.
+//! `TestPlatform`: a web server that keeps uploads in memory, and misbehaves on demand.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// How a request goes wrong.
+/// The fault of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum PlatformFault {
     /// It is answered so, and nothing else happens.
@@ -64,7 +64,7 @@ impl TestPlatform {
                 #[expect(clippy::disallowed_methods, reason = "it ends with the runtime of the test")]
                 tokio::spawn(async move {
                     let service = service_fn(move |request| answer(shared.clone(), request));
-                    // Connections that break are what is tested.
+                    // The tests break connections, so errors are expected.
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -76,7 +76,7 @@ impl TestPlatform {
         format!("http://127.0.0.1:{}/audit/", self.port)
     }
 
-    /// What happens to a request, by its method, its path and its number from 0.
+    /// Sets the fault of a request, by its method, its path and its number from 0.
     pub fn misbehave(&self, faults: impl Fn(&Method, &str, usize) -> Option<PlatformFault> + Send + Sync + 'static) {
         *self.shared.faults.lock().unwrap() = Arc::new(faults);
     }
@@ -102,12 +102,12 @@ impl TestPlatform {
         std::mem::take(&mut *self.shared.requests.lock().unwrap())
     }
 
-    /// How many bytes came in bodies.
+    /// The bytes received in bodies.
     pub fn bytes(&self) -> u64 {
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many requests were answered since the start.
+    /// Waits until this many requests were answered since the start.
     pub async fn answered(&self, count: usize) {
         self.shared.count.subscribe().wait_for(|answered| *answered >= count).await.unwrap();
     }

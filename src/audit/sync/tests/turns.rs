@@ -1,4 +1,4 @@
-//! When it is sent, and what is told of it.
+//! The times at which the log is sent, and its reported state.
 
 use http::Method;
 use ledge_service::audit_event::AuditEvent;

@@ -202,8 +202,8 @@ fn a_file_of_another_kind_is_refused_and_stays() {
 }
 
 proptest! {
-    /// Wherever a write was cut off, and with whatever zeros of a power cut, complete lines are kept, the rest goes, and
-    /// the run that goes on ends with the same lines.
+    /// After a write that was cut off anywhere, or zeros of a power cut, complete lines are kept, the rest is removed,
+    /// and the continued run ends with the same lines.
     #[test]
     fn a_torn_line_is_dropped_and_complete_ones_are_kept(cut in 0.0..1.0_f64, zeros in 0..40_usize) {
         let run = ResumedRun::new();
@@ -222,7 +222,7 @@ proptest! {
         prop_assert_eq!(run.bytes(), whole);
     }
 
-    /// No content makes a run panic, and what was not written by one is not changed.
+    /// No content makes a run panic, and a file that no run wrote is not changed.
     #[test]
     fn any_content_is_refused_unchanged_or_begins_as_ours(
         lines in vec(prop_oneof![Just(String::new()), Just("{\"file\":\"".to_owned()), "\\PC{0,30}"], 0..5)

@@ -1,4 +1,4 @@
-//! A picture to draw on: filled and blurred areas, and text. Whatever is outside of the picture is not drawn.
+//! A picture to draw on: filled and blurred areas, and text. Anything outside of the picture is not drawn.
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, RasterizedChar, get_raster, get_raster_width};
 
@@ -42,7 +42,7 @@ pub struct FontSize {
 }
 
 impl FontSize {
-    /// The largest size whose lines are at most so many pixels high; the smallest of all has 16.
+    /// The largest size with lines of at most `height` pixels; the smallest size has 16.
     pub fn for_lines_of(height: u32) -> Self {
         match usize::try_from(height).unwrap_or(usize::MAX) {
             0..32 => Self { raster: RasterHeight::Size16, scale: 1 },
@@ -58,7 +58,7 @@ impl FontSize {
         text.chars().count() * get_raster_width(FontWeight::Regular, self.raster) * self.scale
     }
 
-    /// The width of a line that goes with such letters.
+    /// The width of a drawn line that suits letters of this size.
     pub fn line_width(self) -> usize {
         self.line_height() / 8
     }
@@ -147,8 +147,8 @@ impl Canvas {
         self.rows(area).for_each(|row| row.fill(color));
     }
 
-    /// Makes an area a mosaic of a few cells, each of the mean of its pixels. What was between them cannot be computed
-    /// back, as it can from a smooth blur.
+    /// Makes an area a mosaic of a few cells, each of the mean of its pixels. Details within a cell cannot be
+    /// reconstructed, as they can from a smooth blur.
     pub fn blur(&mut self, area: PixelArea) {
         let PixelArea { left, top, right, bottom } = area;
         let cell = right.saturating_sub(left).max(bottom.saturating_sub(top)).div_ceil(BLURRED_CELLS_MAX).max(1);

@@ -1,4 +1,4 @@
-//! Rows with named columns as a call brings them: JSON whose values are not read yet.
+//! Rows with named columns as a call sends them: JSON with values that are not parsed yet.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub const ROWS_MAX: usize = 10_000;
 /// The most bytes of the rows of one call.
 pub const ROWS_BYTES_MAX: usize = 64 << 20;
 
-/// Rows that are none, or too many.
+/// Rows that are invalid, or too many.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowsError {
     #[error("the rows cannot be read: {0}")]
@@ -39,12 +39,12 @@ impl RowsError {
 pub struct RowsText {
     json: Bytes,
     count: usize,
-    /// The number of the first row in what the caller sent, for messages.
+    /// The number of the first row in the request, for messages.
     first: usize,
 }
 
 impl RowsText {
-    /// Rows of one call, whose JSON is checked and counted here.
+    /// Rows of one call. Checks the JSON, and counts the rows.
     pub fn new(json: Bytes) -> Result<Self, RowsError> {
         if json.len() > ROWS_BYTES_MAX {
             return Err(RowsError::TooLarge(json.len()));
@@ -104,7 +104,7 @@ impl<'de> Visitor<'de> for RowCounter<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with the columns of a row, or a list of such objects")
+        f.write_str("an object with the columns of a row, or a list of these objects")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {

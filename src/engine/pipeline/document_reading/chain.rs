@@ -175,7 +175,7 @@ impl Call<'_> {
         Ok((shape, lines, memory))
     }
 
-    /// Tells which lines may stand upside down.
+    /// Finds the lines that may be upside down.
     async fn upside_down(&self, page: &Lease, lines: &[FoundLine]) -> Result<Vec<bool>, ChainError> {
         if !self.reader.turns_lines() {
             return Ok(Vec::new());

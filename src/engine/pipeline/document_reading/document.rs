@@ -35,7 +35,7 @@ pub struct Page {
     source: TextSource,
     /// In reading order.
     lines: Vec<LineOfPage>,
-    /// The lines that stand beside each other on a line of this text.
+    /// The lines that are next to each other on a line of this text.
     text: String,
     #[serde(skip)]
     fields: BTreeMap<String, FieldValue>,
@@ -81,7 +81,7 @@ pub struct PageSize {
     pub source: TextSource,
 }
 
-/// What told the text of a page.
+/// The source of the text of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TextSource {
@@ -175,7 +175,8 @@ pub fn outlines(answer: &str) -> Option<Vec<TextOutline>> {
     Some(lines.chain(fields).collect())
 }
 
-/// Rounded to a part: people read these numbers, and two runtimes differ in what is cut off.
+/// Rounded to a multiple of `1 / parts`: people read these numbers, and two runtimes differ in the digits that are cut
+/// off.
 fn rounded(value: f32, parts: f32) -> f32 {
     (value * parts).round() / parts
 }

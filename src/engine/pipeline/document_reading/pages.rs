@@ -24,7 +24,7 @@ pub(super) struct StoredPage {
     hold: Arc<Reservation>,
 }
 
-/// Makes the input of a step, and what makes its result of the outputs.
+/// Makes the input of a step, and the function that makes its result from the outputs.
 pub(super) fn prepare(
     reader: &Arc<OcrSteps>,
     pages: &Arc<StoredPages>,
@@ -47,7 +47,7 @@ pub(super) fn prepare(
             prepared(input, account, move |outputs| {
                 let page = OcrSteps::upright(&stored.page, outputs)?;
                 let shape = page.shape();
-                // A drawn page has its memory with its bytes, and a turned one has bytes of its own.
+                // The bytes of a drawn page carry their reservation already, and a turned page has other bytes.
                 let hold = if page.shares_bytes_with(&stored.page) || stored.hold.bytes() > 0 {
                     stored.hold.clone()
                 } else {

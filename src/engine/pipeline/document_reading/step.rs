@@ -1,5 +1,5 @@
-//! Steps as plain data: a page and what is asked of it, and the results that come back, which are checked here: a result may
-//! come from a process that runs foreign models.
+//! Steps as plain data: a page with a task, and the result. Results are checked here, as they may come from a process
+//! that runs foreign models.
 
 use bytes::Bytes;
 use ledge_base::memory_budget::{Account, Reservation};
@@ -13,7 +13,7 @@ use crate::pipeline::image::{self, DecodeLimits, Photograph, Rgb8Image};
 use crate::pipeline::ocr::ctc::DecodedText;
 use crate::pipeline::ocr::page_turn::Rotation;
 
-/// What a step is asked.
+/// The request of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PageStep {
     /// The page, in the first of its steps. It stays in memory for the others.
@@ -28,7 +28,7 @@ pub enum StepTask {
     PageTurn,
     /// Find its lines.
     Find,
-    /// Tell which of these lines stand upside down.
+    /// Find the upside-down ones of these lines.
     LineTurn { lines: Vec<FoundLine> },
     /// Read these lines.
     Read { lines: Vec<FoundLine> },
@@ -83,7 +83,7 @@ impl PageStep {
         Ok(Self { source, task })
     }
 
-    /// The memory that it takes besides its bytes: a page that comes with it, and what is made of its lines.
+    /// The memory that it takes besides its bytes: that of a page that comes with it, and of the tensors of its lines.
     pub fn memory(&self, reader: &OcrSteps) -> usize {
         let page = self.source.as_ref().map_or(0, |source| match source.form {
             SourceForm::File { limits } => image::memory_of(&source.bytes, limits, &|size| size),
@@ -123,7 +123,7 @@ impl PageSource {
         }
     }
 
-    /// The picture, with the memory that it takes beside these bytes.
+    /// The picture, with a reservation of the memory that it takes besides these bytes.
     pub(super) fn decode(&self, account: &Account) -> Result<(Photograph, Reservation), InputError> {
         let mut hold = account.hold();
         match self.form {
@@ -138,7 +138,7 @@ impl PageSource {
 }
 
 impl SourceForm {
-    /// Tells whether a page of this source can have that shape.
+    /// Returns true if a page of this source can have that shape.
     fn admits(self, PageShape { width, height, turn }: PageShape) -> bool {
         match self {
             Self::File { limits } => width > 0 && height > 0 && limits.check((width, height)).is_ok(),

@@ -1,5 +1,5 @@
-//! The steps between the models of one page. Each takes what the step before found and the outputs of a run, and makes the
-//! tensors of the next run.
+//! The steps between the models of one page. Each takes the result of the step before and the outputs of a run, and
+//! makes the tensors of the next run.
 
 use ledge_base::memory_budget::{Account, Reservation};
 use ledge_base::tensor::{DataType, Tensor};
@@ -28,7 +28,7 @@ const PAGE_TURN_SCORE_MIN: f32 = 0.5;
 const LINE_WIDTH_MAX: usize = 3200;
 /// The most text of a page: the sum of the widths of its lines. A dense page of A4 has 110,000 and takes 5 s of CPU time.
 const COLUMNS_MAX: usize = 1_000_000;
-/// The lines of one run that tells which stand upside down.
+/// The lines of one run of the model that finds upside-down lines.
 pub const LINES_PER_TURN_RUN: usize = 8;
 /// Values of pixels from -1 to 1.
 const MIDDLE: [f32; 3] = [127.5; 3];
@@ -51,7 +51,7 @@ pub struct OcrSteps {
 #[derive(Debug)]
 pub struct UprightPage {
     picture: Photograph,
-    /// The turn that put it upright.
+    /// The rotation that put it upright.
     turn: Rotation,
 }
 
@@ -78,7 +78,8 @@ impl FoundLine {
         LineImage::width_of(self.area, LINE_WIDTH_MAX)
     }
 
-    /// Tells whether its corners are finite, and no farther from a page of this size than a rectangle around a text on it.
+    /// Returns true if its corners are finite, and no farther from a page of this size than a rectangle around a text
+    /// on it.
     pub(super) fn is_near(&self, (width, height): (u32, u32)) -> bool {
         let longer = side(width.max(height));
         let near = -2.0 * longer..=3.0 * longer;
@@ -99,12 +100,12 @@ pub fn decode(file: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Resu
 }
 
 impl OcrSteps {
-    /// Set when the chain has a model that tells how a page stands.
+    /// Set when the chain has a model for the orientation of pages.
     pub fn turns_pages(&self) -> bool {
         self.turns_pages
     }
 
-    /// Set when the chain has a model that tells which lines stand upside down.
+    /// Set when the chain has a model that finds upside-down lines.
     pub fn turns_lines(&self) -> bool {
         self.turns_lines
     }
@@ -119,12 +120,12 @@ impl OcrSteps {
         self.rules.lines_max
     }
 
-    /// When the text that a PDF carries is taken for what stands on a page.
+    /// The pages for which the text layer of a PDF is used in place of OCR.
     pub fn text_layer(&self) -> TextLayer {
         self.text_layer
     }
 
-    /// The picture that tells how a page stands.
+    /// The input of the model that finds the orientation of a page.
     pub fn page_turn_input(page: &UprightPage) -> Result<Tensor, InputError> {
         let tensor = page_turn::PREPARATION.prepare(&page.picture, DataType::Fp32, None);
         tensor.map_err(|error| InputError::Content(error.to_string()))
@@ -175,7 +176,7 @@ impl OcrSteps {
         )))
     }
 
-    /// The memory of lines that are cut out of a page, and of their tensor, to tell which stand upside down.
+    /// The memory of lines that are cut out of a page, and of their tensor, for the model that finds upside-down lines.
     pub fn bytes_of_turned(lines: &[FoundLine]) -> usize {
         bytes_of_cut(lines, line_turn::WIDTH) + lines.len() * tensor_bytes(line_turn::WIDTH)
     }
@@ -191,13 +192,13 @@ impl OcrSteps {
         lines.len() * widest(lines) / COLUMNS_PER_SCORE * self.alphabet.count() * size_of::<f32>()
     }
 
-    /// The tensor that tells which of some lines stand upside down. `account` pays for their pictures.
+    /// The input of the model that finds upside-down lines. The pictures of the lines count in `account`.
     pub fn line_turn_input(page: &UprightPage, lines: &[FoundLine], account: &Account) -> Result<Tensor, InputError> {
         let (images, _hold) = cut(page, lines, line_turn::WIDTH, Self::bytes_of_turned(lines), account)?;
         tensor(line_turn::batch(&images.iter().collect::<Vec<_>>())).map(|(tensor, _)| tensor)
     }
 
-    /// Tells which they are by the outputs of that run.
+    /// Finds the upside-down lines by the outputs of that run.
     pub fn upside_down(outputs: &[Tensor]) -> Result<Vec<bool>, AnswerError> {
         let (shape, scores) = floats(outputs)?;
         line_turn::upside_down(shape, &scores).ok_or_else(|| unexpected("line_turn", shape))

@@ -1,9 +1,9 @@
 //! Decodes a plain JPEG at 1/2, 1/4 or 1/8 of its size: the low frequencies of each block are transformed to a smaller
-//! block, and the high ones are only passed by. Half of the time, or less, of decoding the whole picture.
+//! block, and the high ones are skipped. This takes half of the time, or less, of decoding the whole picture.
 //!
-//! It takes what cameras send and nothing else: baseline, 8 bits, gray or YCbCr with whole or halved colours, one scan
-//! that ends with the file's end marker. Anything else, and anything wrong, is `None`: the caller then decodes the whole
-//! picture, and has the error that belongs to it.
+//! It takes only the format that cameras send: baseline, 8 bits, gray or YCbCr with whole or halved colours, one scan
+//! that ends with the file's end marker. For another format, and for damage, it returns `None`: the caller then decodes
+//! the whole picture, which gives the proper error.
 //!
 //! Files, in reading order:
 //! * `scaled_jpeg.rs` - the scan: blocks into rows of pixels

@@ -30,8 +30,8 @@ pub struct Anchors {
     /// Width divided by height, for each anchor of a cell.
     #[serde(default = "square")]
     aspect_ratios: Vec<f32>,
-    /// The aspect ratio of one more anchor in each cell, whose size is between those of this layer and the next; 0 for
-    /// none.
+    /// The aspect ratio of an additional anchor in each cell, with a size between those of this layer and the next; 0
+    /// for no additional anchor.
     #[serde(default = "one")]
     interpolated_scale_aspect_ratio: f32,
     /// The first layer has three anchors a cell: a small square, and those of the ratios 2 and 1/2.

@@ -171,7 +171,7 @@ impl<'t> Collector<'t> {
         Self { thresholds, activation, lower_bound, found: Vec::new() }
     }
 
-    /// Tells whether a number of the model may be the score of a candidate. NaN may: [`Self::score`] refuses it.
+    /// Returns true if a number of the model may be the score of a candidate. NaN may: [`Self::score`] refuses it.
     pub fn may_pass(&self, raw: f32) -> bool {
         raw >= self.lower_bound || raw.is_nan()
     }
@@ -237,7 +237,7 @@ pub fn to_tensor(candidates: &[CandidateBox]) -> Result<Tensor, TensorError> {
     Tensor::from_vec(vec![candidates.len(), COLUMNS], candidates.iter().flat_map(row).collect())
 }
 
-/// The candidates of such a tensor.
+/// The candidates in a tensor of candidates.
 pub fn from_tensor(tensor: &Tensor) -> Vec<CandidateBox> {
     let elements = tensor.elements::<f32>().unwrap_or_default();
     let rows = elements.as_chunks::<COLUMNS>().0.iter();

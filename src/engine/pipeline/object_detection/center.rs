@@ -138,7 +138,7 @@ impl Map {
         }
     }
 
-    /// Tells whether no neighbour of a cell has more heat of its class.
+    /// Returns true if no neighbour of a cell has more heat of its class.
     fn is_peak(self, heat: &OutputValues<'_>, raw: f32, class: usize, row: usize, column: usize) -> bool {
         let rows = row.saturating_sub(1)..(row + 2).min(self.rows);
         let columns = column.saturating_sub(1)..(column + 2).min(self.columns);

@@ -52,7 +52,7 @@ struct Sets {
 }
 
 impl Sets {
-    /// Adds so many members, each alone; returns the first.
+    /// Adds `count` members, each in a separate set; returns the first.
     fn add(&mut self, count: usize) -> usize {
         let first = self.parents.len();
         self.parents.extend(first..first + count);

@@ -46,7 +46,7 @@ pub struct DecodedText {
 }
 
 impl DecodedText {
-    /// Tells whether its numbers are shares, with a place for each character.
+    /// Returns true if its numbers are shares, with a place for each character.
     pub fn is_sound(&self) -> bool {
         let is_share = |share: &f32| (0.0..=1.0).contains(share);
         is_share(&self.confidence) && self.places.iter().all(is_share) && self.places.len() == self.text.chars().count()
@@ -59,9 +59,9 @@ impl DecodedText {
     }
 }
 
-/// The lines of a batch, from the model's output `[N, steps, classes]`, whose scores are probabilities. `filled` are the
-/// shares of the steps that the lines take; what is read beside them is left out. `None` for another shape, and for one that
-/// the values do not fill.
+/// The lines of a batch, from the probabilities in the model's output `[N, steps, classes]`. `filled` are the shares of
+/// the steps that the lines take; text that is read outside of them is left out. `None` for another shape, and for a
+/// number of values that does not fit it.
 pub fn decode(shape: &[usize], scores: &[f32], filled: &[f32], alphabet: &Alphabet) -> Option<Vec<DecodedText>> {
     let [lines, steps, classes] = *shape else { return None };
     let per_line = steps.checked_mul(classes)?;
@@ -99,7 +99,8 @@ fn decode_line(scores: &[f32], steps: usize, filled: f32, alphabet: &Alphabet) -
 
 /// The class with the highest score, the first of equal ones; the blank if none is a number.
 fn best(scores: &[f32]) -> (usize, f32) {
-    // In lanes first, which the compiler does eight at a time; the position is searched for afterwards.
+    // The maximum is computed in lanes, of which the compiler handles eight at a time. Its position is searched for
+    // afterwards.
     let mut lanes = [f32::NEG_INFINITY; 16];
     let (chunks, rest) = scores.as_chunks::<16>();
     for chunk in chunks {

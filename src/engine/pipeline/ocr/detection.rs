@@ -16,9 +16,9 @@ const GROWN_SIDE_MIN: f32 = 5.0;
 /// The size of the picture that the model gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DetectionSize {
-    /// A page whose shorter side is shorter is enlarged.
+    /// A page with a shorter side below this is enlarged.
     pub shorter_side_min: u32,
-    /// A page whose longer side is longer is made smaller. It prevails over `shorter_side_min`.
+    /// A page with a longer side above this is made smaller. This limit has precedence over `shorter_side_min`.
     pub longer_side_max: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Finds fields of a page, such as the total of a receipt: a value of some form, beside or below words that name it.
+//! Finds fields of a page, such as the total of a receipt: a value of some form, next to or below words that name it.
 //!
 //! Files, in reading order:
 //! * `fields.rs` - a field as it is declared, and the choice among the values found
@@ -42,7 +42,7 @@ pub struct FieldDeclaration {
     pub pattern: FieldPattern,
     #[serde(default)]
     pub choose: FieldChoice,
-    /// Takes a value without a label where there is none with one.
+    /// Takes a value without a label if no value with one is found.
     #[serde(default)]
     pub unlabelled: bool,
     /// The order of day and month in dates such as 03/04/2026.
@@ -57,7 +57,7 @@ pub enum FieldPattern {
     /// A number with decimals or a currency.
     Amount,
     Date,
-    /// An international bank account number whose check digits are right.
+    /// An international bank account number with right check digits.
     Iban,
     /// A tax number of a European company.
     VatId,
@@ -99,7 +99,7 @@ pub struct FoundField {
     pub confidence: f32,
 }
 
-/// How many line heights below its label a value may stand.
+/// The greatest distance of a value below its label, in line heights.
 const BELOW_HEIGHTS: f32 = 3.0;
 
 /// The rows below a label that are looked through.
@@ -132,7 +132,7 @@ impl<'p> PageRows<'p> {
         Some(FoundField { value: chosen.found.value, text, area, confidence })
     }
 
-    /// The values beside a label, or else below it.
+    /// The values next to a label, or else below it.
     fn labelled(&self, field: &FieldDeclaration, matches: &[Vec<Match>]) -> Vec<LabelledValue> {
         let (wanted, others) = (Label::all(&field.labels), Label::all(&field.not));
         let mut candidates = Vec::new();

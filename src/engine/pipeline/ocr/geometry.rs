@@ -169,7 +169,7 @@ pub fn coordinate(pixels: usize) -> f32 {
     pixels as f32
 }
 
-/// A coordinate as a number of pixels, rounded up; at most `most`, and 0 for what is no number.
+/// A coordinate as a number of pixels, rounded up; at most `most`, and 0 for NaN.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, NaN is 0")]
 pub fn pixels(coordinate: f32, most: usize) -> usize {
     (coordinate.ceil() as usize).min(most)

@@ -33,7 +33,7 @@ impl Line {
         Self { text: kept.to_owned(), area, confidence, places }
     }
 
-    /// A line whose characters are all of the same width, as one of a text layer without widths.
+    /// A line with characters of equal width, for a text layer without widths.
     pub fn even(text: &str, area: Quadrilateral, confidence: f32) -> Self {
         let count = text.chars().count().max(1);
         let share = |index: usize| (super::geometry::coordinate(index) + 0.5) / super::geometry::coordinate(count);

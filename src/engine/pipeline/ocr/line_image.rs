@@ -137,7 +137,7 @@ mod tests {
     use super::super::geometry::Area;
     use super::*;
 
-    /// A page whose red grows to the right and whose green grows to the bottom.
+    /// A page with red that increases to the right and green that increases to the bottom.
     fn page(width: u32, height: u32) -> Rgb8Image {
         let shade = |place: u32, side: u32| u8::try_from(place * 255 / (side - 1).max(1)).unwrap();
         let pixel = |x, y| [shade(x, width), shade(y, height), 7];

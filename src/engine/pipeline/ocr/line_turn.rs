@@ -1,7 +1,7 @@
-//! Turn: finds the lines that may stand upside down, by the model that tells 0 from 180 degrees.
+//! Turn: finds the lines that may be upside down, by the model that distinguishes 0 from 180 degrees.
 //!
-//! The model is wrong of some upright lines: of 82 long ones of a page it turned 3, with scores above .9. So a line is read
-//! both ways, and [`super::ctc::DecodedText::or_surer`] decides.
+//! The model is wrong about some upright lines: of 82 long ones of a page it turned 3, with scores above .9. Therefore
+//! a turned line is read both ways, and [`super::ctc::DecodedText::or_surer`] decides.
 
 use super::line_image::{LINE_HEIGHT, LineImage};
 use super::recognition::LineBatch;
@@ -17,7 +17,7 @@ pub fn batch(lines: &[&LineImage]) -> LineBatch {
     LineBatch::new(lines, WIDTH)
 }
 
-/// Tells which lines stand upside down, by the model's output `[N, 2]`: the scores of 0 and of 180 degrees. `None` for
+/// Finds the lines that are upside down, by the model's output `[N, 2]`: the scores of 0 and of 180 degrees. `None` for
 /// another shape, and for one that the values do not fill.
 pub fn upside_down(shape: &[usize], scores: &[f32]) -> Option<Vec<bool>> {
     let [lines, 2] = *shape else { return None };

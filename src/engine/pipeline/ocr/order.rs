@@ -14,16 +14,16 @@ const ROW_OVERLAP: f32 = 0.5;
 /// is larger than its letters.
 const GUTTER_HEIGHTS: f32 = 0.4;
 
-/// The least lines and the least mean width, in line heights, of a column of running text. Prices beside articles are
+/// The least lines and the least mean width, in line heights, of a column of running text. Prices next to articles are
 /// shorter, and belong to the row.
 const COLUMN_LINES_MIN: usize = 4;
 const COLUMN_WIDTH_MIN: f32 = 9.0;
 
-/// A heading below columns has a gap of this many line heights above it, and at most so many rows.
+/// A heading below columns has a gap of this many line heights above it, and at most this many rows.
 const HEADING_GAP: f32 = 0.3;
 const HEADING_ROWS: usize = 2;
 
-/// How deep columns are looked for within columns.
+/// The depth to which columns are searched within columns.
 const DEPTH_MAX: u8 = 6;
 
 /// Puts lines in rows, in the order of reading. Each position occurs once.
@@ -50,7 +50,7 @@ pub fn plain_text(rows: &[RowOfLines], lines: &[Line]) -> String {
     text
 }
 
-/// A line on a page whose lines are level.
+/// A line on a page with level lines.
 #[derive(Debug, Clone, Copy)]
 struct LevelLine {
     index: usize,
@@ -90,8 +90,8 @@ impl PageRotation {
     }
 }
 
-/// Orders places: row by row from the top, and where several rows have a gap in common with running text on both sides
-/// of it, first what is left of it.
+/// Orders places: row by row from the top, but where several rows have a gap in common with running text on both sides
+/// of it, the part left of the gap comes first.
 fn order(places: &mut [LevelLine], depth: u8, ordered: &mut Vec<RowOfLines>) {
     let rows = rows_of(places);
     let height = median_height(places).unwrap_or_default();

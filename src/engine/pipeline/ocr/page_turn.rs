@@ -1,4 +1,4 @@
-//! Turns a page upright, by the model that tells in which of four directions it stands.
+//! Turns a page upright, by the model that finds which of four orientations it has.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub enum Rotation {
 impl Rotation {
     const ALL: [Self; 4] = [Self::None, Self::Quarter, Self::Half, Self::ThreeQuarters];
 
-    /// The turn that undoes this one.
+    /// The rotation that undoes this one.
     #[must_use]
     pub fn back(self) -> Self {
         match self {
@@ -66,7 +66,7 @@ impl Rotation {
         Rgb8Image::new(new_width, new_height, pixels.into_flattened()).unwrap_or(picture)
     }
 
-    /// Width and height of a picture after the turn.
+    /// Width and height of a picture after the rotation.
     pub fn turned_size<T>(self, (width, height): (T, T)) -> (T, T) {
         if matches!(self, Self::Quarter | Self::ThreeQuarters) { (height, width) } else { (width, height) }
     }
@@ -95,7 +95,7 @@ pub const PREPARATION: ImagePreparation = ImagePreparation {
 /// The direction in which a page stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Direction {
-    /// The turn that puts it upright.
+    /// The rotation that puts it upright.
     pub turn: Rotation,
     pub score: f32,
 }

@@ -63,7 +63,7 @@ fn padded(width: usize, width_min: usize) -> usize {
     width.max(width_min).next_multiple_of(WIDTH_STEP)
 }
 
-/// A tensor of lines: `[N, 3, 48, width]`, channels blue, green, red from -1 to 1, and 0 beside a line.
+/// A tensor of lines: `[N, 3, 48, width]`, channels blue, green, red from -1 to 1, and 0 next to a line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineBatch {
     pub shape: [usize; 4],

@@ -133,7 +133,7 @@ fn half_hull(points: impl Iterator<Item = [i32; 2]>) -> Vec<[i32; 2]> {
     hull
 }
 
-/// Above zero for a turn from the x axis to the y axis.
+/// Above zero for a rotation from the x axis to the y axis.
 fn turn([ax, ay]: [i32; 2], [bx, by]: [i32; 2], [cx, cy]: [i32; 2]) -> i64 {
     let across = |from: i32, to: i32| i64::from(to) - i64::from(from);
     across(ax, bx) * across(ay, cy) - across(ay, by) * across(ax, cx)

@@ -25,7 +25,7 @@ pub enum TableCell {
     Text(String),
 }
 
-/// What happens to a column of a row that the model does not have.
+/// The treatment of a column of a row that the model does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExtraColumns {
@@ -76,7 +76,7 @@ pub struct Rows {
     next: usize,
     /// False before the first row, and between two.
     is_in_row: bool,
-    /// What is wrong with the rows, where it is not their JSON.
+    /// The mistake in the rows, if their JSON is valid.
     mistake: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl Rows {
         match (self.mistake.take(), read) {
             (Some(mistake), _) => Err(mistake),
             (None, Err(error)) if error.is_data() => {
-                // The place is one in a part of what the caller sent.
+                // The position in the error is one in a part of the request, so it is cut off.
                 let text = error.to_string();
                 let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
                 let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
@@ -201,7 +201,7 @@ impl<'de> Visitor<'de> for JsonRows<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with the columns of a row, or a list of such objects")
+        f.write_str("an object with the columns of a row, or a list of these objects")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {

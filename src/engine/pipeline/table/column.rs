@@ -24,13 +24,13 @@ pub struct TableColumn {
     pub name: String,
     #[serde(rename = "type", default)]
     pub kind: ColumnType,
-    /// What a missing value becomes, where `default` does not say it.
+    /// The treatment of a missing value without a `default`.
     #[serde(default)]
     pub missing: Missing,
     /// The value of a missing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<TableCell>,
-    /// The feature, `VIEW:FEATURE`, whose value a missing one becomes before `default` and `missing`. Rows name the
+    /// The feature, `VIEW:FEATURE`, that replaces a missing value, before `default` and `missing` apply. Rows name the
     /// entity by its join keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature: Option<String>,
@@ -52,7 +52,7 @@ pub enum ColumnType {
     Boolean,
 }
 
-/// What a missing value becomes.
+/// The treatment of a missing value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Missing {
@@ -129,7 +129,7 @@ impl TableColumn {
         Some(FeatureColumn { name: self.name.clone(), feature: self.feature.clone()? })
     }
 
-    /// Tells whether an input of `datatype` can have the values of this column.
+    /// Returns true if an input of `datatype` can have the values of this column.
     pub fn fits(&self, datatype: DataType) -> Result<(), String> {
         let is_text = datatype == DataType::Bytes;
         match self.kind {
@@ -229,7 +229,7 @@ impl TableColumn {
         }
     }
 
-    /// The value of `cell`, or what its rule makes of a missing one; `None` is NaN.
+    /// The value of `cell`, or the replacement of a missing one by the rules of the column; `None` is NaN.
     fn filled<'c>(&'c self, cell: &'c TableCell) -> Result<Option<CellElement<'c>>, String> {
         match (self.value(cell)?, &self.default, self.missing) {
             (Some(value), ..) => Ok(Some(value)),

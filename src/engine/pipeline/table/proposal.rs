@@ -75,7 +75,7 @@ fn column_type(datatype: DataType) -> &'static str {
     }
 }
 
-/// A string of TOML, whose escapes are those of JSON.
+/// A string of TOML, with the escapes of JSON.
 fn quoted(name: &str) -> String {
     serde_json::Value::from(name).to_string().replace('\u{7f}', "\\u007f")
 }

@@ -54,8 +54,8 @@ impl WorkInput {
         }
     }
 
-    /// The memory that a run of `pipeline` takes for this input besides it, in bytes, where another process does it: what
-    /// is decoded, made into tensors, and copied.
+    /// The memory in bytes that a run of `pipeline` in another process takes in addition to this input: for decoded
+    /// content, tensors, and copies.
     pub fn memory_elsewhere(&self, pipeline: &dyn Pipeline) -> usize {
         let made = match self {
             Self::Content { content, limits } => pipeline.memory_of(content, *limits),

@@ -160,7 +160,7 @@ fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
     store.push(0..10);
     let files = store.files();
     let journal = files.journal().join(format!("journal-{:016x}.log", 0));
-    // None of them can be removed as what its name says it is.
+    // A file in place of a folder, and the other way round, cannot be removed.
     for (path, is_folder) in
         [(files.folder().join(snapshot::file_name(0)), true), (files.index(0), false), (journal, true)]
     {

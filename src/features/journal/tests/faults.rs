@@ -48,7 +48,7 @@ fn after_a_failed_fsync_the_segment_is_left_alone_and_its_sequence_numbers_are_n
     journal.undo(false, 4);
     append(&mut journal, &mut expected, changes(2, &[10]));
     assert_eq!(expected.last().unwrap().seq, 4);
-    // The disk may bring back what could not be cut off.
+    // Bytes that could not be cut off may reappear on the disk.
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(&bytes).unwrap();
     assert_eq!(verify(folder.path()).unwrap(), vec![]);

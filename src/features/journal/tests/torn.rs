@@ -237,7 +237,7 @@ proptest! {
         let whole = torn.clone();
         for (page, bytes) in torn.chunks_mut(PAGE_BYTES).enumerate().skip(synced.len() / PAGE_BYTES) {
             if !written[page % written.len()] {
-                // The old content, and zeros where there was none.
+                // The old content, or zeros beyond its end.
                 let old = synced.get(page * PAGE_BYTES..).unwrap_or_default();
                 let old = &old[..old.len().min(bytes.len())];
                 bytes.fill(0);

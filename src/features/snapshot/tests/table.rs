@@ -240,7 +240,7 @@ fn a_file_of_many_pieces_is_read_in_place_by_many_threads() {
             .unwrap();
     let table = SortedTable::open(&path).unwrap().unwrap();
     assert_eq!(table.path(), path);
-    // A file that is replaced is still there for those who have it open.
+    // A file that is removed stays readable through open handles.
     std::fs::remove_file(&path).unwrap();
 
     std::thread::scope(|scope| {

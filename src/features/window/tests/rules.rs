@@ -51,7 +51,7 @@ fn a_sliding_window_ends_with_the_step_that_now_is_in() {
     for at in [100, 109, 110, 169] {
         assert_eq!(state.add(&view, at * SECOND, &float(1.0)), Added::New);
     }
-    // Within the step of 110 to 120, before what happened at 169.
+    // Within the step of 110 to 120, before the event at 169.
     assert_eq!(count(&state, &view, 115), 3);
     assert_eq!(count(&state, &view, 109), 2, "the step from 110 on has not begun");
     assert_eq!(count(&state, &view, 159), 3);
@@ -250,7 +250,8 @@ fn only_buckets_that_a_window_may_need_are_kept() {
     for at in 0..100_000 {
         state.add(&view, at * SECOND, &integer(at));
     }
-    // The current step is that of 99,990 and the horizon is in that of 99,970, whose window begins at 99,920.
+    // The current step is that of 99,990. The horizon is in the step of 99,970, and the window of that step begins at
+    // 99,920.
     assert_eq!(state.tracks[0].buckets.len(), 8);
 }
 

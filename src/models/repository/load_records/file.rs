@@ -132,7 +132,7 @@ impl LoadFileState {
     }
 }
 
-/// The versions in the file of `folder` whose last load failed; none when it cannot be read.
+/// The versions in the file of `folder` with a failed last load; empty when the file cannot be read.
 pub fn failures(folder: &Path) -> Vec<(ModelName, ModelVersion, LoadFailure)> {
     let records = read(&folder.join(FILE_NAME)).unwrap_or_default();
     records.failures().map(|(model, version, failure)| (model.clone(), version, failure.clone())).collect()
@@ -146,8 +146,8 @@ fn read(path: &Path) -> io::Result<LoadRecords> {
     }
 }
 
-/// Reads the records of loads; true when they are some. They are the same after they were written and read again. The folder
-/// `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Reads the records of loads; true when they are valid. They are the same after they were written and read again. The
+/// folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

@@ -36,8 +36,8 @@ pub struct FailureCounts {
 }
 
 impl FailingCalls {
-    /// Takes note of a call that the model failed for `reason`. Calls that were refused, or were mistakes of their callers,
-    /// are none of these.
+    /// Notes a call that the model failed for `reason`. Refused calls, and calls with mistakes of their callers, do not
+    /// count.
     pub fn failed(&self, now: Instant, reason: &str) {
         let mut span = self.lock();
         let going_on = span.take().filter(|span| !span.is_over(now));
@@ -62,7 +62,7 @@ impl FailingCalls {
         }
     }
 
-    /// The calls of the last minutes, and the reason of the last failure; `None` where there was none.
+    /// The calls of the last minutes, and the reason of the last failure; `None` without a failure.
     pub fn failing(&self, now: Instant) -> Option<(FailureCounts, String)> {
         let span = self.lock();
         let span = span.as_ref().filter(|span| !span.is_over(now))?;

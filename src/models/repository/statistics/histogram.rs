@@ -7,10 +7,10 @@ const TIME_BUCKETS: usize = 19;
 
 /// Upper bounds of times, in nanoseconds: 25 µs to 30 s in steps of 2 to 3.
 ///
-/// The lowest is below what the smallest model takes over a socket, the highest is the longest deadline that makes
-/// sense. Round numbers, so that a rule such as "99 % within 10 ms" is exact; between two bounds a quantile is an
-/// estimate, off by 2.5 times at worst. Finer buckets would cost every box twice the series for little: means are exact
-/// anyway.
+/// The lowest is below the time of the smallest model over a socket, the highest is the longest reasonable deadline.
+/// Round numbers, so that a rule such as "99 % within 10 ms" is exact; between two bounds a quantile is an estimate,
+/// off by 2.5 times at worst. Finer buckets would double the number of series on every box for little use: means are
+/// exact in any case.
 const TIME_BOUNDS: [u64; TIME_BUCKETS] = {
     const US: u64 = 1_000;
     const MS: u64 = 1_000 * US;

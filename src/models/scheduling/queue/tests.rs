@@ -46,7 +46,7 @@ impl Maker {
         )
     }
 
-    /// A job whose caller waits to the end.
+    /// A job with a caller that waits to the end.
     fn stays(&mut self, who: u32, rows: usize, tag: f32) -> Job {
         let (job, receiver) = self.job(who, rows, tag, LONG_DEADLINE, Priority::Interactive);
         self.kept.push(receiver);

@@ -68,7 +68,7 @@ const MS: Duration = Duration::from_millis(1);
 const BACK: usize = 1;
 
 impl SchedulerMachine {
-    /// A machine of so many cores, with all its workers asleep.
+    /// A machine of this many cores, with all its workers asleep.
     fn new(cores: usize) -> Self {
         let (alive, start) = (watch::Sender::new(()), Instant::now());
         let mut state = SchedulerState::new(cores, None);
@@ -90,7 +90,7 @@ impl SchedulerMachine {
         }
     }
 
-    /// A model whose runs are known to be short.
+    /// A model with runs that are known to be short.
     fn model(&mut self, instances: usize, threads: usize, max: usize) -> u64 {
         let keep_alive = Some(Duration::from_secs(10));
         let scale = InstanceScale { min: 1, max, threads, target_queue_time: 10 * MS, keep_alive };
@@ -476,7 +476,7 @@ fn the_spare_worker_runs_other_models_while_long_runs_hold_every_core() {
     assert_eq!(machine.state.begin_long_run(endless, 0, 1), None);
     assert_eq!(machine.state.begin_long_run(endless, 1, 1), Some(SPARE));
 
-    // The model whose runs are long waits, also with an instance of its own.
+    // The model with the long runs waits, although it has another instance.
     machine.offer(endless, Priority::Interactive, 2 * MS);
     let task = machine.wake(SPARE, 2 * MS).unwrap();
     assert_eq!((task.model, task.reserved.len()), (other, 0));

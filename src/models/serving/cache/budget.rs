@@ -1,8 +1,8 @@
 //! The bytes that all response caches share.
 //!
-//! A cache gets the bytes it asked for as long as they fit; when all together ask for more than there is, each gets its
-//! part in proportion. No model starves another, and during a reload the old and the new cache share until the old one
-//! is dropped.
+//! A cache gets the bytes it asked for while they fit. When all together ask for more than there is, each gets its part
+//! in proportion. No model starves another, and during a reload the old and the new cache share until the old one is
+//! dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,7 +32,7 @@ impl Budget {
         self.total
     }
 
-    /// Gives a cache its part of the bytes. `false` when there are none.
+    /// Gives a cache its part of the bytes. `false` when its part is 0.
     pub(super) fn join(&self, store: &Arc<AnswerCache>, wanted: u64) -> bool {
         let wanted = wanted.min(self.total);
         if wanted > 0 {

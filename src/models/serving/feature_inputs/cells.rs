@@ -24,8 +24,8 @@ const INLINE_BYTES_MAX: usize = 64 << 10;
 type RowMembers = Map<String, Value>;
 
 /// The rows with the values of features in the columns that they leave out, and without their entity keys. A feature
-/// without a value stays left out, and the rule of its column applies. `rows` stay as they are if they cannot be read:
-/// the pipeline says what is wrong with them.
+/// without a value stays left out, and the rule of its column applies. `rows` that cannot be read stay as they are: the
+/// pipeline reports the mistake.
 pub async fn fill(
     store: &FeatureStore,
     model: &LoadedModel,
@@ -94,7 +94,7 @@ pub async fn fill(
     Ok(Some(RowsText::part(json, rows.count(), rows.first())))
 }
 
-/// Does `work` on so many bytes of JSON, off the async thread where they are many.
+/// Does `work` on this many bytes of JSON, off the async thread if they are many.
 async fn large_off_thread<T: Send + 'static>(
     bytes: usize,
     account: &Account,
@@ -103,7 +103,7 @@ async fn large_off_thread<T: Send + 'static>(
     if bytes <= INLINE_BYTES_MAX { work() } else { off_thread(account, work).await }
 }
 
-/// The rows, or what is in the place of some.
+/// The rows of a list, or a single row.
 fn parse(json: &[u8]) -> Option<Vec<Value>> {
     match serde_json::from_slice(json).ok()? {
         Value::Array(rows) => Some(rows),

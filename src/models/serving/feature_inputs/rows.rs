@@ -67,7 +67,7 @@ pub(super) fn tensor(
     })
 }
 
-/// Applies the policy to a cell whose status has no value. From here on, no value means NaN.
+/// Applies the policy to a cell with a status that has no value. From here on, no value means NaN.
 fn apply_policy(
     model: &LoadedModel,
     feature: &InputFeature,
@@ -115,7 +115,7 @@ fn shape(port: &[i64], batched: bool, rows: usize, width: usize) -> Vec<usize> {
     of_rows.or_else(whole).unwrap_or_else(|| vec![rows, width])
 }
 
-/// Dimensions that hold `count` elements, of which at most one is variable.
+/// Dimensions for `count` elements, of which at most one is variable.
 fn filled(dims: &[i64], count: usize) -> Option<Vec<usize>> {
     let known: Vec<usize> = dims.iter().filter_map(|dim| usize::try_from(*dim).ok()).collect();
     let fixed = element_count(&known)?;
@@ -147,7 +147,7 @@ mod tests {
             (&[2, 2], false, 1, 4, &[2, 2]),
             (&[2, 2], false, 2, 2, &[2, 2]),
             (&[], false, 1, 1, &[]),
-            // These do not fit, and are refused as such.
+            // Rows that do not fit get the closest shape, which is refused.
             (&[-1, 13], true, 2, 12, &[2, 12]),
             (&[-1], true, 1, 4, &[1, 4]),
         ] {

@@ -5,10 +5,10 @@
 pub enum CodecError {
     #[error("the broker sent a malformed {packet}: {reason}")]
     Malformed { packet: &'static str, reason: String },
-    /// A packet that the broker may not send, or not to this client.
+    /// A packet that the broker must not send, or not to this client.
     #[error("the broker sent a {packet} that violates the protocol: {reason}")]
     Protocol { packet: &'static str, reason: String },
-    /// More bytes than such a packet, or the topic and properties of a message, may have.
+    /// More bytes than a packet of this kind, or the topic and properties of a message, may have.
     #[error("the broker sent {packet} of {size} bytes; at most {limit} are accepted")]
     Oversized {
         /// The kind of packet, or the part of it.
@@ -17,7 +17,7 @@ pub enum CodecError {
         size: usize,
         limit: usize,
     },
-    /// A text or binary value whose length does not fit in two bytes.
+    /// A text or binary value with a length that does not fit in two bytes.
     #[error("{what} has {length} bytes; MQTT allows at most 65535")]
     TooLong {
         what: &'static str,

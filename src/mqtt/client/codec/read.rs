@@ -9,7 +9,7 @@ use crate::client::packet::{
     ConnAck, Incoming, Message, PacketId, Properties, Qos, ReasonCode, ReceivedMessage, SubscriptionId, Version,
 };
 
-/// The most bytes for the topic and the properties of a message. Each user property becomes two allocations of its own,
+/// The most bytes for the topic and the properties of a message. Each user property becomes two separate allocations,
 /// several times its size on the wire.
 pub(in crate::client) const HEAD_MAX_BYTES: usize = 128 * 1024;
 

@@ -136,7 +136,7 @@ fn a_message_that_is_too_large_is_delivered_when_it_has_passed() {
 
 #[test]
 fn memory_is_bounded_while_a_message_goes_by() {
-    // 200 MB of payload in steps of what the buffer takes.
+    // 200 MB of payload in steps of the buffer's capacity.
     let total = 200_000_000;
     let mut framing = Framing::new(V311, 1000);
     assert_eq!(read(&mut framing, &[0x30, 0x80, 0x84, 0xAF, 0x5F, 0, 1, b'a'], 100), Ok(Vec::new()));
@@ -228,7 +228,7 @@ fn a_message_with_a_broken_head_is_let_go_by_where_it_can_be_acknowledged() {
             };
         }
     }
-    // Not UTF-8, with a number to acknowledge; then one whose number is not there.
+    // Not UTF-8, with a number to acknowledge; then one without its number.
     let not_text = [0x32, 7, 0, 1, 0xFF, 0, 9, 0, b'x', 0xD0, 0];
     for max_packet in [0, 100] {
         let packets = read(&mut Framing::new(V5, max_packet), &not_text, 100).unwrap();

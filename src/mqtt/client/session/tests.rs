@@ -58,7 +58,7 @@ fn sent(session: &mut Session) -> Vec<String> {
     steps.map(show).collect()
 }
 
-/// The number of deliveries whose acknowledgement the broker expects.
+/// The number of deliveries that the broker expects to be acknowledged.
 fn owed(session: &Session) -> usize {
     session.pending_acks.len() + session.earlier_pending_acks.len()
 }
@@ -294,13 +294,13 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The session and its broker, and what must hold between them.
+/// The session and its broker, and the invariants between them.
 struct World {
     session: Session,
     broker: Broker,
     /// Requests in progress at the client.
     open: Vec<(u32, PendingDelivery)>,
-    /// Requests whose answer has reached the broker.
+    /// Requests with answers that have reached the broker.
     answered: BTreeSet<u32>,
     published: u32,
 }

@@ -77,7 +77,7 @@ fn bytes_that_turn_out_wrong_end_no_fault() {
         state = after(state, [day(), bytes(10), wasted("wrong bytes", START_MS, 10)]);
     }
     assert_eq!(rolled_back(&after(state, [day()])), Some((RolloutPhase::Downloading, RollbackCause::Deadline)));
-    // And one that breaks off in the middle of it: what came had counted as useful.
+    // The same for a download that breaks off in the middle: its bytes had counted as useful.
     let mut state = after(at(RolloutPhase::Downloading), [bytes(5), hindered("broken off", START_MS)]);
     for _ in 0..7 {
         assert_eq!(stage(&state), Some(RolloutPhase::Downloading));

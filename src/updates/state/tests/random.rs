@@ -60,7 +60,8 @@ proptest! {
             state = state.after(event.clone(), ArtifactKind::Model);
 
             let revokes = matches!(&event, UpdateEvent::Wanted { wish, .. } if !wish.revoked.is_empty());
-            // A trial on top of nothing falls back to nothing: what was committed may be gone by revocation only.
+            // A trial without a committed version falls back to none. A committed version may disappear only by
+            // revocation.
             if before.committed.is_some() && !revokes {
                 prop_assert!(state.committed.is_some(), "{event:?}");
             }

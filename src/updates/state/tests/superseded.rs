@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Returns the wish of a manifest with the rollouts r1 to `desired`, each of the version of its number, when these
-/// versions are revoked.
+/// Returns the desired state by a manifest with the rollouts r1 to `desired`, each of the version of its number, when
+/// these versions are revoked.
 fn list(desired: u64, revoked: &[u64]) -> DesiredState {
     DesiredState {
         desired: Some((plan(&format!("r{desired}"), desired), Allow::Everything)),
@@ -48,7 +48,8 @@ fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_rev
     assert_eq!((live(&state), stage(&state)), (None, None));
 }
 
-/// Returns a wish for the rollout `desired` that supersedes `others`; each has the version after its own number.
+/// Returns a desired state with the rollout `desired` that supersedes `others`; each has the version after its own
+/// number.
 fn above(desired: u64, others: &[u64], revoked: &[u64]) -> DesiredState {
     DesiredState {
         desired: Some((plan(&format!("r{desired}"), desired + 1), Allow::Everything)),
@@ -87,7 +88,7 @@ fn a_rollout_that_was_a_success_here_comes_back_when_all_that_replaced_it_is_rev
         state = after(state, std::iter::repeat_n(UpdateEvent::Passed, 6));
     }
     assert_eq!((live(&state), state.previous.as_ref().map(|release| release.version.get())), (Some(4), Some(3)));
-    // At a box whose owner has a model of that name as well.
+    // On a box with a model of that name by its owner as well.
     let state = after(state, [UpdateEvent::Wanted { wish: above(1, &[], &[3, 4]), has_own: true }]);
     assert_eq!((live(&state), stage(&state)), (None, Some(RolloutPhase::Downloading)));
     assert_eq!(state.trial.unwrap().release.version.get(), 2);

@@ -50,7 +50,7 @@ fn assemble(store: &BlobStore, subject: &Artifact, version: u64, files: &[(&str,
     store.assemble(subject, &release(version), &files).unwrap()
 }
 
-/// Returns the files below a folder that hold the marker.
+/// Returns the files below a folder that contain the marker.
 fn plain(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -47,11 +47,11 @@ impl Code {
 
 /// A Huffman table.
 pub(super) struct HuffmanTable {
-    /// The code at the beginning of so many bits.
+    /// For each value of `LOOKUP_BITS` bits, the code at its beginning.
     short: Box<[Code; 1 << LOOKUP_BITS]>,
     /// The codes that are longer, in the order of their bits: the first 16 bits behind each, and the code.
     long: Vec<(u32, Code)>,
-    /// As many codes with their numbers as fit into so many bits.
+    /// For each value of `RUN_BITS` bits, as many whole codes with their numbers as fit.
     runs: Box<[CodeRun; 1 << RUN_BITS]>,
 }
 
@@ -69,14 +69,14 @@ impl HuffmanTable {
     pub(super) fn new(kind: CoefficientKind, counts: &[u8; 16], symbols: &[u8]) -> Option<Self> {
         let (mut short, mut long) = (Box::new([Code::default(); 1 << LOOKUP_BITS]), Vec::new());
         let mut symbols = symbols.iter();
-        // Codes follow each other without gaps. So the end of one, as 16 bits, is the start of the next one.
+        // Codes follow each other without gaps: the end of one, as 16 bits, is the start of the next one.
         let mut end = 0_u32;
         for (length, count) in (1..).zip(counts) {
             for _ in 0..*count {
                 let code = Code::new(kind, length, *symbols.next()?)?;
                 let start = end;
                 end += 1 << (16 - length);
-                // A code of only 1-bits is reserved, and there is none beyond it.
+                // A code of only 1-bits is reserved, and no code can follow it.
                 if end >= 1 << 16 {
                     return None;
                 }
@@ -254,7 +254,7 @@ struct TakenCode {
     number: i32,
 }
 
-/// Tells whether a byte is 0xFF.
+/// Returns true if a byte is 0xFF.
 fn has_ff(bytes: u64) -> bool {
     (!bytes).wrapping_sub(0x0101_0101_0101_0101) & bytes & 0x8080_8080_8080_8080 != 0
 }

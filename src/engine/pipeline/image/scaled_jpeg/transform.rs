@@ -48,7 +48,7 @@ pub(super) struct Inverse {
 }
 
 impl Inverse {
-    /// The transform to so many samples across and down.
+    /// The transform to `width` by `height` samples.
     pub(super) fn to((width, height): (usize, usize)) -> Option<Self> {
         let transform = match (width, height) {
             (1, 1) => transform::<1, 1>,

@@ -71,7 +71,7 @@ pub(super) fn amounts(chars: &[char]) -> Vec<Match> {
     found
 }
 
-/// A number with what it takes to be an amount.
+/// A number with the facts that decide whether it is an amount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AmountNumber {
     chars: Range<usize>,
@@ -116,7 +116,7 @@ impl AmountNumber {
                 break;
             }
         }
-        // Zeros of decimals are what is read wrongly most.
+        // Zeros after the decimal point are misread most often.
         let sure_min = if decimals > 0 { digits.len().div_ceil(4) } else { digits.len().div_ceil(2) };
         if digits.len() > DIGITS_MAX || sure < sure_min {
             return None;
@@ -202,19 +202,19 @@ fn next_group(chars: &[char], at: usize) -> Option<(Vec<u8>, usize, usize, bool)
     (!group.is_empty()).then_some((group, sure, start, is_point))
 }
 
-/// Tells whether two or three capitals are here and no more letters: a code of a currency that was misread, such as "UR".
+/// True for two or three capitals and no more letters: the misread code of a currency, such as "UR".
 fn is_code(chars: &[char]) -> bool {
     let capitals = chars.iter().take_while(|char| char.is_ascii_uppercase()).count();
     (2..=3).contains(&capitals) && !chars.get(capitals).is_some_and(|next| next.is_alphanumeric())
 }
 
-/// Tells whether a separator and a digit are right before.
+/// Returns true if a separator and a digit are right before.
 fn is_fraction(chars: &[char], start: usize) -> bool {
     let before = chars.get(..start).unwrap_or_default();
     matches!(before, [.., digit, '.' | ',' | '\''] if digit.is_ascii_digit())
 }
 
-/// Tells whether a currency begins here.
+/// Returns true if a currency begins here.
 pub(super) fn starts_with_currency(chars: &[char]) -> bool {
     currency_at_start(chars).is_some()
 }

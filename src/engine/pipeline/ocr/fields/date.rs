@@ -87,7 +87,7 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
         }
     }
     let [(first, first_at), (second, second_at), (third, third_at)] = parts.as_slice() else { return None };
-    // A number that goes on is none of a date.
+    // A number with more digits after it is not part of a date.
     let is_time = time_at(chars, at).is_some();
     if (chars.get(at).is_some_and(char::is_ascii_digit) && !is_time)
         || matches!(chars.get(at..), Some(['.' | '/' | '-', next, ..]) if next.is_ascii_digit())
@@ -108,14 +108,14 @@ fn date_at(chars: &[char], start: usize, order: DayOrder) -> Option<(usize, Stri
             DatePart::Number { value: other, length: 1..=2 },
             DatePart::Number { value: year, length },
         ) => {
-            // The same sign twice: "1 2.50" is none.
+            // The same sign must occur twice: "1 2.50" is no date.
             let sign = separator(first_at, second_at)?;
             if separator(second_at, third_at) != Some(sign) {
                 return None;
             }
             let year = full_year(year, length)?;
             let is_month_first = match weekday_before(chars, start) {
-                // The day of the week fits one order only, where it tells any.
+                // A day of the week that fits only one order decides.
                 Some(named) if is_on(named, one, other, year) != is_on(named, other, one, year) => {
                     is_on(named, other, one, year)
                 }
@@ -185,7 +185,7 @@ fn time_at(chars: &[char], at: usize) -> Option<usize> {
 fn month_at(chars: &[char], at: usize) -> Option<(u32, usize)> {
     let letters = chars.get(at..)?.iter().take_while(|char| char.is_alphabetic()).count();
     let word: String = chars.get(at..at + letters)?.iter().copied().flat_map(folded).collect();
-    // Of words that begin alike, such as "juin" and "juillet", the whole word decides.
+    // For words that begin alike, such as "juin" and "juillet", the whole word decides.
     let is_whole = |names: &&[&str]| names.contains(&word.as_str());
     let begins = |names: &&[&str]| word.len() >= 3 && names.iter().any(|name| name.starts_with(&word));
     let month = MONTHS.iter().position(is_whole).or_else(|| MONTHS.iter().position(begins))?;
@@ -202,7 +202,7 @@ fn weekday_before(chars: &[char], at: usize) -> Option<usize> {
     WEEKDAYS.iter().position(begins)
 }
 
-/// Tells whether a date exists and is on this day of the week, by Sakamoto's method.
+/// Returns true if a date exists and is on this day of the week, by Sakamoto's method.
 fn is_on(weekday: usize, day: u32, month: u32, year: u32) -> bool {
     const OFFSETS: [u32; 12] = [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4];
     let offset = month.checked_sub(1).and_then(|index| OFFSETS.get(usize::try_from(index).ok()?));

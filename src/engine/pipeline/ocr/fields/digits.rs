@@ -17,7 +17,7 @@ pub(super) fn likely_digit(char: char) -> Option<u8> {
     }
 }
 
-/// A run of likely digits from `start` on: the digits, and how many of them were read as such. At most `most`.
+/// A run of likely digits from `start` on: the digits, and the number of them that were read as digits. At most `most`.
 pub(super) fn run(chars: &[char], start: usize, most: usize) -> (Vec<u8>, usize) {
     let rest = chars.get(start..).unwrap_or_default();
     let digits: Vec<u8> = rest.iter().map_while(|char| likely_digit(*char)).take(most).collect();

@@ -79,7 +79,7 @@ const VAT_IDS: &[(&str, &[usize], &[usize])] = &[
     ("SK", &[10], &[]),
 ];
 
-/// The account numbers of a row whose check digits are right.
+/// The account numbers of a row that have right check digits.
 pub(super) fn ibans(chars: &[char]) -> Vec<Match> {
     found(chars, |start| {
         let country = country_at(chars, start)?;
@@ -131,7 +131,7 @@ pub(super) fn numbers(chars: &[char]) -> Vec<Match> {
     })
 }
 
-/// What begins at each place, without overlaps.
+/// The identifier that begins at each place, without overlaps.
 fn found(chars: &[char], at: impl Fn(usize) -> Option<(Range<usize>, String)>) -> Vec<Match> {
     let mut found: Vec<Match> = Vec::new();
     for start in 0..chars.len() {
@@ -151,7 +151,7 @@ fn country_at(chars: &[char], start: usize) -> Option<String> {
     is_code.then(|| code.iter().collect())
 }
 
-/// So many letters and digits, over single spaces and signs; none may follow.
+/// Exactly `count` letters and digits, with single spaces and signs between them. `None` if more of them follow.
 fn characters(chars: &[char], start: usize, count: usize) -> Option<(Vec<char>, usize)> {
     let mut found = Vec::with_capacity(count);
     let mut at = start;

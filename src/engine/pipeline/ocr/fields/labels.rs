@@ -54,8 +54,8 @@ fn places_of(label: &Label, letters: &[(usize, char)], chars: &[char], may_be_jo
     places.filter(|place| is_word(place, chars, may_be_joined)).collect()
 }
 
-/// Tells whether no letter is right before or behind. Behind, one may be where the space between two words was lost: a
-/// capital behind a small letter, or a currency.
+/// Returns true if no letter is right before or behind. Behind, one may be where the space between two words was lost:
+/// a capital behind a small letter, or a currency.
 fn is_word(place: &Range<usize>, chars: &[char], may_be_joined: bool) -> bool {
     // The small o of "Nº" is a sign, and belongs to the label.
     let is_letter = |index: usize| chars.get(index).is_some_and(|char| char.is_alphabetic() && *char != 'º');
@@ -75,7 +75,7 @@ fn is_word(place: &Range<usize>, chars: &[char], may_be_joined: bool) -> bool {
     !is_letter(place.end) || may_be_joined || is_new_word()
 }
 
-/// The plain small letters and digits of a character; none of a sign.
+/// The plain small letters and digits of a character; empty for a sign.
 pub(super) fn folded(char: char) -> impl Iterator<Item = char> {
     let small = char.to_lowercase().next().unwrap_or(char);
     let (first, second) = match small {

@@ -110,7 +110,7 @@ fn dates_are_read_in_seven_languages() {
         ("23. Dez. 2026", "2026-12-23"),
         ("le 23 février 2026", "2026-02-23"),
         ("1er août 2026", "2026-08-01"),
-        // The day of the week tells the order, where it fits one of them only.
+        // The day of the week decides the order if it fits only one.
         ("Fri 04/07/2017", "2017-04-07"),
         ("Tue 04/07/2017", "2017-07-04"),
         ("vendredi, 07.04.2017", "2017-04-07"),

@@ -18,7 +18,7 @@ pub(super) struct JpegEncoding {
 /// The codes of 2, 5, 8, 10 and 16 bits of the AC table.
 const AC_COUNTS: [u8; 16] = [0, 1, 0, 0, 7, 0, 0, 30, 0, 60, 0, 0, 0, 0, 0, 64];
 
-/// Encodes a picture whose pixels a function gives.
+/// Encodes a picture with pixels that a function computes.
 pub(super) fn encode(
     (width, height): (u16, u16),
     encoding: JpegEncoding,
@@ -150,7 +150,7 @@ impl ScanWriter {
         }
     }
 
-    /// Writes a code whose symbol ends with the size of a number, and the number.
+    /// Writes the code of a symbol that ends with the size of a number, and then the number.
     fn put_number(&mut self, codes: &SymbolCodes, zeros: u8, number: i32) {
         let size = 32 - number.unsigned_abs().leading_zeros();
         self.put(codes.0[usize::from(zeros << 4) + size as usize]);
