@@ -194,7 +194,7 @@ impl AlertConfig {
         let mut problems = Vec::new();
         let mut wrong = |key: &str, problem: &str| problems.push(ValueProblem::new(key, problem));
         if self.url.is_none() && !self.mqtt {
-            wrong("name", "tells nobody: set `url`, or mqtt = true");
+            wrong("name", "has no receiver: set `url`, or mqtt = true");
         }
         for (key, is_set) in [
             ("token_file", self.token_file.is_some()),
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!((alert.least, alert.hold_s, alert.repeat_s, alert.mqtt), (Least::Warn, 300, 86_400, false));
         assert!(alert.problems().is_empty() && alert.connection().unwrap().tls.is_some());
         problems("[[alert]]\nname = 'a'\nmqtt = true", &[]);
-        problems("[[alert]]\nname = 'a'", &[("[0].name", "tells nobody")]);
+        problems("[[alert]]\nname = 'a'", &[("[0].name", "has no receiver")]);
     }
 
     #[test]

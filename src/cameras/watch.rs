@@ -273,7 +273,7 @@ impl Watcher {
             Ok(picture) => self.camera.publish_picture(picture, now),
             Err(RenderError::Blur(reason)) => {
                 if !could_not_blur {
-                    let message = "no picture of the camera is published: what camera.blur names cannot be looked for";
+                    let message = "no picture of the camera is published: its model lacks a label of camera.blur";
                     tracing::warn!(
                         name: "camera.picture_withheld",
                         camera = self.camera.config.name.as_str(),

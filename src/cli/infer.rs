@@ -232,7 +232,7 @@ async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out
     let left = inputs.len().saturating_sub(outcome.answered + outcome.failed_count);
     if left > 0 {
         let how = match &args.out {
-            Some(path) => format!("; the same command goes on with {}", path.display()),
+            Some(path) => format!("; the same command continues with {}", path.display()),
             None => String::new(),
         };
         note(&format!("{left} of {files} files are left{how}"));

@@ -481,7 +481,7 @@ impl Inner {
             }
             crash => {
                 let reason = if nonsense {
-                    "the process of the runtimes sent a message that is none".to_owned()
+                    "the process of the runtimes sent an invalid message".to_owned()
                 } else {
                     format!("the process of the runtimes {}", by_itself())
                 };
@@ -518,7 +518,7 @@ impl Beating for Inner {
                 tracing::warn!(
                     process = self.id,
                     pid = self.pid,
-                    "a process of the runtimes shows no sign of life; it is told to go on"
+                    "a process of the runtimes shows no sign of life; sending SIGCONT"
                 );
                 let _ = rustix::process::pidfd_send_signal(&self.process, Signal::CONT);
             }

@@ -207,7 +207,7 @@ impl RemoteBackend {
 
         let answer = lane.answer_head::<AnswerHead>(number);
         let received = answer.as_ref().map_or(0, |answer| answer.result.as_ref().map_or(0, RunHead::end));
-        let answer = answer.map_err(|error| format!("gave an answer that is none: {error}"));
+        let answer = answer.map_err(|error| format!("returned an invalid answer: {error}"));
         let answer = answer.and_then(|answer| {
             self.is_sound = answer.is_sound;
             *times = answer.times;
@@ -336,8 +336,8 @@ fn outputs(
 
 /// A tensor that a child left, copied and then checked.
 fn tensor(lane: &JobChannel, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, String> {
-    let bytes = lane.answer_bytes(place).map_err(|error| format!("gave an output that is none: {error}"))?;
-    Tensor::new(datatype, shape, bytes.into()).map_err(|error| format!("gave an output that is none: {error}"))
+    let bytes = lane.answer_bytes(place).map_err(|error| format!("returned an invalid output: {error}"))?;
+    Tensor::new(datatype, shape, bytes.into()).map_err(|error| format!("returned an invalid output: {error}"))
 }
 
 impl Backend for RemoteBackend {

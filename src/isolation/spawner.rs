@@ -392,7 +392,7 @@ impl ForkServerShared {
             tracing::warn!(
                 name: "spawner.resumed",
                 pid,
-                "the process that starts the others was stopped from outside; it is told to go on"
+                "the process that starts the others was stopped from outside; sending SIGCONT"
             );
             let _ = rustix::process::kill_process(self.pid, Signal::CONT);
         }
@@ -400,7 +400,7 @@ impl ForkServerShared {
         match silence.interval(is_owed, sys::process_cpu_time(pid.cast_unsigned()).unwrap_or_default()) {
             Remedy::None => {}
             Remedy::Continue => {
-                tracing::warn!(pid, "the process that starts the others does not answer; it is told to go on");
+                tracing::warn!(pid, "the process that starts the others does not answer; sending SIGCONT");
                 let _ = rustix::process::kill_process(self.pid, Signal::CONT);
             }
             Remedy::End => {
@@ -456,7 +456,7 @@ impl RunningChild {
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
             }
             Remedy::None | Remedy::Continue => {
-                tracing::warn!(name: "process.resumed", pid, "a process was stopped from outside; it is told to go on");
+                tracing::warn!(name: "process.resumed", pid, "a process was stopped from outside; sending SIGCONT");
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
             }
         }

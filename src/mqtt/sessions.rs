@@ -101,7 +101,7 @@ impl SessionTask {
             tracing::warn!(
                 client_id,
                 reason,
-                "the broker accepts no session of their own for the bindings that only push rows: they share that of \
+                "the broker accepts no separate session for the bindings that only push rows: they share that of \
                  calls, and wait behind calls whose models are being loaded"
             );
             self.plans.0.splits_rows.send_replace(false);

@@ -142,7 +142,7 @@ fn an_interrupt_finishes_the_calls_in_flight_and_says_how_to_go_on() {
     let output = run.wait_with_output().unwrap();
     let done = work.answered().len();
     assert!((4..FILES).contains(&done), "{done}");
-    let left = format!("{} of {FILES} files are left; the same command goes on with", FILES - done);
+    let left = format!("{} of {FILES} files are left; the same command continues with", FILES - done);
     ended(&output, 130, &[&format!("{done} files answered"), &left]);
     ended(&work.run(&[]), 0, &[&format!("{done} were answered before")]);
     let mut files = work.answered();
@@ -239,7 +239,7 @@ fn a_server_that_is_restarted_is_waited_for_and_one_that_is_gone_ends_the_run() 
     work.wait_for_lines(&mut run);
     let root = daemon.kill();
     let output = run.wait_with_output().unwrap();
-    ended(&output, 1, &["the same command goes on with", "for 0 s (--wait)"]);
+    ended(&output, 1, &["the same command continues with", "for 0 s (--wait)"]);
     let done = work.answered().len();
     assert!(done < FILES);
     let _daemon = root.start();

@@ -91,7 +91,7 @@ impl Fault {
             Self::Memory => &["ran out of memory (limit "],
             Self::Loop => &["went on after its deadline"],
             Self::StackOverflow => &["SIGSEGV", "SIGABRT"],
-            Self::Scribble | Self::Nonsense => &["is none"],
+            Self::Scribble | Self::Nonsense => &["invalid"],
             Self::Kill | Self::KillFromOutside => &["SIGKILL"],
         }
     }

@@ -159,7 +159,7 @@ fn a_crash_costs_only_the_call_that_caused_it() {
         (b'f', "SIGFPE"),
         (b'a', "SIGABRT"),
         (b'o', "SIGSEGV"),
-        (b'n', "gave an answer that is none"),
+        (b'n', "returned an invalid answer"),
     ] {
         let daemon = two_wines(isolated()).start();
         let mut client = daemon.client();

@@ -135,7 +135,7 @@ fn value_against_views(binding: &BindingConfig, name: &str, views: &[Arc<Feature
         let others: Vec<_> = view.fields.iter().filter(|field| !is_given(&field.name)).collect();
         let (lacking, erased): (Vec<_>, Vec<_>) = others.into_iter().partition(|field| !field.optional);
         let names = |fields: &[&Field]| listed(&fields.iter().map(|field| &field.name).collect::<Vec<_>>());
-        let (view, remedy) = (&view.name, "declare a feature view of its own for each value");
+        let (view, remedy) = (&view.name, "declare a separate feature view for each value");
         if !lacking.is_empty() {
             let problem =
                 format!("is one feature, and the feature view '{view}' needs {} too: {remedy}", names(&lacking));

@@ -559,7 +559,7 @@ fn a_binding_that_no_message_fits_is_told_by_the_declared_views() {
             "feature_view = 'stats'\nvalue = 'temperature'\nentities = { machine_id = '{1}' }",
             vec![
                 "value: is one feature, and each message would set 'vibration' of the feature view 'stats' to null: \
-                 declare a feature view of its own for each value",
+                 declare a separate feature view for each value",
             ],
         ),
         (

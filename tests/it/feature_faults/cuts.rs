@@ -34,7 +34,7 @@ fn rounds(rounds: usize, lies: bool, is_sealed: bool, test: &str) -> (Report, Bo
                 return (report, books);
             }
             let status = started.daemon.client().get("/features/status").json();
-            assert!(lies || status["entries_lost"] == 0, "a loss is told that is none: {status}");
+            assert!(lies || status["entries_lost"] == 0, "a loss is reported that did not happen: {status}");
         }
         let writers = Writers::new(books, Some(&log));
         let (acknowledged, daemon) = (1 + random.below(300), started.daemon);

@@ -57,7 +57,7 @@ fn rounds(rounds: usize, test: &str, is_sealed: bool) -> (Report, Books) {
         report.add(&started, &store);
         check(&started.daemon, &mut books);
         let status = started.daemon.client().get("/features/status").json();
-        assert_eq!(status["entries_lost"], 0, "a loss is told that is none: {status}");
+        assert_eq!(status["entries_lost"], 0, "a loss is reported that did not happen: {status}");
     }
     report.read(&started.daemon);
     (report, books)

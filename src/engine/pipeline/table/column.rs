@@ -165,7 +165,7 @@ impl TableColumn {
             (ColumnType::Category, TableCell::Text(text)) => {
                 let found = self.categories.iter().find(|name| *name == text);
                 CellElement::Text(
-                    found.ok_or_else(|| format!("is {}, which is none of its categories", excerpt(text)))?,
+                    found.ok_or_else(|| format!("is {}, which is not one of its categories", excerpt(text)))?,
                 )
             }
             (ColumnType::Boolean, TableCell::Boolean(boolean)) => CellElement::Number(f64::from(*boolean)),

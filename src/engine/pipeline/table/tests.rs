@@ -66,7 +66,7 @@ fn a_value_that_is_not_of_its_column_names_row_and_column() {
     assert_eq!(reason(r#"{"a": null, "d": "low"}"#), "row 1: column \"a\" is missing");
     assert_eq!(reason(r#"{"a": "warm", "d": "low"}"#), "row 1: column \"a\" is \"warm\", expected a number");
     assert_eq!(reason(r#"{"a": 1e300, "d": "low"}"#), format!("row 1: column \"a\" is {}, beyond FP32", 1e300));
-    assert_eq!(reason(r#"{"a": 1, "d": "mid"}"#), "row 1: column \"d\" is \"mid\", which is none of its categories");
+    assert_eq!(reason(r#"{"a": 1, "d": "mid"}"#), "row 1: column \"d\" is \"mid\", which is not one of its categories");
     assert_eq!(reason(r#"{"a": 1, "d": 1}"#), "row 1: column \"d\" is 1, expected one of its categories");
     assert!(reason(r#"{"a": 1, "d": "low", "e": 2}"#).starts_with("row 1: the model has no column \"e\""));
     assert!(reason(r#"{"a": 1, "a": 2, "d": "low"}"#).starts_with("row 1: column \"a\" is there twice"));
