@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ledge::audit::config::AuditConfig;
 use ledge::audit::key::AuditKey;
-use ledge::audit::log::Log;
+use ledge::audit::log::AuditLog;
 use ledge::audit::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 use ledge::audit::status::AuditState;
-use ledge::audit::writer::LogWriter;
+use ledge::audit::writer::AuditLogWriter;
 use ledge::audit_event::inference::{CallKey, CallOutcome, DigestPrefix, RecordDetail};
 use ledge::audit_event::tag::{TagContent, TagKey};
 use ledge::audit_event::{AuditEvent, AuditSink};
@@ -46,8 +46,8 @@ impl LogFolder {
         Self { folder, device, key }
     }
 
-    fn open(&self) -> Log {
-        Log::open(self.folder.path(), &self.device, &self.key).unwrap().log
+    fn open(&self) -> AuditLog {
+        AuditLog::open(self.folder.path(), &self.device, &self.key).unwrap().log
     }
 }
 
@@ -67,7 +67,7 @@ fn record(seq: u64) -> Vec<u8> {
     AuditRecord { v: VERSION, seq, ts: Timestamp(1_767_225_600_000 + seq), actor, event }.to_line()
 }
 
-fn append(log: &mut Log, count: u64) {
+fn append(log: &mut AuditLog, count: u64) {
     for seq in log.size()..log.size() + count {
         log.append(&record(seq)).unwrap();
     }
@@ -161,8 +161,13 @@ fn calls(criterion: &mut Criterion) {
         let folder = tempfile::tempdir().unwrap();
         let config = AuditConfig { path: folder.path().to_owned(), inference: detail, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::with_policy(config.policy());
-        let writer =
-            LogWriter::new(&config, &device, queue, AuditState::default(), ledge::identity::sealing::Sealer::none());
+        let writer = AuditLogWriter::new(
+            &config,
+            &device,
+            queue,
+            AuditState::default(),
+            ledge::identity::sealing::Sealer::none(),
+        );
         let writer = std::thread::spawn(move || writer.run());
         sink.record_own(AuditEvent::Stopped);
         assert!(runtime.block_on(sink.durable()), "the log opens with its keys");

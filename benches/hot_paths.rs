@@ -13,24 +13,24 @@ use ledge::audit_event::AuditSink;
 use ledge::engine::backend::Runtime;
 use ledge::engine::batch::{concat, split};
 use ledge::features::value::{ScalarType, Value, ValueType};
-use ledge::features::view::{Aggregation, FeatureView, Field, FieldId, PushSource, ViewId};
-use ledge::features::view::{Function, WindowKind};
+use ledge::features::view::{AggregateFunction, WindowKind};
+use ledge::features::view::{Aggregation, FeatureView, FieldId, PushSource, ViewField, ViewId};
 use ledge::features::window::WindowState;
 use ledge::identity::access::{Permission, Role};
 use ledge::identity::access_config::AccessConfig;
 use ledge::identity::authentication::{Authenticator, Peer};
-use ledge::identity::keys::{KeyStore, NewKey};
+use ledge::identity::keys::{ApiKeyStore, NewApiKey};
 use ledge::names::ModelName;
 use ledge::pipeline::image::{self, DecodeLimits, Photograph};
-use ledge::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
+use ledge::pipeline::preparation::{ChannelOrder, ImagePreparation, PictureFit, TensorLayout};
 use ledge::principal::Principal;
 use ledge::protocol::decode::{ReplyFormat, decode_request};
 use ledge::protocol::encode::encode_response;
-use ledge::scheduling::queue::{Job, JobInputs, Queue, QueueLimits};
-use ledge::scheduling::terms::{Priority, Terms};
+use ledge::scheduling::queue::{InferJob, JobInputs, JobQueue, QueueLimits};
+use ledge::scheduling::terms::{Priority, RunTerms};
 use ledge::serving::request::{InferResponse, Timings};
 use ledge::tensor::{DataType, Tensor};
-use ledge::token_bucket::Rate;
+use ledge::token_bucket::CallRate;
 use tokio::sync::oneshot;
 
 /// The elements of one 224x224 RGB picture: 602,112 bytes as FP32.
@@ -104,7 +104,7 @@ fn wire(c: &mut Criterion) {
             cache: None,
             features: Vec::new(),
             result: None,
-            memory: ledge::memory_budget::Account::unlimited().hold(),
+            memory: ledge::memory_budget::MemoryAccount::unlimited().hold(),
         };
         let length = encode_response(&response, None, &format).unwrap().content_length();
         group.throughput(Throughput::Bytes(length as u64));
@@ -131,11 +131,11 @@ fn picture(c: &mut Criterion) {
     let limits = DecodeLimits { max_pixels: 1 << 24 };
     let decoded = Photograph::from(image::decode(photo, limits).unwrap());
     let preparation = ImagePreparation {
-        fit: Fit::Crop { shorter_side: 256 },
+        fit: PictureFit::Crop { shorter_side: 256 },
         size: [224, 224],
         mean: [127.0; 3],
         std: [128.0; 3],
-        layout: Layout::Nchw,
+        layout: TensorLayout::Nchw,
         color: ChannelOrder::Rgb,
     };
     let mut group = c.benchmark_group("picture 640x480");
@@ -150,16 +150,16 @@ fn queue(c: &mut Criterion) {
     let mut group = c.benchmark_group("queue take and offer");
     for waiting in [1, 1000] {
         let now = Instant::now();
-        let mut queue = Queue::new(QueueLimits { jobs: waiting, bytes: 1 << 30 });
+        let mut queue = JobQueue::new(QueueLimits { jobs: waiting, bytes: 1 << 30 });
         // The callers must stay: a job without its caller is only dropped.
         let callers: Vec<_> = (0..waiting)
             .map(|_| {
                 let (reply, caller) = oneshot::channel();
                 let inputs = vec![Tensor::from_vec(vec![1, 16], pixels(16)).unwrap()];
                 let deadline = now + Duration::from_hours(1);
-                let terms = Terms { deadline, priority: Priority::Interactive, principal: Principal::Local };
+                let terms = RunTerms { deadline, priority: Priority::Interactive, principal: Principal::Local };
                 let inputs = JobInputs::Tensors(inputs);
-                queue.offer(Job {
+                queue.offer(InferJob {
                     inputs,
                     outputs: vec![0],
                     rows: 1,
@@ -214,14 +214,16 @@ fn hourly() -> FeatureView {
         description: String::new(),
         entities: Vec::new(),
         join_keys: Vec::new(),
-        fields: vec![Field {
+        fields: vec![ViewField {
             id: FieldId(0),
             name: "value".into(),
             value_type: ValueType::Scalar(ScalarType::Float64),
             optional: false,
             description: String::new(),
         }],
-        aggregations: [Function::Count, Function::Mean, Function::Max].map(aggregation).into(),
+        aggregations: [AggregateFunction::Count, AggregateFunction::Mean, AggregateFunction::Max]
+            .map(aggregation)
+            .into(),
         ttl: None,
         lateness: Duration::from_mins(1),
         source: PushSource { name: "source".into(), timestamp_field: "event_timestamp".into() },
@@ -264,16 +266,16 @@ fn windows(c: &mut Criterion) {
 /// The cost of authenticating and authorizing a caller.
 fn access(c: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
-    let new = |number: usize| NewKey {
+    let new = |number: usize| NewApiKey {
         name: format!("till-{number}").parse().unwrap(),
         roles: vec![Role::Infer],
         models: Some(vec!["model".parse().unwrap()]),
         feature_views: None,
         expires_ms: Some(u64::MAX),
-        max_rate: Rate::default(), // No limit: the benchmark would exceed any.
+        max_rate: CallRate::default(), // No limit: the benchmark would exceed any.
         max_concurrent: 1000,
     };
-    let store = KeyStore::new(folder.path());
+    let store = ApiKeyStore::new(folder.path());
     let keys: Vec<_> = (0..100).map(|number| store.create(&new(number), 1).unwrap().0.reveal()).collect();
     let authenticator = Authenticator::open(&AccessConfig::default(), folder.path(), AuditSink::channel().0);
     let (peer, model) = (Peer::address([127, 0, 0, 1].into()), "model".parse().unwrap());

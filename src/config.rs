@@ -37,12 +37,12 @@ use ledge_models::runtimes::RuntimesConfig;
 use ledge_models::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 use ledge_mqtt::bindings::BindingConfig;
 use ledge_mqtt::config::MqttConfig;
-use ledge_part::section::Section;
+use ledge_part::section::ConfigSection;
 use ledge_updates::catalogue::config::CatalogueConfig;
 use ledge_updates::config::UpdatesConfig;
 use serde::{Deserialize, Serialize};
 
-pub use sources::{CheckResult, ConfigSources, LoadedConfig, ValueOrigin};
+pub use sources::{ConfigCheckResult, ConfigSources, LoadedConfig, ValueOrigin};
 
 /// The configuration file of an installed package.
 pub const PACKAGED_FILE: &str = "/etc/ledge/ledge.toml";
@@ -60,11 +60,11 @@ macro_rules! configuration {
 
         impl Config {
             /// Every section, with its name.
-            pub fn sections(&self) -> Vec<(&'static str, &dyn Section)> {
+            pub fn sections(&self) -> Vec<(&'static str, &dyn ConfigSection)> {
                 vec![$((stringify!($name), &self.$name)),*]
             }
 
-            fn sections_mut(&mut self) -> Vec<&mut dyn Section> {
+            fn sections_mut(&mut self) -> Vec<&mut dyn ConfigSection> {
                 vec![$(&mut self.$name),*]
             }
         }
@@ -114,15 +114,15 @@ pub struct StateConfig {
     pub path: PathBuf,
 }
 
-impl Section for StateConfig {
+impl ConfigSection for StateConfig {
     fn resolve(&mut self, root: &Path) {
         config_path::resolve(&mut self.path, root);
     }
 }
 
-impl Section for ShutdownConfig {}
+impl ConfigSection for ShutdownConfig {}
 
-impl Section for ControlConfig {}
+impl ConfigSection for ControlConfig {}
 
 impl Default for StateConfig {
     fn default() -> Self {
@@ -201,7 +201,7 @@ impl Config {
 
     /// The destinations that the sections name.
     pub fn destinations(&self) -> Vec<ConfiguredDestination> {
-        let of_section = |(name, section): (&'static str, &dyn Section)| {
+        let of_section = |(name, section): (&'static str, &dyn ConfigSection)| {
             section.destinations().into_iter().map(move |destination| destination.in_section(name))
         };
         self.sections().into_iter().flat_map(of_section).collect()
@@ -284,7 +284,7 @@ impl Config {
     /// The mistakes in values that are well-formed. The sections `unread` have only their defaults: they are not
     /// checked, and no section is compared with another.
     fn problems(&self, unread: &BTreeSet<String>) -> Vec<ValueProblem> {
-        let of_section = |(name, section): (&'static str, &dyn Section)| {
+        let of_section = |(name, section): (&'static str, &dyn ConfigSection)| {
             let problems = section.problems().into_iter();
             problems.map(move |problem| problem.within(name))
         };

@@ -54,12 +54,12 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use ledge_audit::part::AuditPart;
 use ledge_audit::status::AuditState;
 use ledge_base::principal::Principal;
-use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_base::telemetry::messages::MqttStatistics;
 use ledge_base::telemetry::process;
 use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_base::{checked_folder, durable, sys};
 use ledge_cameras::cameras::Cameras;
-use ledge_egress::{CountsKeeper, Egress};
+use ledge_egress::{Egress, EgressCountsKeeper};
 use ledge_engine::backend::Runtime;
 use ledge_features::FeatureStore;
 use ledge_features::config::FeaturesConfig;
@@ -78,21 +78,21 @@ use ledge_models::serving::Serving;
 use ledge_mqtt::bindings;
 use ledge_mqtt::part::MqttPart;
 use ledge_mqtt::publisher::Publisher;
-use ledge_part::{Environment, Subsystem};
+use ledge_part::{PartEnvironment, Subsystem};
 use ledge_service::audit_event::sink::AuditMark;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
-use ledge_service::readiness::{Latch, Readiness};
+use ledge_service::readiness::{Readiness, ReadinessLatch};
 use ledge_service::shutdown::Shutdown;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use crate::findings::FULL_DISK_BYTES;
-use audit::AuditWriter;
+use audit::AuditWriterThread;
 pub use audit::record_without_daemon;
 use configuration_change::ConfigurationChanges;
 use health::DaemonHealth;
 use messaging::Messaging;
-use own_seal::OwnSeal;
+use own_seal::DaemonSandbox;
 use serving_core::{instances_folder, runtimes, serving};
 pub use standalone::Standalone;
 
@@ -101,7 +101,7 @@ const OTHER_OPEN_FILES_MAX: u64 = 512;
 
 /// Runs the daemon with the feature views of `registry` until it is asked to stop. It listens on the sockets of
 /// `handover`, or on new ones. An error is the reason why it could not start or had to stop.
-pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<DaemonEnd> {
+pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &DaemonSandbox) -> anyhow::Result<DaemonEnd> {
     let (limit, needed) = (process::raise_open_files(), config.http.open_files_max() + OTHER_OPEN_FILES_MAX);
     if limit < needed {
         tracing::warn!(
@@ -136,7 +136,12 @@ pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &OwnSe
     ended
 }
 
-async fn serve(config: Config, registry: Registry, handover: &Handover, seal: &OwnSeal) -> anyhow::Result<DaemonEnd> {
+async fn serve(
+    config: Config,
+    registry: Registry,
+    handover: &Handover,
+    seal: &DaemonSandbox,
+) -> anyhow::Result<DaemonEnd> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
     // Signals first, so that one that arrives while models load stops the daemon in order.
@@ -226,11 +231,11 @@ struct DaemonApp {
     authenticator: Authenticator,
     listeners: Listeners,
     tls: Option<ServerTls>,
-    counts: CountsKeeper,
+    counts: EgressCountsKeeper,
     updates: updates::PreparedUpdates,
-    seal: OwnSeal,
+    seal: DaemonSandbox,
     children: ChildSettings,
-    environment: Environment,
+    environment: PartEnvironment,
 }
 
 impl DaemonApp {
@@ -238,7 +243,7 @@ impl DaemonApp {
         config: Config,
         registry: Registry,
         handover: &Handover,
-        seal: &OwnSeal,
+        seal: &DaemonSandbox,
         shutdown: &Shutdown,
     ) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
@@ -319,13 +324,13 @@ impl DaemonApp {
         let serving =
             serving(&config, runtimes, features, audit.clone(), sealer.clone(), Some(cache.clone()), children.clone());
         let egress = Egress::new(&config.egress, audit.clone());
-        let counts = CountsKeeper::open(&config.state.path, egress.clone());
+        let counts = EgressCountsKeeper::open(&config.state.path, egress.clone());
         let authenticator = Authenticator::open(&config.access, &config.state.path, audit.clone());
 
         updates.manage(serving.repository());
         serving.repository().record_loads(LoadRecordFile::open(&config.state.path));
 
-        let environment = Environment {
+        let environment = PartEnvironment {
             state: config.state.path.clone(),
             device,
             sealer,
@@ -355,12 +360,12 @@ impl DaemonApp {
     fn parts(
         &self,
         audit: &AuditState,
-        messages: Option<&MessageStatistics>,
+        messages: Option<&MqttStatistics>,
         cameras: &Cameras,
         routers: &findings::OwnRouters,
         publisher: &Publisher,
     ) -> anyhow::Result<Vec<Arc<dyn Subsystem>>> {
-        let Environment { egress, audit: sink, sealer, .. } = &self.environment;
+        let PartEnvironment { egress, audit: sink, sealer, .. } = &self.environment;
         let audit = AuditPart::new(&self.config.audit.path, audit.clone(), sink.clone(), sealer.clone());
         let mut parts: Vec<Arc<dyn Subsystem>> = vec![
             Arc::new(self.authenticator.clone()),
@@ -395,8 +400,8 @@ impl DaemonApp {
         Ok(parts)
     }
 
-    fn spawn(self) -> anyhow::Result<(AuditWriter, DaemonHealth)> {
-        let messages = self.config.mqtt.broker.is_some().then(MessageStatistics::default);
+    fn spawn(self) -> anyhow::Result<(AuditWriterThread, DaemonHealth)> {
+        let messages = self.config.mqtt.broker.is_some().then(MqttStatistics::default);
         let audit_state = AuditState::default();
         let publisher = Publisher::default();
         let watched = cameras::WatchedCameras::new(&self.config, &self.environment, &self.serving, &publisher);
@@ -404,7 +409,7 @@ impl DaemonApp {
         let parts = self.parts(&audit_state, messages.as_ref(), &watched.cameras, &own_routers, &publisher)?;
         let Self { config, changes, audit_mark, audit_queue, serving, authenticator, .. } = self;
         let Self { listeners, tls, counts, updates, children, environment, .. } = self;
-        let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
+        let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = &environment;
 
         listeners.announce();
         shutdown.spawn(counts.run(shutdown.clone()));
@@ -413,7 +418,7 @@ impl DaemonApp {
         let models_loaded = readiness.latch();
         let models_listed = Arc::<Readiness>::default();
         let model_latches = ModelLatches { listed: models_listed.latch(), loaded: models_loaded };
-        let audit_writer = AuditWriter::spawn(&config.audit, audit_queue, audit_state.clone(), &environment)?;
+        let audit_writer = AuditWriterThread::spawn(&config.audit, audit_queue, audit_state.clone(), &environment)?;
         let rekeying = rekey::RekeyTask {
             config: config.encryption.clone(),
             sealer: sealer.clone(),
@@ -527,7 +532,7 @@ async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink
 }
 
 /// The settings of the processes of models.
-fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
+fn child_settings(config: &Config, seal: &DaemonSandbox) -> ChildSettings {
     let folder = instances_folder(&config.runtimes.cache);
     let memory_folder =
         memory_folder().map(|place| place.join(format!("ledge-models-{}", rustix::process::geteuid().as_raw())));
@@ -547,8 +552,8 @@ fn child_settings(config: &Config, seal: &OwnSeal) -> ChildSettings {
 /// Held while the models are being found and loaded.
 struct ModelLatches {
     /// Until every model is known by its name.
-    listed: Latch,
-    loaded: Latch,
+    listed: ReadinessLatch,
+    loaded: ReadinessLatch,
 }
 
 /// Loads every model; then, at each SIGHUP, the changed feature views and models. No load holds up the end of the start, or

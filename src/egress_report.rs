@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 
 use ledge_audit::config::AuditConfig;
 use ledge_audit::live::LiveCopy;
-use ledge_egress::{Content, DestinationCounts, EgressConfig, EgressCounts, Purpose};
+use ledge_egress::{DestinationCounts, EgressConfig, EgressContent, EgressCounts, EgressPurpose};
 use serde::Serialize;
 
 use crate::config::Config;
-use contents::MessageForm;
+use contents::EgressMessageForm;
 
 /// The contents that can leave this box, with the bytes that did.
 #[derive(Debug, Serialize)]
 pub struct EgressReport {
-    contents: Vec<ContentReport>,
+    contents: Vec<EgressContentReport>,
     /// The regions where data may be; if empty, any region of an entry of the configuration.
     residency: Vec<String>,
     /// The destinations that the configuration allows, and earlier ones with counts.
@@ -37,12 +37,12 @@ pub struct EgressReport {
 
 /// One kind of content.
 #[derive(Debug, Serialize)]
-struct ContentReport {
+struct EgressContentReport {
     content: &'static str,
     what: &'static str,
     /// The purposes of the connections that carry it.
     purposes: Vec<&'static str>,
-    messages: Vec<MessageForm>,
+    messages: Vec<EgressMessageForm>,
 }
 
 /// One destination.
@@ -74,7 +74,7 @@ impl EgressReport {
         let since = counts.as_ref().map(|counts| counts.since.clone());
         let counts_were_damaged = counts.as_ref().is_some_and(|counts| counts.after_damage);
         Self {
-            contents: Content::ALL.map(ContentReport::of).into(),
+            contents: EgressContent::ALL.map(EgressContentReport::of).into(),
             residency: config.egress.residency.iter().map(ToString::to_string).collect(),
             destinations: destinations(&config.egress, counts.map(|counts| counts.destinations).unwrap_or_default()),
             counted_since: since,
@@ -138,15 +138,16 @@ impl EgressReport {
     }
 }
 
-impl ContentReport {
-    fn of(content: Content) -> Self {
+impl EgressContentReport {
+    fn of(content: EgressContent) -> Self {
         let audit = AuditConfig::default();
         let live_copies = audit.live_copies().into_iter().map(LiveCopy::name);
-        let purposes = Purpose::all(live_copies).into_iter().filter(|purpose| purpose.contents().contains(&content));
+        let purposes =
+            EgressPurpose::all(live_copies).into_iter().filter(|purpose| purpose.contents().contains(&content));
         Self {
             content: content.name(),
             what: contents::what(content),
-            purposes: purposes.map(Purpose::name).collect(),
+            purposes: purposes.map(EgressPurpose::name).collect(),
             messages: contents::messages(content),
         }
     }
@@ -169,8 +170,8 @@ fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<De
             None => DestinationCounts { destination, region, ..DestinationCounts::default() },
         };
         let permitted = config.grant(&entry.host).ok();
-        let permitted = |content: &Content| permitted.as_ref().is_some_and(|grant| grant.permits(*content));
-        let contents = Content::ALL.into_iter().filter(permitted).map(Content::name).collect();
+        let permitted = |content: &EgressContent| permitted.as_ref().is_some_and(|grant| grant.permits(*content));
+        let contents = EgressContent::ALL.into_iter().filter(permitted).map(EgressContent::name).collect();
         found.push(with(counts, Some(contents)));
     }
 
@@ -178,8 +179,8 @@ fn destinations(config: &EgressConfig, counts: Vec<DestinationCounts>) -> Vec<De
         // A destination on this box needs no entry.
         let grant = counts.destination.parse().ok().and_then(|host| config.grant(&host).ok());
         let grant = grant.filter(|grant| grant.region == counts.region);
-        let contents = |grant: ledge_egress::Grant| {
-            Content::ALL.into_iter().filter(|content| grant.permits(*content)).map(Content::name).collect()
+        let contents = |grant: ledge_egress::EgressGrant| {
+            EgressContent::ALL.into_iter().filter(|content| grant.permits(*content)).map(EgressContent::name).collect()
         };
         found.push(with(counts, grant.map(contents)));
     }
@@ -209,7 +210,7 @@ mod tests {
             .iter()
             .map(|of| (of.destination.as_str(), of.region.as_str(), of.allowed.as_ref().map(Vec::len), of.connections))
             .collect();
-        let everything = Some(Content::ALL.len());
+        let everything = Some(EgressContent::ALL.len());
         let mut expected = vec![
             ("a:1", "eu", Some(2), 0),
             ("b:1", "eu", everything, 3),

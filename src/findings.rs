@@ -14,7 +14,7 @@ mod machine;
 use std::path::Path;
 
 use ledge_listener::doctor;
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use ledge_part::section::DoctorContext;
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ pub use machine::FULL_DISK_BYTES;
 
 /// The process that looks for findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seeker {
+pub enum FindingsRunner {
     /// A command, next to the daemon or without one.
     Command,
     /// The daemon itself. It opens no connections for findings: a caller who only reads must not make a box send, and
@@ -34,13 +34,13 @@ pub enum Seeker {
 
 /// The findings about the machine, access and every section. `ask_daemon` returns the answer of the daemon to a GET of a
 /// path.
-pub fn findings(config: &Config, seeker: Seeker, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Vec<Check> {
+pub fn findings(config: &Config, seeker: FindingsRunner, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Vec<Finding> {
     let site = DoctorContext {
         state: &config.state.path,
         device: &config.device,
         encryption: &config.encryption,
         egress: &config.egress,
-        may_connect: seeker == Seeker::Command,
+        may_connect: seeker == FindingsRunner::Command,
         ask_daemon,
     };
     let mut checks = machine::checks(config, Path::new("/"));
@@ -50,7 +50,7 @@ pub fn findings(config: &Config, seeker: Seeker, ask_daemon: &dyn Fn(&str) -> Op
         checks.extend(doctor::tls("grpc tls", &config.tls_source()));
     }
     checks.extend(cameras::checks(config, ask_daemon));
-    if seeker == Seeker::Command {
+    if seeker == FindingsRunner::Command {
         // The daemon adds the states of its cameras itself.
         cameras::add_states(&mut checks, ask_daemon);
     }

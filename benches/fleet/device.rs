@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use ledge::audit::status::AuditStatus;
 use ledge::identity::device::DeviceIdentity;
-use ledge::rollout::decide::{Decision, ManifestAuthority, decide};
+use ledge::rollout::decide::{ManifestAuthority, RolloutDecision, decide};
 use ledge::rollout::manifest::RolloutManifest;
 use ledge::telemetry::machine::MachineUsage;
 use ledge::updates::artifact::{Artifact, ArtifactKind};
 use ledge::updates::package::Package;
 use ledge::updates::plan::StagePlan;
 use ledge::updates::report::{self, AuditSnapshot, DeviceSnapshot};
-use ledge::updates::state::{Installed, RollbackCause, RollbackReason, SubjectState, UpdateAction, UpdateEvent};
+use ledge::updates::state::{InstalledRelease, RollbackCause, RollbackReason, SubjectState, UpdateAction, UpdateEvent};
 use ledge::updates::status::{CheckStatus, UpdatesStatus};
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ impl Device {
             fault: None,
             online: true,
         };
-        device.state.committed = Some(Installed { version: 1.try_into().unwrap(), digest: "1".repeat(64) });
+        device.state.committed = Some(InstalledRelease { version: 1.try_into().unwrap(), digest: "1".repeat(64) });
         device.next_poll_ms += device.between(0, device.poll_ms);
         if device.share() < fleet.broken {
             device.fault =
@@ -152,7 +152,7 @@ impl Device {
             return;
         }
         self.seen = seen;
-        let Decision { wishes, waiting } =
+        let RolloutDecision { wishes, waiting } =
             decide(&published.manifest, &self.identity, now_ms, ManifestAuthority::Valid);
         (self.check.checked_ms, self.check.waiting) = (Some(now_ms), waiting);
         let wish = wishes.get(&self.subject).cloned().unwrap_or_default();

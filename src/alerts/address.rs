@@ -16,7 +16,7 @@ const HIDDEN: &str = "<hidden>";
 /// Many receivers use the path and the query as a secret, so an address is shown and serialized without them: in
 /// `ledge config show`, in logs and findings, and in the settings of the last start.
 #[derive(Clone, PartialEq, Eq)]
-pub struct HookUrl {
+pub struct WebhookUrl {
     pub tls: bool,
     pub at: HostPort,
     /// Path and query, with the leading slash, percent-encoded. It may be a secret.
@@ -25,14 +25,14 @@ pub struct HookUrl {
 
 /// The error for an invalid address. It does not repeat the text, which may be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidHookUrl {
+pub enum InvalidWebhookUrl {
     #[error("expected https://HOST[:PORT]/PATH or http://HOST[:PORT]/PATH without an '@' and a '#'")]
     Form,
     #[error("has {HIDDEN} in place of its path, as `ledge config show` writes it: put the path there")]
     Hidden,
 }
 
-impl HookUrl {
+impl WebhookUrl {
     /// The whole address, which may have a secret.
     pub(crate) fn whole(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{}://{}{}", self.scheme(), self.at, self.path))
@@ -43,46 +43,46 @@ impl HookUrl {
     }
 }
 
-impl FromStr for HookUrl {
-    type Err = InvalidHookUrl;
+impl FromStr for WebhookUrl {
+    type Err = InvalidWebhookUrl;
 
-    fn from_str(text: &str) -> Result<Self, InvalidHookUrl> {
+    fn from_str(text: &str) -> Result<Self, InvalidWebhookUrl> {
         if text.contains(HIDDEN) {
-            return Err(InvalidHookUrl::Hidden);
+            return Err(InvalidWebhookUrl::Hidden);
         }
         let is_allowed = |byte: u8| byte.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&byte);
         if !text.bytes().all(is_allowed) {
-            return Err(InvalidHookUrl::Form);
+            return Err(InvalidWebhookUrl::Form);
         }
         let (address, query) = match text.split_once('?') {
             Some((address, query)) => (address, format!("?{query}")),
             None => (text, String::new()),
         };
-        let WebAddress { tls, at, path } = address.parse().map_err(|_| InvalidHookUrl::Form)?;
+        let WebAddress { tls, at, path } = address.parse().map_err(|_| InvalidWebhookUrl::Form)?;
         Ok(Self { tls, at, path: path + &query })
     }
 }
 
-impl fmt::Display for HookUrl {
+impl fmt::Display for WebhookUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path == "/" { "" } else { HIDDEN };
         write!(f, "{}://{}/{path}", self.scheme(), self.at)
     }
 }
 
-impl fmt::Debug for HookUrl {
+impl fmt::Debug for WebhookUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl Serialize for HookUrl {
+impl Serialize for WebhookUrl {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for HookUrl {
+impl<'de> Deserialize<'de> for WebhookUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }
@@ -103,12 +103,12 @@ mod tests {
             ),
             ("https://[2001:db8::1]:8443", "/", "https://[2001:db8::1]:8443/"),
         ] {
-            let url: HookUrl = text.parse().unwrap();
+            let url: WebhookUrl = text.parse().unwrap();
             assert_eq!((url.path.as_str(), url.to_string().as_str()), (path, shown));
             assert_eq!(serde_json::to_value(&url).unwrap(), shown);
-            assert_eq!(url.whole().parse::<HookUrl>().unwrap(), url);
+            assert_eq!(url.whole().parse::<WebhookUrl>().unwrap(), url);
         }
-        assert_eq!("https://a/<hidden>".parse::<HookUrl>(), Err(InvalidHookUrl::Hidden));
+        assert_eq!("https://a/<hidden>".parse::<WebhookUrl>(), Err(InvalidWebhookUrl::Hidden));
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
             "https://a/ä",
             "https://a/\r\nb: c",
         ] {
-            assert_eq!(text.parse::<HookUrl>(), Err(InvalidHookUrl::Form), "{text}");
+            assert_eq!(text.parse::<WebhookUrl>(), Err(InvalidWebhookUrl::Form), "{text}");
         }
     }
 }

@@ -12,9 +12,9 @@ use ledge_service::readiness::Readiness;
 use tokio::time::MissedTickBehavior;
 
 use crate::config::{AlertConfig, AlertsConfig};
-use crate::receiver::{AlertPublisher, Keeper, Receiver, Way};
-use crate::store::{AlertStore, AllTold, key};
-use crate::tracker::Tracker;
+use crate::receiver::{AlertPublisher, AlertReceiver, AlertTransport, SentAlertsKeeper};
+use crate::store::{AlertStore, SentAlerts, key};
+use crate::tracker::AlertTracker;
 use crate::webhook::Webhook;
 
 /// The time between two searches for findings. A shorter `hold_s` shortens it to that.
@@ -30,10 +30,10 @@ pub struct Alerts(pub(crate) Arc<AlertsState>);
 #[derive(Debug)]
 pub struct AlertsState {
     pub device: DeviceName,
-    pub receivers: Vec<Arc<Receiver>>,
+    pub receivers: Vec<Arc<AlertReceiver>>,
     /// Held while a test message is sent.
     pub testing: tokio::sync::Mutex<()>,
-    pub keeper: Keeper,
+    pub keeper: SentAlertsKeeper,
     findings: FindingsSource,
     look_interval: Duration,
 }
@@ -60,22 +60,22 @@ impl Alerts {
         let all: Vec<_> = all.collect();
         // Without receivers nothing is written either.
         let (store, mut told_before) = if all.is_empty() { Default::default() } else { AlertStore::open(state) };
-        let mut told = AllTold::new();
+        let mut told = SentAlerts::new();
         let mut receivers = Vec::new();
         for (alert, way, to, mark) in all {
             // Another receiver under this name, or one that wants to hear of other checks, begins with nothing.
             let key = key(&alert.name, way.name(), &mark);
             let before = told_before.remove(&key).unwrap_or_default();
             told.insert(key.clone(), before.clone());
-            let tracker = Tracker::new(alert.rules(), before);
-            receivers.push(Arc::new(Receiver::new(alert.name.clone(), way, to, key, tracker)));
+            let tracker = AlertTracker::new(alert.rules(), before);
+            receivers.push(Arc::new(AlertReceiver::new(alert.name.clone(), way, to, key, tracker)));
         }
         let holds = config.iter().map(AlertConfig::hold);
         Self(Arc::new(AlertsState {
             device,
             receivers,
             testing: tokio::sync::Mutex::default(),
-            keeper: Keeper::new(store, told),
+            keeper: SentAlertsKeeper::new(store, told),
             findings,
             look_interval: holds.fold(LOOK_INTERVAL, Duration::min),
         }))
@@ -108,13 +108,14 @@ fn ways(
     alert: &AlertConfig,
     egress: &Egress,
     publisher: Option<&Arc<dyn AlertPublisher>>,
-) -> Vec<(Way, String, String)> {
+) -> Vec<(AlertTransport, String, String)> {
     let webhook = Webhook::new(alert, egress).zip(alert.url.as_ref());
-    let webhook = webhook.map(|(webhook, url)| (Way::Webhook(webhook), url.to_string(), alert.mark(&url.whole())));
+    let webhook =
+        webhook.map(|(webhook, url)| (AlertTransport::Webhook(webhook), url.to_string(), alert.mark(&url.whole())));
     let broker = publisher.filter(|_| alert.mqtt).map(|publisher| {
         let topic = publisher.topic(&alert.name);
         let mark = alert.mark(&format!("{} {topic}", publisher.broker()));
-        (Way::Broker(publisher.clone()), topic, mark)
+        (AlertTransport::Broker(publisher.clone()), topic, mark)
     });
     webhook.into_iter().chain(broker).collect()
 }

@@ -9,12 +9,15 @@ use http::header::AUTHORIZATION;
 use ledge_base::names::AlertName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{ConfiguredDestination, ConfiguredProxy, Fingerprint, HostPort, HttpSettings, Pin, TlsSettings};
-use ledge_part::check::Status;
+use ledge_egress::{
+    CertificateFingerprint, CertificatePin, ConfiguredDestination, ConfiguredProxy, HostPort, HttpClientSettings,
+    TlsClientSettings,
+};
+use ledge_part::check::FindingStatus;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::address::HookUrl;
-use crate::tracker::ReceiverRules;
+use crate::address::WebhookUrl;
+use crate::tracker::AlertReceiverRules;
 
 /// The most alerts. Each has a task, and a state for each finding.
 pub const ALERTS_MAX: usize = 16;
@@ -51,13 +54,13 @@ pub struct AlertConfig {
     pub name: AlertName,
     /// The webhook. `None`: only MQTT.
     #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub url: Option<HookUrl>,
+    pub url: Option<WebhookUrl>,
     /// Publishes the messages at the broker of `[mqtt]`, too.
     #[serde(default)]
     pub mqtt: bool,
     /// The least severity that is reported.
     #[serde(default)]
-    pub least: Least,
+    pub least: MinimumSeverity,
     /// The names of checks, or their first words; empty is all.
     #[serde(default)]
     pub checks: Vec<String>,
@@ -78,7 +81,7 @@ pub struct AlertConfig {
     pub ca_file: Option<SecretFile>,
     /// The SHA-256 of the one certificate that the webhook may present.
     #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub pinned_sha256: Option<Fingerprint>,
+    pub pinned_sha256: Option<CertificateFingerprint>,
     /// A proxy that is asked to connect (HTTP CONNECT).
     #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub proxy: Option<HostPort>,
@@ -87,7 +90,7 @@ pub struct AlertConfig {
 /// The least severity that is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Least {
+pub enum MinimumSeverity {
     #[default]
     Warn,
     Fail,
@@ -151,11 +154,11 @@ impl AlertConfig {
     }
 
     /// The filter and times of its receivers.
-    pub(crate) fn rules(&self) -> ReceiverRules {
-        ReceiverRules {
+    pub(crate) fn rules(&self) -> AlertReceiverRules {
+        AlertReceiverRules {
             least: match self.least {
-                Least::Warn => Status::Warn,
-                Least::Fail => Status::Fail,
+                MinimumSeverity::Warn => FindingStatus::Warn,
+                MinimumSeverity::Fail => FindingStatus::Fail,
             },
             checks: self.checks.clone(),
             except: self.check_name(),
@@ -170,19 +173,19 @@ impl AlertConfig {
         let mut checks: Vec<_> = self.checks.iter().map(String::as_str).collect();
         checks.sort_unstable();
         let least = match self.least {
-            Least::Warn => "warn",
-            Least::Fail => "fail",
+            MinimumSeverity::Warn => "warn",
+            MinimumSeverity::Fail => "fail",
         };
         // None of these has a control character.
         format!("{:08x}", fnv1a(&format!("{address}\n{least}\n{}", checks.join("\n"))))
     }
 
     /// The way to the webhook; `None` without one.
-    pub(crate) fn connection(&self) -> Option<HttpSettings> {
+    pub(crate) fn connection(&self) -> Option<HttpClientSettings> {
         let url = self.url.as_ref()?;
-        let pinned = self.pinned_sha256.map(Pin::Sha256);
-        let tls = TlsSettings { ca: self.ca_file.clone(), pinned, ..TlsSettings::default() };
-        Some(HttpSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: self.proxy.clone() })
+        let pinned = self.pinned_sha256.map(CertificatePin::Sha256);
+        let tls = TlsClientSettings { ca: self.ca_file.clone(), pinned, ..TlsClientSettings::default() };
+        Some(HttpClientSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: self.proxy.clone() })
     }
 
     /// The header that gets the secret.
@@ -269,7 +272,7 @@ impl AlertsConfig {
 #[cfg(test)]
 mod tests {
     use ledge_base::toml_check;
-    use ledge_part::section::Section;
+    use ledge_part::section::ConfigSection;
 
     use super::*;
 
@@ -297,7 +300,10 @@ mod tests {
     fn an_alert_needs_a_name_and_a_receiver() {
         let AlertsConfig(alerts) = read("[[alert]]\nname = 'shop'\nurl = 'https://hooks.example/x?sig=1'");
         let alert = &alerts[0];
-        assert_eq!((alert.least, alert.hold_s, alert.repeat_s, alert.mqtt), (Least::Warn, 300, 86_400, false));
+        assert_eq!(
+            (alert.least, alert.hold_s, alert.repeat_s, alert.mqtt),
+            (MinimumSeverity::Warn, 300, 86_400, false)
+        );
         assert!(alert.problems().is_empty() && alert.connection().unwrap().tls.is_some());
         problems("[[alert]]\nname = 'a'\nmqtt = true", &[]);
         problems("[[alert]]\nname = 'a'", &[("[0].name", "has no receiver")]);

@@ -13,7 +13,7 @@ use ledge_part::route::{PathParts, Route, RouteScope};
 use serde::Serialize;
 
 use crate::alerts::Alerts;
-use crate::receiver::Receiver;
+use crate::receiver::AlertReceiver;
 
 /// The routes of alerts.
 pub const ROUTES: &[Route<Alerts>] = &[
@@ -46,8 +46,8 @@ struct ReceiverDocument<'a> {
     firing: Vec<String>,
 }
 
-impl<'a> From<&'a Receiver> for ReceiverDocument<'a> {
-    fn from(receiver: &'a Receiver) -> Self {
+impl<'a> From<&'a AlertReceiver> for ReceiverDocument<'a> {
+    fn from(receiver: &'a AlertReceiver) -> Self {
         let status = receiver.status();
         Self {
             name: receiver.alert.as_str(),

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use ledge_base::clock;
 use ledge_base::names::{AlertName, DeviceName};
-use ledge_part::check::Status;
+use ledge_part::check::FindingStatus;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::tracker::{DueAlert, News};
+use crate::tracker::{DueAlert, NotificationKind};
 
 /// The check of a test message.
 const TEST_CHECK: &str = "test";
@@ -55,17 +55,17 @@ impl<'a> AlertMessage<'a> {
     pub fn new(device: &'a DeviceName, alert: &'a AlertName, due: &'a DueAlert, now_ms: u64) -> Self {
         let DueAlert { check, news, severity, since_ms, detail, advice } = due;
         let (status, is_reminder) = match news {
-            News::Firing => ("firing", false),
-            News::Reminder => ("firing", true),
-            News::Resolved => ("resolved", false),
+            NotificationKind::Firing => ("firing", false),
+            NotificationKind::Reminder => ("firing", true),
+            NotificationKind::Resolved => ("resolved", false),
         };
         let since = clock::rfc3339(*since_ms);
         let detail = beginning(detail);
         let text = match news {
-            News::Firing => format!("{device}: {check}: {detail}"),
-            News::Reminder => format!("{device}: still, since {since}: {check}: {detail}"),
-            News::Resolved if detail.is_empty() => format!("{device}: {check} is right again"),
-            News::Resolved => format!("{device}: {check} is right again: {detail}"),
+            NotificationKind::Firing => format!("{device}: {check}: {detail}"),
+            NotificationKind::Reminder => format!("{device}: still, since {since}: {check}: {detail}"),
+            NotificationKind::Resolved if detail.is_empty() => format!("{device}: {check} is right again"),
+            NotificationKind::Resolved => format!("{device}: {check} is right again: {detail}"),
         };
         let text = advice.iter().fold(text, |text, advice| format!("{text}\n{advice}"));
         Self {
@@ -93,7 +93,7 @@ impl<'a> AlertMessage<'a> {
             alert: alert.as_str(),
             check: TEST_CHECK,
             status: "test",
-            severity: word(Status::Warn),
+            severity: word(FindingStatus::Warn),
             reminder: false,
             detail: "a test message: nothing is wrong".into(),
             advice: None,
@@ -117,12 +117,12 @@ fn beginning(text: &str) -> Cow<'_, str> {
 }
 
 /// A severity as `ledge doctor --json` writes it.
-pub fn word(severity: Status) -> &'static str {
+pub fn word(severity: FindingStatus) -> &'static str {
     match severity {
-        Status::Ok => "ok",
-        Status::Info => "info",
-        Status::Warn => "warn",
-        Status::Fail => "fail",
+        FindingStatus::Ok => "ok",
+        FindingStatus::Info => "info",
+        FindingStatus::Warn => "warn",
+        FindingStatus::Fail => "fail",
     }
 }
 
@@ -132,15 +132,15 @@ mod tests {
 
     use super::*;
 
-    fn written(news: News) -> Value {
+    fn written(news: NotificationKind) -> Value {
         let (detail, advice) = match news {
-            News::Resolved => ("5.0 GiB of 9.0 GiB free", None),
+            NotificationKind::Resolved => ("5.0 GiB of 9.0 GiB free", None),
             _ => ("1.0 MiB of 9.0 GiB free", Some("free disk space".to_owned())),
         };
         let due = DueAlert {
             check: "state".into(),
             news,
-            severity: Status::Fail,
+            severity: FindingStatus::Fail,
             since_ms: 1_767_225_600_000,
             detail: detail.into(),
             advice,
@@ -157,7 +157,7 @@ mod tests {
             "advice": "free disk space", "since": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:06:00Z",
             "text": "box: state: 1.0 MiB of 9.0 GiB free\nfree disk space",
         });
-        assert_eq!(written(News::Firing), expected);
+        assert_eq!(written(NotificationKind::Firing), expected);
     }
 
     #[test]
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(beginning(&"ä".repeat(DETAIL_CHARS_MAX)), "ä".repeat(DETAIL_CHARS_MAX));
         let due = DueAlert {
             check: "cameras".into(),
-            news: News::Firing,
-            severity: Status::Fail,
+            news: NotificationKind::Firing,
+            severity: FindingStatus::Fail,
             since_ms: 0,
             detail: "ä".repeat(50_000),
             advice: Some("look".into()),
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn the_text_tells_a_reminder_and_an_end_from_a_beginning() {
-        let reminder = written(News::Reminder);
+        let reminder = written(NotificationKind::Reminder);
         assert_eq!((&reminder["status"], &reminder["reminder"]), (&json!("firing"), &json!(true)));
         assert!(reminder["text"].as_str().unwrap().starts_with("box: still, since 2026-01-01T00:00:00Z: state: "));
-        let resolved = written(News::Resolved);
+        let resolved = written(NotificationKind::Resolved);
         assert_eq!((&resolved["status"], &resolved["advice"]), (&json!("resolved"), &Value::Null));
         assert_eq!(resolved["text"], "box: state is right again: 5.0 GiB of 9.0 GiB free");
     }

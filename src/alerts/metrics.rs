@@ -8,10 +8,10 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::receiver::Receiver;
+use crate::receiver::AlertReceiver;
 
 /// Writes the metrics of all receivers.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, receivers: &[Arc<Receiver>]) -> Result<(), Error> {
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, receivers: &[Arc<AlertReceiver>]) -> Result<(), Error> {
     let all: Vec<_> = receivers.iter().map(|receiver| (labels(receiver), receiver.status())).collect();
     let messages = all.iter().flat_map(|(labels, status)| {
         [("sent", status.sent), ("failed", status.failed)].map(|(outcome, count)| {
@@ -27,6 +27,6 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, receivers: &[Arc<Receiver>]) 
     family(encoder, "alert_checks_firing", "Checks that are wrong for longer than hold_s", firing)
 }
 
-fn labels(receiver: &Receiver) -> MetricLabels {
+fn labels(receiver: &AlertReceiver) -> MetricLabels {
     vec![("alert", receiver.alert.to_string()), ("way", receiver.way.name().to_owned())]
 }

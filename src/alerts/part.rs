@@ -5,12 +5,12 @@ use std::path::Path;
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_egress::ConfiguredDestination;
-use ledge_identity::access::Access;
-use ledge_part::check::Check;
+use ledge_identity::access::CallerAccess;
+use ledge_part::check::Finding;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{DoctorContext, Section};
-use ledge_part::{Environment, Subsystem};
+use ledge_part::section::{ConfigSection, DoctorContext};
+use ledge_part::{PartEnvironment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::alerts::Alerts;
@@ -18,7 +18,7 @@ use crate::config::{ALERTS_MAX, AlertConfig, AlertsConfig};
 use crate::http::ROUTES;
 use crate::{doctor, metrics};
 
-impl Section for AlertsConfig {
+impl ConfigSection for AlertsConfig {
     fn resolve(&mut self, root: &Path) {
         let files = self.0.iter_mut().flat_map(|alert| [&mut alert.token_file, &mut alert.ca_file]);
         files.flatten().for_each(|file| file.resolve(root));
@@ -40,7 +40,7 @@ impl Section for AlertsConfig {
         self.0.iter().enumerate().filter_map(of_alert).collect()
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
         doctor::checks(self, context)
     }
 }
@@ -54,7 +54,7 @@ impl Subsystem for Alerts {
         bind(ROUTES, self)
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
         metrics::encode(encoder, &self.0.receivers)
     }
 
@@ -64,11 +64,11 @@ impl Subsystem for Alerts {
         (!failing.is_empty()).then(|| format!("alerts that cannot be sent: {}", failing.join(", ")))
     }
 
-    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+    fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         if self.0.receivers.is_empty() {
             return Ok(());
         }
-        let Environment { readiness, shutdown, .. } = environment;
+        let PartEnvironment { readiness, shutdown, .. } = environment;
         for receiver in &self.0.receivers {
             let (alerts, receiver, stop) = (self.clone(), receiver.clone(), shutdown.clone());
             shutdown.spawn(async move {

@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_base::names::{AlertName, DeviceName};
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use ledge_service::off_thread::blocking;
 use tokio::sync::Notify;
 
 use crate::message::AlertMessage;
-use crate::store::{AlertStore, AllTold};
-use crate::tracker::{Failures, News, Tracker};
+use crate::store::{AlertStore, SentAlerts};
+use crate::tracker::{AlertTracker, NotificationKind, UndeliveredAlerts};
 use crate::webhook::{Webhook, WebhookError};
 
 /// The pause after the first failure. Each further one doubles it.
@@ -41,12 +41,12 @@ pub trait AlertPublisher: Debug + Send + Sync {
 
 /// The way to a receiver.
 #[derive(Debug)]
-pub enum Way {
+pub enum AlertTransport {
     Webhook(Webhook),
     Broker(Arc<dyn AlertPublisher>),
 }
 
-impl Way {
+impl AlertTransport {
     /// The name in metrics and documents.
     pub fn name(&self) -> &'static str {
         match self {
@@ -58,14 +58,14 @@ impl Way {
 
 /// One receiver.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct AlertReceiver {
     pub alert: AlertName,
-    pub way: Way,
+    pub way: AlertTransport,
     /// The address without a secret, or the topic.
     pub to: String,
     /// The name of its state in the file.
     key: String,
-    tracker: Mutex<Tracker>,
+    tracker: Mutex<AlertTracker>,
     looked: Notify,
     sent: AtomicU64,
     failed: AtomicU64,
@@ -75,7 +75,7 @@ pub struct Receiver {
 
 /// The known state of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReceiverStatus {
+pub struct AlertReceiverStatus {
     /// Messages since the start.
     pub sent: u64,
     /// Attempts that failed since the start.
@@ -90,19 +90,19 @@ pub struct ReceiverStatus {
 
 /// Saves what each receiver was sent, for the next start. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Keeper {
+pub struct SentAlertsKeeper {
     store: AlertStore,
-    told: Arc<tokio::sync::Mutex<AllTold>>,
+    told: Arc<tokio::sync::Mutex<SentAlerts>>,
 }
 
-impl Keeper {
+impl SentAlertsKeeper {
     /// Continues with what the receivers were sent before this start.
-    pub fn new(store: AlertStore, told: AllTold) -> Self {
+    pub fn new(store: AlertStore, told: SentAlerts) -> Self {
         Self { store, told: Arc::new(tokio::sync::Mutex::new(told)) }
     }
 
     /// Writes what a receiver was sent, if that changed.
-    async fn keep(&self, receiver: &Receiver) {
+    async fn keep(&self, receiver: &AlertReceiver) {
         let mut told = self.told.lock().await;
         let now = receiver.tracker().all_told();
         if told.get(&receiver.key) == Some(&now) {
@@ -116,19 +116,19 @@ impl Keeper {
 
 /// The attempts of a receiver so far.
 #[derive(Debug)]
-struct Attempts {
-    failures: Failures,
+struct DeliveryAttempts {
+    failures: UndeliveredAlerts,
     /// The next pause.
     pause: Duration,
 }
 
-impl Default for Attempts {
+impl Default for DeliveryAttempts {
     fn default() -> Self {
-        Self { failures: Failures::default(), pause: FIRST_PAUSE }
+        Self { failures: UndeliveredAlerts::default(), pause: FIRST_PAUSE }
     }
 }
 
-impl Attempts {
+impl DeliveryAttempts {
     /// Ends them, with the pause after which they may begin again. `asked` is the one that the receiver asks for.
     fn end(&mut self, asked: Option<Duration>) -> Duration {
         self.failures.take();
@@ -138,8 +138,8 @@ impl Attempts {
     }
 }
 
-impl Receiver {
-    pub fn new(alert: AlertName, way: Way, to: String, key: String, tracker: Tracker) -> Self {
+impl AlertReceiver {
+    pub fn new(alert: AlertName, way: AlertTransport, to: String, key: String, tracker: AlertTracker) -> Self {
         Self {
             alert,
             way,
@@ -154,7 +154,7 @@ impl Receiver {
     }
 
     /// Takes the findings of a look.
-    pub fn look(&self, findings: &[Check], elapsed: Duration) {
+    pub fn look(&self, findings: &[Finding], elapsed: Duration) {
         let now_ms = clock::unix_millis();
         let due = {
             let mut tracker = self.tracker();
@@ -169,12 +169,12 @@ impl Receiver {
         self.looked.notify_one();
     }
 
-    pub fn status(&self) -> ReceiverStatus {
+    pub fn status(&self) -> AlertReceiverStatus {
         let (due, firing) = {
             let tracker = self.tracker();
             (tracker.due_count(clock::unix_millis()), tracker.firing().map(str::to_owned).collect())
         };
-        ReceiverStatus {
+        AlertReceiverStatus {
             sent: self.sent.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
             error: self.error().clone(),
@@ -189,8 +189,8 @@ impl Receiver {
     }
 
     /// Sends what is due after each look. May be dropped at any time: then a message may come again after the restart.
-    pub async fn run(&self, device: &DeviceName, keeper: &Keeper) {
-        let mut attempts = Attempts::default();
+    pub async fn run(&self, device: &DeviceName, keeper: &SentAlertsKeeper) {
+        let mut attempts = DeliveryAttempts::default();
         loop {
             self.looked.notified().await;
             while let Some(pause) = self.send_due(device, keeper, &mut attempts).await {
@@ -200,7 +200,12 @@ impl Receiver {
     }
 
     /// Sends what is due. Returns the pause after which to try again, if something could not be sent.
-    async fn send_due(&self, device: &DeviceName, keeper: &Keeper, attempts: &mut Attempts) -> Option<Duration> {
+    async fn send_due(
+        &self,
+        device: &DeviceName,
+        keeper: &SentAlertsKeeper,
+        attempts: &mut DeliveryAttempts,
+    ) -> Option<Duration> {
         loop {
             // Read again for each message, as it may have changed.
             let now_ms = clock::unix_millis();
@@ -209,7 +214,7 @@ impl Receiver {
             match self.send(&AlertMessage::new(device, &self.alert, &due, now_ms)).await {
                 Ok(()) => {
                     attempts.pause = FIRST_PAUSE;
-                    let is_resolved = due.news == News::Resolved;
+                    let is_resolved = due.news == NotificationKind::Resolved;
                     tracing::info!(alert = %self.alert, way = self.way.name(), check = due.check, is_resolved, "alert sent");
                     self.tracker().told(&due, now_ms);
                     keeper.keep(self).await;
@@ -228,8 +233,8 @@ impl Receiver {
     async fn send(&self, message: &AlertMessage<'_>) -> Result<(), WebhookError> {
         let json = Bytes::from(message.json());
         let sent = match &self.way {
-            Way::Webhook(webhook) => webhook.send(json).await,
-            Way::Broker(broker) => {
+            AlertTransport::Webhook(webhook) => webhook.send(json).await,
+            AlertTransport::Broker(broker) => {
                 let is_taken = broker.publish(&self.alert, json);
                 is_taken.then_some(()).ok_or(WebhookError::NoBroker)
             }
@@ -253,7 +258,7 @@ impl Receiver {
         sent
     }
 
-    fn tracker(&self) -> MutexGuard<'_, Tracker> {
+    fn tracker(&self) -> MutexGuard<'_, AlertTracker> {
         // Nothing panics under this lock, nor under the next.
         self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,10 +272,10 @@ impl Receiver {
 mod tests {
     use std::collections::BTreeMap;
 
-    use ledge_part::check::Status;
+    use ledge_part::check::FindingStatus;
 
     use super::*;
-    use crate::tracker::ReceiverRules;
+    use crate::tracker::AlertReceiverRules;
 
     /// A broker that refuses the messages with one of these texts.
     #[derive(Debug, Default)]
@@ -305,21 +310,21 @@ mod tests {
         }
     }
 
-    fn receiver(broker: &Arc<Picky>) -> Receiver {
-        let rules = ReceiverRules {
-            least: Status::Warn,
+    fn receiver(broker: &Arc<Picky>) -> AlertReceiver {
+        let rules = AlertReceiverRules {
+            least: FindingStatus::Warn,
             checks: Vec::new(),
             except: "alert shop".to_owned(),
             hold: Duration::ZERO,
             repeat: None,
         };
-        let tracker = Tracker::new(rules, BTreeMap::new());
-        let (alert, way) = (AlertName::constant("shop"), Way::Broker(broker.clone()));
-        Receiver::new(alert, way, "to".to_owned(), "key".to_owned(), tracker)
+        let tracker = AlertTracker::new(rules, BTreeMap::new());
+        let (alert, way) = (AlertName::constant("shop"), AlertTransport::Broker(broker.clone()));
+        AlertReceiver::new(alert, way, "to".to_owned(), "key".to_owned(), tracker)
     }
 
-    fn keeper(folder: &tempfile::TempDir) -> Keeper {
-        Keeper::new(AlertStore::open(folder.path()).0, AllTold::new())
+    fn keeper(folder: &tempfile::TempDir) -> SentAlertsKeeper {
+        SentAlertsKeeper::new(AlertStore::open(folder.path()).0, SentAlerts::new())
     }
 
     #[tokio::test]
@@ -327,12 +332,12 @@ mod tests {
         let broker = Arc::new(Picky { refused: Mutex::new(vec![""]), ..Picky::default() });
         let (receiver, device) = (receiver(&broker), DeviceName::constant("box"));
         let folder = tempfile::tempdir().unwrap();
-        let (keeper, mut attempts) = (keeper(&folder), Attempts::default());
-        let look = |findings: &[Check]| receiver.look(findings, Duration::from_mins(1));
+        let (keeper, mut attempts) = (keeper(&folder), DeliveryAttempts::default());
+        let look = |findings: &[Finding]| receiver.look(findings, Duration::from_mins(1));
 
-        look(&[Check::fail("state", "full", "free it")]);
+        look(&[Finding::fail("state", "full", "free it")]);
         assert!(receiver.send_due(&device, &keeper, &mut attempts).await.is_some());
-        look(&[Check::fail("state", "full", "free it")]);
+        look(&[Finding::fail("state", "full", "free it")]);
         assert!(receiver.status().error.is_some(), "it lasts");
         for _ in 0..2 {
             look(&[]);
@@ -346,9 +351,9 @@ mod tests {
         let broker = Arc::new(Picky { refused: Mutex::new(vec!["bad"]), ..Picky::default() });
         let (receiver, device) = (receiver(&broker), DeviceName::constant("box"));
         let folder = tempfile::tempdir().unwrap();
-        let (keeper, mut attempts) = (keeper(&folder), Attempts::default());
+        let (keeper, mut attempts) = (keeper(&folder), DeliveryAttempts::default());
         let names = ["a bad", "b", "c bad", "d bad", "e bad", "f"];
-        receiver.look(&names.map(|name| Check::fail(name, "x", "y")), Duration::from_mins(1));
+        receiver.look(&names.map(|name| Finding::fail(name, "x", "y")), Duration::from_mins(1));
 
         assert_eq!(receiver.send_due(&device, &keeper, &mut attempts).await, Some(FIRST_PAUSE));
         assert_eq!(broker.take(), ["b firing"]);
@@ -366,8 +371,8 @@ mod tests {
         let broker = Arc::new(Picky { refused: Mutex::new(vec![""]), ..Picky::default() });
         let (receiver, device) = (receiver(&broker), DeviceName::constant("box"));
         let folder = tempfile::tempdir().unwrap();
-        let (keeper, mut attempts) = (keeper(&folder), Attempts::default());
-        receiver.look(&[Check::fail("state", "full", "free it")], Duration::from_mins(1));
+        let (keeper, mut attempts) = (keeper(&folder), DeliveryAttempts::default());
+        receiver.look(&[Finding::fail("state", "full", "free it")], Duration::from_mins(1));
         for count in 1..=12 {
             let pause = receiver.send_due(&device, &keeper, &mut attempts).await.unwrap();
             assert_eq!(receiver.status().failed, count);

@@ -9,33 +9,33 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 use ledge_base::names::AlertName;
-use ledge_part::check::Status;
+use ledge_part::check::FindingStatus;
 use serde::{Deserialize, Serialize};
 
-use crate::tracker::Told;
+use crate::tracker::SentAlert;
 
 /// The file in the state folder.
 const FILE: &str = "alerts.json";
 
-/// The version of the format of [`Stored`].
+/// The version of the format of [`StoredAlerts`].
 const SCHEMA: u32 = 1;
 
 /// The largest file that is read, in bytes: 32 receivers with a thousand checks each have less.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The last message by receiver ([`key`]) and check.
-pub type AllTold = BTreeMap<String, BTreeMap<String, Told>>;
+pub type SentAlerts = BTreeMap<String, BTreeMap<String, SentAlert>>;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct StoredAlerts {
     schema: u32,
-    receivers: BTreeMap<String, BTreeMap<String, StoredTold>>,
+    receivers: BTreeMap<String, BTreeMap<String, StoredSentAlert>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct StoredTold {
+struct StoredSentAlert {
     severity: StoredSeverity,
     since_ms: u64,
     at_ms: u64,
@@ -70,17 +70,17 @@ pub fn key(alert: &AlertName, way: &str, mark: &str) -> String {
 impl AlertStore {
     /// Opens the file, and returns what the receivers were sent before this start. A missing file counts as empty; one
     /// that cannot be read is set aside.
-    pub fn open(state: &Path) -> (Self, AllTold) {
+    pub fn open(state: &Path) -> (Self, SentAlerts) {
         let mut store = Self { path: state.join(FILE), may_write: true };
         let read = match std::fs::metadata(&store.path) {
             Ok(file) if file.len() > FILE_BYTES_MAX => Err("it is too large".to_owned()),
             Ok(_) => std::fs::read(&store.path).map_err(|error| error.to_string()).and_then(|text| parse(&text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(AllTold::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SentAlerts::new()),
             Err(error) => Err(error.to_string()),
         };
         let told = read.unwrap_or_else(|reason| {
             store.set_aside(&reason);
-            AllTold::new()
+            SentAlerts::new()
         });
         (store, told)
     }
@@ -101,7 +101,7 @@ impl AlertStore {
     }
 
     /// Writes what the receivers were sent. Blocks on the disk.
-    pub fn write(&self, told: &AllTold) {
+    pub fn write(&self, told: &SentAlerts) {
         if !self.may_write {
             return;
         }
@@ -128,28 +128,28 @@ fn rename_aside(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn stored(told: &AllTold) -> Stored {
-    let of_check = |(check, told): (&String, &Told)| {
-        let severity = if told.severity == Status::Fail { StoredSeverity::Fail } else { StoredSeverity::Warn };
-        (check.clone(), StoredTold { severity, since_ms: told.since_ms, at_ms: told.at_ms })
+fn stored(told: &SentAlerts) -> StoredAlerts {
+    let of_check = |(check, told): (&String, &SentAlert)| {
+        let severity = if told.severity == FindingStatus::Fail { StoredSeverity::Fail } else { StoredSeverity::Warn };
+        (check.clone(), StoredSentAlert { severity, since_ms: told.since_ms, at_ms: told.at_ms })
     };
     let receivers = told.iter().map(|(key, checks)| (key.clone(), checks.iter().map(of_check).collect())).collect();
-    Stored { schema: SCHEMA, receivers }
+    StoredAlerts { schema: SCHEMA, receivers }
 }
 
-fn parse(text: &[u8]) -> Result<AllTold, String> {
+fn parse(text: &[u8]) -> Result<SentAlerts, String> {
     // First: a later version may have other fields.
     let StoredSchema { schema } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if schema != SCHEMA {
         return Err(format!("its schema is {schema}, and this version of Ledge reads schema {SCHEMA}"));
     }
-    let Stored { receivers, .. } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let of_check = |(check, stored): (String, StoredTold)| {
+    let StoredAlerts { receivers, .. } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let of_check = |(check, stored): (String, StoredSentAlert)| {
         let severity = match stored.severity {
-            StoredSeverity::Warn => Status::Warn,
-            StoredSeverity::Fail => Status::Fail,
+            StoredSeverity::Warn => FindingStatus::Warn,
+            StoredSeverity::Fail => FindingStatus::Fail,
         };
-        (check, Told { severity, since_ms: stored.since_ms, at_ms: stored.at_ms })
+        (check, SentAlert { severity, since_ms: stored.since_ms, at_ms: stored.at_ms })
     };
     Ok(receivers.into_iter().map(|(key, checks)| (key, checks.into_iter().map(of_check).collect())).collect())
 }
@@ -158,9 +158,10 @@ fn parse(text: &[u8]) -> Result<AllTold, String> {
 mod tests {
     use super::*;
 
-    fn all() -> AllTold {
-        let told = |severity| Told { severity, since_ms: 5, at_ms: 6 };
-        let checks = [("state", Status::Fail), ("cpu", Status::Warn)].map(|(name, it)| (name.to_owned(), told(it)));
+    fn all() -> SentAlerts {
+        let told = |severity| SentAlert { severity, since_ms: 5, at_ms: 6 };
+        let checks = [("state", FindingStatus::Fail), ("cpu", FindingStatus::Warn)]
+            .map(|(name, it)| (name.to_owned(), told(it)));
         [("shop webhook 0123abcd".to_owned(), checks.into())].into()
     }
 
@@ -168,7 +169,7 @@ mod tests {
     fn what_is_written_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let (store, told) = AlertStore::open(folder.path());
-        assert_eq!(told, AllTold::new());
+        assert_eq!(told, SentAlerts::new());
         store.write(&all());
         assert_eq!(AlertStore::open(folder.path()).1, all());
     }
@@ -190,7 +191,7 @@ mod tests {
         for text in unreadable {
             durable::replace(&folder.path().join(FILE), text).unwrap();
             let (store, told) = AlertStore::open(folder.path());
-            assert_eq!(told, AllTold::new());
+            assert_eq!(told, SentAlerts::new());
             store.write(&all());
             assert_eq!(AlertStore::open(folder.path()).1, all());
         }

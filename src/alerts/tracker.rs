@@ -15,16 +15,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ledge_part::check::{Check, Status};
+use ledge_part::check::{Finding, FindingStatus};
 
 /// The most checks of one receiver. Findings beyond them wait for room.
 const CHECKS_MAX: usize = 1024;
 
 /// The filter and times of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReceiverRules {
-    /// The least severity: [`Status::Warn`] or [`Status::Fail`].
-    pub least: Status,
+pub struct AlertReceiverRules {
+    /// The least severity: [`FindingStatus::Warn`] or [`FindingStatus::Fail`].
+    pub least: FindingStatus,
     /// The names of checks, or the first words of names; empty is all.
     pub checks: Vec<String>,
     /// The name of a check that is not reported to it: the one of its own delivery.
@@ -37,16 +37,16 @@ pub struct ReceiverRules {
 
 /// The checks of one receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tracker {
-    rules: ReceiverRules,
-    checks: BTreeMap<String, Tracked>,
+pub struct AlertTracker {
+    rules: AlertReceiverRules,
+    checks: BTreeMap<String, TrackedCheck>,
 }
 
 /// A check that is wrong, or that the receiver takes for wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Tracked {
+struct TrackedCheck {
     state: AlertState,
-    told: Option<Told>,
+    told: Option<SentAlert>,
     /// As at the last look.
     detail: String,
     advice: Option<String>,
@@ -58,9 +58,9 @@ enum AlertState {
     Pending { since_ms: u64, lasted: Duration },
     Firing {
         since_ms: u64,
-        severity: Status,
+        severity: FindingStatus,
         /// Another status that the check has now, and for how long.
-        other: Option<(Status, Duration)>,
+        other: Option<(FindingStatus, Duration)>,
     },
     /// Right again; `since_ms` is the time since which it was wrong.
     Resolved { since_ms: u64 },
@@ -68,8 +68,8 @@ enum AlertState {
 
 /// The last message about a check that the receiver takes for wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
-    pub severity: Status,
+pub struct SentAlert {
+    pub severity: FindingStatus,
     /// The time since which the check was wrong, in milliseconds since the Unix epoch, as all times here.
     pub since_ms: u64,
     /// The time at which it was reported.
@@ -78,7 +78,7 @@ pub struct Told {
 
 /// The news of a message about a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum NotificationKind {
     Firing,
     /// A failure that was reported before and lasts.
     Reminder,
@@ -89,8 +89,8 @@ pub enum News {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueAlert {
     pub check: String,
-    pub news: News,
-    pub severity: Status,
+    pub news: NotificationKind,
+    pub severity: FindingStatus,
     pub since_ms: u64,
     pub detail: String,
     pub advice: Option<String>,
@@ -99,14 +99,14 @@ pub struct DueAlert {
 /// The messages that could not be sent. They are tried again after the others, so that a message that the receiver
 /// always refuses does not delay the rest.
 #[derive(Debug, Default)]
-pub struct Failures {
+pub struct UndeliveredAlerts {
     /// The place of the last one in the order of messages.
     last: Option<(u8, String)>,
     /// The checks of those since the last pause.
     since_pause: BTreeSet<String>,
 }
 
-impl News {
+impl NotificationKind {
     /// The place in the order of messages: first those that something is wrong.
     fn rank(self) -> u8 {
         match self {
@@ -117,7 +117,7 @@ impl News {
     }
 }
 
-impl Failures {
+impl UndeliveredAlerts {
     /// Takes a message that could not be sent. Returns the number of those since the last pause.
     pub fn add(&mut self, due: &DueAlert) -> usize {
         self.last = Some((due.news.rank(), due.check.clone()));
@@ -131,11 +131,15 @@ impl Failures {
     }
 }
 
-impl ReceiverRules {
+impl AlertReceiverRules {
     /// The status of a check as far as the receiver wants to hear of it.
-    fn status(&self, check: &Check) -> Status {
+    fn status(&self, check: &Finding) -> FindingStatus {
         let is_wanted = self.checks.is_empty() || self.checks.iter().any(|wanted| begins_with(&check.name, wanted));
-        if is_wanted && check.name != self.except && check.status >= self.least { check.status } else { Status::Ok }
+        if is_wanted && check.name != self.except && check.status >= self.least {
+            check.status
+        } else {
+            FindingStatus::Ok
+        }
     }
 }
 
@@ -144,18 +148,18 @@ fn begins_with(name: &str, words: &str) -> bool {
     name.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
-impl Tracker {
+impl AlertTracker {
     /// A receiver with the reports that it got before this start.
-    pub fn new(rules: ReceiverRules, told: BTreeMap<String, Told>) -> Self {
-        let tracked = |(name, told): (String, Told)| {
+    pub fn new(rules: AlertReceiverRules, told: BTreeMap<String, SentAlert>) -> Self {
+        let tracked = |(name, told): (String, SentAlert)| {
             let state = AlertState::Firing { since_ms: told.since_ms, severity: told.severity, other: None };
-            (name, Tracked { state, told: Some(told), detail: String::new(), advice: None })
+            (name, TrackedCheck { state, told: Some(told), detail: String::new(), advice: None })
         };
         Self { rules, checks: told.into_iter().take(CHECKS_MAX).map(tracked).collect() }
     }
 
     /// Takes the findings of a look at `now_ms`, `elapsed` after the look before. A check that is not among them is right.
-    pub fn look(&mut self, findings: &[Check], now_ms: u64, elapsed: Duration) {
+    pub fn look(&mut self, findings: &[Finding], now_ms: u64, elapsed: Duration) {
         let mut found = by_name(findings);
         for (name, tracked) in &mut self.checks {
             if let Some(told) = &mut tracked.told {
@@ -164,7 +168,7 @@ impl Tracker {
             }
             let (status, detail, advice) = match found.remove(name.as_str()) {
                 Some(check) => (self.rules.status(&check), check.detail, check.advice),
-                None => (Status::Ok, String::new(), None),
+                None => (FindingStatus::Ok, String::new(), None),
             };
             tracked.step(status, elapsed, self.rules.hold);
             (tracked.detail, tracked.advice) = (detail, advice);
@@ -173,7 +177,7 @@ impl Tracker {
 
         for (name, check) in found {
             let status = self.rules.status(&check);
-            if status == Status::Ok || self.checks.len() >= CHECKS_MAX {
+            if status == FindingStatus::Ok || self.checks.len() >= CHECKS_MAX {
                 continue;
             }
             let state = if self.rules.hold.is_zero() {
@@ -181,14 +185,14 @@ impl Tracker {
             } else {
                 AlertState::Pending { since_ms: now_ms, lasted: Duration::ZERO }
             };
-            let Check { detail, advice, .. } = check;
-            self.checks.insert(name.to_owned(), Tracked { state, told: None, detail, advice });
+            let Finding { detail, advice, .. } = check;
+            self.checks.insert(name.to_owned(), TrackedCheck { state, told: None, detail, advice });
         }
     }
 
     /// The next message that is due at `now_ms`, in the order of the checks after the last failed one. Messages that
     /// failed since the last pause are left out.
-    pub fn due(&self, now_ms: u64, failures: &Failures) -> Option<DueAlert> {
+    pub fn due(&self, now_ms: u64, failures: &UndeliveredAlerts) -> Option<DueAlert> {
         let due = self.checks.iter().filter(|(name, _)| !failures.since_pause.contains(*name));
         let due = due.filter_map(|(name, tracked)| {
             let (news, severity, since_ms) = tracked.news(&self.rules, now_ms)?;
@@ -200,7 +204,7 @@ impl Tracker {
             (last.is_some_and(|last| place <= last), place)
         })?;
         // A check that is right again needs no remedy.
-        let advice = tracked.advice.clone().filter(|_| news != News::Resolved);
+        let advice = tracked.advice.clone().filter(|_| news != NotificationKind::Resolved);
         Some(DueAlert { check: check.clone(), news, severity, since_ms, detail: tracked.detail.clone(), advice })
     }
 
@@ -212,13 +216,13 @@ impl Tracker {
     /// The receiver has got a message, at `now_ms`. The state may have changed since the message was made.
     pub fn told(&mut self, sent: &DueAlert, now_ms: u64) {
         let told = match sent.news {
-            News::Resolved => None,
-            News::Firing | News::Reminder => {
-                Some(Told { severity: sent.severity, since_ms: sent.since_ms, at_ms: now_ms })
+            NotificationKind::Resolved => None,
+            NotificationKind::Firing | NotificationKind::Reminder => {
+                Some(SentAlert { severity: sent.severity, since_ms: sent.since_ms, at_ms: now_ms })
             }
         };
         // It may have been forgotten while the message was on its way.
-        let forgotten = || Tracked {
+        let forgotten = || TrackedCheck {
             state: AlertState::Resolved { since_ms: sent.since_ms },
             told: None,
             detail: String::new(),
@@ -229,7 +233,7 @@ impl Tracker {
     }
 
     /// The messages that the receiver takes for true, for the next start.
-    pub fn all_told(&self) -> BTreeMap<String, Told> {
+    pub fn all_told(&self) -> BTreeMap<String, SentAlert> {
         self.checks.iter().filter_map(|(name, tracked)| Some((name.clone(), tracked.told?))).collect()
     }
 
@@ -241,12 +245,12 @@ impl Tracker {
 }
 
 /// The findings by their names. Several of one name are one, as wrong as the worst of them.
-fn by_name(findings: &[Check]) -> BTreeMap<&str, Check> {
-    let mut found: BTreeMap<&str, Check> = BTreeMap::new();
+fn by_name(findings: &[Finding]) -> BTreeMap<&str, Finding> {
+    let mut found: BTreeMap<&str, Finding> = BTreeMap::new();
     for check in findings {
         match found.get_mut(check.name.as_str()) {
             Some(before) if before.status < check.status => *before = check.clone(),
-            Some(before) if before.status == check.status && check.status != Status::Ok => {
+            Some(before) if before.status == check.status && check.status != FindingStatus::Ok => {
                 before.detail = format!("{}\n{}", before.detail, check.detail);
             }
             Some(_) => {}
@@ -256,9 +260,9 @@ fn by_name(findings: &[Check]) -> BTreeMap<&str, Check> {
     found
 }
 
-impl Tracked {
-    fn step(&mut self, status: Status, elapsed: Duration, hold: Duration) {
-        let is_wrong = status != Status::Ok;
+impl TrackedCheck {
+    fn step(&mut self, status: FindingStatus, elapsed: Duration, hold: Duration) {
+        let is_wrong = status != FindingStatus::Ok;
         self.state = match self.state.clone() {
             AlertState::Pending { since_ms, lasted } if is_wrong => {
                 let lasted = lasted.saturating_add(elapsed);
@@ -299,17 +303,19 @@ impl Tracked {
         matches!(self.state, AlertState::Resolved { .. }) && self.told.is_none()
     }
 
-    fn news(&self, rules: &ReceiverRules, now_ms: u64) -> Option<(News, Status, u64)> {
+    fn news(&self, rules: &AlertReceiverRules, now_ms: u64) -> Option<(NotificationKind, FindingStatus, u64)> {
         match (&self.state, self.told) {
             (AlertState::Firing { since_ms, severity, .. }, told) => match told {
                 Some(told) if told.severity == *severity => {
-                    let repeat = rules.repeat.filter(|_| *severity == Status::Fail)?;
+                    let repeat = rules.repeat.filter(|_| *severity == FindingStatus::Fail)?;
                     let age = Duration::from_millis(now_ms.saturating_sub(told.at_ms));
-                    (age >= repeat).then_some((News::Reminder, *severity, *since_ms))
+                    (age >= repeat).then_some((NotificationKind::Reminder, *severity, *since_ms))
                 }
-                _ => Some((News::Firing, *severity, *since_ms)),
+                _ => Some((NotificationKind::Firing, *severity, *since_ms)),
             },
-            (AlertState::Resolved { since_ms, .. }, Some(told)) => Some((News::Resolved, told.severity, *since_ms)),
+            (AlertState::Resolved { since_ms, .. }, Some(told)) => {
+                Some((NotificationKind::Resolved, told.severity, *since_ms))
+            }
             (AlertState::Resolved { .. }, None) | (AlertState::Pending { .. }, _) => None,
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ledge_base::names::ModelName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsClientFiles, WebAddress};
 use ledge_service::audit_event::feature::ENTITIES;
 use ledge_service::audit_event::inference::{RecordDetail, RecordPolicy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -44,7 +44,7 @@ pub struct AuditConfig {
     #[serde(deserialize_with = "in_range::<0, 36_500, _, _>")]
     pub keep_tag_keys_days: u32,
     /// The section `[audit.sync]`.
-    pub sync: SyncConfig,
+    pub sync: AuditSyncConfig,
     /// The section `[audit.syslog]`.
     pub syslog: SyslogConfig,
     /// The section `[audit.otlp]`.
@@ -62,7 +62,7 @@ impl Default for AuditConfig {
             min_free_mb: 128,
             tag_period_days: 30,
             keep_tag_keys_days: 400,
-            sync: SyncConfig::default(),
+            sync: AuditSyncConfig::default(),
             syslog: SyslogConfig::default(),
             otlp: OtlpConfig::default(),
         }
@@ -72,10 +72,10 @@ impl Default for AuditConfig {
 /// The copy of the log on the platform, file by file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct SyncConfig {
+pub struct AuditSyncConfig {
     /// A folder on a server that takes PUT (`WebDAV`), or in a bucket. `None`: the log stays on this box.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub url: Option<SyncAddress>,
+    pub url: Option<AuditSyncAddress>,
     /// For a bucket: the server; `None`: that of Amazon for the region.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub endpoint: Option<WebAddress>,
@@ -94,10 +94,10 @@ pub struct SyncConfig {
     #[serde(deserialize_with = "in_range::<1, 86_400, _, _>")]
     pub interval_s: u64,
     /// The section `[audit.sync.tls]`.
-    pub tls: TlsFiles,
+    pub tls: TlsClientFiles,
 }
 
-impl Default for SyncConfig {
+impl Default for AuditSyncConfig {
     fn default() -> Self {
         Self {
             url: None,
@@ -107,14 +107,14 @@ impl Default for SyncConfig {
             secret_access_key_file: None,
             proxy: None,
             interval_s: 3600,
-            tls: TlsFiles::default(),
+            tls: TlsClientFiles::default(),
         }
     }
 }
 
 /// The address of the copy on the platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SyncAddress {
+pub enum AuditSyncAddress {
     /// A folder of a web server that takes PUT.
     Web(WebAddress),
     /// `s3://BUCKET[/PREFIX]`: a folder in a bucket.
@@ -128,14 +128,14 @@ pub enum SyncAddress {
 /// The error for an invalid address. It does not repeat the text, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected https://HOST[:PORT]/PATH, without an '@' and a '?', or s3://BUCKET[/PREFIX]")]
-pub struct InvalidSyncAddress;
+pub struct InvalidAuditSyncAddress;
 
-impl FromStr for SyncAddress {
-    type Err = InvalidSyncAddress;
+impl FromStr for AuditSyncAddress {
+    type Err = InvalidAuditSyncAddress;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let Some(place) = text.strip_prefix("s3://") else {
-            return text.parse().map(Self::Web).map_err(|_| InvalidSyncAddress);
+            return text.parse().map(Self::Web).map_err(|_| InvalidAuditSyncAddress);
         };
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         let is_bucket = (3..=63).contains(&bucket.len())
@@ -143,14 +143,14 @@ impl FromStr for SyncAddress {
         let prefix = prefix.trim_matches('/');
         let is_prefix = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
         if !is_bucket || !is_prefix {
-            return Err(InvalidSyncAddress);
+            return Err(InvalidAuditSyncAddress);
         }
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         Ok(Self::Bucket { bucket: bucket.to_owned(), prefix })
     }
 }
 
-impl fmt::Display for SyncAddress {
+impl fmt::Display for AuditSyncAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Web(address) => address.fmt(f),
@@ -159,7 +159,7 @@ impl fmt::Display for SyncAddress {
     }
 }
 
-impl SyncConfig {
+impl AuditSyncConfig {
     /// [`Self::interval_s`].
     pub fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_s)
@@ -184,7 +184,7 @@ impl SyncConfig {
     /// Returns true if the region is well-formed, if one is needed.
     fn has_region(&self) -> bool {
         let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_bucket = matches!(self.url, Some(SyncAddress::Bucket { .. }));
+        let is_bucket = matches!(self.url, Some(AuditSyncAddress::Bucket { .. }));
         !is_bucket || (!self.region.is_empty() && self.region.bytes().all(is_region))
     }
 
@@ -198,7 +198,7 @@ impl SyncConfig {
             add("sync.secret_access_key_file", problem);
         }
 
-        if let Some(SyncAddress::Bucket { .. }) = &self.url {
+        if let Some(AuditSyncAddress::Bucket { .. }) = &self.url {
             if id.is_none() && secret.is_none() {
                 let problem = "is in a bucket, which needs audit.sync.access_key_id_file and secret_access_key_file";
                 add("sync.url", problem);
@@ -217,13 +217,13 @@ impl SyncConfig {
     }
 }
 
-impl Serialize for SyncAddress {
+impl Serialize for AuditSyncAddress {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for SyncAddress {
+impl<'de> Deserialize<'de> for AuditSyncAddress {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }
@@ -235,7 +235,7 @@ impl AuditConfig {
         RecordPolicy { detail: self.inference, calls: self.calls.clone(), feature_entities: self.feature_entities }
     }
 
-    /// [`SyncConfig::interval_s`].
+    /// [`AuditSyncConfig::interval_s`].
     pub fn sync_interval(&self) -> Duration {
         self.sync.interval()
     }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use ledge_base::toml_check;
     use ledge_egress::EgressConfig;
-    use ledge_part::section::Section;
+    use ledge_part::section::ConfigSection;
 
     fn problems(text: &str, egress: &str) -> Vec<ValueProblem> {
         let egress: EgressConfig = toml_check::parse("e", egress).unwrap();

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ledge_egress::{
-    AllowedDestination, Content, Egress, EgressConfig, HttpClient, HttpError, HttpSettings, TlsSettings, WebAddress,
+    AllowedDestination, Egress, EgressConfig, EgressContent, HttpClient, HttpClientSettings, HttpError,
+    TlsClientSettings, WebAddress,
 };
 use ledge_service::audit_event::AuditSink;
 use tlog_tiles::Hash;
 
 use super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, TilePath, whole_entries};
-use super::local::LocalLog;
+use super::local::LocalAuditLog;
 use super::record::RECORD_BYTES_MAX;
 
 /// Number of files requested at a time, because each answer takes a round trip.
@@ -39,33 +40,33 @@ const HASH_BYTES: usize = 32;
 
 /// The files of one log. Clones share its connections.
 #[derive(Debug, Clone)]
-pub enum LogFiles {
+pub enum AuditLogFiles {
     /// The log on the box that writes it. Partial tiles have no suffix.
-    Local(LocalLog),
+    Local(LocalAuditLog),
     /// A copy in a folder, as C2SP tlog-tiles has it.
     Folder(PathBuf),
     /// A copy on a web server, in the same form.
-    Web(WebLog),
+    Web(HttpAuditLog),
 }
 
 /// A log on a web server.
 #[derive(Debug, Clone)]
-pub struct WebLog {
+pub struct HttpAuditLog {
     address: WebAddress,
-    server: Arc<ServerConnections>,
+    server: Arc<HttpClientPool>,
 }
 
 /// Idle connections to one server.
 #[derive(Debug)]
-struct ServerConnections {
+struct HttpClientPool {
     egress: Egress,
-    settings: HttpSettings,
+    settings: HttpClientSettings,
     idle: Mutex<Vec<HttpClient>>,
 }
 
 /// Reasons why a file cannot be read. A missing file is not an error.
 #[derive(Debug, thiserror::Error)]
-pub enum FilesError {
+pub enum AuditFilesError {
     #[error("{path} may be read by its owner only: run this as that user (sudo -u ledge …) or as root", path = path.display())]
     Denied { path: PathBuf },
     #[error("{path}: {error}", path = path.display())]
@@ -76,7 +77,7 @@ pub enum FilesError {
     Status { url: String, status: u16 },
 }
 
-impl FilesError {
+impl AuditFilesError {
     /// The error for a file or folder on this machine.
     pub fn of(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
@@ -84,7 +85,7 @@ impl FilesError {
     }
 }
 
-impl fmt::Display for LogFiles {
+impl fmt::Display for AuditLogFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Local(log) => log.folder().display().fmt(f),
@@ -94,7 +95,7 @@ impl fmt::Display for LogFiles {
     }
 }
 
-impl LogFiles {
+impl AuditLogFiles {
     /// True for the log on the box that writes it. Its last records may not be signed yet, and its first ones may have
     /// been pruned.
     pub fn is_local(&self) -> bool {
@@ -105,7 +106,7 @@ impl LogFiles {
     #[must_use]
     pub fn below(&self, name: &str) -> Self {
         match self {
-            Self::Local(log) => Self::Local(LocalLog::open(&log.folder().join(name))),
+            Self::Local(log) => Self::Local(LocalAuditLog::open(&log.folder().join(name))),
             Self::Folder(folder) => Self::Folder(folder.join(name)),
             Self::Web(log) => Self::Web(log.below(name)),
         }
@@ -117,17 +118,17 @@ impl LogFiles {
     }
 
     /// The signed head, unchecked.
-    pub async fn checkpoint(&self) -> Result<Option<Bytes>, FilesError> {
+    pub async fn checkpoint(&self) -> Result<Option<Bytes>, AuditFilesError> {
         self.fetch(CHECKPOINT, CHECKPOINT_BYTES_MAX).await
     }
 
     /// A tile as in C2SP tlog-tiles: the first `width` records or hashes; `None` when it is missing or has fewer.
     ///
     /// A partial tile may have been removed once the whole tile exists. It is the beginning of that.
-    pub async fn tile(&self, tile: TilePath) -> Result<Option<Bytes>, FilesError> {
+    pub async fn tile(&self, tile: TilePath) -> Result<Option<Bytes>, AuditFilesError> {
         let whole = TilePath { width: WHOLE, ..tile };
         if let Self::Local(log) = self {
-            let found = log.tile(tile).map_err(|error| FilesError::of(&tile.local(log.folder()), error))?;
+            let found = log.tile(tile).map_err(|error| AuditFilesError::of(&tile.local(log.folder()), error))?;
             return Ok(found.map(Bytes::from));
         }
         if let Some(found) = self.fetch(&tile.path(), longest(tile)).await? {
@@ -140,13 +141,13 @@ impl LogFiles {
     }
 
     /// The whole file of an entry bundle on this box, with records that are not signed yet.
-    pub fn local_bundle(&self, index: u64) -> Result<Option<Bytes>, FilesError> {
+    pub fn local_bundle(&self, index: u64) -> Result<Option<Bytes>, AuditFilesError> {
         let Self::Local(log) = self else { return Ok(None) };
         let tile = TilePath { kind: TileKind::Entries, index, width: WHOLE };
         read(&tile.local(log.folder()), longest(tile))
     }
 
-    async fn fetch(&self, path: &str, limit: u64) -> Result<Option<Bytes>, FilesError> {
+    async fn fetch(&self, path: &str, limit: u64) -> Result<Option<Bytes>, AuditFilesError> {
         match self {
             Self::Local(log) => read(&log.folder().join(path), limit),
             Self::Folder(folder) => read(&folder.join(path), limit),
@@ -193,7 +194,7 @@ fn longest(tile: TilePath) -> u64 {
 }
 
 /// Reads a file, at most one byte more than `limit`, so that the caller finds a longer one too long.
-fn read(path: &Path, limit: u64) -> Result<Option<Bytes>, FilesError> {
+fn read(path: &Path, limit: u64) -> Result<Option<Bytes>, AuditFilesError> {
     use std::io::Read as _;
     let read = || {
         let mut bytes = Vec::new();
@@ -204,20 +205,23 @@ fn read(path: &Path, limit: u64) -> Result<Option<Bytes>, FilesError> {
         Ok(bytes) => Ok(Some(bytes.into())),
         // The folder of a partial tile may be a file elsewhere, and the other way round.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        Err(error) => Err(FilesError::of(path, error)),
+        Err(error) => Err(AuditFilesError::of(path, error)),
     }
 }
 
-impl WebLog {
+impl HttpAuditLog {
     /// A log at an address that was named on the command line. Only this address may be connected to.
-    pub fn new(address: WebAddress, tls: TlsSettings) -> Self {
+    pub fn new(address: WebAddress, tls: TlsClientSettings) -> Self {
         let region = "named".parse().into_iter();
-        let allow =
-            region.map(|region| AllowedDestination { host: address.at.clone(), region, send: vec![Content::Request] });
+        let allow = region.map(|region| AllowedDestination {
+            host: address.at.clone(),
+            region,
+            send: vec![EgressContent::Request],
+        });
         let egress = EgressConfig { residency: Vec::new(), allow: allow.collect() };
         let egress = Egress::new(&egress, AuditSink::to_nowhere());
-        let settings = HttpSettings { at: address.at.clone(), tls: address.tls.then_some(tls), proxy: None };
-        Self { address, server: Arc::new(ServerConnections { egress, settings, idle: Mutex::default() }) }
+        let settings = HttpClientSettings { at: address.at.clone(), tls: address.tls.then_some(tls), proxy: None };
+        Self { address, server: Arc::new(HttpClientPool { egress, settings, idle: Mutex::default() }) }
     }
 
     /// A log below this address, through the same connections.
@@ -227,14 +231,14 @@ impl WebLog {
         Self { address: WebAddress { path, ..self.address.clone() }, server: self.server.clone() }
     }
 
-    async fn fetch(&self, name: &str, limit: u64) -> Result<Option<Bytes>, FilesError> {
+    async fn fetch(&self, name: &str, limit: u64) -> Result<Option<Bytes>, AuditFilesError> {
         let path = format!("{}/{name}", self.address.path.trim_end_matches('/'));
         let mut pause = RETRY_PAUSE;
         for _ in 1..ATTEMPTS_MAX {
             match self.ask(&path, limit).await {
                 Err(
-                    FilesError::Web(HttpError::Exchange { .. } | HttpError::Stalled { .. })
-                    | FilesError::Status { status: 429 | 500.., .. },
+                    AuditFilesError::Web(HttpError::Exchange { .. } | HttpError::Stalled { .. })
+                    | AuditFilesError::Status { status: 429 | 500.., .. },
                 ) => {}
                 answer => return answer,
             }
@@ -244,7 +248,7 @@ impl WebLog {
         self.ask(&path, limit).await
     }
 
-    async fn ask(&self, path: &str, limit: u64) -> Result<Option<Bytes>, FilesError> {
+    async fn ask(&self, path: &str, limit: u64) -> Result<Option<Bytes>, AuditFilesError> {
         let server = &self.server;
         let idle = server.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let client = idle.unwrap_or_else(|| HttpClient::new(server.egress.clone(), server.settings.clone()));
@@ -254,7 +258,7 @@ impl WebLog {
         match download.status {
             200 => {}
             404 | 410 => return Ok(None),
-            status => return Err(FilesError::Status { url: url(), status }),
+            status => return Err(AuditFilesError::Status { url: url(), status }),
         }
 
         let mut body = Vec::new();

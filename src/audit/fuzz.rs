@@ -12,13 +12,13 @@ use super::record::AuditRecord;
 
 /// A log of two records, the proof of the second, and the key that signed it. The key is public, and signs nothing
 /// else.
-struct Genuine {
+struct GenuineLog {
     key: AuditKey,
     checkpoint: SignedCheckpoint,
     proof: InclusionProof,
 }
 
-static GENUINE: LazyLock<Genuine> = LazyLock::new(|| {
+static GENUINE: LazyLock<GenuineLog> = LazyLock::new(|| {
     let record =
         br#"{"v":1,"seq":1,"ts":"2026-01-01T00:00:00Z","actor":{"kind":"local"},"event":{"action":"stopped"}}"#;
     let first = record_hash(b"the record before it");
@@ -27,7 +27,7 @@ static GENUINE: LazyLock<Genuine> = LazyLock::new(|| {
     let checkpoint = checkpoint.unwrap_or_else(|error| unreachable!("{error}"));
     let proof =
         InclusionProof { record: record.to_vec(), index: 1, hashes: vec![first], checkpoint: checkpoint.note.clone() };
-    Genuine { key, checkpoint, proof }
+    GenuineLog { key, checkpoint, proof }
 });
 
 /// A checkpoint that is signed.

@@ -17,11 +17,11 @@ use ledge_part::route::{PathParts, Route, RouteScope};
 use serde::Serialize;
 
 use crate::layout::{self, TilePath};
-use crate::local::LocalLog;
-use crate::status::{AuditState, AuditStatus, CopyStatus, SyncStatus};
+use crate::local::LocalAuditLog;
+use crate::status::{AuditState, AuditStatus, AuditSyncStatus, LiveCopyStatus};
 
 /// The routes of the audit log.
-pub const ROUTES: &[Route<ServedLog>] = &[
+pub const ROUTES: &[Route<AuditHttpState>] = &[
     Route::get("/audit/status", VIEW, || get(status)),
     Route::get("/audit/logs/{generation}/checkpoint", AUDIT, || get(checkpoint)).scope(RouteScope::Box),
     Route::get("/audit/logs/{generation}/tile/{*path}", AUDIT, || get(tile)).scope(RouteScope::Box),
@@ -29,13 +29,13 @@ pub const ROUTES: &[Route<ServedLog>] = &[
 
 /// The state of the routes.
 #[derive(Debug, Clone)]
-pub struct ServedLog {
+pub struct AuditHttpState {
     pub state: AuditState,
     pub folder: Arc<Path>,
 }
 
 /// `GET /audit/status`.
-async fn status(State(ServedLog { state, .. }): State<ServedLog>) -> Response {
+async fn status(State(AuditHttpState { state, .. }): State<AuditHttpState>) -> Response {
     let status = state.status();
     let head = state.heads().borrow().as_ref().map(|head| head.checkpoint.note.clone());
     json(&AuditStatusDocument::new(&status, head.as_deref()))
@@ -54,8 +54,8 @@ struct AuditStatusDocument<'a> {
     alarm: Option<&'a str>,
     lost: LostDocument,
     checkpoint: Option<String>,
-    sync: Option<SyncDocument<'a>>,
-    copies: Vec<CopyDocument<'a>>,
+    sync: Option<AuditSyncDocument<'a>>,
+    copies: Vec<LiveCopyDocument<'a>>,
 }
 
 #[derive(Serialize)]
@@ -65,7 +65,7 @@ struct LostDocument {
 }
 
 #[derive(Serialize)]
-struct SyncDocument<'a> {
+struct AuditSyncDocument<'a> {
     url: &'a str,
     size: u64,
     /// In RFC 3339, as all times here.
@@ -75,7 +75,7 @@ struct SyncDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct CopyDocument<'a> {
+struct LiveCopyDocument<'a> {
     name: &'static str,
     to: &'a str,
     sent: u64,
@@ -103,28 +103,28 @@ impl<'a> AuditStatusDocument<'a> {
     }
 }
 
-impl<'a> From<&'a SyncStatus> for SyncDocument<'a> {
-    fn from(SyncStatus { url, size, at_ms, waiting_since_ms, error }: &'a SyncStatus) -> Self {
+impl<'a> From<&'a AuditSyncStatus> for AuditSyncDocument<'a> {
+    fn from(AuditSyncStatus { url, size, at_ms, waiting_since_ms, error }: &'a AuditSyncStatus) -> Self {
         let (at, waiting_since) = (at_ms.map(clock::rfc3339), waiting_since_ms.map(clock::rfc3339));
         Self { url, size: *size, at, waiting_since, error: error.as_deref() }
     }
 }
 
-impl<'a> From<&'a CopyStatus> for CopyDocument<'a> {
-    fn from(CopyStatus { name, to, sent, lost, error }: &'a CopyStatus) -> Self {
+impl<'a> From<&'a LiveCopyStatus> for LiveCopyDocument<'a> {
+    fn from(LiveCopyStatus { name, to, sent, lost, error }: &'a LiveCopyStatus) -> Self {
         Self { name, to, sent: *sent, lost: *lost, error: error.as_deref() }
     }
 }
 
 /// `GET /audit/logs/{generation}/checkpoint`.
-async fn checkpoint(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, ApiError> {
+async fn checkpoint(State(served): State<AuditHttpState>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let log = log(&served, &path)?;
     let note = read(move || log.checkpoint()).await?.ok_or_else(|| not_found("this log has no checkpoint yet"))?;
     Ok(file(note, "text/plain; charset=utf-8", "no-cache"))
 }
 
 /// `GET /audit/logs/{generation}/tile/{*path}`: hashes and records under the published checkpoint.
-async fn tile(State(served): State<ServedLog>, PathParts(path): PathParts) -> Result<Response, ApiError> {
+async fn tile(State(served): State<AuditHttpState>, PathParts(path): PathParts) -> Result<Response, ApiError> {
     let log = log(&served, &path)?;
     let name = format!("tile/{}", path.get("path").map_or("", String::as_str));
     let tile = TilePath::parse(&name).ok_or_else(|| not_found("this is not the path of a tile (C2SP tlog-tiles)"))?;
@@ -143,11 +143,11 @@ async fn tile(State(served): State<ServedLog>, PathParts(path): PathParts) -> Re
 }
 
 /// The log of the generation in the path. It need not exist.
-fn log(served: &ServedLog, path: &HashMap<String, String>) -> Result<LocalLog, ApiError> {
+fn log(served: &AuditHttpState, path: &HashMap<String, String>) -> Result<LocalAuditLog, ApiError> {
     let text = path.get("generation").map_or("", String::as_str);
     let generation = text.parse::<u32>().ok().filter(|number| *number > 0 && number.to_string() == text);
     let generation = generation.ok_or_else(|| not_found("no such log: logs are numbered from 1"))?;
-    Ok(LocalLog::open(&layout::log_folder(&served.folder, generation)))
+    Ok(LocalAuditLog::open(&layout::log_folder(&served.folder, generation)))
 }
 
 /// The number of records under a checkpoint: its second line.
@@ -180,26 +180,26 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::status::LogFigures;
+    use crate::status::LocalLogFigures;
 
     #[test]
     fn the_status_has_every_field() {
         let status = AuditStatus {
             origin: "ledge.audit/box-1/2".into(),
             verifier_key: "ledge.audit/box-1+00+AA".into(),
-            log: Some(LogFigures { size: 10, first: 3, bytes: 4000 }),
+            log: Some(LocalLogFigures { size: 10, first: 3, bytes: 4000 }),
             quota: 9000,
             error: Some("no room".into()),
             alarm: Some("cut".into()),
             lost: (5, 1),
-            sync: Some(SyncStatus {
+            sync: Some(AuditSyncStatus {
                 url: "https://a/".into(),
                 size: 7,
                 at_ms: Some(1_767_225_600_000),
                 waiting_since_ms: None,
                 error: Some("away".into()),
             }),
-            copies: vec![CopyStatus { name: "syslog", to: "s:6514".into(), sent: 9, lost: 2, error: None }],
+            copies: vec![LiveCopyStatus { name: "syslog", to: "s:6514".into(), sent: 9, lost: 2, error: None }],
         };
         let document = serde_json::to_value(AuditStatusDocument::new(&status, Some(b"note\n"))).unwrap();
         let expected = json!({

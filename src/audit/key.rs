@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::SigningKey;
 use ledge_base::durable;
 use ledge_base::names::DeviceName;
-use ledge_identity::sealing::{CipherError, MasterKeyCounts, Rekeyed, SealPurpose, Sealer};
+use ledge_identity::sealing::{CipherError, EncryptionPurpose, MasterKeyCounts, RekeyCounts, Sealer};
 use signed_note::{Note, StandardSigner, StandardVerifier, Verifier as _, VerifierList};
 use tlog_tiles::{Checkpoint, Hash};
 use zeroize::Zeroizing;
@@ -34,7 +34,7 @@ pub struct AuditKey {
 
 /// Reasons why there is no key.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum AuditKeyError {
     /// The file exists and cannot be read, or a new one cannot be written.
     #[error("the audit key {path}: {error}", path = path.display())]
     File { path: PathBuf, error: io::Error },
@@ -58,7 +58,7 @@ pub fn origin(device: &DeviceName, generation: u32) -> String {
 impl AuditKey {
     /// Reads the key in the folder, or makes one; also returns whether it is new. When this returns, the key survives a
     /// power cut.
-    pub fn load_or_create(folder: &Path, device: &DeviceName, sealer: &Sealer) -> Result<(Self, bool), KeyError> {
+    pub fn load_or_create(folder: &Path, device: &DeviceName, sealer: &Sealer) -> Result<(Self, bool), AuditKeyError> {
         let name = key_name(device);
         if let Some(seed) = seed_in(folder, sealer)? {
             return Ok((Self::new(&name, &seed), false));
@@ -66,13 +66,17 @@ impl AuditKey {
         let path = folder.join(KEY_FILE);
         let mut seed = Zeroizing::new([0; 32]);
         let filled = getrandom::fill(seed.as_mut_slice()).map_err(io::Error::from);
-        filled.map_err(|error| KeyError::File { path: path.clone(), error })?;
+        filled.map_err(|error| AuditKeyError::File { path: path.clone(), error })?;
         write(&path, &seed, sealer)?;
         Ok((Self::new(&name, &seed), true))
     }
 
     /// The verifier key of the key in the folder; `None` when there is no key yet. Reads only.
-    pub fn verifier_key_in(folder: &Path, device: &DeviceName, sealer: &Sealer) -> Result<Option<String>, KeyError> {
+    pub fn verifier_key_in(
+        folder: &Path,
+        device: &DeviceName,
+        sealer: &Sealer,
+    ) -> Result<Option<String>, AuditKeyError> {
         let seed = seed_in(folder, sealer)?;
         Ok(seed.map(|seed| Self::new(&key_name(device), &seed).verifier_key))
     }
@@ -117,50 +121,50 @@ pub(super) fn under_name(verifier_key: &str, name: &str) -> Option<String> {
 /// Encrypts the key in the folder under the current master key, unless it is already. When this returns, that survives
 /// a power cut, and no file has the key in plain. Flash memory and file systems that copy on write may keep the old
 /// blocks for a while.
-pub(super) fn rekey(folder: &Path, sealer: &Sealer) -> Result<Rekeyed, KeyError> {
+pub(super) fn rekey(folder: &Path, sealer: &Sealer) -> Result<RekeyCounts, AuditKeyError> {
     let path = folder.join(KEY_FILE);
     let content = match std::fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Rekeyed::default()),
-        content => Zeroizing::new(content.map_err(|error| KeyError::File { path: path.clone(), error })?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RekeyCounts::default()),
+        content => Zeroizing::new(content.map_err(|error| AuditKeyError::File { path: path.clone(), error })?),
     };
     if !sealer.is_outdated(&content) {
-        return Ok(Rekeyed::default());
+        return Ok(RekeyCounts::default());
     }
     let seed = opened(&path, &content, sealer)?;
     write(&path, &seed, sealer)?;
     let was_plain = u64::from(!Sealer::is_sealed(&content));
-    Ok(Rekeyed { plain: was_plain, old: 1 - was_plain })
+    Ok(RekeyCounts { plain: was_plain, old: 1 - was_plain })
 }
 
 /// Counts the key in the folder under its master key, if there is a key. Reads only.
-pub(super) fn survey(folder: &Path, survey: &mut MasterKeyCounts) -> Result<(), KeyError> {
+pub(super) fn survey(folder: &Path, survey: &mut MasterKeyCounts) -> Result<(), AuditKeyError> {
     let path = folder.join(KEY_FILE);
     match std::fs::read(&path) {
         Ok(content) => survey.count(Sealer::key_of(&Zeroizing::new(content))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(KeyError::File { path, error }),
+        Err(error) => return Err(AuditKeyError::File { path, error }),
     }
     Ok(())
 }
 
 /// The key in the folder, encrypted or not; `None` when there is no file.
-fn seed_in(folder: &Path, sealer: &Sealer) -> Result<Option<Zeroizing<[u8; 32]>>, KeyError> {
+fn seed_in(folder: &Path, sealer: &Sealer) -> Result<Option<Zeroizing<[u8; 32]>>, AuditKeyError> {
     let path = folder.join(KEY_FILE);
     match std::fs::read(&path) {
         Ok(content) => opened(&path, &Zeroizing::new(content), sealer).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(KeyError::File { path, error }),
+        Err(error) => Err(AuditKeyError::File { path, error }),
     }
 }
 
-fn opened(path: &Path, content: &[u8], sealer: &Sealer) -> Result<Zeroizing<[u8; 32]>, KeyError> {
+fn opened(path: &Path, content: &[u8], sealer: &Sealer) -> Result<Zeroizing<[u8; 32]>, AuditKeyError> {
     let seed = if Sealer::is_sealed(content) {
-        let plain = sealer.open(SealPurpose::AuditKey, ASSOCIATED_DATA, content).map(Zeroizing::new);
-        parse(&plain.map_err(|error| KeyError::Sealed { path: path.to_owned(), error })?)
+        let plain = sealer.open(EncryptionPurpose::AuditKey, ASSOCIATED_DATA, content).map(Zeroizing::new);
+        parse(&plain.map_err(|error| AuditKeyError::Sealed { path: path.to_owned(), error })?)
     } else {
         parse(content)
     };
-    seed.map(Zeroizing::new).ok_or_else(|| KeyError::Damaged { path: path.to_owned() })
+    seed.map(Zeroizing::new).ok_or_else(|| AuditKeyError::Damaged { path: path.to_owned() })
 }
 
 /// The key in a file: 32 bytes in base64.
@@ -168,11 +172,11 @@ fn parse(content: &[u8]) -> Option<[u8; 32]> {
     Zeroizing::new(STANDARD.decode(content.trim_ascii()).ok()?).as_slice().try_into().ok()
 }
 
-fn write(path: &Path, seed: &[u8; 32], sealer: &Sealer) -> Result<(), KeyError> {
+fn write(path: &Path, seed: &[u8; 32], sealer: &Sealer) -> Result<(), AuditKeyError> {
     let plain = Zeroizing::new(format!("{}\n", STANDARD.encode(seed)));
-    let content = sealer.seal(SealPurpose::AuditKey, ASSOCIATED_DATA, plain.as_bytes());
-    let content = content.map_err(|error| KeyError::Sealed { path: path.to_owned(), error })?;
-    durable::replace_private(path, &content).map_err(|error| KeyError::File { path: path.to_owned(), error })
+    let content = sealer.seal(EncryptionPurpose::AuditKey, ASSOCIATED_DATA, plain.as_bytes());
+    let content = content.map_err(|error| AuditKeyError::Sealed { path: path.to_owned(), error })?;
+    durable::replace_private(path, &content).map_err(|error| AuditKeyError::File { path: path.to_owned(), error })
 }
 
 /// A signed tree head (C2SP tlog-checkpoint in a C2SP signed-note).
@@ -249,7 +253,7 @@ mod tests {
         durable::replace(&folder.path().join(KEY_FILE), b"AAAA\n").unwrap();
         assert!(matches!(
             AuditKey::load_or_create(folder.path(), &device, &Sealer::none()),
-            Err(KeyError::Damaged { .. })
+            Err(AuditKeyError::Damaged { .. })
         ));
         assert_eq!(std::fs::read(folder.path().join(KEY_FILE)).unwrap(), b"AAAA\n");
     }
@@ -262,9 +266,9 @@ mod tests {
         let (key, _) = AuditKey::load_or_create(folder.path(), &device, &Sealer::none()).unwrap();
         let plain = std::fs::read(&path).unwrap();
         let (old, new) = (Sealer::with_keys(&[[1; 32]]), Sealer::with_keys(&[[2; 32], [1; 32]]));
-        assert_eq!(rekey(folder.path(), &Sealer::none()).unwrap(), Rekeyed::default());
-        assert_eq!(rekey(folder.path(), &old).unwrap(), Rekeyed { plain: 1, old: 0 });
-        assert_eq!(rekey(folder.path(), &old).unwrap(), Rekeyed::default());
+        assert_eq!(rekey(folder.path(), &Sealer::none()).unwrap(), RekeyCounts::default());
+        assert_eq!(rekey(folder.path(), &old).unwrap(), RekeyCounts { plain: 1, old: 0 });
+        assert_eq!(rekey(folder.path(), &old).unwrap(), RekeyCounts::default());
         let sealed = std::fs::read(&path).unwrap();
         assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
         for (wrong, words) in [
@@ -276,7 +280,7 @@ mod tests {
             assert!(rekey(folder.path(), &Sealer::with_keys(&[[3; 32]])).is_err());
             assert_eq!(std::fs::read(&path).unwrap(), sealed);
         }
-        assert_eq!(rekey(folder.path(), &new).unwrap(), Rekeyed { plain: 0, old: 1 });
+        assert_eq!(rekey(folder.path(), &new).unwrap(), RekeyCounts { plain: 0, old: 1 });
         let (again, is_new) = AuditKey::load_or_create(folder.path(), &device, &new).unwrap();
         assert!(!is_new && again.verifier_key() == key.verifier_key());
         let mut found = MasterKeyCounts::default();

@@ -92,7 +92,7 @@ impl TilePath {
 
 /// Reasons why bytes are not an entry bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidBundle {
+pub enum InvalidEntryBundle {
     #[error("it ends within entry {index}")]
     Torn {
         /// The number of the entry, from 0.
@@ -103,12 +103,16 @@ pub enum InvalidBundle {
 }
 
 /// The entries of a bundle.
-pub fn entries(bundle: &[u8]) -> Result<Vec<&[u8]>, InvalidBundle> {
+pub fn entries(bundle: &[u8]) -> Result<Vec<&[u8]>, InvalidEntryBundle> {
     let (entries, rest) = whole_entries(bundle);
     if rest.is_empty() {
         return Ok(entries);
     }
-    Err(if entries.len() < ENTRIES_MAX { InvalidBundle::Torn { index: entries.len() } } else { InvalidBundle::TooMany })
+    Err(if entries.len() < ENTRIES_MAX {
+        InvalidEntryBundle::Torn { index: entries.len() }
+    } else {
+        InvalidEntryBundle::TooMany
+    })
 }
 
 /// The entries that are whole, 256 at most, and the bytes after them.
@@ -258,12 +262,12 @@ mod tests {
             push_entry(&mut bundle, entry).unwrap();
         }
         assert_eq!(entries(&bundle).unwrap(), [b"a".as_slice(), b"", b"ccc"]);
-        assert_eq!(entries(&bundle[..bundle.len() - 1]), Err(InvalidBundle::Torn { index: 2 }));
+        assert_eq!(entries(&bundle[..bundle.len() - 1]), Err(InvalidEntryBundle::Torn { index: 2 }));
         assert_eq!(whole_entries(&bundle[..6]), (vec![b"a".as_slice(), b""], &bundle[5..6]));
         assert_eq!(entries(b""), Ok(Vec::new()));
         let most = [0; 2 * ENTRIES_MAX];
         assert_eq!(entries(&most).unwrap().len(), ENTRIES_MAX);
-        assert_eq!(entries(&[0; 2 * ENTRIES_MAX + 2]), Err(InvalidBundle::TooMany));
+        assert_eq!(entries(&[0; 2 * ENTRIES_MAX + 2]), Err(InvalidEntryBundle::TooMany));
         assert_eq!(push_entry(&mut bundle, &vec![0; 65_536]), None);
     }
 

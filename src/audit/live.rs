@@ -20,10 +20,13 @@ use ledge_service::shutdown::Shutdown;
 
 use super::config::AuditConfig;
 use super::status::AuditState;
-pub use copy::{Address, BatchError, DeliveryForm, Disclosure, Framer, LiveCopy, Requester, SendReceipt};
-use feed::Feed;
-use requests::LiveRequests;
-use stream::LiveStream;
+pub use copy::{
+    LiveCopy, LiveCopyAddress, LiveCopyDelivery, LiveCopyDisclosure, RecordBatchError, RecordBatchResponse,
+    RecordBatchSender, RecordFramer,
+};
+use feed::LiveCopyQueue;
+use requests::BatchedLiveCopy;
+use stream::StreamedLiveCopy;
 
 /// Makes the table of live copies of the sections of [`AuditConfig`] that are named. It names the other fields itself:
 /// without a line in the table, a new field of the configuration does not compile.
@@ -62,7 +65,7 @@ live_copies! {
 
 /// The destination of a live copy, with keys relative to `[audit]`. `None`: it is switched off.
 pub(super) fn destination(copy: &dyn LiveCopy) -> Option<ConfiguredDestination> {
-    let Address { at, is_encrypted, .. } = copy.address()?;
+    let LiveCopyAddress { at, is_encrypted, .. } = copy.address()?;
     let key = format!("{}.{}", copy.name(), copy.address_key());
     Some(super::config::destination(key, at, is_encrypted, None, copy.encryption_advice()))
 }
@@ -71,16 +74,16 @@ pub(super) fn destination(copy: &dyn LiveCopy) -> Option<ConfiguredDestination> 
 pub fn spawn(config: &AuditConfig, device: &DeviceName, egress: &Egress, state: &AuditState, shutdown: &Shutdown) {
     for copy in config.live_copies() {
         let (Some(address), Some(destination)) = (copy.address(), destination(copy)) else { continue };
-        let feed = Feed::new(state, copy.name(), address.text.clone());
+        let feed = LiveCopyQueue::new(state, copy.name(), address.text.clone());
         match copy.delivery(&address, device, egress) {
-            DeliveryForm::Stream(framer) => {
+            LiveCopyDelivery::Stream(framer) => {
                 let tls = address.is_encrypted.then(|| copy.tls().settings());
                 let stream =
-                    LiveStream { egress: egress.clone(), to: address.at, tls, purpose: copy.purpose(), framer };
+                    StreamedLiveCopy { egress: egress.clone(), to: address.at, tls, purpose: copy.purpose(), framer };
                 shutdown.spawn(stream.run(feed, shutdown.clone()));
             }
-            DeliveryForm::Requests(requester) => {
-                let requests = LiveRequests::new(requester, copy.name(), &destination);
+            LiveCopyDelivery::Requests(requester) => {
+                let requests = BatchedLiveCopy::new(requester, copy.name(), &destination);
                 shutdown.spawn(requests.run(feed, shutdown.clone()));
             }
         }

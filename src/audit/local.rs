@@ -13,11 +13,11 @@ const HASH_BYTES: usize = 32;
 ///
 /// No lock is needed: files that a checkpoint covers are written before it, and do not change.
 #[derive(Debug, Clone)]
-pub struct LocalLog {
+pub struct LocalAuditLog {
     folder: Arc<Path>,
 }
 
-impl LocalLog {
+impl LocalAuditLog {
     /// The log in a folder, see [`super::layout::log_folder`]. Nothing is read yet.
     pub fn open(log_folder: &Path) -> Self {
         Self { folder: log_folder.into() }

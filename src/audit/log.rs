@@ -22,28 +22,28 @@ use ledge_base::durable;
 use ledge_service::audit_event::PreviousLog;
 use tlog_tiles::{Hash, record_hash};
 
-use self::frontier::{Frontier, Grown};
+use self::frontier::{AddedTreeHashes, TreeFrontier};
 use super::key::{AuditKey, SignedCheckpoint};
 use super::layout::{CHECKPOINT, TILE_WIDTH, push_entry};
 use super::local;
 use super::record::RECORD_BYTES_MAX;
-use super::status::LogFigures;
-pub use error::LogError;
+use super::status::LocalLogFigures;
+pub use error::AuditLogError;
 
 /// A log that is appended to.
-pub struct Log {
+pub struct AuditLog {
     audit: PathBuf,
     folder: PathBuf,
     generation: u32,
     origin: String,
     checkpoint: Option<SignedCheckpoint>,
     /// The tree of the durable records, and the number of bytes of the records in its last tile, if that is partial.
-    durable: Frontier,
+    durable: TreeFrontier,
     tail: u64,
     /// The tree of all appended records, and those that are not durable yet: records by tile, and hashes by level.
-    edge: Frontier,
+    edge: TreeFrontier,
     bundles: Vec<(u64, Vec<u8>)>,
-    grown: Grown,
+    grown: AddedTreeHashes,
     /// Set after a failed write, until its remains are cut off.
     is_suspect: bool,
     first: u64,
@@ -53,9 +53,9 @@ pub struct Log {
 }
 
 /// A log that was opened.
-pub struct OpenedLog {
+pub struct OpenedAuditLog {
     /// The log that is appended to from now on.
-    pub log: Log,
+    pub log: AuditLog,
     /// Cause of a new log, with the log before it; `None` when the last one continues.
     pub begun: Option<LogBeginning>,
 }
@@ -71,7 +71,7 @@ pub struct LogBeginning {
     pub previous: Option<PreviousLog>,
 }
 
-impl Log {
+impl AuditLog {
     /// The number of this log among those of this box, from 1.
     pub fn generation(&self) -> u32 {
         self.generation
@@ -98,8 +98,8 @@ impl Log {
     }
 
     /// The figures of the log on the disk.
-    pub fn figures(&self) -> LogFigures {
-        LogFigures { size: self.durable_size(), first: self.first, bytes: self.bytes }
+    pub fn figures(&self) -> LocalLogFigures {
+        LocalLogFigures { size: self.durable_size(), first: self.first, bytes: self.bytes }
     }
 
     /// The last signed head.
@@ -113,17 +113,17 @@ impl Log {
     }
 
     /// Appends a record in memory, and returns the hash of its leaf.
-    pub fn append(&mut self, record: &[u8]) -> Result<Hash, LogError> {
+    pub fn append(&mut self, record: &[u8]) -> Result<Hash, AuditLogError> {
         let length = record.len();
         if length > RECORD_BYTES_MAX {
-            return Err(LogError::TooLong { length });
+            return Err(AuditLogError::TooLong { length });
         }
         let tile = self.edge.size() / TILE_WIDTH;
         if self.bundles.last().is_none_or(|(last, _)| *last != tile) {
             self.bundles.push((tile, Vec::new()));
         }
         let pushed = self.bundles.last_mut().and_then(|(_, bundle)| push_entry(bundle, record));
-        pushed.ok_or(LogError::TooLong { length })?;
+        pushed.ok_or(AuditLogError::TooLong { length })?;
         let leaf = record_hash(record);
         self.edge.push(leaf, &mut self.grown);
         Ok(leaf)
@@ -131,7 +131,7 @@ impl Log {
 
     /// Makes the appended records durable. If that fails, the log is as it was after the last commit, and the records
     /// appended since are dropped.
-    pub fn commit(&mut self) -> Result<(), LogError> {
+    pub fn commit(&mut self) -> Result<(), AuditLogError> {
         let written = self.restore().and_then(|()| self.write());
         let (bundles, grown) = (std::mem::take(&mut self.bundles), std::mem::take(&mut self.grown));
         if written.is_ok() {
@@ -153,7 +153,7 @@ impl Log {
         written
     }
 
-    fn write(&self) -> Result<(), LogError> {
+    fn write(&self) -> Result<(), AuditLogError> {
         files::append_hashes(&self.folder, self.durable.size(), &self.grown)?;
         for (tile, bundle) in &self.bundles {
             let offset = if *tile == self.durable.size() / TILE_WIDTH { self.tail } else { 0 };
@@ -163,7 +163,7 @@ impl Log {
     }
 
     /// Cuts off the remains of a failed write.
-    fn restore(&mut self) -> Result<(), LogError> {
+    fn restore(&mut self) -> Result<(), AuditLogError> {
         if self.is_suspect {
             files::restore(&self.folder, &self.durable, self.tail)?;
             self.is_suspect = false;
@@ -172,7 +172,7 @@ impl Log {
     }
 
     /// Signs the head of the durable records and saves it. When this returns, it survives a power cut.
-    pub fn sign(&mut self, key: &AuditKey) -> Result<&SignedCheckpoint, LogError> {
+    pub fn sign(&mut self, key: &AuditKey) -> Result<&SignedCheckpoint, AuditLogError> {
         let signed = match self.checkpoint.take() {
             Some(head) if head.size >= self.durable.size() => head,
             last => {
@@ -181,7 +181,7 @@ impl Log {
                 self.checkpoint = last;
                 let next = key.sign(&self.origin, self.durable.size(), self.durable.root())?;
                 let path = self.folder.join(CHECKPOINT);
-                durable::replace(&path, &next.note).map_err(LogError::at(&path))?;
+                durable::replace(&path, &next.note).map_err(AuditLogError::at(&path))?;
                 self.bytes = self.bytes.saturating_sub(length) + next.note.len() as u64;
                 next
             }
@@ -190,15 +190,15 @@ impl Log {
     }
 
     /// Removes whole tiles of records of the logs before this one; returns the number of bytes freed.
-    pub fn prune_older(&mut self) -> Result<u64, LogError> {
+    pub fn prune_older(&mut self) -> Result<u64, AuditLogError> {
         let freed = prune::before(&self.audit, self.generation)?;
         self.bytes = self.bytes.saturating_sub(freed);
         Ok(freed)
     }
 
     /// The logs before this one.
-    pub fn older(&self) -> Result<Vec<u32>, LogError> {
-        let mut found = local::generations(&self.audit).map_err(LogError::at(&self.audit))?;
+    pub fn older(&self) -> Result<Vec<u32>, AuditLogError> {
+        let mut found = local::generations(&self.audit).map_err(AuditLogError::at(&self.audit))?;
         found.retain(|generation| *generation < self.generation);
         Ok(found)
     }
@@ -212,7 +212,7 @@ impl Log {
 
     /// Removes whole tiles of records below `below`; returns the number of bytes freed. The hashes that proofs need
     /// stay.
-    pub fn prune(&mut self, below: u64) -> Result<u64, LogError> {
+    pub fn prune(&mut self, below: u64) -> Result<u64, AuditLogError> {
         let below = self.prunable(below) / TILE_WIDTH;
         let mut sum = 0;
         while self.first / TILE_WIDTH < below {

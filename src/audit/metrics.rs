@@ -11,7 +11,7 @@ use crate::status::AuditStatus;
 
 /// The events that the queue accepted since the start, and those lost because it was full.
 #[derive(Debug, Clone, Copy)]
-pub struct QueueCounts {
+pub struct AuditQueueCounts {
     pub recorded: u64,
     pub lost: u64,
 }
@@ -20,7 +20,7 @@ pub struct QueueCounts {
 pub fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     status: &AuditStatus,
-    queued: QueueCounts,
+    queued: AuditQueueCounts,
     now_ms: u64,
 ) -> Result<(), Error> {
     let events = [("recorded", queued.recorded), ("lost", queued.lost)];
@@ -73,27 +73,27 @@ pub fn encode(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{CopyStatus, LogFigures, SyncStatus};
+    use crate::status::{AuditSyncStatus, LiveCopyStatus, LocalLogFigures};
 
     fn samples(status: AuditStatus) -> Vec<String> {
-        let queued = QueueCounts { recorded: 20, lost: 3 };
+        let queued = AuditQueueCounts { recorded: 20, lost: 3 };
         ledge_part::metrics::samples(move |encoder| encode(encoder, &status, queued, 1_795_132_860_000))
     }
 
     #[test]
     fn every_figure_has_a_sample() {
         let status = AuditStatus {
-            log: Some(LogFigures { size: 100, first: 7, bytes: 5000 }),
+            log: Some(LocalLogFigures { size: 100, first: 7, bytes: 5000 }),
             quota: 9000,
             alarm: Some("cut".into()),
             lost: (4, 1),
-            sync: Some(SyncStatus {
+            sync: Some(AuditSyncStatus {
                 size: 90,
                 waiting_since_ms: Some(1_795_132_800_500),
                 error: Some("away".into()),
-                ..SyncStatus::default()
+                ..AuditSyncStatus::default()
             }),
-            copies: vec![CopyStatus { name: "syslog", sent: 80, lost: 2, ..CopyStatus::default() }],
+            copies: vec![LiveCopyStatus { name: "syslog", sent: 80, lost: 2, ..LiveCopyStatus::default() }],
             ..AuditStatus::default()
         };
         let expected = [

@@ -9,19 +9,19 @@ use futures_util::future::BoxFuture;
 use ledge_base::toml_check::ValueProblem;
 use ledge_base::{clock, config_path};
 use ledge_egress::ConfiguredDestination;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_part::Subsystem;
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{DoctorContext, Section};
+use ledge_part::section::{ConfigSection, DoctorContext};
 use ledge_service::audit_event::AuditSink;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::config::AuditConfig;
-use crate::http::{ROUTES, ServedLog};
-use crate::metrics::{self, QueueCounts};
+use crate::http::{AuditHttpState, ROUTES};
+use crate::metrics::{self, AuditQueueCounts};
 use crate::sealed::AuditKeys;
 use crate::status::AuditState;
 use crate::{doctor, live};
@@ -29,7 +29,7 @@ use crate::{doctor, live};
 /// The audit log, for the other parts. Its writer is a separate thread, which ends after all of them.
 #[derive(Debug)]
 pub struct AuditPart {
-    served: ServedLog,
+    served: AuditHttpState,
     sink: AuditSink,
     keys: Arc<AuditKeys>,
 }
@@ -38,11 +38,11 @@ impl AuditPart {
     /// Creates the part for the log in `folder`. Its writer reports to `state`, and `sealer` encrypts its key.
     pub fn new(folder: &Path, state: AuditState, sink: AuditSink, sealer: Sealer) -> Self {
         let keys = Arc::new(AuditKeys { folder: folder.to_owned(), sealer });
-        Self { served: ServedLog { state, folder: folder.into() }, sink, keys }
+        Self { served: AuditHttpState { state, folder: folder.into() }, sink, keys }
     }
 }
 
-impl Section for AuditConfig {
+impl ConfigSection for AuditConfig {
     fn resolve(&mut self, root: &Path) {
         config_path::resolve(&mut self.path, root);
         self.sync.resolve(root);
@@ -68,7 +68,7 @@ impl Section for AuditConfig {
         self.sync.destination().into_iter().chain(live).collect()
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
         doctor::checks(self, context)
     }
 }
@@ -82,8 +82,8 @@ impl Subsystem for AuditPart {
         bind(ROUTES, &self.served)
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
-        let queued = QueueCounts { recorded: self.sink.recorded(), lost: self.sink.lost() };
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
+        let queued = AuditQueueCounts { recorded: self.sink.recorded(), lost: self.sink.lost() };
         metrics::encode(encoder, &self.served.state.status(), queued, clock::unix_millis())
     }
 

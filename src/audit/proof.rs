@@ -11,10 +11,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tlog_tiles::{Hash, HashReader, check_record, prove_record, record_hash, split_stored_hash_index};
 
-use super::files::{FilesError, LogFiles, hashes_of, tile_of};
+use super::files::{AuditFilesError, AuditLogFiles, hashes_of, tile_of};
 use super::key::{CheckpointError, SignedCheckpoint};
 use super::layout::{TILE_WIDTH, TileKind, whole_entries};
-use super::record::{AuditRecord, InvalidRecord, RECORD_BYTES_MAX};
+use super::record::{AuditRecord, InvalidAuditRecord, RECORD_BYTES_MAX};
 use super::verify::RECORDS_MAX;
 use super::verify::tree::subtree;
 
@@ -54,11 +54,11 @@ pub enum ProofError {
     #[error("the record is not in the log: the hashes of the record and of the proof do not lead to the signed root")]
     NotIncluded,
     #[error(transparent)]
-    Record(#[from] InvalidRecord),
+    Record(#[from] InvalidAuditRecord),
     #[error("cannot prove record {seq}: {reason}")]
     NotThere { seq: u64, reason: String },
     #[error(transparent)]
-    Files(#[from] FilesError),
+    Files(#[from] AuditFilesError),
 }
 
 impl InclusionProof {
@@ -134,7 +134,7 @@ impl InclusionProof {
     }
 
     /// Makes the proof of a record from the files of its log. `checkpoint` is the head of that log.
-    pub async fn make(files: &LogFiles, checkpoint: &SignedCheckpoint, seq: u64) -> Result<Self, ProofError> {
+    pub async fn make(files: &AuditLogFiles, checkpoint: &SignedCheckpoint, seq: u64) -> Result<Self, ProofError> {
         let size = checkpoint.size;
         let not_there = |reason: String| ProofError::NotThere { seq, reason };
         if seq >= size || size > RECORDS_MAX {
@@ -148,7 +148,7 @@ impl InclusionProof {
         let record = record.ok_or_else(|| not_there(format!("{} is damaged", tile.path())))?.to_vec();
 
         // Only `prove_record` knows which hashes it needs: the first call collects them.
-        let known = RequestedHashes::default();
+        let known = ProofHashReader::default();
         let _ = prove_record(size, seq, &known);
         for index in known.wanted.take() {
             let hash = stored(files, size, index).await?;
@@ -165,12 +165,12 @@ impl InclusionProof {
 
 /// The hashes that were read, by index, and the indexes that were asked for.
 #[derive(Default)]
-struct RequestedHashes {
+struct ProofHashReader {
     hashes: RefCell<BTreeMap<u64, Hash>>,
     wanted: RefCell<Vec<u64>>,
 }
 
-impl HashReader for RequestedHashes {
+impl HashReader for ProofHashReader {
     fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
         self.wanted.borrow_mut().extend_from_slice(indexes);
         let hashes = self.hashes.borrow();
@@ -179,7 +179,7 @@ impl HashReader for RequestedHashes {
 }
 
 /// The hash of a subtree, from the tile that has it, or computed from the hashes below it.
-async fn stored(files: &LogFiles, size: u64, index: u64) -> Result<Option<Hash>, FilesError> {
+async fn stored(files: &AuditLogFiles, size: u64, index: u64) -> Result<Option<Hash>, AuditFilesError> {
     let (level, number) = split_stored_hash_index(index);
     let (tile_level, height) = (level / 8, level % 8);
     let first = number << height;

@@ -118,10 +118,11 @@ impl AuditRecord {
     }
 
     /// Reads a leaf.
-    pub fn parse(line: &[u8]) -> Result<Self, InvalidRecord> {
-        let record: Self = serde_json::from_slice(line).map_err(|error| InvalidRecord { reason: error.to_string() })?;
+    pub fn parse(line: &[u8]) -> Result<Self, InvalidAuditRecord> {
+        let record: Self =
+            serde_json::from_slice(line).map_err(|error| InvalidAuditRecord { reason: error.to_string() })?;
         if record.v != VERSION {
-            return Err(InvalidRecord { reason: format!("it has version {}, expected {VERSION}", record.v) });
+            return Err(InvalidAuditRecord { reason: format!("it has version {}, expected {VERSION}", record.v) });
         }
         Ok(record)
     }
@@ -130,7 +131,7 @@ impl AuditRecord {
 /// The reason why bytes are not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an audit record: {reason}")]
-pub struct InvalidRecord {
+pub struct InvalidAuditRecord {
     reason: String,
 }
 
@@ -165,7 +166,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 mod tests {
     use super::*;
     use ledge_service::audit_event::inference::CallOutcome;
-    use ledge_service::audit_event::{Fallback, PreviousLog};
+    use ledge_service::audit_event::{GoldenFallback, PreviousLog};
 
     fn every_event() -> Vec<AuditEvent> {
         let (model, version) = (|| "m".parse().unwrap(), || 2.try_into().unwrap());
@@ -179,7 +180,7 @@ mod tests {
             AuditEvent::ModelLoaded { model: model(), version: version(), digest: "ab".into() },
             AuditEvent::ModelRefused { model: model(), version: version(), cause: None },
             AuditEvent::ModelRefused { model: model(), version: version(), cause: Some("golden".into()) },
-            AuditEvent::ModelFellBack { model: model(), version: version(), to: Fallback::Float },
+            AuditEvent::ModelFellBack { model: model(), version: version(), to: GoldenFallback::Float },
             AuditEvent::ModelCrashed { model: model(), version: version(), suspended: true },
             AuditEvent::CallerRefused { model: model(), version: version(), seconds: 600 },
             AuditEvent::ModelUnloaded { model: model(), version: version() },

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use ledge_identity::sealing::{MasterKeyCounts, Rekey, Rekeyed, Sealer};
+use ledge_identity::sealing::{MasterKeyCounts, Rekey, RekeyCounts, Sealer};
 
-use super::key::{self, KeyError};
-use super::tags::{self, TagsError};
+use super::key::{self, AuditKeyError};
+use super::tags::{self, TagKeysError};
 
 /// The key that signs the log and the keys for its tags, in their folder.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ impl Rekey for AuditKeys {
         "audit_keys"
     }
 
-    fn rekey(&self, _: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String> {
+    fn rekey(&self, _: &dyn Fn() -> bool, done: &mut RekeyCounts) -> Result<(), String> {
         // The signing key is encrypted even when keys for tags failed.
         let tags = tags::rekey(&self.folder, &self.sealer, done);
         *done += key::rekey(&self.folder, &self.sealer).map_err(|error| error.to_string())?;
@@ -30,15 +30,15 @@ impl Rekey for AuditKeys {
 
 /// Reasons why the master keys cannot be determined.
 #[derive(Debug, thiserror::Error)]
-pub enum SurveyError {
+pub enum AuditSurveyError {
     #[error(transparent)]
-    Key(#[from] KeyError),
+    Key(#[from] AuditKeyError),
     #[error(transparent)]
-    Tags(#[from] TagsError),
+    Tags(#[from] TagKeysError),
 }
 
 /// Counts the keys in the folder by the master key that they are encrypted under. Reads only.
-pub fn survey(folder: &Path) -> Result<MasterKeyCounts, SurveyError> {
+pub fn survey(folder: &Path) -> Result<MasterKeyCounts, AuditSurveyError> {
     let mut survey = MasterKeyCounts::default();
     key::survey(folder, &mut survey)?;
     tags::survey(folder, &mut survey)?;

@@ -17,7 +17,7 @@ pub struct AuditStatus {
     /// The verifier key of its checkpoints.
     pub verifier_key: String,
     /// The log on the disk; unknown until the log is open.
-    pub log: Option<LogFigures>,
+    pub log: Option<LocalLogFigures>,
     /// The largest size of the log, in bytes.
     pub quota: u64,
     /// The reason why it cannot be written. Records are lost until that is repaired.
@@ -27,13 +27,13 @@ pub struct AuditStatus {
     /// Inference calls, and other events, that never became records, since the start.
     pub lost: (u64, u64),
     /// The state of the copy on the platform, if there is one.
-    pub sync: Option<SyncStatus>,
-    pub copies: Vec<CopyStatus>,
+    pub sync: Option<AuditSyncStatus>,
+    pub copies: Vec<LiveCopyStatus>,
 }
 
 /// The log on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LogFigures {
+pub struct LocalLogFigures {
     /// The number of durable records.
     pub size: u64,
     /// The first record that is still on this box.
@@ -44,7 +44,7 @@ pub struct LogFigures {
 
 /// The state of the copy on the platform.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SyncStatus {
+pub struct AuditSyncStatus {
     pub url: String,
     /// The number of records of this log on the platform.
     pub size: u64,
@@ -58,7 +58,7 @@ pub struct SyncStatus {
 
 /// The state of a live copy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CopyStatus {
+pub struct LiveCopyStatus {
     /// The name of its section below `[audit]`.
     pub name: &'static str,
     pub to: String,
@@ -72,7 +72,7 @@ pub struct CopyStatus {
 
 /// A record as live copies get it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LiveRecord {
+pub struct LiveCopyRecord {
     /// The origin of its log.
     pub origin: Arc<str>,
     pub seq: u64,
@@ -90,7 +90,7 @@ pub struct LiveRecord {
 
 /// A signed head that may be sent to the platform.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PublishedHead {
+pub struct PublishedCheckpoint {
     /// The number of the log.
     pub generation: u32,
     pub checkpoint: SignedCheckpoint,
@@ -102,7 +102,7 @@ pub struct PublishedHead {
 
 /// News of the sync for the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncNews {
+pub enum AuditSyncEvent {
     /// The platform has a log up to here.
     Has {
         /// The number of the log.
@@ -125,9 +125,9 @@ pub struct AuditState {
 #[derive(Debug)]
 struct AuditStateInner {
     status: Mutex<AuditStatus>,
-    head: watch::Sender<Option<PublishedHead>>,
-    live: broadcast::Sender<Arc<LiveRecord>>,
-    news: Mutex<Vec<SyncNews>>,
+    head: watch::Sender<Option<PublishedCheckpoint>>,
+    live: broadcast::Sender<Arc<LiveCopyRecord>>,
+    news: Mutex<Vec<AuditSyncEvent>>,
     turned: Notify,
 }
 
@@ -162,12 +162,12 @@ impl AuditState {
     }
 
     /// Signed heads, as they are published.
-    pub fn heads(&self) -> watch::Receiver<Option<PublishedHead>> {
+    pub fn heads(&self) -> watch::Receiver<Option<PublishedCheckpoint>> {
         self.shared.head.subscribe()
     }
 
     /// Publishes a signed head.
-    pub fn publish(&self, mut head: PublishedHead) {
+    pub fn publish(&self, mut head: PublishedCheckpoint) {
         let synced = self.lock().sync.as_ref().map_or(0, |sync| sync.size);
         self.shared.head.send_modify(|last| {
             // Urgent records of the last head are still urgent if they were not sent since.
@@ -177,7 +177,7 @@ impl AuditState {
     }
 
     /// Records, as they become durable. A receiver that is too slow gets the number of those it lost.
-    pub fn live(&self) -> broadcast::Receiver<Arc<LiveRecord>> {
+    pub fn live(&self) -> broadcast::Receiver<Arc<LiveCopyRecord>> {
         self.shared.live.subscribe()
     }
 
@@ -187,7 +187,7 @@ impl AuditState {
     }
 
     /// Sends a durable record to the live copies.
-    pub fn send_live(&self, record: Arc<LiveRecord>) {
+    pub fn send_live(&self, record: Arc<LiveCopyRecord>) {
         let _ = self.shared.live.send(record);
     }
 
@@ -203,12 +203,12 @@ impl AuditState {
     }
 
     /// Sends news of the sync to the writer, which takes them within a second.
-    pub fn tell(&self, news: SyncNews) {
+    pub fn tell(&self, news: AuditSyncEvent) {
         self.shared.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
     }
 
     /// Takes the news since the last call.
-    pub fn take_news(&self) -> Vec<SyncNews> {
+    pub fn take_news(&self) -> Vec<AuditSyncEvent> {
         std::mem::take(&mut *self.shared.news.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

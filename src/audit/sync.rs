@@ -22,21 +22,21 @@ use ledge_service::shutdown::Shutdown;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::config::{SyncAddress, SyncConfig};
+use super::config::{AuditSyncAddress, AuditSyncConfig};
 use super::key::SignedCheckpoint;
 use super::layout::{FULL_WIDTH, TILE_WIDTH, TileKind, TilePath, entries, log_folder};
-use super::local::{LocalLog, generations};
+use super::local::{LocalAuditLog, generations};
 use super::record::AuditRecord;
-use super::status::{AuditState, PublishedHead, SyncNews, SyncStatus};
-pub use error::SyncError;
-use hint::Hint;
-use remote::{AuditServer, Remote};
-pub use settings::SyncSettings;
+use super::status::{AuditState, AuditSyncEvent, AuditSyncStatus, PublishedCheckpoint};
+pub use error::AuditSyncError;
+use hint::AuditSyncProgress;
+use remote::{AuditRemote, AuditServer};
+pub use settings::AuditSyncSettings;
 use tiles::SignedLog;
-use upload::LogUpload;
+use upload::AuditLogUpload;
 
 /// The times of sending.
-const UPLOAD_PACE: SyncPace = SyncPace {
+const UPLOAD_PACE: AuditSyncTiming = AuditSyncTiming {
     gather_delay: Duration::from_secs(2),
     interval_min: Duration::from_secs(10),
     retry_pause_min: Duration::from_secs(2),
@@ -45,7 +45,7 @@ const UPLOAD_PACE: SyncPace = SyncPace {
 
 /// The times of sending, besides `interval_s`.
 #[derive(Debug, Clone, Copy)]
-struct SyncPace {
+struct AuditSyncTiming {
     /// Time that urgent records, and those that fill a tile, wait for others.
     gather_delay: Duration,
     /// The shortest time between two uploads, even of urgent records: each upload leaves files of partial tiles.
@@ -55,18 +55,18 @@ struct SyncPace {
     retry_pause_max: Duration,
 }
 
-impl SyncConfig {
+impl AuditSyncConfig {
     /// The server, and whether the connection is encrypted. `None`: the log stays here.
     pub(super) fn server(&self) -> Option<(HostPort, bool)> {
         match self.url.as_ref()? {
-            SyncAddress::Web(address) => Some((address.at.clone(), address.tls)),
-            SyncAddress::Bucket { bucket, .. } => s3::server(self, bucket),
+            AuditSyncAddress::Web(address) => Some((address.at.clone(), address.tls)),
+            AuditSyncAddress::Bucket { bucket, .. } => s3::server(self, bucket),
         }
     }
 }
 
 /// Copies the log until the daemon stops. Returns at once when the log stays here.
-pub async fn run(settings: SyncSettings, egress: Egress, state: AuditState, shutdown: Shutdown) {
+pub async fn run(settings: AuditSyncSettings, egress: Egress, state: AuditState, shutdown: Shutdown) {
     let server = match AuditServer::of(&settings, &egress) {
         None => return,
         Some(Ok(server)) => server,
@@ -75,19 +75,19 @@ pub async fn run(settings: SyncSettings, egress: Egress, state: AuditState, shut
             return;
         }
     };
-    let task = SyncTask::new(settings, server, state, UPLOAD_PACE);
+    let task = AuditSyncTask::new(settings, server, state, UPLOAD_PACE);
     tokio::select! {
         () = task.run() => {}
         () = shutdown.requested() => {}
     }
 }
 
-struct SyncTask {
-    settings: SyncSettings,
+struct AuditSyncTask {
+    settings: AuditSyncSettings,
     server: AuditServer,
     state: AuditState,
-    hint: Hint,
-    pace: SyncPace,
+    hint: AuditSyncProgress,
+    pace: AuditSyncTiming,
     backoff: Backoff,
     /// Logs that are done: complete on the platform, or not to be copied.
     closed: BTreeSet<u32>,
@@ -95,11 +95,11 @@ struct SyncTask {
     failing: Option<String>,
 }
 
-impl SyncTask {
-    fn new(settings: SyncSettings, server: AuditServer, state: AuditState, pace: SyncPace) -> Self {
+impl AuditSyncTask {
+    fn new(settings: AuditSyncSettings, server: AuditServer, state: AuditState, pace: AuditSyncTiming) -> Self {
         let url = settings.config.url.as_ref().map(ToString::to_string).unwrap_or_default();
-        let hint = Hint::read(&settings.folder, &url);
-        state.update(|status| status.sync = Some(SyncStatus { url, ..SyncStatus::default() }));
+        let hint = AuditSyncProgress::read(&settings.folder, &url);
+        state.update(|status| status.sync = Some(AuditSyncStatus { url, ..AuditSyncStatus::default() }));
         let (backoff, closed) = (Backoff::new(pace.retry_pause_min, pace.retry_pause_max), BTreeSet::new());
         Self { settings, server, state, hint, pace, backoff, closed, failing: None }
     }
@@ -158,18 +158,18 @@ impl SyncTask {
     }
 
     /// Reports to the writer what the platform had at the last contact. Needs no network.
-    async fn report_hint(&self, heads: &mut watch::Receiver<Option<PublishedHead>>) {
+    async fn report_hint(&self, heads: &mut watch::Receiver<Option<PublishedCheckpoint>>) {
         let Ok(head) = heads.wait_for(Option::is_some).await.map(|head| head.clone()) else { return };
-        let Some(PublishedHead { generation, checkpoint, .. }) = head else { return };
+        let Some(PublishedCheckpoint { generation, checkpoint, .. }) = head else { return };
         let size = self.hint.size(generation);
         if (1..=checkpoint.size).contains(&size) {
-            self.state.tell(SyncNews::Has { generation, size });
+            self.state.tell(AuditSyncEvent::Has { generation, size });
         }
     }
 
     /// Uploads the older logs, then this one up to its head.
-    async fn copy_up_to(&mut self, head: &PublishedHead, made_progress: &mut bool) -> Result<(), SyncError> {
-        let remote = Remote::open(&self.server, &self.settings).await?;
+    async fn copy_up_to(&mut self, head: &PublishedCheckpoint, made_progress: &mut bool) -> Result<(), AuditSyncError> {
+        let remote = AuditRemote::open(&self.server, &self.settings).await?;
         for generation in self.older(head.generation).await? {
             match self.copy_older(&remote, generation, made_progress).await {
                 Ok(()) => {}
@@ -184,32 +184,32 @@ impl SyncTask {
         self.upload(&remote, head.generation, head.checkpoint.clone(), made_progress).await
     }
 
-    async fn older(&self, current: u32) -> Result<Vec<u32>, SyncError> {
+    async fn older(&self, current: u32) -> Result<Vec<u32>, AuditSyncError> {
         let folder = self.settings.folder.clone();
         let found = tokio::task::spawn_blocking(move || generations(&folder)).await;
         let found = found.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        let mut found = found.map_err(|error| SyncError::File { path: self.settings.folder.clone(), error })?;
+        let mut found = found.map_err(|error| AuditSyncError::File { path: self.settings.folder.clone(), error })?;
         found.retain(|generation| *generation < current && !self.closed.contains(generation));
         Ok(found)
     }
 
     async fn copy_older(
         &mut self,
-        remote: &Remote,
+        remote: &AuditRemote,
         generation: u32,
         made_progress: &mut bool,
-    ) -> Result<(), SyncError> {
+    ) -> Result<(), AuditSyncError> {
         let folder = log_folder(&self.settings.folder, generation);
-        let local = LocalLog::open(&folder);
+        let local = LocalAuditLog::open(&folder);
         let read = tokio::task::spawn_blocking(move || local.checkpoint()).await;
         let read = read.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        let Some(note) = read.map_err(|error| SyncError::File { path: folder, error })? else { return Ok(()) };
+        let Some(note) = read.map_err(|error| AuditSyncError::File { path: folder, error })? else { return Ok(()) };
 
         let head = SignedCheckpoint::open(&note, &self.settings.verifier_key)
-            .map_err(|error| SyncError::Foreign { generation, reason: error.to_string() })?;
+            .map_err(|error| AuditSyncError::Foreign { generation, reason: error.to_string() })?;
         if head.size == 0 || self.hint.size(generation) == head.size {
             // The writer may remove its records, also after a restart.
-            self.state.tell(SyncNews::Has { generation, size: head.size });
+            self.state.tell(AuditSyncEvent::Has { generation, size: head.size });
             return Ok(());
         }
         self.upload(remote, generation, head, made_progress).await
@@ -217,21 +217,21 @@ impl SyncTask {
 
     async fn upload(
         &mut self,
-        remote: &Remote,
+        remote: &AuditRemote,
         generation: u32,
         head: SignedCheckpoint,
         made_progress: &mut bool,
-    ) -> Result<(), SyncError> {
+    ) -> Result<(), AuditSyncError> {
         let size = head.size;
-        let local = LocalLog::open(&log_folder(&self.settings.folder, generation));
+        let local = LocalAuditLog::open(&log_folder(&self.settings.folder, generation));
         let log = SignedLog { generation, local, head: Arc::new(head), sent: 0 };
-        let mut upload = LogUpload { settings: &self.settings, remote, hint: &mut self.hint, made_progress };
+        let mut upload = AuditLogUpload { settings: &self.settings, remote, hint: &mut self.hint, made_progress };
         upload.send(log).await?;
-        self.state.tell(SyncNews::Has { generation, size });
+        self.state.tell(AuditSyncEvent::Has { generation, size });
         Ok(())
     }
 
-    fn succeeded(&mut self, head: &PublishedHead) {
+    fn succeeded(&mut self, head: &PublishedCheckpoint) {
         self.backoff.reset();
         if self.failing.take().is_some() {
             tracing::info!(records = head.checkpoint.size, "the audit log is copied to the platform again");
@@ -239,19 +239,19 @@ impl SyncTask {
         let size = head.checkpoint.size;
         let at_ms = self.hint.logs.get(&head.generation).map(|synced| synced.at_ms);
         self.update(|sync| {
-            *sync = SyncStatus { url: std::mem::take(&mut sync.url), size, at_ms, ..SyncStatus::default() };
+            *sync = AuditSyncStatus { url: std::mem::take(&mut sync.url), size, at_ms, ..AuditSyncStatus::default() };
         });
     }
 
     /// Reports a failure; the same one is logged once.
-    fn failed(&mut self, head: &PublishedHead, error: &SyncError) {
+    fn failed(&mut self, head: &PublishedCheckpoint, error: &AuditSyncError) {
         let summary = error.summary();
         let is_new = self.failing.as_ref() != Some(&summary);
         self.failing = Some(summary);
         self.update(|sync| sync.error = Some(error.to_string()));
-        if let SyncError::Forked { .. } = error {
+        if let AuditSyncError::Forked { .. } = error {
             self.closed.insert(head.generation);
-            self.state.tell(SyncNews::Forked { generation: head.generation });
+            self.state.tell(AuditSyncEvent::Forked { generation: head.generation });
             // The next log does not wait for this one.
             self.failing = None;
             self.update(|sync| sync.waiting_since_ms = None);
@@ -262,14 +262,14 @@ impl SyncTask {
     }
 
     /// Reports since when records wait for the platform.
-    async fn report_waiting(&mut self, head: &PublishedHead) {
+    async fn report_waiting(&mut self, head: &PublishedCheckpoint) {
         let known = self.hint.logs.get(&head.generation).copied();
         let size = known.map_or(0, |synced| synced.size);
         let is_noted = self.state.status().sync.is_some_and(|sync| sync.waiting_since_ms.is_some());
         if size >= head.checkpoint.size || is_noted {
             return;
         }
-        let local = LocalLog::open(&log_folder(&self.settings.folder, head.generation));
+        let local = LocalAuditLog::open(&log_folder(&self.settings.folder, head.generation));
         let since = tokio::task::spawn_blocking(move || written_at(&local, size)).await.ok().flatten();
         let since = since.unwrap_or(head.at_ms);
         self.update(|sync| {
@@ -279,13 +279,13 @@ impl SyncTask {
         });
     }
 
-    fn update(&self, change: impl FnOnce(&mut SyncStatus)) {
+    fn update(&self, change: impl FnOnce(&mut AuditSyncStatus)) {
         self.state.update(|status| change(status.sync.get_or_insert_default()));
     }
 }
 
 /// The time of a record.
-fn written_at(log: &LocalLog, seq: u64) -> Option<u64> {
+fn written_at(log: &LocalAuditLog, seq: u64) -> Option<u64> {
     let place = seq % TILE_WIDTH;
     let width = u16::try_from(place + 1).unwrap_or(FULL_WIDTH);
     let bundle = log.tile(TilePath { kind: TileKind::Entries, index: seq / TILE_WIDTH, width }).ok()??;

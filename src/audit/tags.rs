@@ -27,13 +27,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ledge_base::clock;
-use ledge_identity::sealing::{MasterKeyCounts, Rekeyed, Sealer};
+use ledge_identity::sealing::{MasterKeyCounts, RekeyCounts, Sealer};
 use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::TagKey;
 use serde::{Deserialize, Serialize};
 
-pub use error::TagsError;
-use files::{TagFolder, TagKeyFile};
+pub use error::TagKeysError;
+use files::{TagKeyFile, TagKeyFolder};
 
 /// Running time in milliseconds for which the wall clock must show that a key is old enough.
 const CLOCK_AGREEMENT_MS: u64 = DAY_MS;
@@ -48,13 +48,13 @@ const LAST_DAY: u64 = 2_932_896;
 
 /// The keys of this box, for the writer of the log.
 #[derive(Debug)]
-pub struct Tags {
-    folder: TagFolder,
+pub struct AuditTagKeys {
+    folder: TagKeyFolder,
     period_ms: u64,
     /// 0: keys are kept for ever.
     keep_ms: u64,
     current: Arc<TagKey>,
-    list: TagKeyList,
+    list: AuditTagKeyList,
     /// Running time in `list` that is not on the disk yet.
     uncounted: u64,
     turned: Instant,
@@ -65,7 +65,7 @@ pub struct Tags {
 /// The list of the keys: `tags/list.json`. It shows when a key is gone, also after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TagKeyList {
+struct AuditTagKeyList {
     /// The highest number of a period so far.
     last: u32,
     keys: Vec<TagKeyEntry>,
@@ -85,7 +85,7 @@ struct TagKeyEntry {
     due_ms: u64,
 }
 
-impl Tags {
+impl AuditTagKeys {
     /// Opens the keys in the folder `audit`, and makes one if no key covers the present time. The events are for the
     /// log, and include those of the last run that are perhaps not in it yet.
     pub fn open(
@@ -94,8 +94,8 @@ impl Tags {
         keep_days: u32,
         now_ms: u64,
         sealer: &Sealer,
-    ) -> Result<(Self, Vec<AuditEvent>), TagsError> {
-        let folder = TagFolder::create(audit, sealer)?;
+    ) -> Result<(Self, Vec<AuditEvent>), TagKeysError> {
+        let folder = TagKeyFolder::create(audit, sealer)?;
         let mut list = Self::read_list(&folder)?;
         let mut untold = std::mem::take(&mut list.untold);
         untold.extend(adopt_unlisted(&folder, &mut list)?);
@@ -130,18 +130,18 @@ impl Tags {
     /// Begins a period, destroys keys that were kept long enough, and finds keys that are gone, such as after
     /// [`destroy`]. To be called every minute or so. The events are for the log. If it fails, the key in use stays the
     /// same, and the next turn tries again.
-    pub fn turn(&mut self, now_ms: u64) -> Result<Vec<AuditEvent>, TagsError> {
+    pub fn turn(&mut self, now_ms: u64) -> Result<Vec<AuditEvent>, TagKeysError> {
         let elapsed = self.turned.elapsed();
         self.turned = Instant::now();
         self.turn_after(now_ms, elapsed, Vec::new())
     }
 
     /// Notes that the returned events are durable. Until this, or the next turn, another start returns them again.
-    pub fn told(&mut self) -> Result<(), TagsError> {
+    pub fn told(&mut self) -> Result<(), TagKeysError> {
         if self.list.untold.is_empty() {
             return Ok(());
         }
-        let list = TagKeyList { untold: Vec::new(), ..self.list.clone() };
+        let list = AuditTagKeyList { untold: Vec::new(), ..self.list.clone() };
         self.save(list)
     }
 
@@ -150,7 +150,7 @@ impl Tags {
         now_ms: u64,
         elapsed: Duration,
         mut events: Vec<AuditEvent>,
-    ) -> Result<Vec<AuditEvent>, TagsError> {
+    ) -> Result<Vec<AuditEvent>, TagKeysError> {
         let now = clock::FLOOR.plausible_millis(now_ms).min(LAST_DAY * DAY_MS);
         let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let mut list = self.list.clone();
@@ -193,10 +193,10 @@ impl Tags {
     /// The key for now: that of the last period, unless the period is over.
     fn current_key(
         &self,
-        list: &mut TagKeyList,
+        list: &mut AuditTagKeyList,
         now: u64,
         events: &mut Vec<AuditEvent>,
-    ) -> Result<Arc<TagKey>, TagsError> {
+    ) -> Result<Arc<TagKey>, TagKeysError> {
         // If the last key is gone, earlier ones are not used again.
         if let Some(newest) = list.keys.last_mut().filter(|newest| newest.period == list.last) {
             let period_ms = newest.ends_ms.saturating_sub(newest.begins_ms);
@@ -238,34 +238,34 @@ impl Tags {
         self.keep_ms > 0 && (key.due_ms >= CLOCK_AGREEMENT_MS || key.ran_ms >= self.keep_ms)
     }
 
-    fn save(&mut self, list: TagKeyList) -> Result<(), TagsError> {
+    fn save(&mut self, list: AuditTagKeyList) -> Result<(), TagKeysError> {
         self.folder.save_list(&list)?;
         self.list = list;
         self.uncounted = 0;
         Ok(())
     }
 
-    fn read_list(folder: &TagFolder) -> Result<TagKeyList, TagsError> {
-        match folder.read_list::<TagKeyList>() {
+    fn read_list(folder: &TagKeyFolder) -> Result<AuditTagKeyList, TagKeysError> {
+        match folder.read_list::<AuditTagKeyList>() {
             Ok(Some(mut list)) => {
                 list.keys.sort_by_key(|key| key.period);
                 return Ok(list);
             }
             Ok(None) => {}
-            Err(TagsError::Damaged { path }) => {
+            Err(TagKeysError::Damaged { path }) => {
                 let path = path.display();
                 tracing::error!(%path, "the list of the keys for tags is damaged and is rebuilt from the keys in the folder");
             }
             Err(error) => return Err(error),
         }
         // The keys in the folder were not just made.
-        Ok(TagKeyList { last: folder.periods()?.last().copied().unwrap_or(0), ..TagKeyList::default() })
+        Ok(AuditTagKeyList { last: folder.periods()?.last().copied().unwrap_or(0), ..AuditTagKeyList::default() })
     }
 }
 
 /// Adds the keys that are not in the list: it was lost, or a power cut came after a key was made and before it was
 /// listed.
-fn adopt_unlisted(folder: &TagFolder, list: &mut TagKeyList) -> Result<Vec<AuditEvent>, TagsError> {
+fn adopt_unlisted(folder: &TagKeyFolder, list: &mut AuditTagKeyList) -> Result<Vec<AuditEvent>, TagKeysError> {
     let mut events = Vec::new();
     let before = list.last;
     for period in folder.periods()? {
@@ -285,31 +285,31 @@ fn adopt_unlisted(folder: &TagFolder, list: &mut TagKeyList) -> Result<Vec<Audit
 }
 
 /// Returns true if two lists differ only in how long the daemon has run.
-fn same_but_counts(one: &TagKeyList, other: &TagKeyList) -> bool {
-    let periods = |list: &TagKeyList| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
+fn same_but_counts(one: &AuditTagKeyList, other: &AuditTagKeyList) -> bool {
+    let periods = |list: &AuditTagKeyList| list.keys.iter().map(|key| key.period).collect::<Vec<_>>();
     (one.last, &one.untold, periods(one)) == (other.last, &other.untold, periods(other))
 }
 
 /// Destroys the key of a period, also one that was set aside. Returns true if there was one. A running daemon finds it
 /// within one turn, begins another period if the key was in use, and records it. When this returns, the files are gone
 /// for good; for their blocks see above.
-pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagsError> {
-    TagFolder::of(audit, &Sealer::none()).destroy(period)
+pub fn destroy(audit: &Path, period: u32) -> Result<bool, TagKeysError> {
+    TagKeyFolder::of(audit, &Sealer::none()).destroy(period)
 }
 
 /// Encrypts every key under the current master key, unless it is already.
-pub(super) fn rekey(audit: &Path, sealer: &Sealer, done: &mut Rekeyed) -> Result<(), TagsError> {
-    TagFolder::of(audit, sealer).rekey(done)
+pub(super) fn rekey(audit: &Path, sealer: &Sealer, done: &mut RekeyCounts) -> Result<(), TagKeysError> {
+    TagKeyFolder::of(audit, sealer).rekey(done)
 }
 
 /// Counts the keys by the master key that they are encrypted under. Reads only.
-pub(super) fn survey(audit: &Path, survey: &mut MasterKeyCounts) -> Result<(), TagsError> {
-    TagFolder::of(audit, &Sealer::none()).survey(survey)
+pub(super) fn survey(audit: &Path, survey: &mut MasterKeyCounts) -> Result<(), TagKeysError> {
+    TagKeyFolder::of(audit, &Sealer::none()).survey(survey)
 }
 
 /// All existing keys, oldest first, to find the original of a tag.
-pub fn all(audit: &Path, sealer: &Sealer) -> Result<Vec<TagKey>, TagsError> {
-    let folder = TagFolder::of(audit, sealer);
+pub fn all(audit: &Path, sealer: &Sealer) -> Result<Vec<TagKey>, TagKeysError> {
+    let folder = TagKeyFolder::of(audit, sealer);
     let periods = folder.periods()?;
     periods.into_iter().map(|period| folder.read(period).map(|file| file.tag_key())).collect()
 }

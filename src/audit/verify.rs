@@ -13,13 +13,13 @@ use ledge_service::audit_event::{AuditEvent, PreviousLog};
 use serde::{Serialize, Serializer};
 use tlog_tiles::Hash;
 
-use super::files::{FilesError, LogFiles};
+use super::files::{AuditFilesError, AuditLogFiles};
 use super::key::{CheckpointError, SignedCheckpoint};
 use super::layout::{TileKind, TilePath, whole_entries};
 use super::record::AuditRecord;
-use findings::{FindingKind, LogFinding, LogFindings};
+use findings::{LogFinding, LogFindingKind, LogFindings};
 use summary::LogSummary;
-use walk::{Evidence, ExpectedRoot, LogWalk};
+use walk::{ExpectedRootHash, LogWalk, RootHashSource};
 
 /// The most records in a log: a box that writes a million a second would need 2,000 years for them.
 pub const RECORDS_MAX: u64 = 1 << 56;
@@ -27,7 +27,7 @@ pub const RECORDS_MAX: u64 = 1 << 56;
 /// A log to verify.
 #[derive(Debug, Clone)]
 pub struct LogToVerify {
-    pub files: LogFiles,
+    pub files: AuditLogFiles,
     /// The expected number of the log among those of its box, if its path names one.
     pub generation: Option<u32>,
     /// The verifier keys of which one must fit its checkpoint.
@@ -45,7 +45,7 @@ pub enum VerifyScope {
 
 /// The result of verifying a log.
 #[derive(Debug, Clone, Serialize)]
-pub struct LogReport {
+pub struct LogVerificationReport {
     pub place: String,
     /// The first line of its checkpoint, once that was opened.
     pub origin: Option<String>,
@@ -76,9 +76,9 @@ fn as_base64<S: Serializer>(hash: &Option<Hash>, serializer: S) -> Result<S::Ok,
     }
 }
 
-impl LogReport {
+impl LogVerificationReport {
     /// The worst finding; `None` when the log is whole.
-    pub fn verdict(&self) -> Option<FindingKind> {
+    pub fn verdict(&self) -> Option<LogFindingKind> {
         self.findings.iter().map(|finding| finding.wrong).max()
     }
 }
@@ -88,8 +88,8 @@ pub async fn verify(
     places: &[LogToVerify],
     scope: VerifyScope,
     earlier: Option<&SignedCheckpoint>,
-) -> Result<Vec<LogReport>, FilesError> {
-    let mut reports: Vec<LogReport> = Vec::new();
+) -> Result<Vec<LogVerificationReport>, AuditFilesError> {
+    let mut reports: Vec<LogVerificationReport> = Vec::new();
     let mut next = places.iter().skip(1);
     for place in places {
         let follower = match next.next() {
@@ -105,7 +105,7 @@ pub async fn verify(
             let previous = report.summary.begun.as_ref().and_then(|begun| begun.previous.as_ref());
             if let Some(previous) = previous.filter(|previous| !origins.contains(&previous.origin)) {
                 let what = format!("the log before it, {} with {} records, is missing", previous.origin, previous.size);
-                report.findings.push(LogFinding { wrong: FindingKind::Gap, seq: None, what });
+                report.findings.push(LogFinding { wrong: LogFindingKind::Gap, seq: None, what });
             }
         }
     }
@@ -114,13 +114,13 @@ pub async fn verify(
         && !origins.contains(&earlier.origin)
     {
         let what = format!("the log {} of the earlier checkpoint is missing", earlier.origin);
-        report.findings.push(LogFinding { wrong: FindingKind::Tampered, seq: None, what });
+        report.findings.push(LogFinding { wrong: LogFindingKind::Tampered, seq: None, what });
     }
     Ok(reports)
 }
 
 /// The log before this one, according to its first record, which is checked when its own log is verified.
-async fn previous_of(files: &LogFiles) -> Result<Option<PreviousLog>, FilesError> {
+async fn previous_of(files: &AuditLogFiles) -> Result<Option<PreviousLog>, AuditFilesError> {
     let first = TilePath { kind: TileKind::Entries, index: 0, width: 1 };
     let Some(bundle) = files.tile(first).await? else { return Ok(None) };
     let record = whole_entries(&bundle).0.first().and_then(|line| AuditRecord::parse(line).ok());
@@ -134,9 +134,9 @@ async fn verify_log(
     place: &LogToVerify,
     earlier: Option<&SignedCheckpoint>,
     follower: Option<&PreviousLog>,
-) -> Result<LogReport, FilesError> {
+) -> Result<LogVerificationReport, AuditFilesError> {
     let LogToVerify { files, generation, keys } = place;
-    let mut report = LogReport {
+    let mut report = LogVerificationReport {
         place: files.to_string(),
         origin: None,
         verifier_key: None,
@@ -154,7 +154,7 @@ async fn verify_log(
     let opened = if let Some(note) = files.checkpoint().await? {
         open(&note, keys, *generation, &mut findings)
     } else {
-        findings.push(FindingKind::Gap, None, || "there is no checkpoint: nothing here is signed".to_owned());
+        findings.push(LogFindingKind::Gap, None, || "there is no checkpoint: nothing here is signed".to_owned());
         None
     };
 
@@ -176,14 +176,14 @@ async fn verify_log(
 }
 
 /// Checks that the box removed the missing first records. A copy of the log has all records.
-fn check_pruned(report: &LogReport, files: &LogFiles, is_last: bool, findings: &mut LogFindings) {
-    let LogReport { first, summary, .. } = report;
+fn check_pruned(report: &LogVerificationReport, files: &AuditLogFiles, is_last: bool, findings: &mut LogFindings) {
+    let LogVerificationReport { first, summary, .. } = report;
     let Some(last) = first.checked_sub(1) else { return };
     if !files.is_local() {
-        findings.push(FindingKind::Gap, 0, || format!("records 0 to {last} are missing"));
+        findings.push(LogFindingKind::Gap, 0, || format!("records 0 to {last} are missing"));
     } else if is_last && summary.pruned_below < *first {
         // For a log that is followed by another one, the record of the removal is in that one.
-        findings.push(FindingKind::Gap, 0, || {
+        findings.push(LogFindingKind::Gap, 0, || {
             format!(
                 "records 0 to {last} are missing, and no record says that the box pruned them (a power cut right \
                      after it did looks the same)"
@@ -209,13 +209,13 @@ fn open(
                 let as_placed = number.filter(|number| generation.is_none_or(|generation| generation == *number));
                 if as_placed.is_none() {
                     let wanted = generation.map_or_else(|| "N".to_owned(), |generation| generation.to_string());
-                    findings.push(FindingKind::Tampered, None, || {
+                    findings.push(LogFindingKind::Tampered, None, || {
                         format!("the checkpoint is of another log: {}, expected {name}/{wanted}", checkpoint.origin)
                     });
                     return None;
                 }
                 if checkpoint.size > RECORDS_MAX {
-                    findings.push(FindingKind::Tampered, None, || {
+                    findings.push(LogFindingKind::Tampered, None, || {
                         format!("the checkpoint has {} records, more than a log can have", checkpoint.size)
                     });
                     return None;
@@ -229,7 +229,7 @@ fn open(
     }
 
     let reason = wrong.map_or_else(|| "there is no key to check it with".to_owned(), |error| error.to_string());
-    findings.push(FindingKind::Tampered, None, || format!("the checkpoint is not valid: {reason}"));
+    findings.push(LogFindingKind::Tampered, None, || format!("the checkpoint is not valid: {reason}"));
     None
 }
 
@@ -238,34 +238,39 @@ fn points(
     checkpoint: &SignedCheckpoint,
     earlier: Option<&SignedCheckpoint>,
     follower: Option<&PreviousLog>,
-    files: &LogFiles,
+    files: &AuditLogFiles,
     findings: &mut LogFindings,
-) -> Vec<ExpectedRoot> {
+) -> Vec<ExpectedRootHash> {
     let mut points = Vec::new();
     let size = checkpoint.size;
     if let Some(earlier) = earlier.filter(|earlier| earlier.origin == checkpoint.origin) {
         if earlier.size > size {
             let (cut, before) = (earlier.size - size, earlier.size);
-            findings.push(FindingKind::Tampered, size, || {
+            findings.push(LogFindingKind::Tampered, size, || {
                 format!("its end was cut off: {cut} of the {before} records in the earlier checkpoint are missing")
             });
         } else {
-            points.push(ExpectedRoot { size: earlier.size, root: earlier.root, evidence: Evidence::Checkpoint });
+            points.push(ExpectedRootHash {
+                size: earlier.size,
+                root: earlier.root,
+                evidence: RootHashSource::Checkpoint,
+            });
         }
     }
 
     if let Some(previous) = follower.filter(|previous| previous.origin == checkpoint.origin) {
         if previous.size > size {
             // A copy may have been behind when the box began another log. The box itself cannot be.
-            let wrong = if files.is_local() { FindingKind::Tampered } else { FindingKind::Gap };
+            let wrong = if files.is_local() { LogFindingKind::Tampered } else { LogFindingKind::Gap };
             findings.push(wrong, size, || {
                 format!("it ends here, but the log that follows says that {} records were signed", previous.size)
             });
         } else if let Ok(root) = Hash::parse_hash(&previous.root) {
-            points.push(ExpectedRoot { size: previous.size, root, evidence: Evidence::NextLog });
+            points.push(ExpectedRootHash { size: previous.size, root, evidence: RootHashSource::NextLog });
         } else {
-            findings
-                .push(FindingKind::Tampered, None, || "the log that follows has no valid root hash for it".to_owned());
+            findings.push(LogFindingKind::Tampered, None, || {
+                "the log that follows has no valid root hash for it".to_owned()
+            });
         }
     }
 

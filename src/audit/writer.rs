@@ -26,14 +26,14 @@ use ledge_service::audit_event::sink::{EntryBatch, LostEntries, QueuedEntry, Rec
 use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
 use super::config::AuditConfig;
-use super::log::LogError;
-use super::status::{AuditState, LiveRecord, PublishedHead};
-use append::{Appended, append};
+use super::log::AuditLogError;
+use super::status::{AuditState, LiveCopyRecord, PublishedCheckpoint};
+use append::{AppendedEntries, append};
 use clock_watch::ClockWatch;
 use entries::sum;
-use losses::{LossCause, Losses};
-use open_log::OpenLog;
-use room::{LogLimits, LogRoom};
+use losses::{LossCause, UnreportedLosses};
+use open_log::OpenAuditLog;
+use room::{AuditLogLimits, LogCapacity};
 
 /// Time that records wait for others, so that they share one fsync.
 const GROUP_COMMIT_DELAY: Duration = Duration::from_millis(50);
@@ -65,20 +65,20 @@ const FORK_PAUSE_MAX: Duration = Duration::from_hours(24);
 const OWN_EVENTS_MAX: usize = 1000;
 
 /// The writer.
-pub struct LogWriter {
+pub struct AuditLogWriter {
     folder: PathBuf,
     device: DeviceName,
     tag_days: (u32, u32),
     is_synced: bool,
-    limits: LogLimits,
+    limits: AuditLogLimits,
     queue: AuditQueue,
     state: AuditState,
     /// Decrypts the keys, and encrypts new ones.
     sealer: Sealer,
-    open: Option<OpenLog>,
+    open: Option<OpenAuditLog>,
     retry: Instant,
-    losses: Losses,
-    room: LogRoom,
+    losses: UnreportedLosses,
+    room: LogCapacity,
     /// Events of the writer itself that are not written yet.
     own: Vec<QueuedEntry>,
     /// The last warning about something other than the log itself.
@@ -105,16 +105,16 @@ pub struct LogWriter {
 
 /// Reasons why records are lost now.
 #[derive(Debug, thiserror::Error)]
-enum WriteError {
+enum RecordWriteError {
     #[error(transparent)]
-    Log(#[from] LogError),
+    Log(#[from] AuditLogError),
     #[error(
         "the audit log has {bytes} bytes, and its quota is {quota}: records may be removed only after they are copied to the platform (`audit.sync`); restore the copy, or raise `audit.quota_mb`"
     )]
     Quota { bytes: u64, quota: u64 },
 }
 
-impl LogWriter {
+impl AuditLogWriter {
     /// A writer of the events in `queue`.
     pub fn new(
         config: &AuditConfig,
@@ -124,7 +124,7 @@ impl LogWriter {
         sealer: Sealer,
     ) -> Self {
         let now = Instant::now();
-        let limits = LogLimits { quota: config.quota_mb << 20, min_free: config.min_free_mb << 20 };
+        let limits = AuditLogLimits { quota: config.quota_mb << 20, min_free: config.min_free_mb << 20 };
         state.update(|status| status.quota = limits.quota);
         Self {
             folder: config.path.clone(),
@@ -137,8 +137,8 @@ impl LogWriter {
             sealer,
             open: None,
             retry: now,
-            losses: Losses::default(),
-            room: LogRoom::Enough,
+            losses: UnreportedLosses::default(),
+            room: LogCapacity::Enough,
             own: Vec::new(),
             warned: None,
             clock: ClockWatch::new(now, clock::unix_millis()),
@@ -238,11 +238,11 @@ impl LogWriter {
     /// may have been refused.
     fn write(
         &mut self,
-        open: &mut OpenLog,
+        open: &mut OpenAuditLog,
         entries: Vec<QueuedEntry>,
         now: Instant,
         now_ms: u64,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), RecordWriteError> {
         self.check_tag_keys(open, now, now_ms);
         if entries.is_empty() && self.own.is_empty() && now.duration_since(self.written) >= self.idle_after {
             self.record_own(now_ms, AuditEvent::Idle);
@@ -263,19 +263,22 @@ impl LogWriter {
 
     fn write_part(
         &mut self,
-        open: &mut OpenLog,
+        open: &mut OpenAuditLog,
         part: Vec<QueuedEntry>,
         now: Instant,
         now_ms: u64,
-    ) -> Result<(), (LossCause, WriteError)> {
+    ) -> Result<(), (LossCause, RecordWriteError)> {
         self.make_room(open, now, now_ms);
         let room = self.room;
-        if room == LogRoom::None {
+        if room == LogCapacity::None {
             self.lose(LossCause::Quota, &part);
-            return Err((LossCause::Quota, WriteError::Quota { bytes: open.log.bytes(), quota: self.limits.quota }));
+            return Err((
+                LossCause::Quota,
+                RecordWriteError::Quota { bytes: open.log.bytes(), quota: self.limits.quota },
+            ));
         }
 
-        let takes_calls = room == LogRoom::Enough;
+        let takes_calls = room == LogCapacity::Enough;
         let (taken, refused): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|entry| takes_calls || entries::calls(entry).is_none());
         if let Some(cause) = room.lacks() {
@@ -291,7 +294,7 @@ impl LogWriter {
         }
 
         match append(open, all, &self.queue) {
-            Ok(Appended { live, left_out }) => {
+            Ok(AppendedEntries { live, left_out }) => {
                 self.written = now;
                 self.own.clear();
                 self.losses.told(&due, now);
@@ -315,7 +318,7 @@ impl LogWriter {
     }
 
     /// Changes the key for tags when its time is over.
-    fn check_tag_keys(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
+    fn check_tag_keys(&mut self, open: &mut OpenAuditLog, now: Instant, now_ms: u64) {
         if now < self.tags_turn {
             return;
         }
@@ -335,7 +338,7 @@ impl LogWriter {
     }
 
     /// Removes old records if room is short, and decides which events may be recorded.
-    fn make_room(&mut self, open: &mut OpenLog, now: Instant, now_ms: u64) {
+    fn make_room(&mut self, open: &mut OpenAuditLog, now: Instant, now_ms: u64) {
         if let Err(error) = self.prune(open, now_ms) {
             self.warn(format!("cannot remove old records of the audit log: {error}"));
         }
@@ -343,15 +346,15 @@ impl LogWriter {
         let bytes = open.log.bytes();
         let room = match self.limits.room(bytes, room::free(&self.folder)) {
             // Its first record is needed so that the older logs reach the platform and can be removed.
-            LogRoom::None if open.log.durable_size() == 0 => LogRoom::EventsAlone(LossCause::Quota),
+            LogCapacity::None if open.log.durable_size() == 0 => LogCapacity::EventsAlone(LossCause::Quota),
             room => room,
         };
-        let (before, enough) = (std::mem::replace(&mut self.room, room), room == LogRoom::Enough);
+        let (before, enough) = (std::mem::replace(&mut self.room, room), room == LogCapacity::Enough);
         if let Some(cause) = room.lacks().filter(|cause| before.lacks() != Some(*cause)) {
             self.losses.begins(cause, now);
         }
 
-        if enough != (before == LogRoom::Enough) {
+        if enough != (before == LogCapacity::Enough) {
             self.record_own(now_ms, AuditEvent::SpaceChanged { what: "audit_log".into(), enough });
             if enough {
                 tracing::info!("the audit log has room again");
@@ -363,7 +366,7 @@ impl LogWriter {
 
     /// Removes old records if necessary and allowed, those of older logs first. A record of the removal is written
     /// before it, so that missing records are explained.
-    fn prune(&mut self, open: &mut OpenLog, now_ms: u64) -> Result<(), LogError> {
+    fn prune(&mut self, open: &mut OpenAuditLog, now_ms: u64) -> Result<(), AuditLogError> {
         if !self.limits.is_over(open.log.bytes()) {
             return Ok(());
         }
@@ -382,7 +385,7 @@ impl LogWriter {
 
         let pruned = own_entry(now_ms, AuditEvent::RecordsPruned { below, synced: self.is_synced });
         match append(open, vec![pruned.clone()], &self.queue) {
-            Ok(Appended { live, .. }) => self.send_live(live),
+            Ok(AppendedEntries { live, .. }) => self.send_live(live),
             // On a full disk, only the removal makes room for this record.
             Err(error) if error.is_full() => self.own.push(pruned),
             Err(error) => return Err(error),
@@ -390,7 +393,7 @@ impl LogWriter {
         open.log.prune(below).map(drop)
     }
 
-    fn prune_older(&mut self, open: &mut OpenLog, synced: bool, now_ms: u64) -> Result<(), LogError> {
+    fn prune_older(&mut self, open: &mut OpenAuditLog, synced: bool, now_ms: u64) -> Result<(), AuditLogError> {
         if open.log.prune_older()? > 0 {
             self.record_own(now_ms, AuditEvent::RecordsPruned { below: open.log.first(), synced });
         }
@@ -398,7 +401,13 @@ impl LogWriter {
     }
 
     /// Signs the durable records when they have waited long enough.
-    fn sign(&mut self, open: &mut OpenLog, at_once: bool, now: Instant, now_ms: u64) -> Result<(), WriteError> {
+    fn sign(
+        &mut self,
+        open: &mut OpenAuditLog,
+        at_once: bool,
+        now: Instant,
+        now_ms: u64,
+    ) -> Result<(), RecordWriteError> {
         let signed = open.log.checkpoint().map(|checkpoint| checkpoint.size);
         let is_due = at_once || now.duration_since(open.signed) >= CLOCK_CHECK_INTERVAL;
         // A log without records has no head.
@@ -410,11 +419,11 @@ impl LogWriter {
         let generation = open.log.generation();
         let checkpoint = open.log.sign(&open.key)?.clone();
         let is_urgent = std::mem::take(&mut open.is_urgent);
-        self.state.publish(PublishedHead { generation, checkpoint, at_ms: now_ms, is_urgent });
+        self.state.publish(PublishedCheckpoint { generation, checkpoint, at_ms: now_ms, is_urgent });
         Ok(())
     }
 
-    fn send_live(&self, live: Vec<Arc<LiveRecord>>) {
+    fn send_live(&self, live: Vec<Arc<LiveCopyRecord>>) {
         for record in live {
             self.state.send_live(record);
         }
@@ -462,7 +471,7 @@ impl LogWriter {
         let lost = self.losses.total();
         self.state.update(|status| {
             status.lost = lost;
-            if let Some(OpenLog { log, .. }) = &self.open {
+            if let Some(OpenAuditLog { log, .. }) = &self.open {
                 status.log = Some(log.figures());
             }
         });

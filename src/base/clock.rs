@@ -33,11 +33,11 @@ pub fn built_ms() -> u64 {
 
 /// The earliest time that is possible. It starts with the time of the build, and only rises.
 #[derive(Debug, Default)]
-pub struct Floor {
+pub struct ClockFloor {
     proven_ms: AtomicU64,
 }
 
-impl Floor {
+impl ClockFloor {
     /// A floor at the time of the build.
     pub const fn new() -> Self {
         Self { proven_ms: AtomicU64::new(0) }
@@ -66,19 +66,19 @@ impl Floor {
 
 /// The floor of this process: a box without a clock battery starts in 1970, and no certificate would be valid yet. It
 /// is held only in memory; the part that proves a time stores the proof.
-pub static FLOOR: Floor = Floor::new();
+pub static FLOOR: ClockFloor = ClockFloor::new();
 
 /// The time after a boot in which the clock may be behind: a box without a clock battery continues from a saved time
 /// until it reaches a time server. It ends when the clock is set, or after a quarter of an hour.
 ///
 /// The kernel's state (`adjtimex`) is not used, because `ProtectClock=` forbids that call.
 #[derive(Debug)]
-pub struct Settling {
+pub struct ClockSettling {
     /// The lead of the wall clock over the uptime at the start, in microseconds.
     offset_us: i64,
 }
 
-impl Settling {
+impl ClockSettling {
     /// Begins to watch for a change of the clock.
     pub fn begin() -> Self {
         Self { offset_us: offset_us(unix_micros(), uptime()) }
@@ -175,7 +175,7 @@ pub struct TimeZone(jiff::tz::TimeZone);
 
 /// The moments at which local clocks show a given time of a day, in milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WallTime {
+pub enum LocalTimeMapping {
     /// One moment, as on most days.
     Once(u64),
     /// Two moments: clocks are put back past that time.
@@ -208,20 +208,20 @@ impl TimeZone {
     }
 
     /// The moments at which local clocks show second `second` of day `day`; `None` beyond the calendar.
-    pub fn wall_time(&self, day: i32, second: u32) -> Option<WallTime> {
+    pub fn wall_time(&self, day: i32, second: u32) -> Option<LocalTimeMapping> {
         let date = EPOCH.checked_add(jiff::Span::new().try_days(day).ok()?).ok()?;
         let wall =
             date.to_datetime(jiff::civil::Time::midnight()).checked_add(jiff::Span::new().seconds(second)).ok()?;
         let at = |offset: jiff::tz::Offset| offset.to_timestamp(wall).ok();
         let millis = |moment: jiff::Timestamp| u64::try_from(moment.as_millisecond()).unwrap_or(0);
         Some(match self.0.to_ambiguous_timestamp(wall).offset() {
-            jiff::tz::AmbiguousOffset::Unambiguous { offset } => WallTime::Once(millis(at(offset)?)),
+            jiff::tz::AmbiguousOffset::Unambiguous { offset } => LocalTimeMapping::Once(millis(at(offset)?)),
             jiff::tz::AmbiguousOffset::Fold { before, after } => {
-                WallTime::Twice { first: millis(at(before)?), second: millis(at(after)?) }
+                LocalTimeMapping::Twice { first: millis(at(before)?), second: millis(at(after)?) }
             }
             jiff::tz::AmbiguousOffset::Gap { before, after } => {
                 let jump = self.0.following(at(after)?).next()?.timestamp();
-                WallTime::Skipped { jump: millis(jump), shifted: millis(at(before)?) }
+                LocalTimeMapping::Skipped { jump: millis(jump), shifted: millis(at(before)?) }
             }
         })
     }
@@ -266,12 +266,12 @@ mod tests {
         let of = |day: &str, hour: u32, minute: u32| {
             berlin.wall_time(berlin.day(at(&format!("{day}T12:00:00Z"))), hour * 3600 + minute * 60).unwrap()
         };
-        assert_eq!(of("2026-03-28", 2, 30), WallTime::Once(at("2026-03-28T01:30:00Z")));
+        assert_eq!(of("2026-03-28", 2, 30), LocalTimeMapping::Once(at("2026-03-28T01:30:00Z")));
         let (jump, shifted) = (at("2026-03-29T01:00:00Z"), at("2026-03-29T01:30:00Z"));
-        assert_eq!(of("2026-03-29", 2, 30), WallTime::Skipped { jump, shifted });
-        assert_eq!(of("2026-03-29", 3, 0), WallTime::Once(jump));
+        assert_eq!(of("2026-03-29", 2, 30), LocalTimeMapping::Skipped { jump, shifted });
+        assert_eq!(of("2026-03-29", 3, 0), LocalTimeMapping::Once(jump));
         let (first, second) = (at("2026-10-25T00:30:00Z"), at("2026-10-25T01:30:00Z"));
-        assert_eq!(of("2026-10-25", 2, 30), WallTime::Twice { first, second });
+        assert_eq!(of("2026-10-25", 2, 30), LocalTimeMapping::Twice { first, second });
         assert_eq!(berlin.day(at("2026-10-25T22:59:59Z")) + 1, berlin.day(at("2026-10-25T23:00:00Z")));
         assert_eq!(TimeZone::named("UTC").unwrap().day(86_400_000 * 3 + 1), 3);
         assert!(TimeZone::named("Europe/Nowhere").is_none() && TimeZone::named("../../etc/passwd").is_none());
@@ -311,7 +311,7 @@ mod tests {
     fn the_floor_only_rises() {
         // A build that does not know when it was would trust a clock at 1970.
         assert!(built_ms() > 1_700_000_000_000);
-        let (floor, later) = (Floor::new(), built_ms() + 1000);
+        let (floor, later) = (ClockFloor::new(), built_ms() + 1000);
         assert_eq!(floor.plausible_millis(0), built_ms());
         floor.raise(later);
         floor.raise(1);
@@ -324,7 +324,7 @@ mod tests {
     fn a_clock_settles_when_it_is_set_or_in_a_quarter_of_an_hour() {
         const SECOND: i64 = 1_000_000;
         let boot = |seconds: i64| 1_795_222_800 * SECOND + seconds * SECOND;
-        let settling = Settling { offset_us: offset_us(boot(10), Duration::from_secs(10)) };
+        let settling = ClockSettling { offset_us: offset_us(boot(10), Duration::from_secs(10)) };
         let is_over = |now_us: i64, uptime_s: u64| settling.is_over_at(now_us, Duration::from_secs(uptime_s));
         assert!(!is_over(boot(10), 10) && !is_over(boot(899), 899));
         assert!(!is_over(boot(70), 20), "a correction by seconds");

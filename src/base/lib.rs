@@ -40,7 +40,7 @@
 //!
 //! # Where it is decided
 //!
-//! * The caller that gets no memory because others wait for it: `memory_budget.rs` (`Sums::admit`)
+//! * The caller that gets no memory because others wait for it: `memory_budget.rs` (`BudgetUsage::admit`)
 //! * A link in the folder of a model: `contained.rs`
 //! * The processes that count in the figures of cores and memory: `telemetry/service_usage.rs`. Each counts from its
 //!   start, in `isolation/starter.rs`, `isolation/spawner.rs` or `documents/pages.rs`

@@ -1,4 +1,4 @@
-//! The memory that the calls of all callers take together. Each part counts while its [`Reservation`] lives.
+//! The memory that the calls of all callers take together. Each part counts while its [`MemoryReservation`] lives.
 //!
 //! The data derived from a call counts too: its tensors, its picture, and its answer until the caller has read it. Work
 //! that does not fit is not begun. No caller excludes the others: while others want memory, a caller gets at most half
@@ -38,13 +38,13 @@ pub struct MemoryBudget(Arc<BudgetState>);
 #[derive(Debug)]
 struct BudgetState {
     limit: usize,
-    sums: Mutex<Sums>,
+    sums: Mutex<BudgetUsage>,
     /// Notified when [`RETURN_STEP_BYTES`] are released.
     released: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Sums {
+struct BudgetUsage {
     used: usize,
     /// The bytes of each caller that holds some.
     of: HashMap<Principal, usize>,
@@ -56,16 +56,16 @@ struct Sums {
 /// The budget has no room now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("out of request memory (http.max_memory_bytes); retry after 1 s")]
-pub struct NoRoom;
+pub struct MemoryBudgetExhausted;
 
-impl NoRoom {
+impl MemoryBudgetExhausted {
     /// The `Retry-After` of a call that found no room.
     pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 }
 
 /// The account of a caller, from which memory is taken.
 #[derive(Debug, Clone)]
-pub struct Account {
+pub struct MemoryAccount {
     memory: Option<Arc<BudgetState>>,
     owner: Principal,
 }
@@ -73,8 +73,8 @@ pub struct Account {
 /// Bytes that a call holds from the budget.
 #[derive(Debug)]
 #[must_use = "the bytes count for as long as this lives"]
-pub struct Reservation {
-    account: Account,
+pub struct MemoryReservation {
+    account: MemoryAccount,
     bytes: usize,
     /// The bytes that count: none of them, or all.
     counted: usize,
@@ -92,8 +92,8 @@ impl MemoryBudget {
     }
 
     /// The account of a caller.
-    pub fn account(&self, owner: Principal) -> Account {
-        Account { memory: Some(self.0.clone()), owner }
+    pub fn account(&self, owner: Principal) -> MemoryAccount {
+        MemoryAccount { memory: Some(self.0.clone()), owner }
     }
 
     /// Returns free memory to the system for ever, soon after calls have released [`RETURN_STEP_BYTES`]. The allocator
@@ -102,7 +102,7 @@ impl MemoryBudget {
     pub fn return_released(&self) -> ! {
         loop {
             let sums = self.0.sums();
-            let is_little = |sums: &mut Sums| sums.released < RETURN_STEP_BYTES;
+            let is_little = |sums: &mut BudgetUsage| sums.released < RETURN_STEP_BYTES;
             drop(self.0.released.wait_while(sums, is_little).unwrap_or_else(PoisonError::into_inner));
             // Memory that is released during the pause is returned too.
             std::thread::sleep(RETURN_INTERVAL);
@@ -113,15 +113,21 @@ impl MemoryBudget {
 }
 
 impl BudgetState {
-    fn sums(&self) -> MutexGuard<'_, Sums> {
+    fn sums(&self) -> MutexGuard<'_, BudgetUsage> {
         // Nothing panics under this lock.
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sums {
+impl BudgetUsage {
     /// Checks that `owner` may have `more` bytes.
-    fn admit(&mut self, owner: &Principal, more: usize, limit: usize, now: Instant) -> Result<(), NoRoom> {
+    fn admit(
+        &mut self,
+        owner: &Principal,
+        more: usize,
+        limit: usize,
+        now: Instant,
+    ) -> Result<(), MemoryBudgetExhausted> {
         let own = self.of.get(owner).copied().unwrap_or(0);
         let is_within_share = own.saturating_add(more) <= limit / 2;
         let is_wanted = self.used > own || self.wanted_until.is_some_and(|until| now < until);
@@ -131,7 +137,7 @@ impl Sums {
         if is_within_share {
             self.wanted_until = now.checked_add(FAIR_SHARE_DURATION);
         }
-        Err(NoRoom)
+        Err(MemoryBudgetExhausted)
     }
 
     fn add(&mut self, owner: &Principal, more: usize) {
@@ -154,7 +160,7 @@ impl Sums {
     }
 }
 
-impl Account {
+impl MemoryAccount {
     /// An account without a limit, for a caller on this box.
     pub fn unlimited() -> Self {
         Self { memory: None, owner: Principal::Local }
@@ -166,24 +172,24 @@ impl Account {
     }
 
     /// An empty reservation.
-    pub fn hold(&self) -> Reservation {
-        Reservation { account: self.clone(), bytes: 0, counted: 0 }
+    pub fn hold(&self) -> MemoryReservation {
+        MemoryReservation { account: self.clone(), bytes: 0, counted: 0 }
     }
 
     /// Takes `bytes` bytes.
-    pub fn take(&self, bytes: usize) -> Result<Reservation, NoRoom> {
+    pub fn take(&self, bytes: usize) -> Result<MemoryReservation, MemoryBudgetExhausted> {
         let mut hold = self.hold();
         hold.grow(bytes)?;
         Ok(hold)
     }
 
     /// Takes bytes that are in memory already, beyond the limit if necessary: later calls have to wait.
-    pub fn force_reserve(&self, bytes: usize) -> Reservation {
+    pub fn force_reserve(&self, bytes: usize) -> MemoryReservation {
         let counted = if bytes > UNCOUNTED_BYTES_MAX { bytes } else { 0 };
         if let Some(memory) = self.memory.as_ref().filter(|_| counted > 0) {
             memory.sums().add(&self.owner, counted);
         }
-        Reservation { account: self.clone(), bytes, counted }
+        MemoryReservation { account: self.clone(), bytes, counted }
     }
 
     /// True if `bytes` bytes would find room now.
@@ -193,14 +199,14 @@ impl Account {
     }
 }
 
-impl Reservation {
+impl MemoryReservation {
     /// The number of bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Reserves more bytes.
-    pub fn grow(&mut self, more: usize) -> Result<(), NoRoom> {
+    pub fn grow(&mut self, more: usize) -> Result<(), MemoryBudgetExhausted> {
         let bytes = self.bytes.saturating_add(more);
         if let Some(memory) = self.account.memory.as_ref().filter(|_| bytes > UNCOUNTED_BYTES_MAX) {
             let (owner, more) = (&self.account.owner, bytes - self.counted);
@@ -214,7 +220,7 @@ impl Reservation {
     }
 
     /// Grows the reservation to at least `bytes`, and some more for further growth.
-    pub fn cover(&mut self, bytes: usize) -> Result<(), NoRoom> {
+    pub fn cover(&mut self, bytes: usize) -> Result<(), MemoryBudgetExhausted> {
         match bytes.checked_sub(self.bytes) {
             None | Some(0) => Ok(()),
             Some(_) if bytes <= UNCOUNTED_BYTES_MAX => self.grow(UNCOUNTED_BYTES_MAX - self.bytes),
@@ -223,7 +229,7 @@ impl Reservation {
     }
 
     /// Sets the reservation to exactly `bytes`.
-    pub fn resize(&mut self, bytes: usize) -> Result<(), NoRoom> {
+    pub fn resize(&mut self, bytes: usize) -> Result<(), MemoryBudgetExhausted> {
         if bytes >= self.bytes {
             return self.grow(bytes - self.bytes);
         }
@@ -256,7 +262,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.release();
     }
@@ -264,7 +270,7 @@ impl Drop for Reservation {
 
 struct ReservedBytes {
     bytes: Bytes,
-    _hold: Reservation,
+    _hold: MemoryReservation,
 }
 
 impl AsRef<[u8]> for ReservedBytes {
@@ -286,7 +292,7 @@ mod tests {
         let memory = MemoryBudget::new(100_000);
         let account = memory.account(key("a"));
         let (mut one, mut other) = (account.hold(), account.hold());
-        assert_eq!((one.grow(60_000), other.grow(50_000)), (Ok(()), Err(NoRoom)));
+        assert_eq!((one.grow(60_000), other.grow(50_000)), (Ok(()), Err(MemoryBudgetExhausted)));
         assert_eq!((memory.used(), account.has_room(40_000), account.has_room(40_001)), (60_000, true, false));
         one.resize(40_000).unwrap();
         assert_eq!(other.grow(50_000), Ok(()));
@@ -302,7 +308,7 @@ mod tests {
         let large = account.force_reserve(100_001);
         let mut small = account.hold();
         assert_eq!((small.grow(UNCOUNTED_BYTES_MAX), account.has_room(UNCOUNTED_BYTES_MAX)), (Ok(()), true));
-        assert_eq!(small.grow(1), Err(NoRoom), "it is not small any more");
+        assert_eq!(small.grow(1), Err(MemoryBudgetExhausted), "it is not small any more");
         drop(large);
         assert_eq!(small.grow(1), Ok(()));
     }
@@ -331,7 +337,7 @@ mod tests {
         assert_eq!(memory.used(), UNCOUNTED_BYTES_MAX + GROWTH_STEP_BYTES);
         hold.resize(UNCOUNTED_BYTES_MAX + 1).unwrap();
         assert_eq!(memory.used(), UNCOUNTED_BYTES_MAX + 1);
-        assert_eq!(hold.cover(10 * GROWTH_STEP_BYTES + 1), Err(NoRoom));
+        assert_eq!(hold.cover(10 * GROWTH_STEP_BYTES + 1), Err(MemoryBudgetExhausted));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::memory_budget::Reservation;
+use crate::memory_budget::MemoryReservation;
 
 /// The blocks of a large tensor that are read for a look at its values, and the bytes of each: a megabyte takes a tenth of
 /// a millisecond.
@@ -194,7 +194,7 @@ impl Tensor {
     }
 
     /// A tensor over a vector of elements, which is not copied.
-    pub fn from_vec<T: Element>(shape: Vec<usize>, elements: Vec<T>) -> Result<Self, TensorError> {
+    pub fn from_vec<T: TensorElement>(shape: Vec<usize>, elements: Vec<T>) -> Result<Self, TensorError> {
         Self::new(T::DATATYPE, shape, Bytes::from_owner(ElementOwner(elements)))
     }
 
@@ -236,7 +236,7 @@ impl Tensor {
 
     /// The same tensor with its elements counted against the memory budget until its last clone is dropped.
     #[must_use]
-    pub fn kept(self, hold: Reservation) -> Self {
+    pub fn kept(self, hold: MemoryReservation) -> Self {
         Self { data: hold.attach(self.data), ..self }
     }
 
@@ -256,7 +256,7 @@ impl Tensor {
     }
 
     /// The elements, borrowed when their alignment allows and copied when not. `None` for another datatype.
-    pub fn elements<T: Element + Pod>(&self) -> Option<std::borrow::Cow<'_, [T]>> {
+    pub fn elements<T: TensorElement + Pod>(&self) -> Option<std::borrow::Cow<'_, [T]>> {
         (self.datatype == T::DATATYPE).then(|| match bytemuck::try_cast_slice(&self.data) {
             Ok(slice) => std::borrow::Cow::Borrowed(slice),
             Err(_) => std::borrow::Cow::Owned(bytemuck::pod_collect_to_vec(&self.data)),
@@ -275,14 +275,14 @@ impl Tensor {
 }
 
 /// A Rust type that is the element of a datatype.
-pub trait Element: NoUninit + Send + 'static {
+pub trait TensorElement: NoUninit + Send + 'static {
     /// The datatype whose elements have this layout in memory.
     const DATATYPE: DataType;
 }
 
 macro_rules! elements {
     ($($rust:ty => $datatype:ident),* $(,)?) => {
-        $(impl Element for $rust { const DATATYPE: DataType = DataType::$datatype; })*
+        $(impl TensorElement for $rust { const DATATYPE: DataType = DataType::$datatype; })*
     };
 }
 elements!(bool => Bool, u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64, i8 => Int8, i16 => Int16,

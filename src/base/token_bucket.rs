@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 /// Calls a second: 0 for no limit, else from 0.001 to 1,000,000.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Rate(f64);
+pub struct CallRate(f64);
 
 // The number is never NaN.
-impl Eq for Rate {}
+impl Eq for CallRate {}
 
-impl Rate {
+impl CallRate {
     /// A rate, or `None` for a number out of range.
     pub fn new(per_second: f64) -> Option<Self> {
         (per_second == 0.0 || (0.001..=1e6).contains(&per_second)).then_some(Self(per_second))
@@ -36,45 +36,45 @@ impl Rate {
     }
 }
 
-impl fmt::Display for Rate {
+impl fmt::Display for CallRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<'de> Deserialize<'de> for Rate {
+impl<'de> Deserialize<'de> for CallRate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RateVisitor;
+        struct CallRateVisitor;
 
-        impl Visitor<'_> for RateVisitor {
-            type Value = Rate;
+        impl Visitor<'_> for CallRateVisitor {
+            type Value = CallRate;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("calls per second, from 0.001 to 1000000, or 0 for no limit")
             }
 
-            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Rate, E> {
-                Rate::new(number).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Float(number), &self))
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<CallRate, E> {
+                CallRate::new(number).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Float(number), &self))
             }
 
             #[expect(clippy::cast_precision_loss, reason = "what is valid is far below 2^53")]
-            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Rate, E> {
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<CallRate, E> {
                 self.visit_f64(number as f64)
             }
 
             #[expect(clippy::cast_precision_loss, reason = "what is valid is far below 2^53")]
-            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Rate, E> {
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<CallRate, E> {
                 self.visit_f64(number as f64)
             }
         }
 
-        deserializer.deserialize_any(RateVisitor)
+        deserializer.deserialize_any(CallRateVisitor)
     }
 }
 
 /// The refill rate and the size of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refill {
+pub struct BucketRefill {
     /// The time in which one token is added.
     pub interval: Duration,
     /// The number of tokens in a full bucket; at least one.
@@ -96,7 +96,7 @@ impl TokenBucket {
     }
 
     /// Takes a token. The error is the time until there is one.
-    pub fn take(&mut self, refill: Refill, now: Instant) -> Result<(), Duration> {
+    pub fn take(&mut self, refill: BucketRefill, now: Instant) -> Result<(), Duration> {
         let missing = self.full_at.saturating_duration_since(now) + refill.interval;
         let capacity = refill.interval.saturating_mul(refill.burst.max(1));
         if missing > capacity {
@@ -112,7 +112,7 @@ impl TokenBucket {
     }
 
     /// Returns the last token, for a call that was refused after all.
-    pub fn give_back(&mut self, refill: Refill) {
+    pub fn give_back(&mut self, refill: BucketRefill) {
         self.full_at = self.full_at.checked_sub(refill.interval).unwrap_or(self.full_at);
     }
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     impl LevelModel {
-        fn take(&mut self, refill: Refill, now: Instant) -> Result<(), Duration> {
+        fn take(&mut self, refill: BucketRefill, now: Instant) -> Result<(), Duration> {
             let (token, brim) = (refill.interval.as_nanos(), refill.interval.as_nanos() * u128::from(refill.burst));
             self.level_ns = brim.min(self.level_ns + (now - self.at).as_nanos());
             self.at = now;
@@ -144,14 +144,14 @@ mod tests {
         }
     }
 
-    fn refills() -> impl Strategy<Value = Refill> {
+    fn refills() -> impl Strategy<Value = BucketRefill> {
         (1_000_u64..2_000_000_000, 1_u32..20)
-            .prop_map(|(interval, burst)| Refill { interval: Duration::from_nanos(interval), burst })
+            .prop_map(|(interval, burst)| BucketRefill { interval: Duration::from_nanos(interval), burst })
     }
 
     #[test]
     fn a_token_given_back_can_be_taken_again() {
-        let refill = Refill { interval: Duration::from_secs(1), burst: 1 };
+        let refill = BucketRefill { interval: Duration::from_secs(1), burst: 1 };
         let now = Instant::now();
         let mut bucket = TokenBucket::new(now);
         assert_eq!(bucket.take(refill, now), Ok(()));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_rate_gives_an_interval_and_a_burst_of_a_second() {
-        let rate = |number| Rate::new(number).unwrap();
+        let rate = |number| CallRate::new(number).unwrap();
         assert_eq!(rate(4.0).interval(), Some(Duration::from_millis(250)));
         assert_eq!(rate(0.0).interval(), None);
         assert_eq!([rate(2.5).burst(0), rate(0.1).burst(0), rate(2.5).burst(7)], [3, 1, 7]);

@@ -20,7 +20,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 pub use keys::{section, within};
-use reader::{MAX_MISTAKES, Notes, TomlEntry};
+use reader::{MAX_MISTAKES, TomlEntry, TomlReadNotes};
 
 /// The most entries that are read one by one, summed over all readings. After that, whole sections are left out.
 const ENTRY_READS_MAX: usize = 1_000_000;
@@ -34,7 +34,7 @@ const SHOWN_CHARS_MAX: usize = 330;
 
 /// One mistake in a TOML text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
+pub struct ConfigMistake {
     /// The source of the text: a file name, an environment variable, a command line option.
     pub source: String,
     /// The line in the file, from 1. `None` when there is no file, or something is missing.
@@ -46,7 +46,7 @@ pub struct Mistake {
     pub message: String,
 }
 
-impl Mistake {
+impl ConfigMistake {
     /// A mistake without a place in a text.
     pub fn new(source: impl Into<String>, key: impl Into<String>, message: impl fmt::Display) -> Self {
         let (key, message) = (shown(&key.into()), shown(&message.to_string()));
@@ -54,7 +54,7 @@ impl Mistake {
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ConfigMistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.source)?;
         for position in [self.line, self.column].into_iter().flatten() {
@@ -115,7 +115,7 @@ impl ValueProblem {
 
 /// The place of one entry in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EntryPlace {
+pub struct TomlEntryPlace {
     /// The line of its value, from 1.
     pub line: usize,
     /// True for a table that is not an element of an array: a section itself has no value.
@@ -124,7 +124,7 @@ pub struct EntryPlace {
 
 /// The result of [`check`].
 #[derive(Debug)]
-pub struct Checked<T> {
+pub struct CheckedToml<T> {
     /// The value without the wrong values; `None` when the text is no TOML, or a required section is wrong or missing.
     pub value: Option<T>,
     /// The sections without a wrong value.
@@ -132,23 +132,23 @@ pub struct Checked<T> {
     /// The sections with a wrong value.
     pub unread: BTreeSet<String>,
     /// The place of each entry that was read, by its key.
-    pub places: BTreeMap<String, EntryPlace>,
+    pub places: BTreeMap<String, TomlEntryPlace>,
     /// The mistakes, in the order of the text.
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<ConfigMistake>,
 }
 
-impl<T> Checked<T> {
+impl<T> CheckedToml<T> {
     /// Adds the problems of the value, unless one was wrong: they may only follow from that.
     pub fn check_value(&mut self, source: &str, problems: impl Fn(&T) -> Vec<ValueProblem>) {
         let problems = self.value.as_ref().filter(|_| self.unread.is_empty()).map(problems);
         self.mistakes.extend(problems.into_iter().flatten().map(|ValueProblem { key, message }| {
             let line = nearest(&self.places, &key, 0).map(|place| place.line);
-            Mistake { line, ..Mistake::new(source, key, message) }
+            ConfigMistake { line, ..ConfigMistake::new(source, key, message) }
         }));
     }
 
     /// The value, or every mistake.
-    pub fn into_result(self) -> Result<T, Vec<Mistake>> {
+    pub fn into_result(self) -> Result<T, Vec<ConfigMistake>> {
         self.value.filter(|_| self.mistakes.is_empty()).ok_or(self.mistakes)
     }
 }
@@ -165,15 +165,15 @@ pub fn nearest<'p, P>(known: &'p BTreeMap<String, P>, key: &str, from: usize) ->
 }
 
 /// Reads `text` into a `T`, or reports the mistakes in it.
-pub fn parse<T: DeserializeOwned>(source: &str, text: &str) -> Result<T, Vec<Mistake>> {
+pub fn parse<T: DeserializeOwned>(source: &str, text: &str) -> Result<T, Vec<ConfigMistake>> {
     check(source, text).into_result()
 }
 
 /// Reads `text` into a `T` as far as possible, and collects the mistakes.
-pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> Checked<T> {
+pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> CheckedToml<T> {
     let line_starts: Vec<usize> = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let line = |at: usize| line_starts.partition_point(|start| *start <= at).max(1);
-    let mut checked = Checked {
+    let mut checked = CheckedToml {
         value: None,
         table: toml::Table::new(),
         unread: BTreeSet::new(),
@@ -186,13 +186,13 @@ pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> Checked<T> {
         Err(SyntaxError { at, message }) => {
             let start = line_starts.get(line(at) - 1).copied().unwrap_or_default();
             let column = text.get(start..at).map_or(1, |before| before.chars().count() + 1);
-            let mistake = Mistake::new(source, "", message);
-            checked.mistakes.push(Mistake { line: Some(line(at)), column: Some(column), ..mistake });
+            let mistake = ConfigMistake::new(source, "", message);
+            checked.mistakes.push(ConfigMistake { line: Some(line(at)), column: Some(column), ..mistake });
             return checked;
         }
     };
 
-    let notes = RefCell::new(Notes::default());
+    let notes = RefCell::new(TomlReadNotes::default());
     checked.value = loop {
         let error = match T::deserialize(TomlEntry::root(&root, &notes)) {
             Ok(value) => break Some(value),
@@ -211,18 +211,18 @@ pub fn check<T: DeserializeOwned>(source: &str, text: &str) -> Checked<T> {
         checked.unread.insert(section);
     };
 
-    let Notes { places, mistakes, .. } = notes.into_inner();
+    let TomlReadNotes { places, mistakes, .. } = notes.into_inner();
     let in_text = |at: usize| (at < text.len()).then(|| line(at));
     let found = mistakes
         .into_iter()
-        .map(|((at, key), message)| Mistake { line: in_text(at), ..Mistake::new(source, key, message) });
+        .map(|((at, key), message)| ConfigMistake { line: in_text(at), ..ConfigMistake::new(source, key, message) });
     checked.mistakes.extend(found);
     if checked.mistakes.len() > MAX_MISTAKES {
         checked.mistakes.truncate(MAX_MISTAKES);
         let more = "has more mistakes than are reported at once: correct these first";
-        checked.mistakes.push(Mistake::new(source, "", more));
+        checked.mistakes.push(ConfigMistake::new(source, "", more));
     }
-    let place = |(key, (at, is_section))| (key, EntryPlace { line: line(at), is_section });
+    let place = |(key, (at, is_section))| (key, TomlEntryPlace { line: line(at), is_section });
     checked.places = places.into_iter().map(place).collect();
     checked.table = text.parse().unwrap_or_default();
     checked.table.retain(|section, _| !checked.unread.contains(section));
@@ -372,7 +372,7 @@ pub fn empty_if_none<T: fmt::Display, S: Serializer>(value: &Option<T>, serializ
 
 /// The mistakes in a configuration, as one error.
 #[derive(Debug)]
-pub struct BadConfiguration(pub Vec<Mistake>);
+pub struct BadConfiguration(pub Vec<ConfigMistake>);
 
 impl fmt::Display for BadConfiguration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

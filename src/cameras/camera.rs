@@ -11,19 +11,19 @@ use ledge_engine::pipeline::annotation::ZoneOutline;
 use ledge_engine::pipeline::detection::Detection;
 use ledge_service::audit_event::AuditSink;
 
-use crate::change::{GrayPicture, Mask};
+use crate::change::{ComparisonMask, GrayPicture};
 use crate::clock::Moment;
 use crate::config::{CameraConfig, WHOLE_PICTURE, ZoneConfig};
 use crate::counters::CameraCounters;
 use crate::found::FoundObjects;
 use crate::health::{CameraHealth, CameraState};
 use crate::messages::{
-    CameraCounts, CameraEvent, CameraMessage, CameraMessageKind, CameraPublisher, CameraStatus, CameraTopics,
+    CameraEvent, CameraMessage, CameraMessageKind, CameraObjectCounts, CameraPublisher, CameraStatus, CameraTopics,
     EventObject, OFFLINE, ONLINE,
 };
 use crate::pictures_audit::{PublishedPictures, SeenPictures};
-use crate::presence::{CountChange, Look, Presence, ZoneLabel};
-use crate::recent::{PastEvent, Recent};
+use crate::presence::{CountChange, ObjectCounts, ObjectPresence, ZoneLabel};
+use crate::recent::{CameraHistory, RecentEvent};
 use crate::zones::ZonePoint;
 
 /// The time in milliseconds after which the model is asked about a picture that shows nothing new, so that slow changes
@@ -39,9 +39,9 @@ const STATUS_MS: u64 = 60_000;
 pub struct Camera {
     pub config: CameraConfig,
     pub counters: CameraCounters,
-    pub recent: Recent,
+    pub recent: CameraHistory,
     topics: CameraTopics,
-    mask: Mask,
+    mask: ComparisonMask,
     publisher: Arc<dyn CameraPublisher>,
     audit: AuditSink,
     state: Mutex<LookState>,
@@ -49,9 +49,9 @@ pub struct Camera {
 
 #[derive(Debug)]
 struct LookState {
-    presence: Presence,
+    presence: ObjectPresence,
     /// The objects on the last picture that the model was asked about.
-    shown: Shown,
+    shown: ShownObjects,
     /// That picture, to compare others with it. `None`: the model is asked about the next one.
     reference: Option<ReferencePicture>,
     health: CameraHealth,
@@ -79,7 +79,7 @@ struct ReferencePicture {
 
 /// The objects on a picture, and its size in pixels.
 #[derive(Debug, Clone, Default)]
-struct Shown {
+struct ShownObjects {
     found: FoundObjects,
     size: (u32, u32),
 }
@@ -105,8 +105,8 @@ impl Camera {
     /// A camera that has seen nothing. `all` is the topic of all cameras of this box.
     pub fn new(config: CameraConfig, all: &str, publisher: Arc<dyn CameraPublisher>, audit: AuditSink) -> Self {
         let state = LookState {
-            presence: Presence::new(config.rules()),
-            shown: Shown::default(),
+            presence: ObjectPresence::new(config.rules()),
+            shown: ShownObjects::default(),
             reference: None,
             health: CameraHealth::default(),
             status_ms: None,
@@ -118,9 +118,9 @@ impl Camera {
         };
         Self {
             topics: CameraTopics::new(all, &config.name),
-            mask: Mask::new(&config.mask),
+            mask: ComparisonMask::new(&config.mask),
             counters: CameraCounters::default(),
-            recent: Recent::default(),
+            recent: CameraHistory::default(),
             publisher,
             audit,
             state: Mutex::new(state),
@@ -189,7 +189,7 @@ impl Camera {
     ) -> LookResult {
         let mut state = self.lock();
         state.reference = Some(ReferencePicture { hash, gray, asked_ms: now.steady_ms });
-        state.shown = Shown { found, size };
+        state.shown = ShownObjects { found, size };
         self.look(&mut state, now)
     }
 
@@ -306,7 +306,7 @@ impl Camera {
         let look = self.look_of(&state.shown);
         let changes = state.presence.look(&look, now.steady_ms);
         for change in &changes {
-            self.recent.note(PastEvent::new(change, now.unix_ms));
+            self.recent.note(RecentEvent::new(change, now.unix_ms));
             if change.is_appearance() || change.is_end() {
                 self.publish_event(change, &state.shown, now);
             }
@@ -330,8 +330,8 @@ impl Camera {
         LookResult { wants_picture: self.config.publish_pictures && (is_due || !changes.is_empty()) }
     }
 
-    fn look_of(&self, shown: &Shown) -> Look {
-        let mut look = Look::new();
+    fn look_of(&self, shown: &ShownObjects) -> ObjectCounts {
+        let mut look = ObjectCounts::new();
         for found in &shown.found.detections {
             for zone in self.zones_of(found, shown.size) {
                 *look.entry(ZoneLabel { zone, label: found.label.as_str().into() }).or_default() += 1;
@@ -359,7 +359,7 @@ impl Camera {
         zone.map_or(WHOLE_PICTURE, |zone| zone.name.as_str())
     }
 
-    fn publish_event(&self, change: &CountChange, shown: &Shown, now: Moment) {
+    fn publish_event(&self, change: &CountChange, shown: &ShownObjects, now: Moment) {
         let CountChange { subject, count, .. } = change;
         let is_there = |found: &Detection| self.zones_of(found, shown.size).any(|zone| zone == subject.zone);
         let surest = shown
@@ -385,7 +385,7 @@ impl Camera {
 
     fn publish_counts(&self, counts: &BTreeMap<ZoneLabel, usize>, now: Moment) {
         let zones = self.by_zone(counts);
-        let content = CameraCounts { camera: self.config.name.as_str(), at: now.text(), zones };
+        let content = CameraObjectCounts { camera: self.config.name.as_str(), at: now.text(), zones };
         self.publisher.publish(CameraMessage::json(self.topics.counts(), &content, true));
     }
 

@@ -11,7 +11,7 @@ use ledge_engine::pipeline::detection::Detection;
 use ledge_models::repository::LoadedModel;
 use ledge_models::serving::Serving;
 use ledge_models::serving::detection_sink::DetectionSink;
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::blocking;
 use ledge_service::readiness::Readiness;
@@ -21,15 +21,15 @@ use tokio::sync::mpsc;
 use crate::camera::Camera;
 use crate::clock::Clock;
 use crate::config::{CamerasConfig, HomeAssistantConfig};
-use crate::discovery::{self, Announcements, Site};
+use crate::discovery::{self, DiscoveryMessages, DiscoverySite};
 use crate::doctor;
-use crate::fetch::Fetcher;
+use crate::fetch::PictureFetcher;
 use crate::found::FoundObjects;
 use crate::messages::{CameraMessage, CameraMessageKind, CameraPublisher, CameraTopics, ONLINE};
 use crate::picture_memory::{KEPT_BYTES_MAX, PICTURES_BYTES_MAX, PictureMemory};
-use crate::render::{Renderer, blur_fault};
+use crate::render::{PictureRenderer, blur_fault};
 use crate::retained;
-use crate::watch::{GivenPicture, Watcher, Watching};
+use crate::watch::{CameraWatcher, SubmittedPicture, WatcherServices};
 
 /// The most pictures of one camera that came with calls and wait. Further ones are dropped: a newer one follows.
 const GIVEN_PICTURES_MAX: usize = 2;
@@ -65,27 +65,27 @@ pub struct Cameras(Arc<CamerasState>);
 struct CamerasState {
     cameras: Vec<Arc<Camera>>,
     /// Takes the pictures of cameras without an address.
-    given: BTreeMap<CameraName, mpsc::Sender<GivenPicture>>,
-    watching: Watching,
+    given: BTreeMap<CameraName, mpsc::Sender<SubmittedPicture>>,
+    watching: WatcherServices,
     publisher: Option<Arc<dyn CameraPublisher>>,
     cameras_topic: String,
-    announcements: Announcements,
+    announcements: DiscoveryMessages,
 }
 
 /// The tasks of the cameras, not yet running.
 pub struct CameraTasks {
     cameras: Cameras,
     services: CameraServices,
-    given: Vec<(Arc<Camera>, mpsc::Receiver<GivenPicture>)>,
+    given: Vec<(Arc<Camera>, mpsc::Receiver<SubmittedPicture>)>,
     /// Messages of Home Assistant on its own state.
     home_assistant: mpsc::Receiver<Bytes>,
 }
 
 /// Drops every message: without a broker, events are only counted.
 #[derive(Debug)]
-struct Nobody;
+struct DiscardingPublisher;
 
-impl CameraPublisher for Nobody {
+impl CameraPublisher for DiscardingPublisher {
     fn publish(&self, _message: CameraMessage) -> bool {
         false
     }
@@ -99,7 +99,7 @@ impl Cameras {
         services: CameraServices,
         home_assistant: mpsc::Receiver<Bytes>,
     ) -> (Self, CameraTasks) {
-        let publisher = services.publisher.clone().unwrap_or_else(|| Arc::new(Nobody));
+        let publisher = services.publisher.clone().unwrap_or_else(|| Arc::new(DiscardingPublisher));
         let camera = |config: &crate::config::CameraConfig| {
             let (publisher, audit) = (publisher.clone(), services.audit.clone());
             Arc::new(Camera::new(config.clone(), &services.cameras_topic, publisher, audit))
@@ -114,7 +114,7 @@ impl Cameras {
             .unzip();
 
         let announcements = if home.enable {
-            let site = Site {
+            let site = DiscoverySite {
                 prefix: &home.prefix,
                 device: &services.device,
                 cameras: &services.cameras_topic,
@@ -123,10 +123,10 @@ impl Cameras {
             };
             discovery::announcements(config, &site)
         } else {
-            Announcements::new()
+            DiscoveryMessages::new()
         };
-        let watching = Watching {
-            renderer: Renderer::new(services.serving.clone(), services.faces.clone()),
+        let watching = WatcherServices {
+            renderer: PictureRenderer::new(services.serving.clone(), services.faces.clone()),
             kept: PictureMemory::new(KEPT_BYTES_MAX),
             clock: services.clock.clone(),
         };
@@ -140,12 +140,12 @@ impl Cameras {
         &self.0.cameras
     }
 
-    pub(crate) fn watching(&self) -> &Watching {
+    pub(crate) fn watching(&self) -> &WatcherServices {
         &self.0.watching
     }
 
     /// The findings about cameras, as they are watched now.
-    pub fn findings(&self) -> Vec<Check> {
+    pub fn findings(&self) -> Vec<Finding> {
         doctor::watched(self.0.cameras.iter().map(|camera| &**camera))
     }
 
@@ -199,15 +199,15 @@ impl CameraTasks {
         };
 
         for (camera, given) in given {
-            spawn(Box::pin(Watcher::new(camera, watching.clone()).take(given)));
+            spawn(Box::pin(CameraWatcher::new(camera, watching.clone()).take(given)));
         }
         let memory = PictureMemory::new(PICTURES_BYTES_MAX);
         let count = u64::try_from(all.len()).unwrap_or(u64::MAX).max(1);
         for (camera, number) in all.iter().zip(0_u64..) {
-            if let Some(fetcher) = Fetcher::new(&camera.config, &services.egress, &memory) {
+            if let Some(fetcher) = PictureFetcher::new(&camera.config, &services.egress, &memory) {
                 // Not all at once: the cores are busy evenly.
                 let delay_ms = camera.config.interval_ms.min(SPREAD_MS) * number / count;
-                spawn(Box::pin(Watcher::new(camera.clone(), watching.clone()).run(fetcher, delay_ms)));
+                spawn(Box::pin(CameraWatcher::new(camera.clone(), watching.clone()).run(fetcher, delay_ms)));
             }
         }
 
@@ -251,7 +251,7 @@ impl DetectionSink for Cameras {
             // Judged now: a picture that waits does not keep a version in memory that is gone.
             let found = FoundObjects { detections, unreported, blur_fault: blur_fault(&camera.config, model) };
             // Full: newer pictures follow.
-            let _ = given.try_send(GivenPicture { model: model.name.clone(), photograph, found });
+            let _ = given.try_send(SubmittedPicture { model: model.name.clone(), photograph, found });
         }
     }
 }

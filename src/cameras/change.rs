@@ -3,10 +3,10 @@
 //! Pure, except for the decoder. The comparison is made for cameras that stand still: noise is averaged out within a cell,
 //! light that gets brighter or darker as a whole is no change, and a clock in the picture is masked.
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_engine::pipeline::image::{self, DecodeLimits, ImageError, Rgb8Image};
 
-use crate::zones::{Polygon, Share, ZonePoint};
+use crate::zones::{Polygon, UnitFraction, ZonePoint};
 
 /// The cells of a small grey picture in a row, and its rows. A person at the far end of a yard covers some of them.
 const COLUMNS: usize = 64;
@@ -32,11 +32,15 @@ pub struct GrayPicture {
 
 /// The cells that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mask(Vec<bool>);
+pub struct ComparisonMask(Vec<bool>);
 
 /// The small grey picture of a photograph, decoded within the memory of `account`. It takes a millisecond or more: not
 /// for an async thread.
-pub fn gray_thumbnail(photograph: &[u8], limits: DecodeLimits, account: &Account) -> Result<GrayPicture, ImageError> {
+pub fn gray_thumbnail(
+    photograph: &[u8],
+    limits: DecodeLimits,
+    account: &MemoryAccount,
+) -> Result<GrayPicture, ImageError> {
     let picture = image::decode_within(photograph, limits, &|_| PIXELS_NEEDED, &mut account.hold())?;
     Ok(GrayPicture::of(picture.image(), picture.size()))
 }
@@ -71,7 +75,7 @@ impl GrayPicture {
     }
 
     /// The share of the compared cells that differ from those of an earlier picture, 0 to 1.
-    pub fn difference(&self, earlier: &Self, mask: &Mask) -> f64 {
+    pub fn difference(&self, earlier: &Self, mask: &ComparisonMask) -> f64 {
         let pairs = || {
             let cells = self.cells.iter().zip(&earlier.cells).zip(&mask.0);
             cells
@@ -126,10 +130,10 @@ fn ratio(part: usize, whole: usize) -> f64 {
     f64::from(u32::try_from(part).unwrap_or(u32::MAX)) / f64::from(u32::try_from(whole).unwrap_or(u32::MAX))
 }
 
-impl Mask {
+impl ComparisonMask {
     /// Compares the cells that have their middle outside all of these polygons.
     pub fn new(hidden: &[Polygon]) -> Self {
-        let middle = |cell: usize, cells: usize| Share::new(ratio(2 * cell + 1, 2 * cells));
+        let middle = |cell: usize, cells: usize| UnitFraction::new(ratio(2 * cell + 1, 2 * cells));
         let is_compared = |row: usize, column: usize| {
             let point = middle(column, COLUMNS).zip(middle(row, ROWS)).map(|(x, y)| ZonePoint(x, y));
             point.is_some_and(|point| !hidden.iter().any(|polygon| polygon.contains(point)))
@@ -175,8 +179,8 @@ mod tests {
         picture(|_, _, value| value)
     }
 
-    fn everything() -> Mask {
-        Mask::new(&[])
+    fn everything() -> ComparisonMask {
+        ComparisonMask::new(&[])
     }
 
     #[test]
@@ -214,9 +218,9 @@ mod tests {
         let clock = picture(|x, y, value| if x < 100 && y < 20 { 255 - value } else { value });
         assert!(clock.difference(&still(), &everything()) > 0.02);
         let corner: Polygon = serde_json::from_str("[[0, 0], [0.32, 0], [0.32, 0.09], [0, 0.09]]").unwrap();
-        assert!(clock.difference(&still(), &Mask::new(std::slice::from_ref(&corner))) < 0.0001);
+        assert!(clock.difference(&still(), &ComparisonMask::new(std::slice::from_ref(&corner))) < 0.0001);
         let all: Polygon = serde_json::from_str("[[0, 0], [1, 0], [1, 1], [0, 1]]").unwrap();
-        assert!(Mask::new(&[all]).hides_everything() && !Mask::new(&[corner]).hides_everything());
+        assert!(ComparisonMask::new(&[all]).hides_everything() && !ComparisonMask::new(&[corner]).hides_everything());
     }
 
     #[test]
@@ -230,9 +234,9 @@ mod tests {
     #[test]
     fn photographs_have_a_small_gray_picture() {
         let photograph = include_bytes!("../../tests/data/photos/cows.jpg");
-        let gray = gray_thumbnail(photograph, DecodeLimits::default(), &Account::unlimited()).unwrap();
+        let gray = gray_thumbnail(photograph, DecodeLimits::default(), &MemoryAccount::unlimited()).unwrap();
         assert!(gray.size.0 > 300 && gray.difference(&gray, &everything()).abs() < f64::EPSILON);
-        assert!(gray_thumbnail(b"no picture", DecodeLimits::default(), &Account::unlimited()).is_err());
+        assert!(gray_thumbnail(b"no picture", DecodeLimits::default(), &MemoryAccount::unlimited()).is_err());
     }
 
     proptest! {

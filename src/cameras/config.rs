@@ -6,14 +6,16 @@ use std::time::Duration;
 use ledge_base::names::{CameraName, ModelName, ZoneName};
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{ValueProblem, empty_if_none, in_range, none_if_empty};
-use ledge_egress::{ConfiguredDestination, Fingerprint, HttpSettings, Pin, TlsSettings};
+use ledge_egress::{
+    CertificateFingerprint, CertificatePin, ConfiguredDestination, HttpClientSettings, TlsClientSettings,
+};
 use ledge_models::scheduling::terms::Priority;
 use serde::{Deserialize, Serialize};
 
 use crate::address::SnapshotUrl;
-use crate::change::Mask;
+use crate::change::ComparisonMask;
 use crate::presence::PresenceRules;
-use crate::zones::{Polygon, Share};
+use crate::zones::{Polygon, UnitFraction};
 
 /// The most cameras, more than a box has time for.
 pub const CAMERAS_MAX: usize = 256;
@@ -52,7 +54,7 @@ pub struct CameraConfig {
     pub model: ModelName,
     /// The priority of its calls.
     #[serde(default = "batch")]
-    pub priority: PriorityWord,
+    pub priority: CameraPriority,
     /// The user at the camera; empty: no user.
     #[serde(default)]
     pub user: String,
@@ -66,16 +68,16 @@ pub struct CameraConfig {
     pub pinned_file: Option<SecretFile>,
     /// The SHA-256 of that certificate, in place of the file.
     #[serde(default, deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
-    pub pinned_sha256: Option<Fingerprint>,
+    pub pinned_sha256: Option<CertificateFingerprint>,
     /// The labels that count; all of the model's when it is empty.
     #[serde(default)]
     pub labels: Vec<String>,
     /// The least score that counts.
     #[serde(default = "zero")]
-    pub min_score: Share,
+    pub min_score: UnitFraction,
     /// The share of the small grey picture that must have changed for the model to be asked; 0 asks about each picture.
     #[serde(default = "change_threshold")]
-    pub change_threshold: Share,
+    pub change_threshold: UnitFraction,
     /// The pictures in a row after which something is there.
     #[serde(default = "appear_after", deserialize_with = "in_range::<1, 100, _, _>")]
     pub appear_after: u32,
@@ -117,16 +119,16 @@ pub struct ZoneConfig {
 /// A priority as the configuration has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PriorityWord {
+pub enum CameraPriority {
     Interactive,
     Batch,
 }
 
-impl From<PriorityWord> for Priority {
-    fn from(word: PriorityWord) -> Self {
+impl From<CameraPriority> for Priority {
+    fn from(word: CameraPriority) -> Self {
         match word {
-            PriorityWord::Interactive => Self::Interactive,
-            PriorityWord::Batch => Self::Batch,
+            CameraPriority::Interactive => Self::Interactive,
+            CameraPriority::Batch => Self::Batch,
         }
     }
 }
@@ -162,16 +164,16 @@ fn model() -> ModelName {
     ModelName::constant("coco_detector")
 }
 
-fn batch() -> PriorityWord {
-    PriorityWord::Batch
+fn batch() -> CameraPriority {
+    CameraPriority::Batch
 }
 
-fn zero() -> Share {
-    Share::ZERO
+fn zero() -> UnitFraction {
+    UnitFraction::ZERO
 }
 
-fn change_threshold() -> Share {
-    Share::THOUSANDTH
+fn change_threshold() -> UnitFraction {
+    UnitFraction::THOUSANDTH
 }
 
 fn appear_after() -> u32 {
@@ -208,11 +210,14 @@ impl CameraConfig {
     }
 
     /// The way to the camera; `None` without an address.
-    pub fn connection(&self) -> Option<HttpSettings> {
+    pub fn connection(&self) -> Option<HttpClientSettings> {
         let url = self.url.as_ref()?;
-        let pinned = self.pinned_sha256.map(Pin::Sha256).or_else(|| self.pinned_file.clone().map(Pin::File));
-        let tls = TlsSettings { ca: self.ca_file.clone(), pinned, ..TlsSettings::default() };
-        Some(HttpSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: None })
+        let pinned = self
+            .pinned_sha256
+            .map(CertificatePin::Sha256)
+            .or_else(|| self.pinned_file.clone().map(CertificatePin::File));
+        let tls = TlsClientSettings { ca: self.ca_file.clone(), pinned, ..TlsClientSettings::default() };
+        Some(HttpClientSettings { at: url.at.clone(), tls: url.tls.then_some(tls), proxy: None })
     }
 
     /// The labels that the configuration names for a zone; empty if it counts all of the model.
@@ -257,7 +262,7 @@ impl CameraConfig {
         if self.url.is_none() && !self.user.is_empty() {
             wrong("user", "is for a camera with a url");
         }
-        if Mask::new(&self.mask).hides_everything() {
+        if ComparisonMask::new(&self.mask).hides_everything() {
             wrong("mask", "hides the whole picture");
         }
 
@@ -323,7 +328,7 @@ impl CamerasConfig {
 #[cfg(test)]
 mod tests {
     use ledge_base::toml_check;
-    use ledge_part::section::Section;
+    use ledge_part::section::ConfigSection;
 
     use super::*;
 
@@ -370,7 +375,7 @@ mod tests {
         assert_eq!(file.camera.problems(), []);
         assert_eq!(read(&toml::to_string(&file).unwrap()), file);
         let settings = file.camera.0[0].connection().unwrap();
-        assert!(matches!(settings.tls.unwrap().pinned, Some(Pin::Sha256(_))));
+        assert!(matches!(settings.tls.unwrap().pinned, Some(CertificatePin::Sha256(_))));
     }
 
     #[test]

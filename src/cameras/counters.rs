@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-pub struct CameraCount(AtomicU64);
+pub struct CameraCounter(AtomicU64);
 
-impl CameraCount {
+impl CameraCounter {
     pub fn inc(&self) {
         self.add(1);
     }
@@ -25,24 +25,24 @@ impl CameraCount {
 #[derive(Debug, Default)]
 pub struct CameraCounters {
     /// Pictures that the model was asked about.
-    pub inferred: CameraCount,
+    pub inferred: CameraCounter,
     /// Pictures that showed nothing new.
-    pub unchanged: CameraCount,
+    pub unchanged: CameraCounter,
     /// Pictures that the camera did not give.
-    pub missing: CameraCount,
+    pub missing: CameraCounter,
     /// Pictures that could not be decoded, or that the model did not answer.
-    pub failed: CameraCount,
-    pub events: CameraCount,
-    pub published: CameraCount,
+    pub failed: CameraCounter,
+    pub events: CameraCounter,
+    pub published: CameraCounter,
     /// The time of decoding and comparing pictures, in microseconds.
-    pub comparing_us: CameraCount,
+    pub comparing_us: CameraCounter,
     /// The time of fetching, in microseconds.
-    pub fetching_us: CameraCount,
+    pub fetching_us: CameraCounter,
 }
 
 impl CameraCounters {
     /// Adds a time to one of the sums.
-    pub fn spend(sum: &CameraCount, time: Duration) {
+    pub fn spend(sum: &CameraCounter, time: Duration) {
         sum.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 }

@@ -13,11 +13,11 @@ use crate::config::{CameraConfig, CamerasConfig, WHOLE_PICTURE};
 use crate::messages::CameraTopics;
 
 /// The messages of this box for Home Assistant: the content of each topic.
-pub type Announcements = BTreeMap<String, Value>;
+pub type DiscoveryMessages = BTreeMap<String, Value>;
 
 /// The names that entities are made of.
 #[derive(Debug, Clone)]
-pub struct Site<'a> {
+pub struct DiscoverySite<'a> {
     /// The discovery prefix.
     pub prefix: &'a str,
     pub device: &'a DeviceName,
@@ -30,23 +30,28 @@ pub struct Site<'a> {
 }
 
 /// The entities of all cameras.
-pub fn announcements(config: &CamerasConfig, site: &Site<'_>) -> Announcements {
-    let mut announcements = Announcements::new();
+pub fn announcements(config: &CamerasConfig, site: &DiscoverySite<'_>) -> DiscoveryMessages {
+    let mut announcements = DiscoveryMessages::new();
     for camera in config.iter() {
-        Announcer { site, camera, topics: CameraTopics::new(site.cameras, &camera.name), found: &mut announcements }
-            .announce();
+        DiscoveryBuilder {
+            site,
+            camera,
+            topics: CameraTopics::new(site.cameras, &camera.name),
+            found: &mut announcements,
+        }
+        .announce();
     }
     announcements
 }
 
-struct Announcer<'a> {
-    site: &'a Site<'a>,
+struct DiscoveryBuilder<'a> {
+    site: &'a DiscoverySite<'a>,
     camera: &'a CameraConfig,
     topics: CameraTopics,
-    found: &'a mut Announcements,
+    found: &'a mut DiscoveryMessages,
 }
 
-impl Announcer<'_> {
+impl DiscoveryBuilder<'_> {
     fn announce(&mut self) {
         let camera = self.camera;
         let labels = camera.labels.as_slice();
@@ -121,7 +126,7 @@ impl Announcer<'_> {
 
     /// Adds an entity. `content` is the part of its message that other entities do not have.
     fn entity(&mut self, component: &str, parts: &[&str], content: Value) {
-        let Site { prefix, device, online, version, .. } = self.site;
+        let DiscoverySite { prefix, device, online, version, .. } = self.site;
         let node = joined(["ledge", device.as_str()]);
         let object = joined([self.camera.name.as_str()].into_iter().chain(parts.iter().copied()));
         let name = self.camera.name.as_str();
@@ -182,14 +187,14 @@ mod tests {
 
     use super::*;
 
-    fn announced(config: &str) -> Announcements {
+    fn announced(config: &str) -> DiscoveryMessages {
         #[derive(serde::Deserialize)]
         struct DiscoveryFile {
             camera: CamerasConfig,
         }
         let config: DiscoveryFile = toml::from_str(config).unwrap();
         let device = "box.7".parse().unwrap();
-        let site = Site {
+        let site = DiscoverySite {
             prefix: "homeassistant",
             device: &device,
             cameras: "ledge/v1/box.7/cameras",

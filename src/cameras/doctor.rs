@@ -1,10 +1,10 @@
 //! The findings about cameras: each one is asked for a picture.
 
 use futures_util::future::join_all;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_egress::Egress;
 use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
-use ledge_part::check::{Check, size};
+use ledge_part::check::{Finding, size};
 use ledge_part::section::DoctorContext;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::off_thread::{block_on, blocking};
@@ -14,12 +14,12 @@ use crate::address::SnapshotUrl;
 use crate::camera::Camera;
 use crate::change::gray_thumbnail;
 use crate::config::{CameraConfig, CamerasConfig};
-use crate::fetch::Fetcher;
+use crate::fetch::PictureFetcher;
 use crate::health::{CameraHealth, CameraState};
 use crate::picture_memory::{PICTURES_BYTES_MAX, PictureMemory};
 
 /// The findings about cameras that are watched, by their state now.
-pub fn watched<'a>(cameras: impl Iterator<Item = &'a Camera>) -> Vec<Check> {
+pub fn watched<'a>(cameras: impl Iterator<Item = &'a Camera>) -> Vec<Finding> {
     let check = |camera: &Camera| {
         let CameraHealth { state, reason, .. } = camera.health();
         finding(camera.config.name.as_str(), camera.config.url.is_some(), state, &reason.unwrap_or_default())
@@ -28,11 +28,11 @@ pub fn watched<'a>(cameras: impl Iterator<Item = &'a Camera>) -> Vec<Check> {
 }
 
 /// The finding about a camera in a state; `None` before its first picture.
-pub fn finding(camera: &str, has_address: bool, state: CameraState, reason: &str) -> Option<Check> {
+pub fn finding(camera: &str, has_address: bool, state: CameraState, reason: &str) -> Option<Finding> {
     let name = format!("camera {camera}");
     let (detail, advice) = match state {
         CameraState::Waiting => return None,
-        CameraState::Online => return Some(Check::ok(&name, "it gives pictures")),
+        CameraState::Online => return Some(Finding::ok(&name, "it gives pictures")),
         CameraState::Failing => (
             "is failing: its pictures come and cannot be used",
             "check that its url is that of a JPEG, PNG or WebP picture, and that its model is loaded and has time",
@@ -45,11 +45,11 @@ pub fn finding(camera: &str, has_address: bool, state: CameraState, reason: &str
         CameraState::Away if has_address => ("gives no picture", "check the camera, its url and its login"),
         CameraState::Away => ("gives no picture", "check the software that sends its pictures"),
     };
-    Some(Check::fail(&name, format!("it {detail}: {reason}"), advice))
+    Some(Finding::fail(&name, format!("it {detail}: {reason}"), advice))
 }
 
 /// The result of asking a camera for a picture.
-struct Asked {
+struct PictureProbe {
     /// Bytes, width and height.
     picture: Result<(usize, (u32, u32)), String>,
     /// True if the password itself was sent.
@@ -57,28 +57,29 @@ struct Asked {
 }
 
 /// Asks each camera with an address for a picture, all at the same time.
-pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Check> {
+pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Finding> {
     if !context.may_connect {
         return Vec::new();
     }
     let egress = Egress::new(context.egress, AuditSink::to_nowhere());
     let memory = PictureMemory::new(PICTURES_BYTES_MAX);
-    let with_address = config.iter().filter_map(|camera| Some((camera, Fetcher::new(camera, &egress, &memory)?)));
+    let with_address =
+        config.iter().filter_map(|camera| Some((camera, PictureFetcher::new(camera, &egress, &memory)?)));
     let turns = Semaphore::new(1);
     let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher, &turns).await))));
     match asked {
         Ok(asked) => asked.iter().map(|(camera, asked)| check(camera, asked)).collect(),
-        Err(error) => vec![Check::fail("cameras", error.to_string(), "see the message")],
+        Err(error) => vec![Finding::fail("cameras", error.to_string(), "see the message")],
     }
 }
 
 /// Fetches a picture, and decodes it while holding a permit, so that only one picture is decoded at a time.
-async fn ask(mut fetcher: Fetcher, turns: &Semaphore) -> Asked {
+async fn ask(mut fetcher: PictureFetcher, turns: &Semaphore) -> PictureProbe {
     let picture = match fetcher.picture().await {
         Ok(picture) => {
             // Decoded as the daemon does it: a whole header says nothing about the rest.
             let decode = move || {
-                let gray = gray_thumbnail(&picture, DecodeLimits::default(), &Account::unlimited())?;
+                let gray = gray_thumbnail(&picture, DecodeLimits::default(), &MemoryAccount::unlimited())?;
                 Ok::<_, ImageError>((picture.len(), gray.size))
             };
             let _turn = turns.acquire().await;
@@ -86,13 +87,13 @@ async fn ask(mut fetcher: Fetcher, turns: &Semaphore) -> Asked {
         }
         Err(error) => Err(format!("it gives no picture: {error}")),
     };
-    Asked { picture, sends_password: fetcher.sends_password() }
+    PictureProbe { picture, sends_password: fetcher.sends_password() }
 }
 
-fn check(camera: &CameraConfig, asked: &Asked) -> Check {
+fn check(camera: &CameraConfig, asked: &PictureProbe) -> Finding {
     let name = format!("camera {}", camera.name);
     match &asked.picture {
-        Err(reason) => Check::fail(&name, reason, "check the camera, its url and its login"),
+        Err(reason) => Finding::fail(&name, reason, "check the camera, its url and its login"),
         Ok((bytes, (width, height))) => {
             let detail = format!("a picture of {width}x{height} pixels, {}", size(*bytes as u64));
             let has_secret = camera.url.as_ref().is_some_and(SnapshotUrl::has_secret);
@@ -101,22 +102,22 @@ fn check(camera: &CameraConfig, asked: &Asked) -> Check {
                 let detail =
                     format!("{detail}; it asks for the password in plain text, which others on the network can read");
                 let advice = "turn on digest authentication at the camera, or use https:// with a pinned certificate";
-                return Check::warn(&name, detail, advice);
+                return Finding::warn(&name, detail, advice);
             }
             if has_secret && is_plain {
                 let detail = format!("{detail}; its url has a password, which others on the network can read");
                 let advice = "use https:// with a pinned certificate, or `user` and `password_file` with digest \
                               authentication";
-                return Check::warn(&name, detail, advice);
+                return Finding::warn(&name, detail, advice);
             }
-            Check::ok(&name, detail)
+            Finding::ok(&name, detail)
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ledge_part::check::Status;
+    use ledge_part::check::FindingStatus;
     use ledge_part::section::findings_alone;
 
     use super::*;
@@ -129,15 +130,15 @@ mod tests {
     fn a_password_in_plain_text_is_a_warning_unless_it_stays_on_this_box() {
         let picture = || Ok((200_000, (1920, 1080)));
         let status = |url: &str, sends_password| {
-            check(&camera(&format!("url = '{url}'")), &Asked { picture: picture(), sends_password }).status
+            check(&camera(&format!("url = '{url}'")), &PictureProbe { picture: picture(), sends_password }).status
         };
-        assert_eq!(status("http://10.0.0.7/", true), Status::Warn);
-        assert_eq!(status("http://10.0.0.7/", false), Status::Ok);
-        assert_eq!(status("https://10.0.0.7/", true), Status::Ok);
-        assert_eq!(status("http://127.0.0.1/", true), Status::Ok);
-        assert_eq!(status("http://10.0.0.7/?user=a&password=b", false), Status::Warn);
-        assert_eq!(status("https://10.0.0.7/?user=a&password=b", false), Status::Ok);
-        assert_eq!(status("http://127.0.0.1/?user=a&password=b", false), Status::Ok);
+        assert_eq!(status("http://10.0.0.7/", true), FindingStatus::Warn);
+        assert_eq!(status("http://10.0.0.7/", false), FindingStatus::Ok);
+        assert_eq!(status("https://10.0.0.7/", true), FindingStatus::Ok);
+        assert_eq!(status("http://127.0.0.1/", true), FindingStatus::Ok);
+        assert_eq!(status("http://10.0.0.7/?user=a&password=b", false), FindingStatus::Warn);
+        assert_eq!(status("https://10.0.0.7/?user=a&password=b", false), FindingStatus::Ok);
+        assert_eq!(status("http://127.0.0.1/?user=a&password=b", false), FindingStatus::Ok);
     }
 
     #[test]
@@ -147,7 +148,7 @@ mod tests {
         drop(listener);
         let cameras = vec![camera(&format!("url = 'http://127.0.0.1:{port}/'")), camera("")];
         let [found] = findings_alone(&CamerasConfig(cameras), std::path::Path::new(".")).try_into().unwrap();
-        assert!(found.status == Status::Fail && found.name == "camera yard", "{found:?}");
+        assert!(found.status == FindingStatus::Fail && found.name == "camera yard", "{found:?}");
         assert!(found.detail.contains("refuses the connection"), "{found:?}");
     }
 }

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::address::SnapshotUrl;
 use crate::config::CameraConfig;
-use crate::login::{Credentials, Login, LoginError};
+use crate::login::{CameraCredentials, CameraLoginError, DigestLogin};
 use crate::picture_memory::PictureMemory;
 
 /// The largest picture, in bytes.
@@ -23,25 +23,25 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Gets the pictures of one camera.
 #[derive(Debug)]
-pub struct Fetcher {
+pub struct PictureFetcher {
     client: SnapshotClient,
     memory: PictureMemory,
     url: SnapshotUrl,
     user: String,
     password_file: Option<SecretFile>,
     /// The answer to the camera's last challenge.
-    login: Option<Login>,
+    login: Option<DigestLogin>,
     /// Set once the camera asked for a hash of the password: it will not get the password itself.
     hashes: bool,
 }
 
 /// The reason why there is no picture. The message follows the name of the camera.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchError {
+pub enum PictureFetchError {
     #[error(transparent)]
     Http(#[from] HttpError),
     #[error(transparent)]
-    Login(#[from] LoginError),
+    Login(#[from] CameraLoginError),
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error("refuses the login: check `user` and the password in `password_file`")]
@@ -52,7 +52,7 @@ pub enum FetchError {
     Late,
 }
 
-impl Fetcher {
+impl PictureFetcher {
     /// `None` for a camera without an address. Nothing is connected yet.
     pub fn new(config: &CameraConfig, egress: &Egress, memory: &PictureMemory) -> Option<Self> {
         let (settings, url) = (config.connection()?, config.url.as_ref()?);
@@ -68,23 +68,23 @@ impl Fetcher {
     }
 
     /// Gets one picture, or any other content that the camera sends with the status 200.
-    pub async fn picture(&mut self) -> Result<Bytes, FetchError> {
-        timeout(FETCH_TIMEOUT, self.get()).await.unwrap_or(Err(FetchError::Late))
+    pub async fn picture(&mut self) -> Result<Bytes, PictureFetchError> {
+        timeout(FETCH_TIMEOUT, self.get()).await.unwrap_or(Err(PictureFetchError::Late))
     }
 
     /// True if the camera asked for the password itself at the last login.
     pub fn sends_password(&self) -> bool {
-        self.login.as_ref().is_some_and(Login::is_basic)
+        self.login.as_ref().is_some_and(DigestLogin::is_basic)
     }
 
-    async fn get(&mut self) -> Result<Bytes, FetchError> {
+    async fn get(&mut self) -> Result<Bytes, PictureFetchError> {
         let authorization = self.authorization().await?;
         let mut answer = self.ask(authorization.as_ref()).await?;
         if answer.status == 401 {
             // The first request, or the camera's challenge has expired.
-            let login = Login::read(&answer.challenges).inspect_err(|_| self.login = None)?;
+            let login = DigestLogin::read(&answer.challenges).inspect_err(|_| self.login = None)?;
             if self.hashes && login.is_basic() {
-                return Err(LoginError::Downgraded.into());
+                return Err(CameraLoginError::Downgraded.into());
             }
             self.hashes |= !login.is_basic();
             self.login = Some(login);
@@ -92,7 +92,7 @@ impl Fetcher {
             answer.body().await?;
             let Some(authorization) = self.authorization().await? else {
                 self.login = None;
-                return Err(LoginError::NoCredentials.into());
+                return Err(CameraLoginError::NoCredentials.into());
             };
             answer = self.ask(Some(&authorization)).await?;
         }
@@ -105,24 +105,27 @@ impl Fetcher {
             }
             401 => {
                 self.login = None;
-                Err(FetchError::LoginRefused)
+                Err(PictureFetchError::LoginRefused)
             }
-            status => Err(FetchError::Status(status)),
+            status => Err(PictureFetchError::Status(status)),
         }
     }
 
-    async fn ask(&self, authorization: Option<&Zeroizing<String>>) -> Result<ledge_egress::Snapshot, HttpError> {
+    async fn ask(
+        &self,
+        authorization: Option<&Zeroizing<String>>,
+    ) -> Result<ledge_egress::SnapshotResponse, HttpError> {
         let authorization = authorization.map(|value| value.as_str());
         self.client.get(&self.url.path, authorization, PICTURE_BYTES_MAX).await
     }
 
     /// The value of `Authorization`; `None` before the camera has asked for a login, and without a password.
-    async fn authorization(&mut self) -> Result<Option<Zeroizing<String>>, FetchError> {
+    async fn authorization(&mut self) -> Result<Option<Zeroizing<String>>, PictureFetchError> {
         let (Some(login), Some(file)) = (&mut self.login, &self.password_file) else { return Ok(None) };
         // Read each time: a new password needs no restart, and none is kept.
         let file = file.clone();
         let password = Zeroizing::new(blocking(move || file.read_text()).await?);
-        let answer = login.answer(&Credentials { user: self.user.clone(), password }, &self.url.path);
+        let answer = login.answer(&CameraCredentials { user: self.user.clone(), password }, &self.url.path);
         Ok(answer)
     }
 }

@@ -16,7 +16,7 @@ pub struct FoundObjects {
 
 /// A picture with its objects, before anything is drawn.
 #[derive(Debug, Clone)]
-pub struct Examined {
+pub struct ExaminedPicture {
     pub photograph: Bytes,
     /// Its width and height in pixels.
     pub size: (u32, u32),

@@ -17,9 +17,9 @@ use ledge_part::route::{PathParts, Route, RouteScope};
 
 use crate::camera::Camera;
 use crate::cameras::Cameras;
-use crate::recent::Drawing;
+use crate::recent::DrawnPicture;
 use crate::status::{CamerasDocument, EventsDocument, hidden};
-use crate::watch::Watching;
+use crate::watch::WatcherServices;
 
 /// The routes of cameras.
 pub const ROUTES: &[Route<Cameras>] = &[
@@ -68,8 +68,8 @@ async fn picture(
 
 /// The last picture of a camera, as it may be shown. It is drawn on the first request, and the drawing serves all
 /// further requests.
-async fn drawn(camera: &Arc<Camera>, watching: &Watching) -> Result<Bytes, ApiError> {
-    let Watching { renderer, kept, .. } = watching;
+async fn drawn(camera: &Arc<Camera>, watching: &WatcherServices) -> Result<Bytes, ApiError> {
+    let WatcherServices { renderer, kept, .. } = watching;
     let mut drawing = camera.recent.drawing.lock().await;
     let Some(last) = camera.recent.picture() else {
         let message = format!("no picture of {} has come yet", camera.config.name);
@@ -91,7 +91,7 @@ async fn drawn(camera: &Arc<Camera>, watching: &Watching) -> Result<Bytes, ApiEr
     let jpeg = renderer.draw(camera, examined, camera.outlines(last.size)).await;
     let jpeg = jpeg.map_err(|error| not_shown(&error.to_string()))?;
     // Without room in memory it is drawn again for the next request.
-    *drawing = kept.try_keep(jpeg.clone()).map(|jpeg| Drawing { number: last.number, jpeg });
+    *drawing = kept.try_keep(jpeg.clone()).map(|jpeg| DrawnPicture { number: last.number, jpeg });
     Ok(jpeg)
 }
 

@@ -16,14 +16,14 @@ const CHALLENGE_BYTES_MAX: usize = 4096;
 const ANSWERS_MAX: u32 = 100_000;
 
 /// A user and the password.
-pub struct Credentials {
+pub struct CameraCredentials {
     pub user: String,
     pub password: Zeroizing<String>,
 }
 
 /// The reason why this box cannot log in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LoginError {
+pub enum CameraLoginError {
     #[error("asks for a login: set `user` and `password_file`")]
     NoCredentials,
     #[error("asks for a login in a way that is neither basic nor digest authentication")]
@@ -35,15 +35,15 @@ pub enum LoginError {
 }
 
 /// The challenge of a camera, to log in with each request without asking again.
-pub struct Login {
+pub struct DigestLogin {
     client: PasswordClient,
     answers: u32,
 }
 
-impl Login {
+impl DigestLogin {
     /// Reads the challenges of an answer 401, the values of `WWW-Authenticate`. A digest is preferred: with basic
     /// authentication the password is sent as it is.
-    pub fn read(challenges: &[String]) -> Result<Self, LoginError> {
+    pub fn read(challenges: &[String]) -> Result<Self, CameraLoginError> {
         let mut reason = None;
         let mut basic = None;
         for value in challenges.iter().filter(|value| value.len() <= CHALLENGE_BYTES_MAX) {
@@ -72,9 +72,9 @@ impl Login {
             (Some(client), _) => Ok(Self { client, answers: 0 }),
             (None, Some(reason)) => {
                 let reason = reason.chars().filter(|char| !char.is_control()).take(200).collect();
-                Err(LoginError::NotUnderstood(reason))
+                Err(CameraLoginError::NotUnderstood(reason))
             }
-            (None, None) => Err(LoginError::UnknownScheme),
+            (None, None) => Err(CameraLoginError::UnknownScheme),
         }
     }
 
@@ -84,7 +84,7 @@ impl Login {
     }
 
     /// The value of `Authorization` for a request; `None` once a new challenge is due.
-    pub fn answer(&mut self, credentials: &Credentials, path: &str) -> Option<Zeroizing<String>> {
+    pub fn answer(&mut self, credentials: &CameraCredentials, path: &str) -> Option<Zeroizing<String>> {
         self.answers += 1;
         if self.answers > ANSWERS_MAX {
             return None;
@@ -108,23 +108,23 @@ impl Login {
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_login(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data).into_owned();
-    let Ok(mut login) = Login::read(&[text]) else { return false };
-    let credentials = Credentials { user: "user".to_owned(), password: Zeroizing::new("SECRET-WORD".to_owned()) };
+    let Ok(mut login) = DigestLogin::read(&[text]) else { return false };
+    let credentials = CameraCredentials { user: "user".to_owned(), password: Zeroizing::new("SECRET-WORD".to_owned()) };
     let Some(answer) = login.answer(&credentials, "/picture") else { return false };
     assert!(!answer.contains(['\r', '\n', '\0']), "{answer:?}");
     assert!(login.is_basic() || !answer.contains("SECRET-WORD"), "{answer:?}");
     true
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for DigestLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login").field("is_basic", &self.is_basic()).finish_non_exhaustive()
+        f.debug_struct("DigestLogin").field("is_basic", &self.is_basic()).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for CameraCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("CameraCredentials").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
@@ -134,12 +134,12 @@ mod tests {
 
     use super::*;
 
-    fn credentials(user: &str, password: &str) -> Credentials {
-        Credentials { user: user.to_owned(), password: Zeroizing::new(password.to_owned()) }
+    fn credentials(user: &str, password: &str) -> CameraCredentials {
+        CameraCredentials { user: user.to_owned(), password: Zeroizing::new(password.to_owned()) }
     }
 
-    fn read(challenges: &[&str]) -> Result<Login, LoginError> {
-        Login::read(&challenges.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>())
+    fn read(challenges: &[&str]) -> Result<DigestLogin, CameraLoginError> {
+        DigestLogin::read(&challenges.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
@@ -164,13 +164,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_answered_is_an_error_with_its_reason() {
-        assert_eq!(read(&[]).unwrap_err(), LoginError::UnknownScheme);
-        assert_eq!(read(&["Bearer realm=\"a\""]).unwrap_err(), LoginError::UnknownScheme);
+        assert_eq!(read(&[]).unwrap_err(), CameraLoginError::UnknownScheme);
+        assert_eq!(read(&["Bearer realm=\"a\""]).unwrap_err(), CameraLoginError::UnknownScheme);
         for challenge in ["Digest realm=\"a\"", "Digest realm=\"a\", nonce=\"b\", algorithm=MD9", "Digest realm=\"a"] {
-            assert!(matches!(read(&[challenge]), Err(LoginError::NotUnderstood(_))), "{challenge}");
+            assert!(matches!(read(&[challenge]), Err(CameraLoginError::NotUnderstood(_))), "{challenge}");
         }
         let long = format!("Basic realm=\"{}\"", "a".repeat(CHALLENGE_BYTES_MAX));
-        assert_eq!(read(&[&long]).unwrap_err(), LoginError::UnknownScheme);
+        assert_eq!(read(&[&long]).unwrap_err(), CameraLoginError::UnknownScheme);
     }
 
     proptest! {

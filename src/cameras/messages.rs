@@ -103,7 +103,7 @@ pub struct EventObject {
 
 /// The counts of a camera.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct CameraCounts<'a> {
+pub struct CameraObjectCounts<'a> {
     pub camera: &'a str,
     /// The time of the last change, in RFC 3339.
     pub at: String,

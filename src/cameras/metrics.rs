@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::camera::Camera;
 use crate::clock::Moment;
-use crate::counters::{CameraCount, CameraCounters};
+use crate::counters::{CameraCounter, CameraCounters};
 use crate::health::CameraState;
 
 /// Writes the metrics of all cameras, at `now`.
@@ -54,13 +54,13 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, cameras: &[Arc<Camera>], now:
     let help = "Pictures by result: those of `unchanged` showed nothing new, and the model was not asked";
     family(encoder, "camera_pictures", help, pictures)?;
 
-    let mut counter = |name, help, figure: fn(&CameraCounters) -> &CameraCount| {
+    let mut counter = |name, help, figure: fn(&CameraCounters) -> &CameraCounter| {
         let samples = cameras.iter().map(|camera| (of(camera), ConstCounter::new(figure(&camera.counters).get())));
         family(encoder, name, help, samples)
     };
     counter("camera_events", "Events: something appeared, or is gone", |of| &of.events)?;
     counter("camera_published_pictures", "Annotated pictures that were published", |of| &of.published)?;
-    let mut seconds = |name, help, figure: fn(&CameraCounters) -> &CameraCount| {
+    let mut seconds = |name, help, figure: fn(&CameraCounters) -> &CameraCounter| {
         let samples = cameras.iter().map(|camera| {
             let time = Duration::from_micros(figure(&camera.counters).get());
             (of(camera), ConstCounter::new(time.as_secs_f64()))

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_egress::ConfiguredDestination;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_part::Subsystem;
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{DoctorContext, Section};
+use ledge_part::section::{ConfigSection, DoctorContext};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::camera::Camera;
@@ -24,7 +24,7 @@ use crate::{doctor, metrics};
 /// The most cameras that `systemctl status` names.
 const NAMED_MAX: usize = 5;
 
-impl Section for CamerasConfig {
+impl ConfigSection for CamerasConfig {
     fn resolve(&mut self, root: &Path) {
         self.0.iter_mut().flat_map(CameraConfig::files).for_each(|file| file.resolve(root));
     }
@@ -39,12 +39,12 @@ impl Section for CamerasConfig {
         self.0.iter().enumerate().filter_map(of_camera).collect()
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
         doctor::checks(self, context)
     }
 }
 
-impl Section for HomeAssistantConfig {
+impl ConfigSection for HomeAssistantConfig {
     fn problems(&self) -> Vec<ValueProblem> {
         let is_level = |level: &str| {
             !level.is_empty() && level.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
@@ -66,7 +66,7 @@ impl Subsystem for Cameras {
         bind(ROUTES, self)
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
         metrics::encode(encoder, self.all(), self.watching().now())
     }
 

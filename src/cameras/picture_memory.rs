@@ -23,7 +23,7 @@ pub struct PictureMemory(Arc<Semaphore>);
 
 /// Room for one picture. The semaphore is never closed, so there always is a permit.
 #[derive(Debug)]
-pub struct PictureRoom(Option<OwnedSemaphorePermit>);
+pub struct PicturePermit(Option<OwnedSemaphorePermit>);
 
 impl PictureMemory {
     pub fn new(bytes: usize) -> Self {
@@ -31,18 +31,18 @@ impl PictureMemory {
     }
 
     /// Waits for room for `bytes` bytes.
-    pub async fn room(&self, bytes: usize) -> PictureRoom {
-        PictureRoom(self.0.clone().acquire_many_owned(kib(bytes)).await.ok())
+    pub async fn room(&self, bytes: usize) -> PicturePermit {
+        PicturePermit(self.0.clone().acquire_many_owned(kib(bytes)).await.ok())
     }
 
     /// Reserves memory for `picture` and attaches it; `None` without room at present.
     pub fn try_keep(&self, picture: Bytes) -> Option<Bytes> {
         let permit = self.0.clone().try_acquire_many_owned(kib(picture.len())).ok()?;
-        Some(PictureRoom(Some(permit)).keep(picture))
+        Some(PicturePermit(Some(permit)).keep(picture))
     }
 }
 
-impl PictureRoom {
+impl PicturePermit {
     /// Attaches the reserved memory to `picture`, which frees it when the last clone is dropped. Any excess is freed
     /// now.
     pub fn keep(mut self, picture: Bytes) -> Bytes {
@@ -61,7 +61,7 @@ fn kib(bytes: usize) -> u32 {
 
 struct HeldPicture {
     picture: Bytes,
-    _room: PictureRoom,
+    _room: PicturePermit,
 }
 
 impl AsRef<[u8]> for HeldPicture {

@@ -25,7 +25,7 @@ pub struct ZoneLabel {
 }
 
 /// The number of objects of each subject on one picture. A subject that is not in it has none.
-pub type Look = BTreeMap<ZoneLabel, usize>;
+pub type ObjectCounts = BTreeMap<ZoneLabel, usize>;
 
 /// The rules of a camera.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl CountChange {
 
 /// The subjects of one camera.
 #[derive(Debug)]
-pub struct Presence {
+pub struct ObjectPresence {
     rules: PresenceRules,
     counters: BTreeMap<ZoneLabel, SubjectCounter>,
     /// Set while the camera or its model is away: the time away must not end the presence of an object.
@@ -82,14 +82,14 @@ struct CountLevel {
     last_seen_ms: u64,
 }
 
-impl Presence {
+impl ObjectPresence {
     /// A camera that has seen nothing yet.
     pub fn new(rules: PresenceRules) -> Self {
         Self { rules, counters: BTreeMap::new(), was_away: false }
     }
 
     /// Takes a look at `now_ms` and returns the changes. Times never run backwards.
-    pub fn look(&mut self, look: &Look, now_ms: u64) -> Vec<CountChange> {
+    pub fn look(&mut self, look: &ObjectCounts, now_ms: u64) -> Vec<CountChange> {
         let was_away = std::mem::take(&mut self.was_away);
         for subject in look.keys() {
             let of_zone = |known: &&ZoneLabel| known.zone == subject.zone;
@@ -188,12 +188,12 @@ mod tests {
         ZoneLabel { zone: 0, label: "cow".into() }
     }
 
-    fn seen(count: usize) -> Look {
-        if count == 0 { Look::new() } else { [(cow(), count)].into() }
+    fn seen(count: usize) -> ObjectCounts {
+        if count == 0 { ObjectCounts::new() } else { [(cow(), count)].into() }
     }
 
     /// The settled counts after each look, one a second.
-    fn watch(presence: &mut Presence, from_s: u64, counts: &[usize]) -> Vec<usize> {
+    fn watch(presence: &mut ObjectPresence, from_s: u64, counts: &[usize]) -> Vec<usize> {
         let each = counts.iter().zip(from_s..).map(|(count, second)| {
             presence.look(&seen(*count), second * 1000);
             presence.counts().map(|(_, count)| count).sum()
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn something_is_there_after_two_looks_and_gone_after_the_hold_time() {
-        let mut presence = Presence::new(RULES);
+        let mut presence = ObjectPresence::new(RULES);
         let counts = watch(&mut presence, 0, &[0, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
         //                                         seen at 3 s, gone at 8 s
         assert_eq!(counts, [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn one_missed_and_one_false_picture_make_no_event() {
-        let mut presence = Presence::new(RULES);
+        let mut presence = ObjectPresence::new(RULES);
         assert_eq!(watch(&mut presence, 0, &[0, 1, 0, 1, 0, 0, 0, 0]), [0; 8]);
         assert_eq!(watch(&mut presence, 8, &[1, 1, 0, 1, 0, 1]), [0, 1, 1, 1, 1, 1]);
         // Also where pictures are further apart than the hold time.
@@ -226,16 +226,16 @@ mod tests {
 
     #[test]
     fn a_second_one_counts_apart_from_the_first() {
-        let mut presence = Presence::new(RULES);
+        let mut presence = ObjectPresence::new(RULES);
         let counts = watch(&mut presence, 0, &[1, 2, 2, 1, 2, 1, 1, 1, 1, 1, 1]);
         assert_eq!(counts, [0, 1, 2, 2, 2, 2, 2, 2, 2, 1, 1]);
-        let mut presence = Presence::new(PresenceRules { appear_after: 1, hold_ms: 0 });
+        let mut presence = ObjectPresence::new(PresenceRules { appear_after: 1, hold_ms: 0 });
         assert_eq!(watch(&mut presence, 0, &[3, 0, 0]), [3, 3, 0]);
     }
 
     #[test]
     fn nothing_is_gone_because_the_camera_is_away() {
-        let mut presence = Presence::new(RULES);
+        let mut presence = ObjectPresence::new(RULES);
         watch(&mut presence, 0, &[1, 1]);
         presence.away();
         // Back after an hour: the hold time begins again.
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn an_open_change_is_not_settled() {
-        let mut presence = Presence::new(RULES);
+        let mut presence = ObjectPresence::new(RULES);
         assert!(presence.is_settled());
         watch(&mut presence, 0, &[1]);
         assert!(!presence.is_settled(), "it may appear");
@@ -268,7 +268,7 @@ mod tests {
             hold_s in 0..6_u64,
         ) {
             let rules = PresenceRules { appear_after, hold_ms: hold_s * 1000 };
-            let mut presence = Presence::new(rules);
+            let mut presence = ObjectPresence::new(rules);
             let found = watch(&mut presence, 0, &counts);
             let mut settled = 0;
             for (at, found) in found.iter().enumerate() {
@@ -287,12 +287,12 @@ mod tests {
         fn changes_add_up_to_the_counts(
             looks in prop::collection::vec((prop::collection::btree_map((0..2_usize, 0..3_u8), 0..3_usize, 0..4), 0..9000_u64), 0..60),
         ) {
-            let mut presence = Presence::new(RULES);
-            let (mut sums, mut now) = (Look::new(), 0);
+            let mut presence = ObjectPresence::new(RULES);
+            let (mut sums, mut now) = (ObjectCounts::new(), 0);
             for (look, pause) in looks {
                 now += pause;
                 let subject = |(zone, label): (usize, u8)| ZoneLabel { zone, label: label.to_string().into() };
-                let look: Look = look.into_iter().map(|(of, count)| (subject(of), count)).collect();
+                let look: ObjectCounts = look.into_iter().map(|(of, count)| (subject(of), count)).collect();
                 for change in presence.look(&look, now) {
                     prop_assert_eq!(sums.insert(change.subject.clone(), change.count).unwrap_or_default(), change.before);
                     prop_assert!(change.before != change.count);

@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::{
@@ -23,14 +23,14 @@ use tokio::sync::Semaphore;
 
 use crate::camera::Camera;
 use crate::config::CameraConfig;
-use crate::found::{Examined, FoundObjects};
+use crate::found::{ExaminedPicture, FoundObjects};
 
 /// The longest time of an inference, waiting included. A picture is old by then.
 const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Asks models about pictures, and draws pictures. Clones share the turns.
 #[derive(Debug, Clone)]
-pub struct Renderer {
+pub struct PictureRenderer {
     pub serving: Serving,
     /// The model that finds faces to blur.
     faces: ModelName,
@@ -40,7 +40,7 @@ pub struct Renderer {
 
 /// The reason why the model did not answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum DetectObjectsError {
     #[error(transparent)]
     Serving(#[from] ServingError),
     #[error(transparent)]
@@ -51,7 +51,7 @@ pub enum AskError {
 
 /// The reason why a picture is not shown.
 #[derive(Debug, thiserror::Error)]
-pub enum RenderError {
+pub enum PictureRenderError {
     /// Something that is to be blurred cannot be looked for.
     #[error("{0}")]
     Blur(String),
@@ -59,25 +59,25 @@ pub enum RenderError {
     Draw(#[from] AnnotationError),
 }
 
-impl From<ImageError> for RenderError {
+impl From<ImageError> for PictureRenderError {
     fn from(error: ImageError) -> Self {
         Self::Draw(error.into())
     }
 }
 
-impl Renderer {
+impl PictureRenderer {
     pub fn new(serving: Serving, faces: ModelName) -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self { serving, faces, turns: Arc::new(Semaphore::new(cores)) }
     }
 
     /// The memory of the pictures of a camera.
-    pub fn account(&self, config: &CameraConfig) -> Account {
+    pub fn account(&self, config: &CameraConfig) -> MemoryAccount {
         self.serving.memory().account(principal(config))
     }
 
     /// Finds the objects on a photograph of a camera.
-    pub async fn find(&self, config: &CameraConfig, photograph: Bytes) -> Result<FoundObjects, AskError> {
+    pub async fn find(&self, config: &CameraConfig, photograph: Bytes) -> Result<FoundObjects, DetectObjectsError> {
         let (found, model) = self.ask(config, &config.model, photograph).await?;
         Ok(FoundObjects { blur_fault: blur_fault(config, &model), ..found })
     }
@@ -88,7 +88,7 @@ impl Renderer {
         config: &CameraConfig,
         model: &ModelName,
         photograph: Bytes,
-    ) -> Result<(FoundObjects, Arc<LoadedModel>), AskError> {
+    ) -> Result<(FoundObjects, Arc<LoadedModel>), DetectObjectsError> {
         let request = InferRequest {
             payload: Payload::Content(CallContent::Photograph(photograph), ResultForm::Json),
             deadline: Some(Instant::now() + INFERENCE_TIMEOUT),
@@ -98,7 +98,7 @@ impl Renderer {
         let principal = principal(config);
         let (answer, model) = self.serving.pin_and_infer(model, request, &principal).await?;
         let kind = answer.result.as_ref().map_or("", |result| result.kind.member);
-        let detections = answer.detections().ok_or(AskError::NoDetector(kind))?;
+        let detections = answer.detections().ok_or(DetectObjectsError::NoDetector(kind))?;
         let unreported = answer.unreported(&model);
         Ok((FoundObjects { detections, unreported, blur_fault: None }, model))
     }
@@ -114,17 +114,18 @@ impl Renderer {
     pub async fn draw(
         &self,
         camera: &Arc<Camera>,
-        examined: Examined,
+        examined: ExaminedPicture,
         zones: Vec<ZoneOutline>,
-    ) -> Result<Bytes, RenderError> {
-        let Examined { photograph, size, found: FoundObjects { detections, unreported, blur_fault } } = examined;
+    ) -> Result<Bytes, PictureRenderError> {
+        let ExaminedPicture { photograph, size, found: FoundObjects { detections, unreported, blur_fault } } = examined;
         if let Some(fault) = blur_fault {
-            return Err(RenderError::Blur(fault));
+            return Err(PictureRenderError::Blur(fault));
         }
         let mut hidden = [&*detections, &*unreported].concat();
         if blurs_faces(&camera.config.blur) {
             let found = self.ask(&camera.config, &self.faces, photograph.clone()).await;
-            let fault = |error| RenderError::Blur(format!("the model {} does not find faces: {error}", self.faces));
+            let fault =
+                |error| PictureRenderError::Blur(format!("the model {} does not find faces: {error}", self.faces));
             let (faces, _) = found.map_err(fault)?;
             hidden.extend(as_faces(faces.detections.into_iter().chain(faces.unreported)));
         }

@@ -22,7 +22,7 @@ const TOPICS_MAX: usize = 50_000;
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-struct Kept {
+struct RetainedTopics {
     /// The topics with a retained message.
     topics: BTreeSet<String>,
     /// The topics without one any more, each with the number of starts that still remove it.
@@ -46,24 +46,24 @@ pub fn replace(state: &Path, topics: BTreeSet<String>) -> Vec<String> {
     now.removed.into_keys().collect()
 }
 
-fn read(path: &PathBuf) -> Kept {
+fn read(path: &PathBuf) -> RetainedTopics {
     let text = match std::fs::metadata(path) {
         Ok(file) if file.len() > FILE_BYTES_MAX => None,
         Ok(_) => std::fs::read(path).ok(),
-        Err(_) => return Kept::default(),
+        Err(_) => return RetainedTopics::default(),
     };
     text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_else(|| {
         tracing::warn!(file = %path.display(), "the file cannot be read: messages of removed cameras may stay at the broker");
-        Kept::default()
+        RetainedTopics::default()
     })
 }
 
-fn next(before: &Kept, topics: BTreeSet<String>) -> Kept {
+fn next(before: &RetainedTopics, topics: BTreeSet<String>) -> RetainedTopics {
     let again = before.removed.iter().filter_map(|(topic, left)| Some((topic.clone(), left.checked_sub(1)?)));
     let again = again.filter(|(_, left)| *left > 0);
     let new = before.topics.iter().map(|topic| (topic.clone(), REMOVAL_STARTS));
     let removed = again.chain(new).filter(|(topic, _)| !topics.contains(topic)).take(TOPICS_MAX).collect();
-    Kept { topics, removed }
+    RetainedTopics { topics, removed }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::clock::{Moment, text};
 use crate::config::ZoneConfig;
 use crate::health::{CameraHealth, CameraState};
 use crate::recent::LastPicture;
-use crate::render::Renderer;
+use crate::render::PictureRenderer;
 
 /// The most events of all cameras in an answer.
 const EVENTS_MAX: usize = 200;
@@ -86,7 +86,7 @@ impl<'a> CamerasDocument<'a> {
 }
 
 impl<'a> CameraDocument<'a> {
-    fn of(camera: &'a Camera, renderer: &Renderer) -> Self {
+    fn of(camera: &'a Camera, renderer: &PictureRenderer) -> Self {
         let config = &camera.config;
         let health = camera.health();
         let new_picture_at = health.new_picture().map(Moment::text);
@@ -119,7 +119,7 @@ impl<'a> CameraDocument<'a> {
 }
 
 /// The reason why a picture cannot be shown to anybody now.
-pub fn hidden(camera: &Camera, last: &LastPicture, renderer: &Renderer) -> Option<String> {
+pub fn hidden(camera: &Camera, last: &LastPicture, renderer: &PictureRenderer) -> Option<String> {
     let unkept = || {
         let reason = "the pictures of other cameras take all the memory that there is for them";
         last.examined.is_none().then(|| reason.to_owned())
@@ -136,7 +136,7 @@ impl<'a> EventsDocument<'a> {
         let mut events: Vec<_> = cameras.all().iter().flat_map(of_camera).collect();
         events.sort_by_key(|(_, event)| std::cmp::Reverse(event.at_ms));
         events.truncate(EVENTS_MAX);
-        let document = |(camera, event): (&'a Camera, crate::recent::PastEvent)| EventDocument {
+        let document = |(camera, event): (&'a Camera, crate::recent::RecentEvent)| EventDocument {
             at: text(event.at_ms),
             camera: camera.config.name.as_str(),
             event: event.event,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::backoff::random;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::ModelName;
 use ledge_engine::pipeline::image::{DecodeLimits, ImageError};
 use ledge_engine::pipeline::picture_size::picture_size;
@@ -15,11 +15,11 @@ use crate::camera::{Camera, PictureDecision};
 use crate::change::{GrayPicture, gray_thumbnail};
 use crate::clock::{Clock, Moment};
 use crate::counters::CameraCounters;
-use crate::fetch::{FetchError, Fetcher};
-use crate::found::{Examined, FoundObjects};
+use crate::fetch::{PictureFetchError, PictureFetcher};
+use crate::found::{ExaminedPicture, FoundObjects};
 use crate::health::{CameraHealth, CameraState};
 use crate::picture_memory::PictureMemory;
-use crate::render::{AskError, RenderError, Renderer};
+use crate::render::{DetectObjectsError, PictureRenderError, PictureRenderer};
 use crate::retry::Retries;
 
 /// The intervals after which a camera without an address counts as away, but not before a minute.
@@ -28,14 +28,14 @@ const SHORTEST_PATIENCE_MS: u64 = 60_000;
 
 /// The services that the tasks of all cameras share.
 #[derive(Debug, Clone)]
-pub struct Watching {
-    pub renderer: Renderer,
+pub struct WatcherServices {
+    pub renderer: PictureRenderer,
     /// The memory of the pictures that are kept to be shown.
     pub kept: PictureMemory,
     pub clock: Arc<dyn Clock>,
 }
 
-impl Watching {
+impl WatcherServices {
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -43,7 +43,7 @@ impl Watching {
 
 /// A picture that came with a call, and its objects.
 #[derive(Debug)]
-pub struct GivenPicture {
+pub struct SubmittedPicture {
     /// The model that found them.
     pub model: ModelName,
     pub photograph: Bytes,
@@ -65,20 +65,20 @@ enum FirstLook {
 
 /// The task of a camera.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct CameraWatcher {
     camera: Arc<Camera>,
-    watching: Watching,
+    watching: WatcherServices,
     /// Set while no picture is published because something cannot be blurred, to log it once.
     cannot_blur: bool,
 }
 
-impl Watcher {
-    pub fn new(camera: Arc<Camera>, watching: Watching) -> Self {
+impl CameraWatcher {
+    pub fn new(camera: Arc<Camera>, watching: WatcherServices) -> Self {
         Self { camera, watching, cannot_blur: false }
     }
 
     /// Watches a camera with an address, from `delay_ms` on. It never ends.
-    pub async fn run(mut self, mut fetcher: Fetcher, delay_ms: u64) {
+    pub async fn run(mut self, mut fetcher: PictureFetcher, delay_ms: u64) {
         let interval_ms = self.camera.config.interval_ms;
         let mut due_ms = self.now().steady_ms + delay_ms;
         let mut retries = Retries::default();
@@ -92,14 +92,14 @@ impl Watcher {
                     retries = Retries::default();
                     match self.account().take(picture.len()) {
                         Ok(held) => self.look_at(held.attach(picture)).await,
-                        Err(no_room) => self.failed(&AskError::Picture(no_room.into())),
+                        Err(no_room) => self.failed(&DetectObjectsError::Picture(no_room.into())),
                     }
                     // The next due time on the same grid; times that have passed are left out.
                     let late_ms = self.now().steady_ms.saturating_sub(due_ms);
                     due_ms += interval_ms * (late_ms / interval_ms + 1);
                 }
                 Err(error) => {
-                    let is_login = matches!(error, FetchError::LoginRefused | FetchError::Login(_));
+                    let is_login = matches!(error, PictureFetchError::LoginRefused | PictureFetchError::Login(_));
                     self.missed(&error, is_login);
                     // From the beginning of this try on: one that ran into a timeout has waited already.
                     let pause = retries.pause(asked, is_login, random());
@@ -110,7 +110,7 @@ impl Watcher {
     }
 
     /// Takes the pictures of a camera without an address. It never ends.
-    pub async fn take(mut self, mut given: mpsc::Receiver<GivenPicture>) {
+    pub async fn take(mut self, mut given: mpsc::Receiver<SubmittedPicture>) {
         let patience_ms = (self.camera.config.interval_ms * MISSED_INTERVALS).max(SHORTEST_PATIENCE_MS);
         let clock = self.watching.clock.clone();
         let mut late_ms = self.now().steady_ms + patience_ms;
@@ -138,7 +138,7 @@ impl Watcher {
     }
 
     /// The memory of its pictures.
-    fn account(&self) -> Account {
+    fn account(&self) -> MemoryAccount {
         self.watching.renderer.account(&self.camera.config)
     }
 
@@ -160,14 +160,14 @@ impl Watcher {
         }
     }
 
-    fn missed(&self, error: &FetchError, is_certain: bool) {
+    fn missed(&self, error: &PictureFetchError, is_certain: bool) {
         self.camera.counters.missing.inc();
         tracing::debug!(camera = self.camera.config.name.as_str(), %error, "no picture came");
         let has_changed = self.camera.missed(error.to_string(), is_certain, self.now());
         self.report(has_changed);
     }
 
-    fn failed(&self, error: &AskError) {
+    fn failed(&self, error: &DetectObjectsError) {
         self.camera.counters.failed.inc();
         tracing::debug!(camera = self.camera.config.name.as_str(), %error, "a picture cannot be used");
         let has_changed = self.camera.failed(error.to_string(), self.now());
@@ -203,7 +203,7 @@ impl Watcher {
                         self.camera.counters.inferred.inc();
                         self.looked_at(hash, now);
                         let seen = self.camera.found(hash, gray, size, found.clone(), now);
-                        let examined = Examined { photograph: picture.clone(), size, found };
+                        let examined = ExaminedPicture { photograph: picture.clone(), size, found };
                         self.keep(&config.model, examined.clone(), now);
                         seen.wants_picture.then_some((examined.found, size))
                     }
@@ -212,13 +212,13 @@ impl Watcher {
             }
         };
         if let Some((found, size)) = to_publish {
-            self.publish(Examined { photograph: picture, size, found }, now).await;
+            self.publish(ExaminedPicture { photograph: picture, size, found }, now).await;
         }
     }
 
     /// The first look at a picture: is it the last one, or like it?
     async fn examine(&self, picture: Bytes, now: Moment) -> Result<FirstLook, ImageError> {
-        let Renderer { serving, .. } = &self.watching.renderer;
+        let PictureRenderer { serving, .. } = &self.watching.renderer;
         let (camera, limits, account) = (self.camera.clone(), serving.decode_limits(), self.account());
         self.watching
             .renderer
@@ -232,11 +232,11 @@ impl Watcher {
     }
 
     /// Keeps a picture that `model` has just answered, for callers who view it.
-    fn keep(&self, model: &ModelName, examined: Examined, now: Moment) {
+    fn keep(&self, model: &ModelName, examined: ExaminedPicture, now: Moment) {
         self.camera.recent.keep(examined, model, now.unix_ms, &self.watching.kept);
     }
 
-    async fn take_one(&mut self, GivenPicture { model, photograph, found }: GivenPicture) {
+    async fn take_one(&mut self, SubmittedPicture { model, photograph, found }: SubmittedPicture) {
         let now = self.now();
         // The copy counts as memory of the camera: the caller has its answer by now.
         let account = self.account();
@@ -247,7 +247,7 @@ impl Watcher {
         };
         let (size, hash, photograph) = match self.watching.renderer.on_a_core(read).await {
             Ok(read) => read,
-            Err(error) => return self.failed(&AskError::Picture(error)),
+            Err(error) => return self.failed(&DetectObjectsError::Picture(error)),
         };
         if let Some(has_changed) = self.camera.froze(&hash, now) {
             self.camera.counters.unchanged.inc();
@@ -256,7 +256,7 @@ impl Watcher {
         self.camera.counters.inferred.inc();
         self.looked_at(hash, now);
         let seen = self.camera.found(hash, None, size, found.clone(), now);
-        let examined = Examined { photograph, size, found };
+        let examined = ExaminedPicture { photograph, size, found };
         self.keep(&model, examined.clone(), now);
         if seen.wants_picture {
             self.publish(examined, now).await;
@@ -265,13 +265,13 @@ impl Watcher {
 
     /// Draws the objects that count into a picture, blurs the places that must not be shown, and publishes it. Without
     /// the model's support for every label to blur, no picture is published.
-    async fn publish(&mut self, examined: Examined, now: Moment) {
+    async fn publish(&mut self, examined: ExaminedPicture, now: Moment) {
         let drawn = self.watching.renderer.draw(&self.camera, examined, Vec::new()).await;
-        let cannot_blur = matches!(drawn, Err(RenderError::Blur(_)));
+        let cannot_blur = matches!(drawn, Err(PictureRenderError::Blur(_)));
         let could_not_blur = std::mem::replace(&mut self.cannot_blur, cannot_blur);
         match drawn {
             Ok(picture) => self.camera.publish_picture(picture, now),
-            Err(RenderError::Blur(reason)) => {
+            Err(PictureRenderError::Blur(reason)) => {
                 if !could_not_blur {
                     let message = "no picture of the camera is published: its model lacks a label of camera.blur";
                     tracing::warn!(
@@ -292,7 +292,7 @@ impl Watcher {
 fn examine(
     camera: &Camera,
     picture: &Bytes,
-    (limits, account): (DecodeLimits, &Account),
+    (limits, account): (DecodeLimits, &MemoryAccount),
     now: Moment,
 ) -> Result<FirstLook, ImageError> {
     let hash = blake3::hash(picture);

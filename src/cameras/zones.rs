@@ -14,12 +14,12 @@ pub const CORNERS_MAX: usize = 64;
 /// A number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
-pub struct Share(f64);
+pub struct UnitFraction(f64);
 
 // Never NaN.
-impl Eq for Share {}
+impl Eq for UnitFraction {}
 
-impl Share {
+impl UnitFraction {
     pub const ZERO: Self = Self(0.0);
     pub const THOUSANDTH: Self = Self(0.001);
 
@@ -33,46 +33,47 @@ impl Share {
     }
 }
 
-impl<'de> Deserialize<'de> for Share {
+impl<'de> Deserialize<'de> for UnitFraction {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ShareVisitor;
+        struct UnitFractionVisitor;
 
-        impl Visitor<'_> for ShareVisitor {
-            type Value = Share;
+        impl Visitor<'_> for UnitFractionVisitor {
+            type Value = UnitFraction;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number from 0 to 1")
             }
 
-            fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Share, E> {
-                Share::new(value).ok_or_else(|| E::custom(format_args!("expected a number from 0 to 1, got {value}")))
+            fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<UnitFraction, E> {
+                UnitFraction::new(value)
+                    .ok_or_else(|| E::custom(format_args!("expected a number from 0 to 1, got {value}")))
             }
 
-            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Share, E> {
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<UnitFraction, E> {
                 match value {
-                    0 => Ok(Share(0.0)),
-                    1 => Ok(Share(1.0)),
+                    0 => Ok(UnitFraction(0.0)),
+                    1 => Ok(UnitFraction(1.0)),
                     _ => Err(E::custom(format_args!("expected a number from 0 to 1, got {value}"))),
                 }
             }
 
-            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Share, E> {
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<UnitFraction, E> {
                 self.visit_i64(i64::try_from(value).unwrap_or(i64::MAX))
             }
         }
 
-        deserializer.deserialize_f64(ShareVisitor)
+        deserializer.deserialize_f64(UnitFractionVisitor)
     }
 }
 
 /// A place in a picture, from its upper left corner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ZonePoint(pub Share, pub Share);
+pub struct ZonePoint(pub UnitFraction, pub UnitFraction);
 
 impl ZonePoint {
     /// The place where an object stands: the middle of the lower edge of its box.
     pub fn foot_of(area: DetectionBox, (width, height): (u32, u32)) -> Self {
-        let share = |at: f64, side: u32| Share((at / f64::from(side.max(1))).clamp(0.0, 1.0));
+        let share = |at: f64, side: u32| UnitFraction((at / f64::from(side.max(1))).clamp(0.0, 1.0));
         Self(share(area.x + area.width / 2.0, width), share(area.y + area.height, height))
     }
 
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     fn point((x, y): (f64, f64)) -> ZonePoint {
-        ZonePoint(Share::new(x).unwrap(), Share::new(y).unwrap())
+        ZonePoint(UnitFraction::new(x).unwrap(), UnitFraction::new(y).unwrap())
     }
 
     fn polygon(corners: &[(f64, f64)]) -> Result<Polygon, InvalidPolygon> {

@@ -16,7 +16,7 @@ use std::io::Write as _;
 use clap::{Args, Subcommand};
 use ledge_audit::record::AuditRecord;
 
-use super::{Exit, Globals, Output};
+use super::{Exit, GlobalArgs, Output};
 
 /// The arguments of `ledge audit`.
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ Examples:
 The log cannot show events that were never written to it. It counts those that were lost before they were written.";
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &AuditArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &AuditArgs, out: &mut Output) -> anyhow::Result<Exit> {
     match &args.command {
         AuditCommand::Verify(args) => verify::run(globals, args, out),
         AuditCommand::Prove(args) => prove::run(globals, args, out),

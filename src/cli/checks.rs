@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-pub use ledge_part::check::{Check, Status};
+pub use ledge_part::check::{Finding, FindingStatus};
 
 /// The widest column of names, in characters: a longer name moves only its own line.
 const NAME_WIDTH_MAX: usize = 32;
@@ -11,16 +11,16 @@ const NAME_WIDTH_MAX: usize = 32;
 const DETAIL_WIDTH_MIN: usize = 24;
 
 /// The checks in columns, and a summary below them. With `columns`, lines are broken for a terminal of that width.
-pub fn text(checks: &[Check], columns: Option<usize>) -> String {
+pub fn text(checks: &[Finding], columns: Option<usize>) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0).min(NAME_WIDTH_MAX);
     let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(width + 8).max(DETAIL_WIDTH_MIN));
     let mut text = String::new();
     for check in checks {
         let status = match check.status {
-            Status::Ok => "ok",
-            Status::Info => "info",
-            Status::Warn => "warn",
-            Status::Fail => "FAIL",
+            FindingStatus::Ok => "ok",
+            FindingStatus::Info => "info",
+            FindingStatus::Warn => "warn",
+            FindingStatus::Fail => "FAIL",
         };
         // A detail of several lines stays in its column.
         let indent = format!("\n{:1$}", "", width + 8);
@@ -32,7 +32,7 @@ pub fn text(checks: &[Check], columns: Option<usize>) -> String {
         }
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
-    let _ = match (count(Status::Fail), count(Status::Warn)) {
+    let _ = match (count(FindingStatus::Fail), count(FindingStatus::Warn)) {
         (0, 0) => writeln!(text, "\nNo problems found."),
         (0, warnings) => writeln!(text, "\nLedge works. Warnings: {warnings}."),
         (failures, _) => writeln!(text, "\nProblems to solve: {failures}."),
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_text_names_each_check_its_advice_and_what_is_left_to_do() {
-        let checks = [Check::ok("cpu", "x"), Check::fail("configuration", "2 mistakes:\n  a\n  b", "correct it")];
+        let checks = [Finding::ok("cpu", "x"), Finding::fail("configuration", "2 mistakes:\n  a\n  b", "correct it")];
         let expected = "\
 ok    cpu            x
 FAIL  configuration  2 mistakes:
@@ -86,7 +86,7 @@ Problems to solve: 1.
 
     #[test]
     fn lines_are_broken_between_words_for_a_narrow_terminal() {
-        let checks = [Check::warn(
+        let checks = [Finding::warn(
             "cpu",
             "one two three four five six\n  seven eight nine ten eleven",
             "see /a/path/of/a/file/longer/than/the/line now",

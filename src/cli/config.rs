@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
-use ledge_base::toml_check::Mistake;
-use ledge_egress::ip_filter::{self, FilterRule};
+use ledge_base::toml_check::ConfigMistake;
+use ledge_egress::ip_filter::{self, IpFilterRule};
 
-use super::{BadConfiguration, Exit, Globals, Output};
-use crate::config::{CheckResult, Config};
+use super::{BadConfiguration, Exit, GlobalArgs, Output};
+use crate::config::{Config, ConfigCheckResult};
 
 /// The arguments of `ledge config`.
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ impl fmt::Display for ClientNetwork {
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &ConfigArgs, out: &mut Output) -> anyhow::Result<Exit> {
     match &args.command {
         ConfigCommand::Check { json } => check(globals, *json, out),
         ConfigCommand::SystemdDropIn { clients } => {
@@ -102,10 +102,10 @@ pub fn run(globals: &Globals, args: &ConfigArgs, out: &mut Output) -> anyhow::Re
     }
 }
 
-fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    let CheckResult { mistakes, warnings } = globals.sources().check();
+fn check(globals: &GlobalArgs, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+    let ConfigCheckResult { mistakes, warnings } = globals.sources().check();
     if json {
-        let listed = |mistakes: &[Mistake]| mistakes.iter().map(to_json).collect::<Vec<_>>();
+        let listed = |mistakes: &[ConfigMistake]| mistakes.iter().map(to_json).collect::<Vec<_>>();
         let report = serde_json::json!({
             "ok": mistakes.is_empty(),
             "mistakes": listed(&mistakes),
@@ -126,12 +126,12 @@ fn check(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit
     Ok(Exit::Success)
 }
 
-fn to_json(mistake: &Mistake) -> serde_json::Value {
-    let Mistake { source, line, column, key, message } = mistake;
+fn to_json(mistake: &ConfigMistake) -> serde_json::Value {
+    let ConfigMistake { source, line, column, key, message } = mistake;
     serde_json::json!({ "source": source, "line": line, "column": column, "key": key, "message": message })
 }
 
-fn show(globals: &Globals, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
+fn show(globals: &GlobalArgs, json: bool, out: &mut Output) -> anyhow::Result<Exit> {
     let loaded = globals.load()?;
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(&loaded.config)?)?;
@@ -185,7 +185,7 @@ fn drop_in(config: &Config, clients: &[ClientNetwork], resolver: &str) -> anyhow
         lines.push(format!("# Clients of {}", open.join(", ")));
         lines.extend(clients.iter().map(|network| format!("IPAddressAllow={network}")));
     }
-    for FilterRule { what, addresses } in &passed {
+    for IpFilterRule { what, addresses } in &passed {
         lines.push(format!("# {what}"));
         lines.extend(addresses.iter().map(|address| format!("IPAddressAllow={address}")));
     }

@@ -10,16 +10,16 @@ use std::path::Path;
 
 use clap::Args;
 use ledge_egress::DaemonConnection;
-use ledge_isolation::{Starter, seal_report};
+use ledge_isolation::{ChildStarter, seal_report};
 use ledge_models::runtimes::seal;
 use serde_json::Value;
 
-use super::checks::{Check, Status, text};
+use super::checks::{Finding, FindingStatus, text};
 use super::server::own_daemon;
-use super::{BadConfiguration, Exit, Globals, Output, block_on};
+use super::{BadConfiguration, Exit, GlobalArgs, Output, block_on};
 use crate::config::Config;
 use crate::daemon::{formats, own_seal};
-use crate::findings::{Seeker, findings};
+use crate::findings::{FindingsRunner, findings};
 use progress::DoctorProgress;
 
 /// The arguments of `ledge doctor`.
@@ -41,23 +41,23 @@ Examples:
   ledge doctor --root .ledge --json";
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &DoctorArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &DoctorArgs, out: &mut Output) -> anyhow::Result<Exit> {
     if args.formats {
         write!(out, "{}", formats::content())?;
         return Ok(Exit::Success);
     }
     let checks = checks(globals, &DoctorProgress::new());
-    let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
+    let worst = checks.iter().map(|check| check.status).max().unwrap_or(FindingStatus::Ok);
     if args.json {
         let report = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "status": worst, "checks": checks });
         writeln!(out, "{report:#}")?;
     } else {
         write!(out, "{}", text(&checks, out.columns()))?;
     }
-    Ok(if worst == Status::Fail { Exit::Failure } else { Exit::Success })
+    Ok(if worst == FindingStatus::Fail { Exit::Failure } else { Exit::Success })
 }
 
-fn checks(globals: &Globals, progress: &DoctorProgress) -> Vec<Check> {
+fn checks(globals: &GlobalArgs, progress: &DoctorProgress) -> Vec<Finding> {
     let mut checks = Vec::new();
     let config = match globals.sources().load() {
         Ok(loaded) => {
@@ -65,19 +65,19 @@ fn checks(globals: &Globals, progress: &DoctorProgress) -> Vec<Check> {
                 0 => "all settings have their defaults".to_owned(),
                 count => format!("{count} set, all others have their defaults"),
             };
-            checks.push(Check::ok("configuration", detail));
+            checks.push(Finding::ok("configuration", detail));
             loaded.config
         }
         Err(mistakes) => {
             let advice = "correct it; the checks below use the defaults";
-            checks.push(Check::fail("configuration", BadConfiguration(mistakes).to_string(), advice));
+            checks.push(Finding::fail("configuration", BadConfiguration(mistakes).to_string(), advice));
             defaults(globals)
         }
     };
 
     progress.step("checking the machine");
     checks.extend(unit::check(&config));
-    checks.extend(findings(&config, Seeker::Command, &|path| ask_own_daemon(&config, path)));
+    checks.extend(findings(&config, FindingsRunner::Command, &|path| ask_own_daemon(&config, path)));
     progress.step("checking the sandbox of the models");
     checks.extend(seals(&config));
     if config.mqtt.broker.is_some() {
@@ -91,13 +91,13 @@ fn checks(globals: &Globals, progress: &DoctorProgress) -> Vec<Check> {
 /// The findings about the sandboxes of the daemon and of the processes of models. They come from the running daemon,
 /// because its service manager may forbid or allow other things than this command may do. Without a daemon, the
 /// expected ones.
-fn seals(config: &Config) -> Vec<Check> {
+fn seals(config: &Config) -> Vec<Finding> {
     let answer = ask_own_daemon(config, "/findings");
     let checks = answer.and_then(|mut answer| serde_json::from_value(answer.get_mut("checks")?.take()).ok());
-    let found: Vec<Check> = checks.unwrap_or_default();
+    let found: Vec<Finding> = checks.unwrap_or_default();
     let of_daemon = |name| found.iter().find(|check| check.name == name).cloned();
     let models = || {
-        let starter = Starter::of_command(&config.state.path);
+        let starter = ChildStarter::of_command(&config.state.path);
         let mut check = seal::check(seal_report(&starter, &config.runtimes.dir));
         check.detail.insert_str(0, "no daemon answers this; in a process that this command started: ");
         check
@@ -109,7 +109,7 @@ fn seals(config: &Config) -> Vec<Check> {
 }
 
 /// The configuration without its file, for the checks after a mistake in it.
-fn defaults(globals: &Globals) -> Config {
+fn defaults(globals: &GlobalArgs) -> Config {
     let root = globals.root.clone().or_else(|| globals.config.as_ref()?.parent().map(Path::to_owned));
     root.map_or_else(Config::packaged, |root| Config::with_root(&root))
 }

@@ -16,7 +16,7 @@ use ledge_identity::sealing::{self, MASTER_KEY_BYTES, MasterKeyCounts, MasterKey
 use ledge_updates::store;
 use zeroize::Zeroizing;
 
-use super::{Exit, Globals, Output};
+use super::{Exit, GlobalArgs, Output};
 use crate::config::Config;
 
 /// The arguments of `ledge encryption`.
@@ -35,7 +35,7 @@ pub enum EncryptionCommand {
     /// The exit code is 1 while anything is plain, damaged, encrypted with an old key, or with one that is not here.
     Status,
     /// Write a new master key to a new file that only its owner may read.
-    MakeKey(MakeKeyArgs),
+    MakeKey(MakeMasterKeyArgs),
     /// Put a new master key before the old one in encryption.master_key_file.
     ///
     /// Then send SIGHUP to the server (systemctl reload ledge): it encrypts everything with the new key while it
@@ -48,7 +48,7 @@ pub enum EncryptionCommand {
 
 /// The arguments of `ledge encryption make-key`.
 #[derive(Debug, Args)]
-pub struct MakeKeyArgs {
+pub struct MakeMasterKeyArgs {
     /// The file to write, which must not exist.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -64,7 +64,7 @@ Examples:
 Keep a copy of the master key off this box. Without the key, the encrypted data is lost.";
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &EncryptionArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &EncryptionArgs, out: &mut Output) -> anyhow::Result<Exit> {
     match &args.command {
         EncryptionCommand::Status => status(&globals.load_config()?, out),
         EncryptionCommand::MakeKey(args) => make_key(&args.file, out),

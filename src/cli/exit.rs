@@ -6,7 +6,7 @@ use ledge_base::toml_check::BadConfiguration;
 use ledge_identity::sealing::MasterKeyError;
 
 use super::output;
-use crate::daemon::formats::LaterVersion;
+use crate::daemon::formats::NewerFormatError;
 
 /// The outcome of the process, as its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Exit {
         // Standard error may be closed too; then the message is lost.
         let _ = writeln!(std::io::stderr(), "ledge: {error:#}");
         let is_configuration =
-            error.is::<BadConfiguration>() || error.is::<LaterVersion>() || error.is::<MasterKeyError>();
+            error.is::<BadConfiguration>() || error.is::<NewerFormatError>() || error.is::<MasterKeyError>();
         if is_configuration { Self::Configuration } else { Self::Failure }
     }
 }

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::server::ServerArgs;
-use super::{Exit, Globals, Output, block_on};
+use super::{Exit, GlobalArgs, Output, block_on};
 use daemon::DaemonClient;
 use table::RowsFormat;
 
@@ -164,7 +164,7 @@ Examples:
   ledge features import sensors history.csv";
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &FeaturesArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &FeaturesArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let mut daemon = DaemonClient::new(globals, args.url.as_deref(), &args.server)?;
     let json = args.json;
     block_on(async {

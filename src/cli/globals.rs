@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigSources, LoadedConfig};
 /// The options of every verb.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Configuration")]
-pub struct Globals {
+pub struct GlobalArgs {
     /// The folder of everything: ledge.toml, models, runtimes and the state of this box.
     ///
     /// Relative paths in the configuration are relative to it. Without --root and --config, the paths of the installed
@@ -32,7 +32,7 @@ pub struct Globals {
     pub set: Vec<String>,
 }
 
-impl Globals {
+impl GlobalArgs {
     /// The sources of the configuration.
     pub fn sources(&self) -> ConfigSources {
         let environment = std::env::vars_os()

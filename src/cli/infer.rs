@@ -23,13 +23,13 @@ use ledge_models::scheduling::terms::Priority;
 use ledge_protocol::decode::ModelTarget;
 use ledge_service::audit_event::AuditSink;
 
-use super::models::missing::{self, Elsewhere};
+use super::models::missing::{self, AlternativeSources};
 use super::server::ServerArgs;
 use super::stop_signals::StopSignals;
-use super::{Exit, Globals, Output, block_on, output};
+use super::{Exit, GlobalArgs, Output, block_on, output};
 use crate::config::Config;
 use crate::daemon::Standalone;
-use batch::CallBatch;
+use batch::FileCallBatch;
 pub(super) use calls::FileAnswer;
 use calls::{ModelLocation, RunningServer};
 use files::InputFiles;
@@ -56,7 +56,7 @@ pub struct InferArgs {
     /// The priority of the calls on the server, with --url: batch is background work, which uses spare capacity and
     /// waits while the queue of the server is full [default: interactive for one file, batch for more].
     #[arg(long, value_enum, requires = "url")]
-    pub priority: Option<Urgency>,
+    pub priority: Option<PriorityArg>,
     /// The number of calls in flight [default: two for each core that runs inferences, here or on the server].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub concurrency: Option<u16>,
@@ -84,7 +84,7 @@ pub struct InferArgs {
 
 /// The priority of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Urgency {
+pub enum PriorityArg {
     /// Somebody waits for the answer.
     Interactive,
     /// Background work.
@@ -116,7 +116,7 @@ const CALLS_PER_CORE: usize = 2;
 const FAILED_LISTED_MAX: usize = 20;
 
 /// Runs the verb. It fails when a file has no answer.
-pub fn run(globals: &Globals, args: &InferArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &InferArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     let inputs = InputFiles::find(&args.files, args.out.as_deref())?;
     for link in &inputs.links {
@@ -145,7 +145,7 @@ pub(super) async fn answer_files(
     let in_flight = CALLS_PER_CORE * serving.repository().engine().cores().len();
     let (progress, stop) = (InferProgress::new(inputs.len()), StopSignal::default());
     let caller = ModelLocation::Here(Box::new(serving));
-    let batch = CallBatch::new(&caller, target, in_flight, &progress, &stop);
+    let batch = FileCallBatch::new(&caller, target, in_flight, &progress, &stop);
     let answers = batch.answers(inputs).try_for_each(|answered| {
         progress.advance(answered.answer.is_ok());
         take(answered.path, answered.answer);
@@ -162,15 +162,15 @@ pub(super) async fn answer_files(
 /// The server of `--url`, or a serving core with one loaded model.
 async fn caller(config: &Config, args: &InferArgs, files: usize) -> anyhow::Result<ModelLocation> {
     if let Some(url) = &args.url {
-        let usual = if files == 1 { Urgency::Interactive } else { Urgency::Batch };
+        let usual = if files == 1 { PriorityArg::Interactive } else { PriorityArg::Batch };
         let priority = match args.priority.unwrap_or(usual) {
-            Urgency::Batch => Priority::Batch,
-            Urgency::Interactive => Priority::Interactive,
+            PriorityArg::Batch => Priority::Batch,
+            PriorityArg::Interactive => Priority::Interactive,
         };
         let patience = Duration::from_secs(args.wait.into());
         return Ok(ModelLocation::Server(RunningServer::open(args.server.at(url)?, priority, patience).await?));
     }
-    missing::require(&ModelFolders::of(&config.repository), &args.model, Elsewhere::RootOrServer)?;
+    missing::require(&ModelFolders::of(&config.repository), &args.model, AlternativeSources::RootOrServer)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
     let serving = Standalone::new(config, audit);
@@ -215,7 +215,7 @@ async fn infer(caller: &ModelLocation, args: &InferArgs, inputs: InputFiles, out
         return infer_rows(caller, &target, in_flight, &inputs, &mut report).await;
     }
     let (progress, stop) = (InferProgress::new(inputs.len()), StopSignal::default());
-    let batch = CallBatch::new(caller, &target, in_flight, &progress, &stop);
+    let batch = FileCallBatch::new(caller, &target, in_flight, &progress, &stop);
     let mut outcome = RunSummary::default();
     let ended = outcome.gather(&batch, &inputs, &mut report).await;
     let time = progress.finish();
@@ -257,7 +257,7 @@ async fn infer_rows(
         bail!("{} is no .csv, and other files are: run them by themselves", other.path.display());
     }
     let (progress, stop, mut signals) = (InferProgress::new(1), StopSignal::default(), StopSignals::new()?);
-    let calls = csv::Calls { caller, target, progress: &progress, stop: &stop, in_flight };
+    let calls = csv::CsvCallBatch { caller, target, progress: &progress, stop: &stop, in_flight };
     let rows = async {
         let mut counts = csv::RowCounts::default();
         for input in inputs {
@@ -307,7 +307,7 @@ impl RunSummary {
     /// finished, unless there is a second signal.
     async fn gather(
         &mut self,
-        batch: &CallBatch<'_>,
+        batch: &FileCallBatch<'_>,
         inputs: &[files::InputFile],
         report: &mut InferReport<'_>,
     ) -> anyhow::Result<()> {

@@ -9,17 +9,17 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use ledge_base::clock;
 use ledge_base::names::{FeatureName, KeyName, ModelName};
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 use ledge_identity::access::{Role, ViewScope};
 use ledge_identity::api_key::ApiKey;
-use ledge_identity::keys::{DEFAULT_LIFETIME, Expiry, KeyDocument, KeyRecord, KeyStore, NewKey};
+use ledge_identity::keys::{ApiKeyDocument, ApiKeyExpiry, ApiKeyRecord, ApiKeyStore, DEFAULT_LIFETIME, NewApiKey};
 use ledge_models::repository::ModelFolders;
 use ledge_updates::configuration::managed_models;
 use serde_json::json;
 
 use super::features::show::columns;
-use super::models::missing::{self, Elsewhere};
-use super::{Exit, Globals, Output};
+use super::models::missing::{self, AlternativeSources};
+use super::{Exit, GlobalArgs, Output};
 
 /// The arguments of `ledge keys`.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub enum KeysCommand {
     ///
     /// The server accepts it within a second, without a restart. Create one key for each caller, so that each can be
     /// revoked separately.
-    Create(CreateArgs),
+    Create(CreateApiKeyArgs),
     /// List all keys, revoked ones included, with their roles and limits; the secrets are not stored.
     List,
     /// Revoke a key permanently. The server refuses it within a second.
@@ -52,7 +52,7 @@ pub enum KeysCommand {
 
 /// The arguments of `ledge keys create`.
 #[derive(Debug, Args)]
-pub struct CreateArgs {
+pub struct CreateApiKeyArgs {
     /// The name of the holder: letters, digits, "." "_" and "-". It appears in the logs and is never used for another
     /// key.
     #[arg(value_name = "NAME")]
@@ -72,10 +72,10 @@ pub struct CreateArgs {
     pub feature_view: Vec<String>,
     /// The end of the key: a duration such as 12h, 90d or 52w, a time such as 2027-01-01T00:00:00Z, or never.
     #[arg(long, value_name = "TIME", default_value = DEFAULT_LIFETIME)]
-    pub expires: Expiry,
+    pub expires: ApiKeyExpiry,
     /// The most requests per second, on average. 0 is no limit.
     #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = rate)]
-    pub max_rate: Rate,
+    pub max_rate: CallRate,
     /// The most requests at the same time. 0 is no limit.
     #[arg(long, value_name = "NUMBER", default_value = "0", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub max_concurrent: u32,
@@ -101,14 +101,14 @@ fn feature_view(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn rate(text: &str) -> Result<Rate, String> {
-    let rate = text.parse().ok().and_then(Rate::new);
+fn rate(text: &str) -> Result<CallRate, String> {
+    let rate = text.parse().ok().and_then(CallRate::new);
     rate.ok_or_else(|| "expected a number of requests per second from 0.001 to 1000000, or 0 for no limit".to_owned())
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    let store = KeyStore::new(&globals.load_section("state")?.state.path);
+pub fn run(globals: &GlobalArgs, args: &KeysArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let store = ApiKeyStore::new(&globals.load_section("state")?.state.path);
     let now_ms = clock::FLOOR.now_millis();
     match &args.command {
         KeysCommand::Create(new) => {
@@ -116,14 +116,14 @@ pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Resu
             warn_of_missing_models(globals, &new.model);
         }
         KeysCommand::List if args.json => {
-            let keys: Vec<_> = store.list()?.iter().map(|key| KeyDocument::new(key, now_ms)).collect();
+            let keys: Vec<_> = store.list()?.iter().map(|key| ApiKeyDocument::new(key, now_ms)).collect();
             writeln!(out, "{}", serde_json::to_string_pretty(&keys)?)?;
         }
         KeysCommand::List => list(&store.list()?, now_ms, out)?,
         KeysCommand::Revoke { key } => {
             let key = store.revoke(key, now_ms)?;
             if args.json {
-                writeln!(out, "{}", serde_json::to_string(&KeyDocument::new(&key, now_ms))?)?;
+                writeln!(out, "{}", serde_json::to_string(&ApiKeyDocument::new(&key, now_ms))?)?;
             } else {
                 writeln!(out, "The key '{}' ({}) is revoked.", key.name, key.id)?;
             }
@@ -132,12 +132,18 @@ pub fn run(globals: &Globals, args: &KeysArgs, out: &mut Output) -> anyhow::Resu
     Ok(Exit::Success)
 }
 
-fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: &mut Output) -> anyhow::Result<()> {
+fn create(
+    store: &ApiKeyStore,
+    args: &CreateApiKeyArgs,
+    now_ms: u64,
+    is_json: bool,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     let expires_ms = args.expires.millis(now_ms).map_err(|error| anyhow::anyhow!("--expires {error}"))?;
     let scope = (!args.feature_view.is_empty())
         .then(|| serde_json::from_value::<ViewScope>(json!(args.feature_view)))
         .transpose();
-    let new = NewKey {
+    let new = NewApiKey {
         name: args.name.clone(),
         roles: args.role.clone(),
         models: (!args.model.is_empty()).then(|| args.model.clone()),
@@ -188,12 +194,12 @@ fn create(store: &KeyStore, args: &CreateArgs, now_ms: u64, is_json: bool, out: 
 }
 
 /// Warns of models that the key is for and that this box does not have: a misspelt name refuses every call of its holder.
-fn warn_of_missing_models(globals: &Globals, models: &[ModelName]) {
+fn warn_of_missing_models(globals: &GlobalArgs, models: &[ModelName]) {
     // With mistakes elsewhere in the configuration, the models may be in another place.
     let Ok(config) = globals.load_config() else { return };
     let (managed, sources) = (managed_models(&config.updates.path), ModelFolders::of(&config.repository));
     for name in models.iter().filter(|name| !managed.contains(*name)) {
-        if let Err(missing) = missing::require(&sources, name, Elsewhere::Root) {
+        if let Err(missing) = missing::require(&sources, name, AlternativeSources::Root) {
             let _ = writeln!(std::io::stderr(), "warning: --model {name}: {missing}");
         }
     }
@@ -202,7 +208,7 @@ fn warn_of_missing_models(globals: &Globals, models: &[ModelName]) {
 /// Writes the key to its file or to standard output. Standard output is only the key, or the record of the key as JSON.
 fn write_key(
     key: &ApiKey,
-    record: &KeyRecord,
+    record: &ApiKeyRecord,
     now_ms: u64,
     is_json: bool,
     file: Option<&mut KeyOutputFile>,
@@ -213,7 +219,7 @@ fn write_key(
         file.write(&key.reveal())?;
     }
     if is_json {
-        let mut document = serde_json::to_value(KeyDocument::new(record, now_ms))?;
+        let mut document = serde_json::to_value(ApiKeyDocument::new(record, now_ms))?;
         if let Some(document) = document.as_object_mut().filter(|_| !is_in_file) {
             document.insert("key".to_owned(), key.reveal().into());
         }
@@ -248,7 +254,7 @@ impl KeyOutputFile {
     }
 }
 
-fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()> {
+fn list(keys: &[ApiKeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()> {
     if keys.is_empty() {
         writeln!(out, "There are no API keys. Create one with `ledge keys create NAME --role infer`.")?;
         return Ok(());
@@ -274,16 +280,16 @@ fn list(keys: &[KeyRecord], now_ms: u64, out: &mut Output) -> anyhow::Result<()>
     Ok(columns(&rows, out)?)
 }
 
-fn roles(key: &KeyRecord) -> String {
+fn roles(key: &ApiKeyRecord) -> String {
     key.roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(",")
 }
 
-fn models(key: &KeyRecord) -> String {
+fn models(key: &ApiKeyRecord) -> String {
     let listed = |models: &Vec<ModelName>| models.iter().map(ModelName::as_str).collect::<Vec<_>>().join(",");
     key.models.as_ref().map_or_else(|| "all models".to_owned(), listed)
 }
 
-fn feature_views(key: &KeyRecord) -> String {
+fn feature_views(key: &ApiKeyRecord) -> String {
     match key.access().feature_views().views() {
         None => "all feature views".to_owned(),
         Some([]) => "no feature view".to_owned(),
@@ -291,7 +297,7 @@ fn feature_views(key: &KeyRecord) -> String {
     }
 }
 
-fn limits(key: &KeyRecord) -> String {
+fn limits(key: &ApiKeyRecord) -> String {
     let rate = key.max_rate.is_set().then(|| format!("{}/s", key.max_rate));
     let most = (key.max_concurrent > 0).then(|| format!("{} at a time", key.max_concurrent));
     let limits: Vec<_> = rate.into_iter().chain(most).collect();

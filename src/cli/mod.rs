@@ -36,7 +36,7 @@ pub use ledge_base::toml_check::BadConfiguration;
 use ledge_service::off_thread::block_on;
 
 pub use exit::Exit;
-pub use globals::{Globals, load_registry};
+pub use globals::{GlobalArgs, load_registry};
 pub use internal::InternalCli;
 pub use output::Output;
 pub use verbs::{Cli, Command};

@@ -7,7 +7,7 @@ mod topics;
 
 use clap::{Args, Subcommand};
 
-use super::{Exit, Globals, Output};
+use super::{Exit, GlobalArgs, Output};
 
 /// The arguments of `ledge mqtt`.
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub enum MqttCommand {
     ///
     /// The message counts as published with QoS 1. Its models are loaded and run in sealed processes. Rate limits are shown
     /// and not applied. The exit code is 1 when nothing takes the message, or when a recipient has no result.
-    Try(dry_run::DryRunArgs),
+    Try(dry_run::MqttTryArgs),
     /// Connect to the broker and show what it grants: the sessions, each subscription, the publishing of answers, and
     /// whether messages come.
     ///
@@ -56,7 +56,7 @@ Examples:
   ledge mqtt check";
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &MqttArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &MqttArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     match &args.command {
         MqttCommand::Bindings { json } => bindings::run(&config, *json, out),

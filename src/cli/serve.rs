@@ -10,9 +10,9 @@ use ledge_isolation::{SPAWNER_VARIABLE, SpawnerProcess};
 use ledge_listener::{Handover, LISTENERS_VARIABLE};
 use rustix::process::DumpableBehavior;
 
-use super::{BadConfiguration, Exit, Globals, Output};
+use super::{BadConfiguration, Exit, GlobalArgs, Output};
 use crate::config::LoadedConfig;
-use crate::daemon::own_seal::OwnSeal;
+use crate::daemon::own_seal::DaemonSandbox;
 use crate::daemon::{self, DaemonEnd};
 
 /// The arguments of `ledge serve`.
@@ -26,7 +26,7 @@ Examples:
   ledge serve --config /etc/ledge/ledge.toml --set log.level=debug";
 
 /// Runs the verb: the daemon, until it is stopped.
-pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, _: &ServeArgs, _: &mut Output) -> anyhow::Result<Exit> {
     // The bodies of calls come and go. Processes of models, which this one does not start itself, keep theirs.
     sys::return_large_blocks();
     // The memory holds keys and the data of callers: disable core files, and access by other processes of the same
@@ -51,7 +51,7 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
         tracing::error!(%mistake, "a signed setting is not valid on this box and is ignored");
     }
 
-    let seal = OwnSeal::apply(spawner)?;
+    let seal = DaemonSandbox::apply(spawner)?;
     match daemon::run(config, registry, &handover, &seal)? {
         DaemonEnd::Stopped => Ok(Exit::Success),
         DaemonEnd::ToRestart => Err(restart_in_place(&handover, &seal).into()),
@@ -60,7 +60,7 @@ pub fn run(globals: &Globals, _: &ServeArgs, _: &mut Output) -> anyhow::Result<E
 
 /// Replaces this process by a new start of the program, with the same arguments, listening sockets and spawner, so that
 /// the process id stays and the service manager sees no end. Returns only when that fails.
-fn restart_in_place(handover: &Handover, seal: &OwnSeal) -> std::io::Error {
+fn restart_in_place(handover: &Handover, seal: &DaemonSandbox) -> std::io::Error {
     use std::os::unix::process::CommandExt as _;
     let listeners = handover.leave();
     let spawner = match seal.leave() {

@@ -9,7 +9,7 @@ use ledge_egress::DaemonAddress;
 use ledge_identity::api_key::ApiKey;
 use ledge_listener::address::ListenAddress;
 
-use super::Globals;
+use super::GlobalArgs;
 
 /// The credentials of a connection: the authorities of the server, and the API key of this caller.
 #[derive(Debug, Clone, Default, Args)]
@@ -27,7 +27,7 @@ pub struct ServerArgs {
 
 impl ServerArgs {
     /// The server at `url`, or else the daemon of this configuration, with these credentials.
-    pub fn find(&self, globals: &Globals, url: Option<&str>) -> anyhow::Result<DaemonAddress> {
+    pub fn find(&self, globals: &GlobalArgs, url: Option<&str>) -> anyhow::Result<DaemonAddress> {
         match url {
             Some(url) => self.at(url),
             None => self.at(&own_daemon(&globals.load_config()?.http.listen).context("name the server with --url")?),

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use ledge_base::clock;
 use ledge_listener::tls::CertificateFacts;
 
-use super::{Exit, Globals, Output};
+use super::{Exit, GlobalArgs, Output};
 use crate::config::Config;
 
 /// The arguments of `ledge tls`.
@@ -41,7 +41,7 @@ Examples:
   ledge tls show --json";
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &TlsArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &TlsArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let TlsCommand::Show(args) = &args.command;
     let config = globals.load_config()?;
     let found = config.tls_source().inspect();

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::features::daemon::message;
 use super::server::ServerArgs;
 use super::stop_signals::StopSignals;
-use super::{Exit, Globals, Output, block_on};
-use figures::Scrape;
+use super::{Exit, GlobalArgs, Output, block_on};
+use figures::MetricsScrape;
 
 /// The arguments of `ledge top`.
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &TopArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let address = args.server.find(globals, args.url.as_deref())?;
     let live = !args.once && !args.json && io::stdout().is_terminal();
     block_on(async {
@@ -77,7 +77,7 @@ async fn watch(address: &DaemonAddress, args: &TopArgs, live: bool, out: &mut Ou
         // The screen scrolls up, so that its content is kept.
         write!(out, "{}", "\n".repeat(terminal_size().1))?;
     }
-    let mut older: Option<Scrape> = None;
+    let mut older: Option<MetricsScrape> = None;
     loop {
         let newer = match scrape(address).await {
             Err(error) if once => return Err(error),
@@ -114,7 +114,7 @@ async fn watch(address: &DaemonAddress, args: &TopArgs, live: bool, out: &mut Ou
 /// The longest time of a scrape.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
 
-async fn scrape(address: &DaemonAddress) -> anyhow::Result<Scrape> {
+async fn scrape(address: &DaemonAddress) -> anyhow::Result<MetricsScrape> {
     let url = &address.url;
     let answer = tokio::time::timeout(SCRAPE_TIMEOUT, async {
         // A new connection each time: one that was kept would have to be given up with the daemon.
@@ -125,7 +125,7 @@ async fn scrape(address: &DaemonAddress) -> anyhow::Result<Scrape> {
     if answer.status != 200 {
         bail!("{url} refuses the metrics: {}", message(answer.status, &answer.body));
     }
-    Scrape::parse(std::str::from_utf8(&answer.body).context("the metrics are not UTF-8 text")?, Instant::now())
+    MetricsScrape::parse(std::str::from_utf8(&answer.body).context("the metrics are not UTF-8 text")?, Instant::now())
 }
 
 /// The columns and rows of the terminal. A pipe has room for all columns.

@@ -8,15 +8,15 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_models::repository::profile::{Profile, ProfileChoice, ProfileSource};
-use ledge_models::repository::search::{Goal, Measure, SearchRow, Thoroughness, candidates, search};
+use ledge_models::repository::profile::{RunProfile, RunProfileChoice, RunProfileSource};
+use ledge_models::repository::search::{ModelMeasurer, TuningEffort, TuningGoal, TuningRow, candidates, search};
 use ledge_models::repository::tuning::{self, LoadMeasurement};
 use ledge_models::repository::{LoadedModel, ModelFolders, Repository};
 use serde_json::{Value, json};
 
-use super::models::missing::{self, Elsewhere};
+use super::models::missing::{self, AlternativeSources};
 use super::standalone::standalone;
-use super::{Exit, Globals, Output, block_on, progress};
+use super::{Exit, GlobalArgs, Output, block_on, progress};
 
 /// The arguments of `ledge tune`.
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub struct TuneArgs {
     pub model_version: Option<ModelVersion>,
     /// The goal: throughput, latency, or a latency limit at a request rate, such as 'p99<=20ms@50/s'.
     #[arg(long, default_value = "throughput", value_name = "GOAL")]
-    pub goal: Goal,
+    pub goal: TuningGoal,
     /// Measure another model in turns with this one, for comparison only. For example, the same network in float.
     #[arg(long, value_name = "MODEL")]
     pub against: Option<ModelName>,
@@ -61,7 +61,7 @@ Stop the server first; otherwise both compete for the cores. A running server us
 when it loads the model again. Settings in model.toml take precedence over measured ones.";
 
 /// Runs the verb. It fails when no combination runs the model, or when the goal's limit is missed.
-pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     let cache = &config.runtimes.cache;
     if !args.dry_run {
@@ -70,7 +70,7 @@ pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Resu
     }
     let sources = ModelFolders::of(&config.repository);
     for name in [Some(&args.model), args.against.as_ref()].into_iter().flatten() {
-        missing::require(&sources, name, Elsewhere::Root)?;
+        missing::require(&sources, name, AlternativeSources::Root)?;
     }
     let standalone = standalone(&config);
     block_on(tune(standalone.repository(), args, out))?
@@ -79,7 +79,7 @@ pub fn run(globals: &Globals, args: &TuneArgs, out: &mut Output) -> anyhow::Resu
 async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let own = TunedVersion::find(repository, &args.model, args.model_version)?;
     let other = args.against.as_ref().map(|name| TunedVersion::find(repository, name, None)).transpose()?;
-    let how = Thoroughness {
+    let how = TuningEffort {
         slice: Duration::from_millis(args.slice),
         rounds: usize::try_from(args.rounds).unwrap_or(usize::MAX),
         exhaustive: false,
@@ -90,7 +90,7 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
         None => Vec::new(),
     };
     let every = if args.exhaustive {
-        own.search(repository, args.goal, Thoroughness { exhaustive: true, ..how }).await
+        own.search(repository, args.goal, TuningEffort { exhaustive: true, ..how }).await
     } else {
         Vec::new()
     };
@@ -102,9 +102,9 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
             bail!("{} runs in no combination of runtime, threads, instances and batch: {reason}", args.model)
         }
     };
-    let profile = Profile {
+    let profile = RunProfile {
         choice: best.choice,
-        effort: ProfileSource::Tuned,
+        effort: RunProfileSource::Tuned,
         goal: args.goal.to_string(),
         measured: figures(load),
     };
@@ -145,8 +145,8 @@ async fn tune(repository: &Repository, args: &TuneArgs, out: &mut Output) -> any
 
 /// The cost of the choice divided by the cost of the best, where every combination was measured in turns: 1.0 is as
 /// good.
-fn distance(goal: Goal, choice: ProfileChoice, every: &[SearchRow]) -> Option<f64> {
-    let cost = |row: &SearchRow| row.load.as_ref().ok().map(|load| goal.cost(load));
+fn distance(goal: TuningGoal, choice: RunProfileChoice, every: &[TuningRow]) -> Option<f64> {
+    let cost = |row: &TuningRow| row.load.as_ref().ok().map(|load| goal.cost(load));
     let own = every.iter().find(|row| row.choice == choice).and_then(cost)?;
     let best = every.iter().filter_map(cost).fold(f64::INFINITY, f64::min);
     Some(own / best)
@@ -168,10 +168,10 @@ impl TunedVersion {
         Ok(Self { name: name.clone(), version, digest, runtimes })
     }
 
-    async fn search(&self, repository: &Repository, goal: Goal, how: Thoroughness) -> Vec<SearchRow> {
+    async fn search(&self, repository: &Repository, goal: TuningGoal, how: TuningEffort) -> Vec<TuningRow> {
         let cores = repository.cores().len();
         // Loaded once in the simplest form that works, to learn the largest batch.
-        let simplest = candidates(Goal::Latency, &self.runtimes, cores, None);
+        let simplest = candidates(TuningGoal::Latency, &self.runtimes, cores, None);
         let mut limit = None;
         for choice in simplest {
             if let Ok(model) = repository.load_as(&self.name, self.version, choice).await {
@@ -184,7 +184,7 @@ impl TunedVersion {
         let choices = candidates(goal, &self.runtimes, cores, limit);
         let bar = progress::bar(Some(0), "{msg} {bar:30} {pos}/{len} {elapsed}");
         let title = self.name.to_string();
-        let mut measure = LoadedMeasure { repository, subject: self, goal, loaded: Vec::new(), bar, title };
+        let mut measure = LoadedModelMeasurer { repository, subject: self, goal, loaded: Vec::new(), bar, title };
         let rows = search(&mut measure, goal, &choices, how).await;
         measure.bar.finish_and_clear();
         rows
@@ -192,34 +192,34 @@ impl TunedVersion {
 }
 
 /// Measures loaded models.
-struct LoadedMeasure<'a> {
+struct LoadedModelMeasurer<'a> {
     repository: &'a Repository,
     subject: &'a TunedVersion,
-    goal: Goal,
-    loaded: Vec<(ProfileChoice, Arc<LoadedModel>)>,
+    goal: TuningGoal,
+    loaded: Vec<(RunProfileChoice, Arc<LoadedModel>)>,
     bar: ProgressBar,
     title: String,
 }
 
-impl Measure for LoadedMeasure<'_> {
-    async fn load(&mut self, choice: ProfileChoice) -> Result<(), String> {
+impl ModelMeasurer for LoadedModelMeasurer<'_> {
+    async fn load(&mut self, choice: RunProfileChoice) -> Result<(), String> {
         let model = self.repository.load_as(&self.subject.name, self.subject.version, choice).await?;
         self.loaded.push((choice, model));
         Ok(())
     }
 
-    async fn measure(&mut self, choice: ProfileChoice, time: Duration) -> Result<LoadMeasurement, String> {
+    async fn measure(&mut self, choice: RunProfileChoice, time: Duration) -> Result<LoadMeasurement, String> {
         let loaded = self.loaded.iter().find(|(loaded, _)| *loaded == choice);
         let (_, model) = loaded.ok_or("it is not loaded")?;
         match self.goal {
-            Goal::Latency => tuning::closed_loop(model, 1, time).await,
+            TuningGoal::Latency => tuning::closed_loop(model, 1, time).await,
             // Twice as many as run at a time, so that the next request waits when one ends.
-            Goal::Throughput => tuning::closed_loop(model, 2 * choice.instances * choice.batch, time).await,
-            Goal::Percentile { rate, .. } => tuning::open_loop(model, &tuning::arrivals(rate, time)).await,
+            TuningGoal::Throughput => tuning::closed_loop(model, 2 * choice.instances * choice.batch, time).await,
+            TuningGoal::Percentile { rate, .. } => tuning::open_loop(model, &tuning::arrivals(rate, time)).await,
         }
     }
 
-    async fn unload(&mut self, choice: ProfileChoice) {
+    async fn unload(&mut self, choice: RunProfileChoice) {
         if let Some(index) = self.loaded.iter().position(|(loaded, _)| *loaded == choice) {
             let (_, model) = self.loaded.swap_remove(index);
             self.repository.end(model).await;
@@ -246,14 +246,14 @@ fn figures(load: &LoadMeasurement) -> String {
     )
 }
 
-fn table(out: &mut Output, rows: &[SearchRow]) -> anyhow::Result<()> {
+fn table(out: &mut Output, rows: &[TuningRow]) -> anyhow::Result<()> {
     writeln!(
         out,
         "{:<12} {:>7} {:>9} {:>5} {:>12} {:>10} {:>10}",
         "RUNTIME", "THREADS", "INSTANCES", "BATCH", "REQUESTS/S", "P50 MS", "P99 MS"
     )?;
-    for SearchRow { choice, load } in rows {
-        let ProfileChoice { runtime, threads, instances, batch } = choice;
+    for TuningRow { choice, load } in rows {
+        let RunProfileChoice { runtime, threads, instances, batch } = choice;
         write!(out, "{:<12} {threads:>7} {instances:>9} {batch:>5} ", runtime.as_str())?;
         match load {
             Ok(load) => {
@@ -266,8 +266,8 @@ fn table(out: &mut Output, rows: &[SearchRow]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn as_json(rows: &[SearchRow]) -> Vec<Value> {
-    let row = |SearchRow { choice, load }: &SearchRow| match load {
+fn as_json(rows: &[TuningRow]) -> Vec<Value> {
+    let row = |TuningRow { choice, load }: &TuningRow| match load {
         Ok(load) => json!({
             "choice": choice, "requests_per_second": load.throughput(), "requests": load.latencies.len(),
             "p50_ms": ms(load.percentile(0.5)), "p99_ms": ms(load.percentile(0.99)),

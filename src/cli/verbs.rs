@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    Globals, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top, tune, update,
+    GlobalArgs, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top, tune, update,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -14,7 +14,7 @@ use super::{
 #[command(name = "ledge", version, after_help = EXAMPLES, after_long_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Cli {
     #[command(flatten)]
-    pub globals: Globals,
+    pub globals: GlobalArgs,
     #[command(subcommand)]
     pub command: Command,
 }

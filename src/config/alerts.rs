@@ -1,8 +1,8 @@
 //! Findings about alerts that depend on other sections: the broker, and the permitted destinations.
 
 use ledge_base::toml_check::ValueProblem;
-use ledge_egress::{Content, HostPort};
-use ledge_part::section::Section;
+use ledge_egress::{EgressContent, HostPort};
+use ledge_part::section::ConfigSection;
 
 use super::Config;
 
@@ -32,12 +32,12 @@ impl Config {
     /// The mistake of a destination that may get data, but no alerts. One that may get nothing is reported elsewhere.
     fn alert_refusal(&self, key: &str, at: &HostPort) -> Option<ValueProblem> {
         let grant = self.egress.grant(at).ok()?;
-        if grant.permits(Content::Alert) {
+        if grant.permits(EgressContent::Alert) {
             return None;
         }
         let problem = format!(
             "has no effect, because the entry of {at} in egress.allow does not let alerts out: add \"{}\" to its `send`",
-            Content::Alert
+            EgressContent::Alert
         );
         Some(ValueProblem::new(key, problem))
     }

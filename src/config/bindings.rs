@@ -6,7 +6,7 @@ use ledge_base::toml_check::ValueProblem;
 use ledge_features::config::FeaturesConfig;
 use ledge_features::registry::Registry;
 use ledge_models::repository;
-use ledge_mqtt::bindings::{self, KnownModel};
+use ledge_mqtt::bindings::{self, BindingModel};
 use ledge_service::audit_event::AuditSink;
 use ledge_updates::configuration;
 
@@ -80,7 +80,7 @@ pub fn findings(config: &Config) -> BindingFindings {
             );
             findings.notes.push(note(format!("the model {name} cannot answer: {which}")));
         }
-        let model = KnownModel { name, config: &found.config, inputs: inputs.as_deref() };
+        let model = BindingModel { name, config: &found.config, inputs: inputs.as_deref() };
         let problems = bindings::against_model(binding, &registry, model).into_iter();
         findings.problems.extend(problems.map(|problem| ValueProblem::new(key(&problem.key), problem.reason)));
     }

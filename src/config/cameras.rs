@@ -2,8 +2,8 @@
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_cameras::config::CameraConfig;
-use ledge_egress::Content;
-use ledge_part::section::Section;
+use ledge_egress::EgressContent;
+use ledge_part::section::ConfigSection;
 
 use super::Config;
 
@@ -24,14 +24,14 @@ impl Config {
         for broker in self.mqtt.destinations() {
             // A broker that is not allowed at all is reported by its own key.
             let Ok(grant) = self.egress.grant(&broker.at) else { continue };
-            if grant.permits(Content::Picture) {
+            if grant.permits(EgressContent::Picture) {
                 continue;
             }
             let at = &broker.at;
             let problem = format!(
                 "has no effect, because the entry of {at} in egress.allow does not let pictures out: add \"{}\" to its \
                  `send`, or set publish_pictures = false",
-                Content::Picture
+                EgressContent::Picture
             );
             let denied = |key: String| ValueProblem::new(key, &problem);
             problems.extend(self.picture_keys().map(denied));

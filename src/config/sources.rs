@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use ledge_base::toml_check::{self, Checked, EntryPlace, Mistake, ValueProblem};
+use ledge_base::toml_check::{self, CheckedToml, ConfigMistake, TomlEntryPlace, ValueProblem};
 use ledge_features::registry::Registry;
 use ledge_isolation::SPAWNER_VARIABLE;
 use ledge_listener::LISTENERS_VARIABLE;
@@ -54,7 +54,7 @@ pub struct ConfigSources {
 
 impl Config {
     /// Reads the configuration, or reports the mistakes in all its sources.
-    pub fn load(sources: &ConfigSources) -> Result<Self, Vec<Mistake>> {
+    pub fn load(sources: &ConfigSources) -> Result<Self, Vec<ConfigMistake>> {
         sources.load().map(|loaded| loaded.config)
     }
 }
@@ -64,9 +64,9 @@ impl Config {
 pub struct LoadedConfig {
     /// The configuration. Its paths no longer depend on the root.
     pub config: Config,
-    positions: Positions,
+    positions: ValueOrigins,
     /// The mistakes for which the signed settings of this box are ignored; empty when they are in effect.
-    pub rejected_signed: Vec<Mistake>,
+    pub rejected_signed: Vec<ConfigMistake>,
 }
 
 /// The place where a value was set.
@@ -86,20 +86,20 @@ impl fmt::Display for ValueOrigin {
 }
 
 /// The origin of each entry that was set, by its key, and whether it is a section.
-type Positions = BTreeMap<String, (ValueOrigin, bool)>;
+type ValueOrigins = BTreeMap<String, (ValueOrigin, bool)>;
 
 /// The result of reading every source.
 struct SourcesReading {
     /// The configuration, without the values that have a mistake; `None` where a source could not be read to its end.
     /// It is valid if there is no mistake.
     loaded: Option<LoadedConfig>,
-    mistakes: Vec<Mistake>,
+    mistakes: Vec<ConfigMistake>,
     /// The sections with a value that could not be read.
     unread: BTreeSet<String>,
 }
 
 impl SourcesReading {
-    fn valid(self) -> Result<LoadedConfig, Vec<Mistake>> {
+    fn valid(self) -> Result<LoadedConfig, Vec<ConfigMistake>> {
         self.loaded.filter(|_| self.mistakes.is_empty()).ok_or(self.mistakes)
     }
 
@@ -111,35 +111,35 @@ impl SourcesReading {
     }
 
     /// The feature views of the configuration's folder, or the mistakes in them; `None` where the folder is not known.
-    fn views(&self) -> Option<Result<Registry, Vec<Mistake>>> {
+    fn views(&self) -> Option<Result<Registry, Vec<ConfigMistake>>> {
         self.with_section("features").map(|config| Registry::load(&config.features.views, &config.features.path))
     }
 }
 
 /// The result of checking a configuration without running anything.
 #[derive(Debug, Default)]
-pub struct CheckResult {
-    pub mistakes: Vec<Mistake>,
+pub struct ConfigCheckResult {
+    pub mistakes: Vec<ConfigMistake>,
     /// Settings that have no effect, or name a model that does not exist yet. The daemon starts with them.
-    pub warnings: Vec<Mistake>,
+    pub warnings: Vec<ConfigMistake>,
 }
 
 impl ConfigSources {
     /// Reads and merges every source, or reports the mistakes in all of them. Signed settings with a mistake are
     /// ignored as a whole and reported in [`LoadedConfig::rejected_signed`]: no release prevents a box from starting.
-    pub fn load(&self) -> Result<LoadedConfig, Vec<Mistake>> {
+    pub fn load(&self) -> Result<LoadedConfig, Vec<ConfigMistake>> {
         self.read().valid()
     }
 
     /// The configuration for a command that needs only `section`. Mistakes in other sections prevent the daemon from
     /// starting, and must not prevent this command.
-    pub fn load_section(&self, section: &str) -> Result<Config, Vec<Mistake>> {
+    pub fn load_section(&self, section: &str) -> Result<Config, Vec<ConfigMistake>> {
         let reading = self.read();
         reading.with_section(section).cloned().ok_or(reading.mistakes)
     }
 
     /// The configuration and the feature views of its folder, or the mistakes in both.
-    pub fn load_with_views(&self) -> Result<(LoadedConfig, Registry), Vec<Mistake>> {
+    pub fn load_with_views(&self) -> Result<(LoadedConfig, Registry), Vec<ConfigMistake>> {
         let reading = self.read();
         match (reading.views(), reading.valid()) {
             (Some(Ok(registry)), Ok(loaded)) => Ok((loaded, registry)),
@@ -148,11 +148,11 @@ impl ConfigSources {
     }
 
     /// The mistakes in the configuration, in the feature views, and in bindings compared with the models on the disk.
-    pub fn check(&self) -> CheckResult {
+    pub fn check(&self) -> ConfigCheckResult {
         let reading = self.read();
         let is_valid = reading.mistakes.is_empty();
         let of_views = reading.views().and_then(Result::err).into_iter().flatten();
-        let mut result = CheckResult { mistakes: reading.mistakes, warnings: Vec::new() };
+        let mut result = ConfigCheckResult { mistakes: reading.mistakes, warnings: Vec::new() };
         result.mistakes.extend(of_views);
         let Some(loaded) = reading.loaded.filter(|_| reading.unread.is_empty()) else { return result };
         if is_valid {
@@ -184,7 +184,7 @@ impl ConfigSources {
 
     /// Reports the mistakes of a release of signed settings on this box: together with the other live signed settings,
     /// under the sources of the box itself.
-    pub fn try_signed(&self, release: &Path) -> Result<(), Vec<Mistake>> {
+    pub fn try_signed(&self, release: &Path) -> Result<(), Vec<ConfigMistake>> {
         let own = self.merge(&[]).valid()?;
         let mut signed = configuration::active(&own.config.updates.path);
         // Replaces the live version of the same name: `.../NAME/VERSION/settings.toml`.
@@ -200,7 +200,11 @@ impl ConfigSources {
         if let Some(root) = &self.root
             && !root.is_dir()
         {
-            merged.mistakes.push(Mistake::new("--root", "", format!("the folder {} does not exist", root.display())));
+            merged.mistakes.push(ConfigMistake::new(
+                "--root",
+                "",
+                format!("the folder {} does not exist", root.display()),
+            ));
         }
 
         for file in signed {
@@ -248,7 +252,7 @@ impl ConfigSources {
             }
             match key_of_variable(&rest.to_ascii_lowercase(), &merged.table) {
                 Some(key) => read_value(name, &key, value, merged),
-                None => merged.mistakes.push(Mistake::new(name, "", "is not a key: expected LEDGE_SECTION_KEY")),
+                None => merged.mistakes.push(ConfigMistake::new(name, "", "is not a key: expected LEDGE_SECTION_KEY")),
             }
         }
     }
@@ -263,7 +267,7 @@ fn read_signed(path: &Path, merged: &mut MergedSources) {
                 checked.places.iter().filter(|(key, place)| !place.is_section && !configuration::is_settable(key));
             let forbidden = values.map(|(key, place)| {
                 let problem = "can be set only by the owner of the box, not by a release";
-                Mistake { line: Some(place.line), ..Mistake::new(&source, key, problem) }
+                ConfigMistake { line: Some(place.line), ..ConfigMistake::new(&source, key, problem) }
             });
             checked.mistakes.extend(forbidden);
             merged.add(checked, |line| ValueOrigin { source: source.clone(), line });
@@ -319,7 +323,7 @@ fn read_set(text: &str, merged: &mut MergedSources) {
         _ => {
             let expected = "expected SECTION.KEY=VALUE, for example log.level=debug";
             let key = text.split('=').next().unwrap_or_default();
-            merged.mistakes.push(Mistake::new(format!("--set {key}"), "", expected));
+            merged.mistakes.push(ConfigMistake::new(format!("--set {key}"), "", expected));
         }
     }
 }
@@ -337,7 +341,8 @@ fn read_value(source: &str, key: &str, value: &str, merged: &mut MergedSources) 
         Err(error) => {
             let mut checked = as_text();
             if !checked.mistakes.is_empty() && value.trim_start().starts_with(['"', '\'', '[', '{']) {
-                checked.mistakes = vec![Mistake::new(source, key, format!("is not a TOML value: {}", error.message()))];
+                checked.mistakes =
+                    vec![ConfigMistake::new(source, key, format!("is not a TOML value: {}", error.message()))];
             }
             checked
         }
@@ -351,8 +356,8 @@ fn read_value(source: &str, key: &str, value: &str, merged: &mut MergedSources) 
 /// The merged values and mistakes of the sources read so far.
 struct MergedSources {
     table: toml::Table,
-    positions: Positions,
-    mistakes: Vec<Mistake>,
+    positions: ValueOrigins,
+    mistakes: Vec<ConfigMistake>,
     unread: BTreeSet<String>,
     /// Set while every source was read to its end.
     is_whole: bool,
@@ -363,15 +368,15 @@ impl MergedSources {
         // A Config is always a table; tests check that its types serialize. Here and in `finish` it goes through text:
         // reading and writing it as a `toml::Value` would compile every section once more.
         let table = toml::to_string(defaults).unwrap_or_default().parse().unwrap_or_default();
-        Self { table, positions: Positions::new(), mistakes: Vec::new(), unread: BTreeSet::new(), is_whole: true }
+        Self { table, positions: ValueOrigins::new(), mistakes: Vec::new(), unread: BTreeSet::new(), is_whole: true }
     }
 
-    fn add(&mut self, checked: Checked<Config>, origin: impl Fn(Option<usize>) -> ValueOrigin) {
+    fn add(&mut self, checked: CheckedToml<Config>, origin: impl Fn(Option<usize>) -> ValueOrigin) {
         overlay(&mut self.table, checked.table);
         // An array replaces the previous one as a whole.
         let replaced = |key: &String| key.split_once('[').is_some_and(|(array, _)| checked.places.contains_key(array));
         self.positions.retain(|key, _| !replaced(key));
-        for (key, EntryPlace { line, is_section }) in checked.places {
+        for (key, TomlEntryPlace { line, is_section }) in checked.places {
             let origin = origin(Some(line));
             // The position of a section is the line in a file; setting a single key of it does not change that.
             if !is_section || origin.line.is_some() || !self.positions.contains_key(&key) {
@@ -385,7 +390,7 @@ impl MergedSources {
 
     fn add_unreadable(&mut self, source: String, error: &io::Error) {
         self.is_whole = false;
-        self.mistakes.push(Mistake::new(source, "", format!("cannot be read: {error}")));
+        self.mistakes.push(ConfigMistake::new(source, "", format!("cannot be read: {error}")));
     }
 
     fn finish(self, root: &Path) -> SourcesReading {
@@ -393,7 +398,7 @@ impl MergedSources {
         let whole = toml_check::check::<Config>("the configuration as a whole", &table.to_string());
         // Unknown keys of the sources are in it again.
         if mistakes.is_empty() {
-            mistakes = whole.mistakes.into_iter().map(|mistake| Mistake { line: None, ..mistake }).collect();
+            mistakes = whole.mistakes.into_iter().map(|mistake| ConfigMistake { line: None, ..mistake }).collect();
         }
         // Where a source was not read to its end, a problem may exist only for that.
         let loaded = whole.value.filter(|_| is_whole).map(|mut config| {
@@ -407,10 +412,12 @@ impl MergedSources {
 
 /// A problem as a mistake where its key was set. A key that is not set is reported at its array element, where it has
 /// one; any other unset key has its default.
-fn located(positions: &Positions, ValueProblem { key, message }: &ValueProblem) -> Mistake {
+fn located(positions: &ValueOrigins, ValueProblem { key, message }: &ValueProblem) -> ConfigMistake {
     match toml_check::nearest(positions, key, key.find('[').unwrap_or(key.len())) {
-        Some((ValueOrigin { source, line }, _)) => Mistake { line: *line, ..Mistake::new(source, key, message) },
-        None => Mistake::new("default", key, message),
+        Some((ValueOrigin { source, line }, _)) => {
+            ConfigMistake { line: *line, ..ConfigMistake::new(source, key, message) }
+        }
+        None => ConfigMistake::new("default", key, message),
     }
 }
 
@@ -428,12 +435,12 @@ fn overlay(below: &mut toml::Table, above: toml::Table) {
 impl LoadedConfig {
     /// Reports that the daemon does not start because no caller could get in. This is no mistake of the configuration
     /// itself, so that the commands that correct it can still read it.
-    pub fn lets_nobody_in(&self) -> Option<Mistake> {
+    pub fn lets_nobody_in(&self) -> Option<ConfigMistake> {
         Some(located(&self.positions, &ValueProblem::new("http.listen", self.config.lets_nobody_in()?)))
     }
 
     /// Settings that have no effect here, or not the one that they name. Everything else works.
-    pub fn warnings(&self) -> Vec<Mistake> {
+    pub fn warnings(&self) -> Vec<ConfigMistake> {
         let of_access = self.config.access.warnings().into_iter().map(|problem| problem.within("access"));
         let of_runtimes = self.config.runtimes.warnings().into_iter().map(|problem| problem.within("runtimes"));
         let warnings = of_access.chain(of_runtimes).chain(self.config.camera_warnings());

@@ -4,12 +4,12 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use ledge_base::names::{DeviceName, FeatureName, ModelName};
-use ledge_identity::access::{Access, Permission, Role};
+use ledge_identity::access::{CallerAccess, Permission, Role};
 use ledge_identity::authentication::{Caller, CallerProof};
 use ledge_part::reply::json;
 use serde::Serialize;
 
-use crate::state::ConsoleState;
+use crate::state::ConsoleHttpState;
 
 #[derive(Serialize)]
 struct AccessDocument<'a> {
@@ -28,7 +28,7 @@ struct AccessDocument<'a> {
 }
 
 /// `GET /access`.
-pub async fn access(State(console): State<ConsoleState>, Extension(caller): Extension<Caller>) -> Response {
+pub async fn access(State(console): State<ConsoleHttpState>, Extension(caller): Extension<Caller>) -> Response {
     let Caller { principal, access, proof, .. } = &caller;
     json(&AccessDocument {
         device: &console.device,
@@ -51,7 +51,7 @@ fn credential(proof: &CallerProof) -> &'static str {
     }
 }
 
-fn permissions(access: &Access) -> Vec<&'static str> {
+fn permissions(access: &CallerAccess) -> Vec<&'static str> {
     names(Permission::ALL.into_iter().filter(|one| access.allows(*one)))
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_everybody_may_is_no_permission() {
-        assert_eq!(permissions(&Access::default()), [""; 0]);
-        assert_eq!(permissions(&Access::new([Role::Operator], None, None)), ["view", "operate"]);
+        assert_eq!(permissions(&CallerAccess::default()), [""; 0]);
+        assert_eq!(permissions(&CallerAccess::new([Role::Operator], None, None)), ["view", "operate"]);
     }
 }

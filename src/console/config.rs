@@ -1,6 +1,6 @@
 //! `[console]`
 
-use ledge_part::section::Section;
+use ledge_part::section::ConfigSection;
 use serde::{Deserialize, Serialize};
 
 /// The section `[console]`.
@@ -17,4 +17,4 @@ impl Default for ConsoleConfig {
     }
 }
 
-impl Section for ConsoleConfig {}
+impl ConfigSection for ConsoleConfig {}

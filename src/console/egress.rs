@@ -5,10 +5,10 @@ use axum::response::Response;
 use ledge_part::reply::json_bytes;
 use ledge_service::off_thread::blocking;
 
-use crate::state::ConsoleState;
+use crate::state::ConsoleHttpState;
 
 /// `GET /egress`.
-pub async fn egress(State(console): State<ConsoleState>) -> Response {
+pub async fn egress(State(console): State<ConsoleHttpState>) -> Response {
     let report = console.egress.0.clone();
     json_bytes(blocking(move || report().to_string()).await)
 }

@@ -18,8 +18,8 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 use tokio::time::MissedTickBehavior;
 
-use crate::readings::{FigureReader, FigureReading, FigureSample, Interval};
-use crate::ring::Ring;
+use crate::readings::{FigureInterval, FigureReader, FigureReading, FigureSample};
+use crate::ring::FigureRing;
 
 const HOUR: Duration = Duration::from_hours(1);
 const HOUR_INTERVAL: Duration = Duration::from_secs(5);
@@ -31,25 +31,25 @@ const EVENTS_BEHIND_MAX: usize = 4;
 
 /// The figures. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Figures {
-    rings: Arc<Mutex<Rings>>,
+pub struct FigureHistory {
+    rings: Arc<Mutex<FigureRings>>,
     events: broadcast::Sender<Bytes>,
 }
 
 #[derive(Debug, Serialize)]
-struct Rings {
-    hour: Ring,
-    day: Ring,
+struct FigureRings {
+    hour: FigureRing,
+    day: FigureRing,
 }
 
-impl Default for Figures {
+impl Default for FigureHistory {
     fn default() -> Self {
-        let rings = Rings { hour: Ring::new(HOUR_INTERVAL, HOUR), day: Ring::new(DAY_INTERVAL, DAY) };
+        let rings = FigureRings { hour: FigureRing::new(HOUR_INTERVAL, HOUR), day: FigureRing::new(DAY_INTERVAL, DAY) };
         Self { rings: Arc::new(Mutex::new(rings)), events: broadcast::Sender::new(EVENTS_BEHIND_MAX) }
     }
 }
 
-impl Figures {
+impl FigureHistory {
     /// The events of new samples, ready to be sent.
     pub fn events(&self) -> broadcast::Receiver<Bytes> {
         self.events.subscribe()
@@ -60,17 +60,17 @@ impl Figures {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         match after_ms {
             None => json(&*rings),
-            Some(after_ms) => json(&Rings { hour: rings.hour.after(after_ms), day: rings.day.after(after_ms) }),
+            Some(after_ms) => json(&FigureRings { hour: rings.hour.after(after_ms), day: rings.day.after(after_ms) }),
         }
     }
 
-    fn push(&self, period: Period, sample: FigureSample, elapsed: Duration, end_ms: u64) {
+    fn push(&self, period: FigurePeriod, sample: FigureSample, elapsed: Duration, end_ms: u64) {
         let interval = {
             // Nothing panics under this lock.
             let rings = &mut *self.rings.lock().unwrap_or_else(PoisonError::into_inner);
             let ring = match period {
-                Period::Hour => &mut rings.hour,
-                Period::Day => &mut rings.day,
+                FigurePeriod::Hour => &mut rings.hour,
+                FigurePeriod::Day => &mut rings.day,
             };
             ring.push(sample, elapsed, end_ms);
             ring.interval()
@@ -83,7 +83,7 @@ impl Figures {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Period {
+enum FigurePeriod {
     Hour,
     Day,
 }
@@ -96,10 +96,10 @@ struct FiguresEvent<'a> {
 }
 
 /// A server-sent event: the name of the ring, and the sample that it got.
-fn event(period: Period, sample: &FigureSample, interval: Duration, end_ms: u64) -> Bytes {
+fn event(period: FigurePeriod, sample: &FigureSample, interval: Duration, end_ms: u64) -> Bytes {
     let name = match period {
-        Period::Hour => "hour",
-        Period::Day => "day",
+        FigurePeriod::Hour => "hour",
+        FigurePeriod::Day => "day",
     };
     let event = FiguresEvent { interval_s: interval.as_secs(), end: clock::rfc3339(end_ms), figures: sample };
     // Numbers and times always have a form in JSON.
@@ -122,8 +122,8 @@ pub fn after_of(query: &str) -> Result<Option<u64>, ApiError> {
 }
 
 /// Keeps the figures until the shutdown.
-pub async fn keep(figures: Figures, mut reader: FigureReader, shutdown: Shutdown) {
-    let mut recorder = Recorder::new(FigureReading::at_start());
+pub async fn keep(figures: FigureHistory, mut reader: FigureReader, shutdown: Shutdown) {
+    let mut recorder = FigureRecorder::new(FigureReading::at_start());
     let mut ticks = tokio::time::interval(HOUR_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     // The first tick comes at once.
@@ -145,27 +145,27 @@ pub async fn keep(figures: Figures, mut reader: FigureReader, shutdown: Shutdown
 
 /// The intervals that are not complete.
 #[derive(Debug)]
-struct Recorder {
-    hour: Interval,
-    day: Interval,
+struct FigureRecorder {
+    hour: FigureInterval,
+    day: FigureInterval,
 }
 
-impl Recorder {
+impl FigureRecorder {
     fn new(start: FigureReading) -> Self {
-        Self { hour: Interval::starting(start.clone()), day: Interval::starting(start) }
+        Self { hour: FigureInterval::starting(start.clone()), day: FigureInterval::starting(start) }
     }
 
     /// Completes the sample of the hour, and that of the day where it is time.
-    fn take(&mut self, reading: FigureReading, end_ms: u64, figures: &Figures) {
+    fn take(&mut self, reading: FigureReading, end_ms: u64, figures: &FigureHistory) {
         self.hour.take(&reading);
-        figures.push(Period::Hour, self.hour.sample(&reading), self.hour.elapsed(&reading), end_ms);
-        self.hour = Interval::starting(reading.clone());
+        figures.push(FigurePeriod::Hour, self.hour.sample(&reading), self.hour.elapsed(&reading), end_ms);
+        self.hour = FigureInterval::starting(reading.clone());
 
         self.day.take(&reading);
         // A tick that is a little early still completes it.
         if self.day.elapsed(&reading) + HOUR_INTERVAL / 2 >= DAY_INTERVAL {
-            figures.push(Period::Day, self.day.sample(&reading), self.day.elapsed(&reading), end_ms);
-            self.day = Interval::starting(reading);
+            figures.push(FigurePeriod::Day, self.day.sample(&reading), self.day.elapsed(&reading), end_ms);
+            self.day = FigureInterval::starting(reading);
         }
     }
 }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::readings::test_reading;
 
-    fn lengths(figures: &Figures) -> (usize, usize) {
+    fn lengths(figures: &FigureHistory) -> (usize, usize) {
         let document = serde_json::to_value(&*figures.rings.lock().unwrap()).unwrap();
         let length = |ring: &str| document[ring]["columns"]["queue"].as_array().unwrap().len();
         (length("hour"), length("day"))
@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn a_sample_of_the_day_comes_after_two_minutes_of_samples() {
-        let (figures, start) = (Figures::default(), Instant::now());
-        let mut recorder = Recorder::new(test_reading(start));
+        let (figures, start) = (FigureHistory::default(), Instant::now());
+        let mut recorder = FigureRecorder::new(test_reading(start));
         for number in 1..=23_u32 {
             recorder.take(test_reading(start + number * HOUR_INTERVAL), 0, &figures);
         }
@@ -217,8 +217,8 @@ mod tests {
 
     #[test]
     fn a_suspended_machine_leaves_a_gap_in_both() {
-        let (figures, start) = (Figures::default(), Instant::now());
-        let mut recorder = Recorder::new(test_reading(start));
+        let (figures, start) = (FigureHistory::default(), Instant::now());
+        let mut recorder = FigureRecorder::new(test_reading(start));
         recorder.take(test_reading(start + HOUR_INTERVAL), 0, &figures);
         recorder.take(test_reading(start + 3 * HOUR), 0, &figures);
         let (hour, day) = lengths(&figures);
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_of_json_with_every_figure() {
-        let text = event(Period::Day, &FigureSample::default(), DAY_INTERVAL, 1_767_225_600_000);
+        let text = event(FigurePeriod::Day, &FigureSample::default(), DAY_INTERVAL, 1_767_225_600_000);
         let text = std::str::from_utf8(&text).unwrap();
         let data = text.strip_prefix("event: day\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
         let data: Value = serde_json::from_str(data).unwrap();

@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use ledge_base::clock;
 use ledge_part::api_error::ApiError;
-use ledge_part::check::Status;
+use ledge_part::check::FindingStatus;
 use ledge_part::findings::FindingsSource;
 use ledge_part::reply::json_bytes;
 use ledge_service::off_thread::blocking;
@@ -26,11 +26,11 @@ const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct ConsoleFindings {
     source: FindingsSource,
-    kept: Arc<Mutex<Option<KeptFindings>>>,
+    kept: Arc<Mutex<Option<CachedFindings>>>,
 }
 
 #[derive(Debug)]
-struct KeptFindings {
+struct CachedFindings {
     at: Instant,
     document: Bytes,
 }
@@ -43,14 +43,14 @@ impl ConsoleFindings {
     /// The document of findings that are not older than [`KEPT_FOR`] at `now`. One search serves all that wait for it.
     async fn document(&self, now: Instant) -> Bytes {
         let mut kept = self.kept.lock().await;
-        if let Some(KeptFindings { at, document }) = &*kept
+        if let Some(CachedFindings { at, document }) = &*kept
             && now.saturating_duration_since(*at) < KEPT_FOR
         {
             return document.clone();
         }
         let source = self.source.clone();
         let checks = blocking(move || source.search()).await;
-        let worst = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
+        let worst = checks.iter().map(|check| check.status).max().unwrap_or(FindingStatus::Ok);
         let document = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "at": clock::rfc3339(clock::unix_millis()),
@@ -58,7 +58,7 @@ impl ConsoleFindings {
             "checks": checks,
         });
         let document = Bytes::from(document.to_string());
-        *kept = Some(KeptFindings { at: Instant::now(), document: document.clone() });
+        *kept = Some(CachedFindings { at: Instant::now(), document: document.clone() });
         document
     }
 }
@@ -78,7 +78,7 @@ pub async fn answer(findings: &ConsoleFindings, shutdown: &Shutdown) -> Result<R
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use ledge_part::check::Check;
+    use ledge_part::check::Finding;
 
     use super::*;
 
@@ -88,7 +88,7 @@ mod tests {
         let counted = searches.clone();
         let findings = ConsoleFindings::new(FindingsSource::new(move || {
             counted.fetch_add(1, Ordering::Relaxed);
-            vec![Check::ok("cpu", "x"), Check::warn("disk", "full", "free some")]
+            vec![Finding::ok("cpu", "x"), Finding::warn("disk", "full", "free some")]
         }));
         let now = Instant::now();
         let (one, other) = tokio::join!(findings.document(now), findings.document(now));

@@ -10,14 +10,14 @@ use ledge_part::route::needs::{PUBLIC, VIEW};
 use ledge_part::route::{Route, RouteScope};
 
 use crate::figures::after_of;
-use crate::state::ConsoleState;
+use crate::state::ConsoleHttpState;
 use crate::{access, egress, findings, live, models, page, roles};
 
 /// The permissions of which every role has one.
 const ANY_ROLE: &[Permission] = &[Permission::View, Permission::Infer, Permission::WriteFeatures];
 
 /// The routes of the console.
-pub const ROUTES: &[Route<ConsoleState>] = &[
+pub const ROUTES: &[Route<ConsoleHttpState>] = &[
     Route::get("/", PUBLIC, || get(page::index)),
     Route::get("/console/{file}", PUBLIC, || get(page::file)),
     Route::get("/access", ANY_ROLE, || get(access::access)).caller(),
@@ -30,13 +30,13 @@ pub const ROUTES: &[Route<ConsoleState>] = &[
 ];
 
 /// `GET /figures`.
-async fn figures(State(console): State<ConsoleState>, uri: Uri) -> Result<Response, ApiError> {
+async fn figures(State(console): State<ConsoleHttpState>, uri: Uri) -> Result<Response, ApiError> {
     let after_ms = after_of(uri.query().unwrap_or_default())?;
     Ok(console.figures.answer(after_ms))
 }
 
 /// `GET /findings`.
-async fn findings(State(console): State<ConsoleState>) -> Result<Response, ApiError> {
+async fn findings(State(console): State<ConsoleHttpState>) -> Result<Response, ApiError> {
     findings::answer(&console.findings, &console.shutdown).await
 }
 

@@ -10,13 +10,13 @@ use axum::routing::{get, post};
 use ledge_base::clock;
 use ledge_base::names::{KeyName, ModelName};
 use ledge_base::serde_messages::in_json;
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 use ledge_base::toml_check::in_range;
 use ledge_identity::access::{Role, ViewScope};
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::api_key::ApiKey;
-use ledge_identity::authentication::{Authenticator, Caller, KeyChangeError};
-use ledge_identity::keys::{ApiKeysError, Expiry, KeyDocument, KeyRecord, NewKey};
+use ledge_identity::authentication::{ApiKeyChangeError, Authenticator, Caller};
+use ledge_identity::keys::{ApiKeyDocument, ApiKeyExpiry, ApiKeyRecord, ApiKeysError, NewApiKey};
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::handler_context::HandlerContext;
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 const NEW_KEY_BYTES_MAX: usize = 32 << 10;
 
 /// The routes of API keys.
-pub const ROUTES: &[Route<ServedKeys>] = &[
+pub const ROUTES: &[Route<KeysHttpState>] = &[
     Route::get("/keys", ADMINISTER, || get(list)).scope(RouteScope::Box).caller(),
     Route::post("/keys", ADMINISTER, || post(create)).scope(RouteScope::Box).caller().audited(),
     Route::post("/keys/{key}/revoke", ADMINISTER, || post(revoke)).scope(RouteScope::Box).caller().audited(),
@@ -37,7 +37,7 @@ pub const ROUTES: &[Route<ServedKeys>] = &[
 
 /// The state of the routes.
 #[derive(Debug, Clone)]
-pub struct ServedKeys {
+pub struct KeysHttpState {
     pub authenticator: Authenticator,
     /// `[access]`.
     pub access: Arc<AccessConfig>,
@@ -57,7 +57,7 @@ struct KeysDocument<'a> {
 #[derive(Serialize)]
 struct ListedKeyDocument {
     #[serde(flatten)]
-    key: KeyDocument,
+    key: ApiKeyDocument,
     /// The last call with it since the start.
     last_used: Option<String>,
     /// `true` for the key of this call.
@@ -65,9 +65,9 @@ struct ListedKeyDocument {
 }
 
 /// `GET /keys`.
-async fn list(State(served): State<ServedKeys>, Extension(caller): Extension<Caller>) -> Result<Response, ApiError> {
+async fn list(State(served): State<KeysHttpState>, Extension(caller): Extension<Caller>) -> Result<Response, ApiError> {
     let list = served.authenticator.keys().await.map_err(store_error)?;
-    let document = |key: &ledge_identity::authentication::ListedKey| ListedKeyDocument {
+    let document = |key: &ledge_identity::authentication::ListedApiKey| ListedKeyDocument {
         key: key.document(list.at_ms),
         last_used: key.last_used_ms.map(clock::rfc3339),
         is_caller: caller.key_id() == Some(key.record.id),
@@ -91,9 +91,9 @@ struct NewKeyBody {
     /// Without it all feature views, or none where `models` names some.
     feature_views: Option<ViewScope>,
     #[serde(default)]
-    expires: Expiry,
+    expires: ApiKeyExpiry,
     #[serde(default)]
-    max_rate: Rate,
+    max_rate: CallRate,
     #[serde(default, deserialize_with = "in_range::<0, 1_000_000, _, _>")]
     max_concurrent: u32,
 }
@@ -101,14 +101,14 @@ struct NewKeyBody {
 #[derive(Serialize)]
 struct CreatedKeyDocument {
     #[serde(flatten)]
-    document: KeyDocument,
+    document: ApiKeyDocument,
     /// The key itself, which is shown only here.
     key: String,
 }
 
 /// `POST /keys`.
 async fn create(
-    State(served): State<ServedKeys>,
+    State(served): State<KeysHttpState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -124,21 +124,21 @@ async fn create(
     Ok(unstored(json(&created(&key, &record, now_ms))))
 }
 
-fn created(key: &ApiKey, record: &KeyRecord, now_ms: u64) -> CreatedKeyDocument {
-    CreatedKeyDocument { document: KeyDocument::new(record, now_ms), key: key.reveal() }
+fn created(key: &ApiKey, record: &ApiKeyRecord, now_ms: u64) -> CreatedKeyDocument {
+    CreatedKeyDocument { document: ApiKeyDocument::new(record, now_ms), key: key.reveal() }
 }
 
 #[derive(Serialize)]
 struct RevokedKeyDocument {
     #[serde(flatten)]
-    document: KeyDocument,
+    document: ApiKeyDocument,
     /// `true` if the caller has used this key, which does not work any more.
     is_caller: bool,
 }
 
 /// `POST /keys/{key}/revoke`.
 async fn revoke(
-    State(served): State<ServedKeys>,
+    State(served): State<KeysHttpState>,
     Extension(caller): Extension<Caller>,
     PathParts(path): PathParts,
     request: Request,
@@ -152,13 +152,13 @@ async fn revoke(
     tracing::info!(by = %caller.principal, key = %record.name, id = %record.id, "an API key was revoked");
     let is_caller = caller.key_id() == Some(record.id);
     Ok(unstored(json(&RevokedKeyDocument {
-        document: KeyDocument::new(&record, clock::FLOOR.now_millis()),
+        document: ApiKeyDocument::new(&record, clock::FLOOR.now_millis()),
         is_caller,
     })))
 }
 
 /// The new key that a body describes, with the checks of the command line.
-fn new_key(body: &[u8], now_ms: u64) -> Result<NewKey, ApiError> {
+fn new_key(body: &[u8], now_ms: u64) -> Result<NewApiKey, ApiError> {
     if body.len() > NEW_KEY_BYTES_MAX {
         let message = format!("the body is larger than {NEW_KEY_BYTES_MAX} bytes, the most for a new key");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
@@ -173,7 +173,7 @@ fn new_key(body: &[u8], now_ms: u64) -> Result<NewKey, ApiError> {
     if new.models.as_ref().is_some_and(Vec::is_empty) {
         return Err(wrong("models: name at least one model, or leave it out for all models".to_owned()));
     }
-    Ok(NewKey {
+    Ok(NewApiKey {
         name: new.name,
         roles: new.roles,
         models: new.models,
@@ -190,13 +190,13 @@ fn unstored(mut response: Response) -> Response {
     response
 }
 
-fn change_error(error: KeyChangeError) -> ApiError {
+fn change_error(error: ApiKeyChangeError) -> ApiError {
     let status = match error {
-        KeyChangeError::Store(error) => return store_error(error),
-        KeyChangeError::CallerEnded => StatusCode::UNAUTHORIZED,
-        KeyChangeError::NoTurn | KeyChangeError::Unrecorded { .. } | KeyChangeError::RevokedUnrecorded { .. } => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        ApiKeyChangeError::Store(error) => return store_error(error),
+        ApiKeyChangeError::CallerEnded => StatusCode::UNAUTHORIZED,
+        ApiKeyChangeError::NoTurn
+        | ApiKeyChangeError::Unrecorded { .. }
+        | ApiKeyChangeError::RevokedUnrecorded { .. } => StatusCode::SERVICE_UNAVAILABLE,
     };
     ApiError::new(status, error.to_string())
 }
@@ -225,7 +225,7 @@ mod tests {
 
     const NOW_MS: u64 = 1_800_000_000_000;
 
-    fn read(body: &serde_json::Value) -> Result<NewKey, String> {
+    fn read(body: &serde_json::Value) -> Result<NewApiKey, String> {
         new_key(body.to_string().as_bytes(), NOW_MS).map_err(|error| error.message)
     }
 
@@ -253,7 +253,7 @@ mod tests {
         });
         let all = read(&all).unwrap();
         assert_eq!((all.models.map(|models| models.len()), all.feature_views), (Some(1), Some(ViewScope::ALL)));
-        assert_eq!((all.expires_ms, all.max_rate, all.max_concurrent), (None, Rate::new(2.5).unwrap(), 3));
+        assert_eq!((all.expires_ms, all.max_rate, all.max_concurrent), (None, CallRate::new(2.5).unwrap(), 3));
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn the_key_is_in_the_answer_to_its_creation_and_in_no_message() {
         let folder = tempfile::tempdir().unwrap();
-        let store = ledge_identity::keys::KeyStore::new(folder.path());
+        let store = ledge_identity::keys::ApiKeyStore::new(folder.path());
         let new = read(&json!({"name": "till-7", "roles": ["infer"]})).unwrap();
         let (key, record) = store.create(&new, NOW_MS).unwrap();
         let document = serde_json::to_value(created(&key, &record, NOW_MS)).unwrap();

@@ -16,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::state::{ConsoleState, LISTENERS_MAX};
+use crate::state::{ConsoleHttpState, LISTENERS_MAX};
 
 /// The time after which a listener that is one too many may try again.
 const LISTENER_RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const OPENING: &[u8] = b": one event for each new sample of GET /figures\n\n";
 const HEARTBEAT: &[u8] = b": alive\n\n";
 
 /// One listener.
-struct LiveListener {
+struct EventStreamSubscriber {
     /// The bytes that are sent before the next event.
     opening: Option<Bytes>,
     /// The number of events after which the answer ends; `None` for no end.
@@ -44,7 +44,7 @@ struct LiveListener {
 
 /// `GET /figures/live`. With `?events=N` it ends after N events.
 pub async fn live(
-    State(console): State<ConsoleState>,
+    State(console): State<ConsoleHttpState>,
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
@@ -54,7 +54,7 @@ pub async fn live(
         ApiError::later(StatusCode::SERVICE_UNAVAILABLE, message, LISTENER_RETRY_AFTER)
     })?;
 
-    let listener = LiveListener {
+    let listener = EventStreamSubscriber {
         opening: Some(Bytes::from_static(OPENING)),
         left,
         events: console.figures.events(),
@@ -84,7 +84,7 @@ fn events_of(query: &str) -> Result<Option<u64>, ApiError> {
     number.map(Some).ok_or_else(wrong)
 }
 
-impl LiveListener {
+impl EventStreamSubscriber {
     /// The next bytes; `None` at the end: after the last event, at the shutdown, and for a caller whose key was revoked
     /// or has expired.
     async fn next(&mut self) -> Option<Bytes> {

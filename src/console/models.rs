@@ -4,12 +4,12 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use ledge_base::names::ModelName;
-use ledge_identity::access::Access;
-use ledge_models::repository::{IndexRow, LoadedModel, ModelState};
+use ledge_identity::access::CallerAccess;
+use ledge_models::repository::{LoadedModel, ModelIndexEntry, ModelState};
 use ledge_part::reply::json;
 use serde::Serialize;
 
-use crate::state::ConsoleState;
+use crate::state::ConsoleHttpState;
 
 #[derive(Serialize)]
 struct ModelsDocument {
@@ -38,7 +38,7 @@ struct ModelRow {
 }
 
 impl ModelRow {
-    fn new(row: IndexRow, live: Option<&LoadedModel>) -> Self {
+    fn new(row: ModelIndexEntry, live: Option<&LoadedModel>) -> Self {
         let (state, reason) = (ModelState::from(&row.state), row.reason());
         let counters = live.map(|live| live.statistics.snapshot());
         let answered = counters.as_ref().map(|counters| counters.success).filter(|success| success.count > 0);
@@ -58,7 +58,7 @@ impl ModelRow {
 }
 
 /// `GET /models`.
-pub async fn models(State(console): State<ConsoleState>, Extension(access): Extension<Access>) -> Response {
+pub async fn models(State(console): State<ConsoleHttpState>, Extension(access): Extension<CallerAccess>) -> Response {
     let repository = console.serving.repository();
     let live = repository.all_live();
     let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model));

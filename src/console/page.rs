@@ -135,7 +135,7 @@ fn answer(name: &str, asked: &HeaderMap) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// Returns `true` if a value of `If-None-Match` has this tag, weak or not (RFC 9110, 13.1.2).
+/// Returns `true` if a value of `If-None-FieldMatch` has this tag, weak or not (RFC 9110, 13.1.2).
 fn matches(known: &HeaderValue, tag: &str) -> bool {
     let Ok(known) = known.to_str() else { return false };
     known.split(',').map(str::trim).any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)

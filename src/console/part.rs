@@ -9,22 +9,22 @@ use ledge_models::serving::Serving;
 use ledge_part::findings::FindingsSource;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::{Environment, Subsystem};
+use ledge_part::{PartEnvironment, Subsystem};
 use ledge_service::off_thread::blocking;
 use ledge_service::shutdown::Shutdown;
 
-use crate::figures::{self, Figures};
+use crate::figures::{self, FigureHistory};
 use crate::findings::ConsoleFindings;
 use crate::http::ROUTES;
-use crate::keys::{self, ServedKeys};
+use crate::keys::{self, KeysHttpState};
 use crate::page;
 use crate::readings::FigureReader;
-use crate::state::{ConsoleState, EgressSource, ListenerPlaces};
+use crate::state::{ConsoleHttpState, EgressSource, EventStreamLimiter};
 
 /// The console.
 #[derive(Debug)]
 pub struct ConsolePart {
-    state: ConsoleState,
+    state: ConsoleHttpState,
     access: Arc<AccessConfig>,
 }
 
@@ -40,13 +40,13 @@ impl ConsolePart {
         egress: EgressSource,
         shutdown: Shutdown,
     ) -> Self {
-        let state = ConsoleState {
+        let state = ConsoleHttpState {
             device: Arc::new(device),
             has_broker,
             serving,
             authenticator,
-            figures: Figures::default(),
-            listeners: ListenerPlaces::default(),
+            figures: FigureHistory::default(),
+            listeners: EventStreamLimiter::default(),
             findings: ConsoleFindings::new(findings),
             egress,
             shutdown,
@@ -61,7 +61,7 @@ impl Subsystem for ConsolePart {
     }
 
     fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
-        let keys = ServedKeys {
+        let keys = KeysHttpState {
             authenticator: self.state.authenticator.clone(),
             access: self.access.clone(),
             context: context.clone(),
@@ -70,7 +70,7 @@ impl Subsystem for ConsolePart {
     }
 
     /// Starts the task that keeps the figures, and prepares the page.
-    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+    fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         environment.shutdown.spawn(blocking(page::prepare));
         let reader = FigureReader::new(self.state.serving.clone());
         environment.shutdown.spawn(figures::keep(self.state.figures.clone(), reader, environment.shutdown.clone()));

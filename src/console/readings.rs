@@ -91,7 +91,7 @@ fn single(figure: f64) -> f32 {
 
 /// Counts since the start of the daemon, of all models together.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Totals {
+pub struct FigureTotals {
     calls: u64,
     failed: u64,
     refused: u64,
@@ -104,25 +104,25 @@ pub struct Totals {
 
 /// The figures of a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Gauges([f64; GAUGES]);
+struct FigureGauges([f64; GAUGES]);
 
 /// The counters and gauges at one moment.
 #[derive(Debug, Clone)]
 pub struct FigureReading {
     pub at: Instant,
-    pub totals: Totals,
-    gauges: Gauges,
+    pub totals: FigureTotals,
+    gauges: FigureGauges,
 }
 
 impl FigureReading {
     /// The reading at the start of the daemon, when nothing was counted yet.
     pub fn at_start() -> Self {
-        let totals = Totals { cpu: service_usage::cpu_time(), ..Totals::default() };
-        Self { at: Instant::now(), totals, gauges: Gauges([f64::NAN; GAUGES]) }
+        let totals = FigureTotals { cpu: service_usage::cpu_time(), ..FigureTotals::default() };
+        Self { at: Instant::now(), totals, gauges: FigureGauges([f64::NAN; GAUGES]) }
     }
 }
 
-impl Totals {
+impl FigureTotals {
     /// Adds the increase of a version's counters since `before`.
     fn add(&mut self, before: &VersionCounters, now: &VersionCounters) {
         let failed = now.fail.count.saturating_sub(before.fail.count);
@@ -151,12 +151,12 @@ pub struct FigureReader {
     machine: MachineMonitor,
     /// The counters of each version at the last reading. A version that is loaded again goes on counting.
     seen: HashMap<(ModelName, ModelVersion), VersionCounters>,
-    totals: Totals,
+    totals: FigureTotals,
 }
 
 impl FigureReader {
     pub fn new(serving: Serving) -> Self {
-        Self { serving, machine: MachineMonitor::default(), seen: HashMap::new(), totals: Totals::default() }
+        Self { serving, machine: MachineMonitor::default(), seen: HashMap::new(), totals: FigureTotals::default() }
     }
 
     /// Reads everything. Some hardware sensors take milliseconds, so this is not for an async thread.
@@ -184,7 +184,7 @@ impl FigureReader {
         let warmest = machine.temperatures.values().copied().fold(f64::NAN, f64::max);
         let available = MachineMemory::read().map_or(f64::NAN, |memory| whole(memory.available_bytes));
         let gauges = [busy, f64::NAN, memory, available, warmest, whole(queued as u64)];
-        FigureReading { at: Instant::now(), totals: self.totals.clone(), gauges: Gauges(gauges) }
+        FigureReading { at: Instant::now(), totals: self.totals.clone(), gauges: FigureGauges(gauges) }
     }
 }
 
@@ -195,13 +195,13 @@ pub(crate) fn whole(count: u64) -> f64 {
 
 /// The readings since the start of an interval.
 #[derive(Debug)]
-pub struct Interval {
+pub struct FigureInterval {
     start: FigureReading,
     sums: [f64; GAUGES],
     counts: [f64; GAUGES],
 }
 
-impl Interval {
+impl FigureInterval {
     pub fn starting(start: FigureReading) -> Self {
         Self { start, sums: [0.0; GAUGES], counts: [0.0; GAUGES] }
     }
@@ -269,7 +269,7 @@ fn quantile(times: &[(Option<u64>, u64)], q: f64) -> Option<f64> {
 /// A reading at a moment, of a box that does nothing: for tests.
 #[cfg(test)]
 pub fn test_reading(at: Instant) -> FigureReading {
-    FigureReading { at, totals: Totals::default(), gauges: Gauges([0.0; GAUGES]) }
+    FigureReading { at, totals: FigureTotals::default(), gauges: FigureGauges([0.0; GAUGES]) }
 }
 
 #[cfg(test)]
@@ -277,8 +277,8 @@ mod tests {
     use super::*;
     use ledge_models::repository::statistics::VersionStatistics;
 
-    fn reading(at: Instant, totals: Totals, gauges: [f64; GAUGES]) -> FigureReading {
-        FigureReading { at, totals, gauges: Gauges(gauges) }
+    fn reading(at: Instant, totals: FigureTotals, gauges: [f64; GAUGES]) -> FigureReading {
+        FigureReading { at, totals, gauges: FigureGauges(gauges) }
     }
 
     fn figure(sample: &FigureSample, name: &str) -> Option<f32> {
@@ -295,13 +295,13 @@ mod tests {
         statistics.failed(Duration::from_secs(1));
         statistics.failed(Duration::from_secs(1));
         statistics.refused(RefusalReason::Quota);
-        let mut totals = Totals { cpu: Some(Duration::ZERO), ..Totals::default() };
+        let mut totals = FigureTotals { cpu: Some(Duration::ZERO), ..FigureTotals::default() };
         totals.add(&before, &before);
         let first = reading(start, totals.clone(), [f64::NAN; GAUGES]);
         totals.add(&before, &statistics.snapshot());
         totals.cpu = Some(Duration::from_secs(2));
         let second = reading(start + Duration::from_secs(4), totals, [3.0, f64::NAN, 5.0, 6.0, f64::NAN, 7.0]);
-        let mut interval = Interval::starting(first);
+        let mut interval = FigureInterval::starting(first);
         interval.take(&second);
         let sample = interval.sample(&second);
         assert_eq!((figure(&sample, "calls_per_s"), figure(&sample, "failed_per_s")), (Some(25.0), Some(0.5)));
@@ -315,11 +315,11 @@ mod tests {
     #[test]
     fn gauges_of_a_long_interval_are_means_and_without_calls_there_are_no_times() {
         let start = Instant::now();
-        let mut interval = Interval::starting(reading(start, Totals::default(), [100.0; GAUGES]));
-        let mut last = reading(start, Totals::default(), [0.0; GAUGES]);
+        let mut interval = FigureInterval::starting(reading(start, FigureTotals::default(), [100.0; GAUGES]));
+        let mut last = reading(start, FigureTotals::default(), [0.0; GAUGES]);
         for number in 1..=3_u32 {
             let gauge = if number == 2 { f64::NAN } else { f64::from(number) };
-            last = reading(start + number * Duration::from_secs(5), Totals::default(), [gauge; GAUGES]);
+            last = reading(start + number * Duration::from_secs(5), FigureTotals::default(), [gauge; GAUGES]);
             interval.take(&last);
         }
         let sample = interval.sample(&last);
@@ -332,7 +332,7 @@ mod tests {
         let statistics = VersionStatistics::default();
         statistics.failed(Duration::ZERO);
         let (more, less) = (statistics.snapshot(), VersionCounters::default());
-        let mut totals = Totals::default();
+        let mut totals = FigureTotals::default();
         totals.add(&more, &less);
         assert_eq!((totals.calls, totals.failed), (0, 0));
     }

@@ -11,7 +11,7 @@ use crate::readings::{COLUMNS, FigureSample};
 
 /// The samples of one period.
 #[derive(Debug, Clone)]
-pub struct Ring {
+pub struct FigureRing {
     interval: Duration,
     rows_max: usize,
     rows: VecDeque<FigureSample>,
@@ -19,7 +19,7 @@ pub struct Ring {
     end_ms: u64,
 }
 
-impl Ring {
+impl FigureRing {
     /// An empty ring for `period`.
     pub fn new(interval: Duration, period: Duration) -> Self {
         let rows_max = usize::try_from(period.as_millis() / interval.as_millis().max(1)).unwrap_or(usize::MAX);
@@ -58,7 +58,7 @@ impl Ring {
 
 /// `{"interval_s": 5, "end": "2026-01-01T00:00:00Z", "columns": {"calls_per_s": [...], ...}}`; a figure that is not known
 /// is `null`.
-impl Serialize for Ring {
+impl Serialize for FigureRing {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(3))?;
         map.serialize_entry("interval_s", &self.interval.as_secs())?;
@@ -68,7 +68,7 @@ impl Serialize for Ring {
     }
 }
 
-struct RingColumns<'a>(&'a Ring);
+struct RingColumns<'a>(&'a FigureRing);
 
 impl Serialize for RingColumns<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -81,7 +81,7 @@ impl Serialize for RingColumns<'_> {
 }
 
 struct RingColumn<'a> {
-    ring: &'a Ring,
+    ring: &'a FigureRing,
     index: usize,
 }
 
@@ -103,8 +103,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn ring(rows: u32) -> Ring {
-        Ring::new(5 * SECOND, rows * 5 * SECOND)
+    fn ring(rows: u32) -> FigureRing {
+        FigureRing::new(5 * SECOND, rows * 5 * SECOND)
     }
 
     fn sample(figure: f32) -> FigureSample {
@@ -113,7 +113,7 @@ mod tests {
         sample
     }
 
-    fn calls(ring: &Ring) -> Value {
+    fn calls(ring: &FigureRing) -> Value {
         serde_json::to_value(ring).unwrap()["columns"]["calls_per_s"].clone()
     }
 
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_day_of_samples_keeps_its_bound() {
-        let mut day = Ring::new(120 * SECOND, 86_400 * SECOND);
+        let mut day = FigureRing::new(120 * SECOND, 86_400 * SECOND);
         for number in 0..2000_u16 {
             day.push(sample(f32::from(number)), 120 * SECOND, 0);
         }

@@ -10,7 +10,7 @@ use ledge_service::shutdown::Shutdown;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::figures::Figures;
+use crate::figures::FigureHistory;
 use crate::findings::ConsoleFindings;
 
 /// The most listeners at a time: each holds a connection.
@@ -18,14 +18,14 @@ pub(crate) const LISTENERS_MAX: usize = 32;
 
 /// The state of the routes.
 #[derive(Debug, Clone)]
-pub struct ConsoleState {
+pub struct ConsoleHttpState {
     pub(crate) device: Arc<DeviceName>,
     /// True where a broker is configured.
     pub(crate) has_broker: bool,
     pub(crate) serving: Serving,
     pub(crate) authenticator: Authenticator,
-    pub(crate) figures: Figures,
-    pub(crate) listeners: ListenerPlaces,
+    pub(crate) figures: FigureHistory,
+    pub(crate) listeners: EventStreamLimiter,
     pub(crate) findings: ConsoleFindings,
     pub(crate) egress: EgressSource,
     pub(crate) shutdown: Shutdown,
@@ -49,9 +49,9 @@ impl fmt::Debug for EgressSource {
 
 /// The places of listeners. Clones share them.
 #[derive(Debug, Clone)]
-pub struct ListenerPlaces(pub(crate) Arc<Semaphore>);
+pub struct EventStreamLimiter(pub(crate) Arc<Semaphore>);
 
-impl Default for ListenerPlaces {
+impl Default for EventStreamLimiter {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(LISTENERS_MAX)))
     }

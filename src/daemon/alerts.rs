@@ -6,10 +6,10 @@ use bytes::Bytes;
 use ledge_alerts::alerts::{AlertServices, Alerts};
 use ledge_alerts::receiver::AlertPublisher;
 use ledge_base::names::AlertName;
-use ledge_egress::Content;
-use ledge_mqtt::publisher::{Publication, Publisher};
+use ledge_egress::EgressContent;
+use ledge_mqtt::publisher::{OutgoingPublication, Publisher};
 use ledge_mqtt::topics::DeviceTopics;
-use ledge_part::Environment;
+use ledge_part::PartEnvironment;
 use ledge_part::findings::FindingsSource;
 
 use crate::config::Config;
@@ -36,15 +36,20 @@ impl AlertPublisher for AlertsToBroker {
     fn publish(&self, alert: &AlertName, payload: Bytes) -> bool {
         // A name is a valid topic level.
         let Ok(topic) = self.topic(alert).parse() else { return false };
-        let (content, content_type) = (Content::Alert, Some("application/json"));
-        let publication = Publication { topic, payload, retain: false, content, content_type };
+        let (content, content_type) = (EgressContent::Alert, Some("application/json"));
+        let publication = OutgoingPublication { topic, payload, retain: false, content, content_type };
         self.publisher.is_connected() && self.publisher.publish(publication)
     }
 }
 
 /// The alerts of this box.
-pub fn alerts(config: &Config, environment: &Environment, findings: FindingsSource, publisher: &Publisher) -> Alerts {
-    let Environment { state, device, egress, .. } = environment;
+pub fn alerts(
+    config: &Config,
+    environment: &PartEnvironment,
+    findings: FindingsSource,
+    publisher: &Publisher,
+) -> Alerts {
+    let PartEnvironment { state, device, egress, .. } = environment;
     let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
     let publisher = config.mqtt.broker.as_ref().map(|broker| {
         let (publisher, topic) = (publisher.clone(), topics.alerts().as_str().to_owned());

@@ -6,13 +6,13 @@ use anyhow::Context;
 use ledge_audit::config::AuditConfig;
 use ledge_audit::live;
 use ledge_audit::status::AuditState;
-use ledge_audit::sync::{self, SyncSettings};
-use ledge_audit::writer::LogWriter;
+use ledge_audit::sync::{self, AuditSyncSettings};
+use ledge_audit::writer::AuditLogWriter;
 use ledge_base::names::DeviceName;
 use ledge_egress::Egress;
 use ledge_identity::device;
 use ledge_identity::sealing::Sealer;
-use ledge_part::Environment;
+use ledge_part::PartEnvironment;
 use ledge_service::audit_event::{AuditEvent, AuditQueue, AuditSink};
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
@@ -27,7 +27,7 @@ pub fn record_without_daemon(config: &Config, event: AuditEvent) -> anyhow::Resu
     sink.record_own(event);
     sink.close();
     let state = AuditState::default();
-    LogWriter::new(&config.audit, &device.id, queue, state.clone(), sealer).run();
+    AuditLogWriter::new(&config.audit, &device.id, queue, state.clone(), sealer).run();
     let status = state.status();
     match status.error {
         None if status.lost == (0, 0) => Ok(()),
@@ -37,19 +37,19 @@ pub fn record_without_daemon(config: &Config, event: AuditEvent) -> anyhow::Resu
 }
 
 /// The handle of the thread that writes the log.
-pub struct AuditWriter {
+pub struct AuditWriterThread {
     ended: oneshot::Receiver<()>,
 }
 
-impl AuditWriter {
+impl AuditWriterThread {
     /// Writes the events of the queue, and copies the log to its destinations.
     pub fn spawn(
         config: &AuditConfig,
         queue: AuditQueue,
         state: AuditState,
-        environment: &Environment,
+        environment: &PartEnvironment,
     ) -> anyhow::Result<Self> {
-        let Environment { device, sealer, egress, shutdown, .. } = environment;
+        let PartEnvironment { device, sealer, egress, shutdown, .. } = environment;
         let device = &device.id;
         let (ending, ended) = oneshot::channel();
         // Before the first record is written, so that the live copies receive it.
@@ -65,8 +65,8 @@ impl AuditWriter {
         let (config, device, sealer) = (config.clone(), device.clone(), sealer.clone());
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let spawned = thread.spawn(move || {
-            let guard = PanicGuard(state.clone());
-            LogWriter::new(&config, &device, queue, state, sealer).run();
+            let guard = AuditPanicGuard(state.clone());
+            AuditLogWriter::new(&config, &device, queue, state, sealer).run();
             std::mem::forget(guard);
             // The receiver may have been dropped.
             let _ = ending.send(());
@@ -87,9 +87,9 @@ impl AuditWriter {
 }
 
 /// Reports a panic of the writer. From then on nothing is recorded, so operations that must be recorded are refused.
-struct PanicGuard(AuditState);
+struct AuditPanicGuard(AuditState);
 
-impl Drop for PanicGuard {
+impl Drop for AuditPanicGuard {
     fn drop(&mut self) {
         let reason = "its writer ended because of a bug in Ledge: restart the daemon, and report the bug with the log";
         tracing::error!(reason, "the audit log is no longer written");
@@ -112,7 +112,7 @@ async fn copy_to_platform(
     };
     if has_head {
         let verifier_key = state.status().verifier_key;
-        let settings = SyncSettings { config: config.sync, folder: config.path, device, verifier_key };
+        let settings = AuditSyncSettings { config: config.sync, folder: config.path, device, verifier_key };
         sync::run(settings, egress, state, shutdown).await;
     }
 }

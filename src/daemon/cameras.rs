@@ -7,11 +7,11 @@ use ledge_base::log_limiter::LogLimiter;
 use ledge_cameras::cameras::{CameraServices, CameraTasks, Cameras};
 use ledge_cameras::clock::SystemClock;
 use ledge_cameras::messages::{CameraMessage, CameraMessageKind, CameraPublisher};
-use ledge_egress::Content;
+use ledge_egress::EgressContent;
 use ledge_models::serving::Serving;
-use ledge_mqtt::publisher::{Publication, Publisher, TopicListener};
+use ledge_mqtt::publisher::{OutgoingPublication, Publisher, TopicListener};
 use ledge_mqtt::topics::DeviceTopics;
-use ledge_part::Environment;
+use ledge_part::PartEnvironment;
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::mpsc;
@@ -38,13 +38,14 @@ struct CamerasToBroker {
 impl CameraPublisher for CamerasToBroker {
     fn publish(&self, CameraMessage { topic, payload, retain, kind }: CameraMessage) -> bool {
         let (content, content_type) = match kind {
-            CameraMessageKind::Data => (Content::Answer, Some("application/json")),
-            CameraMessageKind::Presence => (Content::Presence, None),
-            CameraMessageKind::Picture => (Content::Picture, Some("image/jpeg")),
+            CameraMessageKind::Data => (EgressContent::Answer, Some("application/json")),
+            CameraMessageKind::Presence => (EgressContent::Presence, None),
+            CameraMessageKind::Picture => (EgressContent::Picture, Some("image/jpeg")),
         };
         match topic.parse() {
             Ok(topic) => {
-                let has_room = self.publisher.publish(Publication { topic, payload, retain, content, content_type });
+                let has_room =
+                    self.publisher.publish(OutgoingPublication { topic, payload, retain, content, content_type });
                 let mut limiter = self.log_limiter.lock().unwrap_or_else(PoisonError::into_inner);
                 if !has_room && let Some(suppressed) = limiter.take(("dropped", 0), Instant::now()) {
                     let dropped = self.publisher.dropped();
@@ -70,8 +71,8 @@ fn to_broker(publisher: &Publisher) -> Arc<dyn CameraPublisher> {
 }
 
 impl WatchedCameras {
-    pub fn new(config: &Config, environment: &Environment, serving: &Serving, publisher: &Publisher) -> Self {
-        let Environment { state, device, egress, audit, .. } = environment;
+    pub fn new(config: &Config, environment: &PartEnvironment, serving: &Serving, publisher: &Publisher) -> Self {
+        let PartEnvironment { state, device, egress, audit, .. } = environment;
         let topics = DeviceTopics { device: device.id.clone(), group: None, has_platform: false };
         let (sender, receiver) = mpsc::channel(STATUS_MESSAGES_MAX);
         let services = CameraServices {

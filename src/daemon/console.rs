@@ -4,7 +4,7 @@ use ledge_console::EgressSource;
 use ledge_console::part::ConsolePart;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
-use ledge_part::Environment;
+use ledge_part::PartEnvironment;
 use ledge_part::findings::FindingsSource;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use crate::egress_report::EgressReport;
 /// The console; `None` where the configuration turns it off.
 pub fn console(
     config: &Config,
-    environment: &Environment,
+    environment: &PartEnvironment,
     serving: &Serving,
     authenticator: &Authenticator,
     findings: FindingsSource,

@@ -3,22 +3,22 @@
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_base::telemetry::messages::MqttStatistics;
 use ledge_cameras::cameras::Cameras;
 use ledge_http::Routers;
 use ledge_isolation::seal_report;
-use ledge_models::repository::{IndexRow, Repository, VersionState};
+use ledge_models::repository::{ModelIndexEntry, Repository, VersionState};
 use ledge_models::runtimes::seal;
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use ledge_part::findings::FindingsSource;
-use ledge_sandbox::SealReport;
+use ledge_sandbox::SandboxReport;
 use ledge_service::shutdown::Shutdown;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::own_seal::OwnSeal;
+use super::own_seal::DaemonSandbox;
 use crate::config::Config;
-use crate::findings::{Seeker, findings};
+use crate::findings::{FindingsRunner, findings};
 
 /// The routers of this daemon, while it serves: the findings ask its own routes.
 #[derive(Clone, Default)]
@@ -49,11 +49,11 @@ pub fn source(
     config: &Config,
     repository: &Repository,
     cameras: &Cameras,
-    messages: Option<&MessageStatistics>,
+    messages: Option<&MqttStatistics>,
     routers: &OwnRouters,
-    seal: &OwnSeal,
+    seal: &DaemonSandbox,
 ) -> FindingsSource {
-    let looked_at = LookedAt {
+    let looked_at = FindingsInputs {
         config: config.clone(),
         repository: repository.clone(),
         cameras: cameras.clone(),
@@ -67,28 +67,28 @@ pub fn source(
 }
 
 /// The parts of the daemon that are searched for findings.
-struct LookedAt {
+struct FindingsInputs {
     config: Config,
     repository: Repository,
     cameras: Cameras,
-    messages: Option<MessageStatistics>,
+    messages: Option<MqttStatistics>,
     routers: OwnRouters,
-    seal: OwnSeal,
+    seal: DaemonSandbox,
     /// The sandbox of a process that was started only to report it.
-    expected_seal: OnceLock<SealReport>,
+    expected_seal: OnceLock<SandboxReport>,
     runtime: Handle,
 }
 
-impl LookedAt {
+impl FindingsInputs {
     /// The findings of `ledge doctor`, as far as they make sense within the daemon:
     /// * the configuration was valid when it started;
-    /// * it opens no connections to find something ([`Seeker::Daemon`]), and reports its own connection to the broker;
+    /// * it opens no connections to find something ([`FindingsRunner::Daemon`]), and reports its own connection to the broker;
     /// * it has loaded the models, so it reports those that do not serve, that calls
     ///   crash, that fail calls, whose queues are full or whose answers are not finite, and tries none again;
     /// * it watches the cameras, so it reports those that are not online;
     /// * systemd is not asked: the unit forbids what that takes.
-    fn findings(&self) -> Vec<Check> {
-        let mut checks = findings(&self.config, Seeker::Daemon, &|path| self.ask(path));
+    fn findings(&self) -> Vec<Finding> {
+        let mut checks = findings(&self.config, FindingsRunner::Daemon, &|path| self.ask(path));
         checks.push(self.seal.finding());
         checks.push(seal::check(self.seal_of_models()));
         checks.extend(self.broker());
@@ -104,8 +104,8 @@ impl LookedAt {
 
     /// The sandboxes that the processes of models reported. Without a process of a model, another one is started in the
     /// same way to report it: only once, because neither the kernel nor the service manager changes it.
-    fn seal_of_models(&self) -> io::Result<SealReport> {
-        if let Some(report) = SealReport::weakest(self.repository.engine().children().seals()) {
+    fn seal_of_models(&self) -> io::Result<SandboxReport> {
+        if let Some(report) = SandboxReport::weakest(self.repository.engine().children().seals()) {
             return Ok(report);
         }
         if let Some(report) = self.expected_seal.get() {
@@ -120,35 +120,35 @@ impl LookedAt {
         self.runtime.block_on(routers.ask(path))
     }
 
-    fn broker(&self) -> Option<Check> {
+    fn broker(&self) -> Option<Finding> {
         let (broker, messages) = (self.config.mqtt.broker.as_ref()?, self.messages.as_ref()?);
         let refused = messages.refused_sessions();
         Some(if !messages.snapshot().connected {
             let advice = "run `ledge mqtt check` for details; calls over HTTP do not need the broker";
-            Check::fail("mqtt", format!("no connection to {broker}"), advice)
+            Finding::fail("mqtt", format!("no connection to {broker}"), advice)
         } else if refused.is_empty() {
-            Check::ok("mqtt", format!("connected to {broker}"))
+            Finding::ok("mqtt", format!("connected to {broker}"))
         } else {
             let advice = "calls and all other bindings do not need it; see \"Bindings that take the same topics\" in docs/mqtt.md";
-            Check::fail("mqtt", refused.join("\n"), advice)
+            Finding::fail("mqtt", refused.join("\n"), advice)
         })
     }
 
-    fn models(&self) -> Vec<Check> {
+    fn models(&self) -> Vec<Finding> {
         let rows = self.repository.index();
         if rows.is_empty() {
             let detail = format!("none in {}", self.repository.sources().describe());
-            return vec![Check::warn("models", detail, "put models there, or set repository.path")];
+            return vec![Finding::warn("models", detail, "put models there, or set repository.path")];
         }
         let stands_in =
-            |row: &IndexRow| self.repository.managed(&row.model).is_some_and(|managed| managed.fault.is_some());
+            |row: &ModelIndexEntry| self.repository.managed(&row.model).is_some_and(|managed| managed.fault.is_some());
         rows.iter().filter_map(|row| model(row, stands_in(row))).collect()
     }
 }
 
 /// The finding about a version of a model; `None` for one that is unloaded or being loaded. `stands_in` is true for a version
 /// of the owner that answers because the release does not load.
-fn model(row: &IndexRow, stands_in: bool) -> Option<Check> {
+fn model(row: &ModelIndexEntry, stands_in: bool) -> Option<Finding> {
     let name = format!("model {}", row.model);
     let detail = |text: &str| match row.version {
         Some(version) => format!("version {version}: {text}"),
@@ -157,12 +157,12 @@ fn model(row: &IndexRow, stands_in: bool) -> Option<Check> {
     match &row.state {
         VersionState::Ready if stands_in => {
             let advice = "see `ledge update status`; calls are answered meanwhile";
-            Some(Check::warn(&name, detail(row.note.as_deref().unwrap_or("stands in for a release")), advice))
+            Some(Finding::warn(&name, detail(row.note.as_deref().unwrap_or("stands in for a release")), advice))
         }
-        VersionState::Ready => Some(Check::ok(&name, detail(row.note.as_deref().unwrap_or("serves")))),
+        VersionState::Ready => Some(Finding::ok(&name, detail(row.note.as_deref().unwrap_or("serves")))),
         VersionState::Unavailable(reason) if reason.is_failure() => {
             let advice = "see `ledge models check`; the other models serve";
-            Some(Check::warn(&name, detail(&reason.to_string()), advice))
+            Some(Finding::warn(&name, detail(&reason.to_string()), advice))
         }
         VersionState::Loading | VersionState::Unloading | VersionState::Unavailable(_) => None,
     }

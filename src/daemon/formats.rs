@@ -35,7 +35,7 @@ pub const FORMATS_FILE: &str = "formats";
      later version again, or move {} away and start with an empty state",
     stores.join(", "), file.display(), file.parent().unwrap_or(Path::new("/")).display()
 )]
-pub struct LaterVersion {
+pub struct NewerFormatError {
     /// The stores in a later format, each with its number.
     pub stores: Vec<String>,
     /// The file of formats.
@@ -43,7 +43,7 @@ pub struct LaterVersion {
 }
 
 /// Refuses a state folder that a later version wrote. Otherwise writes the formats of this version into it.
-pub fn claim(state: &Path) -> Result<(), LaterVersion> {
+pub fn claim(state: &Path) -> Result<(), NewerFormatError> {
     let file = state.join(FORMATS_FILE);
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
@@ -58,7 +58,7 @@ pub fn claim(state: &Path) -> Result<(), LaterVersion> {
 
     let stores = later_stores(&text);
     if !stores.is_empty() {
-        return Err(LaterVersion { stores, file });
+        return Err(NewerFormatError { stores, file });
     }
 
     let now = content();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ledge_audit::status::AuditState;
 use ledge_base::clock;
 use ledge_base::telemetry::machine::MachineMonitor;
-use ledge_base::telemetry::messages::MessageStatistics;
+use ledge_base::telemetry::messages::MqttStatistics;
 use ledge_egress::Egress;
 use ledge_identity::authentication::Authenticator;
 use ledge_identity::device::DeviceIdentity;
@@ -20,7 +20,7 @@ use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 use ledge_updates::Updates;
 use ledge_updates::report::{self, DeviceSnapshot};
-use ledge_updates::status::{Milestone, UpdatesStatus};
+use ledge_updates::status::{SubjectProgress, UpdatesStatus};
 use tokio::sync::watch;
 
 /// The parts that MQTT connects.
@@ -31,7 +31,7 @@ pub struct Messaging {
     pub egress: Egress,
     pub serving: Serving,
     pub authenticator: Authenticator,
-    pub statistics: MessageStatistics,
+    pub statistics: MqttStatistics,
     /// The messages of other parts.
     pub publisher: Publisher,
     /// The topics that other parts hear.
@@ -52,7 +52,7 @@ impl Messaging {
         let (report, reported) = watch::channel(Bytes::new());
         let (id, group) = (device.id.clone(), device.group.clone());
         let topics = DeviceTopics { device: id, group, has_platform: updates.is_some() };
-        let status_reporter = Reporter {
+        let status_reporter = DeviceReporter {
             device,
             serving: serving.clone(),
             updates: updates.clone(),
@@ -96,7 +96,7 @@ impl Messaging {
 }
 
 /// Writes the report on the software and the state of this box, at each interval and after each change of updates.
-struct Reporter {
+struct DeviceReporter {
     device: DeviceIdentity,
     serving: Serving,
     updates: Option<Updates>,
@@ -105,7 +105,7 @@ struct Reporter {
     report: watch::Sender<Bytes>,
 }
 
-impl Reporter {
+impl DeviceReporter {
     async fn run(self) {
         let machine = Arc::new(MachineMonitor::default());
         let started_ms = clock::unix_millis();
@@ -133,7 +133,7 @@ impl Reporter {
     }
 
     /// Waits until the milestones of updates differ from the reported ones, so that the platform learns of it at once.
-    async fn milestones_changed(&self, reported: &[Milestone]) {
+    async fn milestones_changed(&self, reported: &[SubjectProgress]) {
         let Some(updates) = &self.updates else { return std::future::pending().await };
         let mut changes = updates.watch();
         while updates.status().milestones() == reported {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use ledge_isolation::{ForkServer, SpawnerProcess, Starter};
-use ledge_part::check::Check;
+use ledge_isolation::{ChildStarter, ForkServer, SpawnerProcess};
+use ledge_part::check::Finding;
 use ledge_sandbox::{MechanismState, deny_writable_code};
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::oneshot;
@@ -20,10 +20,10 @@ const NO_SPAWNER_ADVICE: &str = "let the service manager or container allow new 
 
 /// The state of the sandbox, and the starter of other processes.
 #[derive(Debug, Clone)]
-pub struct OwnSeal(SealSource);
+pub struct DaemonSandbox(DaemonSandboxState);
 
 #[derive(Debug, Clone)]
-enum SealSource {
+enum DaemonSandboxState {
     Sealed {
         spawner: ForkServer,
         code: MechanismState,
@@ -33,7 +33,7 @@ enum SealSource {
     WithoutSpawner(Arc<str>),
 }
 
-impl OwnSeal {
+impl DaemonSandbox {
     /// Puts this process into its sandbox. Call it before any store or key is opened. If the spawner could not be
     /// started, the daemon does everything except running models.
     pub fn apply(spawner: std::io::Result<SpawnerProcess>) -> anyhow::Result<Self> {
@@ -54,7 +54,7 @@ impl OwnSeal {
                     advice = NO_SPAWNER_ADVICE,
                     "no model runs; everything else does"
                 );
-                return Ok(Self(SealSource::WithoutSpawner(reason.into())));
+                return Ok(Self(DaemonSandboxState::WithoutSpawner(reason.into())));
             }
         };
         let code = if is_denied_already {
@@ -70,21 +70,21 @@ impl OwnSeal {
         } else {
             tracing::warn!(reason = %code, "the daemon is not in its sandbox: its memory may be written and executed");
         }
-        Ok(Self(SealSource::Sealed { spawner, code }))
+        Ok(Self(DaemonSandboxState::Sealed { spawner, code }))
     }
 
     /// Starts other processes of this program.
-    pub fn starter(&self) -> Starter {
+    pub fn starter(&self) -> ChildStarter {
         match &self.0 {
-            SealSource::Sealed { spawner, .. } => Starter::Spawner(spawner.clone()),
-            SealSource::WithoutSpawner(reason) => Starter::Unavailable(reason.clone()),
+            DaemonSandboxState::Sealed { spawner, .. } => ChildStarter::Spawner(spawner.clone()),
+            DaemonSandboxState::WithoutSpawner(reason) => ChildStarter::Unavailable(reason.clone()),
         }
     }
 
     /// Shuts the daemon down when the spawner ends. A new spawner would inherit the restrictions of this process, so
     /// neither this process nor its next program can start one.
     pub fn watch(&self, shutdown: &Shutdown) {
-        let SealSource::Sealed { spawner, .. } = &self.0 else { return };
+        let DaemonSandboxState::Sealed { spawner, .. } = &self.0 else { return };
         let (sender, ended) = oneshot::channel();
         // The receiver is dropped at the shutdown.
         spawner.on_end(move |end| drop(sender.send(end)));
@@ -105,20 +105,20 @@ impl OwnSeal {
     /// [`ledge_isolation::SPAWNER_VARIABLE`] for it.
     pub fn leave(&self) -> std::io::Result<Option<String>> {
         match &self.0 {
-            SealSource::Sealed { spawner, code } => spawner.leave(code.is_in_force()).map(Some),
-            SealSource::WithoutSpawner(_) => Ok(None),
+            DaemonSandboxState::Sealed { spawner, code } => spawner.leave(code.is_in_force()).map(Some),
+            DaemonSandboxState::WithoutSpawner(_) => Ok(None),
         }
     }
 
     /// The finding about it.
-    pub fn finding(&self) -> Check {
+    pub fn finding(&self) -> Finding {
         match &self.0 {
-            SealSource::Sealed { code, .. } if code.is_in_force() => {
-                Check::ok(FINDING, "in force: no memory of the daemon is both written and executed")
+            DaemonSandboxState::Sealed { code, .. } if code.is_in_force() => {
+                Finding::ok(FINDING, "in force: no memory of the daemon is both written and executed")
             }
-            SealSource::Sealed { code, .. } => absent(&code.to_string()),
-            SealSource::WithoutSpawner(reason) => {
-                Check::fail(FINDING, format!("no model runs, because {reason}"), NO_SPAWNER_ADVICE)
+            DaemonSandboxState::Sealed { code, .. } => absent(&code.to_string()),
+            DaemonSandboxState::WithoutSpawner(reason) => {
+                Finding::fail(FINDING, format!("no model runs, because {reason}"), NO_SPAWNER_ADVICE)
             }
         }
     }
@@ -133,17 +133,17 @@ fn deny() -> MechanismState {
 }
 
 /// The finding to expect of a daemon, where none runs that could be asked.
-pub fn expected() -> Check {
+pub fn expected() -> Finding {
     // The kernel has the file where it can filter system calls.
     if Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
-        Check::ok(FINDING, "a daemon with these settings has no memory that is both written and executed")
+        Finding::ok(FINDING, "a daemon with these settings has no memory that is both written and executed")
     } else {
         absent("not in force: not available in this kernel")
     }
 }
 
-fn absent(state: &str) -> Check {
-    Check::warn(
+fn absent(state: &str) -> Finding {
+    Finding::warn(
         FINDING,
         format!("{state}; an attacker who can write to the memory of the daemon could run code there"),
         "use a kernel with seccomp (CONFIG_SECCOMP_FILTER=y), and let the service manager or container allow the system call \

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use ledge_identity::sealing::{EncryptionConfig, MasterKeyId, Rekey, Rekeyed, Sealer};
+use ledge_identity::sealing::{EncryptionConfig, MasterKeyId, Rekey, RekeyCounts, Sealer};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
@@ -43,7 +43,7 @@ impl Rekey for UnopenedUpdateStore {
         "models"
     }
 
-    fn rekey(&self, _: &dyn Fn() -> bool, _: &mut Rekeyed) -> Result<(), String> {
+    fn rekey(&self, _: &dyn Fn() -> bool, _: &mut RekeyCounts) -> Result<(), String> {
         Err("the update store is not open".to_owned())
     }
 }
@@ -104,7 +104,7 @@ impl RekeyTask {
 
         let mut is_complete = true;
         for store in &self.stores {
-            let (what, mut done) = (store.what(), Rekeyed::default());
+            let (what, mut done) = (store.what(), RekeyCounts::default());
             let rekeyed = store.rekey(stop, &mut done);
             self.record(what, done);
             if let Err(error) = rekeyed {
@@ -140,7 +140,7 @@ impl RekeyTask {
         self.audit.record_own(AuditEvent::MasterKeyChanged { key: key.to_string() });
     }
 
-    fn record(&self, what: &'static str, done: Rekeyed) {
+    fn record(&self, what: &'static str, done: RekeyCounts) {
         if done.old > 0
             && !self.is_key_change_recorded.load(Ordering::Relaxed)
             && let Some(key) = self.sealer.current()

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ledge_engine::Runtimes;
-use ledge_engine::cores::Topology;
+use ledge_engine::cores::CpuTopology;
 use ledge_features::FeatureStore;
 use ledge_identity::sealing::Sealer;
 use ledge_isolation::ChildSettings;
-use ledge_models::repository::profile::Profiles;
+use ledge_models::repository::profile::RunProfiles;
 use ledge_models::repository::{ModelDefaults, ModelFolders, Repository};
-use ledge_models::scheduling::engine::Engine;
+use ledge_models::scheduling::engine::InferScheduler;
 use ledge_models::serving::{Serving, ServingLimits};
 use ledge_service::audit_event::AuditSink;
 use ledge_updates::runtime_dirs;
@@ -37,14 +37,14 @@ pub fn serving(
     cache_dir: Option<PathBuf>,
     children: ChildSettings,
 ) -> Serving {
-    let budget = Topology::read().budget(config.runtimes.threads);
+    let budget = CpuTopology::read().budget(config.runtimes.threads);
     let seconds = config.runtimes.keep_alive_s;
     let defaults = ModelDefaults {
         keep_alive: (seconds > 0).then(|| Duration::from_secs(seconds)),
         max_queue_size: config.serving.max_queue_size,
         timeout: config.serving.default_timeout(),
         // Next to the box's identity, not in the cache, which may be emptied at any time.
-        profiles: Profiles::new(
+        profiles: RunProfiles::new(
             // Only where a daemon has run before.
             config.runtimes.cache.is_dir().then_some(config.state.path.as_path()),
             budget.len(),
@@ -57,7 +57,7 @@ pub fn serving(
     };
     let sources = ModelFolders::of(&config.repository);
     let megabytes = config.runtimes.memory_mb;
-    let engine = Engine::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
+    let engine = InferScheduler::new(runtimes, budget, (megabytes > 0).then_some(megabytes << 20), children);
     let repository = Repository::new(sources, engine, defaults, config.repository.parallel_loads, audit.clone());
     let limits = ServingLimits {
         max_pixels: config.http.max_pixels,

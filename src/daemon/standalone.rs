@@ -9,7 +9,7 @@ use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
 use ledge_features::FeatureStore;
 use ledge_features::registry::Registry;
 use ledge_identity::sealing::Sealer;
-use ledge_isolation::{ChildSettings, Isolation, Starter};
+use ledge_isolation::{ChildSettings, ChildStarter, Isolation};
 use ledge_models::serving::Serving;
 use ledge_service::audit_event::AuditSink;
 
@@ -28,11 +28,11 @@ pub struct Standalone {
 impl Standalone {
     /// A serving core of this program. Its feature store has the declarations and no values, which belong to the daemon.
     pub fn new(config: &Config, audit: AuditSink) -> Self {
-        Self::with_starter(config, audit, Starter::of_command(&config.state.path))
+        Self::with_starter(config, audit, ChildStarter::of_command(&config.state.path))
     }
 
     /// The same, with another starter of the processes of its models.
-    pub fn with_starter(config: &Config, audit: AuditSink, starter: Starter) -> Self {
+    pub fn with_starter(config: &Config, audit: AuditSink, starter: ChildStarter) -> Self {
         // Mistakes in the declarations are reported where they matter, by the daemon and `config check`.
         let registry = Registry::load(&config.features.views, &config.features.path).unwrap_or_default();
         // Only the daemon creates the cache, so that a command that only reads leaves nothing behind. And only the owner of
@@ -46,7 +46,7 @@ impl Standalone {
         let children = ChildSettings {
             starter: match &folder {
                 Some(_) => starter,
-                None => Starter::Unavailable("the system returns no random numbers".into()),
+                None => ChildStarter::Unavailable("the system returns no random numbers".into()),
             },
             folder: folder.unwrap_or_default(),
             // Only the daemon opens encrypted models.

@@ -11,7 +11,7 @@ use ledge_identity::authentication::Authenticator;
 use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_isolation::ChildSettings;
 use ledge_models::repository::{ManagedVersion, Repository};
-use ledge_part::Environment;
+use ledge_part::PartEnvironment;
 use ledge_updates::Updates;
 use ledge_updates::catalogue::part::CataloguePart;
 use ledge_updates::config::RepositoryAddress;
@@ -22,8 +22,8 @@ use ledge_updates::platform::Platform;
 use ledge_updates::preflight::PreflightSettings;
 use ledge_updates::rollout::manifest_file::ManifestFile;
 use ledge_updates::rollout::poller::{DECIDE_INTERVAL, Poller, TufPlatform};
-use ledge_updates::source::Source;
-use ledge_updates::updater::{self, BootState, Updater, UpdaterParts};
+use ledge_updates::source::RepositorySource;
+use ledge_updates::updater::{self, UpdateBootState, Updater, UpdaterParts};
 use tokio::sync::oneshot;
 
 use super::notify;
@@ -32,7 +32,7 @@ use crate::config::Config;
 
 /// The update store as read before any model is loaded.
 pub struct PreparedUpdates {
-    prepared: Option<BootState>,
+    prepared: Option<UpdateBootState>,
     managed: BTreeMap<ModelName, ManagedVersion>,
     /// The handle and its other end, if a platform manages this box.
     channel: Option<(Updates, UpdaterInbox)>,
@@ -84,12 +84,18 @@ impl PreparedUpdates {
     }
 
     /// Runs updates once the models are loaded, until the shutdown, on a thread that may wait for the disk.
-    pub fn spawn(self, config: &Config, repository: &Repository, environment: &Environment, children: ChildSettings) {
+    pub fn spawn(
+        self,
+        config: &Config,
+        repository: &Repository,
+        environment: &PartEnvironment,
+        children: ChildSettings,
+    ) {
         let (Some((updates, inbox)), Some(prepared)) = (self.channel, self.prepared) else { return };
-        let Environment { device, sealer, egress, audit, readiness, shutdown, .. } = environment;
+        let PartEnvironment { device, sealer, egress, audit, readiness, shutdown, .. } = environment;
         let preflight = preflight_settings(config, repository, sealer, children);
         let config = &config.updates;
-        let Some(source) = Source::configured(config, egress) else { return };
+        let Some(source) = RepositorySource::configured(config, egress) else { return };
         let platform = Platform::new(config.path.clone(), config.root_file.clone(), audit.clone(), source.clone());
         let parts = UpdaterParts {
             repository: repository.clone(),
@@ -153,7 +159,7 @@ pub fn catalogue(
     config: &Config,
     repository: &Repository,
     authenticator: &Authenticator,
-    environment: &Environment,
+    environment: &PartEnvironment,
 ) -> CataloguePart {
     let limits = DownloadLimits::new(&config.updates);
     CataloguePart::new(config.catalogue.clone(), limits, repository.clone(), authenticator.clone(), environment)
@@ -183,7 +189,11 @@ pub fn preflight_settings(
 }
 
 /// A source for another repository than the configured one, with the same certificates.
-fn source_at(address: &RepositoryAddress, config: &ledge_updates::config::UpdatesConfig, egress: &Egress) -> Source {
+fn source_at(
+    address: &RepositoryAddress,
+    config: &ledge_updates::config::UpdatesConfig,
+    egress: &Egress,
+) -> RepositorySource {
     let config = ledge_updates::config::UpdatesConfig { repository: Some(address.clone()), ..config.clone() };
-    Source::configured(&config, egress).unwrap_or_else(|| Source::new(address, None))
+    RepositorySource::configured(&config, egress).unwrap_or_else(|| RepositorySource::new(address, None))
 }

@@ -21,9 +21,9 @@
 //!
 //! # Where it is decided
 //!
-//! * A page is drawn, or read from its text layer: `pdf.rs` (`PageSurvey::text`)
+//! * A page is drawn, or read from its text layer: `pdf.rs` (`SurveyedPage::text`)
 //! * The reason why a page did not come: `pages.rs`
-//! * The limit on the work that a page asks for: `page_work.rs`; on its CPU time: `process.rs` (`PageClock`)
+//! * The limit on the work that a page asks for: `page_work.rs`; on its CPU time: `process.rs` (`PageCpuClock`)
 #![forbid(unsafe_code)]
 
 mod order;
@@ -34,7 +34,7 @@ pub mod process;
 mod text_layer;
 mod tiff;
 
-pub use order::{DocumentFormat, DocumentLimits, DocumentMistake, TextLayer, TextLine};
+pub use order::{DocumentDefect, DocumentFormat, DocumentLimits, TextLayerPolicy, TextLine};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use pages::fuzz_page_messages;
 pub use pages::{DocumentError, PageContent, PagesProcess, SourcePage};

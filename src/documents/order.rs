@@ -14,7 +14,7 @@ pub enum DocumentFormat {
 /// The pages for which the text layer of a PDF is used in place of OCR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TextLayer {
+pub enum TextLayerPolicy {
     /// Pages with a text layer that no picture mostly covers. The models read a scan with a text layer behind it, and
     /// one that has no text but the line of a fax machine.
     #[default]
@@ -59,10 +59,10 @@ impl DocumentLimits {
 
 /// The first line that the process gets. Behind it come `bytes` bytes, those of the document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PagesOrder {
+pub(crate) struct PagesRequest {
     pub bytes: usize,
     pub format: DocumentFormat,
-    pub text_layer: TextLayer,
+    pub text_layer: TextLayerPolicy,
     pub limits: DocumentLimits,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum PagesMessage {
     /// The next page, by its text layer; sizes are those that its picture would have.
     Text { width: u32, height: u32, lines: Vec<TextLine> },
     /// The document is refused; the last one.
-    Refused(DocumentMistake),
+    Refused(DocumentDefect),
 }
 
 /// A line of a text layer, with the upright rectangle around it in pixels of the page.
@@ -93,7 +93,7 @@ pub struct TextLine {
 /// The error of a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
-pub enum DocumentMistake {
+pub enum DocumentDefect {
     #[error("the PDF is encrypted with a password: send it without one")]
     Encrypted,
     #[error("the PDF is encrypted in a way that is not known")]

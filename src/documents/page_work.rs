@@ -17,7 +17,7 @@ use hayro::hayro_syntax::content::ops::TypedInstruction as Operator;
 use hayro::hayro_syntax::object::{Array, Dict, Name, Object, Rect, Stream};
 use hayro::hayro_syntax::page::{Page, Resources};
 
-use crate::order::DocumentMistake;
+use crate::order::DocumentDefect;
 
 /// The most work of a page, in operators. Dense maps and drawings have some 100,000.
 const OPERATORS_MAX: u64 = 2_000_000;
@@ -35,14 +35,14 @@ const SHADING: u64 = 1000;
 const NESTING_MAX: usize = 50;
 
 /// Fails for a page that asks for too much.
-pub(crate) fn check(page: &Page<'_>, number: usize) -> Result<(), DocumentMistake> {
-    let mut count = WorkCount { left: OPERATORS_MAX, nesting: 0 };
-    count.page(page).map_err(|TooMuch| DocumentMistake::Work { page: number, most: OPERATORS_MAX })
+pub(crate) fn check(page: &Page<'_>, number: usize) -> Result<(), DocumentDefect> {
+    let mut count = PageWorkBudget { left: OPERATORS_MAX, nesting: 0 };
+    count.page(page).map_err(|WorkLimitExceeded| DocumentDefect::Work { page: number, most: OPERATORS_MAX })
 }
 
-struct TooMuch;
+struct WorkLimitExceeded;
 
-struct WorkCount {
+struct PageWorkBudget {
     left: u64,
     nesting: usize,
 }
@@ -67,8 +67,8 @@ struct GlyphPrograms<'a> {
     resources: Option<Resources<'a>>,
 }
 
-impl WorkCount {
-    fn page(&mut self, page: &Page<'_>) -> Result<(), TooMuch> {
+impl PageWorkBudget {
+    fn page(&mut self, page: &Page<'_>) -> Result<(), WorkLimitExceeded> {
         let resources = page.resources();
         self.operators(page.page_stream().unwrap_or_default(), resources)?;
         for annotation in items(page.raw(), "Annots").filter_map(Object::into_dict) {
@@ -79,13 +79,13 @@ impl WorkCount {
         Ok(())
     }
 
-    fn take(&mut self, operators: u64) -> Result<(), TooMuch> {
-        self.left = self.left.checked_sub(operators).ok_or(TooMuch)?;
+    fn take(&mut self, operators: u64) -> Result<(), WorkLimitExceeded> {
+        self.left = self.left.checked_sub(operators).ok_or(WorkLimitExceeded)?;
         Ok(())
     }
 
     /// A stream of operators with its own resources, or those of its caller.
-    fn call<'a>(&mut self, stream: &Stream<'a>, inherited: &Resources<'a>) -> Result<(), TooMuch> {
+    fn call<'a>(&mut self, stream: &Stream<'a>, inherited: &Resources<'a>) -> Result<(), WorkLimitExceeded> {
         self.take(CALL)?;
         if self.nesting >= NESTING_MAX {
             return Ok(());
@@ -101,7 +101,7 @@ impl WorkCount {
         counted
     }
 
-    fn operators(&mut self, content: &[u8], resources: &Resources<'_>) -> Result<(), TooMuch> {
+    fn operators(&mut self, content: &[u8], resources: &Resources<'_>) -> Result<(), WorkLimitExceeded> {
         self.take(content.len() as u64 / BYTES_PER_OPERATOR)?;
         let (mut state, mut saved) = (Rc::new(GraphicsState::default()), Vec::new());
         let mut operators = TypedIter::new(content);
@@ -171,7 +171,7 @@ impl WorkCount {
         Ok(())
     }
 
-    fn x_object<'a>(&mut self, stream: &Stream<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn x_object<'a>(&mut self, stream: &Stream<'a>, resources: &Resources<'a>) -> Result<(), WorkLimitExceeded> {
         match stream.dict().get::<Name<'a>>("Subtype").as_deref() {
             Some(b"Form") => self.call(stream, resources),
             Some(b"Image") => {
@@ -187,13 +187,13 @@ impl WorkCount {
         }
     }
 
-    fn image(&mut self, image: &Dict<'_>) -> Result<(), TooMuch> {
+    fn image(&mut self, image: &Dict<'_>) -> Result<(), WorkLimitExceeded> {
         let side = |short: &str, long: &str| image.get::<u32>(short).or_else(|| image.get::<u32>(long)).unwrap_or(0);
         let pixels = u64::from(side("W", "Width")) * u64::from(side("H", "Height"));
         self.take(LAYER + pixels / PIXELS_PER_OPERATOR)
     }
 
-    fn soft_mask<'a>(&mut self, settings: &Dict<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn soft_mask<'a>(&mut self, settings: &Dict<'a>, resources: &Resources<'a>) -> Result<(), WorkLimitExceeded> {
         let mask = settings.get::<Dict<'a>>("SMask").and_then(|mask| mask.get::<Stream<'a>>("G"));
         match mask {
             Some(group) => self.call(&group, resources),
@@ -201,12 +201,20 @@ impl WorkCount {
         }
     }
 
-    fn paint_both<'a>(&mut self, state: &GraphicsState<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn paint_both<'a>(
+        &mut self,
+        state: &GraphicsState<'a>,
+        resources: &Resources<'a>,
+    ) -> Result<(), WorkLimitExceeded> {
         self.paint(state.fill.as_ref(), resources)?;
         self.paint(state.stroke.as_ref(), resources)
     }
 
-    fn paint<'a>(&mut self, pattern: Option<&FillPattern<'a>>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn paint<'a>(
+        &mut self,
+        pattern: Option<&FillPattern<'a>>,
+        resources: &Resources<'a>,
+    ) -> Result<(), WorkLimitExceeded> {
         match pattern {
             None => Ok(()),
             Some(FillPattern::Shading) => self.take(SHADING),
@@ -220,7 +228,12 @@ impl WorkCount {
         }
     }
 
-    fn text<'a>(&mut self, text: &[u8], state: &GraphicsState<'a>, resources: &Resources<'a>) -> Result<(), TooMuch> {
+    fn text<'a>(
+        &mut self,
+        text: &[u8],
+        state: &GraphicsState<'a>,
+        resources: &Resources<'a>,
+    ) -> Result<(), WorkLimitExceeded> {
         self.take(text.len() as u64)?;
         if let Some(font) = &state.font {
             for program in text.iter().filter_map(|code| font.by_code.get(code)) {
@@ -346,7 +359,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_all(files: &[(&str, Vec<u8>)], expected: &Result<(), DocumentMistake>) {
+    fn check_all(files: &[(&str, Vec<u8>)], expected: &Result<(), DocumentDefect>) {
         for (name, file) in files {
             let pdf = Pdf::new(file.clone()).unwrap();
             assert_eq!(check(&pdf.pages()[0], 1), *expected, "{name}");
@@ -421,7 +434,7 @@ mod tests {
                 ("shadings", pdf(&many("/S sh ", 2000), "", "/Shading <</S <</ShadingType 1>>>>", &[])),
                 ("images", pdf(&many("/I Do ", 6), "", "/XObject <</I 5 0 R>>", &[image])),
             ],
-            &Err(DocumentMistake::Work { page: 1, most: OPERATORS_MAX }),
+            &Err(DocumentDefect::Work { page: 1, most: OPERATORS_MAX }),
         );
     }
 

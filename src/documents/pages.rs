@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, NoRoom, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudgetExhausted, MemoryReservation};
 use ledge_base::telemetry::service_usage::CountedProcess;
 use ledge_service::limited_process::{self, THIS_PROGRAM};
 use ledge_service::off_thread::{CallerPermit, CallerPermits};
@@ -14,7 +14,9 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 
-use crate::order::{DocumentFormat, DocumentLimits, DocumentMistake, PagesMessage, PagesOrder, TextLayer, TextLine};
+use crate::order::{
+    DocumentDefect, DocumentFormat, DocumentLimits, PagesMessage, PagesRequest, TextLayerPolicy, TextLine,
+};
 
 /// The hidden verb of the process.
 const VERB: [&str; 1] = ["pages"];
@@ -34,12 +36,12 @@ static TURNS: LazyLock<CallerPermits> = LazyLock::new(|| CallerPermits::new(PROC
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     #[error(transparent)]
-    Mistake(#[from] DocumentMistake),
+    Mistake(#[from] DocumentDefect),
     /// The process died, or was stopped: the document asks for too much, or is made to harm.
     #[error("page {page} cannot be drawn: {reason}")]
     Page { page: usize, reason: String },
     #[error(transparent)]
-    NoRoom(#[from] NoRoom),
+    NoRoom(#[from] MemoryBudgetExhausted),
     /// The caller's own time is over.
     #[error("the deadline passed")]
     Deadline,
@@ -62,7 +64,7 @@ pub struct SourcePage {
 #[derive(Debug)]
 pub enum PageContent {
     /// Three bytes a pixel, rows from the top; `hold` counts them.
-    Picture { pixels: Vec<u8>, hold: Reservation },
+    Picture { pixels: Vec<u8>, hold: MemoryReservation },
     /// The lines of its text layer, in no order.
     Text(Vec<TextLine>),
 }
@@ -78,7 +80,7 @@ pub struct PagesProcess {
     _input: ChildStdin,
     _turn: Option<CallerPermit>,
     _counted: CountedProcess,
-    account: Account,
+    account: MemoryAccount,
     limits: DocumentLimits,
     deadline: Instant,
     count: usize,
@@ -90,9 +92,9 @@ impl PagesProcess {
     pub async fn open(
         file: Bytes,
         format: DocumentFormat,
-        text_layer: TextLayer,
+        text_layer: TextLayerPolicy,
         limits: DocumentLimits,
-        account: Account,
+        account: MemoryAccount,
         deadline: Instant,
     ) -> Result<Self, DocumentError> {
         let turn = async {
@@ -111,7 +113,7 @@ impl PagesProcess {
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(broken("has no pipes")(std::io::ErrorKind::BrokenPipe.into()));
         };
-        let order = PagesOrder { bytes: file.len(), format, text_layer, limits };
+        let order = PagesRequest { bytes: file.len(), format, text_layer, limits };
         let mut line = serde_json::to_vec(&order).map_err(|error| broken("has no order")(error.into()))?;
         line.push(b'\n');
         // A process that died before it got all is reported by its end.
@@ -177,7 +179,7 @@ impl PagesProcess {
     }
 
     /// The next message, in time, and the memory that its line takes.
-    async fn message(&mut self) -> Result<(PagesMessage, Reservation), DocumentError> {
+    async fn message(&mut self) -> Result<(PagesMessage, MemoryReservation), DocumentError> {
         let mut hold = self.account.hold();
         let within = PAGE_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
         let read = tokio::time::timeout(within, read_message(&mut self.output, &mut hold)).await;
@@ -244,7 +246,7 @@ fn picture_bytes(width: u32, height: u32, limits: DocumentLimits) -> Option<usiz
 /// Reads a line of the process; `None` at its end, and for a line that is no message.
 async fn read_message(
     output: &mut (impl AsyncBufRead + Unpin),
-    hold: &mut Reservation,
+    hold: &mut MemoryReservation,
 ) -> Result<Option<PagesMessage>, DocumentError> {
     let mut line = Vec::new();
     let mut rest = output.take(LINE_MAX);

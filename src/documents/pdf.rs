@@ -12,7 +12,7 @@ use hayro::kurbo::{Affine, BezPath, Point, Rect};
 use hayro::vello_cpu::color::palette::css::WHITE;
 use hayro::{PixmapSettings, RenderCache, RenderSettings};
 
-use crate::order::{DocumentLimits, DocumentMistake, TextLayer, TextLine};
+use crate::order::{DocumentDefect, DocumentLimits, TextLayerPolicy, TextLine};
 use crate::page_work;
 use crate::text_layer::{self, Glyph};
 
@@ -53,15 +53,15 @@ pub(crate) struct PdfFile {
 }
 
 impl PdfFile {
-    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, DocumentMistake> {
+    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, DocumentDefect> {
         let pdf = Pdf::new(file).map_err(|error| match error {
-            LoadPdfError::Decryption(DecryptionError::PasswordProtected) => DocumentMistake::Encrypted,
-            LoadPdfError::Decryption(_) => DocumentMistake::UnknownEncryption,
-            LoadPdfError::Invalid => DocumentMistake::Damaged,
+            LoadPdfError::Decryption(DecryptionError::PasswordProtected) => DocumentDefect::Encrypted,
+            LoadPdfError::Decryption(_) => DocumentDefect::UnknownEncryption,
+            LoadPdfError::Invalid => DocumentDefect::Damaged,
         })?;
         match pdf.pages().len() {
-            0 => Err(DocumentMistake::Empty),
-            pages if pages > limits.pages_max => Err(DocumentMistake::Pages { pages, most: limits.pages_max }),
+            0 => Err(DocumentDefect::Empty),
+            pages if pages > limits.pages_max => Err(DocumentDefect::Pages { pages, most: limits.pages_max }),
             _ => Ok(Self { pdf, limits }),
         }
     }
@@ -71,16 +71,16 @@ impl PdfFile {
     }
 
     /// Draws page after page.
-    pub fn draw<E: From<DocumentMistake>>(
+    pub fn draw<E: From<DocumentDefect>>(
         &self,
-        text_layer: TextLayer,
+        text_layer: TextLayerPolicy,
         mut take: impl FnMut(DrawnPage) -> Result<(), E>,
     ) -> Result<(), E> {
         let (settings, cache) = (InterpreterSettings::default(), RenderCache::new());
         for (page, number) in self.pdf.pages().iter().zip(1..) {
             let (size, scale) = size(page, number, self.limits)?;
             page_work::check(page, number)?;
-            let survey = PageSurvey::of(page, number, scale, &settings)?;
+            let survey = SurveyedPage::of(page, number, scale, &settings)?;
             let lines = survey.text(text_layer, size).filter(|lines| lines.len() <= self.limits.lines_max);
             let drawn = match lines {
                 Some(lines) => DrawnPage::Text { width: size.0, height: size.1, lines },
@@ -93,10 +93,10 @@ impl PdfFile {
 }
 
 /// The pixels of a page in each direction, and the pixels of a point.
-fn size(page: &Page<'_>, number: usize, limits: DocumentLimits) -> Result<((u32, u32), f64), DocumentMistake> {
+fn size(page: &Page<'_>, number: usize, limits: DocumentLimits) -> Result<((u32, u32), f64), DocumentDefect> {
     let (width, height) = page.render_dimensions();
     let (wide, high) = (f64::from(width), f64::from(height));
-    let wrong = || DocumentMistake::Size { page: number, width: width.to_string(), height: height.to_string() };
+    let wrong = || DocumentDefect::Size { page: number, width: width.to_string(), height: height.to_string() };
     if !(wide.is_finite() && high.is_finite() && wide > 0.0 && high > 0.0) {
         return Err(wrong());
     }
@@ -124,18 +124,18 @@ fn picture<'a>(page: &'a Page<'a>, scale: f64, settings: &InterpreterSettings, c
 }
 
 /// The kinds of content on a page, found without drawing it.
-struct PageSurvey {
+struct SurveyedPage {
     page: usize,
     glyphs: Vec<Glyph>,
     /// The area of the images, in square pixels.
     covered: f64,
     /// The whole page in pixels.
     area: Rect,
-    mistake: Option<DocumentMistake>,
+    mistake: Option<DocumentDefect>,
 }
 
-impl PageSurvey {
-    fn of(page: &Page<'_>, number: usize, scale: f64, settings: &InterpreterSettings) -> Result<Self, DocumentMistake> {
+impl SurveyedPage {
+    fn of(page: &Page<'_>, number: usize, scale: f64, settings: &InterpreterSettings) -> Result<Self, DocumentDefect> {
         let (width, height) = page.render_dimensions();
         let area = Rect::new(0.0, 0.0, f64::from(width) * scale, f64::from(height) * scale);
         let mut survey = Self { page: number, glyphs: Vec::new(), covered: 0.0, area, mistake: None };
@@ -150,11 +150,11 @@ impl PageSurvey {
     }
 
     /// The lines of the text layer, where it stands for the page.
-    fn text(&self, text_layer: TextLayer, size: (u32, u32)) -> Option<Vec<TextLine>> {
+    fn text(&self, text_layer: TextLayerPolicy, size: (u32, u32)) -> Option<Vec<TextLine>> {
         let visible = || self.glyphs.iter().filter(|glyph| glyph.is_visible);
         match text_layer {
-            TextLayer::Always if !self.glyphs.is_empty() => Some(text_layer::lines(self.glyphs.iter(), size)),
-            TextLayer::Auto => {
+            TextLayerPolicy::Always if !self.glyphs.is_empty() => Some(text_layer::lines(self.glyphs.iter(), size)),
+            TextLayerPolicy::Auto => {
                 let is_scan = self.covered >= SCAN_COVER * self.area.area();
                 let is_layer = !is_scan && visible().count() >= CHARACTERS_MIN && text_layer::is_plain(visible());
                 is_layer.then(|| text_layer::lines(visible(), size))
@@ -163,7 +163,7 @@ impl PageSurvey {
         }
     }
 
-    fn refuse(&mut self, mistake: DocumentMistake) {
+    fn refuse(&mut self, mistake: DocumentDefect) {
         self.mistake.get_or_insert(mistake);
     }
 }
@@ -180,7 +180,7 @@ fn text_of(text: BfString) -> String {
     }
 }
 
-impl<'a> Device<'a> for PageSurvey {
+impl<'a> Device<'a> for SurveyedPage {
     fn draw_path(&mut self, _: &BezPath, _: DrawProps<'a>, _: &DrawMode) {}
 
     fn push_clip_path(&mut self, _: &ClipPath) {}
@@ -192,7 +192,7 @@ impl<'a> Device<'a> for PageSurvey {
         let is_visible = !matches!(mode, DrawMode::Invisible);
         for glyph in run.glyphs() {
             if self.glyphs.len() >= CHARACTERS_MAX {
-                return self.refuse(DocumentMistake::Characters { page: self.page, most: CHARACTERS_MAX });
+                return self.refuse(DocumentDefect::Characters { page: self.page, most: CHARACTERS_MAX });
             }
             let advance = match &**glyph {
                 FontGlyph::Outline(outline) => outline.advance_width(),
@@ -213,7 +213,7 @@ impl<'a> Device<'a> for PageSurvey {
         let (width, height) = (image.width(), image.height());
         if u64::from(width) * u64::from(height) > IMAGE_PIXELS_MAX {
             let (page, most) = (self.page, IMAGE_PIXELS_MAX / 1_000_000);
-            self.refuse(DocumentMistake::Image { page, width, height, most });
+            self.refuse(DocumentDefect::Image { page, width, height, most });
         }
         let place = props.transform.transform_rect_bbox(Rect::new(0.0, 0.0, width.into(), height.into()));
         self.covered += place.intersect(self.area).area().max(0.0);
@@ -234,9 +234,9 @@ pub fn fuzz_pdf(data: &[u8]) -> bool {
     for page in pages.iter().take(1) {
         if let Ok((size, scale)) = size(page, 1, document.limits)
             && page_work::check(page, 1).is_ok()
-            && let Ok(survey) = PageSurvey::of(page, 1, scale, &settings)
+            && let Ok(survey) = SurveyedPage::of(page, 1, scale, &settings)
         {
-            let _ = survey.text(TextLayer::Always, size);
+            let _ = survey.text(TextLayerPolicy::Always, size);
         }
     }
     true

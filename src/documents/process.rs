@@ -11,7 +11,7 @@ use ledge_service::limited_process::{self, ProcessLimits};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::order::{DocumentFormat, DocumentLimits, DocumentMistake, PagesMessage, PagesOrder, TextLayer};
+use crate::order::{DocumentDefect, DocumentFormat, DocumentLimits, PagesMessage, PagesRequest, TextLayerPolicy};
 use crate::pdf::{self, DrawnPage};
 use crate::tiff;
 
@@ -26,7 +26,7 @@ const THREADS_MAX: u64 = 4;
 
 /// Reasons why no document is read.
 #[derive(Debug, thiserror::Error)]
-pub enum ProcessError {
+pub enum PagesProcessError {
     #[error("cannot set the resource limits of this process: {0}")]
     Limits(#[from] rustix::io::Errno),
     #[error("`ledge pages` is started by the daemon, which sends an order on standard input; this is not one: {0}")]
@@ -36,14 +36,14 @@ pub enum ProcessError {
 }
 
 /// Reads a document from standard input, and writes its pages to standard output. To be called while there is one thread.
-pub fn run() -> Result<(), ProcessError> {
+pub fn run() -> Result<(), PagesProcessError> {
     sys::close_other_files();
-    let wrong = |error: &dyn std::fmt::Display| ProcessError::Order(error.to_string());
+    let wrong = |error: &dyn std::fmt::Display| PagesProcessError::Order(error.to_string());
     let mut input = BufReader::new(std::io::stdin());
     let mut line = String::new();
     input.by_ref().take(1 << 16).read_line(&mut line).map_err(|error| wrong(&error))?;
-    let order: PagesOrder = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
-    let PagesOrder { bytes, format, text_layer, limits } = order;
+    let order: PagesRequest = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+    let PagesRequest { bytes, format, text_layer, limits } = order;
     limited_process::limit_this_process(ProcessLimits {
         data_bytes: limits.memory_bytes,
         cpu_seconds: limits.cpu_seconds,
@@ -71,42 +71,42 @@ pub fn run() -> Result<(), ProcessError> {
         return Err(wrong(&"the document is cut off"));
     }
     limited_process::end_with(input);
-    let page = PageClock::start(Duration::from_secs(limits.page_cpu_seconds));
+    let page = PageCpuClock::start(Duration::from_secs(limits.page_cpu_seconds));
 
     let mut output = std::io::stdout().lock();
     match pages(file, (format, text_layer), limits, &page, &mut output) {
         Ok(()) => {}
-        Err(StopReason::Mistake(mistake)) => say(&PagesMessage::Refused(mistake), &[], &mut output)?,
-        Err(StopReason::Output(error)) => return Err(error.into()),
+        Err(PagesStopReason::Mistake(mistake)) => say(&PagesMessage::Refused(mistake), &[], &mut output)?,
+        Err(PagesStopReason::Output(error)) => return Err(error.into()),
     }
     Ok(())
 }
 
 /// Why no further page is drawn.
-enum StopReason {
-    Mistake(DocumentMistake),
+enum PagesStopReason {
+    Mistake(DocumentDefect),
     Output(std::io::Error),
 }
 
-impl From<DocumentMistake> for StopReason {
-    fn from(mistake: DocumentMistake) -> Self {
+impl From<DocumentDefect> for PagesStopReason {
+    fn from(mistake: DocumentDefect) -> Self {
         Self::Mistake(mistake)
     }
 }
 
-impl From<std::io::Error> for StopReason {
+impl From<std::io::Error> for PagesStopReason {
     fn from(error: std::io::Error) -> Self {
         Self::Output(error)
     }
 }
 
 /// The CPU time of the page that is drawn. Opening the document belongs to the first page.
-struct PageClock {
+struct PageCpuClock {
     /// The CPU time of the process in milliseconds when the page began.
     begun: Arc<AtomicU64>,
 }
 
-impl PageClock {
+impl PageCpuClock {
     /// Ends the process with SIGXCPU when a page takes longer than `limit`: the renderer cannot be stopped in another
     /// way. The limit of the system would apply to all pages together, and a sandboxed process cannot change it.
     fn start(limit: Duration) -> Self {
@@ -140,11 +140,11 @@ fn cpu_time() -> Duration {
 
 fn pages(
     file: Vec<u8>,
-    (format, text_layer): (DocumentFormat, TextLayer),
+    (format, text_layer): (DocumentFormat, TextLayerPolicy),
     limits: DocumentLimits,
-    page: &PageClock,
+    page: &PageCpuClock,
     output: &mut impl Write,
-) -> Result<(), StopReason> {
+) -> Result<(), PagesStopReason> {
     match format {
         DocumentFormat::Pdf => {
             let document = pdf::PdfFile::open(file, limits)?;
@@ -159,7 +159,7 @@ fn pages(
     }
 }
 
-fn send(drawn: DrawnPage, page: &PageClock, output: &mut impl Write) -> Result<(), StopReason> {
+fn send(drawn: DrawnPage, page: &PageCpuClock, output: &mut impl Write) -> Result<(), PagesStopReason> {
     match drawn {
         DrawnPage::Picture { width, height, pixels } => say(&PagesMessage::Picture { width, height }, &pixels, output)?,
         DrawnPage::Text { width, height, lines } => say(&PagesMessage::Text { width, height, lines }, &[], output)?,

@@ -7,7 +7,7 @@ use tiff::decoder::{Decoder, DecodingResult, Limits};
 use tiff::tags::Tag;
 use tiff::{ColorType, TiffError};
 
-use crate::order::{DocumentLimits, DocumentMistake};
+use crate::order::{DocumentDefect, DocumentLimits};
 use crate::pdf::DrawnPage;
 
 /// The most pixels of a page in the file: A3 at 600 dpi has 70 million.
@@ -25,7 +25,7 @@ pub(crate) struct TiffFile {
 }
 
 impl TiffFile {
-    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, DocumentMistake> {
+    pub fn open(file: Vec<u8>, limits: DocumentLimits) -> Result<Self, DocumentDefect> {
         let mut document = Self { file, pages: 0, limits };
         let mut decoder = document.decoder()?;
         let mut pages = 0;
@@ -35,12 +35,12 @@ impl TiffFile {
             if !decoder.more_images() {
                 break;
             }
-            decoder.next_image().map_err(|_| DocumentMistake::Damaged)?;
+            decoder.next_image().map_err(|_| DocumentDefect::Damaged)?;
         }
         document.pages = pages;
         match pages {
-            0 => Err(DocumentMistake::Empty),
-            pages if pages > limits.pages_max => Err(DocumentMistake::Pages { pages, most: limits.pages_max }),
+            0 => Err(DocumentDefect::Empty),
+            pages if pages > limits.pages_max => Err(DocumentDefect::Pages { pages, most: limits.pages_max }),
             _ => Ok(document),
         }
     }
@@ -50,7 +50,7 @@ impl TiffFile {
     }
 
     /// Decodes page after page.
-    pub fn draw<E: From<DocumentMistake>>(&self, mut take: impl FnMut(DrawnPage) -> Result<(), E>) -> Result<(), E> {
+    pub fn draw<E: From<DocumentDefect>>(&self, mut take: impl FnMut(DrawnPage) -> Result<(), E>) -> Result<(), E> {
         let mut decoder = self.decoder()?;
         let mut page = 1;
         loop {
@@ -65,17 +65,17 @@ impl TiffFile {
         }
     }
 
-    fn decoder(&self) -> Result<Decoder<Cursor<&[u8]>>, DocumentMistake> {
+    fn decoder(&self) -> Result<Decoder<Cursor<&[u8]>>, DocumentDefect> {
         let mut limits = Limits::default();
         limits.decoding_buffer_size = 6 * usize::try_from(PIXELS_MAX).unwrap_or(usize::MAX);
         limits.intermediate_buffer_size = limits.decoding_buffer_size;
-        let decoder = Decoder::new(Cursor::new(self.file.as_slice())).map_err(|_| DocumentMistake::Damaged)?;
+        let decoder = Decoder::new(Cursor::new(self.file.as_slice())).map_err(|_| DocumentDefect::Damaged)?;
         Ok(decoder.with_limits(limits))
     }
 }
 
-fn undecodable(page: usize, error: &TiffError) -> DocumentMistake {
-    DocumentMistake::Undecodable { page, reason: error.to_string() }
+fn undecodable(page: usize, error: &TiffError) -> DocumentDefect {
+    DocumentDefect::Undecodable { page, reason: error.to_string() }
 }
 
 fn is_page(decoder: &mut Decoder<Cursor<&[u8]>>) -> bool {
@@ -87,20 +87,20 @@ fn picture(
     decoder: &mut Decoder<Cursor<&[u8]>>,
     page: usize,
     limits: DocumentLimits,
-) -> Result<DrawnPage, DocumentMistake> {
+) -> Result<DrawnPage, DocumentDefect> {
     let wrong = |error: TiffError| undecodable(page, &error);
     let (width, height) = decoder.dimensions().map_err(wrong)?;
     if u64::from(width) * u64::from(height) > PIXELS_MAX {
-        return Err(DocumentMistake::Image { page, width, height, most: PIXELS_MAX / 1_000_000 });
+        return Err(DocumentDefect::Image { page, width, height, most: PIXELS_MAX / 1_000_000 });
     }
     let color = decoder.colortype().map_err(wrong)?;
     let unknown =
-        || DocumentMistake::Undecodable { page, reason: format!("its colours are {color:?}, which is not read") };
+        || DocumentDefect::Undecodable { page, reason: format!("its colours are {color:?}, which is not read") };
     let stretch = stretch(decoder);
     let (width, height) = (width as usize, height as usize);
     let samples = TiffSamples::of(decoder.read_image().map_err(wrong)?, color, width).ok_or_else(unknown)?;
     if width == 0 || height == 0 || samples.rows() < height {
-        return Err(DocumentMistake::Undecodable { page, reason: "it is cut off".to_owned() });
+        return Err(DocumentDefect::Undecodable { page, reason: "it is cut off".to_owned() });
     }
 
     let most = usize::try_from(limits.pixels_max).unwrap_or(usize::MAX);
@@ -232,13 +232,13 @@ pub fn fuzz_tiff(data: &[u8]) -> bool {
     });
     let mut pages = 0;
     if is_small {
-        let _ = document.draw::<DocumentMistake>(|page| {
+        let _ = document.draw::<DocumentDefect>(|page| {
             if let DrawnPage::Picture { width, height, pixels } = page {
                 assert_eq!(pixels.len() as u64, 3 * u64::from(width) * u64::from(height));
             }
             pages += 1;
             // One page: the others may be larger.
-            Err(DocumentMistake::Empty)
+            Err(DocumentDefect::Empty)
         });
     }
     pages > 0

@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::address::HostPort;
 use super::counters::DestinationCounters;
-use super::policy::{Content, Grant};
+use super::policy::{EgressContent, EgressGrant};
 use super::tls::{TlsClient, TlsPeer};
 use super::tunnel;
-use super::{Egress, EgressError, Purpose, TlsSettings, connect, read_settings};
+use super::{Egress, EgressError, EgressPurpose, TlsClientSettings, connect, read_settings};
 
 /// A bidirectional stream of bytes: TCP, TLS or a Unix socket. hyper, which is compiled once for each type of stream,
 /// gets it behind a pointer.
@@ -23,9 +23,9 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// An open connection that counts its traffic.
-pub(super) struct Channel {
+pub(super) struct EgressConnection {
     stream: Box<dyn ByteStream>,
-    content: Content,
+    content: EgressContent,
     counters: Arc<DestinationCounters>,
     peer: Option<TlsPeer>,
 }
@@ -35,18 +35,18 @@ pub const UNLISTED_DESTINATION: &str = "unlisted";
 
 /// The destination of a channel, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ChannelRoute {
+pub(super) struct EgressRoute {
     pub to: HostPort,
-    pub tls: Option<TlsSettings>,
+    pub tls: Option<TlsClientSettings>,
     pub proxy: Option<HostPort>,
-    pub purpose: Purpose,
-    pub content: Content,
+    pub purpose: EgressPurpose,
+    pub content: EgressContent,
 }
 
 impl Egress {
     /// Opens a channel, if the allow-list has the destination and the proxy in between, and permits the content for
     /// both. Otherwise nothing is sent, not even a DNS query.
-    pub(super) async fn channel(&self, route: &ChannelRoute) -> Result<Channel, EgressError> {
+    pub(super) async fn channel(&self, route: &EgressRoute) -> Result<EgressConnection, EgressError> {
         let hops = route.proxy.iter().chain([&route.to]);
         let mut granted = Vec::new();
         for hop in hops {
@@ -65,7 +65,7 @@ impl Egress {
         opened
     }
 
-    fn granted(&self, hop: &HostPort, route: &ChannelRoute) -> Result<Grant, EgressError> {
+    fn granted(&self, hop: &HostPort, route: &EgressRoute) -> Result<EgressGrant, EgressError> {
         let granted = self.0.config.grant(hop).and_then(|grant| {
             let grant = grant.limited_to(route.purpose.contents());
             let content = route.content;
@@ -81,16 +81,16 @@ impl Egress {
 
     /// The name of a refused destination in the audit log. A caller who asks to check another repository chooses its
     /// address, and no record holds what a caller sent. All other addresses come from the configuration.
-    fn recorded(&self, hop: &HostPort, purpose: Purpose) -> String {
+    fn recorded(&self, hop: &HostPort, purpose: EgressPurpose) -> String {
         let is_listed = self.0.config.allow.iter().any(|entry| entry.host == *hop);
-        if is_listed || purpose != Purpose::Updates { hop.to_string() } else { UNLISTED_DESTINATION.to_owned() }
+        if is_listed || purpose != EgressPurpose::Updates { hop.to_string() } else { UNLISTED_DESTINATION.to_owned() }
     }
 
     async fn open_channel(
         &self,
-        route: &ChannelRoute,
-        hops: &[(&HostPort, Grant, Arc<DestinationCounters>)],
-    ) -> Result<Channel, EgressError> {
+        route: &EgressRoute,
+        hops: &[(&HostPort, EgressGrant, Arc<DestinationCounters>)],
+    ) -> Result<EgressConnection, EgressError> {
         let destination = route.to.to_string();
         let deadline = Instant::now() + self.0.connect_timeout;
         let tls_failed = |error| EgressError::Tls { destination: destination.clone(), error };
@@ -124,12 +124,12 @@ impl Egress {
 
         let counters = hops.last().map(|(_, _, counters)| counters.clone()).unwrap_or_default();
         let Some(client) = client else {
-            return Ok(Channel { stream: Box::new(stream), content: route.content, counters, peer: None });
+            return Ok(EgressConnection { stream: Box::new(stream), content: route.content, counters, peer: None });
         };
         let late = |_| EgressError::TimedOut { destination: destination.clone(), step: "the TLS handshake" };
         let (stream, peer) =
             timeout_at(deadline, tls_handshake(client, stream)).await.map_err(late)?.map_err(tls_failed)?;
-        Ok(Channel { stream, content: route.content, counters, peer: Some(peer) })
+        Ok(EgressConnection { stream, content: route.content, counters, peer: Some(peer) })
     }
 }
 
@@ -141,7 +141,7 @@ async fn tls_handshake(
     Ok((Box::new(stream), peer))
 }
 
-impl AsyncRead for Channel {
+impl AsyncRead for EgressConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
@@ -150,7 +150,7 @@ impl AsyncRead for Channel {
     }
 }
 
-impl AsyncWrite for Channel {
+impl AsyncWrite for EgressConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(sent)) = &polled {
@@ -168,7 +168,7 @@ impl AsyncWrite for Channel {
     }
 }
 
-impl Channel {
+impl EgressConnection {
     /// Replaces an error of the system by the TLS alert that caused it, if there was one.
     fn explained(&self, error: io::Error) -> io::Error {
         match &self.peer {

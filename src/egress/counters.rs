@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::policy::Content;
+use super::policy::EgressContent;
 
 /// The counters of one destination.
 #[derive(Debug, Default)]
@@ -11,8 +11,8 @@ pub struct DestinationCounters {
     pub(super) failures: AtomicU64,
     /// True after a successful connection of a copy of the audit log, until an attempt fails.
     pub(super) is_up: AtomicBool,
-    /// In the order of [`Content::ALL`], which is the order of the variants.
-    sent: [AtomicU64; Content::ALL.len()],
+    /// In the order of [`EgressContent::ALL`], which is the order of the variants.
+    sent: [AtomicU64; EgressContent::ALL.len()],
     received: AtomicU64,
 }
 
@@ -26,13 +26,13 @@ pub struct DestinationStatistics {
     /// Attempts to connect that failed, at any step.
     pub failures: u64,
     /// Bytes handed to the system, before encryption.
-    pub sent: [(Content, u64); Content::ALL.len()],
+    pub sent: [(EgressContent, u64); EgressContent::ALL.len()],
     /// Bytes received, after decryption.
     pub received: u64,
 }
 
 impl DestinationCounters {
-    pub(super) fn count_sent(&self, content: Content, bytes: usize) {
+    pub(super) fn count_sent(&self, content: EgressContent, bytes: usize) {
         if let Some(counter) = self.sent.get(content as usize) {
             counter.fetch_add(bytes as u64, Ordering::Relaxed);
         }
@@ -43,13 +43,13 @@ impl DestinationCounters {
     }
 
     pub(super) fn read(&self, destination: String, region: String) -> DestinationStatistics {
-        let sent = |content: Content| self.sent.get(content as usize).map_or(0, |it| it.load(Ordering::Relaxed));
+        let sent = |content: EgressContent| self.sent.get(content as usize).map_or(0, |it| it.load(Ordering::Relaxed));
         DestinationStatistics {
             destination,
             region,
             connections: self.opened.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
-            sent: Content::ALL.map(|content| (content, sent(content))),
+            sent: EgressContent::ALL.map(|content| (content, sent(content))),
             received: self.received.load(Ordering::Relaxed),
         }
     }

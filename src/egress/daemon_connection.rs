@@ -20,7 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::address::HostPort;
 use super::channel::ByteStream;
-use super::tls::{TlsClient, TlsError, TlsSettings};
+use super::tls::{TlsClient, TlsClientSettings, TlsError};
 
 /// Limit for connecting to a daemon, the TLS handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The reason why a daemon did not answer.
 #[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
+pub enum DaemonConnectionError {
     #[error("{url:?} is not an address of a daemon: expected https://HOST:PORT, http://HOST:PORT or unix:PATH")]
     Address { url: String },
     #[error("no daemon answers at {url}: {error}")]
@@ -94,24 +94,24 @@ impl DaemonAddress {
 /// A connection to a daemon, for one request after another.
 #[derive(Debug)]
 pub struct DaemonConnection {
-    sender: http1::SendRequest<SentBody>,
+    sender: http1::SendRequest<DaemonRequestBody>,
     host: String,
     address: DaemonAddress,
 }
 
 /// The body of a request: whole, or read while it is sent.
-type SentBody = UnsyncBoxBody<Bytes, std::io::Error>;
+type DaemonRequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// A large answer, read piece by piece.
 #[derive(Debug)]
-pub struct Download {
+pub struct DaemonDownload {
     pub status: u16,
     body: Incoming,
 }
 
-impl Download {
+impl DaemonDownload {
     /// The next piece; `None` is the end.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, DaemonError> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, DaemonConnectionError> {
         while let Some(frame) = self.body.frame().await {
             if let Ok(data) = frame?.into_data() {
                 return Ok(Some(data));
@@ -130,7 +130,7 @@ pub struct DaemonAnswer {
     pub retry_after: Option<Duration>,
 }
 
-impl DaemonError {
+impl DaemonConnectionError {
     /// The error for a failed connection to `url`.
     fn connecting(url: &str, error: std::io::Error) -> Self {
         let url = url.to_owned();
@@ -142,8 +142,8 @@ impl DaemonError {
     }
 }
 
-fn target(url: &str) -> Result<DaemonSocket, DaemonError> {
-    let wrong = || DaemonError::Address { url: url.to_owned() };
+fn target(url: &str) -> Result<DaemonSocket, DaemonConnectionError> {
+    let wrong = || DaemonConnectionError::Address { url: url.to_owned() };
     if let Some(path) = url.strip_prefix("unix:") {
         return Ok(DaemonSocket::Unix { path: path.trim_start_matches("//").into() });
     }
@@ -162,11 +162,11 @@ fn target(url: &str) -> Result<DaemonSocket, DaemonError> {
 
 impl DaemonConnection {
     /// Connects to a daemon.
-    pub fn open(address: &DaemonAddress) -> BoxFuture<'_, Result<Self, DaemonError>> {
+    pub fn open(address: &DaemonAddress) -> BoxFuture<'_, Result<Self, DaemonConnectionError>> {
         // Boxed, so that it is compiled here once and not in every crate that awaits it.
         Box::pin(async move {
             let url = &address.url;
-            let failed = |error| DaemonError::connecting(url, error);
+            let failed = |error| DaemonConnectionError::connecting(url, error);
             let late = |_| failed(std::io::ErrorKind::TimedOut.into());
             match target(url)? {
                 DaemonSocket::Tcp { authority } => {
@@ -175,18 +175,18 @@ impl DaemonConnection {
                     notice_loss(&stream).map_err(failed)?;
                     let peer = stream.peer_addr().map_err(failed)?.ip();
                     if address.authorization.is_some() && !peer.to_canonical().is_loopback() {
-                        return Err(DaemonError::Exposed { url: url.clone() });
+                        return Err(DaemonConnectionError::Exposed { url: url.clone() });
                     }
                     Self::over(Box::new(stream), authority, address).await
                 }
                 DaemonSocket::Tls { at, authority } => {
-                    let refused = |error| DaemonError::Tls { url: url.clone(), error };
-                    let settings = TlsSettings { ca: address.ca.clone(), ..TlsSettings::default() };
+                    let refused = |error| DaemonConnectionError::Tls { url: url.clone(), error };
+                    let settings = TlsClientSettings { ca: address.ca.clone(), ..TlsClientSettings::default() };
                     let client = TlsClient::read(&settings, &at).map_err(refused)?;
                     let connecting = async {
                         let stream = TcpStream::connect(&authority).await.map_err(failed)?;
                         notice_loss(&stream).map_err(failed)?;
-                        Ok::<_, DaemonError>(client.connect(stream).await.map_err(refused)?.0)
+                        Ok::<_, DaemonConnectionError>(client.connect(stream).await.map_err(refused)?.0)
                     };
                     let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)??;
                     Self::over(Box::new(stream), authority, address).await
@@ -200,7 +200,11 @@ impl DaemonConnection {
         })
     }
 
-    async fn over(stream: Box<dyn ByteStream>, host: String, address: &DaemonAddress) -> Result<Self, DaemonError> {
+    async fn over(
+        stream: Box<dyn ByteStream>,
+        host: String,
+        address: &DaemonAddress,
+    ) -> Result<Self, DaemonConnectionError> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         #[expect(clippy::disallowed_methods, reason = "a command line has no daemon whose shutdown it could join")]
         tokio::spawn(async move {
@@ -216,24 +220,24 @@ impl DaemonConnection {
         path: &str,
         headers: &[(&str, &str)],
         body: Bytes,
-    ) -> Result<DaemonAnswer, DaemonError> {
+    ) -> Result<DaemonAnswer, DaemonConnectionError> {
         let request = headers.iter().fold(Request::post(path), |request, (name, value)| request.header(*name, *value));
         self.exchange(request, path, whole(body)).await
     }
 
     /// Requests `path` and waits for the whole answer.
-    pub async fn get(&mut self, path: &str) -> Result<DaemonAnswer, DaemonError> {
+    pub async fn get(&mut self, path: &str) -> Result<DaemonAnswer, DaemonConnectionError> {
         self.exchange(Request::get(path), path, whole(Bytes::new())).await
     }
 
     /// Requests `path`, for an answer that is too large for memory.
-    pub async fn download(&mut self, path: &str) -> Result<Download, DaemonError> {
+    pub async fn download(&mut self, path: &str) -> Result<DaemonDownload, DaemonConnectionError> {
         let response = self.send(Request::get(path), path, whole(Bytes::new())).await?;
-        Ok(Download { status: response.status().as_u16(), body: response.into_body() })
+        Ok(DaemonDownload { status: response.status().as_u16(), body: response.into_body() })
     }
 
     /// Posts a body of `length` bytes that is too large for memory, and waits for the whole answer.
-    pub async fn upload<S>(&mut self, path: &str, length: u64, body: S) -> Result<DaemonAnswer, DaemonError>
+    pub async fn upload<S>(&mut self, path: &str, length: u64, body: S) -> Result<DaemonAnswer, DaemonConnectionError>
     where
         S: Stream<Item = std::io::Result<Bytes>> + Send + 'static,
     {
@@ -242,7 +246,12 @@ impl DaemonConnection {
         self.exchange(request, path, body.boxed_unsync()).await
     }
 
-    async fn exchange(&mut self, request: Builder, path: &str, body: SentBody) -> Result<DaemonAnswer, DaemonError> {
+    async fn exchange(
+        &mut self,
+        request: Builder,
+        path: &str,
+        body: DaemonRequestBody,
+    ) -> Result<DaemonAnswer, DaemonConnectionError> {
         let response = self.send(request, path, body).await?;
         let status = response.status().as_u16();
         let retry_after = response.headers().get(http::header::RETRY_AFTER);
@@ -255,15 +264,15 @@ impl DaemonConnection {
         &'a mut self,
         request: Builder,
         path: &'a str,
-        body: SentBody,
-    ) -> BoxFuture<'a, Result<Response<Incoming>, DaemonError>> {
+        body: DaemonRequestBody,
+    ) -> BoxFuture<'a, Result<Response<Incoming>, DaemonConnectionError>> {
         // Boxed, so that it is compiled here once and not in every crate that awaits it.
         Box::pin(async move {
             let mut request = request.header(http::header::HOST, self.host.as_str());
             if let Some(authorization) = &self.address.authorization {
                 request = request.header(http::header::AUTHORIZATION, authorization);
             }
-            let request = request.body(body).map_err(|_| DaemonError::Address { url: path.to_owned() })?;
+            let request = request.body(body).map_err(|_| DaemonConnectionError::Address { url: path.to_owned() })?;
             // The daemon closes a connection after it refused to read a body.
             if self.sender.ready().await.is_err() {
                 *self = Self::open(&self.address.clone()).await?;
@@ -284,7 +293,7 @@ fn notice_loss(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(stream, silence_ms)?)
 }
 
-fn whole(body: Bytes) -> SentBody {
+fn whole(body: Bytes) -> DaemonRequestBody {
     Full::new(body).map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -316,7 +325,7 @@ mod tests {
         assert_eq!(target("https://box.lan").unwrap(), tls("box.lan:443"));
         assert_eq!(target("https://[::1]:8443").unwrap(), tls("[::1]:8443"));
         for wrong in ["https://", "127.0.0.1:8000", "", "ftp://x"] {
-            assert!(matches!(target(wrong), Err(DaemonError::Address { .. })), "{wrong}");
+            assert!(matches!(target(wrong), Err(DaemonConnectionError::Address { .. })), "{wrong}");
         }
     }
 }

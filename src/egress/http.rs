@@ -25,13 +25,13 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout};
 
 use super::address::HostPort;
-use super::channel::ChannelRoute;
-use super::policy::Content;
-use super::{Egress, EgressError, Purpose, TlsSettings};
+use super::channel::EgressRoute;
+use super::policy::EgressContent;
+use super::{Egress, EgressError, EgressPurpose, TlsClientSettings};
 
 pub use alert::AlertClient;
 pub use answer::HttpAnswer;
-pub use snapshot::{Snapshot, SnapshotClient};
+pub use snapshot::{SnapshotClient, SnapshotResponse};
 pub use upload::AuditClient;
 
 /// The longest head of an answer, in bytes. hyper accepts no buffer below 8 KiB.
@@ -57,10 +57,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_hours(24);
 
 /// The server of an [`HttpClient`], and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpSettings {
+pub struct HttpClientSettings {
     pub at: HostPort,
     /// `None` is a connection without encryption.
-    pub tls: Option<TlsSettings>,
+    pub tls: Option<TlsClientSettings>,
     /// A proxy for HTTP CONNECT. It sees the destination, and with TLS nothing else.
     pub proxy: Option<HostPort>,
 }
@@ -71,7 +71,7 @@ pub struct HttpClient(Arc<HttpClientState>);
 
 struct HttpClientState {
     egress: Egress,
-    route: ChannelRoute,
+    route: EgressRoute,
     reply_timeout: Duration,
     /// Idle connections, each with the time since which it is idle.
     idle: Mutex<Vec<(HttpConnection, Instant)>>,
@@ -80,11 +80,11 @@ struct HttpClientState {
 /// A connection and the future that drives it. It has no task: the request that waits for an answer polls it.
 struct HttpConnection {
     sender: http1::SendRequest<Full<Bytes>>,
-    connection: Option<Driver>,
+    connection: Option<ConnectionDriver>,
 }
 
 /// The future that reads and writes the bytes.
-type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+type ConnectionDriver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 /// An answer with a body that is read piece by piece.
 pub struct HttpDownload {
@@ -174,24 +174,24 @@ pub const ALERT_HEADERS: [(&str, &str); 6] = [
 
 impl HttpClient {
     /// A client for one server. Nothing is connected yet.
-    pub fn new(egress: Egress, settings: HttpSettings) -> Self {
-        Self::with(egress, settings, Purpose::Updates, Content::Request, REPLY_TIMEOUT)
+    pub fn new(egress: Egress, settings: HttpClientSettings) -> Self {
+        Self::with(egress, settings, EgressPurpose::Updates, EgressContent::Request, REPLY_TIMEOUT)
     }
 
     #[cfg(test)]
-    pub(super) fn with_reply_timeout(egress: Egress, settings: HttpSettings, reply_timeout: Duration) -> Self {
-        Self::with(egress, settings, Purpose::Updates, Content::Request, reply_timeout)
+    pub(super) fn with_reply_timeout(egress: Egress, settings: HttpClientSettings, reply_timeout: Duration) -> Self {
+        Self::with(egress, settings, EgressPurpose::Updates, EgressContent::Request, reply_timeout)
     }
 
     fn with(
         egress: Egress,
-        settings: HttpSettings,
-        purpose: Purpose,
-        content: Content,
+        settings: HttpClientSettings,
+        purpose: EgressPurpose,
+        content: EgressContent,
         reply_timeout: Duration,
     ) -> Self {
-        let HttpSettings { at, tls, proxy } = settings;
-        let route = ChannelRoute { to: at, tls, proxy, purpose, content };
+        let HttpClientSettings { at, tls, proxy } = settings;
+        let route = EgressRoute { to: at, tls, proxy, purpose, content };
         Self(Arc::new(HttpClientState { egress, route, reply_timeout, idle: Mutex::default() }))
     }
 
@@ -271,7 +271,7 @@ impl HttpClient {
         let length = text(headers, &CONTENT_LENGTH).and_then(|length| length.parse().ok());
         // For an upload the status is returned like every other refusal: the body of S3's redirect names the right
         // region.
-        let is_upload = self.0.route.content == Content::Audit;
+        let is_upload = self.0.route.content == EgressContent::Audit;
         if response.status().is_redirection() && status != 304 && !is_upload {
             let location = without_query(text(headers, &LOCATION).unwrap_or("an unknown address"));
             let location = location.chars().take(500).collect();
@@ -306,7 +306,7 @@ impl HttpClient {
 
     /// The value of `Host`: without the default port, as signed requests to S3 and virtual hosts expect.
     fn host(&self) -> String {
-        let ChannelRoute { to, tls, .. } = &self.0.route;
+        let EgressRoute { to, tls, .. } = &self.0.route;
         match (tls.is_some(), to.port) {
             (true, 443) | (false, 80) => to.host.to_string(),
             _ => to.to_string(),
@@ -385,7 +385,7 @@ impl HttpDownload {
 }
 
 /// Waits for `waited` and polls the connection meanwhile.
-async fn drive<F: Future>(connection: &mut Option<Driver>, waited: F) -> F::Output {
+async fn drive<F: Future>(connection: &mut Option<ConnectionDriver>, waited: F) -> F::Output {
     let mut waited = pin!(waited);
     poll_fn(|cx| {
         // Its error is also the error of the current request.

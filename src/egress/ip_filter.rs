@@ -12,7 +12,7 @@ pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// The addresses of one line of the filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilterRule {
+pub struct IpFilterRule {
     /// The destination, in words.
     pub what: String,
     /// Its addresses, sorted.
@@ -26,7 +26,7 @@ pub fn rules(
     config: &EgressConfig,
     behind_proxies: &BTreeMap<HostPort, HostPort>,
     resolver: &str,
-) -> Result<Vec<FilterRule>, Vec<String>> {
+) -> Result<Vec<IpFilterRule>, Vec<String>> {
     rules_with(config, behind_proxies, resolver, |name, port| {
         (name, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect())
     })
@@ -37,12 +37,12 @@ fn rules_with(
     behind_proxies: &BTreeMap<HostPort, HostPort>,
     resolver: &str,
     resolve: impl Fn(&str, u16) -> io::Result<Vec<IpAddr>>,
-) -> Result<Vec<FilterRule>, Vec<String>> {
+) -> Result<Vec<IpFilterRule>, Vec<String>> {
     let (mut all, mut problems, mut has_names) = (Vec::new(), Vec::new(), false);
     for entry in &config.allow {
         let region = &entry.region;
         if let Some(proxy) = behind_proxies.get(&entry.host) {
-            all.push(FilterRule {
+            all.push(IpFilterRule {
                 what: format!("{}, in {region}: through {proxy}", entry.host),
                 addresses: Vec::new(),
             });
@@ -52,7 +52,7 @@ fn rules_with(
             // The filter allows loopback in any case.
             host if host.is_loopback() => {}
             Host::Ip(address) => {
-                all.push(FilterRule { what: format!("{}, in {region}", entry.host), addresses: vec![*address] });
+                all.push(IpFilterRule { what: format!("{}, in {region}", entry.host), addresses: vec![*address] });
             }
             Host::Name(name) => {
                 has_names = true;
@@ -69,14 +69,17 @@ fn rules_with(
                 };
                 addresses.sort_unstable();
                 addresses.dedup();
-                all.push(FilterRule { what: format!("{}, in {region}: its current addresses", entry.host), addresses });
+                all.push(IpFilterRule {
+                    what: format!("{}, in {region}: its current addresses", entry.host),
+                    addresses,
+                });
             }
         }
     }
 
     let servers = name_servers(resolver);
     if has_names && !servers.is_empty() {
-        all.push(FilterRule { what: format!("the name servers of {RESOLV_CONF}"), addresses: servers });
+        all.push(IpFilterRule { what: format!("the name servers of {RESOLV_CONF}"), addresses: servers });
     }
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
@@ -110,7 +113,7 @@ mod tests {
             "empty.example" => Ok(Vec::new()),
             _ => Err(io::Error::other("unknown")),
         })?;
-        let told = |of: FilterRule| (of.what, of.addresses.iter().map(ToString::to_string).collect());
+        let told = |of: IpFilterRule| (of.what, of.addresses.iter().map(ToString::to_string).collect());
         Ok(passed.into_iter().map(told).collect())
     }
 

@@ -1,12 +1,12 @@
 //! Outbound connections: the only code that opens them. The daemon opens them through `Egress`, to destinations of
-//! the allow-list, and sends only bytes of the closed list `Content`. The command line connects to its daemon through
+//! the allow-list, and sends only bytes of the closed list `EgressContent`. The command line connects to its daemon through
 //! `DaemonConnection`.
 //!
 //! Files, in reading order:
 //! * `address.rs`, `web_address.rs` - `HOST:PORT`, and addresses of web servers, as the configuration has them
 //! * `destination.rs` - the destinations that sections of the configuration name, and the checks of them
 //! * `policy.rs` - `[egress]`: destinations, their regions, and the contents that each may get
-//! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `Content`
+//! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `EgressContent`
 //! * `channel.rs` - a connection on which everything sent has one content, for an HTTP client
 //! * `tls.rs`, `tls/`, `tls_files.rs` - TLS as a client, pinned certificates, and its files as a section of the
 //!   configuration; `files.rs` reads certificates and keys
@@ -23,7 +23,7 @@
 //! Invariants:
 //! * No other crate opens an outbound connection or looks up a name. `tests/it/tidy.rs` checks it.
 //! * A destination outside this box must be in the allow-list. It is refused before its name is looked up.
-//! * Bytes leave only through `LinkWriter::put`, under a `Content`. The allow-list permits contents for each
+//! * Bytes leave only through `EgressWriter::put`, under a `EgressContent`. The allow-list permits contents for each
 //!   destination, and all are counted.
 //! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box. Only the
 //!   clients of cameras and of alerts log in.
@@ -69,21 +69,21 @@ pub use address::{Host, HostPort, InvalidHostPort};
 pub use channel::{ByteStream, UNLISTED_DESTINATION};
 use counters::DestinationCounters;
 pub use counters::DestinationStatistics;
-pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError, Download};
+pub use daemon_connection::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonConnectionError, DaemonDownload};
 pub use destination::{ConfiguredDestination, ConfiguredProxy, behind_proxies};
 pub use http::{ALERT_HEADERS, AlertClient};
-pub use http::{AuditClient, HttpAnswer, HttpClient, HttpDownload, HttpError, HttpSettings, REQUEST_HEADERS};
-pub use http::{SNAPSHOT_HEADERS, Snapshot, SnapshotClient};
-pub use link::{LinkReader, LinkWriter, PutError};
-pub use message_stream::MessageStream;
-pub use policy::{AllowedDestination, Content, EgressConfig, Grant};
+pub use http::{AuditClient, HttpAnswer, HttpClient, HttpClientSettings, HttpDownload, HttpError, REQUEST_HEADERS};
+pub use http::{SNAPSHOT_HEADERS, SnapshotClient, SnapshotResponse};
+pub use link::{EgressReader, EgressWriteError, EgressWriter};
+pub use message_stream::AuditRecordStream;
+pub use policy::{AllowedDestination, EgressConfig, EgressContent, EgressGrant};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use stored_counts::fuzz_egress_counts;
-pub use stored_counts::{CountsError, CountsKeeper, DestinationCounts, EgressCounts};
+pub use stored_counts::{DestinationCounts, EgressCounts, EgressCountsError, EgressCountsKeeper};
 use tls::TlsClient;
 pub use tls::{CERTIFICATE_FILE_BYTES_MAX, CertificateTime, certificates, identity_error, private_key};
-pub use tls::{Fingerprint, InvalidFingerprint, Pin, TlsError, TlsSettings};
-pub use tls_files::TlsFiles;
+pub use tls::{CertificateFingerprint, CertificatePin, InvalidCertificateFingerprint, TlsClientSettings, TlsError};
+pub use tls_files::TlsClientFiles;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use tunnel::fuzz_proxy_answer;
 pub use web_address::{InvalidWebAddress, WebAddress};
@@ -96,7 +96,7 @@ const ADDRESSES_MAX: usize = 8;
 
 /// The part of Ledge that opens a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum EgressPurpose {
     Mqtt,
     Updates,
     /// Pictures of a camera.
@@ -109,7 +109,7 @@ pub enum Purpose {
     LiveCopy(&'static str),
 }
 
-impl Purpose {
+impl EgressPurpose {
     /// Every purpose, where there are live copies of these names.
     pub fn all(live_copies: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
         let live_copies = live_copies.into_iter().map(Self::LiveCopy);
@@ -118,20 +118,20 @@ impl Purpose {
 
     /// The contents that a connection of this purpose may carry, regardless of what the allow-list permits its
     /// destination.
-    pub fn contents(self) -> &'static [Content] {
+    pub fn contents(self) -> &'static [EgressContent] {
         match self {
             Self::Mqtt => &[
-                Content::Protocol,
-                Content::Answer,
-                Content::Presence,
-                Content::Report,
-                Content::Call,
-                Content::Picture,
-                Content::Alert,
+                EgressContent::Protocol,
+                EgressContent::Answer,
+                EgressContent::Presence,
+                EgressContent::Report,
+                EgressContent::Call,
+                EgressContent::Picture,
+                EgressContent::Alert,
             ],
-            Self::Updates | Self::Camera => &[Content::Protocol, Content::Request],
-            Self::Alert => &[Content::Protocol, Content::Alert],
-            Self::Audit | Self::LiveCopy(_) => &[Content::Protocol, Content::Audit],
+            Self::Updates | Self::Camera => &[EgressContent::Protocol, EgressContent::Request],
+            Self::Alert => &[EgressContent::Protocol, EgressContent::Alert],
+            Self::Audit | Self::LiveCopy(_) => &[EgressContent::Protocol, EgressContent::Audit],
         }
     }
 
@@ -153,7 +153,7 @@ impl Purpose {
     }
 }
 
-impl fmt::Display for Purpose {
+impl fmt::Display for EgressPurpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -161,12 +161,12 @@ impl fmt::Display for Purpose {
 
 /// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Destination {
+pub struct EgressDestination {
     /// A name or an IP address.
     pub host: String,
     pub port: u16,
     /// `None` is a connection without encryption.
-    pub tls: Option<TlsSettings>,
+    pub tls: Option<TlsClientSettings>,
 }
 
 /// The filter under systemd, which blocks connections without a distinct error.
@@ -256,7 +256,11 @@ impl Egress {
     }
 
     /// Connects, if the allow-list has the destination. Otherwise nothing is sent, not even a DNS query.
-    pub async fn connect(&self, to: &Destination, purpose: Purpose) -> Result<(LinkReader, LinkWriter), EgressError> {
+    pub async fn connect(
+        &self,
+        to: &EgressDestination,
+        purpose: EgressPurpose,
+    ) -> Result<(EgressReader, EgressWriter), EgressError> {
         let address = HostPort::new(&to.host, to.port).map_err(|error| error.to_string());
         let granted = address.and_then(|address| self.0.config.grant(&address).map(|grant| (address, grant)));
         let (address, grant) =
@@ -272,7 +276,7 @@ impl Egress {
     }
 
     /// Records a refusal in the audit log and returns it as an error.
-    fn denied(&self, destination: String, purpose: Purpose, reason: String) -> EgressError {
+    fn denied(&self, destination: String, purpose: EgressPurpose, reason: String) -> EgressError {
         self.0.audit.record_own(AuditEvent::ConnectionRefused { destination, purpose: purpose.name().into() });
         EgressError::Denied { reason }
     }
@@ -280,11 +284,11 @@ impl Egress {
     async fn open(
         &self,
         to: &HostPort,
-        tls: Option<TlsSettings>,
-        grant: &Grant,
+        tls: Option<TlsClientSettings>,
+        grant: &EgressGrant,
         counters: &Arc<DestinationCounters>,
-        purpose: Purpose,
-    ) -> Result<(LinkReader, LinkWriter), EgressError> {
+        purpose: EgressPurpose,
+    ) -> Result<(EgressReader, EgressWriter), EgressError> {
         let destination = to.to_string();
         let deadline = Instant::now() + self.0.connect_timeout;
         let tls_failed = |error| EgressError::Tls { destination: destination.clone(), error };
@@ -319,7 +323,7 @@ impl Egress {
     }
 
     /// True if the allow-list permits this content for a destination.
-    pub fn permits(&self, to: &Destination, content: Content) -> bool {
+    pub fn permits(&self, to: &EgressDestination, content: EgressContent) -> bool {
         let address = HostPort::new(&to.host, to.port).ok();
         let grant = address.and_then(|address| self.0.config.grant(&address).ok());
         grant.is_some_and(|grant| grant.permits(content))
@@ -333,7 +337,7 @@ impl Egress {
 }
 
 /// Reads the files of `settings` on a blocking thread.
-async fn read_settings(settings: TlsSettings, to: HostPort) -> Result<TlsClient, TlsError> {
+async fn read_settings(settings: TlsClientSettings, to: HostPort) -> Result<TlsClient, TlsError> {
     let read = tokio::task::spawn_blocking(move || TlsClient::read(&settings, &to));
     read.await.unwrap_or_else(|error| Err(TlsError::Failed { reason: error.to_string() }))
 }

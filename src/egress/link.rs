@@ -1,4 +1,4 @@
-//! The two halves of an open connection. Bytes are written only under the name of their [`Content`].
+//! The two halves of an open connection. Bytes are written only under the name of their [`EgressContent`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::counters::DestinationCounters;
-use super::policy::{Content, Grant};
+use super::policy::{EgressContent, EgressGrant};
 use super::tls::TlsPeer;
 
 /// The size of one read, in bytes: a TLS record holds up to 16 KiB.
@@ -26,7 +26,7 @@ type ReadHalf = Box<dyn AsyncRead + Send + Sync + Unpin>;
 type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
 /// The half that reads from a destination.
-pub struct LinkReader {
+pub struct EgressReader {
     stream: ReadHalf,
     socket: OwnedFd,
     counters: Arc<DestinationCounters>,
@@ -34,16 +34,16 @@ pub struct LinkReader {
 }
 
 /// The half that writes to a destination.
-pub struct LinkWriter {
+pub struct EgressWriter {
     stream: WriteHalf,
     counters: Arc<DestinationCounters>,
     peer: Option<TlsPeer>,
     destination: String,
-    grant: Grant,
+    grant: EgressGrant,
     /// Bytes that the stream has not taken yet.
     queue: BytesMut,
     /// The contents of the queue in its order, each with its number of bytes.
-    contents: VecDeque<(Content, usize)>,
+    contents: VecDeque<(EgressContent, usize)>,
     /// Bytes that the stream took and may still buffer: TLS encrypts into a buffer.
     held_back: usize,
     /// The message being written, before it is queued. Empty in between.
@@ -52,14 +52,14 @@ pub struct LinkWriter {
 
 /// The reason why nothing was queued.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PutError<E> {
+pub enum EgressWriteError<E> {
     #[error(
         "{content} may not be sent to {destination}: to allow it, add \"{content}\" to `send` in its [[egress.allow]]"
     )]
     NotPermitted {
         /// `HOST:PORT`.
         destination: String,
-        content: Content,
+        content: EgressContent,
     },
     #[error("{0}")]
     Write(E),
@@ -71,11 +71,11 @@ pub(super) fn link(
     socket: OwnedFd,
     peer: Option<TlsPeer>,
     destination: String,
-    grant: Grant,
+    grant: EgressGrant,
     counters: Arc<DestinationCounters>,
-) -> (LinkReader, LinkWriter) {
-    let reader = LinkReader { stream: reading, socket, counters: counters.clone(), peer: peer.clone() };
-    let writer = LinkWriter {
+) -> (EgressReader, EgressWriter) {
+    let reader = EgressReader { stream: reading, socket, counters: counters.clone(), peer: peer.clone() };
+    let writer = EgressWriter {
         stream: writing,
         counters,
         peer,
@@ -89,7 +89,7 @@ pub(super) fn link(
     (reader, writer)
 }
 
-impl LinkReader {
+impl EgressReader {
     /// Appends received bytes to `buffer`; 0 bytes are the end. Cancel-safe: bytes that were not returned are still to
     /// be read.
     pub async fn read(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
@@ -111,23 +111,23 @@ impl LinkReader {
     }
 }
 
-impl LinkWriter {
+impl EgressWriter {
     /// Queues the bytes that `write` appends to its buffer, as `content`. Nothing is queued when the allow-list does
     /// not permit this content for the destination, or when `write` fails.
     pub fn put<T, E>(
         &mut self,
-        content: Content,
+        content: EgressContent,
         write: impl FnOnce(&mut BytesMut) -> Result<T, E>,
-    ) -> Result<T, PutError<E>> {
+    ) -> Result<T, EgressWriteError<E>> {
         if !self.grant.permits(content) {
-            return Err(PutError::NotPermitted { destination: self.destination.clone(), content });
+            return Err(EgressWriteError::NotPermitted { destination: self.destination.clone(), content });
         }
         // A separate buffer: `write` can neither see nor change bytes that are queued under another name.
         let value = match write(&mut self.draft) {
             Ok(value) => value,
             Err(error) => {
                 self.draft.clear();
-                return Err(PutError::Write(error));
+                return Err(EgressWriteError::Write(error));
             }
         };
 
@@ -211,14 +211,14 @@ fn explained(peer: Option<&TlsPeer>, error: io::Error) -> io::Error {
     }
 }
 
-impl std::fmt::Debug for LinkReader {
+impl std::fmt::Debug for EgressReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinkReader").finish_non_exhaustive()
+        f.debug_struct("EgressReader").finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for LinkWriter {
+impl std::fmt::Debug for EgressWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinkWriter").field("destination", &self.destination).finish_non_exhaustive()
+        f.debug_struct("EgressWriter").field("destination", &self.destination).finish_non_exhaustive()
     }
 }

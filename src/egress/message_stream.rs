@@ -8,9 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::address::HostPort;
-use super::channel::{Channel, ChannelRoute};
-use super::policy::Content;
-use super::{Egress, EgressError, Purpose, TlsSettings};
+use super::channel::{EgressConnection, EgressRoute};
+use super::policy::EgressContent;
+use super::{Egress, EgressError, EgressPurpose, TlsClientSettings};
 
 /// Limit for a write that the other side does not take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -19,19 +19,19 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An open connection that carries records of the audit log.
-pub struct MessageStream {
-    channel: Channel,
+pub struct AuditRecordStream {
+    channel: EgressConnection,
     write_timeout: Duration,
 }
 
-impl MessageStream {
+impl AuditRecordStream {
     /// Connects, if the allow-list has the destination and permits it the audit log. A connection without TLS is
     /// refused unless the destination is this machine.
     pub async fn open(
         egress: &Egress,
         to: &HostPort,
-        tls: Option<TlsSettings>,
-        purpose: Purpose,
+        tls: Option<TlsClientSettings>,
+        purpose: EgressPurpose,
     ) -> Result<Self, EgressError> {
         if tls.is_none() && !to.host.is_loopback() {
             let reason = format!(
@@ -39,7 +39,7 @@ impl MessageStream {
             );
             return Err(egress.denied(to.to_string(), purpose, reason));
         }
-        let route = ChannelRoute { to: to.clone(), tls, proxy: None, purpose, content: Content::Audit };
+        let route = EgressRoute { to: to.clone(), tls, proxy: None, purpose, content: EgressContent::Audit };
         Ok(Self { channel: egress.channel(&route).await?, write_timeout: WRITE_TIMEOUT })
     }
 
@@ -76,8 +76,8 @@ impl MessageStream {
     }
 }
 
-impl std::fmt::Debug for MessageStream {
+impl std::fmt::Debug for AuditRecordStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MessageStream").finish_non_exhaustive()
+        f.debug_struct("AuditRecordStream").finish_non_exhaustive()
     }
 }

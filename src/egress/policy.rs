@@ -13,7 +13,7 @@ pub const LOCAL_REGION: &str = "local";
 
 /// The closed list of contents that may leave this box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Content {
+pub enum EgressContent {
     /// Handshakes, acknowledgements, subscriptions and keep-alives: no data. Every destination may get it.
     #[serde(skip)]
     Protocol,
@@ -44,7 +44,7 @@ pub enum Content {
     Alert,
 }
 
-impl Content {
+impl EgressContent {
     /// Every kind.
     pub const ALL: [Self; 9] = [
         Self::Protocol,
@@ -74,7 +74,7 @@ impl Content {
     }
 }
 
-impl fmt::Display for Content {
+impl fmt::Display for EgressContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -97,31 +97,31 @@ pub struct AllowedDestination {
     pub region: RegionName,
     /// The contents that may be sent there, besides the protocol itself.
     #[serde(default = "everything")]
-    pub send: Vec<Content>,
+    pub send: Vec<EgressContent>,
 }
 
-fn everything() -> Vec<Content> {
-    Content::ALL.into_iter().filter(|content| *content != Content::Protocol).collect()
+fn everything() -> Vec<EgressContent> {
+    EgressContent::ALL.into_iter().filter(|content| *content != EgressContent::Protocol).collect()
 }
 
 /// The permission to send to a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
+pub struct EgressGrant {
     pub region: String,
     /// The contents that may be sent there, besides the protocol itself.
-    send: Vec<Content>,
+    send: Vec<EgressContent>,
 }
 
-impl Grant {
+impl EgressGrant {
     /// True if `content` may be sent there.
-    pub fn permits(&self, content: Content) -> bool {
-        content == Content::Protocol || self.send.contains(&content)
+    pub fn permits(&self, content: EgressContent) -> bool {
+        content == EgressContent::Protocol || self.send.contains(&content)
     }
 }
 
-impl Grant {
+impl EgressGrant {
     /// The same, limited to `contents`.
-    pub(super) fn limited_to(mut self, contents: &[Content]) -> Self {
+    pub(super) fn limited_to(mut self, contents: &[EgressContent]) -> Self {
         self.send.retain(|content| contents.contains(content));
         self
     }
@@ -167,7 +167,7 @@ impl EgressConfig {
     /// The contents that `to` may get. The error names the setting that would allow the connection.
     ///
     /// An entry takes precedence over the rule that loopback needs none: a port of this box may be the end of a tunnel.
-    pub fn grant(&self, to: &HostPort) -> Result<Grant, String> {
+    pub fn grant(&self, to: &HostPort) -> Result<EgressGrant, String> {
         if let Some(entry) = self.allow.iter().find(|entry| entry.host == *to) {
             if !self.is_resident(&entry.region) {
                 let (region, residency) = (entry.region.as_str(), list(&self.residency));
@@ -176,10 +176,10 @@ impl EgressConfig {
                      {residency}"
                 ));
             }
-            return Ok(Grant { region: entry.region.as_str().to_owned(), send: entry.send.clone() });
+            return Ok(EgressGrant { region: entry.region.as_str().to_owned(), send: entry.send.clone() });
         }
         if to.host.is_loopback() {
-            return Ok(Grant { region: LOCAL_REGION.to_owned(), send: everything() });
+            return Ok(EgressGrant { region: LOCAL_REGION.to_owned(), send: everything() });
         }
         let regions = match self.residency.as_slice() {
             [] => "a word for where it is, such as eu or lan".to_owned(),
@@ -206,7 +206,7 @@ mod tests {
         toml_check::parse("f", text).unwrap()
     }
 
-    fn grant(config: &EgressConfig, to: &str) -> Result<Grant, String> {
+    fn grant(config: &EgressConfig, to: &str) -> Result<EgressGrant, String> {
         config.grant(&to.parse().unwrap())
     }
 
@@ -215,7 +215,7 @@ mod tests {
         let config = config("[[allow]]\nhost = 'Broker.example:8883'\nregion = 'eu'\nsend = ['presence']");
         let granted = grant(&config, "broker.EXAMPLE:8883").unwrap();
         assert_eq!(granted.region, "eu");
-        let permitted = Content::ALL.map(|content| granted.permits(content));
+        let permitted = EgressContent::ALL.map(|content| granted.permits(content));
         assert_eq!(permitted, [true, false, true, false, false, false, false, false, false]);
         for other in ["broker.example:1883", "a.broker.example:8883", "example:8883", "10.0.0.1:8883"] {
             assert!(grant(&config, other).is_err(), "{other}");
@@ -226,7 +226,7 @@ mod tests {
     fn an_entry_without_send_permits_everything_and_an_empty_one_the_protocol_alone() {
         let config =
             config("[[allow]]\nhost = 'a:1'\nregion = 'eu'\n[[allow]]\nhost = 'b:1'\nregion = 'eu'\nsend = []");
-        let permitted = |to: &str| Content::ALL.map(|content| grant(&config, to).unwrap().permits(content));
+        let permitted = |to: &str| EgressContent::ALL.map(|content| grant(&config, to).unwrap().permits(content));
         assert_eq!(permitted("a:1"), [true; 9]);
         assert_eq!(permitted("b:1"), [true, false, false, false, false, false, false, false, false]);
     }
@@ -236,10 +236,10 @@ mod tests {
         let config = config("residency = ['eu']\n[[allow]]\nhost = '127.0.0.1:8883'\nregion = 'eu'\nsend = []");
         for local in ["127.0.0.1:1883", "127.1.2.3:8883", "[::1]:1", "localhost:1"] {
             let granted = grant(&config, local).unwrap();
-            assert!(granted.region == LOCAL_REGION && granted.permits(Content::Answer), "{local}");
+            assert!(granted.region == LOCAL_REGION && granted.permits(EgressContent::Answer), "{local}");
         }
         let tunnel = grant(&config, "127.0.0.1:8883").unwrap();
-        assert!(tunnel.region == "eu" && !tunnel.permits(Content::Answer));
+        assert!(tunnel.region == "eu" && !tunnel.permits(EgressContent::Answer));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub struct DestinationCounts {
     pub connections: u64,
     /// Failed attempts to connect.
     pub failures: u64,
-    /// Bytes sent before encryption, by the name of their [`super::Content`], former names included.
+    /// Bytes sent before encryption, by the name of their [`super::EgressContent`], former names included.
     pub sent: BTreeMap<String, u64>,
     /// Bytes received, after decryption.
     pub received: u64,
@@ -59,7 +59,7 @@ pub struct DestinationCounts {
 
 /// The reason why the counts cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum CountsError {
+pub enum EgressCountsError {
     #[error("the egress counts cannot be read: {path}: {error}", path = path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("the egress counts cannot be read: {path} is damaged: {reason}", path = path.display())]
@@ -72,14 +72,14 @@ impl EgressCounts {
     }
 
     /// Reads the counts in the state folder without changing anything; `None` before the first start.
-    pub fn read(state: &Path) -> Result<Option<Self>, CountsError> {
+    pub fn read(state: &Path) -> Result<Option<Self>, EgressCountsError> {
         let path = state.join(COUNTS_FILE);
         let content = match std::fs::read(&path) {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(CountsError::File { path, error }),
+            Err(error) => return Err(EgressCountsError::File { path, error }),
         };
-        let damaged = |reason: String| CountsError::Damaged { path: path.clone(), reason };
+        let damaged = |reason: String| EgressCountsError::Damaged { path: path.clone(), reason };
         Self::parse(&content).map(Some).map_err(damaged)
     }
 
@@ -126,25 +126,25 @@ impl DestinationCounts {
 
 /// Keeps the counts of an [`Egress`] in the file. Clones share it.
 #[derive(Debug, Clone)]
-pub struct CountsKeeper(Arc<CountsState>);
+pub struct EgressCountsKeeper(Arc<EgressCountsState>);
 
 #[derive(Debug)]
-struct CountsState {
+struct EgressCountsState {
     egress: Egress,
     path: PathBuf,
     /// The counts of all starts before this one.
     before: EgressCounts,
-    written: Mutex<Written>,
+    written: Mutex<WrittenCounts>,
 }
 
 /// The content of the file, and the fault of writing it.
 #[derive(Debug)]
-struct Written {
+struct WrittenCounts {
     counts: Option<EgressCounts>,
     fault: LastingFault,
 }
 
-impl CountsKeeper {
+impl EgressCountsKeeper {
     /// Continues the counts of the previous start. A damaged file is moved aside, and counting starts again at zero.
     pub fn open(state: &Path, egress: Egress) -> Self {
         let path = state.join(COUNTS_FILE);
@@ -168,8 +168,8 @@ impl CountsKeeper {
                 (EgressCounts::begin(true), None)
             }
         };
-        let written = Mutex::new(Written { counts, fault: LastingFault::default() });
-        Self(Arc::new(CountsState { egress, path, before, written }))
+        let written = Mutex::new(WrittenCounts { counts, fault: LastingFault::default() });
+        Self(Arc::new(EgressCountsState { egress, path, before, written }))
     }
 
     /// Writes the file every ten seconds until the stop.
@@ -210,7 +210,7 @@ impl CountsKeeper {
         }
     }
 
-    fn written(&self) -> MutexGuard<'_, Written> {
+    fn written(&self) -> MutexGuard<'_, WrittenCounts> {
         self.0.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -233,7 +233,7 @@ pub fn fuzz_egress_counts(data: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Content, EgressConfig, HostPort};
+    use crate::{EgressConfig, EgressContent, HostPort};
     use ledge_base::toml_check;
     use ledge_service::audit_event::AuditSink;
 
@@ -246,7 +246,7 @@ mod tests {
     fn counts_that_cannot_be_written_are_logged_once_until_they_can() {
         let state = tempfile::tempdir().unwrap();
         let folder = state.path().join("state");
-        let keeper = CountsKeeper::open(&folder, egress());
+        let keeper = EgressCountsKeeper::open(&folder, egress());
         keeper.write();
         assert!(!keeper.written().fault.is_to_be_logged(Instant::now()), "the first attempt was logged");
         std::fs::create_dir(&folder).unwrap();
@@ -257,9 +257,9 @@ mod tests {
     /// A start that sends `bytes` bytes.
     fn start(state: &Path, bytes: usize) -> EgressCounts {
         let egress = egress();
-        let keeper = CountsKeeper::open(state, egress.clone());
+        let keeper = EgressCountsKeeper::open(state, egress.clone());
         let counters = egress.counters(&"a:1".parse::<HostPort>().unwrap(), "eu");
-        counters.count_sent(Content::Answer, bytes);
+        counters.count_sent(EgressContent::Answer, bytes);
         counters.count_received(1);
         keeper.write();
         EgressCounts::read(state).unwrap().unwrap()
@@ -284,7 +284,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for damage in [&whole[..whole.len() / 2], b"", b"{}", b"[7]"] {
             durable::replace(&path, damage).unwrap();
-            assert!(matches!(EgressCounts::read(state.path()), Err(CountsError::Damaged { .. })));
+            assert!(matches!(EgressCounts::read(state.path()), Err(EgressCountsError::Damaged { .. })));
             let anew = start(state.path(), 7);
             assert!(anew.after_damage && anew.destinations[0].sent["answers"] == 7);
             assert_eq!(std::fs::read(state.path().join("egress.json.damaged")).unwrap(), damage);
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn what_has_not_changed_is_not_written() {
         let state = tempfile::tempdir().unwrap();
-        let keeper = CountsKeeper::open(state.path(), egress());
+        let keeper = EgressCountsKeeper::open(state.path(), egress());
         keeper.write();
         let path = state.path().join(COUNTS_FILE);
         std::fs::remove_file(&path).unwrap();

@@ -23,8 +23,8 @@ fn egress(text: &str) -> (Egress, AuditQueue) {
     (Egress::new(&toml_check::parse("f", text).unwrap(), audit), events)
 }
 
-fn to(host: &str, port: u16) -> Destination {
-    Destination { host: host.to_owned(), port, tls: None }
+fn to(host: &str, port: u16) -> EgressDestination {
+    EgressDestination { host: host.to_owned(), port, tls: None }
 }
 
 async fn listener() -> (TcpListener, u16) {
@@ -34,14 +34,14 @@ async fn listener() -> (TcpListener, u16) {
 }
 
 /// An open connection without TLS, and the other side of it.
-async fn connected(egress: &Egress, listener: &TcpListener) -> (LinkReader, LinkWriter, TcpStream) {
+async fn connected(egress: &Egress, listener: &TcpListener) -> (EgressReader, EgressWriter, TcpStream) {
     let to = to("127.0.0.1", listener.local_addr().unwrap().port());
-    let (link, accepted) = tokio::join!(egress.connect(&to, Purpose::Mqtt), listener.accept());
+    let (link, accepted) = tokio::join!(egress.connect(&to, EgressPurpose::Mqtt), listener.accept());
     let (reader, writer) = link.unwrap();
     (reader, writer, accepted.unwrap().0)
 }
 
-fn put(writer: &mut LinkWriter, content: Content, bytes: &[u8]) -> Result<(), PutError<String>> {
+fn put(writer: &mut EgressWriter, content: EgressContent, bytes: &[u8]) -> Result<(), EgressWriteError<String>> {
     writer.put(content, |buffer| {
         buffer.extend_from_slice(bytes);
         Ok(())
@@ -62,7 +62,7 @@ fn what_is_not_in_the_allow_list_is_refused_without_dns_and_network() {
     // This runtime has no sockets and no timers: an attempt to connect panics.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (egress, mut events) = egress("[[allow]]\nhost = 'allowed.invalid:1883'\nregion = 'eu'");
-    let connect = |host: &str, port| runtime.block_on(egress.connect(&to(host, port), Purpose::Mqtt));
+    let connect = |host: &str, port| runtime.block_on(egress.connect(&to(host, port), EgressPurpose::Mqtt));
     for (host, port) in [("other.invalid", 1883), ("allowed.invalid", 8883), ("10.0.0.1", 1883), ("no host", 1)] {
         assert!(matches!(connect(host, port), Err(EgressError::Denied { .. })), "{host}:{port}");
         let refused = AuditEvent::ConnectionRefused { destination: format!("{host}:{port}"), purpose: "mqtt".into() };
@@ -86,7 +86,7 @@ async fn this_box_is_reached_without_an_entry_and_audited() {
     let mut buffer = BytesMut::from("> ".as_bytes());
     assert_eq!(reader.read(&mut buffer).await.unwrap(), 5);
     assert_eq!(buffer, "> hello");
-    put(&mut writer, Content::Answer, b"world").unwrap();
+    put(&mut writer, EgressContent::Answer, b"world").unwrap();
     writer.close().await;
     let mut received = String::new();
     server.read_to_string(&mut received).await.unwrap();
@@ -99,7 +99,7 @@ async fn the_next_address_is_tried_when_one_refuses() {
     let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await;
     let listener = listener.expect("this test needs the loopback of IPv6: `sysctl net.ipv6.conf.lo.disable_ipv6=0`");
     let port = listener.local_addr().unwrap().port();
-    let (_reader, _writer) = egress("").0.connect(&to("localhost", port), Purpose::Mqtt).await.unwrap();
+    let (_reader, _writer) = egress("").0.connect(&to("localhost", port), EgressPurpose::Mqtt).await.unwrap();
     assert!(listener.accept().await.unwrap().1.is_ipv6());
 }
 
@@ -108,7 +108,7 @@ async fn a_closed_port_is_told_in_words() {
     let (egress, mut events) = egress("");
     let (listener, port) = listener().await;
     drop(listener);
-    let error = egress.connect(&to("127.0.0.1", port), Purpose::Mqtt).await.unwrap_err().to_string();
+    let error = egress.connect(&to("127.0.0.1", port), EgressPurpose::Mqtt).await.unwrap_err().to_string();
     assert!(error.starts_with(&format!("127.0.0.1:{port} refuses the connection: nothing listens")), "{error}");
     assert!(events.try_next().is_none(), "nothing was opened");
     let figures = egress.statistics();
@@ -119,7 +119,7 @@ async fn a_closed_port_is_told_in_words() {
 async fn a_name_that_dns_does_not_know_is_told_in_words() {
     // RFC 6761 reserves the name for this. Without any DNS server the system may need longer than the timeout.
     let (egress, mut events) = egress("[[allow]]\nhost = 'no-such-host.invalid:1883'\nregion = 'eu'");
-    let error = egress.connect(&to("no-such-host.invalid", 1883), Purpose::Mqtt).await.unwrap_err();
+    let error = egress.connect(&to("no-such-host.invalid", 1883), EgressPurpose::Mqtt).await.unwrap_err();
     let (not_found, late) = (
         "no-such-host.invalid:1883: DNS does not resolve the name: check its spelling",
         "no-such-host.invalid:1883: the DNS lookup timed out",
@@ -135,13 +135,13 @@ async fn content_that_is_not_permitted_is_not_even_written_down() {
     let (egress, _) =
         egress(&format!("[[allow]]\nhost = '127.0.0.1:{port}'\nregion = 'eu'\nsend = ['presence', 'reports']"));
     let (_reader, mut writer, mut server) = connected(&egress, &listener).await;
-    let refused = writer.put(Content::Answer, |_| -> Result<(), String> { panic!("was asked to write") });
+    let refused = writer.put(EgressContent::Answer, |_| -> Result<(), String> { panic!("was asked to write") });
     let expected = "answers may not be sent to 127.0.0.1:PORT: to allow it, add \"answers\" to `send` in its \
                     [[egress.allow]]";
     assert_eq!(refused.unwrap_err().to_string(), expected.replace("PORT", &port.to_string()));
     assert_eq!(writer.queued(), 0);
-    put(&mut writer, Content::Protocol, b"a").unwrap();
-    put(&mut writer, Content::Report, b"b").unwrap();
+    put(&mut writer, EgressContent::Protocol, b"a").unwrap();
+    put(&mut writer, EgressContent::Report, b"b").unwrap();
     writer.close().await;
     let mut received = String::new();
     server.read_to_string(&mut received).await.unwrap();
@@ -153,18 +153,18 @@ async fn what_fails_to_be_written_leaves_nothing_and_touches_nothing() {
     let (listener, _) = listener().await;
     let (egress, _) = egress("");
     let (_reader, mut writer, mut server) = connected(&egress, &listener).await;
-    let half = |writer: &mut LinkWriter| {
-        writer.put(Content::Answer, |buffer| {
+    let half = |writer: &mut EgressWriter| {
+        writer.put(EgressContent::Answer, |buffer| {
             buffer.clear();
             buffer.extend_from_slice(b"half a pack");
             Err::<(), _>("too large")
         })
     };
-    assert_eq!(half(&mut writer), Err(PutError::Write("too large")));
+    assert_eq!(half(&mut writer), Err(EgressWriteError::Write("too large")));
     assert_eq!(writer.queued(), 0);
-    put(&mut writer, Content::Protocol, b"one").unwrap();
-    assert_eq!(half(&mut writer), Err(PutError::Write("too large")));
-    put(&mut writer, Content::Presence, b"two").unwrap();
+    put(&mut writer, EgressContent::Protocol, b"one").unwrap();
+    assert_eq!(half(&mut writer), Err(EgressWriteError::Write("too large")));
+    put(&mut writer, EgressContent::Presence, b"two").unwrap();
     assert_eq!(writer.queued(), 6);
     writer.flush().await.unwrap();
     assert_eq!(writer.queued(), 0);
@@ -182,13 +182,15 @@ async fn counters_tell_contents_apart_and_survive_reconnects() {
     ));
     for _ in 0..2 {
         let (mut reader, mut writer, mut server) = connected(&egress, &listener).await;
-        for (content, bytes) in [(Content::Answer, 100), (Content::Protocol, 3), (Content::Answer, 10_000)] {
+        for (content, bytes) in
+            [(EgressContent::Answer, 100), (EgressContent::Protocol, 3), (EgressContent::Answer, 10_000)]
+        {
             put(&mut writer, content, &vec![0; bytes]).unwrap();
         }
-        put(&mut writer, Content::Report, b"").unwrap();
+        put(&mut writer, EgressContent::Report, b"").unwrap();
         writer.flush().await.unwrap();
         // Queued and never sent, so it is not counted.
-        put(&mut writer, Content::Presence, b"offline").unwrap();
+        put(&mut writer, EgressContent::Presence, b"offline").unwrap();
         drop(writer);
         server.read_exact(&mut vec![0; 10_103]).await.unwrap();
         server.write_all(b"1234").await.unwrap();
@@ -220,8 +222,8 @@ fn narrow_listener() -> TcpListener {
 }
 
 /// Cancels every flush as soon as it waits, while the other side reads in small pieces.
-async fn every_flush_cancelled(egress: &Egress, mut writer: LinkWriter, mut server: impl AsyncRead + Unpin) {
-    let parts = [(Content::Answer, unlike(6 << 20)), (Content::Report, unlike(1 << 20))];
+async fn every_flush_cancelled(egress: &Egress, mut writer: EgressWriter, mut server: impl AsyncRead + Unpin) {
+    let parts = [(EgressContent::Answer, unlike(6 << 20)), (EgressContent::Report, unlike(1 << 20))];
     for (content, bytes) in &parts {
         put(&mut writer, *content, bytes).unwrap();
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ledge_base::clock::{self, Floor};
+use ledge_base::clock::{self, ClockFloor};
 use ledge_base::secret::SecretFile;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
@@ -22,13 +22,13 @@ use super::address::{Host, HostPort};
 pub use error::TlsError;
 use files::fault_in_words;
 pub use files::{CERTIFICATE_FILE_BYTES_MAX, certificates, identity_error, private_key};
-pub use fingerprint::{Fingerprint, InvalidFingerprint, Pin};
-use pinned::{NotPinned, PinVerifier};
+pub use fingerprint::{CertificateFingerprint, CertificatePin, InvalidCertificateFingerprint};
+use pinned::{NotPinned, PinnedCertificateVerifier};
 
 /// The CA for the server's certificate, and the certificate of this client. The files are read at each connection, so
 /// that a renewed certificate needs no restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TlsSettings {
+pub struct TlsClientSettings {
     /// A PEM file with the CA certificates that are trusted instead of the system's.
     pub ca: Option<SecretFile>,
     /// A PEM file with the client's certificate, followed by its issuers.
@@ -36,7 +36,7 @@ pub struct TlsSettings {
     /// A PEM file with the key of that certificate.
     pub key: Option<SecretFile>,
     /// The one certificate that the server may present, in place of any CA.
-    pub pinned: Option<Pin>,
+    pub pinned: Option<CertificatePin>,
 }
 
 /// A TLS client that has read its files and is ready to connect.
@@ -52,7 +52,7 @@ pub struct CertificateTime {
     /// The clock, in milliseconds since the Unix epoch.
     pub system_ms: fn() -> u64,
     /// The proven time.
-    pub floor: &'static Floor,
+    pub floor: &'static ClockFloor,
 }
 
 impl TimeProvider for CertificateTime {
@@ -71,12 +71,16 @@ pub(super) struct TlsPeer {
 
 impl TlsClient {
     /// Reads the files. Blocks.
-    pub(super) fn read(settings: &TlsSettings, to: &HostPort) -> Result<Self, TlsError> {
+    pub(super) fn read(settings: &TlsClientSettings, to: &HostPort) -> Result<Self, TlsError> {
         Self::read_at(settings, to, CertificateTime { system_ms: clock::unix_millis, floor: &clock::FLOOR })
     }
 
     /// As [`Self::read`], with certificates checked at `time`.
-    pub(super) fn read_at(settings: &TlsSettings, to: &HostPort, time: CertificateTime) -> Result<Self, TlsError> {
+    pub(super) fn read_at(
+        settings: &TlsClientSettings,
+        to: &HostPort,
+        time: CertificateTime,
+    ) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let failed = |error: Error| TlsError::Failed { reason: error.to_string() };
         let builder = ClientConfig::builder_with_details(provider, Arc::new(time))
@@ -84,7 +88,7 @@ impl TlsClient {
             .map_err(failed)?;
         let builder = match &settings.pinned {
             Some(pin) => {
-                let verifier = PinVerifier::new(pin, builder.crypto_provider().clone())?;
+                let verifier = PinnedCertificateVerifier::new(pin, builder.crypto_provider().clone())?;
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
             }
             None => builder.with_root_certificates(roots(settings.ca.as_ref())?),

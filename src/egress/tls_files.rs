@@ -6,12 +6,12 @@ use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{ValueProblem, empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
 
-use super::tls::TlsSettings;
+use super::tls::TlsClientSettings;
 
 /// The CA of the server, and the certificate of this box.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TlsFiles {
+pub struct TlsClientFiles {
     /// The CAs that may have signed the server's certificate; `None` is those that the system trusts.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub ca_file: Option<SecretFile>,
@@ -23,7 +23,7 @@ pub struct TlsFiles {
     pub key_file: Option<SecretFile>,
 }
 
-impl TlsFiles {
+impl TlsClientFiles {
     /// Makes relative paths relative to `root`.
     pub fn resolve(&mut self, root: &Path) {
         let files = [&mut self.ca_file, &mut self.certificate_file, &mut self.key_file];
@@ -38,9 +38,9 @@ impl TlsFiles {
     }
 
     /// The settings of a connection.
-    pub fn settings(&self) -> TlsSettings {
+    pub fn settings(&self) -> TlsClientSettings {
         let Self { ca_file, certificate_file, key_file } = self.clone();
-        TlsSettings { ca: ca_file, certificate: certificate_file, key: key_file, pinned: None }
+        TlsClientSettings { ca: ca_file, certificate: certificate_file, key: key_file, pinned: None }
     }
 
     /// The keys within a section that has this one as `tls`, and their values.

@@ -6,8 +6,8 @@ use ledge_alerts::message as alert_message;
 use ledge_audit::config::AuditConfig;
 use ledge_audit::live::LiveCopy;
 use ledge_audit::record::AuditRecord;
-use ledge_cameras::messages::{CameraCounts, CameraEvent, CameraStatus};
-use ledge_egress::{ALERT_HEADERS, Content, REQUEST_HEADERS, SNAPSHOT_HEADERS};
+use ledge_cameras::messages::{CameraEvent, CameraObjectCounts, CameraStatus};
+use ledge_egress::{ALERT_HEADERS, EgressContent, REQUEST_HEADERS, SNAPSHOT_HEADERS};
 use ledge_mqtt::answer;
 use ledge_mqtt::connect;
 use ledge_part::api_error::ErrorBody;
@@ -19,52 +19,52 @@ use super::fields::{ReportedField, of_schema};
 
 /// One form of message.
 #[derive(Debug, Serialize)]
-pub struct MessageForm {
+pub struct EgressMessageForm {
     pub name: Cow<'static, str>,
     /// All its fields.
     pub fields: Vec<ReportedField>,
 }
 
 /// The description of a kind of content.
-pub fn what(content: Content) -> &'static str {
+pub fn what(content: EgressContent) -> &'static str {
     match content {
-        Content::Protocol => {
+        EgressContent::Protocol => {
             "the connection itself: handshakes, subscriptions, acknowledgements; no data of callers; every destination \
              may receive it"
         }
-        Content::Answer => {
+        EgressContent::Answer => {
             "results of inference, for callers over MQTT, for bindings of a topic to a model, and of cameras"
         }
-        Content::Presence => "the state of this box and of each camera, online or offline",
-        Content::Report => "the software, models and health of this box, for the platform",
-        Content::Call => {
+        EgressContent::Presence => "the state of this box and of each camera, online or offline",
+        EgressContent::Report => "the software, models and health of this box, for the platform",
+        EgressContent::Call => {
             "inference calls to another box: Ledge sends none, only `ledge-bench` does, a tool of its developers"
         }
-        Content::Request => {
+        EgressContent::Request => {
             "requests for files of the update repository and for pictures of cameras, without data about this box"
         }
-        Content::Audit => {
+        EgressContent::Audit => {
             "the audit log and its proofs: callers appear as keyed tags, and the data that they sent does not appear"
         }
-        Content::Alert => "what is wrong with this box, for the webhooks and the broker of [[alert]]",
-        Content::Picture => {
+        EgressContent::Alert => "what is wrong with this box, for the webhooks and the broker of [[alert]]",
+        EgressContent::Picture => {
             "pictures of cameras with camera.publish_pictures, over MQTT, with the parts of camera.blur blurred"
         }
     }
 }
 
 /// Every form of message of a kind of content.
-pub fn messages(content: Content) -> Vec<MessageForm> {
-    let constant = |name, fields: &[(&'static str, &'static str)]| MessageForm {
+pub fn messages(content: EgressContent) -> Vec<EgressMessageForm> {
+    let constant = |name, fields: &[(&'static str, &'static str)]| EgressMessageForm {
         name: Cow::Borrowed(name),
         fields: fields.iter().map(|(name, what)| ReportedField::new(name, what)).collect(),
     };
-    let typed = |name, schema: schemars::Schema| MessageForm {
+    let typed = |name, schema: schemars::Schema| EgressMessageForm {
         name: Cow::Borrowed(name),
         fields: of_schema(schema.as_value()),
     };
     match content {
-        Content::Protocol => vec![
+        EgressContent::Protocol => vec![
             constant("the connection to a broker (MQTT CONNECT)", &connect::CONNECT_FIELDS),
             constant(
                 "subscriptions and acknowledgements of an MQTT connection",
@@ -81,7 +81,7 @@ pub fn messages(content: Content) -> Vec<MessageForm> {
                 ],
             ),
         ],
-        Content::Answer => vec![
+        EgressContent::Answer => vec![
             typed("an answer to tensors (JSON, with numbers also in binary after it)", encode::schema()),
             typed("an answer to a photograph (JSON)", content::schema()),
             typed("an answer without a result (JSON)", schemars::schema_for!(ErrorBody<'static>)),
@@ -91,38 +91,38 @@ pub fn messages(content: Content) -> Vec<MessageForm> {
             ),
             constant("properties of each answer (MQTT 5)", &answer::ANSWER_PROPERTIES),
             typed("an event of a camera (JSON)", schemars::schema_for!(CameraEvent<'static>)),
-            typed("the counts of a camera (JSON)", schemars::schema_for!(CameraCounts<'static>)),
+            typed("the counts of a camera (JSON)", schemars::schema_for!(CameraObjectCounts<'static>)),
             typed("the state of a camera (JSON)", schemars::schema_for!(CameraStatus<'static>)),
             constant(
                 "an entity of Home Assistant (JSON)",
                 &[("*", "the names of this box, of a camera, its zones and labels, and the topics of their values")],
             ),
         ],
-        Content::Presence => vec![constant("presence", &[("*", "the word online or offline, nothing else")])],
-        Content::Report => vec![typed("the reported document (JSON)", report::schema())],
-        Content::Call => vec![constant(
+        EgressContent::Presence => vec![constant("presence", &[("*", "the word online or offline, nothing else")])],
+        EgressContent::Report => vec![typed("the reported document (JSON)", report::schema())],
+        EgressContent::Call => vec![constant(
             "a call of `ledge-bench`",
             &[("*", "an image or tensors named on the command line, or random numbers of the model's shape")],
         )],
-        Content::Request => {
+        EgressContent::Request => {
             vec![
                 constant("a request for a file (HTTP GET; to a proxy, CONNECT with the host)", &REQUEST_HEADERS),
                 constant("a request for a picture of a camera (HTTP GET)", &SNAPSHOT_HEADERS),
             ]
         }
-        Content::Audit => audit_messages(&AuditConfig::default()),
-        Content::Alert => vec![
+        EgressContent::Audit => audit_messages(&AuditConfig::default()),
+        EgressContent::Alert => vec![
             typed("an alert (JSON)", alert_message::schema()),
             constant("the request that carries it (HTTP POST)", &ALERT_HEADERS),
         ],
-        Content::Picture => {
+        EgressContent::Picture => {
             vec![constant("a picture of a camera", &[("*", "a JPEG with the objects that were found drawn into it")])]
         }
     }
 }
 
 /// The forms of the audit log: in its files on the platform, and in each live copy.
-fn audit_messages(config: &AuditConfig) -> Vec<MessageForm> {
+fn audit_messages(config: &AuditConfig) -> Vec<EgressMessageForm> {
     let disclosures: Vec<_> = config.live_copies().into_iter().map(LiveCopy::disclosure).collect();
     let protocols: Vec<_> = disclosures.iter().map(|copy| format!("by {}", copy.protocol)).collect();
     let protocols = match protocols.as_slice() {
@@ -160,6 +160,6 @@ fn audit_messages(config: &AuditConfig) -> Vec<MessageForm> {
         ("the request that carries them (HTTP GET, PUT and POST)".to_owned(), request),
     ]
     .into_iter()
-    .map(|(name, fields)| MessageForm { name: Cow::Owned(name), fields })
+    .map(|(name, fields)| EgressMessageForm { name: Cow::Owned(name), fields })
     .collect()
 }

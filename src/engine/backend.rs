@@ -86,17 +86,17 @@ pub struct ModelFiles {
     pub external: Vec<PathBuf>,
     /// The names of inputs and outputs in the file's order, if the file has them (ONNX). A runtime that knows several
     /// names for one tensor uses these.
-    pub port_names: Option<PortNames>,
+    pub port_names: Option<ModelPortNames>,
     /// The harm that callers could do to a runtime, if the file shows it.
-    pub dangers: Dangers,
+    pub dangers: InputDangers,
     /// The outputs that are maps from classes to scores, which become tensors at the load (ONNX).
-    pub class_maps: Vec<ClassMap>,
+    pub class_maps: Vec<ZipMapOutput>,
 }
 
 /// An output that the operator `ZipMap` makes, as scikit-learn's converter does by default: for each row a map from
 /// classes to scores. The scores are a tensor before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClassMap {
+pub struct ZipMapOutput {
     pub output: String,
     /// The tensor `[rows, classes]` that the map is made of.
     pub scores: String,
@@ -106,7 +106,7 @@ pub struct ClassMap {
 
 /// The harm that callers could do to a runtime with the numbers that they send.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Dangers {
+pub struct InputDangers {
     /// The runtimes that must not run the model, with the reason: numbers of a caller would crash the process, access
     /// its memory or get a wrong answer, or the runtime lacks an operator.
     pub refused: Vec<(Runtime, String)>,
@@ -132,7 +132,7 @@ pub struct Divisor {
     pub dividend: Option<String>,
 }
 
-impl Dangers {
+impl InputDangers {
     /// The most bits of callers' integers that `runtime` computes right, without the sign.
     pub fn bits_of(&self, runtime: Runtime) -> u32 {
         self.bits.iter().filter(|(limited, _)| *limited == runtime).map(|(_, bits)| *bits).min().unwrap_or(ALL_BITS)
@@ -156,7 +156,7 @@ impl ModelFiles {
 
 /// The names of a model's inputs and outputs, in the model's order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortNames {
+pub struct ModelPortNames {
     /// Inputs, without initializers.
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
@@ -164,7 +164,7 @@ pub struct PortNames {
 
 /// One input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Port {
+pub struct ModelPort {
     /// Its name in the model.
     pub name: String,
     /// The datatype of its elements.
@@ -173,7 +173,7 @@ pub struct Port {
     pub shape: Vec<i64>,
 }
 
-impl Port {
+impl ModelPort {
     /// Returns true if a tensor of `shape` fits.
     pub fn takes_shape(&self, shape: &[usize]) -> bool {
         let mut dims = self.shape.iter().zip(shape);
@@ -183,21 +183,21 @@ impl Port {
 
 /// The inputs and outputs of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Signature {
+pub struct ModelSignature {
     /// Inputs in the model's order.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<ModelPort>,
     /// Outputs in the model's order.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<ModelPort>,
 }
 
 /// The side of a model that a port is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PortKind {
+pub enum ModelPortKind {
     Input,
     Output,
 }
 
-impl fmt::Display for PortKind {
+impl fmt::Display for ModelPortKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Input => "input",
@@ -208,7 +208,7 @@ impl fmt::Display for PortKind {
 
 /// A runtime did not load a model. `Display` is one line for people, with the runtime's own message in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum LoadError {
+pub enum ModelLoadError {
     /// The runtime's shared library does not exist or cannot be used.
     #[error("{runtime} is not available: {reason}")]
     RuntimeMissing {
@@ -245,7 +245,7 @@ pub enum LoadError {
     #[error("{runtime}: {port} {name:?} {reason}")]
     Port {
         runtime: Runtime,
-        port: PortKind,
+        port: ModelPortKind,
         /// The name of the input or output.
         name: String,
         /// The problem with it.
@@ -255,7 +255,7 @@ pub enum LoadError {
 
 /// One run failed. The model stays loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum RunError {
+pub enum ModelRunError {
     /// The values cannot be passed to the runtime: the caller's fault.
     #[error("input {name:?} {reason}")]
     Input {
@@ -285,7 +285,7 @@ pub enum RunError {
         /// True when it is known what else was the cause.
         is_explained: bool,
     },
-    /// The run is still in progress in another process after [`RunPlace::patience`]. The caller of the run waits for
+    /// The run is still in progress in another process after [`RunContext::patience`]. The caller of the run waits for
     /// its end.
     #[error("the run is in progress")]
     InProgress,
@@ -342,9 +342,9 @@ pub trait Backend: Send {
     fn runtime(&self) -> Runtime;
 
     /// The inputs and outputs of the model.
-    fn signature(&self) -> &Signature;
+    fn signature(&self) -> &ModelSignature;
 
-    /// True if it was compiled last, and not taken from [`CompiledCache`].
+    /// True if it was compiled last, and not taken from [`CompiledModelCache`].
     fn missed_cache(&self) -> bool {
         false
     }
@@ -371,11 +371,11 @@ pub trait Backend: Send {
     ///
     /// `inputs` are in the signature's order and fit it; `outputs` are indices into the signature's outputs, and the
     /// tensors come back in that order.
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError>;
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunContext) -> Result<RunResult, ModelRunError>;
 
     /// Runs the model for several callers, one run after the other, with a result for each. In another process they share one
-    /// hand-over: when one of them is [`RunError::InProgress`], those behind it are [`RunError::Interrupted`].
-    fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunPlace) -> Vec<Result<RunResult, RunError>> {
+    /// hand-over: when one of them is [`ModelRunError::InProgress`], those behind it are [`ModelRunError::Interrupted`].
+    fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunContext) -> Vec<Result<RunResult, ModelRunError>> {
         runs.iter().map(|run| self.run(run.inputs, run.outputs, place)).collect()
     }
 
@@ -421,14 +421,14 @@ pub fn repair(backend: &mut dyn Backend) {
 
 /// The core and the time of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunPlace {
+pub struct RunContext {
     /// The core that the calling thread may use for the run, as an index into those that models run on.
     pub core: usize,
     /// True when the runtime's own threads use further cores.
     pub is_wide: bool,
     /// The time after which the caller no longer waits for the answer.
     pub deadline: Instant,
-    /// The longest wait of the calling thread for a run in another process, which goes on as [`RunError::InProgress`];
+    /// The longest wait of the calling thread for a run in another process, which goes on as [`ModelRunError::InProgress`];
     /// `None` waits to its end.
     pub patience: Option<Duration>,
 }
@@ -438,7 +438,7 @@ pub struct RunPlace {
 pub struct LoadOptions {
     /// The threads that the runtime may use for one run, including the calling thread.
     pub threads: usize,
-    pub cache: CompiledCache,
+    pub cache: CompiledModelCache,
     /// Makes the runtime use slower instructions, if it can, on a CPU with int8 instructions that would give wrong
     /// sums.
     pub exact_int8: bool,
@@ -448,7 +448,7 @@ pub struct LoadOptions {
 
 /// The folder in which OpenVINO finds and leaves compiled models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CompiledCache {
+pub enum CompiledModelCache {
     None,
     /// Kept between starts and used by several processes: locked, and checked by hashes. A folder in it for each version
     /// of the runtime.

@@ -36,11 +36,11 @@ pub fn concat(requests: &[&[Tensor]]) -> Option<Vec<Tensor>> {
 ///
 /// `Err` has the index of an output that does not have the batch as its first dimension: the model mixes rows, so no
 /// output may be used as an answer.
-pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, NotBatched> {
+pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, UnbatchableOutput> {
     let total: usize = rows.iter().sum();
     let mut answers: Vec<Vec<Tensor>> = rows.iter().map(|_| Vec::with_capacity(outputs.len())).collect();
     for (index, output) in outputs.iter().enumerate() {
-        let refused = || NotBatched { output: index, shape: output.shape().to_vec(), expected: total };
+        let refused = || UnbatchableOutput { output: index, shape: output.shape().to_vec(), expected: total };
         if output.shape().first() != Some(&total) || total == 0 {
             return Err(refused());
         }
@@ -65,7 +65,7 @@ pub fn split(outputs: &[Tensor], rows: &[usize]) -> Result<Vec<Vec<Tensor>>, Not
     "output {output} has the shape {shape:?} for a batch of {expected}: its first dimension is not the batch, so requests \
      to this model cannot be batched"
 )]
-pub struct NotBatched {
+pub struct UnbatchableOutput {
     /// Index of the output among those asked for.
     pub output: usize,
     pub shape: Vec<usize>,

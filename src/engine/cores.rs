@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The kinds of cores of a hybrid CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CoreKind {
+pub enum CpuCoreKind {
     /// A fast core, or any core of a CPU with equal cores.
     Performance,
     /// A slow core that saves power.
@@ -18,24 +18,24 @@ pub enum CoreKind {
 
 /// A logical core that this process may run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Core {
+pub struct CpuCore {
     /// Its number in the system, as in `taskset -c`.
     pub cpu: usize,
     /// The lowest-numbered logical core of the same physical core.
     pub physical: usize,
     pub node: usize,
-    pub kind: CoreKind,
+    pub kind: CpuCoreKind,
 }
 
 /// The logical cores that this process may run on, ascending.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Topology {
-    pub cores: Vec<Core>,
+pub struct CpuTopology {
+    pub cores: Vec<CpuCore>,
     /// The CPU time that the control groups allow, in cores; `None` is no limit.
     pub quota: Option<f64>,
 }
 
-impl Topology {
+impl CpuTopology {
     /// Reads the machine's topology, this process's affinity mask and its quota.
     pub fn read() -> Self {
         let root = Path::new("/");
@@ -62,15 +62,15 @@ impl Topology {
             // Slow is less than three quarters of the fastest: fast cores of one chip differ by a few per cent.
             let is_below = |(own, fastest): (u64, u64)| own.saturating_mul(4) < fastest.saturating_mul(3);
             let slow = atoms.contains(&cpu) || capacity(cpu).zip(fastest).is_some_and(is_below);
-            Core {
+            CpuCore {
                 cpu,
                 physical: siblings.into_iter().min().unwrap_or(cpu),
                 node: nodes.iter().find(|(_, cpus)| cpus.contains(&cpu)).map_or(0, |(node, _)| *node),
-                kind: if slow { CoreKind::Efficiency } else { CoreKind::Performance },
+                kind: if slow { CpuCoreKind::Efficiency } else { CpuCoreKind::Performance },
             }
         };
 
-        let mut cores: Vec<Core> = allowed.iter().map(|&cpu| core(cpu)).collect();
+        let mut cores: Vec<CpuCore> = allowed.iter().map(|&cpu| core(cpu)).collect();
         cores.sort_unstable_by_key(|core| core.cpu);
         Self { cores, quota }
     }
@@ -96,7 +96,7 @@ impl Topology {
     }
 }
 
-impl Core {
+impl CpuCore {
     /// The first logical core of the same physical core among those allowed.
     fn physical_first(self, cores: &[Self]) -> usize {
         let siblings = cores.iter().filter(|core| core.physical == self.physical);
@@ -160,9 +160,9 @@ mod tests {
         pairs.iter().map(|(cpu, list)| (format!("system/cpu/cpu{cpu}/topology/thread_siblings_list"), *list)).collect()
     }
 
-    fn topology(files: &[(String, &str)], cpus: usize, quota: Option<f64>) -> Topology {
+    fn topology(files: &[(String, &str)], cpus: usize, quota: Option<f64>) -> CpuTopology {
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
-        Topology::of(machine(&files).path(), &(0..cpus).collect::<Vec<_>>(), quota)
+        CpuTopology::of(machine(&files).path(), &(0..cpus).collect::<Vec<_>>(), quota)
     }
 
     #[test]
@@ -180,11 +180,11 @@ mod tests {
         let mut files = siblings(&[(0, "0-1"), (1, "0-1"), (2, "2"), (3, "3")]);
         files.push(("cpu_atom/cpus".into(), "2-3"));
         let hybrid = topology(&files, 4, None);
-        assert_eq!(hybrid.cores.iter().filter(|core| core.kind == CoreKind::Efficiency).count(), 2);
+        assert_eq!(hybrid.cores.iter().filter(|core| core.kind == CpuCoreKind::Efficiency).count(), 2);
         assert_eq!(hybrid.budget(0), [0, 2, 3]);
-        let limited = Topology { quota: Some(1.5), ..hybrid };
+        let limited = CpuTopology { quota: Some(1.5), ..hybrid };
         assert_eq!(limited.budget(0), [0, 2]);
-        assert_eq!(Topology { quota: Some(0.2), ..limited }.budget(0), [0]);
+        assert_eq!(CpuTopology { quota: Some(0.2), ..limited }.budget(0), [0]);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
             .map(|(cpu, c)| (format!("system/cpu/cpu{cpu}/cpu_capacity"), c))
             .into();
         let kinds: Vec<_> = topology(&files, 3, None).cores.iter().map(|core| core.kind).collect();
-        assert_eq!(kinds, [CoreKind::Performance, CoreKind::Performance, CoreKind::Efficiency]);
+        assert_eq!(kinds, [CpuCoreKind::Performance, CpuCoreKind::Performance, CpuCoreKind::Efficiency]);
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
     fn a_machine_that_tells_nothing_has_equal_cores() {
         let topology = topology(&[], 3, None);
         assert_eq!(topology.budget(0), [0, 1, 2]);
-        assert!(!Topology::read().cores.is_empty());
+        assert!(!CpuTopology::read().cores.is_empty());
     }
 
     #[test]

@@ -14,7 +14,7 @@ const MEMORY_ADDRESS: &str = "_ORT_MEM_ADDR_";
 
 /// A file beside a model file, with some of its weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExternalFile {
+pub struct ExternalDataFile {
     /// Within the folder of the model file.
     pub path: PathBuf,
     /// The bytes that it must have.

@@ -21,14 +21,14 @@ pub fn free_openvino_port(node: &mut ManuallyDrop<openvino::Node>) {
 
 /// Cancels the run of one request at a time. The crate `openvino` cancels only through the handle that the run holds.
 #[derive(Debug, Default)]
-pub struct OpenVinoCanceller(Mutex<Option<RunningRequest>>);
+pub struct OpenVinoCanceller(Mutex<Option<RunningInferRequest>>);
 
 /// A request of OpenVINO that is running.
 #[derive(Debug)]
-struct RunningRequest(NonNull<openvino_sys::ov_infer_request_t>);
+struct RunningInferRequest(NonNull<openvino_sys::ov_infer_request_t>);
 
 // SAFETY: OpenVINO locks the state of a request itself: another thread may cancel it while it runs.
-unsafe impl Send for RunningRequest {}
+unsafe impl Send for RunningInferRequest {}
 
 impl OpenVinoCanceller {
     /// Calls `run`, during which the request can be cancelled.
@@ -38,8 +38,8 @@ impl OpenVinoCanceller {
         run: impl FnOnce(&mut openvino::InferRequest) -> T,
     ) -> T {
         /// Forgets the request also where `run` panics.
-        struct Forget<'c>(&'c OpenVinoCanceller);
-        impl Drop for Forget<'_> {
+        struct RunningRequestGuard<'c>(&'c OpenVinoCanceller);
+        impl Drop for RunningRequestGuard<'_> {
             fn drop(&mut self) {
                 *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
@@ -49,15 +49,15 @@ impl OpenVinoCanceller {
         // SAFETY: the version is pinned, and in it `InferRequest` is a struct of one field, this pointer; the assertion above
         // fails to compile when its size changes. The pointer is only copied.
         let pointer: Pointer = unsafe { *std::ptr::from_mut(request).cast() };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = NonNull::new(pointer).map(RunningRequest);
-        let _forget = Forget(self);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = NonNull::new(pointer).map(RunningInferRequest);
+        let _forget = RunningRequestGuard(self);
         run(request)
     }
 
     /// Cancels the run in progress, if there is one.
     pub fn cancel_run(&self) {
         let running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(RunningRequest(request)) = &*running {
+        if let Some(RunningInferRequest(request)) = &*running {
             // SAFETY: the request lives until it is forgotten, for which `while_running` waits for this lock. OpenVINO allows
             // this call at any time and on any thread. Its status says only that there was nothing to cancel.
             unsafe { openvino_sys::ov_infer_request_cancel(request.as_ptr()) };

@@ -1,15 +1,15 @@
 //! The facts about a model that its file shows without a runtime, for every format.
 //!
 //! Model files are foreign bytes. If models run in other processes, one of these reads the file, and the daemon checks
-//! the facts by [`FileFacts::check`]; otherwise the daemon reads it. Both by [`read`], which gives no facts that the
+//! the facts by [`ModelFileFacts::check`]; otherwise the daemon reads it. Both by [`read`], which gives no facts that the
 //! check refuses.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{ClassMap, Dangers, ModelFormat, PortNames, Runtime};
-pub use crate::external_file::ExternalFile;
+use crate::backend::{InputDangers, ModelFormat, ModelPortNames, Runtime, ZipMapOutput};
+pub use crate::external_file::ExternalDataFile;
 use crate::external_file::at_most;
 pub(crate) use crate::external_file::check_path;
 use crate::pipeline::quantization::Quantization;
@@ -36,15 +36,15 @@ const METADATA_BYTES_MAX: usize = TEXT_BYTES_MAX / 2;
 
 /// The facts about one model file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct FileFacts {
+pub struct ModelFileFacts {
     /// The files with external data (ONNX), each once and in the order of the bytes of their paths.
-    pub external: Vec<ExternalFile>,
+    pub external: Vec<ExternalDataFile>,
     /// The names of inputs and outputs in the file's order (ONNX).
-    pub port_names: Option<PortNames>,
+    pub port_names: Option<ModelPortNames>,
     /// The harm that callers could do to a runtime.
-    pub dangers: Dangers,
+    pub dangers: InputDangers,
     /// The outputs that are maps from classes to scores (ONNX).
-    pub class_maps: Vec<ClassMap>,
+    pub class_maps: Vec<ZipMapOutput>,
     /// The values of the integers of inputs and outputs, by their names (TFLite).
     pub quantization: BTreeMap<String, Quantization>,
     /// The texts that the file has for programs, by their keys (ONNX). Those beyond some megabytes are left out.
@@ -52,28 +52,28 @@ pub struct FileFacts {
 }
 
 /// Reads `bytes`, the content of a model file. The error completes a sentence about the file.
-pub fn read(format: ModelFormat, bytes: &[u8]) -> Result<FileFacts, String> {
+pub fn read(format: ModelFormat, bytes: &[u8]) -> Result<ModelFileFacts, String> {
     let facts = match format {
         ModelFormat::Onnx => of_onnx(bytes)?,
         ModelFormat::OpenVinoIr => {
             if !bytes.trim_ascii_start().starts_with(b"<") {
                 return Err("is not an OpenVINO IR: it is not XML".to_owned());
             }
-            FileFacts { dangers: ir::dangers(bytes), ..FileFacts::default() }
+            ModelFileFacts { dangers: ir::dangers(bytes), ..ModelFileFacts::default() }
         }
         ModelFormat::TfLite => {
             if bytes.get(4..8) != Some(b"TFL3") {
                 return Err("is not a TFLite model: its identifier TFL3 is missing".to_owned());
             }
             let quantization = tflite::quantization(bytes).into_iter().collect();
-            FileFacts { dangers: tflite::dangers(bytes), quantization, ..FileFacts::default() }
+            ModelFileFacts { dangers: tflite::dangers(bytes), quantization, ..ModelFileFacts::default() }
         }
     };
     facts.check(format)?;
     Ok(facts)
 }
 
-fn of_onnx(bytes: &[u8]) -> Result<FileFacts, String> {
+fn of_onnx(bytes: &[u8]) -> Result<ModelFileFacts, String> {
     let summary = onnx::summarize(bytes).map_err(|error| error.to_string())?;
     let mut left = METADATA_BYTES_MAX;
     let mut fits = |(key, value): &(String, String)| {
@@ -81,7 +81,7 @@ fn of_onnx(bytes: &[u8]) -> Result<FileFacts, String> {
         left = rest.unwrap_or(left);
         rest.is_some()
     };
-    Ok(FileFacts {
+    Ok(ModelFileFacts {
         external: summary.external_data,
         port_names: Some(summary.port_names),
         dangers: summary.dangers,
@@ -91,7 +91,7 @@ fn of_onnx(bytes: &[u8]) -> Result<FileFacts, String> {
     })
 }
 
-impl FileFacts {
+impl ModelFileFacts {
     /// Refuses facts that no file of this format has, and more of them than any model. The error completes a sentence
     /// about the file.
     pub fn check(&self, format: ModelFormat) -> Result<(), String> {
@@ -112,7 +112,7 @@ impl FileFacts {
         }
         self.check_names()?;
 
-        let Dangers { refused, rows, widths, divisors, filled, bits, has_control_flow: _ } = dangers;
+        let InputDangers { refused, rows, widths, divisors, filled, bits, has_control_flow: _ } = dangers;
         at_most("reasons against runtimes", refused.len(), DANGERS_MAX)?;
         for numbers in [rows.len(), widths.len(), divisors.len(), filled.len()] {
             at_most("inputs that choose, fill or divide", numbers, DANGERS_MAX)?;
@@ -135,7 +135,7 @@ impl FileFacts {
     }
 
     fn check_names(&self) -> Result<(), String> {
-        let Some(PortNames { inputs, outputs }) = &self.port_names else { return Ok(()) };
+        let Some(ModelPortNames { inputs, outputs }) = &self.port_names else { return Ok(()) };
         at_most("inputs", inputs.len(), PORTS_MAX)?;
         at_most("outputs", outputs.len(), PORTS_MAX)?;
         if let Some(long) = inputs.iter().chain(outputs).find(|name| name.len() > NAME_BYTES_MAX) {
@@ -156,7 +156,7 @@ impl FileFacts {
         let paths = self.external.iter().map(|file| file.path.as_os_str().len());
         let maps = self.class_maps.iter().flat_map(|map| map.classes.iter().chain([&map.output, &map.scores]));
         let metadata = self.metadata.iter().flat_map(|(key, value)| [key, value]);
-        let Dangers { refused, rows, widths, divisors, filled, bits: _, has_control_flow: _ } = &self.dangers;
+        let InputDangers { refused, rows, widths, divisors, filled, bits: _, has_control_flow: _ } = &self.dangers;
         let dangers = refused.iter().map(|(_, reason)| reason).chain(rows.iter().chain(widths).map(|(name, _)| name));
         let divisors = divisors.iter().flat_map(|divisor| std::iter::once(&divisor.input).chain(&divisor.dividend));
         let texts = ports.chain(maps).chain(metadata).chain(dangers).chain(divisors).chain(filled);
@@ -173,22 +173,22 @@ mod tests {
     use crate::backend::Divisor;
     use crate::text::shortened;
 
-    fn onnx(change: impl FnOnce(&mut FileFacts)) -> Result<(), String> {
-        let port_names = PortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] };
-        let mut facts = FileFacts { port_names: Some(port_names), ..FileFacts::default() };
+    fn onnx(change: impl FnOnce(&mut ModelFileFacts)) -> Result<(), String> {
+        let port_names = ModelPortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] };
+        let mut facts = ModelFileFacts { port_names: Some(port_names), ..ModelFileFacts::default() };
         assert_eq!(facts.check(ModelFormat::Onnx), Ok(()));
         change(&mut facts);
         facts.check(ModelFormat::Onnx)
     }
 
-    fn refused(because: &str, change: impl FnOnce(&mut FileFacts)) {
+    fn refused(because: &str, change: impl FnOnce(&mut ModelFileFacts)) {
         let reason = onnx(change).unwrap_err();
         assert!(reason.contains(because), "{reason}");
         assert!(reason.len() < 1000);
     }
 
-    fn at(paths: &[&str]) -> Vec<ExternalFile> {
-        paths.iter().map(|path| ExternalFile { path: path.into(), bytes: 1 }).collect()
+    fn at(paths: &[&str]) -> Vec<ExternalDataFile> {
+        paths.iter().map(|path| ExternalDataFile { path: path.into(), bytes: 1 }).collect()
     }
 
     fn many(count: usize) -> Vec<String> {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn more_than_any_model_has_is_refused() {
-        fn names(facts: &mut FileFacts) -> &mut PortNames {
+        fn names(facts: &mut ModelFileFacts) -> &mut ModelPortNames {
             facts.port_names.as_mut().unwrap()
         }
         refused("16385 inputs", |facts| names(facts).inputs = many(16_385));
@@ -225,7 +225,7 @@ mod tests {
         refused("without bits", |facts| facts.dangers.bits = vec![(Runtime::OpenVino, 0)]);
         let large = "y".repeat(9 << 20);
         refused("bytes of names and texts", |facts| facts.metadata = [("k".to_owned(), large)].into());
-        let map = |output: &str, classes| ClassMap { output: output.into(), scores: "s".into(), classes };
+        let map = |output: &str, classes| ZipMapOutput { output: output.into(), scores: "s".into(), classes };
         refused("bytes of names and texts", |facts| facts.class_maps = vec![map("y", vec![String::new(); 1 << 22])]);
         refused("classes of no output", |facts| facts.class_maps = vec![map("z", many(2))]);
         refused("without classes", |facts| facts.class_maps = vec![map("y", many(0))]);
@@ -236,15 +236,15 @@ mod tests {
 
     #[test]
     fn facts_of_another_format_are_refused() {
-        let empty = FileFacts::default();
+        let empty = ModelFileFacts::default();
         assert!(empty.check(ModelFormat::Onnx).is_err());
         for format in [ModelFormat::TfLite, ModelFormat::OpenVinoIr] {
             assert_eq!(empty.check(format), Ok(()));
-            let refused = |facts: FileFacts| assert!(facts.check(format).is_err(), "{facts:?}");
-            refused(FileFacts { external: at(&["w"]), ..FileFacts::default() });
-            refused(FileFacts { metadata: [("k".to_owned(), String::new())].into(), ..FileFacts::default() });
-            let names = PortNames { inputs: many(1), outputs: many(1) };
-            refused(FileFacts { port_names: Some(names), ..FileFacts::default() });
+            let refused = |facts: ModelFileFacts| assert!(facts.check(format).is_err(), "{facts:?}");
+            refused(ModelFileFacts { external: at(&["w"]), ..ModelFileFacts::default() });
+            refused(ModelFileFacts { metadata: [("k".to_owned(), String::new())].into(), ..ModelFileFacts::default() });
+            let names = ModelPortNames { inputs: many(1), outputs: many(1) };
+            refused(ModelFileFacts { port_names: Some(names), ..ModelFileFacts::default() });
         }
     }
 

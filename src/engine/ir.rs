@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ledge_base::tensor::DataType;
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::backend::{Dangers, ModelFormat, Runtime};
+use crate::backend::{InputDangers, ModelFormat, Runtime};
 use crate::operators::{self, GraphFindings, Operation};
 
 /// The most elements and attributes of a file. The largest language models have a hundred thousand layers.
@@ -19,13 +19,13 @@ const BODIES: [&str; 3] = ["body", "then_body", "else_body"];
 
 /// The harm that callers could do to OpenVINO with the numbers that they send. A file that cannot be read is for no
 /// runtime.
-pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
+pub(crate) fn dangers(bytes: &[u8]) -> InputDangers {
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let text = String::from_utf8_lossy(bytes);
     let document = match Document::parse_with_options(&text, options) {
         Ok(document) => document,
         Err(error) => {
-            let mut found = Dangers { has_control_flow: true, ..Dangers::default() };
+            let mut found = InputDangers { has_control_flow: true, ..InputDangers::default() };
             operators::refuse(&mut found, Runtime::OpenVino, format!("its XML cannot be checked: {error}"));
             return found;
         }

@@ -37,7 +37,7 @@
 //! * The effect of callers' numbers on a runtime: `operators.rs`, from the measured table `operators.tsv`.
 //!   `onnx/dangers.rs`, `ir.rs` and `tflite.rs` follow these numbers through a file
 //! * The numbers that a runtime computes right: `values.rs`, from the measured table `values.tsv`; the limit for the
-//!   integers of a call: `Dangers::bits_of` in `backend.rs`
+//!   integers of a call: `InputDangers::bits_of` in `backend.rs`
 //! * A panic in a run: `pipeline/work.rs`, which makes it an error of that run
 //! * The steps of a chain, and the state between them: `pipeline/chain.rs` (`Chain`, `RunSteps`)
 //! * The steps of a document through several models: `pipeline/document_reading/chain.rs`; the request and the result
@@ -69,7 +69,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use backend::{Backend, LoadError, LoadOptions, ModelFiles, Runtime};
+use backend::{Backend, LoadOptions, ModelFiles, ModelLoadError, Runtime};
 use pipeline::work::panic_message;
 
 /// The runtimes that this process can use. Clones share them.
@@ -176,18 +176,18 @@ impl Runtimes {
         runtime: Runtime,
         files: &ModelFiles,
         options: &LoadOptions,
-    ) -> Result<Box<dyn Backend>, LoadError> {
+    ) -> Result<Box<dyn Backend>, ModelLoadError> {
         if let Some((_, reason)) = files.dangers.refused.iter().find(|(endangered, _)| *endangered == runtime) {
-            return Err(LoadError::Danger { runtime, reason: reason.clone() });
+            return Err(ModelLoadError::Danger { runtime, reason: reason.clone() });
         }
-        let missing = |reason: &String| LoadError::RuntimeMissing { runtime, reason: reason.clone() };
+        let missing = |reason: &String| ModelLoadError::RuntimeMissing { runtime, reason: reason.clone() };
         let load = || match runtime {
             Runtime::OnnxRuntime => self.onnxruntime().map_err(missing)?.load(files, options),
             Runtime::OpenVino => self.openvino().map_err(missing)?.load(files, options),
         };
         catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
             let reason = format!("panicked: {}", panic_message(&*panic));
-            Err(LoadError::Refused { runtime, reason })
+            Err(ModelLoadError::Refused { runtime, reason })
         })
     }
 

@@ -20,8 +20,8 @@ use std::path::Path;
 
 use prost::Message;
 
-use crate::backend::{ClassMap, Dangers, PortNames};
-use crate::external_file::{ExternalFile, check_path};
+use crate::backend::{InputDangers, ModelPortNames, ZipMapOutput};
+use crate::external_file::{ExternalDataFile, check_path};
 pub use error::OnnxError;
 use protos::ModelProto;
 
@@ -29,15 +29,15 @@ use protos::ModelProto;
 #[derive(Debug, PartialEq, Eq)]
 pub struct OnnxSummary {
     /// The names of its inputs, without initializers, and of its outputs.
-    pub port_names: PortNames,
+    pub port_names: ModelPortNames,
     /// The files with some of its weights, each once and in the order of the bytes of their paths.
-    pub external_data: Vec<ExternalFile>,
+    pub external_data: Vec<ExternalDataFile>,
     /// Its operator sets: the domain (empty for the standard one) and the version.
     pub operator_sets: Vec<(String, i64)>,
     /// The harm that callers could do to a runtime.
-    pub dangers: Dangers,
+    pub dangers: InputDangers,
     /// The outputs that are maps from classes to scores.
-    pub class_maps: Vec<ClassMap>,
+    pub class_maps: Vec<ZipMapOutput>,
     /// The texts that the file has for programs, by their keys, such as the characters of a model that reads.
     pub metadata: BTreeMap<String, String>,
 }
@@ -60,7 +60,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
     let initializers: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
     let is_input = |name: &&str| !initializers.contains(name);
     Ok(OnnxSummary {
-        port_names: PortNames {
+        port_names: ModelPortNames {
             inputs: graph.input.iter().map(|value| value.name.as_str()).filter(is_input).map(str::to_owned).collect(),
             outputs: graph.output.iter().map(|value| value.name.clone()).collect(),
         },
@@ -79,7 +79,7 @@ pub fn summarize(bytes: &[u8]) -> Result<OnnxSummary, OnnxError> {
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_onnx(data: &[u8]) -> bool {
     let Ok(summary) = summarize(data) else { return false };
-    for ExternalFile { path, .. } in &summary.external_data {
+    for ExternalDataFile { path, .. } in &summary.external_data {
         let mut parts = path.components();
         assert!(parts.all(|part| matches!(part, std::path::Component::Normal(_))), "{}", path.display());
         assert!(!path.as_os_str().is_empty());
@@ -95,9 +95,9 @@ pub fn fuzz_onnx(data: &[u8]) -> bool {
 }
 
 /// The files at these locations.
-fn external_data(locations: limits::External<'_>) -> Result<Vec<ExternalFile>, OnnxError> {
+fn external_data(locations: limits::ExternalDataSizes<'_>) -> Result<Vec<ExternalDataFile>, OnnxError> {
     let file = |(location, bytes): (&str, u64)| {
-        check_path(Path::new(location)).map(|()| ExternalFile { path: location.into(), bytes })
+        check_path(Path::new(location)).map(|()| ExternalDataFile { path: location.into(), bytes })
     };
     locations.into_iter().map(file).collect::<Result<_, _>>().map_err(OnnxError::ExternalData)
 }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn initializers_are_not_inputs() {
         let names = summarize(&model_with("w")).unwrap().port_names;
-        assert_eq!(names, PortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] });
+        assert_eq!(names, ModelPortNames { inputs: vec!["x".into()], outputs: vec!["y".into()] });
     }
 
     #[test]

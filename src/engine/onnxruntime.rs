@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bytemuck::Pod;
 use half::{bf16, f16};
 use ledge_base::sys;
-use ledge_base::telemetry::system::Int8;
-use ledge_base::tensor::{DataType, Element, Tensor, element_count};
+use ledge_base::telemetry::system::Int8Arithmetic;
+use ledge_base::tensor::{DataType, Tensor, TensorElement, element_count};
 use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::session::builder::SessionBuilder;
@@ -16,8 +16,8 @@ use ort::session::{RunOptions, Session, SessionInputValue};
 use ort::value::{DynTensor, DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
 
 use super::backend::{
-    Backend, CancelRun, ComputeTime, Divisor, LoadError, LoadOptions, ModelFiles, ModelFormat, Port, PortKind,
-    RunError, RunPlace, RunResult, Runtime, Signature,
+    Backend, CancelRun, ComputeTime, Divisor, LoadOptions, ModelFiles, ModelFormat, ModelLoadError, ModelPort,
+    ModelPortKind, ModelRunError, ModelSignature, RunContext, RunResult, Runtime,
 };
 use super::elements::copy_elements;
 use super::ffi;
@@ -63,27 +63,27 @@ impl OnnxRuntime {
     }
 
     /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
-    pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
+    pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, ModelLoadError> {
         if files.format != ModelFormat::Onnx {
-            return Err(LoadError::Format { runtime: Runtime::OnnxRuntime, format: files.format });
+            return Err(ModelLoadError::Format { runtime: Runtime::OnnxRuntime, format: files.format });
         }
         let session = self
             .session(files, options)
-            .map_err(|reason| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: one_line(&reason) })?;
-        let ports = |kind, outlets: &[ort::value::Outlet]| -> Result<Vec<Port>, LoadError> {
+            .map_err(|reason| ModelLoadError::Refused { runtime: Runtime::OnnxRuntime, reason: one_line(&reason) })?;
+        let ports = |kind, outlets: &[ort::value::Outlet]| -> Result<Vec<ModelPort>, ModelLoadError> {
             outlets.iter().map(|outlet| port(kind, outlet.name(), outlet.dtype())).collect()
         };
-        let signature = Signature {
-            inputs: ports(PortKind::Input, session.inputs())?,
-            outputs: ports(PortKind::Output, session.outputs())?,
+        let signature = ModelSignature {
+            inputs: ports(ModelPortKind::Input, session.inputs())?,
+            outputs: ports(ModelPortKind::Output, session.outputs())?,
         };
         let divisors = divisors(&files.dangers.divisors, &signature)?;
         let filled = signature.inputs.iter().map(|port| files.dangers.filled.contains(&port.name)).collect();
         let options = RunOptions::new().map_err(|error| {
             let reason = one_line(error.message());
-            LoadError::Refused { runtime: Runtime::OnnxRuntime, reason }
+            ModelLoadError::Refused { runtime: Runtime::OnnxRuntime, reason }
         })?;
-        let options = Arc::new(Options(options));
+        let options = Arc::new(SessionRunOptions(options));
         let bits = files.dangers.bits_of(Runtime::OnnxRuntime);
         Ok(Box::new(OnnxRuntimeBackend { session, signature, divisors, filled, bits, options }))
     }
@@ -98,7 +98,7 @@ impl OnnxRuntime {
         let mut builder = builder.with_inter_op_spinning(false).map_err(message)?;
         // Makes weights unsigned, so that their products are added in 32 bits. Not set with VNNI, where the same entry
         // takes twice as long and changes nothing.
-        if options.exact_int8 && Int8::here() == Int8::Saturates {
+        if options.exact_int8 && Int8Arithmetic::here() == Int8Arithmetic::Saturates {
             builder = builder.with_config_entry("session.x64quantprecision", "1").map_err(message)?;
         }
         if files.class_maps.is_empty() {
@@ -117,15 +117,19 @@ pub(super) fn version_in_name(library: &Path, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or("unknown").to_owned()
 }
 
-fn port(kind: PortKind, name: &str, value_type: &ValueType) -> Result<Port, LoadError> {
-    let refused =
-        |reason: String| LoadError::Port { runtime: Runtime::OnnxRuntime, port: kind, name: name.to_owned(), reason };
+fn port(kind: ModelPortKind, name: &str, value_type: &ValueType) -> Result<ModelPort, ModelLoadError> {
+    let refused = |reason: String| ModelLoadError::Port {
+        runtime: Runtime::OnnxRuntime,
+        port: kind,
+        name: name.to_owned(),
+        reason,
+    };
     let ValueType::Tensor { ty, shape, .. } = value_type else {
         return Err(refused(format!("is a {value_type}, not a tensor")));
     };
     let datatype =
         datatype(*ty).ok_or_else(|| refused(format!("has the datatype {ty}, which the protocol does not support")))?;
-    Ok(Port { name: name.to_owned(), datatype, shape: shape.iter().map(|&dim| dim.max(-1)).collect() })
+    Ok(ModelPort { name: name.to_owned(), datatype, shape: shape.iter().map(|&dim| dim.max(-1)).collect() })
 }
 
 fn datatype(element: TensorElementType) -> Option<DataType> {
@@ -150,7 +154,7 @@ fn datatype(element: TensorElementType) -> Option<DataType> {
 
 struct OnnxRuntimeBackend {
     session: Session,
-    signature: Signature,
+    signature: ModelSignature,
     /// The positions of the inputs that integers are divided by, each with the position of the dividend if it is an
     /// input.
     divisors: Vec<(usize, Option<usize>)>,
@@ -159,14 +163,14 @@ struct OnnxRuntimeBackend {
     filled: Vec<bool>,
     /// The most bits of integers of callers that the model computes right.
     bits: u32,
-    options: Arc<Options>,
+    options: Arc<SessionRunOptions>,
 }
 
 /// The options of all runs of one session. The runtime looks before each operator if a run is to end, also before those of
 /// the body of a loop.
-struct Options(RunOptions);
+struct SessionRunOptions(RunOptions);
 
-impl CancelRun for Options {
+impl CancelRun for SessionRunOptions {
     fn cancel(&self) {
         // Neither call fails for options that exist.
         let _ = self.0.terminate();
@@ -177,12 +181,12 @@ impl CancelRun for Options {
     }
 }
 
-fn divisors(found: &[Divisor], signature: &Signature) -> Result<Vec<(usize, Option<usize>)>, LoadError> {
+fn divisors(found: &[Divisor], signature: &ModelSignature) -> Result<Vec<(usize, Option<usize>)>, ModelLoadError> {
     let position = |name: &str| signature.inputs.iter().position(|port| port.name == name);
     let positions = |Divisor { input, dividend }: &Divisor| {
         let reason = || format!("divides integers by {input:?}, which is not one of its inputs");
-        let divisor =
-            position(input).ok_or_else(|| LoadError::Refused { runtime: Runtime::OnnxRuntime, reason: reason() })?;
+        let divisor = position(input)
+            .ok_or_else(|| ModelLoadError::Refused { runtime: Runtime::OnnxRuntime, reason: reason() })?;
         Ok((divisor, dividend.as_deref().and_then(position)))
     };
     found.iter().map(positions).collect()
@@ -191,7 +195,7 @@ fn divisors(found: &[Divisor], signature: &Signature) -> Result<Vec<(usize, Opti
 /// Refuses to divide the smallest integer by -1, for which the CPU ends the process. The value of a computed dividend
 /// is not known, so no -1 is accepted for one.
 fn check_division(divisor: &Tensor, dividend: Option<&Tensor>) -> Result<(), String> {
-    fn contains<T: Element + Pod + PartialEq>(tensor: &Tensor, number: T) -> bool {
+    fn contains<T: TensorElement + Pod + PartialEq>(tensor: &Tensor, number: T) -> bool {
         tensor.elements::<T>().is_some_and(|numbers| numbers.contains(&number))
     }
     let divides_by_minus_one = contains(divisor, -1_i64) || contains(divisor, -1_i32);
@@ -207,7 +211,7 @@ impl Backend for OnnxRuntimeBackend {
         Runtime::OnnxRuntime
     }
 
-    fn signature(&self) -> &Signature {
+    fn signature(&self) -> &ModelSignature {
         &self.signature
     }
 
@@ -215,7 +219,7 @@ impl Backend for OnnxRuntimeBackend {
         Some(self.options.clone())
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunContext) -> Result<RunResult, ModelRunError> {
         let options = self.options.clone();
         self.run_with(&options.0, inputs, outputs)
     }
@@ -235,14 +239,20 @@ impl Backend for OnnxRuntimeBackend {
 }
 
 impl OnnxRuntimeBackend {
-    fn run_with(&mut self, options: &RunOptions, inputs: &[Tensor], outputs: &[usize]) -> Result<RunResult, RunError> {
+    fn run_with(
+        &mut self,
+        options: &RunOptions,
+        inputs: &[Tensor],
+        outputs: &[usize],
+    ) -> Result<RunResult, ModelRunError> {
         let start = Instant::now();
         for &(divisor, dividend) in &self.divisors {
             let (Some(numbers), Some(port)) = (inputs.get(divisor), self.signature.inputs.get(divisor)) else {
                 continue;
             };
             let dividend = dividend.and_then(|position| inputs.get(position));
-            check_division(numbers, dividend).map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
+            check_division(numbers, dividend)
+                .map_err(|reason| ModelRunError::Input { name: port.name.clone(), reason })?;
         }
 
         let ports = self.signature.inputs.iter().zip(&self.filled);
@@ -250,12 +260,12 @@ impl OnnxRuntimeBackend {
             ports.zip(inputs).find(|((_, filled), tensor)| **filled && tensor.data().is_empty())
         {
             let reason = "is empty, and an operator reads its first number".to_owned();
-            return Err(RunError::Input { name: port.name.clone(), reason });
+            return Err(ModelRunError::Input { name: port.name.clone(), reason });
         }
 
         for (port, tensor) in self.signature.inputs.iter().zip(inputs) {
             check_bits(tensor, self.bits, "ONNX Runtime")
-                .map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
+                .map_err(|reason| ModelRunError::Input { name: port.name.clone(), reason })?;
         }
 
         let values = self
@@ -264,7 +274,7 @@ impl OnnxRuntimeBackend {
             .iter()
             .zip(inputs)
             .map(|(port, tensor)| {
-                OrtInput::new(tensor).map_err(|reason| RunError::Input { name: port.name.clone(), reason })
+                OrtInput::new(tensor).map_err(|reason| ModelRunError::Input { name: port.name.clone(), reason })
             })
             .collect::<Result<Vec<_>, _>>()?;
         let views = values
@@ -273,14 +283,16 @@ impl OnnxRuntimeBackend {
             .map(|(value, port)| {
                 value
                     .view()
-                    .map_err(|reason| RunError::Input { name: port.name.clone(), reason: reason.message().into() })
+                    .map_err(|reason| ModelRunError::Input { name: port.name.clone(), reason: reason.message().into() })
             })
             .collect::<Result<Vec<SessionInputValue<'_>>, _>>()?;
 
         let staged = Instant::now();
         let ran = self.session.run_with_options(views.as_slice(), options);
-        let answers = ran
-            .map_err(|error| RunError::Runtime { runtime: Runtime::OnnxRuntime, reason: one_line(error.message()) })?;
+        let answers = ran.map_err(|error| ModelRunError::Runtime {
+            runtime: Runtime::OnnxRuntime,
+            reason: one_line(error.message()),
+        })?;
 
         let inferred = Instant::now();
         let outputs = outputs
@@ -292,7 +304,7 @@ impl OnnxRuntimeBackend {
                     .get(name)
                     .ok_or_else(|| "was not produced".to_owned())
                     .and_then(extract)
-                    .map_err(|reason| RunError::Output { name: name.to_owned(), reason })
+                    .map_err(|reason| ModelRunError::Output { name: name.to_owned(), reason })
             })
             .collect::<Result<Vec<_>, _>>()?;
         let time = ComputeTime::between(start, staged, inferred, Instant::now());
@@ -385,7 +397,7 @@ fn element_type(value: &DynValue) -> Result<DataType, String> {
     }
 }
 
-fn extract_numbers<T: PrimitiveTensorElementType + Element>(value: &DynValue) -> Result<Tensor, String> {
+fn extract_numbers<T: PrimitiveTensorElementType + TensorElement>(value: &DynValue) -> Result<Tensor, String> {
     let shape = shape(value)?;
     // The pointer of an empty tensor may be null.
     let elements = if shape.contains(&0) {

@@ -14,8 +14,8 @@ use openvino::{
 };
 
 use super::backend::{
-    Backend, CancelRun, CompiledCache, ComputeTime, LoadError, LoadOptions, ModelFiles, Port, PortKind, RunError,
-    RunPlace, RunResult, Runtime, Signature,
+    Backend, CancelRun, CompiledModelCache, ComputeTime, LoadOptions, ModelFiles, ModelLoadError, ModelPort,
+    ModelPortKind, ModelRunError, ModelSignature, RunContext, RunResult, Runtime,
 };
 use super::elements::copy_elements;
 use super::ffi::{self, OpenVinoCanceller};
@@ -49,13 +49,13 @@ impl OpenVino {
     }
 
     /// Loads a model. The runtime's own threads inherit the cores of the calling thread.
-    pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, LoadError> {
+    pub fn load(&self, files: &ModelFiles, options: &LoadOptions) -> Result<Box<dyn Backend>, ModelLoadError> {
         let refused = |error: &InferenceError| refused(message_of(error));
         if let Some(map) = files.class_maps.first() {
             let reason = "is a map that the operator ai.onnx.ml.ZipMap makes, which OpenVINO does not have".to_owned();
-            return Err(LoadError::Port {
+            return Err(ModelLoadError::Port {
                 runtime: Runtime::OpenVino,
-                port: PortKind::Output,
+                port: ModelPortKind::Output,
                 name: map.output.clone(),
                 reason,
             });
@@ -67,20 +67,21 @@ impl OpenVino {
 
         // Compiled models of another version cannot be used.
         let cache = match &options.cache {
-            CompiledCache::Shared(folder) => CompiledCache::Shared(folder.join(&self.version)),
+            CompiledModelCache::Shared(folder) => CompiledModelCache::Shared(folder.join(&self.version)),
             other => other.clone(),
         };
         let weights = files.weights.as_deref().map_or(Ok(""), utf8)?.to_owned();
         let file = utf8(&files.model)?.to_owned();
-        let mut source = ModelSource { core, file, weights, cache, is_dynamic: false };
+        let mut source = CompilationSource { core, file, weights, cache, is_dynamic: false };
         let model = source.read().map_err(|error| refused(&error))?;
         let signature = signature(&model, files)?;
         let runner = source.compile(&model).map_err(|error| refused(&error))?;
         // A failed run changes a compiled model only through variable shapes.
         source.is_dynamic = model.is_dynamic();
         let source = (source.is_dynamic || files.dangers.has_control_flow).then_some(source);
-        let rows =
-            |port: &Port| files.dangers.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min();
+        let rows = |port: &ModelPort| {
+            files.dangers.rows.iter().filter(|(name, _)| *name == port.name).map(|(_, rows)| *rows).min()
+        };
         let rows = signature.inputs.iter().map(rows).collect();
         let bits = files.dangers.bits_of(Runtime::OpenVino);
         let canceller = Arc::default();
@@ -88,11 +89,11 @@ impl OpenVino {
     }
 }
 
-fn refused(reason: String) -> LoadError {
-    LoadError::Refused { runtime: Runtime::OpenVino, reason }
+fn refused(reason: String) -> ModelLoadError {
+    ModelLoadError::Refused { runtime: Runtime::OpenVino, reason }
 }
 
-fn utf8(path: &Path) -> Result<&str, LoadError> {
+fn utf8(path: &Path) -> Result<&str, ModelLoadError> {
     path.to_str().ok_or_else(|| refused(format!("the path {} is not UTF-8", path.display())))
 }
 
@@ -155,14 +156,14 @@ fn configure(core: &mut Core, options: &LoadOptions) -> Result<(), InferenceErro
     core.set_properties(&DeviceType::CPU, properties)
 }
 
-fn signature(model: &Model, files: &ModelFiles) -> Result<Signature, LoadError> {
+fn signature(model: &Model, files: &ModelFiles) -> Result<ModelSignature, ModelLoadError> {
     let error = |error: InferenceError| refused(message_of(&error));
     let names = files.port_names.as_ref();
-    let mut signature = Signature::default();
+    let mut signature = ModelSignature::default();
     for index in 0..model.get_inputs_len().map_err(error)? {
-        let node = FreedNode(ManuallyDrop::new(model.get_input_by_index(index).map_err(error)?));
+        let node = OwnedNode(ManuallyDrop::new(model.get_input_by_index(index).map_err(error)?));
         let name = names.and_then(|names| names.inputs.get(index));
-        let mut port = port(PortKind::Input, index, &node.0, name)?;
+        let mut port = port(ModelPortKind::Input, index, &node.0, name)?;
         // OpenVINO also multiplies a matrix by an input of another length, and reads past the end of that input.
         let width = files.dangers.widths.iter().find(|(name, _)| *name == port.name);
         if let (Some(last @ -1), Some((_, width))) = (port.shape.last_mut(), width) {
@@ -171,28 +172,28 @@ fn signature(model: &Model, files: &ModelFiles) -> Result<Signature, LoadError> 
         signature.inputs.push(port);
     }
     for index in 0..model.get_outputs_len().map_err(error)? {
-        let node = FreedNode(ManuallyDrop::new(model.get_output_by_index(index).map_err(error)?));
+        let node = OwnedNode(ManuallyDrop::new(model.get_output_by_index(index).map_err(error)?));
         let name = names.and_then(|names| names.outputs.get(index));
-        signature.outputs.push(port(PortKind::Output, index, &node.0, name)?);
+        signature.outputs.push(port(ModelPortKind::Output, index, &node.0, name)?);
     }
     Ok(signature)
 }
 
 /// A port that is freed on drop. The crate never frees it, and a port keeps its whole model: 11 MB for each load of a 5
 /// MB classifier.
-struct FreedNode(ManuallyDrop<Node>);
+struct OwnedNode(ManuallyDrop<Node>);
 
-impl Drop for FreedNode {
+impl Drop for OwnedNode {
     fn drop(&mut self) {
         ffi::free_openvino_port(&mut self.0);
     }
 }
 
-fn port(kind: PortKind, index: usize, node: &Node, name: Option<&String>) -> Result<Port, LoadError> {
+fn port(kind: ModelPortKind, index: usize, node: &Node, name: Option<&String>) -> Result<ModelPort, ModelLoadError> {
     // A port of an IR may have no name. Its position is used then.
     let name = name.cloned().or_else(|| node.get_name().ok()).unwrap_or_else(|| format!("{kind}_{index}"));
     let refused =
-        |reason: String| LoadError::Port { runtime: Runtime::OpenVino, port: kind, name: name.clone(), reason };
+        |reason: String| ModelLoadError::Port { runtime: Runtime::OpenVino, port: kind, name: name.clone(), reason };
     let element = node.get_element_type().map_err(|error| refused(message_of(&error)))?;
     if element == ElementType::String {
         return Err(refused("holds strings, which OpenVINO's C interface cannot read back".to_owned()));
@@ -204,7 +205,7 @@ fn port(kind: PortKind, index: usize, node: &Node, name: Option<&String>) -> Res
         return Err(refused("has no fixed number of dimensions".to_owned()));
     }
     let dims = shape.get_dimensions().iter().map(|dim| if dim.is_dynamic() { -1 } else { dim.get_min() }).collect();
-    Ok(Port { name, datatype, shape: dims })
+    Ok(ModelPort { name, datatype, shape: dims })
 }
 
 /// The datatypes that both OpenVINO and the protocol have. A model with strings is refused at its load.
@@ -234,12 +235,12 @@ fn element(datatype: DataType) -> Option<ElementType> {
 
 /// The files that are compiled, and the core that compiles them. The model is read again for each compilation: it would keep a
 /// second copy of many weights.
-struct ModelSource {
+struct CompilationSource {
     core: Core,
     file: String,
     /// Empty for a format with weights in the file.
     weights: String,
-    cache: CompiledCache,
+    cache: CompiledModelCache,
     /// Set if a shape in the model varies.
     is_dynamic: bool,
 }
@@ -247,16 +248,16 @@ struct ModelSource {
 /// The longest wait of a load for another load of the same model, before it compiles without the cache.
 const CACHE_LOCK_TIMEOUT: Duration = Duration::from_mins(1);
 
-impl ModelSource {
+impl CompilationSource {
     fn read(&mut self) -> Result<Model, InferenceError> {
         self.core.read_model_from_file(&self.file, &self.weights)
     }
 
-    fn compile(&mut self, model: &Model) -> Result<Runner, InferenceError> {
+    fn compile(&mut self, model: &Model) -> Result<CompiledModelRunner, InferenceError> {
         let (kept, folder) = match &self.cache {
-            CompiledCache::None => (None, String::new()),
-            CompiledCache::Own(path) => (None, path.display().to_string()),
-            CompiledCache::Shared(path) => {
+            CompiledModelCache::None => (None, String::new()),
+            CompiledModelCache::Own(path) => (None, path.display().to_string()),
+            CompiledModelCache::Shared(path) => {
                 let taken = CheckedFolder::take(path, CACHE_LOCK_TIMEOUT);
                 let warn = |error: &io::Error| {
                     tracing::warn!(folder = %path.display(), %error,
@@ -268,7 +269,7 @@ impl ModelSource {
             }
         };
         self.core.set_property(&DeviceType::CPU, &RwPropertyKey::CacheDir, &folder)?;
-        let runner = Runner::new(self.core.compile_model(model, DeviceType::CPU)?)?;
+        let runner = CompiledModelRunner::new(self.core.compile_model(model, DeviceType::CPU)?)?;
 
         if let Some(Err(error)) = kept.map(CheckedFolder::keep) {
             tracing::warn!(folder, %error, "the compiled model cannot be cached; the next start compiles it again");
@@ -278,7 +279,7 @@ impl ModelSource {
 }
 
 /// A compiled model with its inference request.
-struct Runner {
+struct CompiledModelRunner {
     compiled: CompiledModel,
     request: InferRequest,
     /// The runtime's own tensor for each input, kept until the shape changes. A new one would be filled with zeros
@@ -286,7 +287,7 @@ struct Runner {
     staged: Vec<Option<(Vec<usize>, openvino::Tensor)>>,
 }
 
-impl Runner {
+impl CompiledModelRunner {
     fn new(mut compiled: CompiledModel) -> Result<Self, InferenceError> {
         let request = compiled.create_infer_request()?;
         let staged = (0..compiled.get_input_size()?).map(|_| None).collect();
@@ -318,13 +319,13 @@ const RUN_TIMEOUT_MS: i64 = 24 * 60 * 60 * 1000;
 struct OpenVinoBackend {
     /// The source to compile again after a failed run, and to release memory; `None` if a new request is enough, and memory does
     /// not grow.
-    source: Option<ModelSource>,
+    source: Option<CompilationSource>,
     /// `None` only with a source, when the compilation of it has failed.
-    runner: Option<Runner>,
+    runner: Option<CompiledModelRunner>,
     /// False from the start of a run until it succeeds. After a failure OpenVINO takes some shapes of that run for
     /// those of the previous run: the same mistake then gets an answer, and a valid call fails or gets a wrong one.
     is_sound: bool,
-    signature: Signature,
+    signature: ModelSignature,
     /// For each input, the number of rows that it indexes, if that is known.
     rows: Vec<Option<i64>>,
     /// The most bits of integers of callers that the model computes right.
@@ -350,7 +351,7 @@ impl OpenVinoBackend {
             self.runner = None;
             let model = source.read()?;
             self.runner = Some(source.compile(&model)?);
-        } else if let Some(Runner { compiled, request, staged }) = &mut self.runner {
+        } else if let Some(CompiledModelRunner { compiled, request, staged }) = &mut self.runner {
             *request = compiled.create_infer_request()?;
             staged.fill_with(|| None);
         }
@@ -364,7 +365,7 @@ impl Backend for OpenVinoBackend {
         Runtime::OpenVino
     }
 
-    fn signature(&self) -> &Signature {
+    fn signature(&self) -> &ModelSignature {
         &self.signature
     }
 
@@ -394,23 +395,23 @@ impl Backend for OpenVinoBackend {
         Some(self.canceller.clone())
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], _: RunContext) -> Result<RunResult, ModelRunError> {
         let failed =
-            |error: InferenceError| RunError::Runtime { runtime: Runtime::OpenVino, reason: message_of(&error) };
+            |error: InferenceError| ModelRunError::Runtime { runtime: Runtime::OpenVino, reason: message_of(&error) };
         self.reset().map_err(failed)?;
 
         let start = Instant::now();
-        let runner = self.runner.as_mut().ok_or_else(|| RunError::Runtime {
+        let runner = self.runner.as_mut().ok_or_else(|| ModelRunError::Runtime {
             runtime: Runtime::OpenVino,
             reason: "the model is not compiled".to_owned(),
         })?;
-        let Runner { request, staged, .. } = &mut *runner;
+        let CompiledModelRunner { request, staged, .. } = &mut *runner;
         let ports = self.signature.inputs.iter().zip(&self.rows);
         for (index, ((tensor, (port, rows)), staged)) in inputs.iter().zip(ports).zip(staged).enumerate() {
             let checked = check_numbers(tensor, *rows, self.bits);
             checked
                 .and_then(|()| stage_input(request, index, tensor, staged))
-                .map_err(|reason| RunError::Input { name: port.name.clone(), reason })?;
+                .map_err(|reason| ModelRunError::Input { name: port.name.clone(), reason })?;
         }
 
         let staged = Instant::now();
@@ -423,7 +424,7 @@ impl Backend for OpenVinoBackend {
             .map(|&index| {
                 let name = self.signature.outputs.get(index).map_or("", |port| &port.name);
                 let extracted = extract(&runner.request, index);
-                extracted.map_err(|reason| RunError::Output { name: name.to_owned(), reason })
+                extracted.map_err(|reason| ModelRunError::Output { name: name.to_owned(), reason })
             })
             .collect::<Result<Vec<_>, _>>()?;
         self.is_sound = true;

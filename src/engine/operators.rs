@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use ledge_base::tensor::DataType;
 
-use crate::backend::{ALL_BITS, Dangers, ModelFormat, Runtime};
+use crate::backend::{ALL_BITS, InputDangers, ModelFormat, Runtime};
 use crate::text::shortened;
 use crate::values::{self, NumberFacts};
 
@@ -214,7 +214,7 @@ struct OperandFacts {
 /// The findings in the graphs of one file.
 #[derive(Debug, Default)]
 pub(crate) struct GraphFindings {
-    pub dangers: Dangers,
+    pub dangers: InputDangers,
     /// The first numbers that OpenVINO computes wrong if the integers of callers have up to `bits`.
     pub wrong: Option<String>,
     pub bits: u32,
@@ -222,7 +222,7 @@ pub(crate) struct GraphFindings {
 
 /// The dangers that `follow` finds, with the most bits of callers' integers for which all numbers are right. OpenVINO
 /// is the only runtime of the format.
-pub(crate) fn within_limits(mut follow: impl FnMut(&mut GraphFindings)) -> Dangers {
+pub(crate) fn within_limits(mut follow: impl FnMut(&mut GraphFindings)) -> InputDangers {
     let mut followed = |bits| {
         let mut found = GraphFindings { bits, ..GraphFindings::default() };
         follow(&mut found);
@@ -288,7 +288,7 @@ pub(crate) fn follow(format: ModelFormat, operations: &[Operation<'_>], found: &
     }
 }
 
-fn check(format: ModelFormat, operation: &Operation<'_>, inputs: &[OperandFacts], found: &mut Dangers) {
+fn check(format: ModelFormat, operation: &Operation<'_>, inputs: &[OperandFacts], found: &mut InputDangers) {
     if operation.is_caller || operation.is_constant {
         return;
     }
@@ -342,7 +342,7 @@ fn output(
 }
 
 /// Keeps `runtime` from the model. One reason for each runtime is enough.
-pub(crate) fn refuse(found: &mut Dangers, runtime: Runtime, reason: String) {
+pub(crate) fn refuse(found: &mut InputDangers, runtime: Runtime, reason: String) {
     if !found.refused.iter().any(|(refused, _)| *refused == runtime) {
         found.refused.push((runtime, reason));
     }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use ledge_base::tensor::DataType;
 
-use crate::backend::{Dangers, ModelFormat, Runtime};
+use crate::backend::{InputDangers, ModelFormat, Runtime};
 use crate::operators::{self, GraphFindings, Operation};
 use crate::pipeline::quantization::Quantization;
 
@@ -200,7 +200,7 @@ pub fn quantization(bytes: &[u8]) -> HashMap<String, Quantization> {
 }
 
 /// The harm that callers could do to OpenVINO with the numbers that they send.
-pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
+pub(crate) fn dangers(bytes: &[u8]) -> InputDangers {
     operators::within_limits(|found| {
         // Assumed for every file: graphs within the graph are small, as are the models of this format.
         found.dangers.has_control_flow = true;
@@ -211,7 +211,7 @@ pub(crate) fn dangers(bytes: &[u8]) -> Dangers {
 }
 
 fn follow(bytes: &[u8], found: &mut GraphFindings) -> Option<()> {
-    let model = FlatTable { bytes, at: follow_offset(bytes, 0)? };
+    let model = FlatBufferTable { bytes, at: follow_offset(bytes, 0)? };
     let graphs = model.vector(2)?.1;
     if graphs > GRAPHS_MAX {
         return None;
@@ -251,7 +251,11 @@ fn follow(bytes: &[u8], found: &mut GraphFindings) -> Option<()> {
     Some(())
 }
 
-fn operation<'a>(model: &FlatTable<'a>, graph: &FlatTable<'a>, node: &FlatTable<'a>) -> Option<Operation<'a>> {
+fn operation<'a>(
+    model: &FlatBufferTable<'a>,
+    graph: &FlatBufferTable<'a>,
+    node: &FlatBufferTable<'a>,
+) -> Option<Operation<'a>> {
     let opcode = node.field(0).map_or(Some(0), |at| u32_at(node.bytes, at))?;
     let code = model.table_of(1, usize::try_from(opcode).ok()?)?;
     let short = code.field(0).map_or(Some(0), |at| bytes_at(code.bytes, at).map(i8::from_le_bytes))?;
@@ -262,13 +266,13 @@ fn operation<'a>(model: &FlatTable<'a>, graph: &FlatTable<'a>, node: &FlatTable<
     Some(Operation { kind, name: "", inputs: node.indices(1)?, outputs, is_caller, is_constant: false })
 }
 
-fn main_graph(bytes: &[u8]) -> Option<FlatTable<'_>> {
-    let model = FlatTable { bytes, at: follow_offset(bytes, 0)? };
+fn main_graph(bytes: &[u8]) -> Option<FlatBufferTable<'_>> {
+    let model = FlatBufferTable { bytes, at: follow_offset(bytes, 0)? };
     model.table_of(2, 0)
 }
 
 /// The name and the quantization of a tensor.
-fn port(graph: &FlatTable<'_>, index: u32) -> Option<(String, Quantization)> {
+fn port(graph: &FlatBufferTable<'_>, index: u32) -> Option<(String, Quantization)> {
     let tensor = graph.table_of(0, usize::try_from(index).ok()?)?;
     let (start, length) = tensor.vector(3)?;
     let name = tensor.bytes.get(start..start.checked_add(length.min(NAME_MAX + 1))?)?;
@@ -287,12 +291,12 @@ fn port(graph: &FlatTable<'_>, index: u32) -> Option<(String, Quantization)> {
 }
 
 /// A table of a `FlatBuffer`.
-struct FlatTable<'a> {
+struct FlatBufferTable<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl FlatTable<'_> {
+impl FlatBufferTable<'_> {
     /// The position of a field; `None` if the table does not have it.
     fn field(&self, number: usize) -> Option<usize> {
         let back = bytes_at(self.bytes, self.at).map(i32::from_le_bytes)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ledge_base::tensor::{Tensor, element_count};
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{self, Backend, Port, RunPlace, Signature};
+use crate::backend::{self, Backend, ModelPort, ModelSignature, RunContext};
 use crate::pipeline::work;
 
 /// Bound on one input of a warm-up run, in bytes: a larger one is not worth a warm-up.
@@ -16,7 +16,7 @@ const WARM_UP_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WarmUp {
     /// Inputs of the model, with the dimensions that its model config fixes.
-    pub signature: Signature,
+    pub signature: ModelSignature,
     /// The batch sizes to run; empty for a model without a batch dimension.
     pub sizes: Vec<usize>,
 }
@@ -27,7 +27,7 @@ impl WarmUp {
     pub fn run(&self, backend: &mut dyn Backend) {
         let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
         for (_, inputs) in self.runs() {
-            let place = RunPlace { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
+            let place = RunContext { core: 0, is_wide: true, deadline: Instant::now(), patience: None };
             let _ = work::run_tensors(backend, &inputs, &outputs, place);
         }
         backend::repair(backend);
@@ -45,7 +45,7 @@ impl WarmUp {
 }
 
 /// Zeros for `port`, `rows` of them when its first dimension is variable.
-fn zeros(port: &Port, rows: usize) -> Option<Tensor> {
+fn zeros(port: &ModelPort, rows: usize) -> Option<Tensor> {
     let dim = |(place, &dim): (usize, &i64)| usize::try_from(dim).unwrap_or(if place == 0 { rows } else { 1 });
     let shape: Vec<usize> = port.shape.iter().enumerate().map(dim).collect();
     let bytes = element_count(&shape)?.checked_mul(port.datatype.size().unwrap_or(4))?;
@@ -59,8 +59,8 @@ mod tests {
     use ledge_base::tensor::DataType;
 
     fn warm_up(shape: &[i64], datatype: DataType, sizes: &[usize]) -> Vec<(usize, Vec<usize>)> {
-        let port = Port { name: "x".into(), datatype, shape: shape.into() };
-        let warm_up = WarmUp { signature: Signature { inputs: vec![port], outputs: vec![] }, sizes: sizes.into() };
+        let port = ModelPort { name: "x".into(), datatype, shape: shape.into() };
+        let warm_up = WarmUp { signature: ModelSignature { inputs: vec![port], outputs: vec![] }, sizes: sizes.into() };
         warm_up.runs().map(|(rows, inputs)| (rows, inputs[0].shape().to_vec())).collect()
     }
 

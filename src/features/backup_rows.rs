@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
-use super::catalog::{Catalog, CatalogError};
-use super::record::{DamagedBytes, Record};
+use super::catalog::{CatalogError, ViewCatalog};
+use super::record::{DamagedBytes, FeatureRecord};
 use super::snapshot::{SnapshotError, SnapshotReader};
 use super::value::Value;
 use super::view::{FieldId, ViewId};
@@ -13,12 +13,12 @@ use super::view::{FieldId, ViewId};
 pub struct BackupRows<R> {
     reader: SnapshotReader<R>,
     view: ViewId,
-    places: Vec<ColumnSource>,
+    places: Vec<BackupColumnSource>,
 }
 
 /// The source of a column's values in a row.
 #[derive(Debug, Clone, Copy)]
-enum ColumnSource {
+enum BackupColumnSource {
     Key(usize),
     Field(FieldId),
     /// The column was declared after the backup: null in every row.
@@ -50,13 +50,18 @@ impl<R: Read> BackupRows<R> {
     /// Reads these columns of a view, join keys or features.
     pub fn new<'c>(reader: R, view: &str, columns: impl IntoIterator<Item = &'c str>) -> Result<Self, BackupRowsError> {
         let reader = SnapshotReader::new(reader)?;
-        let catalog = Catalog::from_json(&reader.header().catalog)?;
+        let catalog = ViewCatalog::from_json(&reader.header().catalog)?;
         let stored = catalog.stored_view(view).ok_or_else(|| BackupRowsError::View(view.to_owned()))?;
         let place = |column: &str| {
-            let key = stored.join_keys.iter().position(|(name, _)| **name == *column).map(ColumnSource::Key);
-            let field =
-                || stored.fields.iter().find(|(_, name, _)| **name == *column).map(|(id, ..)| ColumnSource::Field(*id));
-            key.or_else(field).unwrap_or(ColumnSource::Null)
+            let key = stored.join_keys.iter().position(|(name, _)| **name == *column).map(BackupColumnSource::Key);
+            let field = || {
+                stored
+                    .fields
+                    .iter()
+                    .find(|(_, name, _)| **name == *column)
+                    .map(|(id, ..)| BackupColumnSource::Field(*id))
+            };
+            key.or_else(field).unwrap_or(BackupColumnSource::Null)
         };
         Ok(Self { reader, view: stored.id, places: columns.into_iter().map(place).collect() })
     }
@@ -66,11 +71,11 @@ impl<R: Read> BackupRows<R> {
     pub fn next(&mut self) -> Result<Option<BackupRow>, BackupRowsError> {
         while let Some((key, bytes)) = self.reader.next()? {
             if key.view() == self.view {
-                let row = Record::decode(&key, &bytes)?.row;
-                let value = |place: &ColumnSource| match place {
-                    ColumnSource::Key(at) => row.entity.get(*at).cloned(),
-                    ColumnSource::Field(id) => row.value(*id).cloned(),
-                    ColumnSource::Null => None,
+                let row = FeatureRecord::decode(&key, &bytes)?.row;
+                let value = |place: &BackupColumnSource| match place {
+                    BackupColumnSource::Key(at) => row.entity.get(*at).cloned(),
+                    BackupColumnSource::Field(id) => row.value(*id).cloned(),
+                    BackupColumnSource::Null => None,
                 };
                 return Ok(Some(BackupRow { values: self.places.iter().map(value).collect(), event_us: row.event_us }));
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::ViewScope;
@@ -25,7 +25,7 @@ pub struct FeatureCaller {
     /// The model that reads for them; `None` where they receive the values themselves.
     pub model: Option<ModelName>,
     /// The memory that their reads are counted on.
-    pub account: Account,
+    pub account: MemoryAccount,
 }
 
 /// Rows of a view that were read or are to be written, for the audit log.
@@ -59,7 +59,7 @@ impl FeatureCaller {
     /// A caller who may read and push everything, such as a binding, because its file names its views. The sender of a
     /// push counts its memory.
     pub fn unlimited(principal: Principal) -> Self {
-        Self { principal, views: ViewScope::ALL, model: None, account: Account::unlimited() }
+        Self { principal, views: ViewScope::ALL, model: None, account: MemoryAccount::unlimited() }
     }
 
     /// Refuses feature views that this caller may not use, and records the attempt.
@@ -115,7 +115,7 @@ mod tests {
 
     use super::super::FeatureStore;
     use super::super::config::FeaturesConfig;
-    use super::super::online::{Push, PushTarget};
+    use super::super::online::{FeaturePush, PushTarget};
     use super::super::registry::Registry;
     use super::*;
     use ledge_identity::sealing::Sealer;
@@ -133,7 +133,7 @@ mod tests {
         store.opened().await;
         let push = |id: i64| {
             let columns = vec![("customer_id".to_owned(), vec![json!(id)]), ("total".to_owned(), vec![json!(1.5)])];
-            let push = Push { target: PushTarget::View("spend".to_owned()), columns };
+            let push = FeaturePush { target: PushTarget::View("spend".to_owned()), columns };
             store.push(push, FeatureCaller::unlimited(Principal::User(7)))
         };
         let mut rows = || queue.take_features().into_values().map(|counts| counts.rows).sum::<u64>();

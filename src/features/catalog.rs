@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 
 use super::value::{ScalarType, ValueType};
 use super::view::{FeatureView, FieldId, ViewId};
-pub use translation::{StoredView, Translation};
+pub use translation::{CatalogTranslation, StoredView};
 
 /// The names of the two files.
 const FILE_NAMES: [&str; 2] = ["catalog.json", "catalog.copy.json"];
@@ -30,26 +30,26 @@ const FORMAT: u32 = 1;
 /// The numbers of every view that was ever declared.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Catalog {
+pub struct ViewCatalog {
     generation: u64,
     /// The last number given to a view.
     last_view: u32,
-    views: BTreeMap<Arc<str>, ViewEntry>,
+    views: BTreeMap<Arc<str>, CatalogViewEntry>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ViewEntry {
+struct CatalogViewEntry {
     id: u32,
-    join_keys: Vec<JoinKeyEntry>,
+    join_keys: Vec<CatalogJoinKeyEntry>,
     /// The last number given to a field.
     last_field: u16,
-    fields: BTreeMap<Arc<str>, FieldEntry>,
+    fields: BTreeMap<Arc<str>, CatalogFieldEntry>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JoinKeyEntry {
+struct CatalogJoinKeyEntry {
     name: Arc<str>,
     #[serde(rename = "type", serialize_with = "as_text", deserialize_with = "from_text")]
     value_type: ScalarType,
@@ -57,7 +57,7 @@ struct JoinKeyEntry {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FieldEntry {
+struct CatalogFieldEntry {
     id: u16,
     #[serde(rename = "type", serialize_with = "as_text", deserialize_with = "from_text")]
     value_type: ValueType,
@@ -101,7 +101,7 @@ pub enum CatalogError {
 
 /// Reasons why a declared view does not fit the stored view of its name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Conflict {
+pub enum ViewSchemaConflict {
     #[error(
         "feature '{field}' of feature view '{view}' was {was} and is {is} now: give it another name, such as '{field}_v2'; what is stored keeps its type"
     )]
@@ -123,21 +123,21 @@ pub enum Conflict {
     Exhausted { view: Arc<str> },
 }
 
-impl Catalog {
+impl ViewCatalog {
     /// Sets the numbers of a view and its fields, with new numbers for new names.
-    pub fn admit(&mut self, view: &mut FeatureView) -> Result<(), Vec<Conflict>> {
-        let join_keys: Vec<JoinKeyEntry> = view
+    pub fn admit(&mut self, view: &mut FeatureView) -> Result<(), Vec<ViewSchemaConflict>> {
+        let join_keys: Vec<CatalogJoinKeyEntry> = view
             .join_keys
             .iter()
-            .map(|key| JoinKeyEntry { name: key.name.clone(), value_type: key.value_type })
+            .map(|key| CatalogJoinKeyEntry { name: key.name.clone(), value_type: key.value_type })
             .collect();
 
-        let exhausted = || vec![Conflict::Exhausted { view: view.name.clone() }];
+        let exhausted = || vec![ViewSchemaConflict::Exhausted { view: view.name.clone() }];
         let mut changed = false;
         if !self.views.contains_key(&view.name) {
             self.last_view = self.last_view.checked_add(1).ok_or_else(exhausted)?;
             let (id, join_keys) = (self.last_view, join_keys.clone());
-            let entry = ViewEntry { id, join_keys, last_field: 0, fields: BTreeMap::new() };
+            let entry = CatalogViewEntry { id, join_keys, last_field: 0, fields: BTreeMap::new() };
             self.views.insert(view.name.clone(), entry);
             changed = true;
         }
@@ -146,7 +146,7 @@ impl Catalog {
         let mut conflicts = Vec::new();
         if entry.join_keys != join_keys {
             let (was, is) = (shown(&entry.join_keys), shown(&join_keys));
-            conflicts.push(Conflict::JoinKeys { view: view.name.clone(), was, is });
+            conflicts.push(ViewSchemaConflict::JoinKeys { view: view.name.clone(), was, is });
         }
 
         view.id = ViewId(entry.id);
@@ -156,16 +156,16 @@ impl Catalog {
                 if known.value_type != field.value_type {
                     let (was, is) = (known.value_type, field.value_type);
                     let (field, view) = (field.name.clone(), view.name.clone());
-                    conflicts.push(Conflict::FieldType { index, field, view, was, is });
+                    conflicts.push(ViewSchemaConflict::FieldType { index, field, view, was, is });
                 }
                 continue;
             }
             let Some(id) = entry.last_field.checked_add(1) else {
-                conflicts.push(Conflict::Exhausted { view: view.name.clone() });
+                conflicts.push(ViewSchemaConflict::Exhausted { view: view.name.clone() });
                 break;
             };
             entry.last_field = id;
-            entry.fields.insert(field.name.clone(), FieldEntry { id, value_type: field.value_type });
+            entry.fields.insert(field.name.clone(), CatalogFieldEntry { id, value_type: field.value_type });
             field.id = FieldId(id);
             changed = true;
         }
@@ -249,12 +249,12 @@ fn paths(folder: &Path) -> [PathBuf; 2] {
     FILE_NAMES.map(|name| folder.join(name))
 }
 
-fn read_copy(path: &Path) -> Result<Option<Catalog>, CatalogError> {
+fn read_copy(path: &Path) -> Result<Option<ViewCatalog>, CatalogError> {
     match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(CatalogError::Read(error)),
         Ok(bytes) => {
-            std::str::from_utf8(&bytes).map_err(|_| CatalogError::Damaged).and_then(Catalog::from_json).map(Some)
+            std::str::from_utf8(&bytes).map_err(|_| CatalogError::Damaged).and_then(ViewCatalog::from_json).map(Some)
         }
     }
 }
@@ -265,7 +265,7 @@ fn has_data(folder: &Path) -> bool {
     entries.flatten().any(|entry| entry.path().is_dir() && entry.file_name() != "lost+found")
 }
 
-fn shown(keys: &[JoinKeyEntry]) -> String {
+fn shown(keys: &[CatalogJoinKeyEntry]) -> String {
     keys.iter().map(|key| format!("{} ({})", key.name, key.value_type)).collect::<Vec<_>>().join(", ")
 }
 

@@ -1,8 +1,8 @@
 //! The finding about the feature store: its declarations, its folder and its damage.
 
-use ledge_base::telemetry::system::Disk;
+use ledge_base::telemetry::system::DiskSpace;
 use ledge_base::toml_check::BadConfiguration;
-use ledge_part::check::{Check, size};
+use ledge_part::check::{Finding, size};
 use ledge_part::section::DoctorContext;
 use serde_json::Value;
 
@@ -10,19 +10,19 @@ use crate::config::FeaturesConfig;
 use crate::registry::Registry;
 
 /// Checks the feature store; `None` where no feature view is declared.
-pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Check> {
+pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Finding> {
     let name = "feature store";
     let views = match Registry::load(&config.views, &config.path) {
         Ok(registry) if registry.is_empty() => return None,
         Ok(registry) => registry.views().count(),
         Err(mistakes) => {
             let mistakes = BadConfiguration(mistakes).to_string();
-            return Some(Check::fail(name, mistakes, "correct this: the server does not start"));
+            return Some(Finding::fail(name, mistakes, "correct this: the server does not start"));
         }
     };
     let folder = config.path.as_path();
     // Before the first start there is no folder.
-    let free = Disk::under(folder).map_or(u64::MAX, |disk| disk.available_bytes);
+    let free = DiskSpace::under(folder).map_or(u64::MAX, |disk| disk.available_bytes);
 
     // Empty where the daemon does not run.
     let status = (context.ask_daemon)("/features/status").unwrap_or_default();
@@ -34,16 +34,16 @@ pub fn check(config: &FeaturesConfig, context: &DoctorContext<'_>) -> Option<Che
 
     Some(if lost > 0 {
         let detail = format!("{detail}; at least {lost} acknowledged entries are lost{}", of_views(&status));
-        Check::fail(name, detail, "push their rows again, or restore a backup; the log names the entries")
+        Finding::fail(name, detail, "push their rows again, or restore a backup; the log names the entries")
     } else if free < config.min_free_mb << 20 {
-        Check::fail(name, detail, "free disk space: pushes are refused below features.min_free_mb")
+        Finding::fail(name, detail, "free disk space: pushes are refused below features.min_free_mb")
     } else if damaged > 0 {
         let detail = format!("{detail}; damaged data was found {damaged} times since the start");
-        Check::warn(name, detail, "check the disk; the log names the damaged files")
+        Finding::warn(name, detail, "check the disk; the log names the damaged files")
     } else if state.is_empty() || state == "ready" {
-        Check::ok(name, detail)
+        Finding::ok(name, detail)
     } else {
-        Check::warn(name, detail, "see `ledge features status`")
+        Finding::warn(name, detail, "see `ledge features status`")
     })
 }
 

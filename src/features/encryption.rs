@@ -6,15 +6,15 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use ledge_base::principal::Principal;
-use ledge_identity::sealing::{MasterKeyCounts, OVERHEAD_BYTES, Rekey, Rekeyed, Sealer};
+use ledge_identity::sealing::{MasterKeyCounts, OVERHEAD_BYTES, Rekey, RekeyCounts, Sealer};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::engine::commands::UpkeepJob;
+use super::engine::commands::MaintenanceJob;
 use super::engine::files::HASH_KEY_FILE;
 use super::engine::tombstones;
 use super::entity_keys::form;
-use super::online::{Erased, FeatureError, JoinKeyValues};
+use super::online::{ErasureCounts, FeatureError, JoinKeyValues};
 use super::{FeatureStore, entity_keys};
 
 /// Counts the files of the store in `folder` by the master key that they are encrypted under, without opening the
@@ -64,16 +64,20 @@ impl FeatureStore {
     /// Erases entities: their records in every view, and those of every entity that has the join keys of one among
     /// others. When this returns `Ok`, no file of the store has their values, or the key to them. A mistake in one
     /// entity means that nothing is erased.
-    pub async fn erase(&self, entities: Vec<JoinKeyValues>, principal: Principal) -> Result<Erased, FeatureError> {
+    pub async fn erase(
+        &self,
+        entities: Vec<JoinKeyValues>,
+        principal: Principal,
+    ) -> Result<ErasureCounts, FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(UpkeepJob::Erase { entities, principal, reply }, answer).await
+        self.upkeep(MaintenanceJob::Erase { entities, principal, reply }, answer).await
     }
 
     /// Encrypts the keys of all entities again under the current master key, while the store is in use. Returns their
     /// number. No value is rewritten.
     pub async fn rekey(&self) -> Result<u64, FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(UpkeepJob::Rekey { reply }, answer).await
+        self.upkeep(MaintenanceJob::Rekey { reply }, answer).await
     }
 
     /// True when the files of the store are encrypted.
@@ -87,14 +91,14 @@ impl Rekey for FeatureStore {
         "feature_keys"
     }
 
-    fn rekey(&self, _: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String> {
+    fn rekey(&self, _: &dyn Fn() -> bool, done: &mut RekeyCounts) -> Result<(), String> {
         let MasterKeyCounts(found) = survey(&self.inner.config.path).map_err(|error| error.to_string())?;
         let current = self.inner.sealer.current();
         let count = |is_due: fn(bool) -> bool| {
             found.iter().filter(|(key, _)| **key != current && is_due(key.is_some())).map(|(_, count)| count).sum()
         };
 
-        let due = Rekeyed { plain: count(|is_sealed| !is_sealed), old: count(|is_sealed| is_sealed) };
+        let due = RekeyCounts { plain: count(|is_sealed| !is_sealed), old: count(|is_sealed| is_sealed) };
 
         let keys = match self.engine() {
             Ok(engine) => engine.protection.keys(),

@@ -28,10 +28,10 @@ use super::seal::KEY_BYTES;
 use super::value::Value;
 use super::wire::{DamagedBytes, put_value, put_varint};
 pub use error::EntityKeysError;
-use files::{AddedFile, KeyFiles};
+use files::{AddedKeysFile, KeyFiles};
 pub use files::{copies, is_added};
 use form::{EntityKey, EntityTag, KeysHead, SHARDS, shard_of, shard_of_tag};
-use table::Shard;
+use table::KeyShard;
 
 /// Added keys are folded into the shards when they are at least this many, and a quarter of all.
 const FOLD_KEYS_MIN: usize = 16_384;
@@ -46,8 +46,8 @@ pub struct EntityKeys {
     store: [u8; 16],
     secret: [u8; 32],
     complete: AtomicBool,
-    shards: Vec<RwLock<Shard>>,
-    adding: Mutex<NewKeys>,
+    shards: Vec<RwLock<KeyShard>>,
+    adding: Mutex<UncompactedKeys>,
     /// The keys that were used since a census began, while one runs.
     used: Mutex<Option<HashSet<u32>>>,
     counting: AtomicBool,
@@ -57,11 +57,11 @@ pub struct EntityKeys {
 
 /// New keys that are not in a shard file yet.
 #[derive(Debug, Default)]
-struct NewKeys {
+struct UncompactedKeys {
     /// Keys that are not on the disk yet.
     waiting: Vec<EntityKey>,
     /// The file that receives them.
-    file: Option<AddedFile>,
+    file: Option<AddedKeysFile>,
     /// The number of the next file of added keys.
     next_file: u32,
     /// The number of files of added keys, and of keys in them.
@@ -118,7 +118,7 @@ impl EntityKeys {
 
         let mut shards = Vec::with_capacity(SHARDS);
         for (number, present) in head.present.iter().enumerate() {
-            let mut shard = Shard::new(number);
+            let mut shard = KeyShard::new(number);
             if *present {
                 let (next, entries) = disk.read_shard(&sealer, &head, number, &mut repaired)?;
                 shard.merge(next, entries);
@@ -142,7 +142,7 @@ impl EntityKeys {
         }
 
         let next_file = numbers.last().map_or(1, |last| last + 1);
-        let adding = NewKeys { next_file, files: numbers.len(), keys, ..NewKeys::default() };
+        let adding = UncompactedKeys { next_file, files: numbers.len(), keys, ..UncompactedKeys::default() };
 
         let keys = Self {
             sealer,
@@ -194,7 +194,7 @@ impl EntityKeys {
         self.shards.iter().map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
-    fn shard(&self, number: usize) -> Option<&RwLock<Shard>> {
+    fn shard(&self, number: usize) -> Option<&RwLock<KeyShard>> {
         self.shards.get(number)
     }
 
@@ -254,7 +254,7 @@ impl EntityKeys {
 
     fn find_or_add(&self, tag: &EntityTag) -> Result<(u32, [u8; KEY_BYTES]), EntityKeysError> {
         let shard = self.shard(shard_of_tag(tag)).ok_or(EntityKeysError::Exhausted)?;
-        let found = |shard: &Shard| shard.by_tag(tag).last().map(|entry| (entry.id, entry.key));
+        let found = |shard: &KeyShard| shard.by_tag(tag).last().map(|entry| (entry.id, entry.key));
         if let Some(found) = found(&shard.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(found);
         }
@@ -276,7 +276,7 @@ impl EntityKeys {
         if adding.waiting.is_empty() {
             return Ok(());
         }
-        let NewKeys { waiting, file, next_file, files, keys, .. } = &mut *adding;
+        let UncompactedKeys { waiting, file, next_file, files, keys, .. } = &mut *adding;
         let mut added = if let Some(added) = file.take() {
             added
         } else {

@@ -28,7 +28,7 @@ use crate::statistics::{FeatureStatistics, ViewStatistics};
 use crate::{FeatureStore, JoinKeyValues};
 
 /// The routes that administer the feature store.
-pub const ROUTES: &[Route<ServedStore>] = &[
+pub const ROUTES: &[Route<FeaturesHttpState>] = &[
     Route::get("/features/status", VIEW, || get(status)),
     Route::get("/features/backup", ADMINISTER, || get(backup)).scope(RouteScope::Box).audited(),
     Route::post("/features/restore", ADMINISTER, || post(restore)).scope(RouteScope::Box).audited(),
@@ -43,13 +43,13 @@ pub const ROUTES: &[Route<ServedStore>] = &[
 
 /// The state of the routes.
 #[derive(Debug, Clone)]
-pub struct ServedStore {
+pub struct FeaturesHttpState {
     pub store: FeatureStore,
     pub context: HandlerContext,
 }
 
 /// `GET /features/status`.
-async fn status(State(ServedStore { store, .. }): State<ServedStore>) -> Response {
+async fn status(State(FeaturesHttpState { store, .. }): State<FeaturesHttpState>) -> Response {
     match store.statistics() {
         Some(statistics) => json(&FeatureStoreDocument::new(&statistics, store.folder().display().to_string())),
         None if store.registry().is_empty() => json(&json!({ "state": "disabled" })),
@@ -63,7 +63,7 @@ struct FeatureStoreDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     folder: String,
-    feature_views: Vec<ViewStatus<'a>>,
+    feature_views: Vec<FeatureViewStatus<'a>>,
     bytes: StoreBytes,
     journal_next_seq: u64,
     /// The time of the newest snapshot, in RFC 3339.
@@ -91,7 +91,7 @@ struct StoreBytes {
 }
 
 #[derive(Serialize)]
-struct ViewStatus<'a> {
+struct FeatureViewStatus<'a> {
     name: &'a str,
     rows: u64,
     /// The newest event pushed since the start, in RFC 3339.
@@ -101,7 +101,7 @@ struct ViewStatus<'a> {
     entries_lost: u64,
 }
 
-impl<'a> From<&'a ViewStatistics> for ViewStatus<'a> {
+impl<'a> From<&'a ViewStatistics> for FeatureViewStatus<'a> {
     fn from(view: &'a ViewStatistics) -> Self {
         Self {
             name: &view.view,
@@ -146,7 +146,7 @@ impl<'a> FeatureStoreDocument<'a> {
 
 /// `GET /features/backup`: everything, or the rows of one view.
 async fn backup(
-    State(ServedStore { store, .. }): State<ServedStore>,
+    State(FeaturesHttpState { store, .. }): State<FeaturesHttpState>,
     Extension(principal): Extension<Principal>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
@@ -213,7 +213,7 @@ struct RestoredDocument {
 /// `POST /features/restore`: a backup replaces the content of the store. It may be as large as the disk allows, so
 /// `http.max_body_bytes` does not apply; each part of it must arrive within `http.body_timeout_ms`.
 async fn restore(
-    State(ServedStore { store, context }): State<ServedStore>,
+    State(FeaturesHttpState { store, context }): State<FeaturesHttpState>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -275,7 +275,7 @@ struct ErasedDocument {
 /// `POST /features/erase`: erases entities in every view, and every entity that has the join keys of one of them among
 /// others.
 async fn erase(
-    State(ServedStore { store, context }): State<ServedStore>,
+    State(FeaturesHttpState { store, context }): State<FeaturesHttpState>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -298,7 +298,7 @@ async fn erase(
 
 /// `POST /features/snapshot`.
 async fn snapshot(
-    State(ServedStore { store, context }): State<ServedStore>,
+    State(FeaturesHttpState { store, context }): State<FeaturesHttpState>,
     request: Request,
 ) -> Result<Response, ApiError> {
     body::discard(request.into_body(), context.limits()).await;
@@ -310,7 +310,7 @@ async fn snapshot(
 
 /// `POST /features/compact`.
 async fn compact(
-    State(ServedStore { store, context }): State<ServedStore>,
+    State(FeaturesHttpState { store, context }): State<FeaturesHttpState>,
     request: Request,
 ) -> Result<Response, ApiError> {
     body::discard(request.into_body(), context.limits()).await;

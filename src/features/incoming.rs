@@ -8,8 +8,8 @@ use ledge_service::off_thread::blocking;
 
 use super::caller::TouchedRows;
 use super::key::{HashKey, IndexKey};
-use super::online::{FeatureError, Push};
-use super::record::Row;
+use super::online::{FeatureError, FeaturePush};
+use super::record::FeatureRow;
 use super::view::FeatureView;
 use super::{online, record, typed, window};
 
@@ -29,13 +29,13 @@ pub struct CheckedPush {
     pub views: Vec<Arc<FeatureView>>,
     /// The columns that no target view has.
     pub unknown: Vec<String>,
-    rows: Vec<(Arc<FeatureView>, Row, Bytes)>,
+    rows: Vec<(Arc<FeatureView>, FeatureRow, Bytes)>,
 }
 
 impl CheckedPush {
     /// Its rows for the writer.
     pub fn into_rows(self, hash_key: &HashKey) -> Vec<IncomingRow> {
-        let incoming = |(view, row, bytes): (Arc<FeatureView>, Row, Bytes)| {
+        let incoming = |(view, row, bytes): (Arc<FeatureView>, FeatureRow, Bytes)| {
             let key = hash_key.index_key(view.id, &row.entity);
             IncomingRow { view, key, row, bytes }
         };
@@ -69,7 +69,11 @@ pub struct EventTimeLimits {
 }
 
 /// Checks a push against its target views. A dry run uses the same function.
-pub fn check(views: Vec<Arc<FeatureView>>, push: &Push, times: EventTimeLimits) -> Result<CheckedPush, FeatureError> {
+pub fn check(
+    views: Vec<Arc<FeatureView>>,
+    push: &FeaturePush,
+    times: EventTimeLimits,
+) -> Result<CheckedPush, FeatureError> {
     let unknown = typed::unknown(&views, &push.columns);
     let (mut checked, mut total) = (Vec::new(), 0);
 
@@ -110,13 +114,13 @@ pub fn check(views: Vec<Arc<FeatureView>>, push: &Push, times: EventTimeLimits) 
 pub struct IncomingRow {
     pub view: Arc<FeatureView>,
     pub key: IndexKey,
-    pub row: Row,
+    pub row: FeatureRow,
     /// The row as the journal keeps it.
     pub bytes: Bytes,
 }
 
 /// Prepares a push, on another thread when it is large.
-pub async fn prepare<T: Send + 'static>(push: Push, work: impl FnOnce(&Push) -> T + Send + 'static) -> T {
+pub async fn prepare<T: Send + 'static>(push: FeaturePush, work: impl FnOnce(&FeaturePush) -> T + Send + 'static) -> T {
     if cells(&push.columns) <= ASYNC_CELLS_MAX { work(&push) } else { blocking(move || work(&push)).await }
 }
 

@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::key::IndexKey;
-pub use super::mem_table::{ContentChecksum, IndexError, LayerValue, MemTable};
-use super::mem_table::{LayerBytes, LayerScan};
-use super::snapshot::{SnapshotError, SortedTable, TableScan};
+pub use super::mem_table::{ContentChecksum, IndexError, MemTable, MemTableValue};
+use super::mem_table::{MemTableBytes, MemTableScan};
+use super::snapshot::{SnapshotError, SortedTable, SortedTableScan};
 use super::view::ViewId;
 
 /// The record of each entity.
 #[derive(Debug)]
-pub struct Index {
+pub struct EntityIndex {
     snapshot: Option<Arc<SortedTable>>,
     frozen: Option<ImmutableMemTable>,
     top: Arc<MemTable>,
@@ -41,7 +41,7 @@ pub struct ImmutableMemTable {
 /// The bytes of a record.
 #[derive(Debug, Clone)]
 pub enum RecordBytes {
-    InLayer(LayerBytes),
+    InLayer(MemTableBytes),
     InSnapshot(Vec<u8>),
 }
 
@@ -61,12 +61,12 @@ impl Deref for RecordBytes {
 pub struct IndexEntry {
     pub record: Option<RecordBytes>,
     /// The value of the top layer, which the next change replaces.
-    pub top: Option<LayerValue>,
+    pub top: Option<MemTableValue>,
     /// True when there is a record below the top layer.
     pub is_below: bool,
 }
 
-impl Index {
+impl EntityIndex {
     /// An index over the snapshot that `top` was made for.
     pub fn new(snapshot: Option<Arc<SortedTable>>, top: Arc<MemTable>) -> Self {
         Self { snapshot, frozen: None, top }
@@ -168,10 +168,10 @@ fn merge<'i, E: From<IndexError>>(
     prefix: &[u8],
     mut each: impl FnMut(IndexKey, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut below = snapshot.map(|snapshot| SnapshotCursor::new(snapshot, prefix)).transpose()?;
-    let mut layers = layers.map(|layer| LayerCursor::new(layer.scan(prefix))).collect::<Result<Vec<_>, _>>()?;
+    let mut below = snapshot.map(|snapshot| SortedTableCursor::new(snapshot, prefix)).transpose()?;
+    let mut layers = layers.map(|layer| MemTableCursor::new(layer.scan(prefix))).collect::<Result<Vec<_>, _>>()?;
     loop {
-        let next = layers.iter().filter_map(LayerCursor::key).min();
+        let next = layers.iter().filter_map(MemTableCursor::key).min();
         // Everything of the snapshot before the next change.
         while let Some((cursor, key)) = below.as_mut().and_then(|cursor| cursor.key.map(|key| (cursor, key)))
             && next.is_none_or(|next| key <= next)
@@ -194,14 +194,14 @@ fn merge<'i, E: From<IndexError>>(
 }
 
 /// A snapshot that is being read, and its next record.
-struct SnapshotCursor<'t> {
+struct SortedTableCursor<'t> {
     snapshot: &'t SortedTable,
-    scan: TableScan<'t>,
+    scan: SortedTableScan<'t>,
     key: Option<IndexKey>,
     record: Vec<u8>,
 }
 
-impl<'t> SnapshotCursor<'t> {
+impl<'t> SortedTableCursor<'t> {
     fn new(snapshot: &'t SortedTable, prefix: &[u8]) -> Result<Self, IndexError> {
         let mut cursor = Self { snapshot, scan: snapshot.scan(prefix), key: None, record: Vec::new() };
         cursor.advance()?;
@@ -220,13 +220,13 @@ impl<'t> SnapshotCursor<'t> {
 }
 
 /// A layer that is being read, and its next value.
-struct LayerCursor {
-    scan: LayerScan,
-    next: Option<(IndexKey, LayerValue)>,
+struct MemTableCursor {
+    scan: MemTableScan,
+    next: Option<(IndexKey, MemTableValue)>,
 }
 
-impl LayerCursor {
-    fn new(mut scan: LayerScan) -> Result<Self, IndexError> {
+impl MemTableCursor {
+    fn new(mut scan: MemTableScan) -> Result<Self, IndexError> {
         Ok(Self { next: scan.next()?, scan })
     }
 
@@ -234,7 +234,7 @@ impl LayerCursor {
         self.next.as_ref().map(|(key, _)| *key)
     }
 
-    fn take(&mut self) -> Result<Option<LayerValue>, IndexError> {
+    fn take(&mut self) -> Result<Option<MemTableValue>, IndexError> {
         let next = self.scan.next()?;
         Ok(std::mem::replace(&mut self.next, next).map(|(_, value)| value))
     }

@@ -26,7 +26,7 @@ use ledge_base::durable;
 use super::key::IndexKey;
 use chain::{SegmentChain, SegmentEnd, SegmentReader, SegmentStep, file_name};
 pub use chain::{begin, list};
-pub use damage::{Damage, DamageReason};
+pub use damage::{JournalDamage, JournalDamageReason};
 pub use entry::{JournalChange, JournalEntry};
 pub use format::GROUP_BYTES_MAX;
 use format::{HEADER_BYTES, PreviousSegment, SegmentHeader, encode_group, group_length};
@@ -83,7 +83,7 @@ pub struct OpenReport {
     /// The acknowledged entries that are missing at the end. They are also in `damage`.
     pub lacking: Option<Range<u64>>,
     /// The places where acknowledged entries may be lost.
-    pub damage: Vec<Damage>,
+    pub damage: Vec<JournalDamage>,
 }
 
 /// Reasons why the journal cannot be opened or appended to.
@@ -173,14 +173,14 @@ impl Journal {
                     }
                     let (length, next_seq) = reader.position();
                     if matches!(segment.end, SegmentEnd::Last) && next_seq < acknowledged {
-                        let (file, reason) = (segment.path.clone(), DamageReason::Short);
+                        let (file, reason) = (segment.path.clone(), JournalDamageReason::Short);
                         let to_seq = Some(acknowledged);
-                        damage.push(Damage { file, offset: length, from_seq: next_seq, to_seq, reason });
+                        damage.push(JournalDamage { file, offset: length, from_seq: next_seq, to_seq, reason });
                     }
                     if damage.is_empty() {
                         cut_off += torn;
                     }
-                    if damage.iter().any(Damage::is_of_a_later_version) {
+                    if damage.iter().any(JournalDamage::is_of_a_later_version) {
                         return Err(JournalError::Newer { file: segment.path });
                     }
                     let damaged = damage.iter().any(|damage| damage.file == segment.path);
@@ -210,8 +210,9 @@ impl Journal {
         if journal.segments.is_empty() && acknowledged > 1 {
             // No entry is left, and none is missing beyond those that are reported here.
             journal.before_first = Some(PreviousSegment { first_seq: 1, length: HEADER_BYTES as u64, next_seq: 1 });
-            let (file, reason, from_seq) = (folder.to_owned(), DamageReason::Empty, least_seq.clamp(1, acknowledged));
-            found.push(Damage { file, offset: 0, from_seq, to_seq: Some(acknowledged), reason });
+            let (file, reason, from_seq) =
+                (folder.to_owned(), JournalDamageReason::Empty, least_seq.clamp(1, acknowledged));
+            found.push(JournalDamage { file, offset: 0, from_seq, to_seq: Some(acknowledged), reason });
         }
 
         let lacking = (end < acknowledged).then_some(end..acknowledged);
@@ -354,7 +355,7 @@ impl Journal {
 
     /// Marks segments as damaged that [`replay`] or [`verify`] found. Nothing is appended to a damaged segment again,
     /// and [`Self::remove_before`] sets it aside.
-    pub fn note_damage(&mut self, damage: &[Damage]) -> Result<(), JournalError> {
+    pub fn note_damage(&mut self, damage: &[JournalDamage]) -> Result<(), JournalError> {
         for segment in &mut self.segments {
             segment.damaged |= damage.iter().any(|damage| damage.file == segment.path);
         }

@@ -117,12 +117,12 @@
 //!    it fails, none of them counts: the segment is cut back, and after a failed fsync never written to again. The
 //!    group states up to when event times are trusted now (`StoreEngine::trusted_until`), so that a replay decides as the
 //!    push did. `CommitWatermark::note` overwrites two small files with the next number.
-//! 5. `Applier::apply` loads each record, `merge`s the row and writes 128 rows at a time into the top layer: records,
+//! 5. `IndexApplier::apply` loads each record, `merge`s the row and writes 128 rows at a time into the top layer: records,
 //!    then the number of the last entry. Without an index, or with one that turns out damaged, this step is skipped: the
 //!    next index takes the rows from the journal.
 //! 6. The caller gets the outcome of `merge` for each row.
 //!
-//! A read needs no thread of the store. `ReadPlan` resolves names, then takes the index out of `StoreState`; a record's
+//! A read needs no thread of the store. `FeatureReadPlan` resolves names, then takes the index out of `StoreState`; a record's
 //! checksum and its entity are checked. A reader that finds damage swaps the state to `Rebuilding` (`StoreEngine::give_up`,
 //! once), and all reads get 503 from then on. A read that is expected to take 100 µs at most, by the usual time of one
 //! record, runs on the caller's thread; others run on a blocking thread, as do reads and pushes of more than 1000
@@ -227,5 +227,5 @@ pub use engine::backup::BackupPieces;
 pub use engine::files::FORMAT_VERSION;
 pub use engine::restore::BackupUpload;
 pub use online::JoinKeyValues;
-pub use reading::LongRead;
+pub use reading::LongFeatureRead;
 pub use store::FeatureStore;

@@ -111,14 +111,14 @@ pub struct MemTable {
     db: Arc<Db>,
     folder: PathBuf,
     /// The keys that were ever put in; `None` in a layer from before this start.
-    keys: Option<KeyFilter>,
+    keys: Option<KeyBloomFilter>,
 }
 
 /// A Bloom filter, which excludes most keys that were never added. An index key is a hash, so its bytes are used as
 /// they are.
-struct KeyFilter(Box<[AtomicU64]>);
+struct KeyBloomFilter(Box<[AtomicU64]>);
 
-impl KeyFilter {
+impl KeyBloomFilter {
     /// With this many words and a layer of 16 MiB, some 120,000 records, one in 7000 of the other keys is still
     /// searched in sled.
     const WORDS: usize = 1 << 16;
@@ -149,7 +149,7 @@ impl KeyFilter {
     }
 }
 
-impl fmt::Debug for KeyFilter {
+impl fmt::Debug for KeyBloomFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyFilter")
     }
@@ -211,21 +211,21 @@ fn digest(key: &IndexKey, value: &[u8]) -> u64 {
 }
 
 /// A record as a layer keeps it.
-pub type LayerBytes = IVec;
+pub type MemTableBytes = IVec;
 
 /// The value of an entity in a layer.
 #[derive(Debug, Clone)]
-pub struct LayerValue {
+pub struct MemTableValue {
     bytes: IVec,
     /// The entity's record; `None` where it was removed.
-    pub record: Option<LayerBytes>,
+    pub record: Option<MemTableBytes>,
     /// True when a snapshot below has a record of the entity.
     pub is_below: bool,
     /// The sequence number of the last journal entry that is in it.
     pub seq: u64,
 }
 
-impl LayerValue {
+impl MemTableValue {
     /// A record, as [`super::record::RecordHeader::with_body`] wrote it.
     pub fn of_record(record: &[u8], is_below: bool) -> Self {
         let kind = [if is_below { RECORD_OVER } else { RECORD }];
@@ -277,16 +277,16 @@ fn removal_checksum(key: &IndexKey, content: &[u8]) -> u32 {
 
 /// Changes of values.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct MemTableChanges {
     /// `None` removes the value: the entity was nowhere else.
-    rows: Vec<(IndexKey, Option<LayerValue>)>,
+    rows: Vec<(IndexKey, Option<MemTableValue>)>,
     begun: Option<u64>,
     applied: Option<u64>,
 }
 
-impl Changes {
+impl MemTableChanges {
     /// Writes a value, or removes it.
-    pub fn put(&mut self, key: &IndexKey, value: Option<LayerValue>) {
+    pub fn put(&mut self, key: &IndexKey, value: Option<MemTableValue>) {
         self.rows.push((*key, value));
     }
 
@@ -341,7 +341,7 @@ impl MemTable {
             meta: tree("meta")?,
             folder: folder.to_owned(),
             db: Arc::new(db.clone()),
-            keys: is_new.then(KeyFilter::new),
+            keys: is_new.then(KeyBloomFilter::new),
         };
 
         if is_new {
@@ -364,18 +364,18 @@ impl MemTable {
     }
 
     /// The value of an entity. The checksum of its record is not checked here.
-    pub fn get(&self, key: &IndexKey) -> Result<Option<LayerValue>, IndexError> {
+    pub fn get(&self, key: &IndexKey) -> Result<Option<MemTableValue>, IndexError> {
         if self.keys.as_ref().is_some_and(|keys| !keys.may_have(key)) {
             return Ok(None);
         }
         let found = guard(|| Ok(self.rows.get(key.as_bytes())?))?;
-        found.map(|bytes| LayerValue::read(key, bytes)).transpose().map_err(unusable)
+        found.map(|bytes| MemTableValue::read(key, bytes)).transpose().map_err(unusable)
     }
 
     /// Makes changes, each value as a whole. A partial write is harmless: the journal has the entries after the
     /// recorded last one. Therefore no transaction is used: it took twice the time, and sled makes every reader wait
     /// for it.
-    pub fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
+    pub fn apply(&self, changes: &MemTableChanges) -> Result<(), IndexError> {
         guard(|| {
             if let Some(begun) = changes.begun {
                 self.meta.insert(META_BEGUN, &begun.to_be_bytes())?;
@@ -397,8 +397,8 @@ impl MemTable {
     }
 
     /// Its values with keys that begin with `prefix`, in the order of the keys.
-    pub fn scan(&self, prefix: &[u8]) -> LayerScan {
-        LayerScan { values: self.rows.scan_prefix(prefix) }
+    pub fn scan(&self, prefix: &[u8]) -> MemTableScan {
+        MemTableScan { values: self.rows.scan_prefix(prefix) }
     }
 
     /// The number of the snapshot below it. 0: without a snapshot, so the layer has every record.
@@ -477,16 +477,16 @@ impl MemTable {
 }
 
 /// Reads a layer in the order of the keys.
-pub struct LayerScan {
+pub struct MemTableScan {
     values: sled::Iter,
 }
 
-impl LayerScan {
+impl MemTableScan {
     /// The next value, after checking its checksum.
-    pub fn next(&mut self) -> Result<Option<(IndexKey, LayerValue)>, IndexError> {
+    pub fn next(&mut self) -> Result<Option<(IndexKey, MemTableValue)>, IndexError> {
         let Some((key, bytes)) = guard(|| Ok(self.values.next().transpose()?))? else { return Ok(None) };
         let key = IndexKey::try_from(&*key).map_err(|_| IndexError::damaged("a key has the wrong length"))?;
-        let value = LayerValue::read(&key, bytes).map_err(unusable)?;
+        let value = MemTableValue::read(&key, bytes).map_err(unusable)?;
         if let Some(record) = &value.record {
             record::verify(&key, record).map_err(unusable)?;
         }
@@ -526,7 +526,7 @@ fn guard<T>(work: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexErro
 mod tests {
     use super::*;
     use crate::key::HashKey;
-    use crate::record::{Record, Row};
+    use crate::record::{FeatureRecord, FeatureRow};
     use crate::value::Value;
     use crate::view::ViewId;
 
@@ -534,13 +534,13 @@ mod tests {
         HashKey::new([1; 32]).index_key(ViewId(3), &[Value::Int64(number)])
     }
 
-    fn value(number: i64, is_below: bool) -> LayerValue {
-        let row = Row { entity: vec![Value::Int64(number)], event_us: 1, values: vec![] };
-        let record = Record { seq: 1, purge_us: i64::MAX, row, windows: vec![] };
-        LayerValue::of_record(&record.encode(&key(number)), is_below)
+    fn value(number: i64, is_below: bool) -> MemTableValue {
+        let row = FeatureRow { entity: vec![Value::Int64(number)], event_us: 1, values: vec![] };
+        let record = FeatureRecord { seq: 1, purge_us: i64::MAX, row, windows: vec![] };
+        MemTableValue::of_record(&record.encode(&key(number)), is_below)
     }
 
-    fn values(layer: &MemTable) -> Vec<(IndexKey, LayerValue)> {
+    fn values(layer: &MemTable) -> Vec<(IndexKey, MemTableValue)> {
         let mut scan = layer.scan(&[]);
         std::iter::from_fn(|| scan.next().unwrap()).collect()
     }
@@ -553,7 +553,7 @@ mod tests {
             let layer = MemTable::open(&path, 16 << 20).unwrap();
             let found = (layer.applied().unwrap(), values(&layer).len());
             assert_eq!(found, (u64::from(round) * 10, round as usize * 100));
-            let mut changes = Changes::default();
+            let mut changes = MemTableChanges::default();
             for number in 0..100 {
                 let number = i64::from(round) * 100 + number;
                 changes.put(&key(number), Some(value(number, false)));
@@ -568,10 +568,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let layer = MemTable::open(&folder.path().join("layer"), 16 << 20).unwrap();
         layer.begin(7, [2; 8]).unwrap();
-        let mut changes = Changes::default();
+        let mut changes = MemTableChanges::default();
         changes.put(&key(1), Some(value(1, false)));
         changes.put(&key(2), Some(value(2, true)));
-        changes.put(&key(3), Some(LayerValue::removed(&key(3), 9)));
+        changes.put(&key(3), Some(MemTableValue::removed(&key(3), 9)));
         layer.apply(&changes).unwrap();
         layer.rows.insert(key(4).as_bytes(), value(4, false).record.unwrap()).unwrap();
 
@@ -583,12 +583,12 @@ mod tests {
         assert_eq!((layer.snapshot().unwrap(), layer.applied().unwrap()), (7, 6));
 
         // A removal of another entity, and one that was changed.
-        let removal = LayerValue::removed(&key(3), 9);
-        assert!(LayerValue::read(&key(1), removal.bytes.clone()).is_err());
+        let removal = MemTableValue::removed(&key(3), 9);
+        assert!(MemTableValue::read(&key(1), removal.bytes.clone()).is_err());
         for at in 1..removal.bytes.len() {
             let mut bytes = removal.bytes.to_vec();
             bytes[at] ^= 1;
-            assert!(LayerValue::read(&key(3), bytes.into()).is_err());
+            assert!(MemTableValue::read(&key(3), bytes.into()).is_err());
         }
     }
 

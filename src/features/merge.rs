@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::record::{Record, RecordHeader, Row};
+use super::record::{FeatureRecord, FeatureRow, RecordHeader};
 use super::view::FeatureView;
-use super::window::{Added, DamagedWindow, WindowState};
+use super::window::{DamagedWindow, WindowAddOutcome, WindowState};
 
 /// The outcome of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub enum MergeOutcome {
 /// has passed.
 pub fn merge(
     view: &FeatureView,
-    old: Option<&Record>,
-    row: &Row,
+    old: Option<&FeatureRecord>,
+    row: &FeatureRow,
     seq: u64,
     latest_us: i64,
     keep_us: i64,
-) -> Result<(Option<Record>, MergeOutcome), DamagedWindow> {
-    let plain = supersede(old.map(Record::header), row.event_us, seq, latest_us);
+) -> Result<(Option<FeatureRecord>, MergeOutcome), DamagedWindow> {
+    let plain = supersede(old.map(FeatureRecord::header), row.event_us, seq, latest_us);
     if plain == MergeOutcome::Duplicate {
         return Ok((None, plain));
     }
@@ -59,15 +59,15 @@ pub fn merge(
             state.take_back(latest_us, row.event_us);
         }
         match state.add(view, row.event_us, &row.values) {
-            Added::New => state.encode(&mut windows),
-            Added::Duplicate => return Ok((None, MergeOutcome::Duplicate)),
-            Added::TooLate => return Ok((None, MergeOutcome::TooLate)),
+            WindowAddOutcome::New => state.encode(&mut windows),
+            WindowAddOutcome::Duplicate => return Ok((None, MergeOutcome::Duplicate)),
+            WindowAddOutcome::TooLate => return Ok((None, MergeOutcome::TooLate)),
         }
     }
 
     let newest = older.map_or(row, |old| &old.row).clone();
     let purge_us = purge_us(view, newest.event_us, keep_us);
-    Ok((Some(Record { seq, purge_us, row: newest, windows }), MergeOutcome::Accepted))
+    Ok((Some(FeatureRecord { seq, purge_us, row: newest, windows }), MergeOutcome::Accepted))
 }
 
 /// The outcome of a row of a view without aggregates; an accepted row replaces the record. The record's header is

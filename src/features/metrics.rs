@@ -85,11 +85,11 @@ fn seconds(units: u64, unit: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::online::{FieldStatus, Pushed};
+    use crate::online::{FieldStatus, PushCounts};
 
     #[test]
     fn every_figure_has_a_sample() {
-        let pushed = Pushed { accepted: 1, outdated: 2, duplicate: 3, too_late: 4 };
+        let pushed = PushCounts { accepted: 1, outdated: 2, duplicate: 3, too_late: 4 };
         let found = FeatureStatistics {
             state: "ready",
             reason: None,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::{NoRoom, Reservation};
+use ledge_base::memory_budget::{MemoryBudgetExhausted, MemoryReservation};
 use serde_json::Value as Json;
 
 use super::value::Value;
@@ -53,7 +53,7 @@ pub enum FeatureSelection {
 
 /// A read: Feast's `get_online_features`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OnlineRequest {
+pub struct OnlineFeaturesRequest {
     pub selection: FeatureSelection,
     /// The entities: a column for each join key.
     pub entities: FrameColumns,
@@ -94,7 +94,7 @@ pub struct FeatureCells {
     /// feature.
     cells: Vec<FeatureCell>,
     /// Counts them while they exist.
-    memory: Option<Arc<Reservation>>,
+    memory: Option<Arc<MemoryReservation>>,
 }
 
 impl FeatureCells {
@@ -105,7 +105,7 @@ impl FeatureCells {
     }
 
     /// The same cells, counted by `memory`, which may have more bytes until now.
-    pub(super) fn counted(self, mut memory: Reservation) -> Result<Self, NoRoom> {
+    pub(super) fn counted(self, mut memory: MemoryReservation) -> Result<Self, MemoryBudgetExhausted> {
         memory.resize(self.cells.capacity() * size_of::<FeatureCell>() + self.value_bytes())?;
         Ok(Self { memory: Some(Arc::new(memory)), ..self })
     }
@@ -173,7 +173,7 @@ pub enum PushTarget {
 
 /// A write: Feast's `push` and `write_to_online_store`. All of its rows are written, or none.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Push {
+pub struct FeaturePush {
     pub target: PushTarget,
     /// The rows: join keys, features, and the event time.
     pub columns: FrameColumns,
@@ -181,7 +181,7 @@ pub struct Push {
 
 /// The outcomes of the rows of a durable push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pushed {
+pub struct PushCounts {
     /// Rows that are now the newest of their entity, or entered its aggregates.
     pub accepted: usize,
     /// Rows older than the newest row of their entity, in a view without aggregates.
@@ -195,14 +195,14 @@ pub struct Pushed {
 /// The outcome of a push that is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PushOutcome {
-    pub rows: Pushed,
+    pub rows: PushCounts,
     /// Columns that no view of the push has: their values are not stored.
     pub ignored: Vec<String>,
 }
 
 /// Parts of a push that are not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ignored {
+pub enum IgnoredPushPart {
     Columns(usize),
     /// A number of fields of a message that are not declared. Columns are taken by name, and devices often send more.
     Fields(usize),
@@ -210,7 +210,7 @@ pub enum Ignored {
 
 /// The number of records and views that an erasure removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Erased {
+pub struct ErasureCounts {
     pub records: u64,
     pub views: u64,
 }
@@ -290,7 +290,7 @@ pub enum FeatureError {
     NotWritten { reason: String },
     /// Not enough memory for the values to read.
     #[error(transparent)]
-    NoRoom(NoRoom),
+    NoRoom(MemoryBudgetExhausted),
 }
 
 /// The most names in one message.

@@ -9,22 +9,22 @@ use std::thread;
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
-use ledge_base::clock::Settling;
+use ledge_base::clock::ClockSettling;
 use ledge_identity::sealing::Sealer;
 use ledge_service::audit_event::AuditSink;
 use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
-use super::engine::commands::{UpkeepJob, WriterCommand};
-use super::engine::commit_watermark::{AcknowledgedOnDisk, CommitWatermark};
-use super::engine::files::StoreFiles;
+use super::engine::commands::{MaintenanceJob, StoreWriterCommand};
+use super::engine::commit_watermark::{CommitWatermark, StoredWatermark};
+use super::engine::files::FeatureStoreFiles;
 use super::engine::maintenance::Maintenance;
 use super::engine::tombstones::Tombstones;
 use super::engine::writer::StoreWriter;
 use super::engine::{StoreEngine, StoreState};
 use super::entity_keys::{EntityKeys, EntityKeysError};
 use super::journal::Journal;
-use super::protection::Protection;
+use super::protection::RowCipher;
 use super::registry::Registry;
 use super::statistics::StoreCounters;
 use super::{engine, entity_keys, journal, snapshot};
@@ -50,7 +50,7 @@ impl OpenStore {
         sealer: &Sealer,
     ) -> Result<Self, String> {
         let with_path = |error: &dyn std::fmt::Display| format!("{}: {error}", config.path.display());
-        let files = StoreFiles::new(&config.path).map_err(|error| with_path(&error))?;
+        let files = FeatureStoreFiles::new(&config.path).map_err(|error| with_path(&error))?;
         let lock = files.lock().map_err(|error| with_path(&error))?;
         // Before anything judges how much room there is.
         if let Err(error) = files.remove_leftovers() {
@@ -83,7 +83,7 @@ impl OpenStore {
         let least_seq = snapshots.first().map_or(1, |(replay_from, _)| *replay_from);
 
         let (acknowledged, known) = CommitWatermark::open(files.folder());
-        let until = if let AcknowledgedOnDisk::Until(next_seq) = known { next_seq } else { 0 };
+        let until = if let StoredWatermark::Until(next_seq) = known { next_seq } else { 0 };
         let mut opened =
             Journal::open(&files.journal(), SEGMENT_BYTES, least_seq, until).map_err(|error| with_path(&error))?;
         acknowledged.begin(opened.report.next_seq, opened.report.lacking.clone());
@@ -101,7 +101,7 @@ impl OpenStore {
         counters.journal_next_seq.store(opened.journal.next_seq(), Relaxed);
 
         let (keys, repaired) = keys.map(|keys| (keys.keys, keys.repaired)).unzip();
-        let protection = Arc::new(Protection::new(keys, registry.catalog()));
+        let protection = Arc::new(RowCipher::new(keys, registry.catalog()));
         let engine = Arc::new(StoreEngine {
             config: config.clone(),
             files,
@@ -115,7 +115,7 @@ impl OpenStore {
             counters,
             stamped_us: AtomicI64::new(0),
             newest_us: AtomicI64::new(i64::MAX),
-            settling: Settling::begin(),
+            settling: ClockSettling::begin(),
             generation: AtomicU64::new(0),
             is_syncing: AtomicBool::new(false),
             has_undecryptable: AtomicBool::new(false),
@@ -142,7 +142,7 @@ fn report_damage(
     engine: &StoreEngine,
     repaired: Option<&Vec<String>>,
     report: &journal::OpenReport,
-    known: AcknowledgedOnDisk,
+    known: StoredWatermark,
 ) {
     for repaired in repaired.into_iter().flatten() {
         engine.alarm("a key file of the feature store was damaged, and is restored from its copy", repaired);
@@ -151,7 +151,7 @@ fn report_damage(
         engine.alarm("the journal of the feature store is damaged", &damage.to_string());
     }
 
-    if known == AcknowledgedOnDisk::Damaged {
+    if known == StoredWatermark::Damaged {
         let reason = "neither acknowledged nor acknowledged.copy can be read; both are written again from now on";
         engine.alarm("the position of the last acknowledged push to the feature store is lost; a loss of pushes before this start cannot be detected", reason);
     }
@@ -167,13 +167,13 @@ fn report_damage(
 fn spawn_threads(
     engine: &Arc<StoreEngine>,
     journal: Journal,
-    commands: tokio::sync::mpsc::Receiver<WriterCommand>,
-    jobs: mpsc::Receiver<UpkeepJob>,
+    commands: tokio::sync::mpsc::Receiver<StoreWriterCommand>,
+    jobs: mpsc::Receiver<MaintenanceJob>,
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let writer = StoreWriter::new(engine.clone(), journal);
     let upkeep = Maintenance::new(engine.clone());
     let marked = engine.clone();
-    let _ = engine.jobs.send(UpkeepJob::Open);
+    let _ = engine.jobs.send(MaintenanceJob::Open);
 
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         let engine = engine.clone();

@@ -6,24 +6,24 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::catalog::Catalog;
+use super::catalog::ViewCatalog;
 use super::entity_keys::form::EntityTag;
 use super::entity_keys::{EntityKeys, EntityKeysError};
 use super::key::IndexKey;
-use super::record::{CipherHeader, Record, Row, StoredRecord};
-use super::seal::{self, SealContext};
+use super::record::{CipherHeader, FeatureRecord, FeatureRow, StoredRecord};
+use super::seal::{self, CipherContext};
 use super::value::Value;
 use super::view::ViewId;
 use super::wire::DamagedBytes;
 
 /// The names of a view's join keys.
-type Names = Arc<[Arc<str>]>;
+type JoinKeyNames = Arc<[Arc<str>]>;
 
 /// Encrypts and decrypts, or passes plain bytes through.
 #[derive(Debug)]
-pub struct Protection {
+pub struct RowCipher {
     keys: Option<EntityKeys>,
-    views: ArcSwap<HashMap<ViewId, Names>>,
+    views: ArcSwap<HashMap<ViewId, JoinKeyNames>>,
 }
 
 /// The body of a row or a record, and its encryption.
@@ -41,18 +41,18 @@ impl RecordBody {
     }
 }
 
-impl Protection {
+impl RowCipher {
     /// Creates the layer with the keys of a store, or without any.
-    pub fn new(keys: Option<EntityKeys>, catalog: &Catalog) -> Self {
+    pub fn new(keys: Option<EntityKeys>, catalog: &ViewCatalog) -> Self {
         let protection = Self { keys, views: ArcSwap::default() };
         protection.learn(catalog);
         protection
     }
 
     /// Updates the names of the join keys of all views.
-    pub fn learn(&self, catalog: &Catalog) {
+    pub fn learn(&self, catalog: &ViewCatalog) {
         let names = catalog.stored_views().map(|view| {
-            let names: Names = view.join_keys.iter().map(|(name, _)| name.clone()).collect();
+            let names: JoinKeyNames = view.join_keys.iter().map(|(name, _)| name.clone()).collect();
             (view.id, names)
         });
         self.views.store(Arc::new(names.collect()));
@@ -101,7 +101,7 @@ impl Protection {
     /// Encrypts a body for its context.
     pub fn seal(
         &self,
-        context: &SealContext<'_>,
+        context: &CipherContext<'_>,
         entity: &[Value],
         plain: bytes::Bytes,
     ) -> Result<RecordBody, EntityKeysError> {
@@ -112,7 +112,7 @@ impl Protection {
     }
 
     /// Decrypts a body.
-    pub fn open(&self, context: &SealContext<'_>, seal: CipherHeader, body: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
+    pub fn open(&self, context: &CipherContext<'_>, seal: CipherHeader, body: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
         if seal == CipherHeader::default() {
             return if self.is_complete() { Err(DamagedBytes::Plain) } else { Ok(body.to_vec()) };
         }
@@ -121,23 +121,23 @@ impl Protection {
     }
 
     /// Decodes a row of the journal.
-    pub fn row(&self, key: &IndexKey, seq: u64, body: &RecordBody) -> Result<Row, DamagedBytes> {
+    pub fn row(&self, key: &IndexKey, seq: u64, body: &RecordBody) -> Result<FeatureRow, DamagedBytes> {
         if body.seal == CipherHeader::default() {
-            return if self.is_complete() { Err(DamagedBytes::Plain) } else { Row::decode(&body.bytes) };
+            return if self.is_complete() { Err(DamagedBytes::Plain) } else { FeatureRow::decode(&body.bytes) };
         }
-        Row::decode(&self.open(&SealContext { key, seq, windows: false }, body.seal, &body.bytes)?)
+        FeatureRow::decode(&self.open(&CipherContext { key, seq, windows: false }, body.seal, &body.bytes)?)
     }
 
     /// Decodes a record of the index or a snapshot.
-    pub fn record(&self, key: &IndexKey, bytes: &[u8]) -> Result<Record, DamagedBytes> {
+    pub fn record(&self, key: &IndexKey, bytes: &[u8]) -> Result<FeatureRecord, DamagedBytes> {
         let StoredRecord { header, seal, windows, body } = StoredRecord::verify(key, bytes)?;
         let record = if seal == CipherHeader::default() {
             if self.is_complete() {
                 return Err(DamagedBytes::Plain);
             }
-            Record::of_body(header, body)?
+            FeatureRecord::of_body(header, body)?
         } else {
-            Record::of_body(header, &self.open(&SealContext { key, seq: header.seq, windows }, seal, body)?)?
+            FeatureRecord::of_body(header, &self.open(&CipherContext { key, seq: header.seq, windows }, seal, body)?)?
         };
         // The header is not encrypted.
         if record.row.event_us == header.event_us { Ok(record) } else { Err(DamagedBytes::Forged) }
@@ -151,30 +151,30 @@ impl Protection {
     }
 
     /// Encodes a record for index and snapshots.
-    pub fn encode(&self, key: &IndexKey, record: &Record) -> Result<Vec<u8>, EntityKeysError> {
+    pub fn encode(&self, key: &IndexKey, record: &FeatureRecord) -> Result<Vec<u8>, EntityKeysError> {
         if self.keys.is_none() {
             return Ok(record.encode(key));
         }
         let windows = !record.windows.is_empty();
-        let context = SealContext { key, seq: record.seq, windows };
+        let context = CipherContext { key, seq: record.seq, windows };
         let body = self.seal(&context, &record.row.entity, record.body().into())?;
         Ok(record.header().with_body(key, body.seal, windows, &body.bytes))
     }
 
     /// Encrypts an encoded record; `None` when it stays as it is, because it is encrypted already, or encryption is
     /// off.
-    pub fn sealed(&self, key: &IndexKey, bytes: &[u8]) -> Result<Option<Vec<u8>>, Unsealable> {
+    pub fn sealed(&self, key: &IndexKey, bytes: &[u8]) -> Result<Option<Vec<u8>>, RowEncryptionError> {
         if self.keys.is_none() || StoredRecord::verify(key, bytes)?.seal != CipherHeader::default() {
             return Ok(None);
         }
-        let record = Record::decode(key, bytes)?;
+        let record = FeatureRecord::decode(key, bytes)?;
         Ok(Some(self.encode(key, &record)?))
     }
 }
 
 /// Reasons why a record was not encrypted.
 #[derive(Debug, thiserror::Error)]
-pub enum Unsealable {
+pub enum RowEncryptionError {
     #[error(transparent)]
     Damaged(#[from] DamagedBytes),
     #[error(transparent)]
@@ -187,14 +187,14 @@ mod tests {
     use crate::key::HashKey;
     use ledge_identity::sealing::Sealer;
 
-    fn record(entity: i64, seq: u64) -> Record {
-        let row = Row { entity: vec![Value::Int64(entity)], event_us: 5, values: Vec::new() };
-        Record { seq, purge_us: 9, row, windows: Vec::new() }
+    fn record(entity: i64, seq: u64) -> FeatureRecord {
+        let row = FeatureRow { entity: vec![Value::Int64(entity)], event_us: 5, values: Vec::new() };
+        FeatureRecord { seq, purge_us: 9, row, windows: Vec::new() }
     }
 
-    fn protection(folder: &tempfile::TempDir) -> Protection {
+    fn protection(folder: &tempfile::TempDir) -> RowCipher {
         let keys = EntityKeys::open(folder.path(), Sealer::with_keys(&[[1; 32]])).unwrap().keys;
-        Protection::new(Some(keys), &Catalog::default())
+        RowCipher::new(Some(keys), &ViewCatalog::default())
     }
 
     #[test]

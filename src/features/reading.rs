@@ -10,17 +10,17 @@ use ledge_service::audit_event::feature::FeatureAction;
 
 use super::caller::{FeatureCaller, TouchedRows};
 use super::engine::{StoreEngine, StoreState};
-use super::index::{Index, IndexError};
+use super::index::{EntityIndex, IndexError};
 use super::key::IndexKey;
 use super::online::{
-    FeatureCell, FeatureCells, FeatureError, FieldStatus, FrameColumns, OnlineFeatures, OnlineRequest,
+    FeatureCell, FeatureCells, FeatureError, FieldStatus, FrameColumns, OnlineFeatures, OnlineFeaturesRequest,
 };
-use super::record::{DamagedBytes, Record};
-use super::statistics::{StatusCounts, StoreCounters};
+use super::record::{DamagedBytes, FeatureRecord};
+use super::statistics::{FieldStatusCounts, StoreCounters};
 
 use super::typed;
 use super::value::Value;
-use super::view::{Feature, FeatureIndex, FeatureView};
+use super::view::{Feature, FeaturePosition, FeatureView};
 use super::window::WindowState;
 
 /// The longest expected time of a read that runs on the caller's thread, in nanoseconds. Waking another thread and
@@ -46,14 +46,14 @@ struct ReadRequest {
 
 /// A read that is prepared as far as possible without the index.
 #[derive(Debug)]
-pub struct ReadPlan {
+pub struct FeatureReadPlan {
     wanted: ReadRequest,
     views: Vec<ViewRows>,
 }
 
 /// A read of many entities, one slice at a time.
 #[derive(Debug)]
-pub struct LongRead {
+pub struct LongFeatureRead {
     engine: Arc<StoreEngine>,
     wanted: ReadRequest,
     /// The first entity that was not read yet.
@@ -70,7 +70,7 @@ struct ViewRows {
 
 /// The record of an entity, decoded as far as the read needs.
 struct EntityRecord {
-    record: Record,
+    record: FeatureRecord,
     windows: Option<WindowState>,
     expired: bool,
     /// Its memory, and that of the values that are copied out of it.
@@ -78,7 +78,7 @@ struct EntityRecord {
 }
 
 impl ReadRequest {
-    fn new(engine: &StoreEngine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
+    fn new(engine: &StoreEngine, request: OnlineFeaturesRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
         let features = engine.registry.load().select(&request.selection)?;
         let mut views: Vec<Arc<FeatureView>> = Vec::new();
         for feature in &features {
@@ -119,7 +119,7 @@ impl ReadRequest {
 
         for rows in views {
             let wants_windows = self.features.iter().any(|feature| {
-                feature.view.id == rows.view.id && matches!(feature.index, FeatureIndex::Aggregation(_))
+                feature.view.id == rows.view.id && matches!(feature.index, FeaturePosition::Aggregation(_))
             });
             let mut found = Vec::with_capacity(rows.keys.len());
             for (key, entity) in rows.keys.iter().zip(&rows.entities) {
@@ -144,7 +144,7 @@ impl ReadRequest {
         let touched: Vec<_> = views.iter().map(touched).collect();
         self.caller.record(FeatureAction::Read, u64::from(is_first), &touched, &engine.audit);
 
-        let mut counts = StatusCounts::default();
+        let mut counts = FieldStatusCounts::default();
         let mut cells = Vec::with_capacity(self.features.len() * entities);
         for feature in &self.features {
             let at = views.iter().position(|rows| rows.view.id == feature.view.id);
@@ -169,11 +169,11 @@ fn is_join_key(views: &[Arc<FeatureView>], name: &str) -> bool {
     views.iter().any(|view| view.has_join_key(name))
 }
 
-impl LongRead {
+impl LongFeatureRead {
     /// Resolves the names of a request.
     pub(super) fn new(
         engine: &Arc<StoreEngine>,
-        request: OnlineRequest,
+        request: OnlineFeaturesRequest,
         caller: FeatureCaller,
     ) -> Result<Self, FeatureError> {
         let wanted = ReadRequest::new(engine, request, caller)?;
@@ -213,9 +213,13 @@ impl LongRead {
     }
 }
 
-impl ReadPlan {
+impl FeatureReadPlan {
     /// Resolves the names of a request.
-    pub fn new(engine: &StoreEngine, request: OnlineRequest, caller: FeatureCaller) -> Result<Self, FeatureError> {
+    pub fn new(
+        engine: &StoreEngine,
+        request: OnlineFeaturesRequest,
+        caller: FeatureCaller,
+    ) -> Result<Self, FeatureError> {
         let wanted = ReadRequest::new(engine, request, caller)?;
         let views = wanted.rows(engine, &(0..wanted.count))?;
         Ok(Self { wanted, views })
@@ -242,7 +246,7 @@ impl ReadPlan {
 
 fn find(
     engine: &StoreEngine,
-    index: &Index,
+    index: &EntityIndex,
     key: &IndexKey,
     entity: &[Value],
     view: &FeatureView,
@@ -287,11 +291,11 @@ fn cell(feature: &Feature, found: Option<&EntityRecord>, now_us: i64) -> Feature
         return FeatureCell { value: None, status: FieldStatus::OutsideMaxAge, event_us };
     }
     let value = match feature.index {
-        FeatureIndex::Field(at) => {
+        FeaturePosition::Field(at) => {
             feature.view.fields.get(at).and_then(|field| found.record.row.value(field.id)).cloned()
         }
         // A record from before the view had aggregates has none: no event has entered them.
-        FeatureIndex::Aggregation(at) => match &found.windows {
+        FeaturePosition::Aggregation(at) => match &found.windows {
             Some(windows) => windows.evaluate(&feature.view, at, now_us),
             None => WindowState::default().evaluate(&feature.view, at, now_us),
         },

@@ -49,7 +49,7 @@ pub struct CipherHeader {
 
 /// One pushed row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct FeatureRow {
     /// The values of the join keys, in the view's order.
     pub entity: Vec<Value>,
     /// The event time, in microseconds since the Unix epoch.
@@ -60,12 +60,12 @@ pub struct Row {
 
 /// The record of an entity.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Record {
+pub struct FeatureRecord {
     /// The sequence number of the last journal entry that was merged.
     pub seq: u64,
     /// The time from which it may be removed, in microseconds since the Unix epoch; `i64::MAX` is never.
     pub purge_us: i64,
-    pub row: Row,
+    pub row: FeatureRow,
     /// The aggregates, as [`super::window::WindowState`] wrote them; empty without any.
     pub windows: Vec<u8>,
 }
@@ -100,7 +100,7 @@ const NEVER: u8 = 0x40;
 /// The number of join keys in the first form of a row; here the mark of the packed form.
 const PACKED: u8 = 0;
 
-impl Row {
+impl FeatureRow {
     /// The bytes of the row, for the journal.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + self.values.len() * 8);
@@ -161,7 +161,7 @@ fn read_fields(reader: &mut ByteReader<'_>) -> Result<Vec<(FieldId, Value)>, Dam
     Ok(values)
 }
 
-impl Record {
+impl FeatureRecord {
     /// The bytes of the record, for index and snapshots. The checksum covers `key`, too: a record found under another
     /// key is damage.
     pub fn encode(&self, key: &IndexKey) -> Vec<u8> {
@@ -193,7 +193,7 @@ impl Record {
     /// Reads the output of [`Self::body`].
     pub fn of_body(header: RecordHeader, body: &[u8]) -> Result<Self, DamagedBytes> {
         let mut reader = ByteReader::new(body);
-        let row = Row::read(&mut reader)?;
+        let row = FeatureRow::read(&mut reader)?;
         Ok(Self { seq: header.seq, purge_us: header.purge_us, row, windows: reader.rest().to_vec() })
     }
 }
@@ -201,11 +201,11 @@ impl Record {
 /// The header of a record, before its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// [`Record::seq`].
+    /// [`FeatureRecord::seq`].
     pub seq: u64,
-    /// [`Row::event_us`].
+    /// [`FeatureRow::event_us`].
     pub event_us: i64,
-    /// [`Record::purge_us`].
+    /// [`FeatureRecord::purge_us`].
     pub purge_us: i64,
 }
 
@@ -230,7 +230,7 @@ fn header(record: &[u8]) -> Option<RecordHeader> {
 }
 
 impl RecordHeader {
-    /// The bytes of a record with this body: the output of [`Row::encode`], with the same event time, and the
+    /// The bytes of a record with this body: the output of [`FeatureRow::encode`], with the same event time, and the
     /// aggregates. For an encrypted body, `windows` says if it has aggregates.
     pub fn with_body(&self, key: &IndexKey, seal: CipherHeader, windows: bool, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES_MAX + body.len() + CHECKSUM_BYTES);
@@ -388,16 +388,16 @@ pub fn fuzz(data: &[u8]) -> bool {
         assert_eq!(event_us(&sealed), stored.header.event_us, "{data:?}");
         assert_eq!(purge_us(&sealed), stored.header.purge_us, "{data:?}");
     }
-    if let Ok(record) = Record::decode(&key, &sealed) {
+    if let Ok(record) = FeatureRecord::decode(&key, &sealed) {
         accepted = true;
         // Bytes and not values: a NaN is not equal to itself.
         let bytes = record.encode(&key);
-        assert!(Record::decode(&key, &bytes).is_ok_and(|again| again.encode(&key) == bytes), "{data:?}");
+        assert!(FeatureRecord::decode(&key, &bytes).is_ok_and(|again| again.encode(&key) == bytes), "{data:?}");
     }
-    if let Ok(row) = Row::decode(data) {
+    if let Ok(row) = FeatureRow::decode(data) {
         accepted = true;
         let bytes = row.encode();
-        assert!(Row::decode(&bytes).is_ok_and(|again| again.encode() == bytes), "{data:?}");
+        assert!(FeatureRow::decode(&bytes).is_ok_and(|again| again.encode() == bytes), "{data:?}");
     }
     accepted
 }

@@ -1,5 +1,5 @@
 //! The declared entities, feature views and feature services: `feature_views.d/*.toml`, with the numbers that the
-//! store's [`Catalog`] gives them.
+//! store's [`ViewCatalog`] gives them.
 
 mod declared;
 mod duration;
@@ -11,14 +11,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use ledge_base::toml_check::Mistake;
+use ledge_base::toml_check::ConfigMistake;
 use rustc_hash::FxHashMap;
 
-use super::catalog::{Catalog, Conflict};
+use super::catalog::{ViewCatalog, ViewSchemaConflict};
 use super::online::{FeatureError, FeatureSelection, PushTarget};
-use super::view::{Feature, FeatureIndex, FeatureService, FeatureView, ViewId};
-use declared::Declared;
-use file::SourceFiles;
+use super::view::{Feature, FeaturePosition, FeatureService, FeatureView, ViewId};
+use declared::DeclaredRegistry;
+use file::RegistrySourceFiles;
 
 /// The current declarations.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ pub struct Registry {
     by_id: HashMap<ViewId, Arc<FeatureView>>,
     sources: HashMap<Arc<str>, Vec<Arc<FeatureView>>>,
     services: BTreeMap<Arc<str>, (Arc<FeatureService>, Vec<Feature>)>,
-    catalog: Catalog,
+    catalog: ViewCatalog,
     /// True when the catalog on disk differs, or has a damaged copy.
     unsaved: bool,
 }
@@ -37,7 +37,7 @@ pub struct Registry {
 struct RegisteredView {
     view: Arc<FeatureView>,
     /// Its names are the owner's, so no caller can choose names that collide.
-    features: FxHashMap<Arc<str>, FeatureIndex>,
+    features: FxHashMap<Arc<str>, FeaturePosition>,
 }
 
 impl RegisteredView {
@@ -52,8 +52,8 @@ impl RegisteredView {
     }
 
     fn all(&self) -> impl Iterator<Item = Feature> {
-        let columns = (0..self.view.fields.len()).map(FeatureIndex::Field);
-        let aggregates = (0..self.view.aggregations.len()).map(FeatureIndex::Aggregation);
+        let columns = (0..self.view.fields.len()).map(FeaturePosition::Field);
+        let aggregates = (0..self.view.aggregations.len()).map(FeaturePosition::Aggregation);
         columns.chain(aggregates).map(|index| Feature { view: self.view.clone(), index })
     }
 }
@@ -61,11 +61,13 @@ impl RegisteredView {
 impl Registry {
     /// Reads every `*.toml` of `views`, where a missing folder declares nothing, and the catalog of the store in
     /// `store`; or reports the mistakes in all of them. Nothing is written.
-    pub fn load(views: &Path, store: &Path) -> Result<Self, Vec<Mistake>> {
-        let read = SourceFiles::read(views);
-        let (catalog, whole, lost) = match Catalog::read(store) {
+    pub fn load(views: &Path, store: &Path) -> Result<Self, Vec<ConfigMistake>> {
+        let read = RegistrySourceFiles::read(views);
+        let (catalog, whole, lost) = match ViewCatalog::read(store) {
             Ok((catalog, whole)) => (catalog, whole, None),
-            Err(error) => (Catalog::default(), true, Some(Mistake::new(store.display().to_string(), "", error))),
+            Err(error) => {
+                (ViewCatalog::default(), true, Some(ConfigMistake::new(store.display().to_string(), "", error)))
+            }
         };
         match (Self::build(&read, catalog), lost) {
             (Err(mistakes), lost) => Err(mistakes.into_iter().chain(lost).collect()),
@@ -76,22 +78,24 @@ impl Registry {
     }
 
     /// Reads the declarations of one text, for an empty store.
-    pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
-        let mut read = SourceFiles::default();
+    pub fn parse(text: &str) -> Result<Self, Vec<ConfigMistake>> {
+        let mut read = RegistrySourceFiles::default();
         read.add("views.toml".into(), text);
-        Self::build(&read, Catalog::default())
+        Self::build(&read, ViewCatalog::default())
     }
 
-    fn build(read: &SourceFiles, mut catalog: Catalog) -> Result<Self, Vec<Mistake>> {
-        let Declared { views, services, mut mistakes, .. } = Declared::check(read);
+    fn build(read: &RegistrySourceFiles, mut catalog: ViewCatalog) -> Result<Self, Vec<ConfigMistake>> {
+        let DeclaredRegistry { views, services, mut mistakes, .. } = DeclaredRegistry::check(read);
         let generation = catalog.generation();
         let mut registry = Self::default();
         for (mut view, place, field_places) in views {
             for conflict in catalog.admit(&mut view).err().unwrap_or_default() {
                 let at = match &conflict {
-                    Conflict::FieldType { index, .. } => field_places.get(*index).map(|field| field.at("dtype")),
-                    Conflict::JoinKeys { .. } => Some(place.at("entities")),
-                    Conflict::Exhausted { .. } => None,
+                    ViewSchemaConflict::FieldType { index, .. } => {
+                        field_places.get(*index).map(|field| field.at("dtype"))
+                    }
+                    ViewSchemaConflict::JoinKeys { .. } => Some(place.at("entities")),
+                    ViewSchemaConflict::Exhausted { .. } => None,
                 };
                 mistakes.push(at.as_ref().unwrap_or(&place).mistake(conflict));
             }
@@ -205,7 +209,7 @@ impl Registry {
     }
 
     /// The numbers that views and fields have in the store.
-    pub fn catalog(&self) -> &Catalog {
+    pub fn catalog(&self) -> &ViewCatalog {
         &self.catalog
     }
 
@@ -229,12 +233,12 @@ impl Registry {
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
-    let mut read = SourceFiles::default();
+    let mut read = RegistrySourceFiles::default();
     read.add("views.toml".into(), text);
-    let Ok(registry) = Registry::build(&read, Catalog::default()) else { return false };
+    let Ok(registry) = Registry::build(&read, ViewCatalog::default()) else { return false };
     let again = Registry::build(&read, registry.catalog.clone());
     assert!(again.is_ok_and(|again| !again.unsaved && again.views().eq(registry.views())), "{text}");
-    let kept = Catalog::from_json(&registry.catalog.to_json());
+    let kept = ViewCatalog::from_json(&registry.catalog.to_json());
     assert!(kept.is_ok_and(|kept| kept == registry.catalog), "{text}");
     true
 }

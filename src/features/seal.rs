@@ -20,7 +20,7 @@ pub const TAG_BYTES: usize = 16;
 /// The context of an encrypted body, which decrypts in no other: not as another entity, in another view, or as of
 /// another time.
 #[derive(Debug, Clone, Copy)]
-pub struct SealContext<'k> {
+pub struct CipherContext<'k> {
     /// The view and the entity.
     pub key: &'k IndexKey,
     pub seq: u64,
@@ -28,7 +28,7 @@ pub struct SealContext<'k> {
     pub windows: bool,
 }
 
-impl SealContext<'_> {
+impl CipherContext<'_> {
     fn associated(&self) -> [u8; IndexKey::LENGTH + 9] {
         let mut bytes = [0; IndexKey::LENGTH + 9];
         let (key, rest) = bytes.split_at_mut(IndexKey::LENGTH);
@@ -53,7 +53,7 @@ fn cipher(key: &[u8; KEY_BYTES]) -> Result<LessSafeKey, DamagedBytes> {
 }
 
 /// Encrypts the bytes of a row or a record.
-pub fn seal(key: &[u8; KEY_BYTES], context: &SealContext<'_>, plain: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
+pub fn seal(key: &[u8; KEY_BYTES], context: &CipherContext<'_>, plain: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
     let mut body = Vec::with_capacity(plain.len() + AES_256_GCM_SIV.tag_len());
     body.extend_from_slice(plain);
     cipher(key)?
@@ -63,7 +63,7 @@ pub fn seal(key: &[u8; KEY_BYTES], context: &SealContext<'_>, plain: &[u8]) -> R
 }
 
 /// Decrypts the output of [`seal`] for the same context.
-pub fn open(key: &[u8; KEY_BYTES], context: &SealContext<'_>, sealed: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
+pub fn open(key: &[u8; KEY_BYTES], context: &CipherContext<'_>, sealed: &[u8]) -> Result<Vec<u8>, DamagedBytes> {
     let mut body = sealed.to_vec();
     let opened = cipher(key)?.open_in_place(context.nonce(), Aad::from(context.associated()), &mut body);
     let length = opened.map_err(|_| DamagedBytes::Forged)?.len();
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     #[ignore = "figures: run it with --release"]
     fn what_sealing_and_opening_take() {
-        let context = SealContext { key: &key(1), seq: 3, windows: false };
+        let context = CipherContext { key: &key(1), seq: 3, windows: false };
         for size in [64, 256, 4096] {
             let plain = vec![7; size];
             let sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
@@ -103,14 +103,14 @@ mod tests {
         #[test]
         fn what_is_sealed_opens_in_its_place_and_in_no_other(plain in prop::collection::vec(any::<u8>(), 0..100), seq in 1..u64::MAX) {
             let (here, there) = (key(1), key(2));
-            let context = SealContext { key: &here, seq, windows: false };
+            let context = CipherContext { key: &here, seq, windows: false };
             let sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
             prop_assert_eq!(sealed.len(), plain.len() + TAG_BYTES);
             prop_assert_eq!(open(&[7; KEY_BYTES], &context, &sealed), Ok(plain));
             for other in [
-                SealContext { key: &there, ..context },
-                SealContext { seq: seq - 1, ..context },
-                SealContext { windows: true, ..context },
+                CipherContext { key: &there, ..context },
+                CipherContext { seq: seq - 1, ..context },
+                CipherContext { windows: true, ..context },
             ] {
                 prop_assert_eq!(open(&[7; KEY_BYTES], &other, &sealed), Err(DamagedBytes::Forged));
             }
@@ -119,7 +119,7 @@ mod tests {
 
         #[test]
         fn a_changed_byte_is_noticed(plain in prop::collection::vec(any::<u8>(), 0..60), at: prop::sample::Index, change in 1..=255_u8) {
-            let context = SealContext { key: &key(1), seq: 3, windows: true };
+            let context = CipherContext { key: &key(1), seq: 3, windows: true };
             let mut sealed = seal(&[7; KEY_BYTES], &context, &plain).unwrap();
             let at = at.index(sealed.len());
             sealed[at] ^= change;

@@ -34,7 +34,7 @@ pub use file::{
     MisplacedSnapshot, SnapshotFile, file_name, list, misplaced, remove_unfinished, verify_file, write_file,
 };
 pub use read::SnapshotReader;
-pub use scan::TableScan;
+pub use scan::SortedTableScan;
 pub use table::SortedTable;
 pub use write::SnapshotWriter;
 

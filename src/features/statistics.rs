@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::merge::MergeOutcome;
-use super::online::{FieldStatus, Pushed};
+use super::online::{FieldStatus, PushCounts};
 use super::view::ViewId;
 
 /// Counters since the start, updated by all threads of the store.
@@ -45,9 +45,9 @@ pub(super) struct StoreCounters {
 
 /// The cells of one answer, by status in the order of [`FieldStatus::ALL`].
 #[derive(Debug, Default)]
-pub(super) struct StatusCounts([u64; FieldStatus::ALL.len()]);
+pub(super) struct FieldStatusCounts([u64; FieldStatus::ALL.len()]);
 
-impl StatusCounts {
+impl FieldStatusCounts {
     pub fn add(&mut self, status: FieldStatus) {
         let [present, null_value, not_found, outside_max_age] = &mut self.0;
         *match status {
@@ -64,7 +64,7 @@ impl StatusCounts {
 pub(super) struct ViewCounters {
     pub rows: u64,
     pub newest_us: i64,
-    pub pushed: Pushed,
+    pub pushed: PushCounts,
     pub ignored: u64,
     pub lost: u64,
 }
@@ -77,7 +77,7 @@ pub struct ViewStatistics {
     /// The newest event time pushed since the start, in microseconds since the Unix epoch; 0 without one.
     pub newest_us: i64,
     /// The outcomes of the rows pushed since the start.
-    pub pushed: Pushed,
+    pub pushed: PushCounts,
     /// Columns of pushes since the start that it does not have.
     pub ignored: u64,
     /// Acknowledged entries that were lost with snapshots, at least, when the store was opened.
@@ -147,7 +147,7 @@ impl StoreCounters {
         FieldStatus::ALL.into_iter().zip(self.cells.iter().map(|count| count.load(Ordering::Relaxed))).collect()
     }
 
-    pub fn count_cells(&self, counts: &StatusCounts) {
+    pub fn count_cells(&self, counts: &FieldStatusCounts) {
         for (counter, count) in self.cells.iter().zip(counts.0).filter(|(_, count)| *count > 0) {
             counter.fetch_add(count, Ordering::Relaxed);
         }
@@ -165,7 +165,7 @@ impl FeatureStatistics {
     }
 }
 
-impl Pushed {
+impl PushCounts {
     /// The number of rows by outcome.
     pub fn outcomes(&self) -> [(&'static str, usize); 4] {
         let Self { accepted, outdated, duplicate, too_late } = *self;

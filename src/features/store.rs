@@ -19,14 +19,14 @@ use super::backup_cipher::BackupRecipient;
 use super::caller::{FeatureCaller, PushRecord};
 use super::config::FeaturesConfig;
 use super::engine::backup::BackupPieces;
-use super::engine::commands::{UpkeepJob, WriterCommand};
+use super::engine::commands::{MaintenanceJob, StoreWriterCommand};
 use super::engine::restore::BackupUpload;
 use super::engine::{StoreEngine, StoreState};
 use super::entity_keys::EntityKeys;
 use super::incoming::{ASYNC_CELLS_MAX, EventTimeLimits, cells};
-use super::online::{FeatureError, Ignored, OnlineFeatures, OnlineRequest, Push, PushOutcome};
+use super::online::{FeatureError, FeaturePush, IgnoredPushPart, OnlineFeatures, OnlineFeaturesRequest, PushOutcome};
 use super::opening::OpenStore;
-use super::reading::LongRead;
+use super::reading::LongFeatureRead;
 use super::registry::Registry;
 use super::statistics::{FeatureStatistics, StoreCounters, ViewStatistics};
 use super::view::FeatureView;
@@ -155,7 +155,7 @@ impl FeatureStore {
                 // Rows pushed until now were aggregated by the old declaration; a replay of the journal would use the
                 // new one.
                 let (reply, answer) = oneshot::channel();
-                let sent = opened.engine.jobs.send(UpkeepJob::Snapshot { reply });
+                let sent = opened.engine.jobs.send(MaintenanceJob::Snapshot { reply });
                 let taken = sent.ok().and_then(|()| answer.blocking_recv().ok());
                 let taken = taken.unwrap_or(Err(FeatureError::Unavailable { reason: StoreState::Closed.reason() }));
                 taken.map_err(|error| {
@@ -189,7 +189,7 @@ impl FeatureStore {
     pub async fn wait_for_writer(&self) {
         let Some(opened) = self.inner.opened.get() else { return };
         let (reply, answer) = oneshot::channel();
-        let sent = opened.engine.commands.send(WriterCommand::Ping { reply }).await;
+        let sent = opened.engine.commands.send(StoreWriterCommand::Ping { reply }).await;
         let answered = sent.is_ok() && answer.await.is_ok();
         if !answered && !matches!(&**opened.engine.state.load(), StoreState::Closed) {
             // Its thread died.
@@ -201,8 +201,8 @@ impl FeatureStore {
     pub fn close(&self) {
         let Some(opened) = self.inner.opened.get() else { return };
         let until = Instant::now() + CLOSE_TIMEOUT;
-        let _ = opened.engine.jobs.send(UpkeepJob::Stop);
-        let mut command = WriterCommand::Close;
+        let _ = opened.engine.jobs.send(MaintenanceJob::Stop);
+        let mut command = StoreWriterCommand::Close;
         while let Err(tokio::sync::mpsc::error::TrySendError::Full(again)) = opened.engine.commands.try_send(command) {
             if Instant::now() > until {
                 tracing::warn!("the feature store did not close in time; the next start checks its index");
@@ -242,15 +242,15 @@ impl FeatureStore {
     /// Reads features of entities. The result has a cell with a status for every feature of every entity.
     pub async fn get_online_features(
         &self,
-        request: OnlineRequest,
+        request: OnlineFeaturesRequest,
         caller: FeatureCaller,
     ) -> Result<OnlineFeatures, FeatureError> {
         let engine = self.engine()?;
         if cells(&request.entities) > ASYNC_CELLS_MAX {
             let engine = engine.clone();
-            return blocking(move || reading::ReadPlan::new(&engine, request, caller)?.answer(&engine)).await;
+            return blocking(move || reading::FeatureReadPlan::new(&engine, request, caller)?.answer(&engine)).await;
         }
-        let read = reading::ReadPlan::new(engine, request, caller)?;
+        let read = reading::FeatureReadPlan::new(engine, request, caller)?;
         if read.is_brief(engine) {
             return read.answer(engine);
         }
@@ -259,8 +259,12 @@ impl FeatureStore {
     }
 
     /// Begins a read of many entities, one slice at a time.
-    pub fn long_read(&self, request: OnlineRequest, caller: FeatureCaller) -> Result<LongRead, FeatureError> {
-        LongRead::new(self.engine()?, request, caller)
+    pub fn long_read(
+        &self,
+        request: OnlineFeaturesRequest,
+        caller: FeatureCaller,
+    ) -> Result<LongFeatureRead, FeatureError> {
+        LongFeatureRead::new(self.engine()?, request, caller)
     }
 
     /// Waits for the permit for one slice of a long read.
@@ -271,10 +275,10 @@ impl FeatureStore {
 
     /// Writes rows. When this returns `Ok`, every row survives a power cut and is visible to later reads; otherwise
     /// none is stored, unless the power failed before this could return.
-    pub async fn push(&self, push: Push, caller: FeatureCaller) -> Result<PushOutcome, FeatureError> {
+    pub async fn push(&self, push: FeaturePush, caller: FeatureCaller) -> Result<PushOutcome, FeatureError> {
         let engine = self.engine()?;
         let (preparing, asking) = (engine.clone(), caller.clone());
-        let prepare = move |push: &Push| {
+        let prepare = move |push: &FeaturePush| {
             let times = preparing.times();
             let views = preparing.registry.load().targets(&push.target)?;
             asking.admit(views.iter(), &preparing.audit)?;
@@ -292,7 +296,7 @@ impl FeatureStore {
         }
 
         let (reply, answer) = oneshot::channel();
-        let sent = engine.commands.try_send(WriterCommand::Push { rows, reply });
+        let sent = engine.commands.try_send(StoreWriterCommand::Push { rows, reply });
         sent.map_err(|error| match error {
             tokio::sync::mpsc::error::TrySendError::Full(_) => {
                 StoreCounters::count(&engine.counters.refused_overload);
@@ -314,12 +318,12 @@ impl FeatureStore {
         };
 
         drop(pushing);
-        self.note_ignored(&views, Ignored::Columns(ignored.len()));
+        self.note_ignored(&views, IgnoredPushPart::Columns(ignored.len()));
         Ok(PushOutcome { rows, ignored })
     }
 
     /// Does the checks of [`Self::push`] without writing. Returns the columns that would be ignored.
-    pub async fn check(&self, push: Push) -> Result<Vec<String>, FeatureError> {
+    pub async fn check(&self, push: FeaturePush) -> Result<Vec<String>, FeatureError> {
         let registry = self.registry();
         if registry.is_empty() {
             return Err(FeatureError::Disabled { folder: self.inner.folder.clone() });
@@ -328,7 +332,7 @@ impl FeatureStore {
         let accepted_until = |engine: &Arc<StoreEngine>| engine.accepted_until(now_us);
         let latest_us = self.engine().map_or_else(|_| self.inner.config.accepted_until(now_us), accepted_until);
         let times = EventTimeLimits { stamp_us: now_us, latest_us, is_ahead: false };
-        let check = move |push: &Push| {
+        let check = move |push: &FeaturePush| {
             incoming::check(registry.targets(&push.target)?, push, times).map(|checked| checked.unknown)
         };
         incoming::prepare(push, check).await
@@ -336,10 +340,10 @@ impl FeatureStore {
 
     /// Counts the ignored columns of a push to `views`, and logs them, at most once a minute for each view. The log has
     /// no names: in a transposed table they are entity keys.
-    pub fn note_ignored(&self, views: &[Arc<FeatureView>], ignored: Ignored) {
+    pub fn note_ignored(&self, views: &[Arc<FeatureView>], ignored: IgnoredPushPart) {
         let (kind, count) = match ignored {
-            Ignored::Columns(count) => ("ignored columns", count),
-            Ignored::Fields(count) => ("ignored fields", count),
+            IgnoredPushPart::Columns(count) => ("ignored columns", count),
+            IgnoredPushPart::Fields(count) => ("ignored fields", count),
         };
         let (Ok(engine), Some(first), 1..) = (self.engine(), views.first(), count) else { return };
 
@@ -354,13 +358,13 @@ impl FeatureStore {
 
         let view = &*first.name;
         match ignored {
-            Ignored::Columns(columns) => tracing::warn!(name: "features.columns_ignored",
+            IgnoredPushPart::Columns(columns) => tracing::warn!(name: "features.columns_ignored",
                 feature_view = view,
                 columns,
                 suppressed,
                 "columns of a push are ignored: the feature view has no columns of these names"
             ),
-            Ignored::Fields(fields) => tracing::info!(
+            IgnoredPushPart::Fields(fields) => tracing::info!(
                 feature_view = view,
                 fields,
                 suppressed,
@@ -372,13 +376,13 @@ impl FeatureStore {
     /// Takes a snapshot, so that a start after a crash has less to replay.
     pub async fn snapshot(&self) -> Result<(), FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(UpkeepJob::Snapshot { reply }, answer).await
+        self.upkeep(MaintenanceJob::Snapshot { reply }, answer).await
     }
 
     /// Writes all changes into a new snapshot. Returns the bytes of the changes before and after.
     pub async fn compact(&self) -> Result<(u64, u64), FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(UpkeepJob::Compact { reply }, answer).await
+        self.upkeep(MaintenanceJob::Compact { reply }, answer).await
     }
 
     /// Takes a backup, of everything or of the rows of one view. Every push acknowledged before this call is included.
@@ -414,12 +418,12 @@ impl FeatureStore {
     pub async fn restore(&self, mut upload: BackupUpload, principal: Principal) -> Result<u64, FeatureError> {
         let received = upload.finish().await?;
         let (reply, answer) = oneshot::channel();
-        self.upkeep(UpkeepJob::Restore { received, principal, reply }, answer).await
+        self.upkeep(MaintenanceJob::Restore { received, principal, reply }, answer).await
     }
 
     pub(super) async fn upkeep<T>(
         &self,
-        job: UpkeepJob,
+        job: MaintenanceJob,
         answer: oneshot::Receiver<Result<T, FeatureError>>,
     ) -> Result<T, FeatureError> {
         let closed = || FeatureError::Unavailable { reason: StoreState::Closed.reason() };

@@ -7,9 +7,9 @@ use ledge_base::clock;
 use serde_json::Value as Json;
 
 use super::online::{EVENT_TIMESTAMP, FeatureError, FrameColumns, listed};
-use super::record::Row;
+use super::record::FeatureRow;
 use super::value::{Value, ValueType};
-use super::view::{FeatureView, Field, JoinKey};
+use super::view::{FeatureView, JoinKey, ViewField};
 
 /// Feast's names for the creation time of a row, in its client and in its examples. A row has it next to its event
 /// time, and Feast's online store does not keep it either.
@@ -45,12 +45,17 @@ pub fn require_feature(
 
 /// The rows of a push to `view`. A row without an event time gets `now_us`; one with an event time after `latest_us` is
 /// refused, since it would stay the newest for as long. Columns that the view does not have are ignored.
-pub fn rows(view: &FeatureView, columns: &FrameColumns, now_us: i64, latest_us: i64) -> Result<Vec<Row>, FeatureError> {
+pub fn rows(
+    view: &FeatureView,
+    columns: &FrameColumns,
+    now_us: i64,
+    latest_us: i64,
+) -> Result<Vec<FeatureRow>, FeatureError> {
     let count = length(columns)?;
     // Look the columns up once for all rows, in the order of the numbers, which is that of a row's values.
     let keys = key_columns(view, columns)?;
 
-    let mut fields: Vec<(&Field, &[Json])> = Vec::with_capacity(view.fields.len());
+    let mut fields: Vec<(&ViewField, &[Json])> = Vec::with_capacity(view.fields.len());
     for field in &view.fields {
         match column(columns, &field.name) {
             Some(cells) => fields.push((field, cells)),
@@ -73,7 +78,7 @@ pub fn rows(view: &FeatureView, columns: &FrameColumns, now_us: i64, latest_us: 
             let value = Value::from_json(field.value_type, cells.get(row).unwrap_or(&Json::Null));
             values.extend(value.map_err(|reason| bad_value(&field.name, row, reason))?.map(|value| (field.id, value)));
         }
-        Ok(Row { entity: entity(&keys, row)?, event_us, values })
+        Ok(FeatureRow { entity: entity(&keys, row)?, event_us, values })
     };
 
     (0..count).map(row).collect()

@@ -27,7 +27,7 @@ pub struct FeatureView {
     /// The join keys, by name: together they are the entity key of a row.
     pub join_keys: Vec<JoinKey>,
     /// The columns that are pushed, each a feature.
-    pub fields: Vec<Field>,
+    pub fields: Vec<ViewField>,
     /// Aggregates over the events that are pushed, each a feature.
     pub aggregations: Vec<Aggregation>,
     /// The time for which a row counts after its event; `None` is for ever.
@@ -48,7 +48,7 @@ pub struct JoinKey {
 
 /// A column of a feature view.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
+pub struct ViewField {
     /// Its number in the view.
     pub id: FieldId,
     pub name: Arc<str>,
@@ -65,7 +65,7 @@ pub struct Aggregation {
     pub name: Arc<str>,
     /// The index of the column in [`FeatureView::fields`].
     pub column: usize,
-    pub function: Function,
+    pub function: AggregateFunction,
     /// The length of the window.
     pub time_window: Duration,
     /// The length of the steps in which the window moves.
@@ -78,7 +78,7 @@ pub struct Aggregation {
 
 /// The function computed over a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Function {
+pub enum AggregateFunction {
     /// The number of values that are not null. Int64.
     Count,
     /// Their sum. Float64.
@@ -127,7 +127,7 @@ pub struct FeatureService {
 
 /// The position of a feature in its view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FeatureIndex {
+pub enum FeaturePosition {
     /// An index into [`FeatureView::fields`].
     Field(usize),
     /// An index into [`FeatureView::aggregations`].
@@ -138,16 +138,16 @@ pub enum FeatureIndex {
 #[derive(Debug, Clone)]
 pub struct Feature {
     pub view: Arc<FeatureView>,
-    pub index: FeatureIndex,
+    pub index: FeaturePosition,
 }
 
 impl FeatureView {
     /// The position of a feature by its name.
-    pub fn feature(&self, name: &str) -> Option<FeatureIndex> {
-        let field = self.fields.iter().position(|field| &*field.name == name).map(FeatureIndex::Field);
+    pub fn feature(&self, name: &str) -> Option<FeaturePosition> {
+        let field = self.fields.iter().position(|field| &*field.name == name).map(FeaturePosition::Field);
         field.or_else(|| {
             let at = self.aggregations.iter().position(|aggregation| &*aggregation.name == name);
-            at.map(FeatureIndex::Aggregation)
+            at.map(FeaturePosition::Aggregation)
         })
     }
 
@@ -179,16 +179,16 @@ impl Feature {
     /// Its name within the view.
     pub fn name(&self) -> &Arc<str> {
         match self.index {
-            FeatureIndex::Field(at) => &self.view.fields[at].name,
-            FeatureIndex::Aggregation(at) => &self.view.aggregations[at].name,
+            FeaturePosition::Field(at) => &self.view.fields[at].name,
+            FeaturePosition::Aggregation(at) => &self.view.aggregations[at].name,
         }
     }
 
     /// Its type.
     pub fn value_type(&self) -> ValueType {
         match self.index {
-            FeatureIndex::Field(at) => self.view.fields[at].value_type,
-            FeatureIndex::Aggregation(at) => self.view.aggregations[at].value_type,
+            FeaturePosition::Field(at) => self.view.fields[at].value_type,
+            FeaturePosition::Aggregation(at) => self.view.aggregations[at].value_type,
         }
     }
 }

@@ -72,18 +72,18 @@ pub use fuzz::{fuzz_window, window_seeds};
 pub use limits::{state_limit_problem, value_problem};
 
 use super::value::Value;
-use super::view::{FeatureView, FieldId, Function};
+use super::view::{AggregateFunction, FeatureView, FieldId};
 use super::wire::{put_value, put_varint};
-use bucket::{Bucket, CountedValue};
+use bucket::{CountedValue, WindowBucket};
 use distinct::hash;
 pub use error::DamagedWindow;
-use limits::{DeclaredTrack, WindowSpan};
-use state::Track;
+use limits::{DeclaredBucketTrack, WindowSpan};
+use state::BucketTrack;
 pub use state::WindowState;
 
 /// The outcome of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Added {
+pub enum WindowAddOutcome {
     New,
     /// It was counted before.
     Duplicate,
@@ -104,14 +104,14 @@ impl WindowState {
 
     /// Adds an event at `event_us` (microseconds since the epoch). A repeated event, and one that is too late, leave
     /// the state unchanged.
-    pub fn add(&mut self, view: &FeatureView, event_us: i64, values: &[(FieldId, Value)]) -> Added {
+    pub fn add(&mut self, view: &FeatureView, event_us: i64, values: &[(FieldId, Value)]) -> WindowAddOutcome {
         let lateness_us = limits::micros(view.lateness);
         let oldest_us = self.watermark_us.map_or(i64::MIN, |watermark| watermark.saturating_sub(lateness_us));
         if event_us < oldest_us.max(self.floor_us) {
-            return Added::TooLate;
+            return WindowAddOutcome::TooLate;
         }
         let identity = (event_us, identity(values));
-        let Err(at) = self.identities.binary_search(&identity) else { return Added::Duplicate };
+        let Err(at) = self.identities.binary_search(&identity) else { return WindowAddOutcome::Duplicate };
         self.identities.insert(at, identity);
         let watermark_us = self.watermark_us.map_or(event_us, |watermark| watermark.max(event_us));
         self.watermark_us = Some(watermark_us);
@@ -128,8 +128,8 @@ impl WindowState {
             let value = values.iter().find(|(field, _)| *field == declared.column).map(|(_, value)| value);
             let Some(sample) = value.and_then(CountedValue::new) else { continue };
             let at = at.unwrap_or_else(|| {
-                let &DeclaredTrack { column, interval_us, parts, .. } = declared;
-                self.tracks.push(Track { column, interval_us, parts, buckets: Vec::new() });
+                let &DeclaredBucketTrack { column, interval_us, parts, .. } = declared;
+                self.tracks.push(BucketTrack { column, interval_us, parts, buckets: Vec::new() });
                 self.tracks.len() - 1
             });
             if let Some(track) = self.tracks.get_mut(at) {
@@ -137,7 +137,7 @@ impl WindowState {
             }
         }
         self.tracks.retain(|track| !track.buckets.is_empty());
-        Added::New
+        WindowAddOutcome::New
     }
 
     /// Drops the steps that begin after `latest_us`, since their times come from a clock that was ahead. Of the step
@@ -155,7 +155,7 @@ impl WindowState {
         self.tracks.retain(|track| !track.buckets.is_empty());
         if self.floor_us > latest_us {
             // The identities of earlier events are dropped: accept only events after the last step that has one.
-            let end = self.tracks.iter().filter_map(Track::end_us).max();
+            let end = self.tracks.iter().filter_map(BucketTrack::end_us).max();
             self.floor_us = end.map_or(i64::MIN, |end| end.min(event_us));
         }
         let newest = self.identities.last().map(|(event_us, _)| *event_us);
@@ -175,7 +175,7 @@ impl WindowState {
         let buckets = track.map_or(&[][..], |track| track.within(&span, now_us));
         // A `last` from before the column's type changed is not valid any more.
         bucket::result(aggregation.function, buckets)
-            .filter(|value| aggregation.function != Function::Last || value.value_type() == field.value_type)
+            .filter(|value| aggregation.function != AggregateFunction::Last || value.value_type() == field.value_type)
     }
 
     /// The columns with values.
@@ -209,13 +209,13 @@ impl WindowState {
     }
 }
 
-impl Track {
-    fn is(&self, declared: &DeclaredTrack) -> bool {
+impl BucketTrack {
+    fn is(&self, declared: &DeclaredBucketTrack) -> bool {
         self.column == declared.column && self.interval_us == declared.interval_us
     }
 
     /// Drops the buckets that no window needs at `horizon_us` or later, and the parts that are no longer declared.
-    fn trim(&mut self, declared: &DeclaredTrack, horizon_us: i64) {
+    fn trim(&mut self, declared: &DeclaredBucketTrack, horizon_us: i64) {
         let first = horizon_us.div_euclid(self.interval_us).saturating_sub(declared.back);
         let over = self.buckets.partition_point(|bucket| bucket.number < first);
         self.buckets.drain(..over);
@@ -231,7 +231,7 @@ impl Track {
         let at = match self.buckets.binary_search_by_key(&number, |bucket| bucket.number) {
             Ok(at) => at,
             Err(at) => {
-                self.buckets.insert(at, Bucket::new(number));
+                self.buckets.insert(at, WindowBucket::new(number));
                 at
             }
         };
@@ -259,7 +259,7 @@ impl Track {
     }
 
     /// The buckets of the window at `now_us`.
-    fn within(&self, span: &WindowSpan, now_us: i64) -> &[Bucket] {
+    fn within(&self, span: &WindowSpan, now_us: i64) -> &[WindowBucket] {
         let (first, last) = span.steps(now_us);
         let begin = self.buckets.partition_point(|bucket| bucket.number < first);
         let end = self.buckets.partition_point(|bucket| bucket.number <= last);

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::Config;
-use ledge_part::check::{Check, Status};
+use ledge_part::check::{Finding, FindingStatus};
 
 /// The answer of the daemon at `/cameras`, as far as it matters here.
 #[derive(Debug, Deserialize)]
@@ -32,20 +32,20 @@ struct WatchedCamera {
 
 /// The use of a model by cameras.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Use {
+enum CameraModelUse {
     Objects,
     Faces,
 }
 
 /// Asks the daemon for the models of cameras, and reports those that are not loaded or do not find objects. Nothing is
 /// known of them without a daemon.
-pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Vec<Check> {
-    let mut models: BTreeMap<(&ModelName, Use), Vec<&str>> = BTreeMap::new();
+pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Vec<Finding> {
+    let mut models: BTreeMap<(&ModelName, CameraModelUse), Vec<&str>> = BTreeMap::new();
     for camera in config.camera.iter() {
         for used in uses(camera) {
             let model = match used {
-                Use::Objects => &camera.model,
-                Use::Faces => &config.vision.face,
+                CameraModelUse::Objects => &camera.model,
+                CameraModelUse::Faces => &config.vision.face,
             };
             models.entry((model, used)).or_default().push(camera.name.as_str());
         }
@@ -54,7 +54,7 @@ pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Ve
         return Vec::new();
     }
 
-    let check = |((model, used), cameras): (&(&ModelName, Use), &Vec<&str>)| {
+    let check = |((model, used), cameras): (&(&ModelName, CameraModelUse), &Vec<&str>)| {
         let fault = match ask_daemon(&format!("/v2/models/{model}")) {
             None => "is not loaded",
             Some(metadata) if !finds_objects(&metadata) => "does not find objects",
@@ -62,12 +62,12 @@ pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Ve
         };
         let cameras = cameras.join(", ");
         Some(match used {
-            Use::Objects => Check::fail(
+            CameraModelUse::Objects => Finding::fail(
                 "cameras",
                 format!("the model {model} of {cameras} {fault}"),
                 "put a detector into repository.path, or set `model` of the cameras to one",
             ),
-            Use::Faces => Check::fail(
+            CameraModelUse::Faces => Finding::fail(
                 "cameras",
                 format!(
                     "no picture of {cameras} is published: the model {model}, which finds the faces to blur, {fault}"
@@ -81,7 +81,7 @@ pub fn checks(config: &Config, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Ve
 
 /// Adds the state of the cameras, from the daemon, to `checks`. Each of these examined only one picture, which does not
 /// show that a camera is frozen, or that its model does not answer.
-pub fn add_states(checks: &mut Vec<Check>, ask_daemon: &dyn Fn(&str) -> Option<Value>) {
+pub fn add_states(checks: &mut Vec<Finding>, ask_daemon: &dyn Fn(&str) -> Option<Value>) {
     let Some(Ok(CamerasAnswer { cameras })) = ask_daemon("/cameras").map(serde_json::from_value) else { return };
     for WatchedCamera { name, state, reason, url } in cameras {
         // That a camera gives no picture now is better known from having asked it.
@@ -89,20 +89,20 @@ pub fn add_states(checks: &mut Vec<Check>, ask_daemon: &dyn Fn(&str) -> Option<V
             continue;
         }
         let found = finding(&name, url.is_some(), state, &reason.unwrap_or_default());
-        let Some(found) = found.filter(|found| found.status != Status::Ok) else { continue };
+        let Some(found) = found.filter(|found| found.status != FindingStatus::Ok) else { continue };
         match checks.iter_mut().find(|check| check.name == found.name) {
-            Some(asked) if asked.status == Status::Ok => *asked = found,
+            Some(asked) if asked.status == FindingStatus::Ok => *asked = found,
             // It says in other words that its pictures cannot be used.
-            Some(asked) if asked.status == Status::Fail => {}
+            Some(asked) if asked.status == FindingStatus::Fail => {}
             _ => checks.push(found),
         }
     }
 }
 
-fn uses(camera: &CameraConfig) -> impl Iterator<Item = Use> {
+fn uses(camera: &CameraConfig) -> impl Iterator<Item = CameraModelUse> {
     // Pictures that come with calls come with the model's answer.
-    let objects = camera.url.is_some().then_some(Use::Objects);
-    let faces = (camera.publish_pictures && blurs_faces(&camera.blur)).then_some(Use::Faces);
+    let objects = camera.url.is_some().then_some(CameraModelUse::Objects);
+    let faces = (camera.publish_pictures && blurs_faces(&camera.blur)).then_some(CameraModelUse::Faces);
     objects.into_iter().chain(faces)
 }
 
@@ -126,11 +126,11 @@ mod tests {
         let mut cameras: Vec<_> = states.iter().map(of).collect();
         cameras.push(json!({"name": "till", "state": "away", "reason": "no call", "url": null}));
         let document = json!({ "cameras": cameras });
-        let picture = |name: &str| Check::ok(&format!("camera {name}"), "a picture");
+        let picture = |name: &str| Finding::ok(&format!("camera {name}"), "a picture");
         let mut checks = vec![
             picture("yard"),
-            Check::warn("camera gate", "plain text", "use https"),
-            Check::fail("camera shed", "cut off", "check it"),
+            Finding::warn("camera gate", "plain text", "use https"),
+            Finding::fail("camera shed", "cut off", "check it"),
             picture("barn"),
             picture("roof"),
         ];

@@ -13,16 +13,16 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::stream::{self, Stream, StreamExt as _};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
 use ledge_part::api_error::ApiError;
 use ledge_part::grpc::{self, STATUS};
 use ledge_part::handler_context::HandlerContext;
 use prost::Message;
 
-use super::message_reader::MessageReader;
-use super::methods::{AdmittedCaller, Methods};
-use super::streams::LastingAnswer;
+use super::message_reader::GrpcMessageReader;
+use super::methods::{AdmittedCaller, GrpcMethodsState};
+use super::streams::LongLivedAnswer;
 
 /// The largest message of methods that take no tensors.
 pub const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -37,7 +37,7 @@ pub const RESTART_TIME: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct CallHead {
     /// Pays for the messages of the call.
-    pub account: Account,
+    pub account: MemoryAccount,
     pub arrived: Instant,
     /// The time after which the answer is useless to the caller.
     pub deadline: Option<Instant>,
@@ -77,7 +77,7 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
 
 /// A call of a method that takes and gives one message.
 pub struct UnaryCall {
-    pub methods: Methods,
+    pub methods: GrpcMethodsState,
     caller: Result<AdmittedCaller, ApiError>,
 }
 
@@ -89,7 +89,7 @@ impl UnaryCall {
 }
 
 /// Answers a method with one message for one message of at most [`SMALL_MESSAGE_BYTES_MAX`].
-pub async fn unary<Q, A, F, Fut>(methods: Methods, request: Request, answer: F) -> Response
+pub async fn unary<Q, A, F, Fut>(methods: GrpcMethodsState, request: Request, answer: F) -> Response
 where
     Q: Message + Default,
     A: Message,
@@ -113,10 +113,10 @@ pub async fn one_message(
     context: &HandlerContext,
     request: Request,
     max_bytes: usize,
-    account: &Account,
+    account: &MemoryAccount,
 ) -> Result<Bytes, ApiError> {
     let (parts, body) = request.into_parts();
-    let mut messages = MessageReader::new(&parts.headers, body, max_bytes, account.clone());
+    let mut messages = GrpcMessageReader::new(&parts.headers, body, max_bytes, account.clone());
     let reading = async {
         let message = messages.next().await?;
         let message = message.ok_or_else(|| refused("the request has no message"))?;
@@ -209,7 +209,7 @@ pub fn response(messages: impl Stream<Item = Result<Bytes, ApiError>> + Send + '
 /// A response with a stream that stays open while it has no message to send.
 pub fn lasting_response(messages: impl Stream<Item = Result<Bytes, ApiError>> + Send + 'static) -> Response {
     let mut response = response(messages);
-    response.extensions_mut().insert(LastingAnswer);
+    response.extensions_mut().insert(LongLivedAnswer);
     response
 }
 

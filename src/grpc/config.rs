@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use ledge_base::toml_check::ValueProblem;
-use ledge_listener::Endpoint;
+use ledge_listener::ListenerEndpoint;
 use ledge_listener::address::{self, ListenAddress, one_or_many};
-use ledge_part::section::Section;
+use ledge_part::section::ConfigSection;
 use serde::{Deserialize, Serialize};
 
 use super::SERVICE;
@@ -21,12 +21,12 @@ pub struct GrpcConfig {
 
 impl GrpcConfig {
     /// Every listener.
-    pub fn endpoints(&self) -> Vec<Endpoint> {
-        self.listen.iter().map(|address| Endpoint::new(SERVICE, address.clone())).collect()
+    pub fn endpoints(&self) -> Vec<ListenerEndpoint> {
+        self.listen.iter().map(|address| ListenerEndpoint::new(SERVICE, address.clone())).collect()
     }
 }
 
-impl Section for GrpcConfig {
+impl ConfigSection for GrpcConfig {
     fn resolve(&mut self, root: &Path) {
         address::resolve_sockets(&mut self.listen, root);
     }

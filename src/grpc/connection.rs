@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ledge_listener::tls::ApplicationProtocol;
-use ledge_listener::{Connection, Service, end_requested};
+use ledge_listener::{Connection, ConnectionService, end_requested};
 use ledge_part::api_error::ApiError;
 use ledge_part::{grpc, reply};
 use ledge_service::shutdown::Shutdown;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tower_service::Service as _;
 
 use super::SERVICE;
-use super::streams::{LastingAnswer, Streams};
+use super::streams::{ConnectionStreams, LongLivedAnswer};
 
 /// The most open streams of a connection.
 const STREAMS_MAX: u32 = 100;
@@ -63,11 +63,11 @@ const ABSENT_METHODS: [(&str, &str); 3] = [
 
 /// gRPC as the service of connections, over the routes of the methods behind their guards. `idle_timeout` is the time that
 /// a connection may be without a stream.
-pub fn service(methods: Router, idle_timeout: Duration, write_timeout: Duration) -> Service {
+pub fn service(methods: Router, idle_timeout: Duration, write_timeout: Duration) -> ConnectionService {
     let methods = methods.fallback(unknown_method).layer(map_response(with_status));
-    let limits = TimeLimits { idle: idle_timeout, write: write_timeout };
+    let limits = GrpcConnectionTimeouts { idle: idle_timeout, write: write_timeout };
     let serve = move |connection| -> BoxFuture<'static, ()> { Box::pin(serve(methods.clone(), limits, connection)) };
-    Service { name: SERVICE, protocol: ApplicationProtocol::Http2, serve: Arc::new(serve) }
+    ConnectionService { name: SERVICE, protocol: ApplicationProtocol::Http2, serve: Arc::new(serve) }
 }
 
 async fn unknown_method(OriginalUri(uri): OriginalUri) -> ApiError {
@@ -82,7 +82,7 @@ async fn with_status(response: Response) -> Response {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct TimeLimits {
+struct GrpcConnectionTimeouts {
     idle: Duration,
     write: Duration,
 }
@@ -97,7 +97,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for TaskExe
     }
 }
 
-async fn serve(methods: Router, limits: TimeLimits, connection: Connection) {
+async fn serve(methods: Router, limits: GrpcConnectionTimeouts, connection: Connection) {
     let Connection { stream, peer, calls, tls, shutdown } = connection;
     let mut builder = http2::Builder::new(TaskExecutor(shutdown.clone()));
     builder
@@ -110,7 +110,7 @@ async fn serve(methods: Router, limits: TimeLimits, connection: Connection) {
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
 
-    let streams = Streams::new(calls.clone(), limits.write);
+    let streams = ConnectionStreams::new(calls.clone(), limits.write);
     let scheme = if tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let of_service = streams.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
@@ -128,7 +128,7 @@ async fn serve(methods: Router, limits: TimeLimits, connection: Connection) {
                 None => Ok(reply::error(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "HTTP/2 is for gRPC: use HTTP/1.1")),
             };
             answer.map(|answer| {
-                let lasts = answer.extensions().get::<LastingAnswer>().is_some();
+                let lasts = answer.extensions().get::<LongLivedAnswer>().is_some();
                 answer.map(|body| stream.answer(body, lasts))
             })
         }

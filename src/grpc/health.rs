@@ -12,7 +12,7 @@ use super::call::{self, SMALL_MESSAGE_BYTES_MAX, UnaryCall, decoded, framed, las
 use super::messages::health::health_check_response::ServingStatus;
 use super::messages::health::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
 use super::messages::{ServerLiveRequest, ServerLiveResponse, ServerReadyRequest, ServerReadyResponse};
-use super::methods::Methods;
+use super::methods::GrpcMethodsState;
 
 /// The services with a health status; the first is the whole server.
 const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
@@ -21,13 +21,13 @@ const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// `ServerLive`.
-pub async fn server_live(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn server_live(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |_: UnaryCall, _: ServerLiveRequest| async { Ok(ServerLiveResponse { live: true }) };
     unary(methods, request, answer).await
 }
 
 /// `ServerReady`: as `GET /v2/health/ready`.
-pub async fn server_ready(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn server_ready(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, _: ServerReadyRequest| async move {
         Ok(ServerReadyResponse { ready: call.methods.is_ready() })
     };
@@ -35,7 +35,7 @@ pub async fn server_ready(State(methods): State<Methods>, request: Request) -> R
 }
 
 /// `Health.Check`.
-pub async fn check(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn check(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: HealthCheckRequest| async move {
         if SERVICES.contains(&request.service.as_str()) {
             return Ok(status(&call.methods));
@@ -47,7 +47,7 @@ pub async fn check(State(methods): State<Methods>, request: Request) -> Response
 }
 
 /// `Health.List`.
-pub async fn list(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn list(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, _: HealthListRequest| async move {
         let statuses: HashMap<_, _> = SERVICES.iter().map(|name| ((*name).to_owned(), status(&call.methods))).collect();
         Ok(HealthListResponse { statuses })
@@ -56,7 +56,7 @@ pub async fn list(State(methods): State<Methods>, request: Request) -> Response 
 }
 
 /// `Health.Watch`: the status, and each change of it until the caller goes or the box stops.
-pub async fn watch(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn watch(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let account = methods.context().memory().account(ledge_base::principal::Principal::Others);
     let message = one_message(methods.context(), request, SMALL_MESSAGE_BYTES_MAX, &account).await;
     let request: HealthCheckRequest = match message.and_then(decoded) {
@@ -85,7 +85,7 @@ pub async fn watch(State(methods): State<Methods>, request: Request) -> Response
     }))
 }
 
-fn status(methods: &Methods) -> HealthCheckResponse {
+fn status(methods: &GrpcMethodsState) -> HealthCheckResponse {
     let status = if methods.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
     HealthCheckResponse { status: status.into() }
 }

@@ -13,11 +13,11 @@ use ledge_protocol::call::log_answered;
 use ledge_service::shutdown::Shutdown;
 
 use super::call::{self, CallHead, lasting_response, one_answer, one_message};
-use super::message_reader::MessageReader;
-use super::methods::{AdmittedCaller, Methods};
-use super::request::InferCall;
-use super::response::{ReservedAnswer, StreamForm, stream_error};
-use super::streams::Streams;
+use super::message_reader::GrpcMessageReader;
+use super::methods::{AdmittedCaller, GrpcMethodsState};
+use super::request::DecodedInferCall;
+use super::response::{GrpcAnswerForm, ReservedAnswer, stream_error};
+use super::streams::ConnectionStreams;
 
 /// The most calls of one stream at a time. Their answers keep their order.
 const CALLS_OF_STREAM_MAX: usize = 8;
@@ -26,13 +26,13 @@ const CALLS_OF_STREAM_MAX: usize = 8;
 const CACHE_HEADER: &str = "x-ledge-cache";
 
 /// `ModelInfer`.
-pub async fn model_infer(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn model_infer(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answered = async {
         let caller = AdmittedCaller::of(&request)?;
         let head = CallHead::read(&request, methods.context())?;
         let max_bytes = methods.context().limits().max_bytes;
         let message = one_message(methods.context(), request, max_bytes, &head.account).await?;
-        answer(&methods, message, &head, &caller, &mut None, |_| StreamForm::Unary).await
+        answer(&methods, message, &head, &caller, &mut None, |_| GrpcAnswerForm::Unary).await
     };
     match answered.await {
         Ok(ReservedAnswer { message, memory, cache }) => {
@@ -49,7 +49,7 @@ pub async fn model_infer(State(methods): State<Methods>, request: Request) -> Re
 }
 
 /// `ModelStreamInfer`: calls as they arrive, answered in their order.
-pub async fn model_stream_infer(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn model_stream_infer(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let open = || {
         let caller = AdmittedCaller::of(&request)?;
         Ok::<_, ApiError>((caller, CallHead::read(&request, methods.context())?))
@@ -59,16 +59,16 @@ pub async fn model_stream_infer(State(methods): State<Methods>, request: Request
         Err(error) => return error.into_response(),
     };
     let (parts, body) = request.into_parts();
-    let streams = parts.extensions.get::<Streams>().cloned();
+    let streams = parts.extensions.get::<ConnectionStreams>().cloned();
     let max_bytes = methods.context().limits().max_bytes;
-    let reader = MessageReader::new(&parts.headers, body, max_bytes, head.account.clone());
+    let reader = GrpcMessageReader::new(&parts.headers, body, max_bytes, head.account.clone());
     let calls = messages(reader, methods.shutdown().clone()).map(move |message| {
         let (methods, caller, streams) = (methods.clone(), caller.clone(), streams.clone());
         let head = CallHead { arrived: std::time::Instant::now(), ..head.clone() };
         async move {
             let _call = streams.map(|streams| streams.call());
             let mut id = None;
-            let form = |marks_final| StreamForm::OfStream { marks_final };
+            let form = |marks_final| GrpcAnswerForm::OfStream { marks_final };
             match answer(&methods, message?, &head, &caller, &mut id, form).await {
                 Ok(ReservedAnswer { message, memory, .. }) => Ok(memory.attach(message)),
                 Err(error) => Ok(stream_error(&error, id)),
@@ -79,7 +79,7 @@ pub async fn model_stream_infer(State(methods): State<Methods>, request: Request
 }
 
 /// The messages of a stream until its end, an error that ends it, or the shutdown.
-fn messages(reader: MessageReader, shutdown: Shutdown) -> impl Stream<Item = Result<Bytes, ApiError>> {
+fn messages(reader: GrpcMessageReader, shutdown: Shutdown) -> impl Stream<Item = Result<Bytes, ApiError>> {
     stream::unfold(Some((reader, shutdown)), |state| async {
         let (mut reader, shutdown) = state?;
         let next = tokio::select! {
@@ -98,15 +98,15 @@ fn messages(reader: MessageReader, shutdown: Shutdown) -> impl Stream<Item = Res
 
 /// Answers one call, and logs its caller, model and result. Its id is left in `id`.
 async fn answer(
-    methods: &Methods,
+    methods: &GrpcMethodsState,
     message: Bytes,
     head: &CallHead,
     caller: &AdmittedCaller,
     id: &mut Option<String>,
-    form: impl FnOnce(bool) -> StreamForm,
+    form: impl FnOnce(bool) -> GrpcAnswerForm,
 ) -> Result<ReservedAnswer, ApiError> {
-    let InferCall { target, mut request, marks_final, .. } =
-        InferCall::decode(message, head.arrived, &head.account).await?;
+    let DecodedInferCall { target, mut request, marks_final, .. } =
+        DecodedInferCall::decode(message, head.arrived, &head.account).await?;
     id.clone_from(&request.id);
     let answered = async {
         methods.check_model(caller, &target.model)?;

@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use bytes::{Buf as _, Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{ContentEncoding, decompressed};
 
@@ -22,18 +22,18 @@ const RESERVE_BYTES_MAX: usize = 1 << 20;
 const SHARED_BYTES_MIN: usize = 16 << 10;
 
 /// Reads the messages of a request body. Memory is counted for what has arrived.
-pub struct MessageReader {
+pub struct GrpcMessageReader {
     body: Body,
     received: BytesMut,
-    hold: Reservation,
-    account: Account,
+    hold: MemoryReservation,
+    account: MemoryAccount,
     encoding: Result<Option<ContentEncoding>, ApiError>,
     max_bytes: usize,
 }
 
-impl MessageReader {
+impl GrpcMessageReader {
     /// A reader of messages of at most `max_bytes`, before and after they are decompressed. `account` pays for them.
-    pub fn new(headers: &HeaderMap, body: Body, max_bytes: usize, account: Account) -> Self {
+    pub fn new(headers: &HeaderMap, body: Body, max_bytes: usize, account: MemoryAccount) -> Self {
         let hold = account.hold();
         Self { body, received: BytesMut::new(), hold, account, encoding: encoding(headers), max_bytes }
     }

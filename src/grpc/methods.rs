@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_models::serving::Serving;
 use ledge_part::access;
 use ledge_part::api_error::{ApiError, StatusCode};
@@ -16,7 +16,7 @@ use ledge_service::shutdown::Shutdown;
 
 /// The state of every method. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Methods(Arc<MethodState>);
+pub struct GrpcMethodsState(Arc<MethodState>);
 
 #[derive(Debug)]
 struct MethodState {
@@ -30,7 +30,7 @@ struct MethodState {
 #[derive(Debug, Clone)]
 pub struct AdmittedCaller {
     pub principal: Principal,
-    pub access: Access,
+    pub access: CallerAccess,
     rule: RouteRule,
 }
 
@@ -40,13 +40,13 @@ impl AdmittedCaller {
         let extensions = request.extensions();
         let found = || {
             let principal = extensions.get::<Principal>()?.clone();
-            Some(Self { principal, access: extensions.get::<Access>()?.clone(), rule: *extensions.get()? })
+            Some(Self { principal, access: extensions.get::<CallerAccess>()?.clone(), rule: *extensions.get()? })
         };
         found().ok_or_else(|| ApiError::new(StatusCode::UNAUTHORIZED, "authentication required"))
     }
 }
 
-impl Methods {
+impl GrpcMethodsState {
     pub fn new(serving: Serving, readiness: Arc<Readiness>, shutdown: Shutdown, context: HandlerContext) -> Self {
         Self(Arc::new(MethodState { serving, readiness, shutdown, context }))
     }

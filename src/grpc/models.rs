@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_models::repository::LoadedModel;
 use ledge_part::api_error::ApiError;
 use ledge_protocol::ModelTarget;
-use ledge_protocol::metadata::{self, LoadRequest, TimeoutAction, TritonVersionPolicy};
+use ledge_protocol::metadata::{self, LoadRequest, TritonTimeoutAction, TritonVersionPolicy};
 
 use super::call::{UnaryCall, unary};
 use super::messages::model_config::SchedulingChoice;
@@ -25,14 +25,14 @@ use super::messages::{
     RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse, RepositoryModelUnloadRequest,
     RepositoryModelUnloadResponse, ServerMetadataRequest, ServerMetadataResponse, StatisticDuration,
 };
-use super::methods::Methods;
+use super::methods::GrpcMethodsState;
 
 /// The parameters of a load for the config and the files.
 const CONFIG_PARAMETER: &str = "config";
 const FILE_PARAMETER: &str = "file:";
 
 /// `ServerMetadata`.
-pub async fn server_metadata(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn server_metadata(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, _: ServerMetadataRequest| async move {
         let metadata::ServerMetadata { name, version, extensions, .. } = metadata::of_server(call.methods.serving());
         Ok(ServerMetadataResponse { name, version, extensions })
@@ -41,7 +41,7 @@ pub async fn server_metadata(State(methods): State<Methods>, request: Request) -
 }
 
 /// `ModelReady`: false for a model that does not exist, too, as in Triton.
-pub async fn model_ready(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn model_ready(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: ModelReadyRequest| async move {
         let target = target(&call, &request.name, &request.version)?;
         let pinned = call.methods.serving().repository().pin(&target.model, target.version);
@@ -51,12 +51,12 @@ pub async fn model_ready(State(methods): State<Methods>, request: Request) -> Re
 }
 
 /// `ModelMetadata`.
-pub async fn model_metadata(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn model_metadata(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: ModelMetadataRequest| async move {
         let model = pin(&call, &request.name, &request.version)?;
         let document = metadata::of_model(call.methods.serving(), &model)?;
-        let tensor = |port: Port| {
-            let Port { name, datatype, shape } = port;
+        let tensor = |port: ModelPort| {
+            let ModelPort { name, datatype, shape } = port;
             TensorMetadata { name, datatype: datatype.to_string(), shape }
         };
         Ok(ModelMetadataResponse {
@@ -72,7 +72,7 @@ pub async fn model_metadata(State(methods): State<Methods>, request: Request) ->
 }
 
 /// `ModelConfig`.
-pub async fn model_config(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn model_config(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: ModelConfigRequest| async move {
         let model = pin(&call, &request.name, &request.version)?;
         let config = config(metadata::config_of(call.methods.serving(), &model));
@@ -82,7 +82,7 @@ pub async fn model_config(State(methods): State<Methods>, request: Request) -> R
 }
 
 /// `ModelStatistics`: of one version, of all live versions of a model, or of every model.
-pub async fn model_statistics(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn model_statistics(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: ModelStatisticsRequest| async move {
         let (caller, repository) = (call.caller()?, call.methods.serving().repository());
         let models = match (request.name.as_str(), request.version.as_str()) {
@@ -100,7 +100,7 @@ pub async fn model_statistics(State(methods): State<Methods>, request: Request) 
 }
 
 /// `RepositoryIndex`.
-pub async fn repository_index(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn repository_index(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: RepositoryIndexRequest| async move {
         let caller = call.caller()?;
         let rows = metadata::index(call.methods.serving(), request.ready, |model| caller.access.has_model(model));
@@ -116,7 +116,7 @@ pub async fn repository_index(State(methods): State<Methods>, request: Request) 
 }
 
 /// `RepositoryModelLoad`.
-pub async fn load(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn load(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: RepositoryModelLoadRequest| async move {
         let name = model_of(request.model_name, request.repository_name);
         let model = target(&call, &name, "")?.model;
@@ -138,7 +138,7 @@ pub async fn load(State(methods): State<Methods>, request: Request) -> Response 
 }
 
 /// `RepositoryModelUnload`.
-pub async fn unload(State(methods): State<Methods>, request: Request) -> Response {
+pub async fn unload(State(methods): State<GrpcMethodsState>, request: Request) -> Response {
     let answer = |call: UnaryCall, request: RepositoryModelUnloadRequest| async move {
         let name = model_of(request.model_name, request.repository_name);
         let model = target(&call, &name, "")?.model;
@@ -178,8 +178,8 @@ fn config(config: metadata::TritonModelConfig) -> ModelConfig {
     let batching = |batching: metadata::TritonDynamicBatching| {
         let policy = batching.default_queue_policy;
         let timeout_action = match policy.timeout_action {
-            TimeoutAction::Reject => TimeoutActionMessage::Reject,
-            TimeoutAction::Delay => TimeoutActionMessage::Delay,
+            TritonTimeoutAction::Reject => TimeoutActionMessage::Reject,
+            TritonTimeoutAction::Delay => TimeoutActionMessage::Delay,
         };
         SchedulingChoice::DynamicBatching(ModelDynamicBatching {
             preferred_batch_size: batching.preferred_batch_size.into_iter().map(int32).collect(),
@@ -247,7 +247,8 @@ fn int32(number: u64) -> i32 {
 }
 
 fn statistics(model: &LoadedModel) -> ModelStatistics {
-    let duration = |duration: metadata::Duration| Some(StatisticDuration { count: duration.count, ns: duration.ns });
+    let duration =
+        |duration: metadata::DurationStatistic| Some(StatisticDuration { count: duration.count, ns: duration.ns });
     let statistics = metadata::statistics_of(model);
     let totals = statistics.inference_stats;
     let batch = |batch: metadata::BatchStatistics| InferBatchStatistics {

@@ -11,11 +11,11 @@ use ledge_part::route::{BoundRoute, Route, RouteScope, bind};
 use ledge_service::readiness::Readiness;
 use ledge_service::shutdown::Shutdown;
 
-use super::methods::Methods;
+use super::methods::GrpcMethodsState;
 use super::{health, infer, models, reflection};
 
 /// The methods of gRPC, by their paths in HTTP/2.
-pub const ROUTES: &[Route<Methods>] = &[
+pub const ROUTES: &[Route<GrpcMethodsState>] = &[
     Route::post("/inference.GRPCInferenceService/ServerLive", PUBLIC, || post(health::server_live)).grpc(),
     Route::post("/inference.GRPCInferenceService/ServerReady", PUBLIC, || post(health::server_ready)).grpc(),
     Route::post("/inference.GRPCInferenceService/ServerMetadata", VIEW_OR_INFER, || post(models::server_metadata))
@@ -71,6 +71,6 @@ impl Subsystem for GrpcPart {
 
     fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
         let Self { serving, readiness, shutdown } = self.clone();
-        bind(ROUTES, &Methods::new(serving, readiness, shutdown, context.clone()))
+        bind(ROUTES, &GrpcMethodsState::new(serving, readiness, shutdown, context.clone()))
     }
 }

@@ -7,7 +7,7 @@ use ledge_part::api_error::{ApiError, StatusCode};
 use tonic_reflection::server::{Builder, Error};
 
 use super::messages::DESCRIPTORS;
-use super::streams::LastingAnswer;
+use super::streams::LongLivedAnswer;
 
 /// The largest request: it has one name. Memory for a message is reserved by the length that a caller announces.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
@@ -37,6 +37,6 @@ fn method<S: Clone + Send + Sync + 'static, T>(
 
 /// A caller may leave the stream open without a time limit.
 async fn lasting(mut response: Response) -> Response {
-    response.extensions_mut().insert(LastingAnswer);
+    response.extensions_mut().insert(LongLivedAnswer);
     response
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::tensor::DataType;
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
@@ -37,17 +37,17 @@ const SHARED_MEMORY_PARAMETER: &str = "shared_memory_region";
 const FINAL_RESPONSE_PARAMETER: &str = "triton_enable_empty_final_response";
 
 /// A decoded request, with the memory that it takes besides its message.
-pub struct InferCall {
+pub struct DecodedInferCall {
     pub target: ModelTarget,
     pub request: DecodedRequest,
     /// Set when the answer carries a mark that it is the last one.
     pub marks_final: bool,
-    _memory: Reservation,
+    _memory: MemoryReservation,
 }
 
-impl InferCall {
+impl DecodedInferCall {
     /// Decodes a message, which may be large: off the async threads then. "timeout" counts from `arrived`.
-    pub async fn decode(message: Bytes, arrived: Instant, account: &Account) -> Result<Self, ApiError> {
+    pub async fn decode(message: Bytes, arrived: Instant, account: &MemoryAccount) -> Result<Self, ApiError> {
         let size = MessageSize::of(&message).map_err(|error| undecodable(&error))?;
         let memory = account.take(size.memory())?;
         let decode = move || Self::decode_measured(message, arrived, memory);
@@ -55,7 +55,7 @@ impl InferCall {
         if is_small { decode() } else { off_thread(account, decode).await }
     }
 
-    fn decode_measured(message: Bytes, arrived: Instant, memory: Reservation) -> Result<Self, ApiError> {
+    fn decode_measured(message: Bytes, arrived: Instant, memory: MemoryReservation) -> Result<Self, ApiError> {
         let ModelInferRequest { model_name, model_version, id, parameters, inputs, outputs, raw_input_contents } =
             decoded(message)?;
         let version = Some(model_version.as_str()).filter(|version| !version.is_empty());
@@ -286,7 +286,7 @@ pub fn fuzz_request(data: &[u8]) -> bool {
     let message = Bytes::copy_from_slice(data);
     let Ok(size) = MessageSize::of(&message) else { return false };
     assert!(size.head + size.contents <= data.len() && size.entries <= 4 * data.len(), "{size:?}");
-    let call = InferCall::decode_measured(message, Instant::now(), Account::unlimited().hold());
+    let call = DecodedInferCall::decode_measured(message, Instant::now(), MemoryAccount::unlimited().hold());
     let Ok(call) = call else { return false };
     let CallInputs::Named(inputs) = call.request.tensors.inputs else { panic!("inputs without names") };
     for (_, tensor) in inputs {
@@ -310,12 +310,16 @@ mod tests {
         InferInputTensor { name, datatype, shape: shape.to_vec(), contents, ..InferInputTensor::default() }
     }
 
-    fn decode(request: &ModelInferRequest) -> Result<InferCall, ApiError> {
+    fn decode(request: &ModelInferRequest) -> Result<DecodedInferCall, ApiError> {
         let request = ModelInferRequest { model_name: "m".to_owned(), ..request.clone() };
-        InferCall::decode_measured(request.encode_to_vec().into(), Instant::now(), Account::unlimited().hold())
+        DecodedInferCall::decode_measured(
+            request.encode_to_vec().into(),
+            Instant::now(),
+            MemoryAccount::unlimited().hold(),
+        )
     }
 
-    fn data(call: &InferCall) -> Vec<u8> {
+    fn data(call: &DecodedInferCall) -> Vec<u8> {
         let ledge_models::serving::request::CallInputs::Named(inputs) = &call.request.tensors.inputs else {
             return vec![];
         };

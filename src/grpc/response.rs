@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_models::serving::request::{CacheOutcome, InferResponse};
 use ledge_part::api_error::ApiError;
 use prost::Message as _;
@@ -19,13 +19,13 @@ const FINAL_RESPONSE_PARAMETER: &str = "triton_final_response";
 /// An answer, with the memory that it takes until it is sent.
 pub struct ReservedAnswer {
     pub message: Bytes,
-    pub memory: Reservation,
+    pub memory: MemoryReservation,
     pub cache: Option<CacheOutcome>,
 }
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamForm {
+pub enum GrpcAnswerForm {
     Unary,
     /// One of several on a stream. With a mark that it is the last one for its call, if the caller asked for it.
     OfStream {
@@ -35,8 +35,8 @@ pub enum StreamForm {
 
 impl ReservedAnswer {
     /// Writes the answer to a call. Outputs are raw, as Triton sends them.
-    pub fn write(mut response: InferResponse, id: Option<String>, form: StreamForm) -> Result<Self, ApiError> {
-        let mut memory = std::mem::replace(&mut response.memory, Account::unlimited().hold());
+    pub fn write(mut response: InferResponse, id: Option<String>, form: GrpcAnswerForm) -> Result<Self, ApiError> {
+        let mut memory = std::mem::replace(&mut response.memory, MemoryAccount::unlimited().hold());
         let InferResponse { model, version, outputs, cache, .. } = response;
         let mut message = ModelInferResponse {
             model_name: model.to_string(),
@@ -58,8 +58,8 @@ impl ReservedAnswer {
         let outputs: usize = message.raw_output_contents.iter().map(Bytes::len).sum();
         memory.cover(outputs + message.encoded_len())?;
         let message = match form {
-            StreamForm::Unary => framed(&message),
-            StreamForm::OfStream { marks_final } => {
+            GrpcAnswerForm::Unary => framed(&message),
+            GrpcAnswerForm::OfStream { marks_final } => {
                 if marks_final {
                     let is_final = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
                     message.parameters = HashMap::from([(FINAL_RESPONSE_PARAMETER.to_owned(), is_final)]);

@@ -15,14 +15,14 @@ use tokio::time::Instant;
 
 /// An answer with a stream that stays open without a call in progress, such as that of a watch.
 #[derive(Debug, Clone, Copy)]
-pub struct LastingAnswer;
+pub struct LongLivedAnswer;
 
 /// The streams of a connection. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Streams(Arc<StreamCounts>);
+pub struct ConnectionStreams(Arc<ConnectionStreamsState>);
 
 #[derive(Debug)]
-struct StreamCounts {
+struct ConnectionStreamsState {
     calls: ConnectionCalls,
     write_timeout: Duration,
     open: AtomicUsize,
@@ -32,11 +32,11 @@ struct StreamCounts {
     unread: Mutex<HashMap<usize, Instant>>,
 }
 
-impl Streams {
+impl ConnectionStreams {
     /// The streams of the connection that makes `calls`.
     pub fn new(calls: ConnectionCalls, write_timeout: Duration) -> Self {
         let (open, cancelled, next) = (AtomicUsize::default(), AtomicUsize::default(), AtomicUsize::default());
-        Self(Arc::new(StreamCounts { calls, write_timeout, open, cancelled, next, unread: Mutex::default() }))
+        Self(Arc::new(ConnectionStreamsState { calls, write_timeout, open, cancelled, next, unread: Mutex::default() }))
     }
 
     /// Opens a stream after its request has arrived.
@@ -75,7 +75,7 @@ impl Streams {
 /// A call of a stream, until it is dropped.
 #[derive(Debug)]
 pub struct StreamCall {
-    streams: Streams,
+    streams: ConnectionStreams,
     guard: Option<CallGuard>,
 }
 
@@ -92,7 +92,7 @@ impl Drop for StreamCall {
 /// A stream, until the caller has read its answer or has reset it.
 #[derive(Debug)]
 pub struct OpenStream {
-    streams: Streams,
+    streams: ConnectionStreams,
     call: Option<StreamCall>,
     is_answered: bool,
 }
@@ -134,7 +134,7 @@ struct UnreadPart {
 
 impl UnreadPart {
     fn new(bytes: Bytes, stream: Arc<OpenStream>) -> Self {
-        let StreamCounts { next, write_timeout, .. } = &*stream.streams.0;
+        let ConnectionStreamsState { next, write_timeout, .. } = &*stream.streams.0;
         let number = next.fetch_add(1, Ordering::Relaxed);
         let until = Instant::now() + *write_timeout + slow_read_time(bytes.len() as u64);
         stream.streams.unread(|unread| unread.insert(number, until));

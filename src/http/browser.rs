@@ -22,7 +22,7 @@ const SHOWN_CHARS_MAX: usize = 100;
 
 /// The reason why a request does not count as one of a caller on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ForeignRequest {
+pub enum CrossSiteRequest {
     #[error(
         "authentication required: the request comes from a web page of another site (by its header {header}), and such \
          pages have no access without an API key"
@@ -39,7 +39,7 @@ pub enum ForeignRequest {
     Host { host: String },
 }
 
-impl ForeignRequest {
+impl CrossSiteRequest {
     /// The name in the audit log.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -57,18 +57,18 @@ pub fn foreign_request(
     uri: &Uri,
     headers: &HeaderMap,
     allowed: &[HostName],
-) -> Option<ForeignRequest> {
+) -> Option<CrossSiteRequest> {
     if headers.contains_key(header::ORIGIN) && !is_own_origin(scheme, headers) {
-        return Some(ForeignRequest::Page { header: "origin" });
+        return Some(CrossSiteRequest::Page { header: "origin" });
     }
     if headers.get_all(FETCH_SITE_HEADER).iter().any(|site| site != "none" && site != "same-origin") {
-        return Some(ForeignRequest::Page { header: "sec-fetch-site" });
+        return Some(CrossSiteRequest::Page { header: "sec-fetch-site" });
     }
     let in_uri = uri.authority().map(|authority| authority.as_str().as_bytes());
     let in_headers = headers.get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let mut hosts = in_uri.into_iter().chain(in_headers).filter(|host| !host.is_empty());
     let foreign = hosts.find(|host| !is_own_host(host, allowed))?;
-    Some(ForeignRequest::Host { host: String::from_utf8_lossy(foreign).chars().take(SHOWN_CHARS_MAX).collect() })
+    Some(CrossSiteRequest::Host { host: String::from_utf8_lossy(foreign).chars().take(SHOWN_CHARS_MAX).collect() })
 }
 
 /// Returns `true` if the page that sent a request has the origin that the request goes to. The port counts: another server

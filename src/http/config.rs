@@ -4,14 +4,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use ledge_base::toml_check::in_range;
-use ledge_listener::Endpoint;
+use ledge_listener::ListenerEndpoint;
 use ledge_listener::address::{ListenAddress, SocketMode, one_or_many};
 use ledge_listener::tls::config::TlsConfig;
 use ledge_part::handler_context::BodyLimits;
 use serde::{Deserialize, Serialize};
 
 use super::browser::HostName;
-use super::local_plain::LocalPlain;
+use super::local_plain::PlainLocalListener;
 use crate::SERVICE;
 
 /// The listeners of the HTTP interface and the limits on callers.
@@ -50,7 +50,7 @@ pub struct HttpConfig {
     /// The section `[http.tls]`: for addresses that start with `https://`.
     pub tls: TlsConfig,
     /// The sections `[[http.local_plain]]`.
-    pub local_plain: Vec<LocalPlain>,
+    pub local_plain: Vec<PlainLocalListener>,
 }
 
 impl Default for HttpConfig {
@@ -89,9 +89,9 @@ impl HttpConfig {
     }
 
     /// Every listener.
-    pub fn endpoints(&self) -> Vec<Endpoint> {
-        let listen = self.listen.iter().map(|address| Endpoint::new(SERVICE, address.clone()));
-        listen.chain(self.local_plain.iter().map(LocalPlain::endpoint)).collect()
+    pub fn endpoints(&self) -> Vec<ListenerEndpoint> {
+        let listen = self.listen.iter().map(|address| ListenerEndpoint::new(SERVICE, address.clone()));
+        listen.chain(self.local_plain.iter().map(PlainLocalListener::endpoint)).collect()
     }
 
     /// The limits of one body.
@@ -126,7 +126,7 @@ mod tests {
 
     use ledge_base::toml_check::ValueProblem;
     use ledge_listener::address;
-    use ledge_part::section::Section as _;
+    use ledge_part::section::ConfigSection as _;
 
     use super::*;
 

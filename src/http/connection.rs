@@ -11,30 +11,30 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ledge_listener::tls::ApplicationProtocol;
-use ledge_listener::{Connection, Service, end_requested};
+use ledge_listener::{Connection, ConnectionService, end_requested};
 use ledge_part::reply;
 use tower_service::Service as _;
 
 use super::config::HttpConfig;
-use super::connection_close::{ParseErrorStream, RequestBytes};
+use super::connection_close::{ConnectionRequestTracker, ParseErrorStream};
 use super::head_lines::REQUEST_HEAD_BYTES_MAX;
 use super::{Routers, SERVICE};
 
 /// HTTP/1.1 as the service of connections.
-pub fn service(routers: &Routers, config: &HttpConfig) -> Service {
+pub fn service(routers: &Routers, config: &HttpConfig) -> ConnectionService {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout()).max_buf_size(REQUEST_HEAD_BYTES_MAX);
     let routers = routers.clone();
     let serve = move |connection| -> futures_util::future::BoxFuture<'static, ()> {
         Box::pin(serve(builder.clone(), routers.clone(), connection))
     };
-    Service { name: SERVICE, protocol: ApplicationProtocol::Http1, serve: Arc::new(serve) }
+    ConnectionService { name: SERVICE, protocol: ApplicationProtocol::Http1, serve: Arc::new(serve) }
 }
 
 /// Serves the requests of one connection, one after the other.
 async fn serve(builder: http1::Builder, routers: Routers, connection: Connection) {
     let Connection { stream, peer, calls: connection_calls, tls, shutdown } = connection;
-    let (calls, requests) = (connection_calls.clone(), RequestBytes::default());
+    let (calls, requests) = (connection_calls.clone(), ConnectionRequestTracker::default());
     let stream = ParseErrorStream::new(stream, calls.clone(), requests.clone());
     let (router, stop) = (routers.of(&peer), shutdown.clone());
     let scheme = if tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };

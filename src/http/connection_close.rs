@@ -22,7 +22,7 @@ use ledge_listener::ConnectionCalls;
 use ledge_part::api_error::ErrorBody;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-use super::head_lines::{HeadLines, REQUEST_HEAD_BYTES_MAX, RequestProgress};
+use super::head_lines::{REQUEST_HEAD_BYTES_MAX, RequestFramer, RequestProgress};
 
 /// The time for which a caller is read after its answer.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,33 +31,33 @@ const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of the requests of one connection, derived from their bytes. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct RequestBytes(Arc<RequestState>);
+pub struct ConnectionRequestTracker(Arc<RequestBytesState>);
 
 #[derive(Debug, Default)]
-struct RequestState {
+struct RequestBytesState {
     /// Where the bytes that are received are within requests.
     progress: RequestProgress,
     /// Set when the body of a call was dropped before its end.
     is_unread: AtomicBool,
 }
 
-impl RequestBytes {
+impl ConnectionRequestTracker {
     /// Wraps the request body of a call after its head was parsed.
-    pub fn body<B: HttpBody>(&self, body: B) -> RequestBody<B> {
+    pub fn body<B: HttpBody>(&self, body: B) -> TrackedRequestBody<B> {
         self.0.progress.head_parsed(body.size_hint().exact());
-        RequestBody { body, state: self.0.clone(), is_read: false }
+        TrackedRequestBody { body, state: self.0.clone(), is_read: false }
     }
 }
 
 /// The request body of a call, which records whether it was read to its end.
 #[derive(Debug)]
-pub struct RequestBody<B: HttpBody> {
+pub struct TrackedRequestBody<B: HttpBody> {
     body: B,
-    state: Arc<RequestState>,
+    state: Arc<RequestBytesState>,
     is_read: bool,
 }
 
-impl<B: HttpBody + Unpin> HttpBody for RequestBody<B> {
+impl<B: HttpBody + Unpin> HttpBody for TrackedRequestBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -79,7 +79,7 @@ impl<B: HttpBody + Unpin> HttpBody for RequestBody<B> {
     }
 }
 
-impl<B: HttpBody> Drop for RequestBody<B> {
+impl<B: HttpBody> Drop for TrackedRequestBody<B> {
     fn drop(&mut self) {
         if !self.is_read && !self.body.is_end_stream() {
             self.state.is_unread.store(true, Ordering::Relaxed);
@@ -92,16 +92,16 @@ impl<B: HttpBody> Drop for RequestBody<B> {
 pub struct ParseErrorStream<S> {
     stream: S,
     calls: ConnectionCalls,
-    requests: RequestBytes,
-    lines: HeadLines,
+    requests: ConnectionRequestTracker,
+    lines: RequestFramer,
     /// The status of a withheld reply.
     status: Option<StatusCode>,
 }
 
 impl<S> ParseErrorStream<S> {
     /// Wraps the stream of the connection that makes `calls` by `requests`.
-    pub fn new(stream: S, calls: ConnectionCalls, requests: RequestBytes) -> Self {
-        Self { stream, calls, requests, lines: HeadLines::default(), status: None }
+    pub fn new(stream: S, calls: ConnectionCalls, requests: ConnectionRequestTracker) -> Self {
+        Self { stream, calls, requests, lines: RequestFramer::default(), status: None }
     }
 
     /// Withholds a reply that begins with `head`.
@@ -249,7 +249,7 @@ mod tests {
     async fn served(requests: &str, pieces: &'static [&'static str]) -> String {
         let (stream, mut caller) = tokio::io::duplex(64);
         let calls = ConnectionCalls::default();
-        let stream = ParseErrorStream::new(stream, calls.clone(), RequestBytes::default());
+        let stream = ParseErrorStream::new(stream, calls.clone(), ConnectionRequestTracker::default());
         let service = service_fn(move |_: Request<Incoming>| {
             let call = calls.begin();
             async move {

@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, FuturesOrdered, StreamExt};
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{CallContent, PipelineInput};
@@ -193,7 +193,7 @@ struct PartCalls {
 impl PartCalls {
     /// Runs a part. A part that is refused for lack of room is tried again. For the first part, the caller gets the
     /// error instead.
-    async fn run(self: Arc<Self>, part: RowsText, account: Account) -> Result<InferResponse, ServingError> {
+    async fn run(self: Arc<Self>, part: RowsText, account: MemoryAccount) -> Result<InferResponse, ServingError> {
         let (is_first, since) = (part.first() == 0, Instant::now());
         let _rows = loop {
             match account.take(part.json().len()) {
@@ -224,7 +224,7 @@ impl PartCalls {
 /// A file that is being read and answered.
 struct CsvCall {
     calls: Arc<PartCalls>,
-    account: Account,
+    account: MemoryAccount,
     body: BodyDataStream,
     /// The time for a part to arrive.
     timeout: Duration,

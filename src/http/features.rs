@@ -8,12 +8,14 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, NoRoom, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudgetExhausted, MemoryReservation};
 use ledge_base::principal::Principal;
-use ledge_features::online::{FeatureError, FrameColumns, Push, PushOutcome, Pushed, bytes_of, bytes_of_json};
+use ledge_features::online::{
+    FeatureError, FeaturePush, FrameColumns, PushCounts, PushOutcome, bytes_of, bytes_of_json,
+};
 use ledge_features::view::{FeatureService, FeatureView};
 use ledge_features::{FeatureCaller, FeatureStore};
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
@@ -21,7 +23,7 @@ use ledge_part::reply::{json, json_bytes};
 use ledge_part::route::PathParts;
 use ledge_protocol::call::INLINE_JSON_BYTES_MAX;
 use ledge_protocol::feast::describe::{self, EntityDocument, ServiceDocument, ViewDescription};
-use ledge_protocol::feast::{self, FeastError, LongAnswer, OnlineFeaturesCall};
+use ledge_protocol::feast::{self, FeastError, LongFeaturesAnswer, OnlineFeaturesCall};
 use ledge_service::off_thread::off_thread;
 use serde::Serialize;
 
@@ -53,7 +55,7 @@ const CELL_TEXT_BYTES: usize = 64;
 pub async fn get_online_features(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Access>,
+    Extension(access): Extension<CallerAccess>,
     request: Request,
 ) -> Result<Response, FeastErrorResponse> {
     let (parts, body) = request.into_parts();
@@ -84,14 +86,14 @@ async fn long_answer(
     store: &FeatureStore,
     call: OnlineFeaturesCall,
     caller: FeatureCaller,
-    account: Account,
+    account: MemoryAccount,
 ) -> Result<Response, FeastErrorResponse> {
     let of_store = |error: FeatureError| FeastError::of_store(&error, "entities");
-    let no_room = |error: NoRoom| FeastError::from(ApiError::from(error));
+    let no_room = |error: MemoryBudgetExhausted| FeastError::from(ApiError::from(error));
     let mut read = store.long_read(call.request, caller).map_err(of_store)?;
     // Reserve the part of the answer with a size that is known before a value is read.
-    let mut hold = account.take(LongAnswer::bytes_of(&read)).map_err(no_room)?;
-    let mut answer = LongAnswer::new(&read, call.full_feature_names)?;
+    let mut hold = account.take(LongFeaturesAnswer::bytes_of(&read)).map_err(no_room)?;
+    let mut answer = LongFeaturesAnswer::new(&read, call.full_feature_names)?;
     loop {
         let turn = store.long_read_turn().await;
         let slice = off_thread(&account, move || {
@@ -99,7 +101,7 @@ async fn long_answer(
             let slice = read.next(SLICE_CELLS_MAX).map_err(of_store)?;
             if let Some(slice) = &slice {
                 // The values of the slice, in addition to the answer, which grows by no more than these.
-                let values = LongAnswer::bytes_of_values(slice);
+                let values = LongFeaturesAnswer::bytes_of_values(slice);
                 hold.cover(answer.bytes() + values).map_err(no_room)?;
                 answer.add(slice)?;
             }
@@ -128,7 +130,7 @@ async fn long_answer(
 pub async fn push(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Access>,
+    Extension(access): Extension<CallerAccess>,
     request: Request,
 ) -> Result<Response, FeastErrorResponse> {
     let ReceivedBody { bytes, account } = read_body(&app, request).await?;
@@ -141,7 +143,7 @@ pub async fn push(
 pub async fn write_to_online_store(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Access>,
+    Extension(access): Extension<CallerAccess>,
     request: Request,
 ) -> Result<Response, FeastErrorResponse> {
     let registry = app.serving().features().registry();
@@ -151,15 +153,15 @@ pub async fn write_to_online_store(
     write(&app, push, caller(principal, &access, &account)).await
 }
 
-fn caller(principal: Principal, access: &Access, account: &Account) -> FeatureCaller {
+fn caller(principal: Principal, access: &CallerAccess, account: &MemoryAccount) -> FeatureCaller {
     FeatureCaller { principal, views: access.feature_views().clone(), model: None, account: account.clone() }
 }
 
 /// Pushes rows. The answer is `null`, as from Feast's server; a header has the counts.
-async fn write(app: &App, push: Push, caller: FeatureCaller) -> Result<Response, FeastErrorResponse> {
+async fn write(app: &App, push: FeaturePush, caller: FeatureCaller) -> Result<Response, FeastErrorResponse> {
     let principal = caller.principal.clone();
     let target = push.target.clone();
-    let PushOutcome { rows: Pushed { accepted, outdated, duplicate, too_late }, ignored } = app
+    let PushOutcome { rows: PushCounts { accepted, outdated, duplicate, too_late }, ignored } = app
         .serving()
         .features()
         .push(push, caller)
@@ -224,9 +226,9 @@ async fn read_body(app: &App, request: Request) -> Result<ReceivedBody, FeastErr
 /// Decodes a body, a large one off the async thread. Counts the cells of its frame before they are made.
 async fn decode<T: Send + 'static>(
     body: Bytes,
-    account: &Account,
+    account: &MemoryAccount,
     decode: impl FnOnce(&[u8]) -> Result<T, FeastError> + Send + 'static,
-) -> Result<(T, Reservation), FeastError> {
+) -> Result<(T, MemoryReservation), FeastError> {
     let hold = account.take(bytes_of_json(&body)).map_err(|error| FeastError::from(ApiError::from(error)))?;
     let call = if body.len() > INLINE_JSON_BYTES_MAX {
         off_thread(account, move || decode(&body)).await
@@ -237,13 +239,13 @@ async fn decode<T: Send + 'static>(
 }
 
 /// Counts the cells of a frame as memory, and no more.
-fn hold_columns(mut hold: Reservation, columns: &FrameColumns) -> Result<Reservation, FeastError> {
+fn hold_columns(mut hold: MemoryReservation, columns: &FrameColumns) -> Result<MemoryReservation, FeastError> {
     hold.resize(bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))?;
     Ok(hold)
 }
 
 /// Counts a frame and the rows that are made of it: typed, and as the journal has them.
-fn hold_rows(mut hold: Reservation, columns: &FrameColumns) -> Result<Reservation, FeastError> {
+fn hold_rows(mut hold: MemoryReservation, columns: &FrameColumns) -> Result<MemoryReservation, FeastError> {
     hold.resize(3 * bytes_of(columns)).map_err(|error| FeastError::from(ApiError::from(error)))?;
     Ok(hold)
 }

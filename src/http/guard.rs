@@ -12,15 +12,17 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
-use ledge_identity::access::{Access, Role};
-use ledge_identity::authentication::{Caller, CallerProof, CredentialError, Lacking, Limited, Peer, RequestPermit};
+use ledge_identity::access::{CallerAccess, Role};
+use ledge_identity::authentication::{
+    Caller, CallerProof, CredentialError, MissingAccess, Peer, RequestLimitExceeded, RequestPermit,
+};
 use ledge_part::api_error::ApiError;
 use ledge_part::route::{ErrorForm, RouteRule, RouteScope};
 use ledge_part::{access, body, counted_body};
 use ledge_protocol::deepstack::api_key_at_start;
 
-use super::browser::{self, ForeignRequest};
-use super::denied::Denied;
+use super::browser::{self, CrossSiteRequest};
+use super::denied::DeniedRequest;
 use super::reply::{FeastErrorResponse, OpenAiErrorResponse, VisionErrorResponse, with_challenge};
 use super::{App, call_headers};
 
@@ -39,13 +41,13 @@ const FORM_START_BYTES: usize = 64 << 10;
 
 /// The state of the middleware for one route.
 #[derive(Debug, Clone)]
-pub struct Guard {
+pub struct RouteGuard {
     pub app: App,
     pub rule: RouteRule,
 }
 
 /// Passes a request on to its handler, with the principal of the caller.
-pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Request, next: Next) -> Response {
+pub async fn guard(State(RouteGuard { app, rule }): State<RouteGuard>, mut request: Request, next: Next) -> Response {
     match admit(&app, &rule, &mut request).await {
         Ok(permit) => {
             let response = next.run(request).await;
@@ -64,7 +66,7 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
                 body::discard_small(request.into_body()).await;
             }
 
-            let Denied { failure, challenge, .. } = denied;
+            let DeniedRequest { failure, challenge, .. } = denied;
             let response = match rule.form {
                 ErrorForm::Ledge | ErrorForm::Grpc => failure.into_response(),
                 ErrorForm::Feast => FeastErrorResponse::from(failure).into_response(),
@@ -76,7 +78,7 @@ pub async fn guard(State(Guard { app, rule }): State<Guard>, mut request: Reques
     }
 }
 
-async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, Denied> {
+async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<RequestPermit, DeniedRequest> {
     let mut caller = authenticate(app, request)?;
     let mut obstacle = obstacle(app, rule, &caller, request).await?;
     // A key in the form is asked for where it decides. The handler finds it where the caller may pass without one.
@@ -91,8 +93,8 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
     }
     let permit = caller.enter(Instant::now()).map_err(|limited| at_limit(&limited))?;
     match obstacle {
-        Some(Denial::Lacking(lacking)) => return Err(denied(app, rule, &caller, lacking)),
-        Some(Denial::Foreign(foreign)) => return Err(from_web_page(app, &caller, &foreign)),
+        Some(DenialReason::Lacking(lacking)) => return Err(denied(app, rule, &caller, lacking)),
+        Some(DenialReason::Foreign(foreign)) => return Err(from_web_page(app, &caller, &foreign)),
         None => {}
     }
     let extensions = request.extensions_mut();
@@ -114,9 +116,9 @@ async fn admit(app: &App, rule: &RouteRule, request: &mut Request) -> Result<Req
 }
 
 /// The reason to refuse a caller that is authenticated.
-enum Denial {
-    Lacking(Lacking),
-    Foreign(ForeignRequest),
+enum DenialReason {
+    Lacking(MissingAccess),
+    Foreign(CrossSiteRequest),
 }
 
 async fn obstacle(
@@ -124,18 +126,18 @@ async fn obstacle(
     rule: &RouteRule,
     caller: &Caller,
     request: &mut Request,
-) -> Result<Option<Denial>, Denied> {
+) -> Result<Option<DenialReason>, DeniedRequest> {
     let lacking = match caller.lacks(rule.needs, None) {
         None if caller.access.is_scoped() => out_of_scope(rule, caller, request).await?,
         lacking => lacking,
     };
-    let foreign = || foreign_request(app, caller, request).map(Denial::Foreign);
-    Ok(lacking.map(Denial::Lacking).or_else(foreign))
+    let foreign = || foreign_request(app, caller, request).map(DenialReason::Foreign);
+    Ok(lacking.map(DenialReason::Lacking).or_else(foreign))
 }
 
-fn at_limit(limited: &Limited) -> Denied {
+fn at_limit(limited: &RequestLimitExceeded) -> DeniedRequest {
     let failure = ApiError::later(StatusCode::TOO_MANY_REQUESTS, limited.to_string(), limited.retry_after());
-    Denied { failure, challenge: None, is_known: true }
+    DeniedRequest { failure, challenge: None, is_known: true }
 }
 
 /// The API key in the start of a form. The request keeps its whole body.
@@ -148,16 +150,16 @@ async fn form_key(request: &mut Request) -> Option<String> {
 /// The caller of a form.
 pub(super) struct FormCaller {
     pub principal: Principal,
-    access: Access,
+    access: CallerAccess,
     /// Counts the call as running for the key in the form.
     pub permit: Option<RequestPermit>,
 }
 
 /// Authenticates the caller of a form by the key in the form, if it has one, after the guard has admitted the request.
 /// A key in a form decides as one in a header does: the caller has only its access, and an invalid one is refused.
-pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, Denied> {
+pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Result<FormCaller, DeniedRequest> {
     let admitted = || {
-        let (principal, access) = (parts.extensions.get::<Principal>()?, parts.extensions.get::<Access>()?);
+        let (principal, access) = (parts.extensions.get::<Principal>()?, parts.extensions.get::<CallerAccess>()?);
         Some(FormCaller { principal: principal.clone(), access: access.clone(), permit: None })
     };
     let (Some(admitted), Some(rule)) = (admitted(), parts.extensions.get::<RouteRule>()) else {
@@ -183,7 +185,7 @@ pub(super) fn admit_by_form(app: &App, parts: &Parts, key: Option<&str>) -> Resu
 
 impl FormCaller {
     /// Refuses a model that is not one of the caller's.
-    pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), Denied> {
+    pub(super) fn check_model(&self, app: &App, parts: &Parts, model: &ModelName) -> Result<(), DeniedRequest> {
         check_model(app, parts, &self.principal, &self.access, model)
     }
 
@@ -197,9 +199,9 @@ pub(super) fn check_model(
     app: &App,
     parts: &Parts,
     principal: &Principal,
-    access: &Access,
+    access: &CallerAccess,
     model: &ModelName,
-) -> Result<(), Denied> {
+) -> Result<(), DeniedRequest> {
     match parts.extensions.get::<RouteRule>() {
         _ if access.has_model(model) => Ok(()),
         Some(rule) => Err(outside_scope(app, rule, principal, access)),
@@ -210,7 +212,7 @@ pub(super) fn check_model(
 /// Detects the requests of foreign web pages that would have the access of their browser: that of this machine, or that
 /// of a certificate, which a browser presents for every page. A key does not have this problem: a page must know it to
 /// send it.
-fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<ForeignRequest> {
+fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<CrossSiteRequest> {
     // No page reaches a Unix socket.
     if !matches!(request.extensions().get(), Some(Peer::Address { .. })) {
         return None;
@@ -220,39 +222,39 @@ fn foreign_request(app: &App, caller: &Caller, request: &Request) -> Option<Fore
     match caller.proof {
         CallerProof::Key | CallerProof::User => None,
         // No other host has the name that the handshake was for.
-        CallerProof::Certificate => foreign().filter(|foreign| matches!(foreign, ForeignRequest::Page { .. })),
+        CallerProof::Certificate => foreign().filter(|foreign| matches!(foreign, CrossSiteRequest::Page { .. })),
         CallerProof::None | CallerProof::UnlistedCertificate(_) => foreign(),
     }
 }
 
-fn from_web_page(app: &App, caller: &Caller, foreign: &ForeignRequest) -> Denied {
+fn from_web_page(app: &App, caller: &Caller, foreign: &CrossSiteRequest) -> DeniedRequest {
     app.serving().audit().record_denied(&caller.principal, foreign.as_str());
     let message = format!("{foreign}; or send an API key as `Authorization: Bearer <key>`");
     let failure = ApiError::new(StatusCode::UNAUTHORIZED, message);
-    Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
+    DeniedRequest { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
 }
 
-fn authenticate(app: &App, request: &Request) -> Result<Caller, Denied> {
+fn authenticate(app: &App, request: &Request) -> Result<Caller, DeniedRequest> {
     let key = presented_key(request.headers())?;
     // Every connection has a peer; without one there is nothing to authenticate.
     let Some(peer) = request.extensions().get::<Peer>() else { return Err(without_peer()) };
     authenticate_by(app, peer, key)
 }
 
-fn authenticate_by(app: &App, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, Denied> {
+fn authenticate_by(app: &App, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, DeniedRequest> {
     app.authenticator().caller(peer, key).map_err(|refused| match &refused {
-        CredentialError::TooMany { wait } => Denied {
+        CredentialError::TooMany { wait } => DeniedRequest {
             failure: ApiError::later(StatusCode::TOO_MANY_REQUESTS, refused.to_string(), *wait),
             challenge: None,
             is_known: false,
         },
-        CredentialError::Unreadable => Denied {
+        CredentialError::Unreadable => DeniedRequest {
             failure: ApiError::new(StatusCode::SERVICE_UNAVAILABLE, refused.to_string()),
             challenge: None,
             is_known: false,
         },
         CredentialError::Malformed | CredentialError::Unknown | CredentialError::Expired | CredentialError::Revoked => {
-            Denied {
+            DeniedRequest {
                 failure: ApiError::new(StatusCode::UNAUTHORIZED, refused.to_string()),
                 challenge: Some(INVALID_TOKEN_CHALLENGE),
                 is_known: false,
@@ -262,17 +264,17 @@ fn authenticate_by(app: &App, peer: &Peer, key: Option<&[u8]>) -> Result<Caller,
 }
 
 /// The refusal of a request without a peer, which no listener makes.
-fn without_peer() -> Denied {
+fn without_peer() -> DeniedRequest {
     let failure = ApiError::new(
         StatusCode::UNAUTHORIZED,
         "authentication required: send an API key as `Authorization: Bearer <key>`",
     );
-    Denied { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
+    DeniedRequest { failure, challenge: Some(BEARER_CHALLENGE), is_known: false }
 }
 
 /// The refusal of a request with more than one key.
-fn two_keys(message: &str) -> Denied {
-    Denied { failure: ApiError::new(StatusCode::BAD_REQUEST, message), challenge: None, is_known: false }
+fn two_keys(message: &str) -> DeniedRequest {
+    DeniedRequest { failure: ApiError::new(StatusCode::BAD_REQUEST, message), challenge: None, is_known: false }
 }
 
 /// The key of a request that sent something else: it is malformed.
@@ -280,7 +282,7 @@ const MALFORMED_KEY: &[u8] = b"";
 
 /// The API key of a request. `Authorization` with another scheme than `Bearer`, and without a key in the other header,
 /// counts as a malformed key: a caller that presents something never gets the access of callers without a credential.
-pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
+pub(super) fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, DeniedRequest> {
     let once = |name: &HeaderName, message: &str| {
         let mut values = headers.get_all(name).iter();
         let first = values.next();
@@ -307,15 +309,19 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// The permission that a caller with limited access lacks for this rule.
-async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) -> Result<Option<Lacking>, Denied> {
+async fn out_of_scope(
+    rule: &RouteRule,
+    caller: &Caller,
+    request: &mut Request,
+) -> Result<Option<MissingAccess>, DeniedRequest> {
     let part = match rule.scope {
         // The handlers check these: the names are in the body or in the configuration.
         RouteScope::Configured | RouteScope::Listed | RouteScope::Values | RouteScope::Other => return Ok(None),
-        RouteScope::Box => return Ok(Some(Lacking::Model)),
+        RouteScope::Box => return Ok(Some(MissingAccess::Model)),
         RouteScope::Model => "model",
         RouteScope::Subject => "name",
     };
-    let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| Denied {
+    let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| DeniedRequest {
         failure: ApiError::new(StatusCode::BAD_REQUEST, error.to_string()),
         challenge: None,
         is_known: true,
@@ -329,13 +335,13 @@ async fn out_of_scope(rule: &RouteRule, caller: &Caller, request: &mut Request) 
     let model = value(part).filter(|_| is_model).and_then(|name| name.parse::<ModelName>().ok());
     Ok(match model {
         Some(model) => caller.lacks(rule.needs, Some(&model)),
-        None => Some(Lacking::Model),
+        None => Some(MissingAccess::Model),
     })
 }
 
-fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Denied {
+fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: MissingAccess) -> DeniedRequest {
     let (principal, method, path) = (&caller.principal, rule.method, rule.path);
-    if lacking == Lacking::Model {
+    if lacking == MissingAccess::Model {
         return outside_scope(app, rule, principal, &caller.access);
     }
     let need = rule.needs.first().map_or("public", |need| need.as_str());
@@ -369,13 +375,13 @@ fn denied(app: &App, rule: &RouteRule, caller: &Caller, lacking: Lacking) -> Den
         }
     };
     let challenge = (status == StatusCode::UNAUTHORIZED).then_some(BEARER_CHALLENGE);
-    Denied { failure: ApiError::new(status, message), challenge, is_known: caller.proof != CallerProof::None }
+    DeniedRequest { failure: ApiError::new(status, message), challenge, is_known: caller.proof != CallerProof::None }
 }
 
 /// The refusal of a caller with access to other models only.
-fn outside_scope(app: &App, rule: &RouteRule, principal: &Principal, access: &Access) -> Denied {
+fn outside_scope(app: &App, rule: &RouteRule, principal: &Principal, access: &CallerAccess) -> DeniedRequest {
     let failure = access::outside_scope(app.serving().audit(), rule, principal, access);
-    Denied { failure, challenge: None, is_known: true }
+    DeniedRequest { failure, challenge: None, is_known: true }
 }
 
 /// `a`, `a or b`, `a, b or c`.

@@ -43,16 +43,16 @@ impl RequestProgress {
 
 /// Divides the bytes of a connection into heads and bodies.
 #[derive(Debug, Default)]
-pub struct HeadLines {
+pub struct RequestFramer {
     /// Bytes that were received, and are not for hyper yet.
     ahead: BytesMut,
-    head: HeadPlace,
-    chunk: ChunkPlace,
+    head: HeadPosition,
+    chunk: ChunkedBodyPosition,
 }
 
 /// A place in a head.
 #[derive(Debug, Default)]
-struct HeadPlace {
+struct HeadPosition {
     /// The length of the current line until here, its CR included.
     line: usize,
     /// True when the last byte was a CR.
@@ -63,7 +63,7 @@ struct HeadPlace {
 
 /// A place in a body in chunks.
 #[derive(Debug, Clone, Copy)]
-enum ChunkPlace {
+enum ChunkedBodyPosition {
     /// In the digits of a length.
     Length(u64),
     /// Behind the digits of a length, in the same line.
@@ -74,13 +74,13 @@ enum ChunkPlace {
     Trailer(usize),
 }
 
-impl Default for ChunkPlace {
+impl Default for ChunkedBodyPosition {
     fn default() -> Self {
         Self::Length(0)
     }
 }
 
-impl HeadLines {
+impl RequestFramer {
     /// Reads from `stream` the bytes that hyper may get now.
     pub fn poll_read(
         &mut self,
@@ -123,7 +123,7 @@ impl HeadLines {
     }
 }
 
-impl HeadPlace {
+impl HeadPosition {
     /// Passes bytes of a head. Returns their number if it ends here.
     fn pass(&mut self, bytes: &mut [u8], progress: &RequestProgress) -> Option<usize> {
         if !self.is_begun && self.line == 0 && bytes.starts_with(HTTP2_START) {
@@ -151,7 +151,7 @@ impl HeadPlace {
     }
 }
 
-impl ChunkPlace {
+impl ChunkedBodyPosition {
     /// Passes bytes of a body in chunks. Returns their number if it ends here. Bytes that are not a chunk are left to
     /// hyper, which refuses them.
     fn pass(&mut self, bytes: &[u8]) -> Option<usize> {
@@ -197,10 +197,10 @@ mod tests {
 
     use super::*;
 
-    /// A stream of pieces as a network cuts them, read through [`HeadLines`].
+    /// A stream of pieces as a network cuts them, read through [`RequestFramer`].
     struct Divided<'p> {
         pieces: Vec<Vec<u8>>,
-        lines: HeadLines,
+        lines: RequestFramer,
         progress: &'p RequestProgress,
     }
 
@@ -256,7 +256,7 @@ mod tests {
             let all: Vec<u8> = parts.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
             let progress = RequestProgress::default();
             let pieces = all.chunks(cut).map(<[u8]>::to_vec).collect();
-            let mut stream = Divided { pieces, lines: HeadLines::default(), progress: &progress };
+            let mut stream = Divided { pieces, lines: RequestFramer::default(), progress: &progress };
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
                 for (bytes, body) in parts {

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::annotation::PictureFormat;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_part::api_error::ApiError;
 use ledge_part::body::{self, ReceivedBody};
 use ledge_part::counted_body;
@@ -33,7 +33,7 @@ pub async fn infer(
     State(app): State<App>,
     PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Access>,
+    Extension(access): Extension<CallerAccess>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();

@@ -69,7 +69,7 @@
 //!    (`Scope::Model`, `Subject`) and for the whole box (`Box`), and sees its own models in lists (`Listed`). The
 //!    feature views of values (`Values`) are in the body: `features/caller.rs` refuses those that are not the caller's,
 //!    and records reads and pushes, those of models included. A caller over TCP without a credential is refused when
-//!    the request comes from a foreign web page (`browser::foreign_request`: `Origin`, `Sec-Fetch-Site`, a foreign `Host`).
+//!    the request comes from a foreign web page (`browser::foreign_request`: `Origin`, `Sec-Fetch-DiscoverySite`, a foreign `Host`).
 //! 7. The handler gets the `Principal`, for quotas and audit. An audited route has `administration::audited` around it:
 //!    it is refused while the log cannot be written, and answered when its records are on the disk.
 //!

@@ -7,9 +7,9 @@
 use std::net::SocketAddr;
 
 use ledge_base::toml_check::ValueProblem;
-use ledge_listener::Endpoint;
+use ledge_listener::ListenerEndpoint;
 use ledge_listener::address::{ListenAddress, PeerNetwork};
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use serde::{Deserialize, Serialize};
 
 use super::SERVICE;
@@ -17,16 +17,16 @@ use super::SERVICE;
 /// An address without encryption, and the networks that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LocalPlain {
+pub struct PlainLocalListener {
     pub listen: SocketAddr,
     /// The networks of the callers. Connections from elsewhere are closed.
     pub peers: Vec<PeerNetwork>,
 }
 
-impl LocalPlain {
+impl PlainLocalListener {
     /// The listener, which serves only these networks.
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint { peers: self.peers.clone(), ..Endpoint::new(SERVICE, self.address()) }
+    pub fn endpoint(&self) -> ListenerEndpoint {
+        ListenerEndpoint { peers: self.peers.clone(), ..ListenerEndpoint::new(SERVICE, self.address()) }
     }
 
     fn address(&self) -> ListenAddress {
@@ -61,12 +61,12 @@ impl LocalPlain {
 }
 
 /// The mistakes in the list, with keys within `[http]`. `others` are the addresses of `http.listen`.
-pub fn problems(listeners: &[LocalPlain], others: &[ListenAddress]) -> Vec<ValueProblem> {
+pub fn problems(listeners: &[PlainLocalListener], others: &[ListenAddress]) -> Vec<ValueProblem> {
     let mut problems = Vec::new();
     for (index, plain) in listeners.iter().enumerate() {
         let key = |key: &str| format!("local_plain[{index}].{key}");
         problems.extend(plain.problem().map(|(place, reason)| ValueProblem::new(key(&place), reason)));
-        let earlier = listeners.iter().take(index).map(LocalPlain::address);
+        let earlier = listeners.iter().take(index).map(PlainLocalListener::address);
         if others.iter().cloned().chain(earlier).any(|other| other.conflicts_with(&plain.address())) {
             let reason = format!("{} is named twice", plain.listen);
             problems.push(ValueProblem::new(key("listen"), reason));
@@ -76,12 +76,12 @@ pub fn problems(listeners: &[LocalPlain], others: &[ListenAddress]) -> Vec<Value
 }
 
 /// The findings of `ledge doctor`: one for each unencrypted address.
-pub fn findings(listeners: &[LocalPlain]) -> impl Iterator<Item = Check> {
+pub fn findings(listeners: &[PlainLocalListener]) -> impl Iterator<Item = Finding> {
     listeners.iter().map(|plain| {
         let detail = format!("{} serves pictures without encryption to {}", plain.listen, plain.networks());
         let advice = "anyone who can listen to this network can read the pictures and the API keys: put a TLS proxy in \
                       front of it (docs/vision.md), or remove [[http.local_plain]]";
-        Check::warn("local plain", detail, advice)
+        Finding::warn("local plain", detail, advice)
     })
 }
 
@@ -89,8 +89,8 @@ pub fn findings(listeners: &[LocalPlain]) -> impl Iterator<Item = Check> {
 mod tests {
     use super::*;
 
-    fn plain(listen: &str, peers: &[&str]) -> LocalPlain {
-        LocalPlain {
+    fn plain(listen: &str, peers: &[&str]) -> PlainLocalListener {
+        PlainLocalListener {
             listen: listen.parse().unwrap(),
             peers: peers.iter().map(|network| network.parse().unwrap()).collect(),
         }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn everybody_every_interface_and_nobody_are_mistakes() {
-        let keys = |listeners: &[LocalPlain]| {
+        let keys = |listeners: &[PlainLocalListener]| {
             let others = ["127.0.0.1:8000".parse().unwrap()];
             problems(listeners, &others).into_iter().map(|problem| problem.key).collect::<Vec<_>>()
         };

@@ -11,19 +11,23 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_part::metrics::{gauge_value, open_metrics, single};
 use ledge_part::reply::error;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 pub use self::disks::StoreFolder;
-use self::exposition::Exposition;
+use self::exposition::ExpositionFormat;
 use super::App;
 
 /// Answers with the metrics that the caller may see.
-pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access>, headers: HeaderMap) -> Response {
-    let format = Exposition::accepted(&headers);
+pub async fn metrics(
+    State(app): State<App>,
+    Extension(access): Extension<CallerAccess>,
+    headers: HeaderMap,
+) -> Response {
+    let format = ExpositionFormat::accepted(&headers);
     // Off the async threads: a hardware sensor may take milliseconds.
     let scrape = move || open_metrics(move |encoder| encode(encoder, &app, &access)).map(|text| format.write(text));
     let Ok(Ok(text)) = tokio::task::spawn_blocking(scrape).await else {
@@ -33,7 +37,7 @@ pub async fn metrics(State(app): State<App>, Extension(access): Extension<Access
     (headers, text).into_response()
 }
 
-fn encode(encoder: &mut DescriptorEncoder<'_>, app: &App, access: &Access) -> std::fmt::Result {
+fn encode(encoder: &mut DescriptorEncoder<'_>, app: &App, access: &CallerAccess) -> std::fmt::Result {
     process::encode(encoder)?;
     let ready = ConstGauge::new(i64::from(app.is_ready()));
     single(

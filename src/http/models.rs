@@ -8,14 +8,14 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use ledge_base::principal::Principal;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_models::repository::LoadedModel;
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::reply::json;
 use ledge_part::route::PathParts;
 use ledge_protocol::ModelTarget;
-use ledge_protocol::metadata::{self, IndexRequest, LoadRequest, Ready, StatisticsReply, UnloadRequest};
+use ledge_protocol::metadata::{self, IndexRequest, LoadRequest, ReadyResponse, StatisticsReply, UnloadRequest};
 
 use super::App;
 use super::reply::not_ready;
@@ -35,7 +35,7 @@ pub async fn ready(State(app): State<App>, PathParts(path): PathParts) -> Result
     let ModelTarget { model, version } = target(&path)?;
     match app.serving().repository().pin(&model, version) {
         Ok(pinned) if let Some(reason) = pinned.fault() => Ok(not_ready(&reason)),
-        Ok(_) => Ok(json(&Ready { name: Some(&model), ready: true })),
+        Ok(_) => Ok(json(&ReadyResponse { name: Some(&model), ready: true })),
         Err(error) if error.is_known() => Ok(not_ready(&error.to_string())),
         Err(error) => Err(error.into()),
     }
@@ -64,7 +64,7 @@ pub async fn statistics(State(app): State<App>, PathParts(path): PathParts) -> R
 }
 
 /// `GET /v2/models/stats`.
-pub async fn all_statistics(State(app): State<App>, Extension(access): Extension<Access>) -> Response {
+pub async fn all_statistics(State(app): State<App>, Extension(access): Extension<CallerAccess>) -> Response {
     let mut models = app.serving().repository().all_live();
     models.retain(|model| access.has_model(&model.name));
     statistics_reply(&models)
@@ -78,7 +78,7 @@ fn statistics_reply(models: &[Arc<LoadedModel>]) -> Response {
 /// `POST /v2/repository/index`.
 pub async fn index(
     State(app): State<App>,
-    Extension(access): Extension<Access>,
+    Extension(access): Extension<CallerAccess>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();

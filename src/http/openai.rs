@@ -10,7 +10,7 @@ use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::text_embedding;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_models::repository::LoadedModel;
 use ledge_models::serving::request::{InferRequest, InferResponse, Payload, ResultForm};
 use ledge_part::api_error::{ApiError, StatusCode};
@@ -35,7 +35,7 @@ const JSON_BYTES_PER_BYTE: usize = 4;
 pub async fn embeddings(
     State(app): State<App>,
     Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Access>,
+    Extension(access): Extension<CallerAccess>,
     request: Request,
 ) -> Result<Response, OpenAiErrorResponse> {
     let (arrived, (parts, body)) = (Instant::now(), request.into_parts());
@@ -80,7 +80,7 @@ pub async fn embeddings(
 }
 
 /// `GET /v1/models`: the models that embed texts.
-pub async fn models(State(app): State<App>, Extension(access): Extension<Access>) -> Response {
+pub async fn models(State(app): State<App>, Extension(access): Extension<CallerAccess>) -> Response {
     let all = app.serving().repository().all_live();
     let usable = all.iter().filter(|model| embeds(model) && access.has_model(&model.name));
     let names: BTreeSet<&ModelName> = usable.map(|model| &model.name).collect();

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_listener::address;
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
+use ledge_part::check::Finding;
+use ledge_part::section::{ConfigSection, DoctorContext};
 
 use crate::config::HttpConfig;
 use crate::{doctor, local_plain};
 
-impl Section for HttpConfig {
+impl ConfigSection for HttpConfig {
     fn resolve(&mut self, root: &Path) {
         address::resolve_sockets(&mut self.listen, root);
         self.tls.resolve(root);
@@ -38,7 +38,7 @@ impl Section for HttpConfig {
         problems
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
         let https = doctor::https(self, context).into_iter();
         https.chain(doctor::local_access(self)).chain(local_plain::findings(&self.local_plain)).collect()
     }

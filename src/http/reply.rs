@@ -10,7 +10,7 @@ use ledge_protocol::feast::FeastError;
 use ledge_protocol::openai::OpenAiErrorBody;
 use serde::Serialize;
 
-use super::denied::Denied;
+use super::denied::DeniedRequest;
 
 /// A 503 for a server or model that is not ready: an error, with the field that KServe's clients read.
 pub fn not_ready(message: &str) -> Response {
@@ -62,8 +62,8 @@ impl From<ApiError> for VisionErrorResponse {
     }
 }
 
-impl From<Denied> for VisionErrorResponse {
-    fn from(Denied { failure, challenge, .. }: Denied) -> Self {
+impl From<DeniedRequest> for VisionErrorResponse {
+    fn from(DeniedRequest { failure, challenge, .. }: DeniedRequest) -> Self {
         Self { failure, challenge }
     }
 }
@@ -93,8 +93,8 @@ impl From<ApiError> for OpenAiErrorResponse {
     }
 }
 
-impl From<Denied> for OpenAiErrorResponse {
-    fn from(denied: Denied) -> Self {
+impl From<DeniedRequest> for OpenAiErrorResponse {
+    fn from(denied: DeniedRequest) -> Self {
         Self(denied.failure)
     }
 }

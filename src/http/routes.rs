@@ -12,7 +12,7 @@ use ledge_part::route::needs::{
 use ledge_part::route::{BoundRoute, Route, RouteRule, RouteScope, bind};
 
 use super::administration::{self, AuditedRoute};
-use super::guard::{Guard, guard};
+use super::guard::{RouteGuard, guard};
 use super::{App, features, health, infer, metrics, models, openai, openapi, vision};
 
 /// The routes of this crate.
@@ -105,7 +105,7 @@ pub(super) fn router(app: &App, is_served: impl Fn(&RouteRule) -> bool) -> Route
         }
         // Outermost: a caller without permission does not learn that the audit log fails.
         if !rule.is_public() {
-            handler = handler.route_layer(from_fn_with_state(Guard { app: app.clone(), rule }, guard));
+            handler = handler.route_layer(from_fn_with_state(RouteGuard { app: app.clone(), rule }, guard));
         }
         // Some clients end each path with a slash. It is the same route, not a redirect: a POST would lose its body.
         let router = match rule.with_slash() {

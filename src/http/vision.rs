@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::{CameraName, ModelName};
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::CallContent;
@@ -128,7 +128,7 @@ struct VisionCall {
     headers: CallHeaders,
     camera: Option<CameraName>,
     arrived: Instant,
-    account: Account,
+    account: MemoryAccount,
     principal: Principal,
     /// Counts the call as running for the key in its form.
     permit: Option<RequestPermit>,
@@ -192,13 +192,13 @@ impl VisionCall {
     /// Answers with the best class of the photograph.
     async fn class(self, app: &App) -> Result<Response, ApiError> {
         #[derive(Deserialize)]
-        struct AnsweredClass {
+        struct SceneClass {
             label: Option<String>,
             index: usize,
             score: f64,
         }
         let answer = self.infer(app).await?;
-        let classes: Option<Vec<AnsweredClass>> =
+        let classes: Option<Vec<SceneClass>> =
             answer.result.and_then(|result| serde_json::from_str(result.json.get()).ok());
         let best = classes.into_iter().flatten().next().ok_or_else(|| {
             let message = format!("the model '{}' names no class of a photograph", self.model);

@@ -217,14 +217,14 @@ impl Serialize for ViewScope {
 
 /// The permissions of a caller, and the models and feature views that they are limited to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Access {
+pub struct CallerAccess {
     roles: Arc<[Role]>,
     /// `None` is every model, future ones included.
     models: Option<Arc<[ModelName]>>,
     feature_views: ViewScope,
 }
 
-impl Access {
+impl CallerAccess {
     /// The access of these roles; `models` is `None` for all. Without `feature_views` it covers all views, or none if
     /// `models` names some: a key for one model must not read the features of all entities.
     pub fn new(
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn who_has_no_role_may_do_nothing() {
-        let none = Access::default();
+        let none = CallerAccess::default();
         for permission in Permission::ALL {
             assert_eq!(none.allows(permission), permission == Permission::Public, "{permission:?}");
         }
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn beside_an_admin_only_an_auditor_reads_the_log_and_only_a_camera_viewer_sees_pictures() {
         for role in Role::ALL {
-            let access = Access::new([role], None, None);
+            let access = CallerAccess::new([role], None, None);
             assert_eq!(access.allows(Permission::Administer), role == Role::Admin, "{role}");
             assert_eq!(access.allows(Permission::Audit), matches!(role, Role::Admin | Role::Auditor), "{role}");
             let sees_pictures = access.allows(Permission::ViewPictures);
@@ -308,17 +308,18 @@ mod tests {
     #[test]
     fn a_scope_holds_for_every_role() {
         let (ours, theirs): (ModelName, ModelName) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let access = Access::new([Role::Admin], Some(vec![ours.clone()]), None);
+        let access = CallerAccess::new([Role::Admin], Some(vec![ours.clone()]), None);
         assert!(access.allows_model(Permission::Infer, &ours));
         assert!(!access.allows_model(Permission::Infer, &theirs));
-        assert!(Access::everything().allows_model(Permission::Operate, &theirs));
+        assert!(CallerAccess::everything().allows_model(Permission::Operate, &theirs));
     }
 
     #[test]
     fn a_scope_of_models_has_no_feature_views_unless_it_names_them() {
         let views = |models: Option<&str>, listed: Option<&str>| {
             let models = models.map(|model| vec![model.parse().unwrap()]);
-            let access = Access::new([Role::Infer], models, listed.map(|list| serde_json::from_str(list).unwrap()));
+            let access =
+                CallerAccess::new([Role::Infer], models, listed.map(|list| serde_json::from_str(list).unwrap()));
             (access.feature_views().has("a"), access.feature_views().has("b"), access.is_scoped())
         };
         assert_eq!(views(None, None), (true, true, false));

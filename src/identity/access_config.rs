@@ -6,11 +6,11 @@ use std::path::Path;
 use std::str::FromStr;
 
 use ledge_base::names::ModelName;
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 use ledge_base::toml_check::{ValueProblem, from_text, in_range};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::access::{Access, Role, ViewScope};
+use super::access::{CallerAccess, Role, ViewScope};
 use super::listed_names;
 
 /// The list of users of this system.
@@ -51,7 +51,7 @@ impl Default for AccessConfig {
 #[serde(deny_unknown_fields)]
 pub struct UserAccess {
     /// The name, or the number.
-    pub user: UserName,
+    pub user: SystemUser,
     pub roles: Vec<Role>,
     /// The models it covers; without it, or with `["*"]`, all of them.
     #[serde(default = "all_models", deserialize_with = "listed_names::read", serialize_with = "write_models")]
@@ -76,7 +76,7 @@ pub struct CertificateAccess {
     pub feature_views: Option<ViewScope>,
     /// The most requests a second, over time; 0 is no limit.
     #[serde(default)]
-    pub max_rate: Rate,
+    pub max_rate: CallRate,
     /// The most requests at a time; 0 is no limit.
     #[serde(default, deserialize_with = "in_range::<0, 1_000_000, _, _>")]
     pub max_concurrent: u32,
@@ -101,8 +101,8 @@ impl Default for MqttAccess {
 
 impl MqttAccess {
     /// The access that this section grants.
-    pub fn access(&self) -> Access {
-        Access::new(self.roles.iter().copied(), self.models.clone(), None)
+    pub fn access(&self) -> CallerAccess {
+        CallerAccess::new(self.roles.iter().copied(), self.models.clone(), None)
     }
 }
 
@@ -168,16 +168,16 @@ fn write_models<S: Serializer>(models: &Option<Vec<ModelName>>, serializer: S) -
 
 /// The name or the number of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UserName(String);
+pub struct SystemUser(String);
 
 /// A text that is not the name or number of a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected the name or the number of a user, got {text:?}")]
-pub struct InvalidUserName {
+pub struct InvalidSystemUser {
     text: String,
 }
 
-impl UserName {
+impl SystemUser {
     /// Its number, from this system's list of users.
     pub fn uid(&self) -> Option<u32> {
         if let Ok(number) = self.0.parse() {
@@ -196,10 +196,10 @@ fn uid_in(users: &str, name: &str) -> Option<u32> {
     found.next()
 }
 
-impl FromStr for UserName {
-    type Err = InvalidUserName;
+impl FromStr for SystemUser {
+    type Err = InvalidSystemUser;
 
-    fn from_str(text: &str) -> Result<Self, InvalidUserName> {
+    fn from_str(text: &str) -> Result<Self, InvalidSystemUser> {
         let valid = !text.is_empty()
             && text.len() <= 256
             && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b':' | b'/' | b','));
@@ -209,18 +209,18 @@ impl FromStr for UserName {
         if valid && is_canonical {
             Ok(Self(text.to_owned()))
         } else {
-            Err(InvalidUserName { text: text.chars().take(40).collect() })
+            Err(InvalidSystemUser { text: text.chars().take(40).collect() })
         }
     }
 }
 
-impl<'de> Deserialize<'de> for UserName {
+impl<'de> Deserialize<'de> for SystemUser {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }
 }
 
-impl Serialize for UserName {
+impl Serialize for SystemUser {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
     }
@@ -287,10 +287,10 @@ mod tests {
         let users = "root:x:0:0:root:/root:/bin/sh\ntill:x:1000:1000::/home/till:/bin/sh\nbroken\n";
         assert_eq!(uid_in(users, "till"), Some(1000));
         assert_eq!((uid_in(users, "x"), uid_in(users, "broken")), (None, None));
-        assert_eq!("1000".parse::<UserName>().unwrap().uid(), Some(1000));
-        assert_eq!("root".parse::<UserName>().unwrap().uid(), Some(0));
+        assert_eq!("1000".parse::<SystemUser>().unwrap().uid(), Some(1000));
+        assert_eq!("root".parse::<SystemUser>().unwrap().uid(), Some(0));
         for bad in ["", "a:b", "a b", "007", "99999999999", "a\n"] {
-            assert!(bad.parse::<UserName>().is_err(), "{bad:?}");
+            assert!(bad.parse::<SystemUser>().is_err(), "{bad:?}");
         }
     }
 
@@ -342,7 +342,7 @@ mod tests {
         use crate::access::Permission;
         let AccessConfig { loopback, socket, mqtt, .. } = AccessConfig::default();
         assert_eq!(loopback, socket);
-        let access = Access::new(loopback, None, None);
+        let access = CallerAccess::new(loopback, None, None);
         let may: Vec<_> = Permission::ALL.into_iter().filter(|permission| access.allows(*permission)).collect();
         assert!(!may.contains(&Permission::Operate) && !may.contains(&Permission::Administer));
         assert!(!may.contains(&Permission::Audit) && may.contains(&Permission::Infer));

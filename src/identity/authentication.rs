@@ -23,16 +23,16 @@ use ledge_base::principal::Principal;
 use ledge_service::audit_event::AuditSink;
 use tokio::sync::Notify;
 
-use super::access::{Access, Permission};
+use super::access::{CallerAccess, Permission};
 use super::access_config::AccessConfig;
 use super::api_key::{ApiKey, ApiKeyId};
 use super::certificate::PeerCertificate;
-use super::keys::{self, ApiKeysError, KeyRecord, RecordedKeys, SecretHash, Stamp};
-pub use administration::{ApiKeyList, KeyChangeError, ListedKey};
-use failed_attempts::{AttemptSource, FailedAttempts};
+use super::keys::{self, ApiKeyRecord, ApiKeysError, KeyFileStamp, RecordedApiKeys, SecretHash};
+pub use administration::{ApiKeyChangeError, ApiKeyList, ListedApiKey};
+use failed_attempts::{FailedAttemptSource, FailedAttempts};
 pub use network::network;
 use request_limiter::RequestLimiter;
-pub use request_limiter::{Limited, RequestPermit};
+pub use request_limiter::{RequestLimitExceeded, RequestPermit};
 
 /// The other end of a connection, as the transport reports it.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ pub enum CallerProof {
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub principal: Principal,
-    pub access: Access,
+    pub access: CallerAccess,
     pub proof: CallerProof,
     limiter: Option<Arc<RequestLimiter>>,
     /// The id of its key, which is no secret.
@@ -91,7 +91,7 @@ pub struct Caller {
 impl Caller {
     /// Admits a request, unless this caller is at its limits. The request counts as running until the permit is
     /// dropped.
-    pub fn enter(&self, now: Instant) -> Result<RequestPermit, Limited> {
+    pub fn enter(&self, now: Instant) -> Result<RequestPermit, RequestLimitExceeded> {
         self.limiter.as_ref().map_or_else(|| Ok(RequestPermit::default()), |limiter| limiter.enter(now))
     }
 
@@ -101,18 +101,18 @@ impl Caller {
     }
 
     /// The missing permission or model, if any. One permission of `any` is enough; a `model` must be in scope.
-    pub fn lacks(&self, any: &[Permission], model: Option<&ModelName>) -> Option<Lacking> {
+    pub fn lacks(&self, any: &[Permission], model: Option<&ModelName>) -> Option<MissingAccess> {
         if !any.iter().any(|permission| self.access.allows(*permission)) {
-            return Some(Lacking::Permission);
+            return Some(MissingAccess::Permission);
         }
         let is_in_scope = model.is_none_or(|model| any.iter().any(|one| self.access.allows_model(*one, model)));
-        (!is_in_scope).then_some(Lacking::Model)
+        (!is_in_scope).then_some(MissingAccess::Model)
     }
 }
 
 /// The reason why a caller's request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lacking {
+pub enum MissingAccess {
     Permission,
     /// The model is not in its scope.
     Model,
@@ -162,19 +162,19 @@ pub struct Authenticator {
 
 #[derive(Debug)]
 struct AuthenticatorState {
-    loopback: Access,
-    socket: Access,
-    mqtt: Access,
+    loopback: CallerAccess,
+    socket: CallerAccess,
+    mqtt: CallerAccess,
     /// The user of this process.
     own_uid: u32,
-    users: HashMap<u32, Access>,
-    certificates: HashMap<String, Holder>,
+    users: HashMap<u32, CallerAccess>,
+    certificates: HashMap<String, KeyHolder>,
     path: PathBuf,
-    keys: ArcSwap<LoadedKeys>,
+    keys: ArcSwap<LoadedApiKeys>,
     /// Held while the store is read, so that an older content never replaces a newer one.
     reloading: Mutex<()>,
     /// The keys as the audit log has them. Changes are recorded under the lock.
-    recorded: Arc<tokio::sync::Mutex<RecordedKeys>>,
+    recorded: Arc<tokio::sync::Mutex<RecordedApiKeys>>,
     /// Notifies the task that records changes of a changed store.
     changed: Notify,
     failures: Mutex<FailedAttempts>,
@@ -182,35 +182,35 @@ struct AuthenticatorState {
 }
 
 #[derive(Debug)]
-struct Holder {
+struct KeyHolder {
     principal: Principal,
-    access: Access,
+    access: CallerAccess,
     limiter: Option<Arc<RequestLimiter>>,
 }
 
 /// The file that was read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LastRead {
+enum KeyFileState {
     /// It could not be read, and is read again even if it does not change.
     Unread,
     /// The file with this stamp; `None` when there was no file.
-    File(Option<Stamp>),
+    File(Option<KeyFileStamp>),
 }
 
 /// The content of the store when it was read last.
 #[derive(Debug)]
-struct LoadedKeys {
-    seen: LastRead,
+struct LoadedApiKeys {
+    seen: KeyFileState,
     /// `None` when it cannot be read.
-    known: Option<HashMap<ApiKeyId, KnownKey>>,
+    known: Option<HashMap<ApiKeyId, LoadedApiKey>>,
     /// The revoked keys with their times, so that an older store which replaces a newer one makes none valid again.
     revoked: BTreeMap<ApiKeyId, u64>,
 }
 
 #[derive(Debug)]
-struct KnownKey {
-    record: KeyRecord,
-    holder: Holder,
+struct LoadedApiKey {
+    record: ApiKeyRecord,
+    holder: KeyHolder,
     /// The time of the last call with it, in milliseconds since the Unix epoch; 0 without a call since the start.
     last_used_ms: Arc<AtomicU64>,
 }
@@ -221,12 +221,12 @@ impl Authenticator {
     pub fn open(config: &AccessConfig, state: &Path, audit: AuditSink) -> Self {
         let now = Instant::now();
         let access = |roles: &[_], models: &Option<_>, views: &Option<_>| {
-            Access::new(roles.iter().copied(), models.clone(), views.clone())
+            CallerAccess::new(roles.iter().copied(), models.clone(), views.clone())
         };
         let listed = |entry: &super::access_config::CertificateAccess| {
             let name = entry.name.as_str();
             let owner = format!("the certificate '{name}' (access.certificates)");
-            let listed = Holder {
+            let listed = KeyHolder {
                 principal: Principal::Certificate(name.into()),
                 access: access(&entry.roles, &entry.models, &entry.feature_views),
                 limiter: RequestLimiter::new(owner, entry.max_rate, entry.max_concurrent, now),
@@ -237,7 +237,7 @@ impl Authenticator {
             Some((entry.user.uid()?, access(&entry.roles, &entry.models, &entry.feature_views)))
         };
 
-        let recorded = RecordedKeys::load(state.to_owned());
+        let recorded = RecordedApiKeys::load(state.to_owned());
         let revoked = recorded.revoked();
         let authenticator = Self {
             shared: Arc::new(AuthenticatorState {
@@ -248,8 +248,8 @@ impl Authenticator {
                 users: config.users.iter().filter_map(user).collect(),
                 certificates: config.certificates.iter().map(listed).collect(),
                 path: state.join(keys::FILE),
-                keys: ArcSwap::from_pointee(LoadedKeys {
-                    seen: LastRead::Unread,
+                keys: ArcSwap::from_pointee(LoadedApiKeys {
+                    seen: KeyFileState::Unread,
                     known: Some(HashMap::new()),
                     revoked,
                 }),
@@ -268,8 +268,8 @@ impl Authenticator {
     pub fn caller(&self, peer: &Peer, key: Option<&[u8]>) -> Result<Caller, CredentialError> {
         let Some(key) = key else { return Ok(self.without_key(peer)) };
         let source = match peer {
-            Peer::Address { ip, .. } | Peer::Unencrypted { ip } => AttemptSource::network(*ip),
-            Peer::User(uid) => AttemptSource::User(*uid),
+            Peer::Address { ip, .. } | Peer::Unencrypted { ip } => FailedAttemptSource::network(*ip),
+            Peer::User(uid) => FailedAttemptSource::User(*uid),
         };
         self.by_key(key).map_err(|refused| self.failed(&peer.principal(), source, refused))
     }
@@ -279,7 +279,7 @@ impl Authenticator {
         match key {
             None => Ok(anonymous(sender, &self.shared.mqtt)),
             // The broker does not identify its clients to the box.
-            Some(key) => self.by_key(key).map_err(|refused| self.failed(&sender, AttemptSource::Broker, refused)),
+            Some(key) => self.by_key(key).map_err(|refused| self.failed(&sender, FailedAttemptSource::Broker, refused)),
         }
     }
 
@@ -287,13 +287,13 @@ impl Authenticator {
         let shared = &*self.shared;
         match peer {
             Peer::User(uid) if *uid == 0 || *uid == shared.own_uid => {
-                Caller { proof: CallerProof::User, ..anonymous(peer.principal(), &Access::everything()) }
+                Caller { proof: CallerProof::User, ..anonymous(peer.principal(), &CallerAccess::everything()) }
             }
             Peer::User(uid) => match shared.users.get(uid) {
                 Some(access) => Caller { proof: CallerProof::User, ..anonymous(peer.principal(), access) },
                 None => anonymous(peer.principal(), &shared.socket),
             },
-            Peer::Unencrypted { .. } => anonymous(peer.principal(), &Access::default()),
+            Peer::Unencrypted { .. } => anonymous(peer.principal(), &CallerAccess::default()),
             Peer::Address { ip, certificate } => {
                 let mut names = certificate.iter().flat_map(|certificate| &certificate.names);
                 if let Some(listed) = names.find_map(|name| shared.certificates.get(name)) {
@@ -302,7 +302,7 @@ impl Authenticator {
                 let caller = if ip.to_canonical().is_loopback() {
                     anonymous(peer.principal(), &shared.loopback)
                 } else {
-                    anonymous(peer.principal(), &Access::default())
+                    anonymous(peer.principal(), &CallerAccess::default())
                 };
                 let proof = certificate.clone().map_or(CallerProof::None, CallerProof::UnlistedCertificate);
                 Caller { proof, ..caller }
@@ -339,7 +339,7 @@ impl Authenticator {
 
     /// Counts and records a failed attempt. Above the limit the caller has to wait, and the attempt is not recorded
     /// singly.
-    fn failed(&self, principal: &Principal, source: AttemptSource, refused: CredentialError) -> CredentialError {
+    fn failed(&self, principal: &Principal, source: FailedAttemptSource, refused: CredentialError) -> CredentialError {
         let refused = match refused {
             // Not the caller's fault; the damage itself is recorded.
             CredentialError::Unreadable => return refused,
@@ -357,66 +357,66 @@ impl Authenticator {
     }
 
     /// Reads the store of keys again if it changed or could not be read. Returns and logs each result once.
-    fn reload(&self) -> Option<Result<Vec<KeyRecord>, ApiKeysError>> {
+    fn reload(&self) -> Option<Result<Vec<ApiKeyRecord>, ApiKeysError>> {
         let path = &self.shared.path;
         let _alone = self.shared.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.shared.keys.load();
-        let stamp = match Stamp::of(path) {
-            Ok(stamp) if before.seen == LastRead::File(stamp) => return None,
+        let stamp = match KeyFileStamp::of(path) {
+            Ok(stamp) if before.seen == KeyFileState::File(stamp) => return None,
             stamp => stamp,
         };
 
         // The stamp is taken before the file is read, so the next check finds a change in between.
         let (seen, read) = match stamp {
-            Ok(stamp) => (LastRead::File(stamp), keys::read(path)),
-            Err(source) => (LastRead::Unread, Err(ApiKeysError::Unreadable { path: path.clone(), source })),
+            Ok(stamp) => (KeyFileState::File(stamp), keys::read(path)),
+            Err(source) => (KeyFileState::Unread, Err(ApiKeysError::Unreadable { path: path.clone(), source })),
         };
 
         let mut revoked = before.revoked.clone();
         let (seen, known) = match &read {
             Ok(records) => {
                 revoked.extend(records.iter().filter_map(|record| Some((record.id, record.revoked_ms?))));
-                let known = |record: &KeyRecord| (record.id, KnownKey::new(record, &before, &revoked));
+                let known = |record: &ApiKeyRecord| (record.id, LoadedApiKey::new(record, &before, &revoked));
                 (seen, Some(records.iter().map(known).collect()))
             }
             // A disk error, or no free file descriptor: it may pass by the next check, with the file unchanged.
-            Err(ApiKeysError::Unreadable { .. }) => (LastRead::Unread, None),
+            Err(ApiKeysError::Unreadable { .. }) => (KeyFileState::Unread, None),
             Err(_) => (seen, None),
         };
 
-        let is_told = before.known.is_none() && seen == LastRead::Unread;
+        let is_told = before.known.is_none() && seen == KeyFileState::Unread;
         if let Err(error) = &read
             && !is_told
         {
             tracing::error!(error = %error.with_cause(), "the store of API keys is unusable: every key is refused");
         }
-        self.shared.keys.store(Arc::new(LoadedKeys { seen, known, revoked }));
+        self.shared.keys.store(Arc::new(LoadedApiKeys { seen, known, revoked }));
         (!is_told).then_some(read)
     }
 }
 
-fn is_expired(record: &KeyRecord) -> bool {
+fn is_expired(record: &ApiKeyRecord) -> bool {
     // Never before the proven time: a clock that was set back makes no expired key valid again.
     let now = || clock::FLOOR.now_millis();
     record.expires_ms.is_some_and(|expires| expires <= now())
 }
 
-fn anonymous(principal: Principal, access: &Access) -> Caller {
+fn anonymous(principal: Principal, access: &CallerAccess) -> Caller {
     Caller { principal, access: access.clone(), proof: CallerProof::None, limiter: None, key: None }
 }
 
-impl Holder {
+impl KeyHolder {
     fn caller(&self, proof: CallerProof) -> Caller {
         let Self { principal, access, limiter } = self;
         Caller { principal: principal.clone(), access: access.clone(), proof, limiter: limiter.clone(), key: None }
     }
 }
 
-impl KnownKey {
+impl LoadedApiKey {
     /// Keeps counting the running requests of a key when the store is read again, unless its limits have changed.
-    fn new(record: &KeyRecord, before: &LoadedKeys, revoked: &BTreeMap<ApiKeyId, u64>) -> Self {
+    fn new(record: &ApiKeyRecord, before: &LoadedApiKeys, revoked: &BTreeMap<ApiKeyId, u64>) -> Self {
         let known = before.known.as_ref().and_then(|known| known.get(&record.id));
-        let limits = |record: &KeyRecord| (record.max_rate, record.max_concurrent);
+        let limits = |record: &ApiKeyRecord| (record.max_rate, record.max_concurrent);
         let limiter = if let Some(known) = known.filter(|known| limits(&known.record) == limits(record)) {
             known.holder.limiter.clone()
         } else {
@@ -432,7 +432,7 @@ impl KnownKey {
             );
             record.revoked_ms = revoked.get(&record.id).copied();
         }
-        let holder = Holder { principal, access: record.access(), limiter };
+        let holder = KeyHolder { principal, access: record.access(), limiter };
         let last_used_ms = known.map(|known| known.last_used_ms.clone()).unwrap_or_default();
         Self { record, holder, last_used_ms }
     }

@@ -16,35 +16,35 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 use ledge_base::names::{KeyName, ModelName};
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 
-use super::access::{Access, Role, ViewScope};
+use super::access::{CallerAccess, Role, ViewScope};
 use super::api_key::{ApiKey, ApiKeyId};
-pub use document::{KeyDocument, KeyState};
+pub use document::{ApiKeyDocument, ApiKeyState};
 pub use error::ApiKeysError;
-pub use expiry::{DEFAULT_LIFETIME, Expiry};
+pub use expiry::{ApiKeyExpiry, DEFAULT_LIFETIME};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use file::fuzz_keys;
-pub use file::{FORMAT_VERSION, Stamp, read};
-pub use record::{KeyRecord, SecretHash};
-pub use recorded::RecordedKeys;
+pub use file::{FORMAT_VERSION, KeyFileStamp, read};
+pub use record::{ApiKeyRecord, SecretHash};
+pub use recorded::RecordedApiKeys;
 
 /// The file in the state folder.
 pub const FILE: &str = "keys.json";
 
 /// The properties of a new key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewKey {
+pub struct NewApiKey {
     pub name: KeyName,
     pub roles: Vec<Role>,
     /// The models it covers; `None` is all of them.
     pub models: Option<Vec<ModelName>>,
-    /// The feature views that it may read and push; see [`Access::new`] for a key without it.
+    /// The feature views that it may read and push; see [`CallerAccess::new`] for a key without it.
     pub feature_views: Option<ViewScope>,
     /// The time of its expiry, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
     /// The most requests a second, over time; 0 is no limit.
-    pub max_rate: Rate,
+    pub max_rate: CallRate,
     /// The most requests at a time; 0 is no limit.
     pub max_concurrent: u32,
 }
@@ -59,11 +59,11 @@ impl ApiKeysError {
 
 /// The store in a state folder.
 #[derive(Debug, Clone)]
-pub struct KeyStore {
+pub struct ApiKeyStore {
     path: PathBuf,
 }
 
-impl KeyStore {
+impl ApiKeyStore {
     /// The store of a state folder. Nothing is read yet.
     pub fn new(state: &Path) -> Self {
         Self { path: state.join(FILE) }
@@ -76,9 +76,9 @@ impl KeyStore {
 
     /// All keys, revoked ones included, in the order of their creation. A key that the daemon has recorded as revoked
     /// stays revoked, even if an older store is restored.
-    pub fn list(&self) -> Result<Vec<KeyRecord>, ApiKeysError> {
+    pub fn list(&self) -> Result<Vec<ApiKeyRecord>, ApiKeysError> {
         let mut keys = file::read(&self.path)?;
-        let revoked = RecordedKeys::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();
+        let revoked = RecordedApiKeys::load(self.path.parent().unwrap_or(Path::new(".")).to_owned()).revoked();
         for key in &mut keys {
             key.revoked_ms = key.revoked_ms.or(revoked.get(&key.id).copied());
         }
@@ -91,7 +91,7 @@ impl KeyStore {
     }
 
     /// Creates a key. When this returns, it survives a power cut; the daemon loads it within a second or two.
-    pub fn create(&self, new: &NewKey, now_ms: u64) -> Result<(ApiKey, KeyRecord), ApiKeysError> {
+    pub fn create(&self, new: &NewApiKey, now_ms: u64) -> Result<(ApiKey, ApiKeyRecord), ApiKeysError> {
         if new.roles.is_empty() {
             return Err(ApiKeysError::NoRole);
         }
@@ -109,11 +109,11 @@ impl KeyStore {
                 }
             };
 
-            let record = KeyRecord {
+            let record = ApiKeyRecord {
                 id: key.id(),
                 name: new.name.clone(),
                 blake3: SecretHash(key.hash()),
-                roles: Access::new(new.roles.iter().copied(), None, None).roles().to_vec(),
+                roles: CallerAccess::new(new.roles.iter().copied(), None, None).roles().to_vec(),
                 models: new.models.clone(),
                 feature_views: new.feature_views.clone(),
                 created_ms: now_ms,
@@ -128,9 +128,9 @@ impl KeyStore {
     }
 
     /// Revokes the key of this name or id, and returns its record. A key that is revoked already stays as it is.
-    pub fn revoke(&self, what: &str, now_ms: u64) -> Result<KeyRecord, ApiKeysError> {
+    pub fn revoke(&self, what: &str, now_ms: u64) -> Result<ApiKeyRecord, ApiKeysError> {
         self.change(file::STORE_BYTES_MAX, |keys| {
-            let is_it = |key: &&mut KeyRecord| key.name.as_str() == what || what.parse() == Ok(key.id);
+            let is_it = |key: &&mut ApiKeyRecord| key.name.as_str() == what || what.parse() == Ok(key.id);
             // A name may look like an id: the name takes precedence.
             let by_name = keys.iter().any(|key| key.name.as_str() == what);
             let found = keys.iter_mut().filter(is_it).find(|key| !by_name || key.name.as_str() == what);
@@ -145,7 +145,7 @@ impl KeyStore {
     fn change<T>(
         &self,
         most: usize,
-        change: impl FnOnce(&mut Vec<KeyRecord>) -> Result<T, ApiKeysError>,
+        change: impl FnOnce(&mut Vec<ApiKeyRecord>) -> Result<T, ApiKeysError>,
     ) -> Result<T, ApiKeysError> {
         let unwritable = |source| ApiKeysError::Unwritable { path: self.path.clone(), source };
         let folder = self.path.parent().unwrap_or(Path::new("."));

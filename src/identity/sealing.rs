@@ -24,9 +24,10 @@ use ledge_base::toml_check::{empty_if_none, none_if_empty};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-pub use folder::{OpenedFolder, SealedFolder, SealedFolderError, memory_folder, remove_leftovers};
+pub use folder::{DecryptedFolder, EncryptedFolder, EncryptedFolderError, memory_folder, remove_leftovers};
 pub use stream::{
-    CHUNK_BYTES, EncryptedHeader, StreamError, chunk_ids, chunks, open_chunk, open_stream, seal_chunk, seal_stream,
+    CHUNK_BYTES, EncryptedFileError, EncryptedFileHeader, chunk_ids, chunks, open_chunk, open_stream, seal_chunk,
+    seal_stream,
 };
 
 /// The first bytes of everything encrypted.
@@ -67,7 +68,7 @@ impl EncryptionConfig {
 
 /// The purpose of encrypted bytes. Each has its own keys, so that a file cannot take the place of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SealPurpose {
+pub enum EncryptionPurpose {
     /// The signing key of the audit log.
     AuditKey,
     /// A key for tags of the audit log.
@@ -80,7 +81,7 @@ pub enum SealPurpose {
     FeatureStore,
 }
 
-impl SealPurpose {
+impl EncryptionPurpose {
     const ALL: [Self; 5] = [Self::AuditKey, Self::TagKey, Self::Model, Self::FeatureKeys, Self::FeatureStore];
 
     /// The context of BLAKE3's key derivation. Never change it: data on disks depends on the derived keys.
@@ -158,21 +159,24 @@ type MasterKeys = Vec<Arc<MasterKey>>;
 struct MasterKey {
     id: MasterKeyId,
     // The library zeroes their memory when they are dropped.
-    derived: Vec<(SealPurpose, LessSafeKey)>,
+    derived: Vec<(EncryptionPurpose, LessSafeKey)>,
 }
 
 impl MasterKey {
     fn new(secret: &[u8; MASTER_KEY_BYTES]) -> Option<Self> {
         let mut id = [0; ID_BYTES];
         id.copy_from_slice(blake3::derive_key("ledge 2026-11 sealing v1 key id", secret).get(..ID_BYTES)?);
-        let derive = |purpose: SealPurpose| {
+        let derive = |purpose: EncryptionPurpose| {
             let key = Zeroizing::new(blake3::derive_key(purpose.context(), secret));
             Some((purpose, LessSafeKey::new(UnboundKey::new(&AES_256_GCM_SIV, key.as_slice()).ok()?)))
         };
-        Some(Self { id: MasterKeyId(id), derived: SealPurpose::ALL.into_iter().map(derive).collect::<Option<_>>()? })
+        Some(Self {
+            id: MasterKeyId(id),
+            derived: EncryptionPurpose::ALL.into_iter().map(derive).collect::<Option<_>>()?,
+        })
     }
 
-    fn key(&self, purpose: SealPurpose) -> Option<&LessSafeKey> {
+    fn key(&self, purpose: EncryptionPurpose) -> Option<&LessSafeKey> {
         self.derived.iter().find(|(of, _)| *of == purpose).map(|(_, key)| key)
     }
 }
@@ -249,7 +253,7 @@ impl Sealer {
 
     /// Encrypts `plain` for one purpose and one place, which `associated` names. Returns the same bytes when encryption
     /// is off.
-    pub fn seal(&self, purpose: SealPurpose, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, CipherError> {
+    pub fn seal(&self, purpose: EncryptionPurpose, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>, CipherError> {
         let keys = self.keys.load();
         let Some(master) = keys.first() else { return Ok(plain.to_vec()) };
         let key = master.key(purpose).ok_or(CipherError::Unsealable)?;
@@ -276,7 +280,7 @@ impl Sealer {
 
     /// Decrypts bytes of [`Self::seal`] for the same purpose and place. Plain bytes are an error: only the caller knows
     /// whether they are acceptable.
-    pub fn open(&self, purpose: SealPurpose, associated: &[u8], sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
+    pub fn open(&self, purpose: EncryptionPurpose, associated: &[u8], sealed: &[u8]) -> Result<Vec<u8>, CipherError> {
         let id = Self::key_of(sealed).ok_or(CipherError::NotSealed)?;
         let keys = self.keys.load();
         let master = keys.iter().find(|key| key.id == id).ok_or(CipherError::NoKey(id))?;
@@ -299,26 +303,26 @@ pub trait Rekey: Send + Sync {
     /// Encrypts everything that is plain or under an old key with the current master key. It is called on a thread that
     /// may block, while other threads use the store. When `stop` returns true the process ends, and the rest may wait
     /// for the next start. Completed work stays and is counted in `done`, even after an interruption or an error.
-    fn rekey(&self, stop: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String>;
+    fn rekey(&self, stop: &dyn Fn() -> bool, done: &mut RekeyCounts) -> Result<(), String>;
 }
 
 /// The work of [`Rekey::rekey`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rekeyed {
+pub struct RekeyCounts {
     /// Files or values that were plain.
     pub plain: u64,
     /// Files or values that were under an old key.
     pub old: u64,
 }
 
-impl Rekeyed {
+impl RekeyCounts {
     /// The sum of both.
     pub fn total(self) -> u64 {
         self.plain + self.old
     }
 }
 
-impl std::ops::AddAssign for Rekeyed {
+impl std::ops::AddAssign for RekeyCounts {
     fn add_assign(&mut self, other: Self) {
         self.plain += other.plain;
         self.old += other.old;

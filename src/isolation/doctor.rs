@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use ledge_base::telemetry::system::{CgroupLimits, MachineMemory};
-use ledge_sandbox::SealReport;
+use ledge_sandbox::SandboxReport;
 
 use crate::channel;
-use crate::starter::{Starter, Verb};
-use crate::wire::{ChildMessage, Setup};
+use crate::starter::{ChildStarter, SpawnVerb};
+use crate::wire::{ChildMessage, ChildSetup};
 
 /// The most bytes of a report.
 const REPORT_BYTES_MAX: usize = 1 << 20;
@@ -20,13 +20,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts a child without models, and returns the report about its sandbox. The child may read the runtimes in the
 /// folder `runtimes`.
-pub fn seal_report(starter: &Starter, runtimes: &Path) -> io::Result<SealReport> {
+pub fn seal_report(starter: &ChildStarter, runtimes: &Path) -> io::Result<SandboxReport> {
     let (socket, other) = UnixStream::pair()?;
     socket.set_read_timeout(Some(TIMEOUT))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
-    let mut process = starter.start(Verb::Runtime, other.into(), None)?;
+    let mut process = starter.start(SpawnVerb::Runtime, other.into(), None)?;
     let memory_bytes = MachineMemory::read().map(|memory| memory.most_within(&CgroupLimits::read(Path::new("/"))));
-    let setup = Setup { runtimes: runtimes.to_owned(), memory_bytes, ..Setup::default() };
+    let setup = ChildSetup { runtimes: runtimes.to_owned(), memory_bytes, ..ChildSetup::default() };
     let report = channel::send(&socket, &setup).and_then(|()| channel::receive(&socket, REPORT_BYTES_MAX));
     // It ends with its socket too, but it has nothing to do any more.
     process.kill();

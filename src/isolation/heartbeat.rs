@@ -27,13 +27,13 @@ const END_AFTER: u32 = 10;
 const STOPPED_AGAIN: Duration = Duration::from_secs(10);
 
 /// Looks for signs of life of a process, once in each [`INTERVAL`].
-pub trait Beating: Send + Sync + std::fmt::Debug {
+pub trait HeartbeatProbe: Send + Sync + std::fmt::Debug {
     fn beat(&self);
 }
 
 /// The remedy for a process that is stopped or silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remedy {
+pub enum StallRemedy {
     /// Nothing: it lives, or there is no need yet.
     None,
     /// Send SIGCONT.
@@ -44,38 +44,38 @@ pub enum Remedy {
 
 /// The stops of one process by a signal.
 #[derive(Debug, Default)]
-pub struct Stops(Option<Instant>);
+pub struct ProcessStops(Option<Instant>);
 
-impl Stops {
+impl ProcessStops {
     /// It was stopped.
-    pub fn stopped(&mut self, now: Instant) -> Remedy {
+    pub fn stopped(&mut self, now: Instant) -> StallRemedy {
         match self.0.replace(now) {
-            Some(last) if now.saturating_duration_since(last) < STOPPED_AGAIN => Remedy::End,
-            _ => Remedy::Continue,
+            Some(last) if now.saturating_duration_since(last) < STOPPED_AGAIN => StallRemedy::End,
+            _ => StallRemedy::Continue,
         }
     }
 }
 
 /// The silence of one process.
 #[derive(Debug, Default)]
-pub struct Silence {
+pub struct HeartbeatSilence {
     intervals: u32,
     /// The CPU time that it had used.
     cpu: Duration,
 }
 
-impl Silence {
+impl HeartbeatSilence {
     /// An interval is over. `is_owed` says that the process has not answered, `cpu` is the CPU time that it has used.
-    pub fn interval(&mut self, is_owed: bool, cpu: Duration) -> Remedy {
+    pub fn interval(&mut self, is_owed: bool, cpu: Duration) -> StallRemedy {
         if !is_owed || cpu > self.cpu {
             *self = Self { intervals: 0, cpu };
-            return Remedy::None;
+            return StallRemedy::None;
         }
         self.intervals += 1;
         match self.intervals {
-            CONTINUE_AFTER => Remedy::Continue,
-            END_AFTER.. => Remedy::End,
-            _ => Remedy::None,
+            CONTINUE_AFTER => StallRemedy::Continue,
+            END_AFTER.. => StallRemedy::End,
+            _ => StallRemedy::None,
         }
     }
 }
@@ -110,33 +110,33 @@ mod tests {
 
     #[test]
     fn a_process_that_is_stopped_goes_on_and_one_that_is_stopped_again_at_once_is_ended() {
-        let (mut stops, now) = (Stops::default(), Instant::now());
-        assert_eq!(stops.stopped(now), Remedy::Continue);
-        assert_eq!(stops.stopped(now + STOPPED_AGAIN), Remedy::Continue);
-        assert_eq!(stops.stopped(now + STOPPED_AGAIN + SECOND), Remedy::End);
+        let (mut stops, now) = (ProcessStops::default(), Instant::now());
+        assert_eq!(stops.stopped(now), StallRemedy::Continue);
+        assert_eq!(stops.stopped(now + STOPPED_AGAIN), StallRemedy::Continue);
+        assert_eq!(stops.stopped(now + STOPPED_AGAIN + SECOND), StallRemedy::End);
     }
 
     #[test]
     fn a_silent_process_without_cpu_time_goes_on_and_is_ended_in_the_end() {
-        let mut silence = Silence::default();
-        assert_eq!(silence.interval(true, SECOND), Remedy::None);
+        let mut silence = HeartbeatSilence::default();
+        assert_eq!(silence.interval(true, SECOND), StallRemedy::None);
         let remedies: Vec<_> = (0..END_AFTER).map(|_| silence.interval(true, SECOND)).collect();
         let expected = |at| match at {
-            1 => Remedy::Continue,
-            9 => Remedy::End,
-            _ => Remedy::None,
+            1 => StallRemedy::Continue,
+            9 => StallRemedy::End,
+            _ => StallRemedy::None,
         };
         assert_eq!(remedies, (0..10).map(expected).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_process_that_answers_or_uses_cpu_time_is_not_frozen() {
-        let mut silence = Silence::default();
+        let mut silence = HeartbeatSilence::default();
         for second in 1..100 {
-            assert_eq!(silence.interval(true, SECOND * second), Remedy::None);
+            assert_eq!(silence.interval(true, SECOND * second), StallRemedy::None);
         }
         for _ in 1..100 {
-            assert_eq!(silence.interval(false, SECOND), Remedy::None);
+            assert_eq!(silence.interval(false, SECOND), StallRemedy::None);
         }
     }
 

@@ -64,7 +64,7 @@ pub struct ByteRange {
 
 /// The way an answer did not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoAnswer {
+pub enum JobAnswerError {
     /// The child has ended, or this channel was closed.
     Closed,
     /// The time is over; the child is still at work.
@@ -73,7 +73,7 @@ pub enum NoAnswer {
 
 /// The reason why a job or an answer is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum LaneError {
+pub enum JobChannelError {
     #[error("it has more than {AREA_BYTES} bytes")]
     TooLarge,
     #[error("its head cannot be read")]
@@ -98,11 +98,11 @@ pub struct AreaWriter<'l> {
 
 impl AreaWriter<'_> {
     /// Copies `bytes`, and returns their place.
-    pub fn put(&mut self, bytes: &[u8]) -> Result<ByteRange, LaneError> {
+    pub fn put(&mut self, bytes: &[u8]) -> Result<ByteRange, JobChannelError> {
         let offset = self.used.next_multiple_of(ALIGNMENT);
-        let end = offset.checked_add(bytes.len()).filter(|end| *end <= AREA_BYTES).ok_or(LaneError::TooLarge)?;
+        let end = offset.checked_add(bytes.len()).filter(|end| *end <= AREA_BYTES).ok_or(JobChannelError::TooLarge)?;
         if !self.lane.memory.write(self.start + offset, bytes) {
-            return Err(LaneError::Outside);
+            return Err(JobChannelError::Outside);
         }
         self.used = end;
         Ok(ByteRange { offset, length: bytes.len() })
@@ -114,11 +114,11 @@ impl AreaWriter<'_> {
     }
 
     /// Writes a head behind them, and notes its place and the position of its job in the words at `words`.
-    fn put_head(&mut self, head: &impl Serialize, words: usize, position: usize) -> Result<(), LaneError> {
-        let head = postcard::to_allocvec(head).map_err(|_| LaneError::Head)?;
+    fn put_head(&mut self, head: &impl Serialize, words: usize, position: usize) -> Result<(), JobChannelError> {
+        let head = postcard::to_allocvec(head).map_err(|_| JobChannelError::Head)?;
         let ByteRange { offset, length } = self.put(&head)?;
         for (at, number) in [offset, length, position].into_iter().enumerate() {
-            let number = u32::try_from(number).map_err(|_| LaneError::TooLarge)?;
+            let number = u32::try_from(number).map_err(|_| JobChannelError::TooLarge)?;
             self.lane.memory.word(words + 4 * at).store(number, Ordering::Relaxed);
         }
         Ok(())
@@ -140,8 +140,13 @@ impl JobChannel {
 
     /// Of the daemon: adds the next job of a hand-over, behind its large bytes. Returns its number. There may be
     /// [`JOBS_MAX`] of them; the child gets them with [`Self::ask`].
-    pub fn add(&self, area: &mut AreaWriter<'_>, position: usize, head: &impl Serialize) -> Result<u32, LaneError> {
-        let behind = u32::try_from(position).ok().filter(|_| position < JOBS_MAX).ok_or(LaneError::TooLarge)?;
+    pub fn add(
+        &self,
+        area: &mut AreaWriter<'_>,
+        position: usize,
+        head: &impl Serialize,
+    ) -> Result<u32, JobChannelError> {
+        let behind = u32::try_from(position).ok().filter(|_| position < JOBS_MAX).ok_or(JobChannelError::TooLarge)?;
         // Only the daemon needs this word to be right. A child that changes it harms only itself.
         let number = self.memory.word(REQUEST).load(Ordering::Relaxed).wrapping_add(behind + 1);
         area.put_head(head, head_words(REQUEST_HEADS, number), position)?;
@@ -159,20 +164,26 @@ impl JobChannel {
 
     /// Of the daemon: waits until the answer to the job `number` is there, `until` at most. `last` is the last job of its
     /// hand-over.
-    pub fn wait(&self, number: u32, last: u32, until: Instant, is_closed: impl Fn() -> bool) -> Result<(), NoAnswer> {
+    pub fn wait(
+        &self,
+        number: u32,
+        last: u32,
+        until: Instant,
+        is_closed: impl Fn() -> bool,
+    ) -> Result<(), JobAnswerError> {
         let answer = self.memory.word(ANSWER);
         loop {
             // Read before the state of the child: when it ends, the word is changed after the state.
             let seen = answer.load(Ordering::SeqCst);
             if is_closed() {
-                return Err(NoAnswer::Closed);
+                return Err(JobAnswerError::Closed);
             }
             if is_at_or_behind(seen, number, last) {
                 return Ok(());
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(NoAnswer::Late);
+                return Err(JobAnswerError::Late);
             }
             // Stored before the kernel reads the answer for the last time, so that at least one side sees the other's
             // write.
@@ -221,19 +232,19 @@ impl JobChannel {
     }
 
     /// Of the daemon: the head of the answer to this job.
-    pub fn answer_head<T: DeserializeOwned>(&self, number: u32) -> Result<T, LaneError> {
+    pub fn answer_head<T: DeserializeOwned>(&self, number: u32) -> Result<T, JobChannelError> {
         let place = self.place(head_words(ANSWER_HEADS, number));
         if place.length > HEAD_BYTES_MAX {
-            return Err(LaneError::Head);
+            return Err(JobChannelError::Head);
         }
         let head = self.answer_bytes(place)?;
-        postcard::from_bytes(&head).map_err(|_| LaneError::Head)
+        postcard::from_bytes(&head).map_err(|_| JobChannelError::Head)
     }
 
     /// Of the daemon: a copy of large bytes of the answer.
-    pub fn answer_bytes(&self, ByteRange { offset, length }: ByteRange) -> Result<Vec<u8>, LaneError> {
+    pub fn answer_bytes(&self, ByteRange { offset, length }: ByteRange) -> Result<Vec<u8>, JobChannelError> {
         let is_within = offset.checked_add(length).is_some_and(|end| end <= AREA_BYTES);
-        is_within.then(|| self.memory.read(OUTPUTS + offset, length)).flatten().ok_or(LaneError::Outside)
+        is_within.then(|| self.memory.read(OUTPUTS + offset, length)).flatten().ok_or(JobChannelError::Outside)
     }
 
     /// Of the daemon, after the answer was read: gives back the memory of large bytes.
@@ -263,17 +274,17 @@ impl JobChannel {
     }
 
     /// Of the child: the head of this job, and if it is the first of its hand-over.
-    pub fn job_head<T: DeserializeOwned>(&self, number: u32) -> Result<(T, bool), LaneError> {
+    pub fn job_head<T: DeserializeOwned>(&self, number: u32) -> Result<(T, bool), JobChannelError> {
         let words = head_words(REQUEST_HEADS, number);
         let ByteRange { offset, length } = self.place(words);
         let is_first = self.memory.word(words + 8).load(Ordering::Relaxed) == 0;
-        let head = self.memory.read(INPUTS + offset, length).ok_or(LaneError::Outside)?;
-        Ok((postcard::from_bytes(&head).map_err(|_| LaneError::Head)?, is_first))
+        let head = self.memory.read(INPUTS + offset, length).ok_or(JobChannelError::Outside)?;
+        Ok((postcard::from_bytes(&head).map_err(|_| JobChannelError::Head)?, is_first))
     }
 
     /// Of the child: large bytes of the job in place. They must be dropped before the answer is given.
-    pub fn job_bytes(&self, ByteRange { offset, length }: ByteRange) -> Result<Bytes, LaneError> {
-        self.memory.view(INPUTS + offset, length).ok_or(LaneError::Outside)
+    pub fn job_bytes(&self, ByteRange { offset, length }: ByteRange) -> Result<Bytes, JobChannelError> {
+        self.memory.view(INPUTS + offset, length).ok_or(JobChannelError::Outside)
     }
 
     /// Of the child: the writer of an answer's large bytes, behind the bytes that the answers before it in its hand-over use.
@@ -282,7 +293,12 @@ impl JobChannel {
     }
 
     /// Of the child: gives the answer to the job of this number. Returns the bytes of the area that are in use.
-    pub fn reply(&self, number: u32, mut writer: AreaWriter<'_>, head: &impl Serialize) -> Result<usize, LaneError> {
+    pub fn reply(
+        &self,
+        number: u32,
+        mut writer: AreaWriter<'_>,
+        head: &impl Serialize,
+    ) -> Result<usize, JobChannelError> {
         writer.put_head(head, head_words(ANSWER_HEADS, number), 0)?;
         self.memory.word(ANSWER).store(number, Ordering::SeqCst);
         // The daemon wants nothing of the other answers of a hand-over before the last is there.

@@ -33,7 +33,7 @@
 //! # Where it is decided
 //!
 //! * A child or the spawner is frozen: `heartbeat.rs`, `spawner.rs`
-//! * The folders of a child when the disk cannot be written: `OwnFolders` in `pool.rs`
+//! * The folders of a child when the disk cannot be written: `ChildFolders` in `pool.rs`
 //! * The memory that a call may take in a child: `remote.rs` (`run_work`)
 //!
 //! # One run
@@ -46,14 +46,14 @@
 //!
 //! The watcher of a child sees its socket closed, makes sure that the process is gone, and reads from the crash report
 //! which thread of a core, or which load, crashed. That run gets
-//! [`RunError::Crashed`](ledge_engine::backend::RunError::Crashed), and the others get `Interrupted`: they may run again
+//! [`ModelRunError::Crashed`](ledge_engine::backend::ModelRunError::Crashed), and the others get `Interrupted`: they may run again
 //! elsewhere, since an inference has no side effects. After SIGKILL, or a crash in a runtime's own thread, the cause may
 //! not be known. All are `Interrupted` then, and the scheduler finds the cause by more tries.
 //!
 //! When memory has run out, the thread that crashes is not the cause. The run or load that holds most of the memory is to
 //! blame, or the only one that there is; else all are `Interrupted`, as above.
 //!
-//! A child that is stopped or frozen from outside is told to go on, and is ended when that does not help. No run is to
+//! A child that is stopped or frozen from outside gets SIGCONT, and is ended when that does not help. No run is to
 //! blame then (`ThreadWork::None`).
 
 pub mod child;
@@ -79,13 +79,13 @@ mod worker_process;
 pub use child::crash::ThreadWork;
 pub use doctor::seal_report;
 pub use job_channel::JOBS_MAX as HAND_OVER_MAX;
-pub use pool::{ChildUsage, Children, KeptChild, ModelOrder, TrialEnd, remove_leftovers};
+pub use pool::{ChildUsage, Children, KeptWorkerProcess, ModelLoadRequest, TrialProcessFailure, remove_leftovers};
 pub use process::{ChildEnd, ChildId, ModelReadError, OnEnd};
 pub use remote::RemoteBackend;
 pub use setting::{Isolation, IsolationFinding, IsolationSetting};
 pub use settings::ChildSettings;
 pub use spawner::{ForkServer, SPAWNER_VARIABLE, SpawnerProcess};
-pub use starter::{Starter, User};
-pub use wire::LanePlace;
+pub use starter::{ChildStarter, ChildUser};
+pub use wire::JobChannelThread;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use wire::fuzz_child_message;

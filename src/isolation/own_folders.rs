@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::settings::ChildSettings;
 use crate::staged_files;
-use crate::starter::User;
+use crate::starter::ChildUser;
 
 /// The folder within that of a child which it may read.
 pub(super) const FILES: &str = "files";
@@ -17,13 +17,13 @@ pub(super) const WRITTEN: &str = "written";
 
 /// The folders of one child, removed when this is dropped. At least one is there.
 #[derive(Debug)]
-pub(super) struct OwnFolders {
+pub(super) struct ChildFolders {
     /// `None` while the disk cannot be written.
     pub(super) disk: Option<PathBuf>,
     pub(super) memory: Option<PathBuf>,
 }
 
-impl OwnFolders {
+impl ChildFolders {
     /// Folders on the disk and in memory, or in memory alone where the disk cannot be written: a box whose disk failed
     /// still answers calls.
     pub(super) fn create(settings: &ChildSettings) -> io::Result<Self> {
@@ -48,7 +48,7 @@ impl OwnFolders {
         Ok(Self { disk, memory })
     }
 
-    pub(super) fn create_in(place: &Path, name: &str, user: Option<User>) -> io::Result<PathBuf> {
+    pub(super) fn create_in(place: &Path, name: &str, user: Option<ChildUser>) -> io::Result<PathBuf> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
         staged_files::give(place, user, 0o710)?;
         let folder = place.join(name);
@@ -70,7 +70,7 @@ impl OwnFolders {
     }
 }
 
-impl Drop for OwnFolders {
+impl Drop for ChildFolders {
     fn drop(&mut self) {
         for folder in self.all() {
             let _ = std::fs::remove_dir_all(folder);

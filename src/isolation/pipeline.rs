@@ -3,33 +3,33 @@
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::annotation::TextOutline;
-use ledge_engine::pipeline::chain::{Chain, LeaseId};
-use ledge_engine::pipeline::content::{CallContent, Division};
+use ledge_engine::pipeline::chain::{LeaseId, ModelChain};
+use ledge_engine::pipeline::content::{CallContent, ContentDivision};
 use ledge_engine::pipeline::detection::Detection;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{
-    AnswerError, Expected, FeatureColumn, InputError, Pipeline, PipelineKind, PreparedInputs,
+    FeatureColumn, GoldenExpectation, Pipeline, PipelineKind, PostprocessError, PreprocessError, PreprocessedInputs,
 };
 use ledge_engine::pipeline::setup::PipelineSetup;
 use serde_json::value::RawValue;
 
 use crate::wire::PipelineId;
-use crate::worker_process::{KnownPipeline, Pipelines};
+use crate::worker_process::{ChildPipelines, KnownPipeline};
 
 /// A pipeline of a model in a child.
 #[derive(Debug)]
 pub(crate) struct RemotePipeline {
     twin: Arc<dyn Pipeline>,
     id: PipelineId,
-    pipelines: Arc<Pipelines>,
+    pipelines: Arc<ChildPipelines>,
 }
 
 impl RemotePipeline {
     /// Registers a pipeline; `twin` is bound of the same setup.
-    pub fn new(pipelines: &Arc<Pipelines>, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Self {
+    pub fn new(pipelines: &Arc<ChildPipelines>, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Self {
         let id = pipelines.next_id();
         pipelines.lock().insert(id, KnownPipeline { setup: Arc::new(setup), homes: Vec::new() });
         Self { twin, id, pipelines: pipelines.clone() }
@@ -65,11 +65,11 @@ impl Pipeline for RemotePipeline {
         self.twin.sample()
     }
 
-    fn chain(&self) -> Option<&dyn Chain> {
+    fn chain(&self) -> Option<&dyn ModelChain> {
         self.twin.chain()
     }
 
-    fn divide(&self, content: &CallContent) -> Option<Division> {
+    fn divide(&self, content: &CallContent) -> Option<ContentDivision> {
         self.twin.divide(content)
     }
 
@@ -89,8 +89,8 @@ impl Pipeline for RemotePipeline {
         &self,
         content: &CallContent,
         limits: DecodeLimits,
-        hold: &mut Reservation,
-    ) -> Result<PreparedInputs, InputError> {
+        hold: &mut MemoryReservation,
+    ) -> Result<PreprocessedInputs, PreprocessError> {
         self.twin.prepare(content, limits, hold)
     }
 
@@ -118,11 +118,11 @@ impl Pipeline for RemotePipeline {
         self.twin.outlines(results)
     }
 
-    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError> {
         self.twin.answer(results)
     }
 
-    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+    fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String> {
         self.twin.judge(results, expected)
     }
 }

@@ -11,32 +11,32 @@ use std::time::Duration;
 use ledge_base::sys;
 use ledge_base::telemetry::process::{self, ResidentMemory};
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{CompiledCache, LoadError, LoadOptions, ModelFiles, ModelFormat, Runtime};
-use ledge_engine::files::FileFacts;
+use ledge_engine::backend::{CompiledModelCache, LoadOptions, ModelFiles, ModelFormat, ModelLoadError, Runtime};
+use ledge_engine::files::ModelFileFacts;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
-use ledge_sandbox::SealReport;
+use ledge_sandbox::SandboxReport;
 use ledge_service::limited_process::TRIAL_NICENESS;
 use rustix::process::{Pid, setpriority_process};
 
-use crate::own_folders::{FILES, OwnFolders, WRITTEN};
+use crate::own_folders::{ChildFolders, FILES, WRITTEN};
 use crate::pipeline::RemotePipeline;
 use crate::process::{Child, ChildEnd, ModelReadError, OnEnd};
 use crate::remote::RemoteBackend;
 use crate::setting::Isolation;
 use crate::settings::ChildSettings;
-use crate::staged_files::{StageFolders, StagedFiles};
-use crate::starter::User;
-use crate::wire::{LanePlace, LoadOrder, Setup};
-use crate::worker_process::{Bound, Pipelines, WorkerProcess};
+use crate::staged_files::{StagedFileFolders, StagedFiles};
+use crate::starter::ChildUser;
+use crate::wire::{ChildLoadRequest, ChildSetup, JobChannelThread};
+use crate::worker_process::{BoundPipelines, ChildPipelines, WorkerProcess};
 
 /// The most attempts to read a file while its process ends for other reasons.
 const READ_TRIES_MAX: usize = 4;
 
 /// The end of a trial before its model was unloaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TrialEnd {
+pub enum TrialProcessFailure {
     /// Its process could not be started, for this reason.
     NotStarted(String),
     Ended(ChildEnd),
@@ -57,7 +57,7 @@ pub struct ChildUsage {
 
 /// A model to load in a child.
 #[derive(Debug)]
-pub struct ModelOrder<'m> {
+pub struct ModelLoadRequest<'m> {
     /// The model and its version, by which its own child is found.
     pub name: &'m str,
     /// The libraries of its child: see [`Runtimes::with_library_in`].
@@ -82,24 +82,24 @@ pub struct ModelOrder<'m> {
 /// The children of this process. Each is started when the first model needs it, and ends with its last model.
 pub struct Children {
     settings: ChildSettings,
-    lanes: Vec<LanePlace>,
+    lanes: Vec<JobChannelThread>,
     on_end: OnEnd,
-    homes: Mutex<Vec<KnownHome>>,
-    trial_end: Arc<OnceLock<TrialEnd>>,
-    pipelines: Arc<Pipelines>,
+    homes: Mutex<Vec<KnownWorkerProcess>>,
+    trial_end: Arc<OnceLock<TrialProcessFailure>>,
+    pipelines: Arc<ChildPipelines>,
     /// The models with a file that crashed the process that read it. They are read in a separate process next time.
     unreadable: Mutex<HashSet<String>>,
 }
 
 /// Keeps the process that read a file, so that the load that follows finds it.
 #[derive(Debug)]
-pub struct KeptChild {
+pub struct KeptWorkerProcess {
     _home: Arc<WorkerProcess>,
 }
 
 /// A child that may have ended.
 #[derive(Debug)]
-struct KnownHome {
+struct KnownWorkerProcess {
     /// The model that has it to itself; the shared one has no name.
     name: Option<String>,
     home: Weak<WorkerProcess>,
@@ -113,12 +113,12 @@ impl std::fmt::Debug for Children {
 
 impl Children {
     /// Starts no child yet. Calls `on_end` for each child that ends before its models are unloaded.
-    pub fn new(settings: ChildSettings, lanes: Vec<LanePlace>, on_end: OnEnd) -> Self {
-        let trial_end = Arc::<OnceLock<TrialEnd>>::default();
+    pub fn new(settings: ChildSettings, lanes: Vec<JobChannelThread>, on_end: OnEnd) -> Self {
+        let trial_end = Arc::<OnceLock<TrialProcessFailure>>::default();
         let on_end: OnEnd = if settings.is_trial {
             let end = trial_end.clone();
             Arc::new(move |child, ended| {
-                let _ = end.set(TrialEnd::Ended(ended.clone()));
+                let _ = end.set(TrialProcessFailure::Ended(ended.clone()));
                 on_end(child, ended);
             })
         } else {
@@ -157,7 +157,7 @@ impl Children {
     }
 
     /// The end of a trial before its model was unloaded; `None` while that has not happened.
-    pub fn trial_end(&self) -> Option<TrialEnd> {
+    pub fn trial_end(&self) -> Option<TrialProcessFailure> {
         self.trial_end.get().cloned()
     }
 
@@ -188,7 +188,7 @@ impl Children {
         runtimes: &Runtimes,
         format: ModelFormat,
         file: &File,
-    ) -> Result<(FileFacts, KeptChild), ModelReadError> {
+    ) -> Result<(ModelFileFacts, KeptWorkerProcess), ModelReadError> {
         let mut is_own = isolation == Isolation::Own || self.unreadable().contains(name);
         let mut tries = READ_TRIES_MAX;
         loop {
@@ -198,7 +198,7 @@ impl Children {
             match home.child.read(self.pipelines.next_id(), format, file) {
                 Ok(facts) => {
                     self.unreadable().remove(name);
-                    return Ok((facts, KeptChild { _home: home }));
+                    return Ok((facts, KeptWorkerProcess { _home: home }));
                 }
                 // Caused by another file, which is read in another process next time.
                 Err(ModelReadError::Interrupted { is_explained: true, .. }) => tries += 1,
@@ -220,15 +220,19 @@ impl Children {
 
     /// Loads a model into a child: the shared one, or with [`Isolation::Own`] one that only its instances share. Also
     /// returns the memory that it takes there, in bytes. Blocks until that is done.
-    pub fn load(&self, isolation: Isolation, order: &ModelOrder<'_>) -> Result<(RemoteBackend, u64), LoadError> {
-        let refused = |error: io::Error| LoadError::Refused { runtime: order.runtime, reason: error.to_string() };
+    pub fn load(
+        &self,
+        isolation: Isolation,
+        order: &ModelLoadRequest<'_>,
+    ) -> Result<(RemoteBackend, u64), ModelLoadError> {
+        let refused = |error: io::Error| ModelLoadError::Refused { runtime: order.runtime, reason: error.to_string() };
         let own = (isolation == Isolation::Own).then(|| order.name.to_owned());
         let home = self
             .home(own, order.runtimes)
-            .map_err(|error| LoadError::NoProcess { runtime: order.runtime, reason: error.to_string() })?;
+            .map_err(|error| ModelLoadError::NoProcess { runtime: order.runtime, reason: error.to_string() })?;
         let (mut stage, files, cache) = home.stage(order, self.settings.starter.user()).map_err(refused)?;
         let model = self.pipelines.next_id();
-        let load = LoadOrder {
+        let load = ChildLoadRequest {
             model,
             runtime: order.runtime,
             files,
@@ -256,13 +260,13 @@ impl Children {
 
     /// The resident memory of the child that the model `name` has to itself, in bytes; `None` for one without.
     pub fn memory_of(&self, name: &str) -> Option<u64> {
-        let is_own = |known: &&KnownHome| known.name.as_deref() == Some(name);
+        let is_own = |known: &&KnownWorkerProcess| known.name.as_deref() == Some(name);
         let home = self.lock().iter().filter(is_own).find_map(|known| known.home.upgrade())?;
         Some(home.child.memory()?.bytes)
     }
 
     /// The reports of the running children about their sandboxes.
-    pub fn seals(&self) -> Vec<SealReport> {
+    pub fn seals(&self) -> Vec<SandboxReport> {
         self.running().iter().filter_map(|(_, home)| home.child.seal().cloned()).collect()
     }
 
@@ -270,7 +274,7 @@ impl Children {
         self.lock().iter().filter_map(|known| Some((known.name.clone(), known.home.upgrade()?))).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<KnownHome>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<KnownWorkerProcess>> {
         // Nothing panics under this lock.
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,17 +297,17 @@ impl Children {
         }
         let home = self.start(runtimes).inspect_err(|error| {
             if self.settings.is_trial {
-                let _ = self.trial_end.set(TrialEnd::NotStarted(error.to_string()));
+                let _ = self.trial_end.set(TrialProcessFailure::NotStarted(error.to_string()));
             }
         })?;
         let home = Arc::new(home);
-        homes.push(KnownHome { name, home: Arc::downgrade(&home) });
+        homes.push(KnownWorkerProcess { name, home: Arc::downgrade(&home) });
         Ok(home)
     }
 
     fn start(&self, runtimes: &Runtimes) -> io::Result<WorkerProcess> {
-        let folders = OwnFolders::create(&self.settings)?;
-        let setup = Setup {
+        let folders = ChildFolders::create(&self.settings)?;
+        let setup = ChildSetup {
             lanes: self.lanes.clone(),
             runtimes: runtimes.folder().to_owned(),
             own_folders: runtimes.own_folders(),
@@ -315,7 +319,7 @@ impl Children {
             ends_first: self.is_yielding(),
         };
         let child = Child::start(&self.settings.starter, &setup, self.on_end.clone())?;
-        let (runtimes, bound, pipelines) = (runtimes.clone(), Bound::default(), self.pipelines.clone());
+        let (runtimes, bound, pipelines) = (runtimes.clone(), BoundPipelines::default(), self.pipelines.clone());
         Ok(WorkerProcess { child, runtimes, bound, pipelines, folders, next_stage: AtomicU64::new(1) })
     }
 }
@@ -336,14 +340,14 @@ impl WorkerProcess {
     /// Lays out the files of an instance, in memory if they are secret or the disk cannot be written any more.
     fn stage(
         &self,
-        order: &ModelOrder<'_>,
-        user: Option<User>,
-    ) -> io::Result<(StagedFiles, ModelFiles, CompiledCache)> {
+        order: &ModelLoadRequest<'_>,
+        user: Option<ChildUser>,
+    ) -> io::Result<(StagedFiles, ModelFiles, CompiledModelCache)> {
         let name = self.next_stage.fetch_add(1, Ordering::Relaxed).to_string();
         let mut failed = None;
         for folder in self.folders.allowed(order.is_secret) {
             let folders =
-                StageFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) };
+                StagedFileFolders { files: folder.join(FILES).join(&name), written: folder.join(WRITTEN).join(&name) };
             match StagedFiles::new(folders, order.files, order.cache, user) {
                 Ok(staged) => return Ok(staged),
                 Err(error) => failed = failed.or(Some(error)),

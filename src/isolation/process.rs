@@ -10,23 +10,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mp
 use std::time::Duration;
 
 use ledge_base::sys;
-use ledge_base::telemetry::process::{MemoryReader, ResidentMemory};
-use ledge_engine::backend::{LoadError, ModelFormat, Runtime};
-use ledge_engine::files::FileFacts;
+use ledge_base::telemetry::process::{ProcessMemoryReader, ResidentMemory};
+use ledge_engine::backend::{ModelFormat, ModelLoadError, Runtime};
+use ledge_engine::files::ModelFileFacts;
 use ledge_engine::pipeline::chain::LeaseId;
 use ledge_engine::pipeline::setup::PipelineSetup;
-use ledge_sandbox::SealReport;
+use ledge_sandbox::SandboxReport;
 use ledge_service::limited_process;
 use rustix::process::Signal;
 
 use crate::channel;
-use crate::child::crash::{self, Crash, ThreadWork};
+use crate::child::crash::{self, CrashReport, ThreadWork};
 use crate::exit_status::describe;
-use crate::heartbeat::{self, Beating, Remedy, Silence};
+use crate::heartbeat::{self, HeartbeatProbe, HeartbeatSilence, StallRemedy};
 use crate::job_channel::JobChannel;
 use crate::shared_memory::SharedMemory;
-use crate::starter::{ChildProcess, Starter, Verb};
-use crate::wire::{ChildMessage, ChildOrder, LoadOrder, LoadedFacts, ModelId, PipelineId, ReadId, Setup};
+use crate::starter::{ChildProcess, ChildStarter, SpawnVerb};
+use crate::wire::{
+    ChildLoadRequest, ChildMessage, ChildRequest, ChildSetup, LoadedModelFacts, ModelId, PipelineId, ReadId,
+};
 
 /// The most bytes of a message from a child: a signature with names, or the facts of a model file.
 pub(crate) const RESULT_BYTES_MAX: usize = 16 << 20;
@@ -95,33 +97,33 @@ pub type OnEnd = Arc<dyn Fn(ChildId, &ChildEnd) + Send + Sync>;
 /// A child. It ends with the last handle.
 #[derive(Debug)]
 pub struct Child {
-    inner: Arc<Inner>,
+    inner: Arc<ChildInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ChildInner {
     id: ChildId,
     pid: u32,
     process: OwnedFd,
-    memory: Option<MemoryReader>,
-    lanes: Vec<LaneSlot>,
+    memory: Option<ProcessMemoryReader>,
+    lanes: Vec<JobChannelSlot>,
     /// The number of cores of all channels.
     cores: usize,
     report: SharedMemory,
     /// Its first message.
-    seal: OnceLock<SealReport>,
+    seal: OnceLock<SandboxReport>,
     /// For orders; one thread writes at a time.
     socket: Mutex<UnixStream>,
     /// Set before channels are closed, after which no answer comes.
     is_closed: AtomicBool,
-    silence: Mutex<Silence>,
+    silence: Mutex<HeartbeatSilence>,
     state: Mutex<ChildState>,
     ended: Condvar,
 }
 
 /// A job channel, and the lock of the thread that has a job in it.
 #[derive(Debug)]
-struct LaneSlot {
+struct JobChannelSlot {
     shared: JobChannel,
     taken: Mutex<JobChannel>,
 }
@@ -139,11 +141,11 @@ struct ChildState {
 
 impl Child {
     /// Starts a child, and sends it its setup.
-    pub fn start(starter: &Starter, setup: &Setup, on_end: OnEnd) -> io::Result<Self> {
+    pub fn start(starter: &ChildStarter, setup: &ChildSetup, on_end: OnEnd) -> io::Result<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (socket, other) = UnixStream::pair()?;
-        let mut process = starter.start(Verb::Runtime, other.into(), None)?;
+        let mut process = starter.start(SpawnVerb::Runtime, other.into(), None)?;
 
         let begun = Self::set_up(id, &process, &socket, setup);
         let inner = match begun {
@@ -157,16 +159,16 @@ impl Child {
         let watched = inner.clone();
         let watch = move || watched.watch(&socket, process, &on_end);
         std::thread::Builder::new().name("runtime-watch".to_owned()).spawn(watch)?;
-        let beating: Weak<Inner> = Arc::downgrade(&inner);
+        let beating: Weak<ChildInner> = Arc::downgrade(&inner);
         starter.watch(beating);
         Ok(Self { inner })
     }
 
-    fn set_up(id: ChildId, process: &ChildProcess, socket: &UnixStream, setup: &Setup) -> io::Result<Inner> {
+    fn set_up(id: ChildId, process: &ChildProcess, socket: &UnixStream, setup: &ChildSetup) -> io::Result<ChildInner> {
         let (number, process) = (process.id(), process.as_fd().try_clone_to_owned()?);
         socket.set_write_timeout(Some(ORDER_TIMEOUT))?;
         // It enters its sandbox after its first message, and is hidden from then on.
-        let memory = MemoryReader::open(number).ok();
+        let memory = ProcessMemoryReader::open(number).ok();
         channel::send(socket, setup)?;
         let (report, file) = SharedMemory::create("ledge-crash-report", crash::LENGTH)?;
         channel::send_file(socket, &file)?;
@@ -175,10 +177,10 @@ impl Child {
             let (memory, file) = SharedMemory::create("ledge-lane", JobChannel::LENGTH)?;
             channel::send_file(socket, &file)?;
             let lane = JobChannel::new(memory);
-            lanes.push(LaneSlot { shared: lane.clone(), taken: Mutex::new(lane) });
+            lanes.push(JobChannelSlot { shared: lane.clone(), taken: Mutex::new(lane) });
         }
         let cores = setup.lanes.iter().map(|place| place.core).collect::<HashSet<_>>().len();
-        Ok(Inner {
+        Ok(ChildInner {
             id,
             pid: number,
             process,
@@ -211,7 +213,7 @@ impl Child {
     }
 
     /// The report about its sandbox; `None` until it has arrived.
-    pub fn seal(&self) -> Option<&SealReport> {
+    pub fn seal(&self) -> Option<&SandboxReport> {
         self.inner.seal.get()
     }
 
@@ -231,23 +233,23 @@ impl Child {
     }
 
     /// Loads a model within `limit`. Blocks until that is done.
-    pub fn load(&self, order: LoadOrder, limit: Duration) -> Result<LoadedFacts, LoadError> {
+    pub fn load(&self, order: ChildLoadRequest, limit: Duration) -> Result<LoadedModelFacts, ModelLoadError> {
         let (model, runtime) = (order.model, order.runtime);
-        match self.done(model, &ChildOrder::Load(Box::new(order)), None, limit) {
+        match self.done(model, &ChildRequest::Load(Box::new(order)), None, limit) {
             Ok(ChildMessage::Loaded(_, result)) => result,
-            Ok(_) => Err(LoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false }),
+            Ok(_) => Err(ModelLoadError::Interrupted { runtime, reason: self.confused().reason, is_explained: false }),
             Err(ChildEnd { reason, blamed, .. }) if blamed == Some(ThreadWork::Load(model)) => {
-                Err(LoadError::Crashed { runtime, reason })
+                Err(ModelLoadError::Crashed { runtime, reason })
             }
             Err(ChildEnd { reason, blamed, .. }) => {
-                Err(LoadError::Interrupted { runtime, reason, is_explained: blamed.is_some() })
+                Err(ModelLoadError::Interrupted { runtime, reason, is_explained: blamed.is_some() })
             }
         }
     }
 
     /// Loads the library of a runtime, and returns its version. Blocks until that is done.
     pub fn open(&self, number: u64, runtime: Runtime) -> Result<String, String> {
-        match self.done(number, &ChildOrder::Open(number, runtime), None, SETUP_TIME_MAX) {
+        match self.done(number, &ChildRequest::Open(number, runtime), None, SETUP_TIME_MAX) {
             Ok(ChildMessage::Opened(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(ChildEnd { reason, .. }) => Err(reason),
@@ -256,7 +258,7 @@ impl Child {
 
     /// Binds a pipeline. Blocks until that is done.
     pub fn bind(&self, pipeline: PipelineId, setup: &PipelineSetup) -> Result<(), String> {
-        match self.done(pipeline, &ChildOrder::Bind(pipeline, Box::new(setup.clone())), None, SETUP_TIME_MAX) {
+        match self.done(pipeline, &ChildRequest::Bind(pipeline, Box::new(setup.clone())), None, SETUP_TIME_MAX) {
             Ok(ChildMessage::Bound(_, result)) => result,
             Ok(_) => Err(self.confused().reason),
             Err(ChildEnd { reason, .. }) => Err(reason),
@@ -264,10 +266,10 @@ impl Child {
     }
 
     /// Has a model file read, and checks the facts about it. Blocks until that is done.
-    pub fn read(&self, number: ReadId, format: ModelFormat, file: &File) -> Result<FileFacts, ModelReadError> {
+    pub fn read(&self, number: ReadId, format: ModelFormat, file: &File) -> Result<ModelFileFacts, ModelReadError> {
         let bytes = file.metadata().map_or(0, |metadata| metadata.len());
         let limit = READ_TIME_MIN + Duration::from_secs(bytes / READ_BYTES_PER_SECOND);
-        match self.done(number, &ChildOrder::Read(number, format), Some(file), limit) {
+        match self.done(number, &ChildRequest::Read(number, format), Some(file), limit) {
             Ok(ChildMessage::Read(_, Ok(facts))) => match facts.check(format) {
                 Ok(()) => Ok(*facts),
                 Err(lie) => {
@@ -292,7 +294,7 @@ impl Child {
     fn done(
         &self,
         number: u64,
-        order: &ChildOrder,
+        order: &ChildRequest,
         file: Option<&File>,
         limit: Duration,
     ) -> Result<ChildMessage, ChildEnd> {
@@ -310,7 +312,7 @@ impl Child {
             Ok(done) => Ok(done),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let reason = match order {
-                    ChildOrder::Read(..) => format!("it was not read within {} seconds", limit.as_secs()),
+                    ChildRequest::Read(..) => format!("it was not read within {} seconds", limit.as_secs()),
                     _ => format!("the load took longer than {} s", limit.as_secs()),
                 };
                 self.end(ChildEnd::by_us(reason, Some(ThreadWork::Load(number))));
@@ -328,26 +330,26 @@ impl Child {
 
     /// Unloads a model, when its run has ended.
     pub fn unload(&self, model: ModelId) {
-        self.order(&ChildOrder::Unload(model), None);
+        self.order(&ChildRequest::Unload(model), None);
     }
 
     /// Drops a pipeline.
     pub fn unbind(&self, pipeline: PipelineId) {
-        self.order(&ChildOrder::Unbind(pipeline), None);
+        self.order(&ChildRequest::Unbind(pipeline), None);
     }
 
     /// Frees a page that the steps of a call kept.
     pub fn release(&self, pipeline: PipelineId, lease: LeaseId) {
-        self.order(&ChildOrder::ReleaseLease(pipeline, lease), None);
+        self.order(&ChildRequest::ReleaseLease(pipeline, lease), None);
     }
 
     /// Cancels the run of a job, unless it has ended.
     pub fn cancel(&self, lane: usize, job: u32) {
-        self.order(&ChildOrder::Cancel { lane, job }, None);
+        self.order(&ChildRequest::Cancel { lane, job }, None);
     }
 
     /// Gives an order, with the file that belongs to it: no other order may get between them.
-    fn order(&self, order: &ChildOrder, file: Option<&File>) {
+    fn order(&self, order: &ChildRequest, file: Option<&File>) {
         let socket = self.inner.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = channel::send(&socket, order).and_then(|()| match file {
             Some(file) => channel::send_file(&socket, file),
@@ -387,7 +389,7 @@ impl Drop for Child {
     }
 }
 
-impl Inner {
+impl ChildInner {
     fn state(&self) -> MutexGuard<'_, ChildState> {
         // Nothing panics under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -399,7 +401,8 @@ impl Inner {
 
     /// The jobs and orders that have no answer yet.
     fn works(&self) -> Vec<ThreadWork> {
-        let job = |(index, lane): (usize, &LaneSlot)| Some(ThreadWork::Lane { index, job: lane.shared.pending()? });
+        let job =
+            |(index, lane): (usize, &JobChannelSlot)| Some(ThreadWork::Lane { index, job: lane.shared.pending()? });
         let mut works: Vec<_> = self.lanes.iter().enumerate().filter_map(job).collect();
         works.extend(self.state().waiting.keys().map(|number| ThreadWork::Load(*number)));
         works
@@ -414,7 +417,7 @@ impl Inner {
     }
 
     /// Logs the mechanisms that the sandbox of the child lacks.
-    fn sealed(&self, seal: &SealReport) {
+    fn sealed(&self, seal: &SandboxReport) {
         for finding in seal.lacking() {
             let (mechanism, without) = (finding.mechanism.name(), finding.leaves_open());
             let state = &finding.state;
@@ -472,11 +475,11 @@ impl Inner {
                 ChildEnd::by_us(reason, Some(ThreadWork::None))
             }
             // The thread that fails first is not necessarily the one that used the memory.
-            Some(Crash { out_of_memory: Some(memory), limit_bytes, .. }) => {
+            Some(CrashReport { out_of_memory: Some(memory), limit_bytes, .. }) => {
                 ChildEnd { reason: out_of_memory(limit_bytes), blamed: memory.user.or(only_work), signal }
             }
             // C++ code gave up although there is memory left: its single allocation was too large.
-            Some(Crash { work, limit_bytes, .. }) if gave_up => {
+            Some(CrashReport { work, limit_bytes, .. }) if gave_up => {
                 ChildEnd { reason: out_of_memory(limit_bytes), blamed: work, signal }
             }
             crash => {
@@ -505,7 +508,7 @@ impl Inner {
     }
 }
 
-impl Beating for Inner {
+impl HeartbeatProbe for ChildInner {
     fn beat(&self) {
         let is_busy = !self.is_closed.load(Ordering::Acquire) && !self.works().is_empty();
         // One without work is not asked, so that it sleeps on.
@@ -513,8 +516,8 @@ impl Beating for Inner {
         let cpu = if is_owed { sys::process_cpu_time(self.pid).unwrap_or_default() } else { Duration::ZERO };
         let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
         match silence.interval(is_owed, cpu) {
-            Remedy::None => {}
-            Remedy::Continue => {
+            StallRemedy::None => {}
+            StallRemedy::Continue => {
                 tracing::warn!(
                     process = self.id,
                     pid = self.pid,
@@ -522,7 +525,7 @@ impl Beating for Inner {
                 );
                 let _ = rustix::process::pidfd_send_signal(&self.process, Signal::CONT);
             }
-            Remedy::End => {
+            StallRemedy::End => {
                 let reason =
                     "the process of the runtimes was frozen from outside: it showed no sign of life".to_owned();
                 self.state().cause.get_or_insert(ChildEnd::by_us(reason, Some(ThreadWork::None)));

@@ -6,17 +6,20 @@ use std::time::{Duration, Instant};
 use ledge_base::sys;
 use ledge_base::telemetry::process::{self, ThreadActivity};
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, RunActivity, RunError, RunInputs, RunPlace, RunResult, Runtime, Signature};
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
+use ledge_engine::backend::{
+    Backend, ModelRunError, ModelSignature, RunActivity, RunContext, RunInputs, RunResult, Runtime,
+};
+use ledge_engine::pipeline::kind::{Pipeline, PostprocessError, PreprocessError};
 use ledge_engine::pipeline::work::{
-    self, FinishedWork, PipelineCall, PipelineRun, RunWork, WorkError, WorkInput, WorkTimes,
+    self, FinishedPipelineRun, PipelineCall, PipelineRun, PipelineRunError, PipelineRunInput, PipelineRunTimes,
+    RunPipeline,
 };
 
 use crate::child::crash::ThreadWork as ChildWork;
-use crate::job_channel::{AreaWriter, JobChannel, LaneError, NoAnswer};
+use crate::job_channel::{AreaWriter, JobAnswerError, JobChannel, JobChannelError};
 use crate::process::{ChildEnd, ChildId, SETUP_TIME_MAX};
 use crate::staged_files::StagedFiles;
-use crate::wire::{AnswerHead, CallHead, JobHead, LoadedFacts, ModelId, RunHead, TensorHead};
+use crate::wire::{AnswerHead, CallHead, JobHead, LoadedModelFacts, ModelId, RunHead, TensorHead};
 use crate::worker_process::WorkerProcess;
 
 /// The time beyond its deadline, or beyond the model's own time limit, after which unwatched work, such as a repair,
@@ -31,20 +34,20 @@ pub struct RemoteBackend {
     home: Arc<WorkerProcess>,
     model: ModelId,
     runtime: Runtime,
-    signature: Signature,
+    signature: ModelSignature,
     is_sound: bool,
     /// The time that a run may always take, even beyond its deadline.
     time_limit: Duration,
     /// The core of the last run, and its number there.
     core: usize,
     last_job: u32,
-    in_progress: Option<InProgress>,
+    in_progress: Option<UnfinishedRun>,
 }
 
 /// A run that continues after its caller stopped waiting.
 #[derive(Debug)]
-struct InProgress {
-    job: Sent,
+struct UnfinishedRun {
+    job: SentJob,
     expected: ExpectedOutputs,
     /// True for a run without a pipeline.
     is_of_tensors: bool,
@@ -62,7 +65,7 @@ struct ExpectedOutputs {
 
 /// A job that the child has.
 #[derive(Debug, Clone, Copy)]
-struct Sent {
+struct SentJob {
     number: u32,
     /// The last job of its hand-over.
     last: u32,
@@ -76,11 +79,11 @@ impl RemoteBackend {
     pub(crate) fn new(
         home: Arc<WorkerProcess>,
         (model, runtime): (ModelId, Runtime),
-        facts: LoadedFacts,
+        facts: LoadedModelFacts,
         time_limit: Duration,
         stage: StagedFiles,
     ) -> Self {
-        let LoadedFacts { signature, .. } = facts;
+        let LoadedModelFacts { signature, .. } = facts;
         Self {
             _stage: stage,
             home,
@@ -99,22 +102,22 @@ impl RemoteBackend {
     /// invalid.
     fn ask<T>(
         &mut self,
-        place: RunPlace,
-        make: impl FnOnce(&mut AreaWriter<'_>) -> Result<JobHead, LaneError>,
-        read: impl FnOnce(&Signature, &JobChannel, RunHead) -> Result<T, String>,
-    ) -> (Result<T, WorkError>, WorkTimes) {
-        let mut times = WorkTimes::default();
+        place: RunContext,
+        make: impl FnOnce(&mut AreaWriter<'_>) -> Result<JobHead, JobChannelError>,
+        read: impl FnOnce(&ModelSignature, &JobChannel, RunHead) -> Result<T, String>,
+    ) -> (Result<T, PipelineRunError>, PipelineRunTimes) {
+        let mut times = PipelineRunTimes::default();
         let result = self.ask_measured(place, make, read, &mut times);
         (result, times)
     }
 
     fn ask_measured<T>(
         &mut self,
-        place: RunPlace,
-        make: impl FnOnce(&mut AreaWriter<'_>) -> Result<JobHead, LaneError>,
-        read: impl FnOnce(&Signature, &JobChannel, RunHead) -> Result<T, String>,
-        times: &mut WorkTimes,
-    ) -> Result<T, WorkError> {
+        place: RunContext,
+        make: impl FnOnce(&mut AreaWriter<'_>) -> Result<JobHead, JobChannelError>,
+        read: impl FnOnce(&ModelSignature, &JobChannel, RunHead) -> Result<T, String>,
+        times: &mut PipelineRunTimes,
+    ) -> Result<T, PipelineRunError> {
         self.core = place.core;
         let home = self.home.clone();
         let lane = home.child.lane(place.core).ok_or_else(|| no_lane(place.core))?;
@@ -123,21 +126,21 @@ impl RemoteBackend {
         let number = lane.add(&mut area, 0, &head).map_err(too_large)?;
         let job = self.sent(&lane, number, area.used(), place);
         if let Some(patience) = place.patience
-            && job.wait(&lane, &home, patience) == Err(NoAnswer::Late)
+            && job.wait(&lane, &home, patience) == Err(JobAnswerError::Late)
         {
             let (expected, is_wide) = (ExpectedOutputs::default(), place.is_wide);
-            self.in_progress = Some(InProgress { job, expected, is_of_tensors: true, is_wide });
-            return Err(RunError::InProgress.into());
+            self.in_progress = Some(UnfinishedRun { job, expected, is_of_tensors: true, is_wide });
+            return Err(ModelRunError::InProgress.into());
         }
         self.receive(&home, &lane, job, read, times)
     }
 
     /// Gives the child the jobs that end with `last`, with `bytes` of inputs. Returns the last one.
-    fn sent(&mut self, lane: &JobChannel, last: u32, bytes: usize, place: RunPlace) -> Sent {
+    fn sent(&mut self, lane: &JobChannel, last: u32, bytes: usize, place: RunContext) -> SentJob {
         lane.ask(last);
         self.last_job = last;
         let until = place.deadline.max(Instant::now() + self.time_limit) + UNWATCHED_GRACE;
-        Sent { number: last, last, bytes, until }
+        SentJob { number: last, last, bytes, until }
     }
 
     /// Gives the child all `runs` in one hand-over, and waits for their answers. Those that it has not begun when the time
@@ -145,8 +148,8 @@ impl RemoteBackend {
     fn hand_over(
         &mut self,
         runs: &[RunInputs<'_>],
-        place: RunPlace,
-    ) -> Result<Vec<Result<RunResult, RunError>>, RunError> {
+        place: RunContext,
+    ) -> Result<Vec<Result<RunResult, ModelRunError>>, ModelRunError> {
         self.core = place.core;
         let home = self.home.clone();
         let lane = home.child.lane(place.core).ok_or_else(|| no_lane(place.core))?;
@@ -158,7 +161,7 @@ impl RemoteBackend {
         let (Some(&last), Ok(count)) = (numbers.last(), u32::try_from(runs.len())) else { return Ok(Vec::new()) };
         let mut job = self.sent(&lane, last, area.used(), place);
         let patience = place.patience.unwrap_or(self.time_limit);
-        if job.wait(&lane, &home, patience) == Err(NoAnswer::Late) {
+        if job.wait(&lane, &home, patience) == Err(JobAnswerError::Late) {
             job.last = lane.withdraw(last, count);
             self.last_job = job.last;
         }
@@ -169,17 +172,18 @@ impl RemoteBackend {
             let is_taken_back = last.wrapping_sub(number) < last.wrapping_sub(job.last);
             results.push(if is_taken_back {
                 let reason = "a run before it in its hand-over took long".to_owned();
-                Err(RunError::Interrupted { reason, is_explained: true })
-            } else if job.wait(&lane, &home, Duration::ZERO) != Err(NoAnswer::Late) {
-                let mut times = WorkTimes::default();
+                Err(ModelRunError::Interrupted { reason, is_explained: true })
+            } else if job.wait(&lane, &home, Duration::ZERO) != Err(JobAnswerError::Late) {
+                let mut times = PipelineRunTimes::default();
                 let expected = ExpectedOutputs::of_tensors(run.outputs);
-                let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
+                let read =
+                    |signature: &ModelSignature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
                 let result = self.receive(&home, &lane, job, read, &mut times);
                 self.of_tensors(result, times)
             } else if number == job.last {
                 let expected = ExpectedOutputs::of_tensors(run.outputs);
-                self.in_progress = Some(InProgress { job, expected, is_of_tensors: true, is_wide: false });
-                Err(RunError::InProgress)
+                self.in_progress = Some(UnfinishedRun { job, expected, is_of_tensors: true, is_wide: false });
+                Err(ModelRunError::InProgress)
             } else {
                 Err(end(&home, self.core, number, "the process of the runtimes left out a run".to_owned()))
             });
@@ -192,14 +196,14 @@ impl RemoteBackend {
         &mut self,
         home: &WorkerProcess,
         lane: &JobChannel,
-        Sent { number, last, bytes, until }: Sent,
-        read: impl FnOnce(&Signature, &JobChannel, RunHead) -> Result<T, String>,
-        times: &mut WorkTimes,
-    ) -> Result<T, WorkError> {
+        SentJob { number, last, bytes, until }: SentJob,
+        read: impl FnOnce(&ModelSignature, &JobChannel, RunHead) -> Result<T, String>,
+        times: &mut PipelineRunTimes,
+    ) -> Result<T, PipelineRunError> {
         match lane.wait(number, last, until, || home.child.is_closed()) {
             Ok(()) => {}
-            Err(NoAnswer::Closed) => return Err(ended(home, self.core, number).into()),
-            Err(NoAnswer::Late) => {
+            Err(JobAnswerError::Closed) => return Err(ended(home, self.core, number).into()),
+            Err(JobAnswerError::Late) => {
                 let reason = "a run or a repair of the model did not end in time".to_owned();
                 return Err(end(home, self.core, number, reason).into());
             }
@@ -213,9 +217,9 @@ impl RemoteBackend {
             *times = answer.times;
             match answer.result {
                 // Only the daemon can know that.
-                Err(WorkError::Run(RunError::Crashed { .. } | RunError::InProgress | RunError::Cancelled)) => {
-                    Err("claims not to have answered".to_owned())
-                }
+                Err(PipelineRunError::Run(
+                    ModelRunError::Crashed { .. } | ModelRunError::InProgress | ModelRunError::Cancelled,
+                )) => Err("claims not to have answered".to_owned()),
                 Err(error) => Ok(Err(error)),
                 Ok(head) => read(&self.signature, lane, head).map(Ok),
             }
@@ -228,48 +232,56 @@ impl RemoteBackend {
     }
 
     /// Waits `patience` for the answer to the job that is in progress.
-    fn finish_within(&mut self, patience: Duration, times: &mut WorkTimes) -> Result<RunResult, WorkError> {
-        let none = |reason: &str| RunError::Interrupted { reason: reason.to_owned(), is_explained: false };
+    fn finish_within(
+        &mut self,
+        patience: Duration,
+        times: &mut PipelineRunTimes,
+    ) -> Result<RunResult, PipelineRunError> {
+        let none = |reason: &str| ModelRunError::Interrupted { reason: reason.to_owned(), is_explained: false };
         let run = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
         let home = self.home.clone();
         let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such job channel"))?;
-        if run.job.wait(&lane, &home, patience) == Err(NoAnswer::Late) {
+        if run.job.wait(&lane, &home, patience) == Err(JobAnswerError::Late) {
             self.in_progress = Some(run);
-            return Err(RunError::InProgress.into());
+            return Err(ModelRunError::InProgress.into());
         }
 
-        let InProgress { job, expected, is_of_tensors, .. } = run;
-        let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
+        let UnfinishedRun { job, expected, is_of_tensors, .. } = run;
+        let read = |signature: &ModelSignature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
         let result = self.receive(&home, &lane, job, read, times);
         if is_of_tensors { Ok(self.of_tensors(result, *times)?) } else { result }
     }
 
     /// The result of a run without a pipeline.
-    fn of_tensors(&self, result: Result<RunResult, WorkError>, times: WorkTimes) -> Result<RunResult, RunError> {
+    fn of_tensors(
+        &self,
+        result: Result<RunResult, PipelineRunError>,
+        times: PipelineRunTimes,
+    ) -> Result<RunResult, ModelRunError> {
         match result {
             Ok(run) => Ok(RunResult { cpu: times.run_cpu, ..run }),
-            Err(WorkError::Run(error)) => Err(error),
-            Err(WorkError::Input(_) | WorkError::Outputs(_) | WorkError::NotBatched(_)) => {
+            Err(PipelineRunError::Run(error)) => Err(error),
+            Err(PipelineRunError::Input(_) | PipelineRunError::Outputs(_) | PipelineRunError::NotBatched(_)) => {
                 Err(end(&self.home, self.core, self.last_job, "the process of the runtimes confuses jobs".to_owned()))
             }
         }
     }
 }
 
-impl Sent {
+impl SentJob {
     /// Waits `patience` for the answer.
-    fn wait(&self, lane: &JobChannel, home: &WorkerProcess, patience: Duration) -> Result<(), NoAnswer> {
+    fn wait(&self, lane: &JobChannel, home: &WorkerProcess, patience: Duration) -> Result<(), JobAnswerError> {
         lane.wait(self.number, self.last, self.until.min(Instant::now() + patience), || home.child.is_closed())
     }
 }
 
-fn no_lane(core: usize) -> RunError {
-    RunError::Interrupted { reason: format!("the process has no job channel {core}"), is_explained: false }
+fn no_lane(core: usize) -> ModelRunError {
+    ModelRunError::Interrupted { reason: format!("the process has no job channel {core}"), is_explained: false }
 }
 
 /// The error of inputs that are too large for a channel.
-fn too_large(error: LaneError) -> RunError {
-    RunError::Input { name: "of this call".to_owned(), reason: error.to_string() }
+fn too_large(error: JobChannelError) -> ModelRunError {
+    ModelRunError::Input { name: "of this call".to_owned(), reason: error.to_string() }
 }
 
 /// Writes the inputs of a run into the area of its job.
@@ -278,27 +290,27 @@ fn run_head(
     RunInputs { inputs, outputs }: RunInputs<'_>,
     is_wide: bool,
     area: &mut AreaWriter<'_>,
-) -> Result<JobHead, LaneError> {
+) -> Result<JobHead, JobChannelError> {
     let inputs = inputs.iter().map(|tensor| TensorHead::write(tensor, area)).collect::<Result<_, _>>()?;
     Ok(JobHead::Run { model, inputs, outputs: outputs.to_vec(), is_wide })
 }
 
 /// Ends the child because of a job on the core.
-fn end(home: &WorkerProcess, index: usize, job: u32, reason: String) -> RunError {
+fn end(home: &WorkerProcess, index: usize, job: u32, reason: String) -> ModelRunError {
     home.child.end(ChildEnd::by_us(reason, Some(ChildWork::Lane { index, job })));
     ended(home, index, job)
 }
 
 /// The error of a run on a core after its child has ended.
-fn ended(home: &WorkerProcess, index: usize, job: u32) -> RunError {
+fn ended(home: &WorkerProcess, index: usize, job: u32) -> ModelRunError {
     ended_by(home, ChildWork::Lane { index, job })
 }
 
 /// The error of the work `own` after its child has ended.
-fn ended_by(home: &WorkerProcess, own: ChildWork) -> RunError {
+fn ended_by(home: &WorkerProcess, own: ChildWork) -> ModelRunError {
     match home.child.wait_for_end() {
-        ChildEnd { reason, blamed: Some(work), .. } if work == own => RunError::Crashed { reason },
-        ChildEnd { reason, blamed, .. } => RunError::Interrupted { reason, is_explained: blamed.is_some() },
+        ChildEnd { reason, blamed: Some(work), .. } if work == own => ModelRunError::Crashed { reason },
+        ChildEnd { reason, blamed, .. } => ModelRunError::Interrupted { reason, is_explained: blamed.is_some() },
     }
 }
 
@@ -311,7 +323,7 @@ impl ExpectedOutputs {
 /// The outputs of a run, checked: for each call those at the positions asked for, and behind them the results of a
 /// pipeline, of any datatype.
 fn outputs(
-    signature: &Signature,
+    signature: &ModelSignature,
     lane: &JobChannel,
     head: RunHead,
     ExpectedOutputs { calls, asked, others }: &ExpectedOutputs,
@@ -345,7 +357,7 @@ impl Backend for RemoteBackend {
         self.runtime
     }
 
-    fn signature(&self) -> &Signature {
+    fn signature(&self) -> &ModelSignature {
         &self.signature
     }
 
@@ -356,16 +368,17 @@ impl Backend for RemoteBackend {
     fn repair(&mut self) {
         // It may have to load the model again.
         let deadline = Instant::now() + SETUP_TIME_MAX;
-        let place = RunPlace { core: self.core, is_wide: false, deadline, patience: None };
+        let place = RunContext { core: self.core, is_wide: false, deadline, patience: None };
         let model = self.model;
         let _ = self.ask(place, |_| Ok(JobHead::Repair(model)), |_, _, _| Ok(()));
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunContext) -> Result<RunResult, ModelRunError> {
         let model = self.model;
         let make = |area: &mut AreaWriter<'_>| run_head(model, RunInputs { inputs, outputs }, place.is_wide, area);
         let expected = ExpectedOutputs::of_tensors(outputs);
-        let read = |signature: &Signature, lane: &JobChannel, head| self::outputs(signature, lane, head, &expected);
+        let read =
+            |signature: &ModelSignature, lane: &JobChannel, head| self::outputs(signature, lane, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
             run.expected = expected;
@@ -373,9 +386,9 @@ impl Backend for RemoteBackend {
         self.of_tensors(result, times)
     }
 
-    fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunPlace) -> Vec<Result<RunResult, RunError>> {
+    fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunContext) -> Vec<Result<RunResult, ModelRunError>> {
         // Each by itself gets its own error.
-        let alone = |error: RunError| RunError::Interrupted { reason: error.to_string(), is_explained: true };
+        let alone = |error: ModelRunError| ModelRunError::Interrupted { reason: error.to_string(), is_explained: true };
         self.hand_over(runs, place).unwrap_or_else(|error| vec![Err(alone(error)); runs.len()])
     }
 
@@ -384,8 +397,8 @@ impl Backend for RemoteBackend {
     }
 }
 
-impl RunWork for RemoteBackend {
-    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork {
+impl RunPipeline for RemoteBackend {
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunContext) -> FinishedPipelineRun {
         let Some(id) = pipeline.remote_id() else { return work::run(self, pipeline, work, place) };
         let model = self.model;
         // The process works within the memory of the callers, as this one would.
@@ -396,17 +409,17 @@ impl RunWork for RemoteBackend {
         let _held = match work.calls.iter().map(hold).collect::<Result<Vec<_>, _>>() {
             Ok(held) => held,
             Err(no_room) => {
-                let result = Err(InputError::from(no_room).into());
-                return FinishedWork { result, times: WorkTimes::default() };
+                let result = Err(PreprocessError::from(no_room).into());
+                return FinishedPipelineRun { result, times: PipelineRunTimes::default() };
             }
         };
         if let Err(reason) = crate::worker_process::bind(&self.home, &self.home.pipelines, id) {
             let result = Err(if self.home.child.is_closed() {
                 ended_by(&self.home, ChildWork::Load(id)).into()
             } else {
-                WorkError::Outputs(AnswerError::Outputs(reason))
+                PipelineRunError::Outputs(PostprocessError::Outputs(reason))
             });
-            return FinishedWork { result, times: WorkTimes::default() };
+            return FinishedPipelineRun { result, times: PipelineRunTimes::default() };
         }
         let make = |area: &mut AreaWriter<'_>| {
             let mut calls = Vec::with_capacity(work.calls.len());
@@ -418,7 +431,7 @@ impl RunWork for RemoteBackend {
             let (outputs, own, is_wide) = (work.outputs.to_vec(), work.own, place.is_wide);
             Ok(JobHead::Work { model, pipeline: id, calls, outputs, own, is_wide })
         };
-        let is_step = work.calls.iter().any(|call| matches!(call.input, WorkInput::Step(_)));
+        let is_step = work.calls.iter().any(|call| matches!(call.input, PipelineRunInput::Step(_)));
         let (asked, others) = match pipeline.results() {
             // A step of a chain has one result.
             _ if is_step => (&[][..], 1),
@@ -426,18 +439,18 @@ impl RunWork for RemoteBackend {
             None => (work.outputs, 0),
         };
         let expected = ExpectedOutputs { calls: work.calls.len(), asked: asked.to_vec(), others };
-        let read = |signature: &Signature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
+        let read = |signature: &ModelSignature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
             (run.expected, run.is_of_tensors) = (expected, false);
         }
-        FinishedWork { result, times }
+        FinishedPipelineRun { result, times }
     }
 
-    fn finish(&mut self, patience: Duration) -> FinishedWork {
-        let mut times = WorkTimes::default();
+    fn finish(&mut self, patience: Duration) -> FinishedPipelineRun {
+        let mut times = PipelineRunTimes::default();
         let result = self.finish_within(patience, &mut times);
-        FinishedWork { result, times }
+        FinishedPipelineRun { result, times }
     }
 
     fn cancel(&mut self) {
@@ -459,7 +472,7 @@ impl RunWork for RemoteBackend {
         Some(RunActivity { cpu: cpu / cores, is_waiting: true })
     }
 
-    fn end_process(&mut self, reason: String) -> RunError {
+    fn end_process(&mut self, reason: String) -> ModelRunError {
         let job = self.in_progress.take().map_or(self.last_job, |run| run.job.number);
         end(&self.home, self.core, job, reason)
     }

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::starter::Starter;
+use crate::starter::ChildStarter;
 
 /// The settings of all children.
 #[derive(Debug, Clone)]
 pub struct ChildSettings {
     /// Starts each of them.
-    pub starter: Starter,
+    pub starter: ChildStarter,
     /// The folder in which each child gets one of its own.
     pub folder: PathBuf,
     /// The same on a file system in memory, for models that are encrypted on the disk, and while the disk cannot be

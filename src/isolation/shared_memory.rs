@@ -106,7 +106,7 @@ impl SharedMemory {
 
     /// The bytes at `offset` in place, for the child: the daemon does not change them before it has the answer.
     pub fn view(self: &Arc<Self>, offset: usize, length: usize) -> Option<Bytes> {
-        let view = View { memory: self.clone(), offset, length };
+        let view = SharedMemoryView { memory: self.clone(), offset, length };
         self.is_within(offset, length).then(|| Bytes::from_owner(view))
     }
 
@@ -130,13 +130,13 @@ impl Drop for SharedMemory {
 }
 
 /// The owner of bytes that are read in place.
-struct View {
+struct SharedMemoryView {
     memory: Arc<SharedMemory>,
     offset: usize,
     length: usize,
 }
 
-impl AsRef<[u8]> for View {
+impl AsRef<[u8]> for SharedMemoryView {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `SharedMemory::view` checked that the bytes lie within the mapping, which lives while this does. The
         // daemon writes them before it asks, and not again before it has the answer; the child drops every view before

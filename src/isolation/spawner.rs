@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::telemetry::service_usage::{CountedProcess, ProcessFiles};
-use ledge_service::child_errors::ChildErrors;
+use ledge_service::child_errors::ChildStderr;
 use ledge_service::limited_process::{self, THIS_PROGRAM};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -42,8 +42,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::exit_status::describe;
-use crate::heartbeat::{self, Beating, Remedy, Silence, Stops};
-use packets::{ForkReport, ForkRequest, Verb};
+use crate::heartbeat::{self, HeartbeatProbe, HeartbeatSilence, ProcessStops, StallRemedy};
+use packets::{ForkReport, ForkRequest, SpawnVerb};
 pub use server::{SpawnerError, end_with_spawner, run};
 
 /// The environment variable with the spawner that a program leaves to the next program of its process.
@@ -57,7 +57,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The value of the environment variable.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Inherited {
+struct InheritedSpawner {
     /// The process that has the socket: a child that inherits the variable does not have it.
     pid: u32,
     socket: RawFd,
@@ -78,7 +78,7 @@ pub struct SpawnerProcess {
     socket: OwnedFd,
     pid: Pid,
     is_code_denied: bool,
-    errors: Option<ChildErrors>,
+    errors: Option<ChildStderr>,
     files: Option<ProcessFiles>,
 }
 
@@ -92,7 +92,7 @@ impl SpawnerProcess {
     fn inherited() -> Option<Self> {
         static IS_READ: AtomicBool = AtomicBool::new(false);
         let text = std::env::var(SPAWNER_VARIABLE).ok().filter(|_| !IS_READ.swap(true, Ordering::Relaxed))?;
-        let left: Inherited = serde_json::from_str(&text).ok()?;
+        let left: InheritedSpawner = serde_json::from_str(&text).ok()?;
         if left.pid != std::process::id() {
             return None;
         }
@@ -100,7 +100,7 @@ impl SpawnerProcess {
         // start.
         let socket = sys::adopt_packet_socket(left.socket)?;
         let pid = Pid::from_raw(left.spawner)?;
-        let errors = left.errors.and_then(sys::adopt_pipe).map(ChildErrors::left);
+        let errors = left.errors.and_then(sys::adopt_pipe).map(ChildStderr::left);
         let files = left.files.and_then(|[stat, memory]| {
             let (stat, memory) = (sys::adopt_file(stat)?, sys::adopt_file(memory)?);
             Some(ProcessFiles::inherited(stat.into(), memory.into()))
@@ -110,7 +110,7 @@ impl SpawnerProcess {
 
     fn start() -> io::Result<Self> {
         let (socket, other) = packets::pair()?;
-        let (reader, errors) = ChildErrors::pipe()?;
+        let (reader, errors) = ChildStderr::pipe()?;
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("ledge").arg("spawner").env_clear().envs(limited_process::environment());
         // Out of the daemon's process group: a Ctrl-C is meant for the daemon, which ends the others when it has drained.
@@ -193,7 +193,7 @@ struct ForkServerShared {
     next: AtomicU64,
     state: Mutex<ForkServerState>,
     /// The children to check for signs of life in each interval.
-    beating: Mutex<Vec<Weak<dyn Beating>>>,
+    beating: Mutex<Vec<Weak<dyn HeartbeatProbe>>>,
 }
 
 #[derive(Default)]
@@ -212,7 +212,7 @@ struct RunningChild {
     ended: mpsc::Sender<ExitStatus>,
     /// Its process id and its pidfd, once it was started.
     process: Option<(u32, OwnedFd)>,
-    stops: Stops,
+    stops: ProcessStops,
     was_frozen: Arc<AtomicBool>,
 }
 
@@ -227,7 +227,7 @@ impl std::fmt::Debug for ForkServerState {
 
 /// A child that was started.
 #[derive(Debug)]
-pub(crate) struct Spawned {
+pub(crate) struct SpawnedChild {
     pub pidfd: OwnedFd,
     pub pid: u32,
     /// Gets its status at its end.
@@ -243,7 +243,7 @@ impl ForkServer {
     }
 
     /// Starts a child of this program. Its standard input is a socket or a pipe, `outputs` are its output and its errors.
-    pub(crate) fn spawn(&self, verb: Verb, input: &OwnedFd, outputs: &[OwnedFd; 2]) -> io::Result<Spawned> {
+    pub(crate) fn spawn(&self, verb: SpawnVerb, input: &OwnedFd, outputs: &[OwnedFd; 2]) -> io::Result<SpawnedChild> {
         let shared = &self.handle.shared;
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let ((sender, receiver), (ended, status)) = (mpsc::channel(), mpsc::channel());
@@ -256,7 +256,7 @@ impl ForkServer {
             state.starting.insert(number, sender);
             // At once: the report of the end may come right behind that of the start.
             let running =
-                RunningChild { ended, process: None, stops: Stops::default(), was_frozen: was_frozen.clone() };
+                RunningChild { ended, process: None, stops: ProcessStops::default(), was_frozen: was_frozen.clone() };
             state.running.insert(number, running);
         }
         let files: Vec<_> = [&shared.program, input].into_iter().chain(outputs).map(AsFd::as_fd).collect();
@@ -269,7 +269,7 @@ impl ForkServer {
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(gone("has ended")),
         });
         match started {
-            Ok((pid, pidfd)) => Ok(Spawned { pidfd, pid, status, was_frozen }),
+            Ok((pid, pidfd)) => Ok(SpawnedChild { pidfd, pid, status, was_frozen }),
             Err(error) => {
                 let mut state = shared.state();
                 state.starting.remove(&number);
@@ -280,7 +280,7 @@ impl ForkServer {
     }
 
     /// Checks `child` for signs of life in each interval, while it exists.
-    pub(crate) fn watch(&self, child: Weak<dyn Beating>) {
+    pub(crate) fn watch(&self, child: Weak<dyn HeartbeatProbe>) {
         let mut beating = self.handle.shared.beating.lock().unwrap_or_else(PoisonError::into_inner);
         beating.retain(|known| known.strong_count() > 0);
         beating.push(child);
@@ -311,7 +311,7 @@ impl ForkServer {
         let (pid, socket, spawner) = (std::process::id(), shared.socket.as_raw_fd(), self.pid());
         let errors = shared.errors.as_ref().map(AsRawFd::as_raw_fd);
         let files = files.map(|files| files.map(|file| file.as_raw_fd()));
-        Ok(serde_json::to_string(&Inherited { pid, socket, spawner, is_code_denied, errors, files })?)
+        Ok(serde_json::to_string(&InheritedSpawner { pid, socket, spawner, is_code_denied, errors, files })?)
     }
 }
 
@@ -335,7 +335,7 @@ impl ForkServerShared {
 
     /// Passes reports on until the spawner ends, and looks for signs of life in each interval.
     fn read(&self) {
-        let mut silence = Silence::default();
+        let mut silence = HeartbeatSilence::default();
         let mut next = Instant::now() + heartbeat::INTERVAL;
         loop {
             let left = next.saturating_duration_since(Instant::now());
@@ -384,7 +384,7 @@ impl ForkServerShared {
     }
 
     /// Looks for signs of life: of the spawner, and of its children.
-    fn beat(&self, silence: &mut Silence) {
+    fn beat(&self, silence: &mut HeartbeatSilence) {
         let pid = self.pid.as_raw_nonzero().get();
         // Reported once for each stop, without consuming the exit status that another thread waits for.
         let stopped = rustix::process::waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
@@ -398,12 +398,12 @@ impl ForkServerShared {
         }
         let is_owed = !self.state().starting.is_empty();
         match silence.interval(is_owed, sys::process_cpu_time(pid.cast_unsigned()).unwrap_or_default()) {
-            Remedy::None => {}
-            Remedy::Continue => {
+            StallRemedy::None => {}
+            StallRemedy::Continue => {
                 tracing::warn!(pid, "the process that starts the others does not answer; sending SIGCONT");
                 let _ = rustix::process::kill_process(self.pid, Signal::CONT);
             }
-            Remedy::End => {
+            StallRemedy::End => {
                 tracing::error!(pid, "the process that starts the others does not answer, and is ended");
                 let _ = rustix::process::kill_process(self.pid, Signal::KILL);
             }
@@ -450,12 +450,12 @@ impl RunningChild {
     fn stopped(&mut self, now: Instant) {
         let Some((pid, pidfd)) = &self.process else { return };
         match self.stops.stopped(now) {
-            Remedy::End => {
+            StallRemedy::End => {
                 tracing::error!(pid, "a process was stopped from outside again, and is ended");
                 self.was_frozen.store(true, Ordering::Release);
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
             }
-            Remedy::None | Remedy::Continue => {
+            StallRemedy::None | StallRemedy::Continue => {
                 tracing::warn!(name: "process.resumed", pid, "a process was stopped from outside; sending SIGCONT");
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
             }

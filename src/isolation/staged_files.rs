@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use ledge_base::checked_folder::CheckedFolder;
 use ledge_base::contained;
-use ledge_engine::backend::{CompiledCache, ModelFiles};
+use ledge_engine::backend::{CompiledModelCache, ModelFiles};
 use rustix::fs::{AtFlags, CWD};
 
-use crate::starter::User;
+use crate::starter::ChildUser;
 
 /// The folder of a kept compiled model within that of an instance.
 const COMPILED: &str = "compiled";
@@ -29,7 +29,7 @@ pub const COMPILED_BYTES_MAX: u64 = 16 << 30;
 
 /// Where the files of one instance are.
 #[derive(Debug)]
-pub struct StageFolders {
+pub struct StagedFileFolders {
     /// A path within the folder that the child may read.
     pub files: PathBuf,
     /// A path within the one that it may write.
@@ -40,9 +40,9 @@ pub struct StageFolders {
 /// unmapped.
 #[derive(Debug)]
 pub struct StagedFiles {
-    folders: StageFolders,
+    folders: StagedFileFolders,
     /// The user of the child, where that is not the one of this process.
-    user: Option<User>,
+    user: Option<ChildUser>,
     /// The folder that keeps the compiled model between starts, and whether it has one.
     cache: Option<(PathBuf, bool)>,
 }
@@ -51,11 +51,11 @@ impl StagedFiles {
     /// Lays `files` out in new folders, together with the compiled model that `cache` keeps. Returns the files and the cache
     /// as the child sees them.
     pub fn new(
-        folders: StageFolders,
+        folders: StagedFileFolders,
         files: &ModelFiles,
         cache: Option<&Path>,
-        user: Option<User>,
-    ) -> io::Result<(Self, ModelFiles, CompiledCache)> {
+        user: Option<ChildUser>,
+    ) -> io::Result<(Self, ModelFiles, CompiledModelCache)> {
         create(&folders.files, user)?;
         let mut stage = Self { folders, user, cache: None };
         let home = files.model.parent().unwrap_or(Path::new("."));
@@ -64,7 +64,7 @@ impl StagedFiles {
         for name in named.into_iter().flatten().chain(files.external.iter().cloned()) {
             stage.place(&contained::open(home, &name)?, &name)?;
         }
-        let cache = cache.map_or(Ok(CompiledCache::None), |cache| stage.compiled(cache))?;
+        let cache = cache.map_or(Ok(CompiledModelCache::None), |cache| stage.compiled(cache))?;
         let staged = files.moved_to(&stage.folders.files);
         Ok((stage, staged, cache))
     }
@@ -81,7 +81,7 @@ impl StagedFiles {
     }
 
     /// A folder with the compiled model that `cache` keeps, or an empty one that the runtime fills.
-    fn compiled(&mut self, cache: &Path) -> io::Result<CompiledCache> {
+    fn compiled(&mut self, cache: &Path) -> io::Result<CompiledModelCache> {
         let kept = match CheckedFolder::take(cache, CACHE_LOCK_TIMEOUT) {
             Ok(kept) => kept,
             Err(error) => {
@@ -90,21 +90,21 @@ impl StagedFiles {
                     %error,
                     "the folder of a compiled model cannot be used (runtimes.cache): the model is compiled at each load"
                 );
-                return Ok(CompiledCache::None);
+                return Ok(CompiledModelCache::None);
             }
         };
         let has_one = kept.files().next().is_some();
         self.cache = Some((cache.to_owned(), has_one));
         if !has_one {
             create(&self.folders.written, self.user)?;
-            return Ok(CompiledCache::Own(self.folders.written.clone()));
+            return Ok(CompiledModelCache::Own(self.folders.written.clone()));
         }
         let own = self.folders.files.join(COMPILED);
         create(&own, self.user)?;
         for name in kept.files() {
             link_or_copy(&contained::open(kept.path(), Path::new(name))?, &own.join(name), self.user)?;
         }
-        Ok(CompiledCache::Own(own))
+        Ok(CompiledModelCache::Own(own))
     }
 
     /// Keeps the compiled model that the runtime has left, for the next load. One that the runtime could not use, as after a
@@ -134,7 +134,7 @@ impl StagedFiles {
 
 impl Drop for StagedFiles {
     fn drop(&mut self) {
-        let StageFolders { files, written } = &self.folders;
+        let StagedFileFolders { files, written } = &self.folders;
         for folder in [files, written] {
             if let Err(error) = fs::remove_dir_all(folder)
                 && error.kind() != io::ErrorKind::NotFound
@@ -146,19 +146,19 @@ impl Drop for StagedFiles {
 }
 
 /// Creates a folder that only this process and a child of `user` may read.
-pub fn create(folder: &Path, user: Option<User>) -> io::Result<()> {
+pub fn create(folder: &Path, user: Option<ChildUser>) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(folder)?;
     give(folder, user, 0o750)
 }
 
 /// Lets the group of `user` read what this process has made: it stays the owner, so that no other user can write there.
-pub fn give(path: &Path, user: Option<User>, mode: u32) -> io::Result<()> {
-    let Some(User { gid, .. }) = user else { return Ok(()) };
+pub fn give(path: &Path, user: Option<ChildUser>, mode: u32) -> io::Result<()> {
+    let Some(ChildUser { gid, .. }) = user else { return Ok(()) };
     std::os::unix::fs::lchown(path, None, Some(gid))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-fn link_or_copy(file: &File, target: &Path, user: Option<User>) -> io::Result<()> {
+fn link_or_copy(file: &File, target: &Path, user: Option<ChildUser>) -> io::Result<()> {
     if user.is_some() {
         // Its owner may be this user, and the mode may deny all others to read it.
         copy(file, target)?;
@@ -182,7 +182,7 @@ fn copy(mut file: &File, target: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use ledge_base::durable;
-    use ledge_engine::backend::{Dangers, ModelFormat};
+    use ledge_engine::backend::{InputDangers, ModelFormat};
 
     fn files(home: &Path) -> ModelFiles {
         for name in ["model.onnx", "data/weights"] {
@@ -196,13 +196,13 @@ mod tests {
             weights: None,
             external: vec!["data/weights".into()],
             port_names: None,
-            dangers: Dangers::default(),
+            dangers: InputDangers::default(),
             class_maps: Vec::new(),
         }
     }
 
-    fn folders(root: &Path, name: &str) -> StageFolders {
-        StageFolders { files: root.join(name), written: root.join(format!("{name}-written")) }
+    fn folders(root: &Path, name: &str) -> StagedFileFolders {
+        StagedFileFolders { files: root.join(name), written: root.join(format!("{name}-written")) }
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         let files = files(&root.path().join("home"));
         let folder = root.path().join("stage");
         let (stage, staged, cache) = StagedFiles::new(folders(root.path(), "stage"), &files, None, None).unwrap();
-        assert_eq!((staged.model.clone(), cache), (folder.join("model.onnx"), CompiledCache::None));
+        assert_eq!((staged.model.clone(), cache), (folder.join("model.onnx"), CompiledModelCache::None));
         assert_eq!(fs::read(&staged.model).unwrap(), b"model.onnx");
         assert_eq!(fs::read(folder.join("data/weights")).unwrap(), b"data/weights");
         drop(stage);
@@ -236,7 +236,7 @@ mod tests {
         let (files, cache) = (files(&root.path().join("home")), root.path().join("cache"));
         let stage = |name: &str| {
             let (stage, _, own) = StagedFiles::new(folders(root.path(), name), &files, Some(&cache), None).unwrap();
-            let CompiledCache::Own(own) = own else { panic!("{own:?}") };
+            let CompiledModelCache::Own(own) = own else { panic!("{own:?}") };
             (stage, own)
         };
         let (mut first, own) = stage("first");

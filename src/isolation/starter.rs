@@ -11,14 +11,14 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use ledge_base::telemetry::service_usage::CountedProcess;
-use ledge_service::child_errors::ChildErrors;
+use ledge_service::child_errors::ChildStderr;
 use ledge_service::limited_process;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::heartbeat::Beating;
+use crate::heartbeat::HeartbeatProbe;
 use crate::spawner::ForkServer;
-pub use crate::spawner::packets::Verb;
+pub use crate::spawner::packets::SpawnVerb;
 
 /// The name of a process that runs models, in the log.
 const WORKER: &str = "worker";
@@ -28,11 +28,11 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts children.
 #[derive(Debug, Clone)]
-pub enum Starter {
+pub enum ChildStarter {
     /// From this process, by the path of the program: for commands and tests, which have no spawner.
     Direct(PathBuf),
     /// The same, as another user: for commands of root.
-    DirectAs(PathBuf, User),
+    DirectAs(PathBuf, ChildUser),
     /// From the spawner, which the limits of this process do not bind.
     Spawner(ForkServer),
     /// Starts nothing, for this reason.
@@ -41,14 +41,14 @@ pub enum Starter {
 
 /// A user that children run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct User {
+pub struct ChildUser {
     pub uid: u32,
     pub gid: u32,
 }
 
 /// The standard output and error of a child.
 #[derive(Debug)]
-pub struct Outputs {
+pub struct ChildOutputs {
     pub output: OwnedFd,
     pub errors: OwnedFd,
 }
@@ -58,7 +58,7 @@ pub struct Outputs {
 pub struct ChildProcess {
     pid: u32,
     pidfd: OwnedFd,
-    status: StatusSource,
+    status: ExitStatusSource,
     /// Gets the last lines of its errors at its end, where these are logged.
     last_words: Option<mpsc::Receiver<String>>,
     /// Set when it was ended because somebody stops it again and again.
@@ -68,12 +68,12 @@ pub struct ChildProcess {
 }
 
 #[derive(Debug)]
-enum StatusSource {
+enum ExitStatusSource {
     Own(std::process::Child),
     Spawner(mpsc::Receiver<ExitStatus>),
 }
 
-impl Starter {
+impl ChildStarter {
     /// Starts children of a command. Those of root run as the owner of `state`, the daemon's folder: they may read what the
     /// daemon's children may read, and the limits that the kernel does not apply to root apply to them.
     pub fn of_command(state: &Path) -> Self {
@@ -81,13 +81,13 @@ impl Starter {
         let owner = state.ancestors().find_map(|folder| std::fs::metadata(folder).ok());
         let owner = owner.filter(|owner| rustix::process::geteuid().is_root() && owner.uid() != 0);
         match owner {
-            Some(owner) => Self::DirectAs(program, User { uid: owner.uid(), gid: owner.gid() }),
+            Some(owner) => Self::DirectAs(program, ChildUser { uid: owner.uid(), gid: owner.gid() }),
             None => Self::Direct(program),
         }
     }
 
     /// The user that children run as, where that is not the one of this process.
-    pub(crate) fn user(&self) -> Option<User> {
+    pub(crate) fn user(&self) -> Option<ChildUser> {
         match self {
             Self::DirectAs(_, user) => Some(*user),
             Self::Direct(_) | Self::Spawner(_) | Self::Unavailable(_) => None,
@@ -96,12 +96,12 @@ impl Starter {
 
     /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors are logged. It
     /// inherits no setting, no secret and no other open file.
-    pub fn start(&self, verb: Verb, input: OwnedFd, outputs: Option<Outputs>) -> io::Result<ChildProcess> {
+    pub fn start(&self, verb: SpawnVerb, input: OwnedFd, outputs: Option<ChildOutputs>) -> io::Result<ChildProcess> {
         let (outputs, errors) = if let Some(outputs) = outputs {
             (outputs, None)
         } else {
-            let (reader, errors) = ChildErrors::pipe()?;
-            (Outputs { output: nowhere()?, errors }, Some(reader))
+            let (reader, errors) = ChildStderr::pipe()?;
+            (ChildOutputs { output: nowhere()?, errors }, Some(reader))
         };
         let mut process = self.start_with(verb, input, outputs)?;
         if let Some(reader) = errors {
@@ -112,11 +112,16 @@ impl Starter {
         Ok(process)
     }
 
-    fn start_with(&self, verb: Verb, input: OwnedFd, Outputs { output, errors }: Outputs) -> io::Result<ChildProcess> {
+    fn start_with(
+        &self,
+        verb: SpawnVerb,
+        input: OwnedFd,
+        ChildOutputs { output, errors }: ChildOutputs,
+    ) -> io::Result<ChildProcess> {
         match self {
             Self::Direct(program) | Self::DirectAs(program, _) => {
                 let mut command = Command::new(program);
-                if let Some(User { uid, gid }) = self.user() {
+                if let Some(ChildUser { uid, gid }) = self.user() {
                     command.uid(uid).gid(gid);
                 }
                 command.args(verb.words()).env_clear().envs(limited_process::environment());
@@ -125,11 +130,11 @@ impl Starter {
                 // ends itself.
                 command.process_group(0);
                 let (child, pidfd) = spawn(&mut command)?;
-                Ok(ChildProcess::new(child.id(), pidfd, StatusSource::Own(child), Arc::default()))
+                Ok(ChildProcess::new(child.id(), pidfd, ExitStatusSource::Own(child), Arc::default()))
             }
             Self::Spawner(spawner) => {
                 let child = spawner.spawn(verb, &input, &[output, errors])?;
-                Ok(ChildProcess::new(child.pid, child.pidfd, StatusSource::Spawner(child.status), child.was_frozen))
+                Ok(ChildProcess::new(child.pid, child.pidfd, ExitStatusSource::Spawner(child.status), child.was_frozen))
             }
             Self::Unavailable(reason) => Err(io::Error::other(reason.to_string())),
         }
@@ -137,7 +142,7 @@ impl Starter {
 
     /// Checks `child` for signs of life from time to time, while it exists. Without a spawner this does nothing: a user
     /// watches the command.
-    pub(crate) fn watch(&self, child: Weak<dyn Beating>) {
+    pub(crate) fn watch(&self, child: Weak<dyn HeartbeatProbe>) {
         if let Self::Spawner(spawner) = self {
             spawner.watch(child);
         }
@@ -164,7 +169,7 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<(std::process::Child, O
 }
 
 impl ChildProcess {
-    fn new(pid: u32, pidfd: OwnedFd, status: StatusSource, was_frozen: Arc<AtomicBool>) -> Self {
+    fn new(pid: u32, pidfd: OwnedFd, status: ExitStatusSource, was_frozen: Arc<AtomicBool>) -> Self {
         Self { pid, pidfd, status, last_words: None, was_frozen, _counted: CountedProcess::new(pid) }
     }
 
@@ -192,8 +197,8 @@ impl ChildProcess {
     /// Waits for its end.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         match &mut self.status {
-            StatusSource::Own(child) => child.wait(),
-            StatusSource::Spawner(status) => {
+            ExitStatusSource::Own(child) => child.wait(),
+            ExitStatusSource::Spawner(status) => {
                 status.recv().map_err(|_| io::Error::other("the process that started it has ended, and it with that"))
             }
         }

@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_engine::backend::{ComputeTime, LoadError, LoadOptions, ModelFiles, ModelFormat, Runtime, Signature};
-use ledge_engine::files::FileFacts;
+use ledge_engine::backend::{
+    ComputeTime, LoadOptions, ModelFiles, ModelFormat, ModelLoadError, ModelSignature, Runtime,
+};
+use ledge_engine::files::ModelFileFacts;
 use ledge_engine::pipeline::chain::LeaseId;
 use ledge_engine::pipeline::setup::PipelineSetup;
-use ledge_engine::pipeline::work::{WorkError, WorkHead, WorkTimes};
+use ledge_engine::pipeline::work::{PipelineRunError, PipelineRunHead, PipelineRunTimes};
 use ledge_engine::warm_up::WarmUp;
-use ledge_sandbox::SealReport;
+use ledge_sandbox::SandboxReport;
 use serde::{Deserialize, Serialize};
 
-use crate::job_channel::{AreaWriter, ByteRange, LaneError};
+use crate::job_channel::{AreaWriter, ByteRange, JobChannelError};
 
 /// A model in a child, by a number that the daemon gave it.
 pub type ModelId = u64;
@@ -27,9 +29,9 @@ pub type ReadId = u64;
 
 /// The first message to a child. The default is for one that runs no models.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Setup {
+pub struct ChildSetup {
     /// The job channels. A file with the shared memory of each follows, after that of the crash report.
-    pub lanes: Vec<LanePlace>,
+    pub lanes: Vec<JobChannelThread>,
     /// The folder of the runtimes' libraries.
     pub runtimes: PathBuf,
     /// The folders of runtimes that have their own, by their names.
@@ -50,13 +52,13 @@ pub struct Setup {
 
 /// The core and priority of the thread that serves a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LanePlace {
+pub struct JobChannelThread {
     pub core: usize,
     /// True for a thread that gives way to the others of its core.
     pub is_background: bool,
 }
 
-impl LanePlace {
+impl JobChannelThread {
     /// The place of a thread that gives way to none.
     pub fn foreground(core: usize) -> Self {
         Self { core, is_background: false }
@@ -65,8 +67,8 @@ impl LanePlace {
 
 /// An order of the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum ChildOrder {
-    Load(Box<LoadOrder>),
+pub enum ChildRequest {
+    Load(Box<ChildLoadRequest>),
     Unload(ModelId),
     Bind(PipelineId, Box<PipelineSetup>),
     Unbind(PipelineId),
@@ -84,7 +86,7 @@ pub enum ChildOrder {
 
 /// The files of a model and how to load them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LoadOrder {
+pub struct ChildLoadRequest {
     pub model: ModelId,
     pub runtime: Runtime,
     pub files: ModelFiles,
@@ -98,18 +100,18 @@ pub struct LoadOrder {
 /// A message of a child: first the report about its sandbox, then the result of each order that has one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ChildMessage {
-    Sealed(SealReport),
-    Loaded(ModelId, Result<LoadedFacts, LoadError>),
+    Sealed(SandboxReport),
+    Loaded(ModelId, Result<LoadedModelFacts, ModelLoadError>),
     Bound(PipelineId, Result<(), String>),
-    Read(ReadId, Result<Box<FileFacts>, String>),
+    Read(ReadId, Result<Box<ModelFileFacts>, String>),
     /// The version of a runtime, or the reason why it does not load.
     Opened(u64, Result<String, String>),
 }
 
 /// The facts about a model that was loaded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LoadedFacts {
-    pub signature: Signature,
+pub struct LoadedModelFacts {
+    pub signature: ModelSignature,
     /// The memory that the load took, in bytes.
     pub bytes: u64,
     /// See [`Backend::missed_cache`](ledge_engine::backend::Backend::missed_cache).
@@ -123,7 +125,7 @@ pub enum JobHead {
         model: ModelId,
         inputs: Vec<TensorHead>,
         outputs: Vec<usize>,
-        /// See [`ledge_engine::backend::RunPlace::is_wide`].
+        /// See [`ledge_engine::backend::RunContext::is_wide`].
         is_wide: bool,
     },
     Work {
@@ -141,7 +143,7 @@ pub enum JobHead {
 /// One call of a run with a pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallHead {
-    pub input: WorkHead,
+    pub input: PipelineRunHead,
     /// The large bytes of the input.
     pub places: Vec<ByteRange>,
 }
@@ -156,7 +158,7 @@ pub struct TensorHead {
 
 impl TensorHead {
     /// Writes the bytes of `tensor` into an area.
-    pub fn write(tensor: &Tensor, area: &mut AreaWriter<'_>) -> Result<Self, LaneError> {
+    pub fn write(tensor: &Tensor, area: &mut AreaWriter<'_>) -> Result<Self, JobChannelError> {
         let place = area.put(tensor.data())?;
         Ok(Self { datatype: tensor.datatype(), shape: tensor.shape().to_vec(), place })
     }
@@ -165,10 +167,10 @@ impl TensorHead {
 /// The head of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnswerHead {
-    pub result: Result<RunHead, WorkError>,
+    pub result: Result<RunHead, PipelineRunError>,
     /// See [`ledge_engine::backend::Backend::is_sound`].
     pub is_sound: bool,
-    pub times: WorkTimes,
+    pub times: PipelineRunTimes,
 }
 
 /// The result of a run without the bytes of its outputs.
@@ -213,7 +215,7 @@ pub fn fuzz_child_message(data: &[u8]) -> bool {
 
 /// Panics for facts that the daemon must not use.
 #[cfg(any(test, feature = "fuzzing"))]
-fn assert_sound(facts: &FileFacts) {
+fn assert_sound(facts: &ModelFileFacts) {
     use std::path::Component;
 
     for path in facts.external.iter().map(|file| &file.path) {

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ledge_engine::Runtimes;
 use ledge_engine::pipeline::setup::PipelineSetup;
 
-use crate::own_folders::OwnFolders;
+use crate::own_folders::ChildFolders;
 use crate::process::Child;
 use crate::wire::PipelineId;
 
 /// The pipelines that children may need.
 #[derive(Debug, Default)]
-pub(crate) struct Pipelines {
+pub(crate) struct ChildPipelines {
     known: Mutex<HashMap<PipelineId, KnownPipeline>>,
     /// Models, pipelines and files have numbers of one sequence.
     next: AtomicU64,
@@ -26,7 +26,7 @@ pub(super) struct KnownPipeline {
     pub(super) homes: Vec<Weak<WorkerProcess>>,
 }
 
-impl Pipelines {
+impl ChildPipelines {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<PipelineId, KnownPipeline>> {
         // Nothing panics under this lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,10 +54,10 @@ impl Pipelines {
 
 /// The pipelines that one child has bound.
 #[derive(Debug, Default)]
-pub(crate) struct Bound(Mutex<HashSet<PipelineId>>);
+pub(crate) struct BoundPipelines(Mutex<HashSet<PipelineId>>);
 
 /// Makes sure that the child has bound the pipeline.
-pub(crate) fn bind(home: &Arc<WorkerProcess>, pipelines: &Pipelines, id: PipelineId) -> Result<(), String> {
+pub(crate) fn bind(home: &Arc<WorkerProcess>, pipelines: &ChildPipelines, id: PipelineId) -> Result<(), String> {
     // Held meanwhile, so that another run waits for the pipeline too.
     let mut bound = home.bound.0.lock().unwrap_or_else(PoisonError::into_inner);
     if bound.contains(&id) {
@@ -74,8 +74,8 @@ pub(crate) fn bind(home: &Arc<WorkerProcess>, pipelines: &Pipelines, id: Pipelin
 pub(crate) struct WorkerProcess {
     pub child: Child,
     pub(super) runtimes: Runtimes,
-    pub bound: Bound,
-    pub pipelines: Arc<Pipelines>,
-    pub(super) folders: OwnFolders,
+    pub bound: BoundPipelines,
+    pub pipelines: Arc<ChildPipelines>,
+    pub(super) folders: ChildFolders,
     pub(super) next_stage: AtomicU64,
 }

@@ -191,9 +191,9 @@ pub fn resolve_sockets(listen: &mut [ListenAddress], root: &Path) {
 
 /// Deserializes a list of addresses, or one address without brackets, as in `LEDGE_HTTP_LISTEN=127.0.0.1:8000`.
 pub fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListenAddress>, D::Error> {
-    struct OneOrMany;
+    struct OneOrManyVisitor;
 
-    impl<'de> Visitor<'de> for OneOrMany {
+    impl<'de> Visitor<'de> for OneOrManyVisitor {
         type Value = Vec<ListenAddress>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,7 +209,7 @@ pub fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Lis
         }
     }
 
-    deserializer.deserialize_any(OneOrMany)
+    deserializer.deserialize_any(OneOrManyVisitor)
 }
 
 /// A network, `192.168.1.0/24`, or one address.
@@ -219,14 +219,14 @@ pub struct PeerNetwork(IpNet);
 /// The error for a text that is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a network such as \"192.168.1.0/24\", or one address, got {0:?}")]
-pub struct InvalidNetwork(String);
+pub struct InvalidPeerNetwork(String);
 
 impl FromStr for PeerNetwork {
-    type Err = InvalidNetwork;
+    type Err = InvalidPeerNetwork;
 
-    fn from_str(text: &str) -> Result<Self, InvalidNetwork> {
+    fn from_str(text: &str) -> Result<Self, InvalidPeerNetwork> {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        network.map(Self).map_err(|_| InvalidNetwork(text.chars().take(64).collect()))
+        network.map(Self).map_err(|_| InvalidPeerNetwork(text.chars().take(64).collect()))
     }
 }
 

@@ -10,7 +10,7 @@ use super::address::{ListenAddress, PeerNetwork};
 /// A listener: what it serves, and to whom. With port 0 several listeners may have the same address, and a caller must not
 /// get to one that serves more than the listener it connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
+pub struct ListenerEndpoint {
     /// The name of the [`Service`] of its connections.
     pub service: Cow<'static, str>,
     pub address: ListenAddress,
@@ -18,7 +18,7 @@ pub struct Endpoint {
     pub peers: Vec<PeerNetwork>,
 }
 
-impl Endpoint {
+impl ListenerEndpoint {
     /// A listener that serves everybody.
     pub fn new(service: &'static str, address: ListenAddress) -> Self {
         Self { service: service.into(), address, peers: Vec::new() }

@@ -11,7 +11,7 @@ use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 
 use super::address::ListenAddress;
-use super::endpoint::Endpoint;
+use super::endpoint::ListenerEndpoint;
 
 /// The environment variable with the sockets that a program leaves open for the next program of its process.
 pub const LISTENERS_VARIABLE: &str = "LEDGE_LISTENERS";
@@ -25,7 +25,7 @@ pub struct Handover {
 /// A socket that stays open for the next program.
 #[derive(Debug)]
 struct KeptSocket {
-    endpoint: Endpoint,
+    endpoint: ListenerEndpoint,
     socket: OwnedFd,
     file: Option<SocketFile>,
 }
@@ -53,7 +53,7 @@ impl Drop for SocketFile {
 struct InheritedSockets {
     /// The process that has the sockets: a child that inherits the variable does not have them.
     pid: u32,
-    sockets: Vec<(RawFd, Endpoint)>,
+    sockets: Vec<(RawFd, ListenerEndpoint)>,
 }
 
 impl Handover {
@@ -63,7 +63,7 @@ impl Handover {
         let text = std::env::var(LISTENERS_VARIABLE).ok().filter(|_| !IS_READ.swap(true, Ordering::Relaxed));
         let left = text.and_then(|text| serde_json::from_str::<InheritedSockets>(&text).ok());
         let left = left.filter(|left| left.pid == std::process::id()).map(|left| left.sockets).unwrap_or_default();
-        let adopt = |(number, endpoint): (RawFd, Endpoint)| {
+        let adopt = |(number, endpoint): (RawFd, ListenerEndpoint)| {
             let socket = sys::adopt_listener(number)?;
             // Children of this program must not inherit it.
             rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
@@ -78,7 +78,7 @@ impl Handover {
     }
 
     /// Takes the socket of this listener, if one was left. The others are closed with the last handle.
-    pub(super) fn take(&self, endpoint: &Endpoint) -> Option<(OwnedFd, Option<SocketFile>)> {
+    pub(super) fn take(&self, endpoint: &ListenerEndpoint) -> Option<(OwnedFd, Option<SocketFile>)> {
         let mut sockets = self.sockets();
         let at = sockets.iter().position(|kept| kept.endpoint == *endpoint)?;
         let KeptSocket { socket, file, .. } = sockets.swap_remove(at);
@@ -86,7 +86,7 @@ impl Handover {
     }
 
     /// Closes the sockets of other listeners.
-    pub(super) fn retain(&self, endpoints: &[Endpoint]) {
+    pub(super) fn retain(&self, endpoints: &[ListenerEndpoint]) {
         self.sockets().retain(|kept| endpoints.contains(&kept.endpoint));
     }
 
@@ -96,7 +96,7 @@ impl Handover {
     }
 
     /// Keeps a socket open for the next program.
-    pub(super) fn keep(&self, endpoint: Endpoint, socket: OwnedFd, file: Option<SocketFile>) {
+    pub(super) fn keep(&self, endpoint: ListenerEndpoint, socket: OwnedFd, file: Option<SocketFile>) {
         self.sockets().push(KeptSocket { endpoint, socket, file });
     }
 
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_socket_goes_to_the_address_that_it_was_bound_for_and_to_no_other() {
         let handover = Handover::default();
-        let address = |text: &str| Endpoint::new("http", text.parse().unwrap());
+        let address = |text: &str| ListenerEndpoint::new("http", text.parse().unwrap());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let bound = listener.local_addr().unwrap();
         handover.keep(address("https://127.0.0.1:0"), listener.into(), None);
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn listeners_whose_port_the_system_chose_keep_their_own_sockets() {
-        let any = |service| Endpoint::new(service, "127.0.0.1:0".parse().unwrap());
-        let plain = |network: &str| Endpoint { peers: vec![network.parse().unwrap()], ..any("http") };
+        let any = |service| ListenerEndpoint::new(service, "127.0.0.1:0".parse().unwrap());
+        let plain = |network: &str| ListenerEndpoint { peers: vec![network.parse().unwrap()], ..any("http") };
         let endpoints = [plain("10.0.0.0/8"), any("http"), plain("127.0.0.0/8"), any("grpc")];
         let handover = Handover::default();
         let bound = endpoints.clone().map(|endpoint| {
@@ -168,7 +168,7 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let handover = Handover::default();
         handover.keep(
-            Endpoint::new("http", ListenAddress::Unix(path.clone())),
+            ListenerEndpoint::new("http", ListenAddress::Unix(path.clone())),
             listener.into(),
             Some(SocketFile::new(path.clone())),
         );

@@ -1,5 +1,5 @@
 //! Listeners: sockets that are bound early, served late and drained in order, for every protocol over TCP or a Unix
-//! socket. A protocol is a [`Service`]: it gets connections whose caller is known, and counts its calls.
+//! socket. A protocol is a [`ConnectionService`]: it gets connections whose caller is known, and counts its calls.
 //!
 //! Files, in reading order:
 //! * `address.rs` - the address of a listener, and the networks that it serves
@@ -39,8 +39,8 @@ mod write_timeout;
 
 pub use connection::{Connection, end_requested};
 pub use connection_calls::{CallGuard, ConnectionCalls, ResponseBody};
-pub use endpoint::Endpoint;
+pub use endpoint::ListenerEndpoint;
 pub use handover::{Handover, LISTENERS_VARIABLE};
-pub use listeners::{BindError, ConnectionLimits, Listeners, Service};
+pub use listeners::{BindError, ConnectionLimits, ConnectionService, Listeners};
 pub use tls::ServerTls;
 pub use write_timeout::{WriteTimeout, slow_read_time};

@@ -21,7 +21,7 @@ use super::address::{ListenAddress, SocketMode};
 use super::connection::{Connection, RESTART_LINGER};
 use super::connection_calls::ConnectionCalls;
 use super::connection_limiter::ConnectionLimiter;
-use super::endpoint::Endpoint;
+use super::endpoint::ListenerEndpoint;
 use super::handover::{Handover, SocketFile};
 use super::tls::{ApplicationProtocol, ServerTls};
 use super::write_timeout::WriteTimeout;
@@ -46,7 +46,7 @@ pub enum BindError {
 
 /// A protocol of connections.
 #[derive(Clone)]
-pub struct Service {
+pub struct ConnectionService {
     /// The name, as in `http`.
     pub name: &'static str,
     /// The protocol that a TLS handshake agrees on.
@@ -55,9 +55,9 @@ pub struct Service {
     pub serve: Arc<dyn Fn(Connection) -> BoxFuture<'static, ()> + Send + Sync>,
 }
 
-impl fmt::Debug for Service {
+impl fmt::Debug for ConnectionService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ConnectionService").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -73,8 +73,8 @@ pub struct ConnectionLimits {
 /// The daemon's bound sockets.
 #[derive(Debug)]
 pub struct Listeners {
-    tcp: Vec<(TcpListener, Endpoint)>,
-    unix: Vec<(UnixListener, Endpoint, SocketFile)>,
+    tcp: Vec<(TcpListener, ListenerEndpoint)>,
+    unix: Vec<(UnixListener, ListenerEndpoint, SocketFile)>,
     /// Set when the previous program of this process handed over one of them.
     handed_over: bool,
     handover: Handover,
@@ -83,7 +83,11 @@ pub struct Listeners {
 impl Listeners {
     /// Binds every endpoint. Sockets that the previous program left in `handover` are used as they are. At a restart this
     /// program leaves its own sockets there. `mode` is for the files of Unix sockets.
-    pub async fn bind(endpoints: Vec<Endpoint>, mode: SocketMode, handover: &Handover) -> Result<Self, BindError> {
+    pub async fn bind(
+        endpoints: Vec<ListenerEndpoint>,
+        mode: SocketMode,
+        handover: &Handover,
+    ) -> Result<Self, BindError> {
         let handover = handover.clone();
         // First: an address that changed between plain and TLS is still bound by its old socket.
         handover.retain(&endpoints);
@@ -149,7 +153,7 @@ impl Listeners {
     /// `https://` addresses serve nothing.
     pub fn serve(
         self,
-        services: &[Service],
+        services: &[ConnectionService],
         limits: ConnectionLimits,
         tls: Option<&ServerTls>,
         readiness: &Arc<Readiness>,
@@ -160,10 +164,10 @@ impl Listeners {
         let (tcp_limiter, unix_limiter) =
             (ConnectionLimiter::new(limits.max_connections), ConnectionLimiter::new(limits.max_connections));
         let wait_for = self.handed_over.then(|| readiness.clone());
-        let acceptor = |endpoint: &Endpoint, limiter: &ConnectionLimiter| {
+        let acceptor = |endpoint: &ListenerEndpoint, limiter: &ConnectionLimiter| {
             let service = services.iter().find(|service| service.name == endpoint.service)?.clone();
             let (limiter, write_timeout, shutdown) = (limiter.clone(), limits.write_timeout, shutdown.clone());
-            Some(Acceptor { service, limiter, write_timeout, wait_for: wait_for.clone(), shutdown })
+            Some(ConnectionAcceptor { service, limiter, write_timeout, wait_for: wait_for.clone(), shutdown })
         };
 
         for (listener, endpoint) in self.tcp {
@@ -258,8 +262,8 @@ fn is_socket(path: &Path) -> bool {
 }
 
 /// Accepts the connections of one listener.
-struct Acceptor {
-    service: Service,
+struct ConnectionAcceptor {
+    service: ConnectionService,
     limiter: ConnectionLimiter,
     write_timeout: Duration,
     /// The readiness that the first connections after a restart wait for.
@@ -269,13 +273,13 @@ struct Acceptor {
 
 /// A connection that was accepted and has a permit.
 struct NewConnection {
-    service: Service,
+    service: ConnectionService,
     write_timeout: Duration,
     calls: ConnectionCalls,
     shutdown: Shutdown,
 }
 
-impl Acceptor {
+impl ConnectionAcceptor {
     /// Accepts until the shutdown, and serves each connection that gets a permit.
     async fn run<C, A, F>(&self, mut accept: impl FnMut() -> A, serve: impl Fn(NewConnection, C) -> F)
     where
@@ -331,7 +335,7 @@ impl NewConnection {
     }
 
     /// Serves a connection without encryption. One from a network that the listener does not serve is closed.
-    fn unencrypted(self, endpoint: &Endpoint, stream: TcpStream, ip: IpAddr) -> BoxFuture<'static, ()> {
+    fn unencrypted(self, endpoint: &ListenerEndpoint, stream: TcpStream, ip: IpAddr) -> BoxFuture<'static, ()> {
         if endpoint.peers.is_empty() {
             self.serve(stream, Peer::address(ip))
         } else if endpoint.admits(ip) {
@@ -371,15 +375,15 @@ impl NewConnection {
 mod tests {
     use super::*;
 
-    fn on(address: ListenAddress) -> Vec<Endpoint> {
-        vec![Endpoint::new("http", address)]
+    fn on(address: ListenAddress) -> Vec<ListenerEndpoint> {
+        vec![ListenerEndpoint::new("http", address)]
     }
 
     #[tokio::test]
     async fn an_address_is_bound_again_when_its_scheme_changes() {
         let left = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (handover, at) = (Handover::default(), left.local_addr().unwrap());
-        handover.keep(Endpoint::new("http", ListenAddress::Tcp(at)), left.into(), None);
+        handover.keep(ListenerEndpoint::new("http", ListenAddress::Tcp(at)), left.into(), None);
         let listeners = Listeners::bind(on(ListenAddress::Tls(at)), SocketMode::GROUP, &handover).await.unwrap();
         assert_eq!(listeners.tcp_addresses()[0], at);
         assert!(!listeners.handed_over);
@@ -393,7 +397,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let (handover, address) = (Handover::default(), ListenAddress::Unix(path.clone()));
         let file = SocketFile::new(path.clone());
-        handover.keep(Endpoint::new("http", address.clone()), left.into(), Some(file));
+        handover.keep(ListenerEndpoint::new("http", address.clone()), left.into(), Some(file));
         let listeners = Listeners::bind(on(address), SocketMode::GROUP, &handover).await.unwrap();
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
         drop(listeners);
@@ -415,7 +419,7 @@ mod tests {
                 std::future::pending::<()>().await;
             })
         };
-        let service = Service { name: "http", protocol: ApplicationProtocol::Http1, serve: Arc::new(serve) };
+        let service = ConnectionService { name: "http", protocol: ApplicationProtocol::Http1, serve: Arc::new(serve) };
         let limits = ConnectionLimits { max_connections: 1, write_timeout: Duration::from_secs(30) };
         listeners.serve(&[service], limits, None, &Arc::default(), &shutdown);
         let _busy = TcpStream::connect(at).await.unwrap();

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use ledge_identity::access::Access;
-use ledge_part::{Environment, Subsystem};
+use ledge_identity::access::CallerAccess;
+use ledge_part::{PartEnvironment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::tls::{self, ServerTls};
@@ -13,11 +13,11 @@ impl Subsystem for ServerTls {
         "https"
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
         tls::metrics::encode(encoder, &self.status())
     }
 
-    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+    fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         self.keep_current(&environment.shutdown)
             .map_err(|error| format!("the handler of SIGHUP cannot be installed: {error}"))
     }

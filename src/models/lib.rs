@@ -19,7 +19,7 @@
 //!
 //! # Where it is decided
 //!
-//! * A call runs in the foreground or gives way: `ModelEntry::tier` in `scheduling/scheduler.rs`
+//! * A call runs in the foreground or gives way: `ScheduledModel::tier` in `scheduling/scheduler.rs`
 //! * A full queue (429): `scheduling/queue.rs` (`offer`); before a large body is read: `Serving::refusal` in
 //!   `serving/mod.rs`
 //! * The key of a kept answer: `serving/cache/key.rs`
@@ -28,7 +28,7 @@
 //! * A caller or an input is refused after crashes: `scheduling/faults.rs`
 //! * A run that goes on after its deadline: `scheduling/long_run.rs`; the cores that such runs may hold:
 //!   `scheduling/scheduler.rs`
-//! * A worker that hangs: `Engine::heartbeat` in `scheduling/engine.rs`, which `daemon/health.rs` waits for
+//! * A worker that hangs: `InferScheduler::heartbeat` in `scheduling/engine.rs`, which `daemon/health.rs` waits for
 //! * A version is new, known or failed before, and the time of its next try: `repository/known.rs`, from
 //!   `repository/load_records.rs` with the file `load_records.json`
 //! * The jobs and times of the steps of a chain: `repository/chain.rs`

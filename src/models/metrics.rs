@@ -2,7 +2,7 @@
 
 use std::fmt::Error;
 
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_isolation::ChildUsage;
 use ledge_part::metrics::{MetricLabels, family, gauge_value};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
@@ -11,11 +11,17 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::scheduling::instance_spec::InstanceUsage;
-use crate::repository::statistics::{Histogram, RefusalReason, SizeHistogram, TimeHistogram, Total, VersionCounters};
+use crate::repository::statistics::{
+    CountAndTime, Histogram, RefusalReason, SizeHistogram, TimeHistogram, VersionCounters,
+};
 use crate::repository::{LoadedModel, Repository, VersionState};
 
 /// Writes the metrics of every known version, and those of live versions.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, access: &Access) -> Result<(), Error> {
+pub fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    repository: &Repository,
+    access: &CallerAccess,
+) -> Result<(), Error> {
     let rows = repository.index().into_iter().filter(|row| access.has_model(&row.model)).collect::<Vec<_>>();
     let ready = rows.iter().filter_map(|row| {
         let labels = vec![("model", row.model.to_string()), ("version", row.version?.to_string())];
@@ -41,7 +47,7 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, repository: &Repository, acce
         .all_live()
         .into_iter()
         .filter(|model| access.has_model(&model.name))
-        .map(|model| MeasuredVersion::new(&model))
+        .map(|model| VersionMetrics::new(&model))
         .collect();
     let mut metrics = ModelMetrics { encoder, live: &live };
     metrics.requests()?;
@@ -63,7 +69,7 @@ fn processes(encoder: &mut DescriptorEncoder<'_>, processes: &[ChildUsage]) -> R
 }
 
 /// A live version, and its counters at one moment.
-struct MeasuredVersion {
+struct VersionMetrics {
     labels: MetricLabels,
     counters: VersionCounters,
     instance_usage: InstanceUsage,
@@ -72,7 +78,7 @@ struct MeasuredVersion {
     is_crashing: bool,
 }
 
-impl MeasuredVersion {
+impl VersionMetrics {
     fn new(model: &LoadedModel) -> Self {
         let labels = vec![
             ("model", model.name.to_string()),
@@ -92,7 +98,7 @@ impl MeasuredVersion {
 
 struct ModelMetrics<'a, 'e> {
     encoder: &'a mut DescriptorEncoder<'e>,
-    live: &'a [MeasuredVersion],
+    live: &'a [VersionMetrics],
 }
 
 impl ModelMetrics<'_, '_> {
@@ -179,7 +185,7 @@ impl ModelMetrics<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        sample: impl Fn(&MeasuredVersion) -> M,
+        sample: impl Fn(&VersionMetrics) -> M,
     ) -> Result<(), Error> {
         family(self.encoder, name, help, self.live.iter().map(|live| (live.labels.clone(), sample(live))))
     }
@@ -190,7 +196,7 @@ impl ModelMetrics<'_, '_> {
         label: &'static str,
         name: &str,
         help: &str,
-        samples: impl Fn(&MeasuredVersion) -> [(&'static str, M); N],
+        samples: impl Fn(&VersionMetrics) -> [(&'static str, M); N],
     ) -> Result<(), Error> {
         let samples = self.live.iter().flat_map(|live| {
             samples(live).map(|(value, sample)| {
@@ -203,15 +209,15 @@ impl ModelMetrics<'_, '_> {
     }
 }
 
-fn lookups(counters: &VersionCounters) -> [(&'static str, Total); 2] {
+fn lookups(counters: &VersionCounters) -> [(&'static str, CountAndTime); 2] {
     [("hit", counters.cache_hit), ("miss", counters.cache_miss)]
 }
 
-fn count((value, total): (&'static str, Total)) -> (&'static str, ConstCounter<u64>) {
+fn count((value, total): (&'static str, CountAndTime)) -> (&'static str, ConstCounter<u64>) {
     (value, ConstCounter::new(total.count))
 }
 
-fn seconds((value, total): (&'static str, Total)) -> (&'static str, ConstCounter<f64>) {
+fn seconds((value, total): (&'static str, CountAndTime)) -> (&'static str, ConstCounter<f64>) {
     (value, ConstCounter::new(total.time.as_secs_f64()))
 }
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ledge_base::config_path;
-use ledge_identity::access::Access;
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
-use ledge_part::{Environment, Subsystem};
+use ledge_identity::access::CallerAccess;
+use ledge_part::check::Finding;
+use ledge_part::section::{ConfigSection, DoctorContext};
+use ledge_part::{PartEnvironment, Subsystem};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::metrics;
@@ -18,33 +18,33 @@ use crate::runtimes::{RuntimesConfig, doctor};
 use crate::serving::Serving;
 use crate::serving::config::{QuotaConfig, ResponseCacheConfig, ServingConfig};
 
-impl Section for RuntimesConfig {
+impl ConfigSection for RuntimesConfig {
     fn resolve(&mut self, root: &Path) {
         for path in [&mut self.dir, &mut self.cache] {
             config_path::resolve(path, root);
         }
     }
 
-    fn doctor(&self, _: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, _: &DoctorContext<'_>) -> Vec<Finding> {
         let mut checks = doctor::checks(self);
         let finding = self.isolation.finding();
-        checks.extend(finding.map(|found| Check::warn("runtimes.isolation", found.detail, found.advice)));
+        checks.extend(finding.map(|found| Finding::warn("runtimes.isolation", found.detail, found.advice)));
         checks
     }
 }
 
-impl Section for ServingConfig {}
+impl ConfigSection for ServingConfig {}
 
-impl Section for ResponseCacheConfig {}
+impl ConfigSection for ResponseCacheConfig {}
 
-impl Section for QuotaConfig {}
+impl ConfigSection for QuotaConfig {}
 
 impl Subsystem for Serving {
     fn name(&self) -> &'static str {
         "inference"
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, access: &Access) -> fmt::Result {
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, access: &CallerAccess) -> fmt::Result {
         metrics::encode(encoder, self.repository(), access)
     }
 
@@ -52,7 +52,7 @@ impl Subsystem for Serving {
         self.repository().engine().heartbeat().boxed()
     }
 
-    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+    fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         let (repository, shutdown) = (self.repository().clone(), environment.shutdown.clone());
         environment.shutdown.spawn(async move {
             tokio::select! {

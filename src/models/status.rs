@@ -6,9 +6,9 @@ use ledge_features::online::FeatureError;
 use ledge_part::api_error::{ApiError, whole_seconds};
 
 use super::scheduling::outcome::{FailureClass, InferError};
-use crate::repository::feature_elements::Unconvertible;
+use crate::repository::feature_elements::FeatureConversionError;
 use crate::repository::{LoadModelError, PinError, UnloadModelError};
-use crate::scheduling::faults::Blamed;
+use crate::scheduling::faults::FaultRefusal;
 use crate::serving::FeatureInputError;
 use crate::serving::ServingError;
 
@@ -47,7 +47,7 @@ pub fn of_serving(error: &ServingError) -> u16 {
         ServingError::Refused(_) => 429,
         ServingError::NoRoom(_) => 503,
         // No later time helps an input that crashes; the request itself is well-formed.
-        ServingError::Run { error: InferError::Blamed(Blamed::Input), .. } => 422,
+        ServingError::Run { error: InferError::Blamed(FaultRefusal::Input), .. } => 422,
         ServingError::Run { error, .. } => match error.class() {
             FailureClass::BadInput => 400,
             FailureClass::Overloaded | FailureClass::Blamed => 429,
@@ -71,9 +71,9 @@ fn of_feature_input(error: &FeatureInputError) -> u16 {
         | FeatureInputError::Column { .. } => 400,
         FeatureInputError::Refused { .. }
         | FeatureInputError::Ragged { .. }
-        | FeatureInputError::Unconvertible { reason: Unconvertible::Inexact { .. }, .. } => 422,
+        | FeatureInputError::Unconvertible { reason: FeatureConversionError::Inexact { .. }, .. } => 422,
         // The model config and the feature view do not match: a caller cannot correct that.
-        FeatureInputError::Unconvertible { reason: Unconvertible::Type { .. }, .. } => 500,
+        FeatureInputError::Unconvertible { reason: FeatureConversionError::Type { .. }, .. } => 500,
         FeatureInputError::Store { reason, .. } => of_features(reason),
     }
 }

@@ -9,7 +9,7 @@ use ledge_part::api_error::{ApiError, ErrorBody};
 use ledge_protocol::call::{CallAnswer, ContentType, HEADER_LENGTH};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::client::packet::{Message, Properties, Qos};
+use super::client::packet::{MessageProperties, MqttMessage, Qos};
 use super::topics::TopicName;
 
 /// User property of every answer: the status as in HTTP. A message that has it is never a request.
@@ -30,7 +30,7 @@ pub const ANSWER_PROPERTIES: [(&str, &str); 9] = [
 
 /// The destination of an answer, and how it is sent.
 #[derive(Debug, Clone)]
-pub struct ReturnPath {
+pub struct AnswerDestination {
     /// The response topic, or the result topic of the model.
     pub topic: TopicName,
     /// The correlation data of the request.
@@ -47,9 +47,9 @@ fn error_body(failure: &ApiError, request: &[u8]) -> Bytes {
     ErrorBody { error: &failure.message, status: Some(failure.status.as_u16()), id: id.as_deref() }.to_json().into()
 }
 
-impl ReturnPath {
+impl AnswerDestination {
     /// The message with a result.
-    pub fn answer(&self, device: &DeviceName, answered: CallAnswer) -> Message {
+    pub fn answer(&self, device: &DeviceName, answered: CallAnswer) -> MqttMessage {
         let mut message = self.message(device, 200, answered.body);
         let user = &mut message.properties.user;
         user.push(("model-version".to_owned(), answered.version.to_string()));
@@ -64,7 +64,7 @@ impl ReturnPath {
     }
 
     /// The message with an error. The answer repeats the id of the failed `request`.
-    pub fn failure(&self, device: &DeviceName, failure: &ApiError, request: &[u8]) -> Message {
+    pub fn failure(&self, device: &DeviceName, failure: &ApiError, request: &[u8]) -> MqttMessage {
         let mut message = self.message(device, failure.status.as_u16(), error_body(failure, request));
         if let Some(seconds) = failure.retry_after_s {
             message.properties.user.push(("retry-after".to_owned(), seconds.to_string()));
@@ -72,43 +72,43 @@ impl ReturnPath {
         message
     }
 
-    fn message(&self, device: &DeviceName, status: u16, payload: Bytes) -> Message {
+    fn message(&self, device: &DeviceName, status: u16, payload: Bytes) -> MqttMessage {
         let mut user =
             vec![(STATUS_PROPERTY.to_owned(), status.to_string()), ("device".to_owned(), device.to_string())];
         if self.duplicate {
             user.push(("duplicate".to_owned(), "true".to_owned()));
         }
-        let properties = Properties {
+        let properties = MessageProperties {
             correlation_data: self.correlation_data.clone(),
             content_type: Some("application/json".to_owned()),
             user,
-            ..Properties::default()
+            ..MessageProperties::default()
         };
-        Message { topic: self.topic.clone(), payload, qos: self.qos, retain: false, properties }
+        MqttMessage { topic: self.topic.clone(), payload, qos: self.qos, retain: false, properties }
     }
 }
 
 /// Replaces an answer that cannot be sent by an error. `false`: it is an error already.
-pub fn replace(message: &mut Message, failure: &ApiError) -> bool {
+pub fn replace(message: &mut MqttMessage, failure: &ApiError) -> bool {
     if status(message).is_none_or(|status| status >= 400) {
         return false;
     }
     let body = error_body(failure, &message.payload);
-    let Properties { correlation_data, mut user, .. } = std::mem::take(&mut message.properties);
+    let MessageProperties { correlation_data, mut user, .. } = std::mem::take(&mut message.properties);
     user.retain(|(name, _)| name == "device" || name == "duplicate");
     user.insert(0, (STATUS_PROPERTY.to_owned(), failure.status.to_string()));
     if let Some(seconds) = failure.retry_after_s {
         user.push(("retry-after".to_owned(), seconds.to_string()));
     }
     let content_type = Some("application/json".to_owned());
-    message.properties = Properties { correlation_data, content_type, user, ..Properties::default() };
+    message.properties = MessageProperties { correlation_data, content_type, user, ..MessageProperties::default() };
     message.payload = body;
     message.retain = false;
     true
 }
 
 /// The status of an answer; `None` for other messages.
-pub fn status(message: &Message) -> Option<u16> {
+pub fn status(message: &MqttMessage) -> Option<u16> {
     message.properties.user(STATUS_PROPERTY)?.parse().ok()
 }
 
@@ -152,9 +152,9 @@ fn id_of(request: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn path() -> ReturnPath {
+    fn path() -> AnswerDestination {
         let topic = "reply/7".parse().unwrap();
-        ReturnPath { topic, correlation_data: Some("c".into()), qos: Qos::AtLeastOnce, duplicate: true }
+        AnswerDestination { topic, correlation_data: Some("c".into()), qos: Qos::AtLeastOnce, duplicate: true }
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
             let mut properties = message.properties;
             assert!(properties.correlation_data.take().is_some() && properties.content_type.take().is_some());
             sent.extend(std::mem::take(&mut properties.user).into_iter().map(|(name, _)| name));
-            assert_eq!(properties, Properties::default(), "and nothing else");
+            assert_eq!(properties, MessageProperties::default(), "and nothing else");
         }
         assert_eq!(sent, ANSWER_PROPERTIES.into_iter().map(|(name, _)| name.to_owned()).collect());
     }

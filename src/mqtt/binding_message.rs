@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::clock;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::{DeviceName, ModelName};
-use ledge_features::online::{FrameColumns, Ignored, Push, bytes_of_json};
+use ledge_features::online::{FeaturePush, FrameColumns, IgnoredPushPart, bytes_of_json};
 use ledge_features::registry::Registry;
 use ledge_features::view::FeatureView;
 use ledge_identity::access::ViewScope;
@@ -17,16 +17,16 @@ use ledge_protocol::ModelTarget;
 use ledge_protocol::call::{self, BodyKind, CallAnswer, INLINE_JSON_BYTES_MAX, InferenceCall};
 use ledge_service::off_thread::blocking;
 
-use super::answer::{self, ReturnPath};
+use super::answer::{self, AnswerDestination};
 use super::bindings::{
-    Binding, Extracted, MessageOrigin, MessageParts, PushRows, entities, join_keys, push_rows, request_of_rows,
-    request_of_value,
+    Binding, ExtractedInput, ExtractedPushRows, MessageOrigin, MessageParts, entities, join_keys, push_rows,
+    request_of_rows, request_of_value,
 };
-use super::client::packet::{Message, Qos};
+use super::client::packet::{MqttMessage, Qos};
 use super::client::session::PendingDelivery;
 use super::held_bytes::HeldBytesGuard;
 use super::model_wait::ModelWait;
-use super::push::{self, PushError, Pusher};
+use super::push::{self, FeaturePushError, FeaturePusher};
 use super::request::{UnansweredReason, principal};
 use super::topics::TopicName;
 
@@ -60,7 +60,7 @@ pub struct BindingMessage {
 #[derive(Debug)]
 pub struct BindingOutcome {
     /// The message to publish: the answer, or the error where the binding publishes errors.
-    pub message: Option<Message>,
+    pub message: Option<MqttMessage>,
     /// The reason why there is no result.
     pub failure: Option<ApiError>,
     /// Set when its delivery stays unsettled, so that the broker delivers it again.
@@ -73,16 +73,16 @@ pub struct BindingOutcome {
 
 /// The reason why a message for bindings is dropped before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Dismissal {
+pub enum BindingDismissal {
     #[error("the message is empty: an empty message only clears a retained one")]
     Empty,
     #[error(transparent)]
     Answer(UnansweredReason),
 }
 
-impl Dismissal {
+impl BindingDismissal {
     /// The reason to dismiss a message, if there is one. The payload of a refused message was not read.
-    pub fn of(message: &Message, is_refused: bool) -> Option<Self> {
+    pub fn of(message: &MqttMessage, is_refused: bool) -> Option<Self> {
         if message.payload.is_empty() && !is_refused {
             return Some(Self::Empty);
         }
@@ -91,9 +91,9 @@ impl Dismissal {
 }
 
 /// The rows of a message.
-struct BindingRows {
+struct BindingPushRows {
     views: Vec<Arc<FeatureView>>,
-    push: Push,
+    push: FeaturePush,
     /// The columns among them that are entity keys.
     entities: FrameColumns,
     unused: Vec<String>,
@@ -116,7 +116,7 @@ impl BindingMessage {
     /// topic for the answer.
     pub fn new(
         binding: &Arc<Binding>,
-        message: &Message,
+        message: &MqttMessage,
         captures: &[&str],
         device: &DeviceName,
         now: Instant,
@@ -144,7 +144,7 @@ impl BindingMessage {
         mut self,
         serving: &Serving,
         device: &DeviceName,
-        pusher: &Pusher,
+        pusher: &FeaturePusher,
         model_wait: &ModelWait,
     ) -> BindingOutcome {
         let binding = self.binding.clone();
@@ -161,8 +161,8 @@ impl BindingMessage {
         }
         match self.push_and_call(serving, device, pusher).await {
             Ok(answered) => self.outcome(Ok(answered), device),
-            Err(PushError::Failed(failure)) => self.outcome(Err(failure), device),
-            Err(PushError::Stopped) => BindingOutcome { unsettled: true, ..self.outcome(Ok(None), device) },
+            Err(FeaturePushError::Failed(failure)) => self.outcome(Err(failure), device),
+            Err(FeaturePushError::Stopped) => BindingOutcome { unsettled: true, ..self.outcome(Ok(None), device) },
         }
     }
 
@@ -170,35 +170,37 @@ impl BindingMessage {
         &self,
         serving: &Serving,
         device: &DeviceName,
-        pusher: &Pusher,
-    ) -> Result<Option<CallAnswer>, PushError> {
+        pusher: &FeaturePusher,
+    ) -> Result<Option<CallAnswer>, FeaturePushError> {
         let account = self.account(serving);
         // Its values, and the request or the rows that are made of them.
         let bytes = if self.binding.parses() { 2 * bytes_of_json(&self.payload) } else { 0 };
         let _parsed =
             self.waiting_for_memory(pusher, || std::future::ready(account.take(bytes).map_err(ApiError::from))).await?;
         let rows = self.push(serving, device, pusher).await?;
-        let Some(call) = self.call(serving, device, rows).await.map_err(PushError::Failed)? else { return Ok(None) };
+        let Some(call) = self.call(serving, device, rows).await.map_err(FeaturePushError::Failed)? else {
+            return Ok(None);
+        };
         let caller = principal(&self.source);
         let answer = || call::answer(serving, call.clone(), &caller);
         let answered = self.waiting_for_memory(pusher, answer).await?;
-        self.selected(answered, &account).await.map(Some).map_err(PushError::Failed)
+        self.selected(answered, &account).await.map(Some).map_err(FeaturePushError::Failed)
     }
 
     /// Tries again where there is no memory now, if the broker keeps the message until then.
     async fn waiting_for_memory<T, F: Future<Output = Result<T, ApiError>>>(
         &self,
-        pusher: &Pusher,
+        pusher: &FeaturePusher,
         mut attempt: impl FnMut() -> F,
-    ) -> Result<T, PushError> {
+    ) -> Result<T, FeaturePushError> {
         match self.delivery {
             Some(_) => pusher.with_memory(attempt).await,
-            None => attempt().await.map_err(PushError::Failed),
+            None => attempt().await.map_err(FeaturePushError::Failed),
         }
     }
 
     /// The memory of the device.
-    fn account(&self, serving: &Serving) -> Account {
+    fn account(&self, serving: &Serving) -> MemoryAccount {
         serving.memory().account(principal(&self.source))
     }
 
@@ -243,7 +245,7 @@ impl BindingMessage {
         device: &DeviceName,
     ) -> Result<Option<(DryRunRows, FrameColumns)>, (Option<DryRunRows>, ApiError)> {
         let rows = self.rows(serving, device).await.map_err(|failure| (None, failure))?;
-        let Some(BindingRows { push, entities, unused, .. }) = rows else { return Ok(None) };
+        let Some(BindingPushRows { push, entities, unused, .. }) = rows else { return Ok(None) };
         let columns = push.columns.clone();
         match serving.features().check(push).await {
             Ok(ignored) => Ok(Some((DryRunRows { columns, is_refused: false, ignored, unused }, entities))),
@@ -256,7 +258,7 @@ impl BindingMessage {
 
     fn outcome(self, result: Result<Option<CallAnswer>, ApiError>, device: &DeviceName) -> BindingOutcome {
         let config = self.binding.config();
-        let path = self.publish.clone().map(|topic| ReturnPath {
+        let path = self.publish.clone().map(|topic| AnswerDestination {
             topic,
             correlation_data: None,
             qos: self.qos,
@@ -287,24 +289,24 @@ impl BindingMessage {
         &self,
         serving: &Serving,
         device: &DeviceName,
-        pusher: &Pusher,
-    ) -> Result<Option<FrameColumns>, PushError> {
-        let Some(rows) = self.rows(serving, device).await.map_err(PushError::Failed)? else { return Ok(None) };
+        pusher: &FeaturePusher,
+    ) -> Result<Option<FrameColumns>, FeaturePushError> {
+        let Some(rows) = self.rows(serving, device).await.map_err(FeaturePushError::Failed)? else { return Ok(None) };
         pusher.push(serving.features(), rows.push, principal(&self.source)).await?;
-        serving.features().note_ignored(&rows.views, Ignored::Fields(rows.unused.len()));
+        serving.features().note_ignored(&rows.views, IgnoredPushPart::Fields(rows.unused.len()));
         Ok(Some(rows.entities))
     }
 
-    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<BindingRows>, ApiError> {
+    async fn rows(&self, serving: &Serving, device: &DeviceName) -> Result<Option<BindingPushRows>, ApiError> {
         let Some(target) = self.binding.config().target() else { return Ok(None) };
         let views = serving.features().registry().targets(&target).map_err(|error| push::failure(&error))?;
         let for_rows = views.clone();
         let extract = move |binding: &Binding, payload: &Bytes, origin: MessageOrigin<'_>| {
             push_rows(binding.config(), &for_rows, payload, origin)
         };
-        let PushRows { columns, unused } = self.extract(device, extract).await?;
+        let ExtractedPushRows { columns, unused } = self.extract(device, extract).await?;
         let entities = if self.publish.is_some() { join_keys(&columns, &views) } else { FrameColumns::new() };
-        Ok(Some(BindingRows { views, push: Push { target, columns }, entities, unused }))
+        Ok(Some(BindingPushRows { views, push: FeaturePush { target, columns }, entities, unused }))
     }
 
     /// Runs `extract` on the message, on another thread if the message is large.
@@ -339,7 +341,7 @@ impl BindingMessage {
     }
 
     /// The part of an answer that is published.
-    async fn selected(&self, mut answered: CallAnswer, account: &Account) -> Result<CallAnswer, ApiError> {
+    async fn selected(&self, mut answered: CallAnswer, account: &MemoryAccount) -> Result<CallAnswer, ApiError> {
         if self.binding.config().select.is_none() {
             return Ok(answered);
         }
@@ -364,15 +366,15 @@ impl BindingMessage {
         let extracted =
             self.extract(device, move |binding, payload, _| binding.request(payload, content_type.as_deref()));
         let (body, form) = match extracted.await? {
-            Extracted::Body(body, form) => (body, form),
-            Extracted::Rows(rows) => {
+            ExtractedInput::Body(body, form) => (body, form),
+            ExtractedInput::Rows(rows) => {
                 let entities = match pushed {
                     Some(entities) => entities,
                     None => self.entities(serving.features().registry(), device).await?,
                 };
                 (self.request(serving, model, rows, entities).await?, BodyKind::Tensors { header_length: None })
             }
-            Extracted::Value(name) => {
+            ExtractedInput::Value(name) => {
                 let entities = self.entities(serving.features().registry(), device).await?;
                 let model = serving.repository().pin(model, config.version)?;
                 let payload = self.payload.clone();

@@ -20,14 +20,14 @@ use ledge_base::names::{DeviceName, ModelName};
 use ledge_models::serving::Serving;
 use ledge_protocol::call::BodyKind;
 
-pub use self::check::{BindingProblem, KnownModel, MisfitEffect, against_model, against_views};
+pub use self::check::{BindingModel, BindingProblem, MisfitEffect, against_model, against_views};
 pub use self::config::{BindingConfig, problems};
-pub use self::extract::{Extracted, request_of_rows, request_of_value};
-pub use self::rows::{MessageOrigin, PushRows, entities, join_keys, push_rows};
-pub use self::when::{MessageParts, When};
+pub use self::extract::{ExtractedInput, request_of_rows, request_of_value};
+pub use self::rows::{ExtractedPushRows, MessageOrigin, entities, join_keys, push_rows};
+pub use self::when::{MessageConditions, MessageParts};
 use super::topics::{TopicFilter, TopicName, TopicTemplate};
 pub use error::BindingError;
-pub use key_source::KeySource;
+pub use key_source::JoinKeySource;
 pub use value_kind::ValueKind;
 
 /// A valid binding.
@@ -116,18 +116,18 @@ impl Binding {
     }
 
     /// The request for the model.
-    pub fn request(&self, payload: &Bytes, content_type: Option<&str>) -> Result<Extracted, BindingError> {
+    pub fn request(&self, payload: &Bytes, content_type: Option<&str>) -> Result<ExtractedInput, BindingError> {
         if let Some(path) = &self.config.text {
             return extract::text(path, payload);
         }
         if let Some(name) = self.config.value.as_ref().filter(|_| !self.pushes()) {
-            return Ok(Extracted::Value(name.clone()));
+            return Ok(ExtractedInput::Value(name.clone()));
         }
         match (&self.config.photograph, self.config.inputs.is_empty()) {
             (Some(path), _) => extract::photograph(path, payload),
             (None, false) => extract::rows(&self.config.inputs, payload),
-            (None, true) if self.pushes() || !self.config.entities.is_empty() => Ok(Extracted::Rows(Vec::new())),
-            (None, true) => Ok(Extracted::Body(payload.clone(), BodyKind::of_message(payload, content_type))),
+            (None, true) if self.pushes() || !self.config.entities.is_empty() => Ok(ExtractedInput::Rows(Vec::new())),
+            (None, true) => Ok(ExtractedInput::Body(payload.clone(), BodyKind::of_message(payload, content_type))),
         }
     }
 
@@ -150,7 +150,7 @@ pub fn warn_of_misfits(configs: &[BindingConfig], serving: &Serving) {
             && let Ok(model) = serving.repository().pin(name, config.version)
         {
             let inputs: Vec<_> = model.signature.inputs.iter().map(|port| port.name.clone()).collect();
-            let known = KnownModel { name, config: &model.config, inputs: Some(&inputs) };
+            let known = BindingModel { name, config: &model.config, inputs: Some(&inputs) };
             problems.extend(against_model(config, &registry, known));
         }
         for BindingProblem { key, reason, effect } in problems {

@@ -6,11 +6,13 @@ use std::time::Instant;
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
 use ledge_identity::access::Permission;
-use ledge_identity::authentication::{Authenticator, Caller, CallerProof, CredentialError, Lacking, RequestPermit};
+use ledge_identity::authentication::{
+    Authenticator, Caller, CallerProof, CredentialError, MissingAccess, RequestPermit,
+};
 use ledge_part::api_error::{ApiError, StatusCode};
 use ledge_service::audit_event::AuditSink;
 
-use super::client::packet::Properties;
+use super::client::packet::MessageProperties;
 
 /// The user property with an API key, as in HTTP's header: `Bearer ledge_...`.
 const AUTHORIZATION_PROPERTY: &str = "authorization";
@@ -27,7 +29,7 @@ impl std::fmt::Debug for PresentedKey {
 impl PresentedKey {
     /// The key of a message. Another scheme than `Bearer` counts as a malformed key, and so do two different keys: this
     /// box does not guess which of them counts.
-    pub fn of(properties: &Properties) -> Option<Self> {
+    pub fn of(properties: &MessageProperties) -> Option<Self> {
         let named = properties.user.iter().filter(|(name, _)| name.eq_ignore_ascii_case(AUTHORIZATION_PROPERTY));
         let mut keys: Vec<_> = named.map(|(_, value)| bearer(value)).collect();
         keys.dedup();
@@ -74,7 +76,7 @@ pub fn admit(
         Ok(place) => match caller.lacks(&[Permission::Infer], model) {
             None => Ok((caller, place)),
             Some(lacking) => {
-                let what = if lacking == Lacking::Model { "model_scope" } else { Permission::Infer.as_str() };
+                let what = if lacking == MissingAccess::Model { "model_scope" } else { Permission::Infer.as_str() };
                 audit.record_denied(&principal, what);
                 Err((principal, denied(&caller, lacking)))
             }
@@ -82,13 +84,13 @@ pub fn admit(
     }
 }
 
-fn denied(caller: &Caller, lacking: Lacking) -> ApiError {
+fn denied(caller: &Caller, lacking: MissingAccess) -> ApiError {
     let (principal, is_known) = (&caller.principal, caller.proof != CallerProof::None);
     match (lacking, is_known) {
-        (Lacking::Permission, true) => {
+        (MissingAccess::Permission, true) => {
             ApiError::with_code(403, format!("{principal} may not call models: this needs the role infer or admin"))
         }
-        (Lacking::Model, true) => ApiError::with_code(
+        (MissingAccess::Model, true) => ApiError::with_code(
             403,
             format!("{principal} may not call this model: it is not in the list of its models"),
         ),
@@ -103,29 +105,29 @@ fn denied(caller: &Caller, lacking: Lacking) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_base::token_bucket::Rate;
+    use ledge_base::token_bucket::CallRate;
     use ledge_identity::access::Role;
     use ledge_identity::access_config::AccessConfig;
-    use ledge_identity::keys::{KeyStore, NewKey};
+    use ledge_identity::keys::{ApiKeyStore, NewApiKey};
 
     fn with_key(text: &str) -> Option<PresentedKey> {
         let user = vec![("Authorization".to_owned(), text.to_owned())];
-        PresentedKey::of(&Properties { user, ..Properties::default() })
+        PresentedKey::of(&MessageProperties { user, ..MessageProperties::default() })
     }
 
     #[test]
     fn who_is_behind_the_broker_may_what_is_set_and_a_key_may_what_it_is_for() {
         let folder = tempfile::tempdir().unwrap();
-        let new = |name: &str, role, max_rate: f64| NewKey {
+        let new = |name: &str, role, max_rate: f64| NewApiKey {
             name: name.parse().unwrap(),
             roles: vec![role],
             models: Some(vec!["m".parse().unwrap()]),
             feature_views: None,
             expires_ms: None,
-            max_rate: Rate::new(max_rate).unwrap(),
+            max_rate: CallRate::new(max_rate).unwrap(),
             max_concurrent: 0,
         };
-        let store = KeyStore::new(folder.path());
+        let store = ApiKeyStore::new(folder.path());
         let key = |name, role, rate| format!("Bearer {}", store.create(&new(name, role, rate), 1).unwrap().0.reveal());
         let (till, viewer, slow) =
             (key("till", Role::Infer, 0.0), key("viewer", Role::Viewer, 0.0), key("slow", Role::Infer, 0.001));
@@ -159,7 +161,7 @@ mod tests {
     fn a_message_has_one_key_or_none_that_is_good() {
         let key = |values: &[&str]| {
             let user = values.iter().map(|value| (AUTHORIZATION_PROPERTY.to_owned(), (*value).to_owned())).collect();
-            PresentedKey::of(&Properties { user, ..Properties::default() }).map(|key| key.0)
+            PresentedKey::of(&MessageProperties { user, ..MessageProperties::default() }).map(|key| key.0)
         };
         for (values, expected) in [
             (&[][..], None),

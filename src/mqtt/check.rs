@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::names::{DeviceName, InvalidName};
-use ledge_egress::{Content, Egress};
+use ledge_egress::{Egress, EgressContent};
 use serde::Serialize;
 
 use super::bindings::Bindings;
 use super::client::connection::{BrokerConnection, ConnectionError, ConnectionReader, ConnectionWriter};
 use super::client::packet::{
-    ConnAck, Connect, Incoming, Message, Outgoing, Properties, Qos, ReasonCode, RetainHandling, Subscription,
-    SubscriptionId, Version,
+    ConnAck, Connect, IncomingPacket, MessageProperties, MqttMessage, MqttVersion, OutgoingPacket, Qos, ReasonCode,
+    RetainHandling, Subscription, SubscriptionId,
 };
-use super::client::session::{NextPacket, Outbound, Session, SessionEvent};
+use super::client::session::{MqttSession, NextPacket, OutboundMessage, SessionEvent};
 use super::config::MqttConfig;
 use super::connect::{self, ConnectError};
-use super::plan::{PlanRules, SessionName, SubscriptionPlan};
+use super::plan::{SessionName, SubscriptionPlan, SubscriptionPlanRules};
 use super::subscriptions;
 use super::topics::{DeviceTopics, TopicFilter, TopicName};
 
@@ -97,7 +97,7 @@ impl From<ConnectionError> for BrokerCheckError {
 
 /// The topics to which the check may publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probes {
+pub enum ProbeTopics {
     /// One for each subscription. Where a filter has no wildcard, it is the topic of a device.
     All,
     /// Only topics that no device has.
@@ -114,7 +114,7 @@ pub async fn check(
     topics: &DeviceTopics,
     heard: &[TopicFilter],
     egress: &Egress,
-    probes: Probes,
+    probes: ProbeTopics,
     limit: Duration,
 ) -> Vec<StepFinding> {
     let bindings = Bindings::new(&config.bindings);
@@ -139,7 +139,7 @@ pub async fn check(
 }
 
 /// Returns `true` for a message of a check, which asks for nothing.
-pub fn is_probe(message: &Message) -> bool {
+pub fn is_probe(message: &MqttMessage) -> bool {
     message.payload.is_empty() && message.topic.as_str().split('/').any(|level| level.starts_with(PROBE_LEVEL))
 }
 
@@ -149,7 +149,7 @@ struct BrokerCheck<'a> {
     bindings: Bindings,
     heard: &'a [TopicFilter],
     egress: &'a Egress,
-    probes: Probes,
+    probes: ProbeTopics,
     /// Distinguishes this check from others.
     tag: String,
     step: CheckStep,
@@ -157,7 +157,7 @@ struct BrokerCheck<'a> {
 }
 
 /// A subscription that the broker has granted.
-struct Granted {
+struct GrantedSubscription {
     filter: TopicFilter,
     id: Option<SubscriptionId>,
     /// The place of its connection.
@@ -165,7 +165,7 @@ struct Granted {
 }
 
 /// The way in which a message was published.
-enum PublishResult {
+enum ProbePublishResult {
     Accepted,
     /// The broker does not report whether it accepts it.
     Unreported,
@@ -182,7 +182,7 @@ impl BrokerCheck<'_> {
         self.findings.push(StepFinding { step: self.step, ok: true, untested: true, detail: detail.into() });
     }
 
-    fn plan(&self, rules: PlanRules) -> SubscriptionPlan {
+    fn plan(&self, rules: SubscriptionPlanRules) -> SubscriptionPlan {
         SubscriptionPlan::new(self.topics, &self.bindings, self.heard, rules)
     }
 
@@ -205,7 +205,7 @@ impl BrokerCheck<'_> {
             let user = if self.config.user.is_empty() { "no user" } else { &self.config.user };
             self.add_finding(true, format!("{broker} with {version} {tls}, as the client {client_id} and {user}"));
         }
-        let plan = self.plan(PlanRules::of(version, &accepted, true));
+        let plan = self.plan(SubscriptionPlanRules::of(version, &accepted, true));
         let mut sessions = vec![SessionName::Main];
         let mut connections = vec![CheckConnection::new(connection)];
         for name in plan.others() {
@@ -231,7 +231,7 @@ impl BrokerCheck<'_> {
         self.step = CheckStep::RoundTrip;
         let began = Instant::now();
         main.session.ping();
-        main.wait(|packet| matches!(packet, Incoming::PingResp).then_some(())).await?;
+        main.wait(|packet| matches!(packet, IncomingPacket::PingResp).then_some(())).await?;
         let micros = began.elapsed().as_micros();
         self.add_finding(true, format!("{}.{:03} ms", micros / 1000, micros % 1000));
 
@@ -274,8 +274,8 @@ impl BrokerCheck<'_> {
         }
     }
 
-    fn announced(&mut self, version: Version, broker: &ConnAck, plan: &SubscriptionPlan) {
-        if version == Version::V311 {
+    fn announced(&mut self, version: MqttVersion, broker: &ConnAck, plan: &SubscriptionPlan) {
+        if version == MqttVersion::V311 {
             return self.add_finding(true, "a broker of MQTT 3.1.1 does not announce its limits");
         }
         let shares = plan.iter().any(|planned| planned.subscription.filter.is_shared());
@@ -307,7 +307,7 @@ impl BrokerCheck<'_> {
         connection: &mut CheckConnection,
         wanted: &[Subscription],
         index: usize,
-    ) -> Result<Vec<Granted>, BrokerCheckError> {
+    ) -> Result<Vec<GrantedSubscription>, BrokerCheckError> {
         let group: DeviceName = format!("check-{}", self.tag).parse()?;
         let harmless = |subscription: &Subscription| {
             let filter = &subscription.filter;
@@ -319,7 +319,7 @@ impl BrokerCheck<'_> {
         for packet in subscriptions::packets(wanted.iter()) {
             connection.session.subscribe(packet.iter().map(harmless).collect());
             let reasons = connection.wait(|packet| match packet {
-                Incoming::SubAck { reasons, .. } => Some(reasons.clone()),
+                IncomingPacket::SubAck { reasons, .. } => Some(reasons.clone()),
                 _ => None,
             });
             for (Subscription { filter, qos, id, .. }, reason) in packet.into_iter().zip(reasons.await?) {
@@ -333,7 +333,7 @@ impl BrokerCheck<'_> {
                 };
                 self.add_finding(!reason.is_failure(), format!("{filter}: {result}"));
                 if !reason.is_failure() {
-                    granted.push(Granted { filter, id, connection: index });
+                    granted.push(GrantedSubscription { filter, id, connection: index });
                 }
             }
         }
@@ -344,8 +344,8 @@ impl BrokerCheck<'_> {
     async fn deliver(
         &mut self,
         connections: &mut [CheckConnection],
-        granted: &[Granted],
-        version: Version,
+        granted: &[GrantedSubscription],
+        version: MqttVersion,
         broker: &ConnAck,
     ) -> Result<(), BrokerCheckError> {
         let mut expected = Vec::new();
@@ -355,12 +355,12 @@ impl BrokerCheck<'_> {
                 self.add_untested(format!("{filter}: not tested, since only the broker publishes there"));
                 continue;
             };
-            if self.probes == Probes::MadeUp && filter.capture_count() == 0 {
+            if self.probes == ProbeTopics::MadeUp && filter.capture_count() == 0 {
                 continue;
             }
             let Some(main) = connections.first_mut() else { return Ok(()) };
-            match main.publish(topic.clone(), Bytes::new(), Properties::default(), broker).await {
-                Ok(PublishResult::Refused(reason)) => self.add_untested(format!(
+            match main.publish(topic.clone(), Bytes::new(), MessageProperties::default(), broker).await {
+                Ok(ProbePublishResult::Refused(reason)) => self.add_untested(format!(
                     "{filter}: not tested, since this box may not publish to {topic} ({reason}). Publish there with \
                      another client to see whether its messages come"
                 )),
@@ -391,7 +391,7 @@ impl BrokerCheck<'_> {
             match published {
                 _ if came => self.add_finding(true, format!("{filter}: a message to {topic} came back")),
                 _ if nameless => self.nameless(filter, topic),
-                PublishResult::Accepted if version == Version::V5 => self.add_finding(
+                ProbePublishResult::Accepted if version == MqttVersion::V5 => self.add_finding(
                     false,
                     format!(
                         "{filter}: granted, but a message to {topic} did not come back: the broker withholds it. Allow \
@@ -410,7 +410,7 @@ impl BrokerCheck<'_> {
 
     /// Adds the finding of a message that came without the identifier of its subscription.
     fn nameless(&mut self, filter: &TopicFilter, topic: &TopicName) {
-        let apart = self.plan(PlanRules { version: Version::V5, has_ids: false, splits_rows: true });
+        let apart = self.plan(SubscriptionPlanRules { version: MqttVersion::V5, has_ids: false, splits_rows: true });
         let others = apart.others().into_iter().flat_map(|name| apart.separations(name, &self.bindings));
         let pairs: Vec<String> = others.filter(|pair| pair.overlaps).map(|pair| pair.to_string()).collect();
         if pairs.is_empty() {
@@ -429,21 +429,22 @@ impl BrokerCheck<'_> {
     async fn publish(
         &mut self,
         connection: &mut CheckConnection,
-        version: Version,
+        version: MqttVersion,
         broker: &ConnAck,
     ) -> Result<(), BrokerCheckError> {
         let topic = DeviceTopics::result(&self.topics.device, &CHECK_MODEL.parse()?);
-        let properties = Properties { content_type: Some("application/json".to_owned()), ..Properties::default() };
+        let properties =
+            MessageProperties { content_type: Some("application/json".to_owned()), ..MessageProperties::default() };
         let (ok, result) = match connection.publish(topic.clone(), CHECK_PAYLOAD.into(), properties, broker).await {
-            Ok(PublishResult::Refused(reason)) => (false, format!("refused, {reason}")),
-            Ok(PublishResult::Accepted) if version == Version::V311 => {
+            Ok(ProbePublishResult::Refused(reason)) => (false, format!("refused, {reason}")),
+            Ok(ProbePublishResult::Accepted) if version == MqttVersion::V311 => {
                 (true, "acknowledged; a broker of MQTT 3.1.1 cannot report that it is not allowed".to_owned())
             }
-            Ok(PublishResult::Accepted) if connection.has_no_subscriber => {
+            Ok(ProbePublishResult::Accepted) if connection.has_no_subscriber => {
                 (true, "accepted; it has no subscriber now".to_owned())
             }
-            Ok(PublishResult::Accepted) => (true, "accepted".to_owned()),
-            Ok(PublishResult::Unreported) => {
+            Ok(ProbePublishResult::Accepted) => (true, "accepted".to_owned()),
+            Ok(ProbePublishResult::Unreported) => {
                 (true, "sent; with QoS 0 a broker does not report whether it accepts a message".to_owned())
             }
             Err(BrokerCheckError::Connect(ConnectError::Connection(ConnectionError::Ended))) => {
@@ -471,7 +472,7 @@ fn probe_topic(filter: &TopicFilter, tag: &str) -> Option<TopicName> {
 struct CheckConnection {
     reader: ConnectionReader,
     writer: ConnectionWriter,
-    session: Session,
+    session: MqttSession,
     /// The messages that came, with the identifiers of their subscriptions.
     came: Vec<(TopicName, Vec<SubscriptionId>)>,
     /// The last published message had no subscriber.
@@ -481,7 +482,7 @@ struct CheckConnection {
 impl CheckConnection {
     fn new(connection: BrokerConnection) -> Self {
         let BrokerConnection { reader, writer, accepted, .. } = connection;
-        let mut session = Session::default();
+        let mut session = MqttSession::default();
         session.connected(&accepted);
         Self { reader, writer, session, came: Vec::new(), has_no_subscriber: false }
     }
@@ -491,27 +492,27 @@ impl CheckConnection {
         &mut self,
         topic: TopicName,
         payload: Bytes,
-        properties: Properties,
+        properties: MessageProperties,
         broker: &ConnAck,
-    ) -> Result<PublishResult, BrokerCheckError> {
-        let message = Message { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
-        self.session.publish(Outbound { message, content: Content::Answer, settles: None });
+    ) -> Result<ProbePublishResult, BrokerCheckError> {
+        let message = MqttMessage { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
+        self.session.publish(OutboundMessage { message, content: EgressContent::Answer, settles: None });
         let taken = if broker.maximum_qos == Qos::AtMostOnce {
             self.send().await.map(|()| None)
         } else {
-            let is_ack = |packet: &Incoming| match packet {
-                Incoming::PubAck { reason, .. } => Some(Some(*reason)),
+            let is_ack = |packet: &IncomingPacket| match packet {
+                IncomingPacket::PubAck { reason, .. } => Some(Some(*reason)),
                 _ => None,
             };
             self.wait(is_ack).await
         };
         self.has_no_subscriber = matches!(taken, Ok(Some(ReasonCode::NO_MATCHING_SUBSCRIBERS)));
         match taken {
-            Ok(Some(reason)) if reason.is_failure() => Ok(PublishResult::Refused(reason.to_string())),
-            Ok(Some(_)) => Ok(PublishResult::Accepted),
-            Ok(None) => Ok(PublishResult::Unreported),
+            Ok(Some(reason)) if reason.is_failure() => Ok(ProbePublishResult::Refused(reason.to_string())),
+            Ok(Some(_)) => Ok(ProbePublishResult::Accepted),
+            Ok(None) => Ok(ProbePublishResult::Unreported),
             Err(BrokerCheckError::Connect(ConnectError::Connection(ConnectionError::NotPermitted(reason)))) => {
-                Ok(PublishResult::Refused(reason))
+                Ok(ProbePublishResult::Refused(reason))
             }
             Err(error) => Err(error),
         }
@@ -521,8 +522,8 @@ impl CheckConnection {
         while let Some(step) = self.session.next(|packet| self.writer.size(packet)) {
             match step {
                 NextPacket::Send(content, packet) => self.writer.put(content, &packet)?,
-                NextPacket::TooLarge(Outbound { message, .. }) => {
-                    let packet = Outgoing::Publish { message, packet_id: None, duplicate: false };
+                NextPacket::TooLarge(OutboundMessage { message, .. }) => {
+                    let packet = OutgoingPacket::Publish { message, packet_id: None, duplicate: false };
                     return Err(BrokerCheckError::TooLarge(self.writer.size(&packet)));
                 }
             }
@@ -532,7 +533,7 @@ impl CheckConnection {
 
     /// Waits for a packet for which `wanted` returns a value. Messages that come meanwhile are acknowledged, so that
     /// the broker continues. The daemon gets them too, in its own session.
-    async fn wait<T>(&mut self, wanted: impl Fn(&Incoming) -> Option<T>) -> Result<T, BrokerCheckError> {
+    async fn wait<T>(&mut self, wanted: impl Fn(&IncomingPacket) -> Option<T>) -> Result<T, BrokerCheckError> {
         loop {
             self.send().await?;
             let packet = self.reader.next().await?;
@@ -560,11 +561,11 @@ impl CheckConnection {
     /// Waits until a message for each of these subscriptions has come, or until the time is over.
     async fn wait_for_deliveries(
         &mut self,
-        wanted: &[(&Granted, &TopicName)],
+        wanted: &[(&GrantedSubscription, &TopicName)],
         until: Instant,
     ) -> Result<(), BrokerCheckError> {
         while !wanted.iter().all(|(subscription, topic)| self.has(subscription, topic)) {
-            let message = self.wait(|packet| matches!(packet, Incoming::Publish(_)).then_some(()));
+            let message = self.wait(|packet| matches!(packet, IncomingPacket::Publish(_)).then_some(()));
             match tokio::time::timeout_at(until.into(), message).await {
                 Ok(came) => came?,
                 Err(_) => break,
@@ -574,7 +575,7 @@ impl CheckConnection {
     }
 
     /// Returns `true` if a message to this topic has come by this subscription.
-    fn has(&self, subscription: &Granted, topic: &TopicName) -> bool {
+    fn has(&self, subscription: &GrantedSubscription, topic: &TopicName) -> bool {
         let is_named = |ids: &[SubscriptionId]| subscription.id.is_none_or(|id| ids.contains(&id));
         self.came.iter().any(|(came, ids)| came == topic && is_named(ids))
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{ValueProblem, empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
-use ledge_part::section::Section;
+use ledge_egress::{ConfiguredDestination, HostPort, TlsClientFiles};
+use ledge_part::section::ConfigSection;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bindings::{self, BindingConfig};
-use super::client::packet::Version;
+use super::client::packet::MqttVersion;
 use super::topics::TopicFilter;
 
 /// The largest content of a packet, in bytes (MQTT 5.0, section 1.5.5).
@@ -31,7 +31,7 @@ pub struct MqttConfig {
     /// The address of the broker. `None`: no MQTT.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub broker: Option<BrokerAddress>,
-    pub protocol: Protocol,
+    pub protocol: MqttProtocol,
     /// The client id; `None` is the name of this box.
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub client_id: Option<String>,
@@ -66,7 +66,7 @@ pub struct MqttConfig {
     #[serde(deserialize_with = "in_range::<5, 86_400, _, _>")]
     pub report_interval_s: u64,
     /// The section `[mqtt.tls]`: for a `mqtts://` broker.
-    pub tls: TlsFiles,
+    pub tls: TlsClientFiles,
     /// The sections `[[mqtt.bindings]]`.
     pub bindings: Vec<BindingConfig>,
 }
@@ -75,7 +75,7 @@ impl Default for MqttConfig {
     fn default() -> Self {
         Self {
             broker: None,
-            protocol: Protocol::Auto,
+            protocol: MqttProtocol::Auto,
             client_id: None,
             user: String::new(),
             password_file: None,
@@ -88,7 +88,7 @@ impl Default for MqttConfig {
             response_topics: Vec::new(),
             reconnect_max_s: 60,
             report_interval_s: 60,
-            tls: TlsFiles::default(),
+            tls: TlsClientFiles::default(),
             bindings: Vec::new(),
         }
     }
@@ -96,7 +96,7 @@ impl Default for MqttConfig {
 
 /// The version of MQTT to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Protocol {
+pub enum MqttProtocol {
     /// MQTT 5, or 3.1.1 with a broker that does not support it.
     #[serde(rename = "auto")]
     Auto,
@@ -106,11 +106,11 @@ pub enum Protocol {
     V311,
 }
 
-impl From<Version> for Protocol {
-    fn from(version: Version) -> Self {
+impl From<MqttVersion> for MqttProtocol {
+    fn from(version: MqttVersion) -> Self {
         match version {
-            Version::V5 => Self::V5,
-            Version::V311 => Self::V311,
+            MqttVersion::V5 => Self::V5,
+            MqttVersion::V311 => Self::V311,
         }
     }
 }
@@ -204,7 +204,7 @@ impl<'de> Deserialize<'de> for BrokerAddress {
     }
 }
 
-impl Section for MqttConfig {
+impl ConfigSection for MqttConfig {
     fn resolve(&mut self, root: &Path) {
         if let Some(file) = &mut self.password_file {
             file.resolve(root);

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use ledge_base::secret::{SecretError, SecretFile};
-use ledge_egress::{Content, Destination, Egress};
+use ledge_egress::{Egress, EgressContent, EgressDestination};
 
 use super::client::connection::{BrokerConnection, ConnectionError, ConnectionWriter};
-use super::client::packet::{Connect, Message, Outgoing, Properties, Qos, ReasonCode, Version};
-use super::config::{MqttConfig, Protocol};
+use super::client::packet::{Connect, MessageProperties, MqttMessage, MqttVersion, OutgoingPacket, Qos, ReasonCode};
+use super::config::{MqttConfig, MqttProtocol};
 use super::plan::SessionName;
 use super::request::MESSAGE_HEAD_BYTES;
 use super::topics::{DeviceTopics, TopicName};
@@ -55,12 +55,12 @@ impl ConnectError {
 }
 
 /// The address of the broker, with the settings for TLS.
-pub fn destination(config: &MqttConfig) -> Destination {
+pub fn destination(config: &MqttConfig) -> EgressDestination {
     let (host, port, tls) = match &config.broker {
         Some(broker) => (broker.at.host.to_string(), broker.at.port, broker.tls),
         None => (String::new(), 0, false),
     };
-    Destination { host, port, tls: tls.then(|| config.tls.settings()) }
+    EgressDestination { host, port, tls: tls.then(|| config.tls.settings()) }
 }
 
 /// The client id of a session of this box.
@@ -99,35 +99,35 @@ pub fn connect_packet(
 pub async fn open(
     egress: &Egress,
     config: &MqttConfig,
-    protocol: Protocol,
+    protocol: MqttProtocol,
     mut connect: Connect,
 ) -> Result<BrokerConnection, ConnectionError> {
     let to = destination(config);
-    if !egress.permits(&to, Content::Presence) {
+    if !egress.permits(&to, EgressContent::Presence) {
         connect.will = None;
     }
     let max_packet = config.max_payload_bytes.saturating_add(MESSAGE_HEAD_BYTES);
     let mut opening = OpeningConnection { egress, to, connect, max_packet };
     match protocol {
-        Protocol::V5 => opening.open(Version::V5, CONNACK_TIMEOUT).await,
-        Protocol::V311 => opening.open(Version::V311, CONNACK_TIMEOUT).await,
-        Protocol::Auto => opening.open_any().await,
+        MqttProtocol::V5 => opening.open(MqttVersion::V5, CONNACK_TIMEOUT).await,
+        MqttProtocol::V311 => opening.open(MqttVersion::V311, CONNACK_TIMEOUT).await,
+        MqttProtocol::Auto => opening.open_any().await,
     }
 }
 
 /// A connection to be opened.
 struct OpeningConnection<'a> {
     egress: &'a Egress,
-    to: Destination,
+    to: EgressDestination,
     connect: Connect,
     max_packet: usize,
 }
 
 impl OpeningConnection<'_> {
     async fn open_any(&mut self) -> Result<BrokerConnection, ConnectionError> {
-        match self.open(Version::V5, AUTO_TIMEOUT).await {
+        match self.open(MqttVersion::V5, AUTO_TIMEOUT).await {
             Err(ConnectionError::Refused { reason: ReasonCode::UNSUPPORTED_VERSION, .. }) => {
-                self.open(Version::V311, CONNACK_TIMEOUT).await
+                self.open(MqttVersion::V311, CONNACK_TIMEOUT).await
             }
             // A broker of 3.1.1 should answer that it does not support MQTT 5, but some only close the connection.
             Err(ConnectionError::Ended) => Err(ConnectionError::EndedBeforeAccepted),
@@ -140,12 +140,12 @@ impl OpeningConnection<'_> {
     /// 5 shows whether the broker was only slow: a box that uses 3.1.1 gets no response topics.
     async fn open_silent(&mut self) -> Result<BrokerConnection, ConnectionError> {
         let began = Instant::now();
-        let older = self.open(Version::V311, CONNACK_TIMEOUT).await?;
+        let older = self.open(MqttVersion::V311, CONNACK_TIMEOUT).await?;
         let patience = AUTO_TIMEOUT.max(began.elapsed() * SLOW_FACTOR);
         // The same session: its broker would close the connection at the next CONNECT.
         disconnect(older.writer).await?;
 
-        match self.open(Version::V5, patience).await {
+        match self.open(MqttVersion::V5, patience).await {
             Err(ConnectionError::Silent(_)) => {
                 tracing::warn!(
                     name: "mqtt.version_lowered",
@@ -154,14 +154,14 @@ impl OpeningConnection<'_> {
                     "the broker does not answer MQTT 5: connecting with MQTT 3.1.1. Set mqtt.protocol = \"3.1.1\" to \
                      connect faster"
                 );
-                self.open(Version::V311, CONNACK_TIMEOUT).await
+                self.open(MqttVersion::V311, CONNACK_TIMEOUT).await
             }
             other => other,
         }
     }
 
     /// Connects with one version, with as much of the last will as the broker supports.
-    async fn open(&mut self, version: Version, timeout: Duration) -> Result<BrokerConnection, ConnectionError> {
+    async fn open(&mut self, version: MqttVersion, timeout: Duration) -> Result<BrokerConnection, ConnectionError> {
         loop {
             let (connect, max_packet) = (self.connect.clone(), self.max_packet);
             let opened = BrokerConnection::open(self.egress, &self.to, version, connect, max_packet, timeout).await;
@@ -182,7 +182,7 @@ impl OpeningConnection<'_> {
 
 /// Ends a connection in order: the last will is withheld.
 pub async fn disconnect(mut writer: ConnectionWriter) -> Result<(), ConnectionError> {
-    writer.put(Content::Protocol, &Outgoing::Disconnect { reason: ReasonCode::SUCCESS })?;
+    writer.put(EgressContent::Protocol, &OutgoingPacket::Disconnect { reason: ReasonCode::SUCCESS })?;
     writer.flush().await?;
     writer.close().await;
     tracing::debug!("disconnected from the broker");
@@ -190,9 +190,9 @@ pub async fn disconnect(mut writer: ConnectionWriter) -> Result<(), ConnectionEr
 }
 
 /// The message that says whether this box is online, retained for later subscribers.
-pub fn presence(topic: TopicName, payload: &'static str) -> Message {
-    let properties = Properties::default();
-    Message { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: true, properties }
+pub fn presence(topic: TopicName, payload: &'static str) -> MqttMessage {
+    let properties = MessageProperties::default();
+    MqttMessage { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: true, properties }
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use ledge_base::log_limiter::LogLimiter;
 use ledge_base::names::DeviceName;
-use ledge_base::telemetry::messages::{self, MessageKind, MessageStatistics, Outbox};
-use ledge_egress::Content;
+use ledge_base::telemetry::messages::{self, MqttMessageKind, MqttOutbox, MqttStatistics};
+use ledge_egress::EgressContent;
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_part::api_error::ApiError;
@@ -19,19 +19,19 @@ use ledge_service::shutdown::Shutdown;
 use ledge_updates::Updates;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::answer::{self, ReturnPath};
+use super::answer::{self, AnswerDestination};
 use super::bindings::{Binding, Bindings};
 use super::check;
-use super::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, ReasonCode, ReceivedMessage};
-use super::client::session::{NextPacket, Outbound, PendingDelivery, Session, SessionEvent};
+use super::client::packet::{ConnAck, IncomingPacket, MqttMessage, OutgoingPacket, Qos, ReasonCode, ReceivedMessage};
+use super::client::session::{MqttSession, NextPacket, OutboundMessage, PendingDelivery, SessionEvent};
 use super::config::MqttConfig;
 use super::held_bytes::{HeldBytes, HeldBytesGuard};
 use super::model_wait::ModelWait;
 use super::plan::{SessionName, SubscriptionPlan};
 use super::publisher::TopicListener;
-use super::push::Pusher;
+use super::push::FeaturePusher;
 use super::request::{CallMessage, UnansweredReason, overload, too_large};
-use super::subscriptions::Subscriptions;
+use super::subscriptions::SessionSubscriptions;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
 use limited_binding::LimitedBinding;
 
@@ -61,7 +61,7 @@ struct DispatcherLimits {
 pub struct DispatcherParts {
     pub serving: Serving,
     pub authenticator: Authenticator,
-    pub statistics: MessageStatistics,
+    pub statistics: MqttStatistics,
     /// Receives the platform's hints.
     pub updates: Option<Updates>,
     /// The topics that other parts hear.
@@ -78,21 +78,21 @@ pub struct Dispatcher {
     /// The session of this dispatcher, and all subscriptions of this box.
     name: SessionName,
     plan: Arc<SubscriptionPlan>,
-    subscriptions: Subscriptions,
+    subscriptions: SessionSubscriptions,
     /// All bindings of this box.
     bindings: Vec<LimitedBinding>,
     /// The response topics that are allowed besides the result topics; any topic when this is empty.
     response_topics: Vec<TopicFilter>,
     serving: Serving,
     authenticator: Authenticator,
-    pusher: Pusher,
+    pusher: FeaturePusher,
     shutdown: Shutdown,
     limits: DispatcherLimits,
-    statistics: MessageStatistics,
+    statistics: MqttStatistics,
     /// Receives the platform's hints.
     updates: Option<Updates>,
     listeners: Vec<TopicListener>,
-    session: Session,
+    session: MqttSession,
     results: UnboundedSender<FinishedMessage>,
     finished: UnboundedReceiver<FinishedMessage>,
     in_progress: usize,
@@ -100,7 +100,7 @@ pub struct Dispatcher {
     held: HeldBytes,
     model_wait: ModelWait,
     /// The outbox as counted in the statistics.
-    counted_outbox: Outbox,
+    counted_outbox: MqttOutbox,
     log_limiter: LogLimiter,
     /// The topics of cameras with pictures that were too large for the broker.
     large_pictures: BTreeSet<TopicName>,
@@ -114,7 +114,7 @@ pub struct Dispatcher {
 #[derive(Debug)]
 pub struct FinishedMessage {
     delivery: Option<PendingDelivery>,
-    answer: Option<Message>,
+    answer: Option<MqttMessage>,
     held: Option<HeldBytesGuard>,
     /// The binding that failed, and the error.
     failed: Option<(Arc<Binding>, ApiError)>,
@@ -129,7 +129,7 @@ struct FinishGuard {
     results: UnboundedSender<FinishedMessage>,
     finished: Option<FinishedMessage>,
     /// The destination of the error for a call that ended without an answer.
-    path: Option<(ReturnPath, DeviceName)>,
+    path: Option<(AnswerDestination, DeviceName)>,
 }
 
 impl FinishGuard {
@@ -166,7 +166,7 @@ impl Dispatcher {
         let DispatcherParts { serving, authenticator, statistics, updates, listeners, held, shutdown } = parts;
         let (results, finished) = unbounded_channel();
         Self {
-            subscriptions: Subscriptions::new(&plan, name),
+            subscriptions: SessionSubscriptions::new(&plan, name),
             topics,
             name,
             plan,
@@ -174,19 +174,19 @@ impl Dispatcher {
             bindings: bindings.iter().map(LimitedBinding::new).collect(),
             serving,
             authenticator,
-            pusher: Pusher::new(shutdown.clone()),
+            pusher: FeaturePusher::new(shutdown.clone()),
             shutdown,
             limits: DispatcherLimits { payload_bytes: config.max_payload_bytes, memory_bytes: config.max_memory_bytes },
             response_topics: config.response_topics.clone(),
             statistics,
             updates,
             listeners,
-            session: Session::default(),
+            session: MqttSession::default(),
             results,
             finished,
             in_progress: 0,
             held,
-            counted_outbox: Outbox::default(),
+            counted_outbox: MqttOutbox::default(),
             log_limiter: LogLimiter::default(),
             large_pictures: BTreeSet::new(),
             knows_shared: true,
@@ -240,7 +240,7 @@ impl Dispatcher {
     /// Takes another plan, from the next connection on.
     pub fn set_plan(&mut self, plan: &Arc<SubscriptionPlan>) {
         if self.plan != *plan {
-            self.subscriptions = Subscriptions::new(plan, self.name);
+            self.subscriptions = SessionSubscriptions::new(plan, self.name);
             self.plan = plan.clone();
         }
     }
@@ -298,8 +298,8 @@ impl Dispatcher {
     }
 
     /// Publishes a message of this box about itself. A retained one replaces an earlier one that has not been sent.
-    pub fn publish(&mut self, message: Message, content: Content) {
-        let outbound = Outbound { message, content, settles: None };
+    pub fn publish(&mut self, message: MqttMessage, content: EgressContent) {
+        let outbound = OutboundMessage { message, content, settles: None };
         if outbound.message.retain {
             self.session.publish_latest(outbound);
         } else {
@@ -315,11 +315,11 @@ impl Dispatcher {
     }
 
     /// Handles a packet. The error is the reason of the broker's DISCONNECT.
-    pub fn receive(&mut self, packet: Incoming, now: Instant) -> Result<(), (ReasonCode, Option<String>)> {
+    pub fn receive(&mut self, packet: IncomingPacket, now: Instant) -> Result<(), (ReasonCode, Option<String>)> {
         match self.session.receive(packet) {
             SessionEvent::Message(received, delivery) => self.message(received, delivery, now),
             SessionEvent::Unusable(reason) => {
-                self.statistics.ignored(messages::Unanswered::Invalid);
+                self.statistics.ignored(messages::UnansweredKind::Invalid);
                 if let Some(suppressed) = self.log_limiter.take(("unusable", 0), now) {
                     tracing::warn!(reason, suppressed, "message ignored: it cannot be read");
                 }
@@ -398,7 +398,7 @@ impl Dispatcher {
     /// Handles the platform's hint that there is something new. Its content has no authority and is not read.
     fn hint(&mut self, received: &ReceivedMessage, delivery: Option<PendingDelivery>, now: Instant) {
         if received.message.payload.len() > HINT_MAX_BYTES || received.oversized.is_some() {
-            self.statistics.ignored(messages::Unanswered::Invalid);
+            self.statistics.ignored(messages::UnansweredKind::Invalid);
             if let Some(suppressed) = self.log_limiter.take(("hint", 0), now) {
                 tracing::warn!(suppressed, "hint from the platform ignored: it is larger than {HINT_MAX_BYTES} bytes");
             }
@@ -440,7 +440,7 @@ impl Dispatcher {
             Err(why) => return self.leave_unanswered(&topic, why, delivery, now),
         };
 
-        self.statistics.received(if of_group { MessageKind::GroupCall } else { MessageKind::Call });
+        self.statistics.received(if of_group { MqttMessageKind::GroupCall } else { MqttMessageKind::Call });
         let device = self.topics.device.clone();
         if refused {
             let answer = request.refused(&device);
@@ -475,7 +475,11 @@ impl Dispatcher {
     }
 
     /// Counts a message as in progress until the guard is dropped and its end is taken.
-    fn begin(&mut self, delivery: Option<PendingDelivery>, path: Option<(ReturnPath, DeviceName)>) -> FinishGuard {
+    fn begin(
+        &mut self,
+        delivery: Option<PendingDelivery>,
+        path: Option<(AnswerDestination, DeviceName)>,
+    ) -> FinishGuard {
         self.in_progress += 1;
         let finished =
             FinishedMessage { delivery, answer: None, held: None, failed: None, pushed: false, skipped: false };
@@ -490,9 +494,9 @@ impl Dispatcher {
         now: Instant,
     ) {
         self.statistics.ignored(match why {
-            UnansweredReason::Answer | UnansweredReason::ForbiddenResponseTopic => messages::Unanswered::Loop,
+            UnansweredReason::Answer | UnansweredReason::ForbiddenResponseTopic => messages::UnansweredKind::Loop,
             UnansweredReason::Retained | UnansweredReason::InvalidResponseTopic | UnansweredReason::NoModel => {
-                messages::Unanswered::Invalid
+                messages::UnansweredKind::Invalid
             }
         });
         if let Some(suppressed) = self.log_limiter.take(("request", why as u32), now) {
@@ -544,11 +548,11 @@ impl Dispatcher {
         }
     }
 
-    fn answer(&mut self, mut message: Message, delivery: Option<PendingDelivery>, now: Instant) {
+    fn answer(&mut self, mut message: MqttMessage, delivery: Option<PendingDelivery>, now: Instant) {
         if self.session.outbox_bytes() + message.payload.len() > self.limits.memory_bytes {
             // No memory even for the error: the broker accepts nothing, and a message of QoS 0 may get lost.
             if message.qos == Qos::AtMostOnce && self.session.outbox_bytes() > self.limits.memory_bytes {
-                self.statistics.ignored(messages::Unanswered::Overload);
+                self.statistics.ignored(messages::UnansweredKind::Overload);
                 if let Some(suppressed) = self.log_limiter.take(("dropped", 0), now) {
                     tracing::warn!(
                         topic = %message.topic,
@@ -559,7 +563,7 @@ impl Dispatcher {
                 return self.settle(delivery, ReasonCode::SUCCESS);
             }
             if !self.takes_errors(&message.topic) {
-                self.statistics.ignored(messages::Unanswered::Overload);
+                self.statistics.ignored(messages::UnansweredKind::Overload);
                 return self.settle(delivery, ReasonCode::IMPLEMENTATION_SPECIFIC);
             }
             answer::replace(&mut message, &overload());
@@ -568,7 +572,7 @@ impl Dispatcher {
         if let Some(status) = answer::status(&message) {
             self.statistics.answered(status);
         }
-        self.session.publish(Outbound { message, content: Content::Answer, settles: delivery });
+        self.session.publish(OutboundMessage { message, content: EgressContent::Answer, settles: delivery });
     }
 
     /// Returns `true` if an error may be published in place of an answer: a binding may reserve its topic for results.
@@ -579,17 +583,21 @@ impl Dispatcher {
     }
 
     /// The next packet to send.
-    pub fn next_packet(&mut self, size: impl Fn(&Outgoing) -> usize, now: Instant) -> Option<(Content, Outgoing)> {
+    pub fn next_packet(
+        &mut self,
+        size: impl Fn(&OutgoingPacket) -> usize,
+        now: Instant,
+    ) -> Option<(EgressContent, OutgoingPacket)> {
         loop {
             match self.session.next(&size)? {
                 NextPacket::Send(content, packet) => return Some((content, packet)),
-                NextPacket::TooLarge(Outbound { mut message, content, settles }) => {
+                NextPacket::TooLarge(OutboundMessage { mut message, content, settles }) => {
                     let bytes = message.payload.len();
                     let text = format!("the answer has {bytes} bytes, and the broker accepts no packet of that size");
                     if self.takes_errors(&message.topic)
                         && answer::replace(&mut message, &ApiError::with_code(413, text))
                     {
-                        self.session.publish(Outbound { message, content, settles });
+                        self.session.publish(OutboundMessage { message, content, settles });
                         continue;
                     }
                     self.log_too_large(message.topic, bytes, content, now);
@@ -599,9 +607,9 @@ impl Dispatcher {
         }
     }
 
-    fn log_too_large(&mut self, topic: TopicName, bytes: usize, content: Content, now: Instant) {
+    fn log_too_large(&mut self, topic: TopicName, bytes: usize, content: EgressContent, now: Instant) {
         let message = "message dropped: it is larger than the broker accepts";
-        if content == Content::Picture {
+        if content == EgressContent::Picture {
             // The next pictures are as large, and come every few seconds: one warning for each camera is enough.
             if self.large_pictures.contains(&topic) {
                 tracing::debug!(name: "mqtt.message_too_large", %topic, bytes, message);
@@ -616,8 +624,8 @@ impl Dispatcher {
 
     /// Handles a packet that the egress policy does not let this connection send. The session sees a refusal by the
     /// broker.
-    pub fn not_permitted(&mut self, packet: Outgoing, reason: &str, now: Instant) {
-        let Outgoing::Publish { message, packet_id, .. } = packet else { return };
+    pub fn not_permitted(&mut self, packet: OutgoingPacket, reason: &str, now: Instant) {
+        let OutgoingPacket::Publish { message, packet_id, .. } = packet else { return };
         if let Some(suppressed) = self.log_limiter.take(("not permitted", 0), now) {
             tracing::error!(
                 topic = %message.topic,
@@ -628,13 +636,13 @@ impl Dispatcher {
         }
         if let Some(packet_id) = packet_id {
             // It is logged above.
-            let _ = self.session.receive(Incoming::PubAck { packet_id, reason: ReasonCode::NOT_AUTHORIZED });
+            let _ = self.session.receive(IncomingPacket::PubAck { packet_id, reason: ReasonCode::NOT_AUTHORIZED });
         }
     }
 
     /// Writes the memory in use and the length of the outbox to the statistics.
     pub fn update_statistics(&mut self) {
-        let outbox = Outbox { messages: self.session.outbox_messages(), bytes: self.session.outbox_bytes() };
+        let outbox = MqttOutbox { messages: self.session.outbox_messages(), bytes: self.session.outbox_bytes() };
         self.statistics.set_in_flight(self.held.get());
         self.statistics.move_outbox(std::mem::replace(&mut self.counted_outbox, outbox), outbox);
     }

@@ -10,9 +10,9 @@ use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_part::api_error::ApiError;
 
-use super::binding_message::{BindingMessage, Dismissal, DryRunRows};
+use super::binding_message::{BindingDismissal, BindingMessage, DryRunRows};
 use super::bindings::{Binding, BindingConfig, Bindings, MessageParts};
-use super::client::packet::{Message, PacketId, Properties, Qos, ReceivedMessage};
+use super::client::packet::{MessageProperties, MqttMessage, PacketId, Qos, ReceivedMessage};
 use super::held_bytes::HeldBytes;
 use super::request::{CallMessage, too_large};
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TopicFilter, TopicName};
@@ -35,7 +35,7 @@ pub struct DryRun<'a> {
 /// The result of one recipient of the message.
 #[derive(Debug)]
 pub struct DryRunResult {
-    pub recipient: Recipient,
+    pub recipient: DryRunRecipient,
     /// The caller, for a call.
     pub principal: Option<Principal>,
     /// The model that it is for; `None` when the topic names none.
@@ -46,7 +46,7 @@ pub struct DryRunResult {
     pub not_loaded: Option<String>,
     /// The reason why the model is not called here, although the daemon would call it.
     pub not_asked: Option<String>,
-    pub message: Option<Message>,
+    pub message: Option<MqttMessage>,
     /// The reason why there is no result.
     pub problem: Option<String>,
     /// The condition of the binding that excludes the message.
@@ -55,7 +55,7 @@ pub struct DryRunResult {
 
 /// A recipient of a message.
 #[derive(Debug)]
-pub enum Recipient {
+pub enum DryRunRecipient {
     /// It is an inference call to this box, or to its group.
     Call {
         /// The box or group that is called; `None` when the topic names no model.
@@ -70,8 +70,8 @@ pub enum Recipient {
 
 impl DryRun<'_> {
     /// Handles a message to `topic` that is published with QoS 1. An empty result: it has no recipient.
-    pub async fn run(&self, topic: TopicName, payload: Bytes, properties: Properties) -> Vec<DryRunResult> {
-        let message = Message { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
+    pub async fn run(&self, topic: TopicName, payload: Bytes, properties: MessageProperties) -> Vec<DryRunResult> {
+        let message = MqttMessage { topic, payload, qos: Qos::AtLeastOnce, retain: false, properties };
         let received = ReceivedMessage {
             message,
             packet_id: Some(PacketId::MIN),
@@ -128,7 +128,7 @@ impl DryRun<'_> {
             Err(why) => (None, Some(format!("it is not answered: {why}"))),
         };
         DryRunResult {
-            recipient: Recipient::Call { owner },
+            recipient: DryRunRecipient::Call { owner },
             principal,
             model,
             rows: None,
@@ -151,7 +151,7 @@ impl DryRun<'_> {
         for (binding, captures) in self.bindings.matching(&message.topic) {
             let config = binding.config();
             let mut result = DryRunResult {
-                recipient: Recipient::Binding {
+                recipient: DryRunRecipient::Binding {
                     binding: binding.clone(),
                     captures: captures.iter().map(|&capture| capture.to_owned()).collect(),
                 },
@@ -168,7 +168,7 @@ impl DryRun<'_> {
             let held = HeldBytes::default().hold(0, None);
             let for_binding =
                 BindingMessage::new(binding, &message, &captures, &self.topics.device, Instant::now(), held);
-            match (Dismissal::of(&message, refusal.is_some()), &refusal, for_binding) {
+            match (BindingDismissal::of(&message, refusal.is_some()), &refusal, for_binding) {
                 (Some(dismissal), ..) => result.problem = Some(dismissal.to_string()),
                 (None, ..) if unmet.is_some() => result.unmet = unmet,
                 (None, Some(failure), _) => result.problem = Some(problem(failure)),

@@ -7,11 +7,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::tensor::DataType;
-use ledge_engine::backend::{Port, Signature};
+use ledge_engine::backend::{ModelPort, ModelSignature};
 use ledge_models::serving::request::CallInputs;
 use ledge_protocol::decode_request;
 
-use super::bindings::{Binding, BindingConfig, Bindings, Extracted, MessageParts, ValueKind, When, request_of_rows};
+use super::bindings::{
+    Binding, BindingConfig, Bindings, ExtractedInput, MessageConditions, MessageParts, ValueKind, request_of_rows,
+};
 use super::field_path::FieldPath;
 use super::topics::{DeviceTopics, TopicFilter, TopicName, TopicTemplate};
 
@@ -66,7 +68,7 @@ pub fn fuzz_message(data: &[u8]) -> bool {
         (BindingConfig { inputs: [("x".to_owned(), vec![path.clone(), valid("$.t")])].into(), ..plain() }, false),
     ] {
         match binding(config).request(&payload, None) {
-            Ok(Extracted::Rows(rows)) => check_rows(&rows),
+            Ok(ExtractedInput::Rows(rows)) => check_rows(&rows),
             Ok(extracted) => assert!(wants_photograph, "{extracted:?}"),
             Err(error) => assert!(error.to_string().len() < ERROR_MESSAGE_MAX_BYTES + line.len() * 8, "{error}"),
         }
@@ -85,9 +87,9 @@ pub fn fuzz_message(data: &[u8]) -> bool {
 pub fn fuzz_conditions(data: &[u8]) -> bool {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (line, payload) = data.split_at(end);
-    let Ok(when) = serde_json::from_slice::<When>(line) else { return false };
+    let Ok(when) = serde_json::from_slice::<MessageConditions>(line) else { return false };
     let written = serde_json::to_vec(&when).unwrap_or_default();
-    assert_eq!(serde_json::from_slice::<When>(&written).ok().as_ref(), Some(&when));
+    assert_eq!(serde_json::from_slice::<MessageConditions>(&written).ok().as_ref(), Some(&when));
     assert!(!when.to_string().is_empty() || when.is_empty());
     let (payload, device) = (Bytes::copy_from_slice(payload), valid("box"));
     let unmet = |payload| when.unmet(&MessageParts::new(payload, &device), &["a", "b"], None);
@@ -130,8 +132,8 @@ pub fn fuzz_bare_value(data: &[u8]) -> bool {
 /// Checks that the protocol decodes the rows to their values.
 fn check_rows(rows: &[(String, Vec<serde_json::Value>)]) {
     for datatype in DataType::ALL {
-        let input = Port { name: "x".into(), datatype, shape: vec![-1, -1] };
-        let body = request_of_rows(rows, &Signature { inputs: vec![input], outputs: Vec::new() }, Vec::new());
+        let input = ModelPort { name: "x".into(), datatype, shape: vec![-1, -1] };
+        let body = request_of_rows(rows, &ModelSignature { inputs: vec![input], outputs: Vec::new() }, Vec::new());
         let body = body.unwrap_or_else(|error| unreachable!("{error}"));
         let decoded = decode_request(&valid("m"), body, None, Instant::now());
         let Ok(CallInputs::Named(inputs)) = decoded.map(|decoded| decoded.tensors.inputs) else { continue };

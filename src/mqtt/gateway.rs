@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ledge_base::backoff::{Backoff, random};
-use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_egress::{Content, Egress};
+use ledge_base::telemetry::messages::MqttStatistics;
+use ledge_egress::{Egress, EgressContent};
 use ledge_identity::authentication::Authenticator;
 use ledge_models::serving::Serving;
 use ledge_service::shutdown::Shutdown;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::bindings::Bindings;
 use super::client::connection::{BrokerConnection, ConnectionError, ConnectionReader, ConnectionWriter};
-use super::client::packet::{ConnAck, Incoming, Message, Properties, Qos, Version};
+use super::client::packet::{ConnAck, IncomingPacket, MessageProperties, MqttMessage, MqttVersion, Qos};
 use super::config::MqttConfig;
 use super::connect::{self, ConnectError, OFFLINE, ONLINE, presence};
 use super::dispatcher::{Dispatcher, DispatcherParts};
@@ -29,7 +29,7 @@ use super::plan::{SessionName, SubscriptionPlan};
 use super::publisher::{Publisher, TopicListener};
 use super::request::MESSAGE_HEAD_BYTES;
 pub use super::session_plans::FormerBindings;
-use super::session_plans::{FIRST_RECONNECT_PAUSE, Plans, RefusedSession, SessionEnd};
+use super::session_plans::{FIRST_RECONNECT_PAUSE, RefusedSessionEffect, SessionStop, SubscriptionPlans};
 use super::topics::DeviceTopics;
 
 /// Bytes in the writer above which no more packets are put into it.
@@ -62,7 +62,7 @@ pub struct Gateway {
     pub egress: Egress,
     pub serving: Serving,
     pub authenticator: Authenticator,
-    pub statistics: MessageStatistics,
+    pub statistics: MqttStatistics,
     /// The report of this box; nothing is published while it is empty.
     pub reported: watch::Receiver<Bytes>,
     /// The messages of other parts.
@@ -76,7 +76,7 @@ pub struct Gateway {
 
 /// The phases of a connection, from open to closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     Open,
     /// Messages in progress are answered; no new ones are accepted.
     Draining,
@@ -93,9 +93,9 @@ impl Gateway {
         let bindings = Bindings::new(&self.config.bindings);
         let listeners = std::mem::take(&mut self.listeners);
         let heard = listeners.iter().map(|listener| listener.filter.clone()).collect();
-        let plans = Plans::new(self.topics.clone(), bindings.clone(), heard, self.former.clone());
+        let plans = SubscriptionPlans::new(self.topics.clone(), bindings.clone(), heard, self.former.clone());
         let held = HeldBytes::default();
-        let start = plans.plan(Version::V5, &ConnAck::accepting());
+        let start = plans.plan(MqttVersion::V5, &ConnAck::accepting());
         let dispatcher = |name| {
             let parts = DispatcherParts {
                 serving: self.serving.clone(),
@@ -121,7 +121,7 @@ impl Gateway {
         let mut dispatcher = dispatcher(SessionName::Main);
         let mut main = SessionTask { gateway: self, name: SessionName::Main, plans };
         main.gateway.statistics.expect_session(&main.client_id());
-        main.serve(&mut dispatcher, &SessionEnd::of_daemon(shutdown)).await;
+        main.serve(&mut dispatcher, &SessionStop::of_daemon(shutdown)).await;
         Ok(())
     }
 }
@@ -131,7 +131,7 @@ impl Gateway {
 pub struct SessionTask {
     pub(super) gateway: Gateway,
     pub(super) name: SessionName,
-    pub(super) plans: Plans,
+    pub(super) plans: SubscriptionPlans,
 }
 
 impl SessionTask {
@@ -140,7 +140,7 @@ impl SessionTask {
     }
 
     /// Exchanges messages until the end is requested and the messages in progress have ended.
-    pub(super) async fn serve(&mut self, dispatcher: &mut Dispatcher, end: &SessionEnd) {
+    pub(super) async fn serve(&mut self, dispatcher: &mut Dispatcher, end: &SessionStop) {
         let Some(broker) = self.gateway.config.broker.clone() else { return };
         let (client_id, statistics) = (self.client_id(), self.gateway.statistics.clone());
         let mut backoff = Backoff::new(FIRST_RECONNECT_PAUSE, self.gateway.config.reconnect_max());
@@ -177,8 +177,8 @@ impl SessionTask {
                 }
                 Err(failed) => {
                     match self.refusal(&plan, &failed, &mut ended_early) {
-                        Some(RefusedSession::SharesMain) => return,
-                        Some(RefusedSession::Problem(told)) => {
+                        Some(RefusedSessionEffect::SharesMain) => return,
+                        Some(RefusedSessionEffect::Problem(told)) => {
                             statistics.session_refused(&client_id, &told);
                             problem = Some(told);
                         }
@@ -246,7 +246,7 @@ impl SessionTask {
         &mut self,
         connection: BrokerConnection,
         dispatcher: &mut Dispatcher,
-        end: &SessionEnd,
+        end: &SessionStop,
     ) -> Result<(), ConnectionError> {
         let BrokerConnection { mut reader, mut writer, version, accepted } = connection;
         let keep_alive_s = accepted.server_keep_alive_s.unwrap_or(self.gateway.config.keep_alive_s);
@@ -259,13 +259,13 @@ impl SessionTask {
         }
         dispatcher.connected(&accepted, Instant::now());
         if self.is_main() {
-            dispatcher.publish(presence(self.gateway.topics.online(), ONLINE), Content::Presence);
+            dispatcher.publish(presence(self.gateway.topics.online(), ONLINE), EgressContent::Presence);
         }
         self.report(dispatcher);
         self.gateway.publisher.connected();
 
         let mut resubscribe = Instant::now() + resubscribe_interval;
-        let mut phase = Phase::Open;
+        let mut phase = ConnectionPhase::Open;
         let (mut reporting, mut unacknowledged) = (true, None);
         let (mut is_announced, mut is_subscribed) = (!self.is_main(), false);
 
@@ -281,7 +281,7 @@ impl SessionTask {
             }
             self.publish(dispatcher);
             send(&mut writer, dispatcher)?;
-            if phase == Phase::Leaving && dispatcher.is_idle() && writer.queued() == 0 {
+            if phase == ConnectionPhase::Leaving && dispatcher.is_idle() && writer.queued() == 0 {
                 return connect::disconnect(writer).await;
             }
 
@@ -318,7 +318,7 @@ impl SessionTask {
             tokio::select! {
                 // Send before reading: an answer frees memory, a request takes it.
                 biased;
-                () = end.requested(), if phase == Phase::Open => {}
+                () = end.requested(), if phase == ConnectionPhase::Open => {}
                 sent = writer.flush(), if writer.queued() > 0 => {
                     if let Err(broke) = sent {
                         return Err(read_disconnect_reason(&mut reader).await.unwrap_or(broke));
@@ -332,7 +332,7 @@ impl SessionTask {
                     self.report(dispatcher);
                 }
                 () = self.gateway.publisher.changed(), if dispatcher.takes_publications() => {}
-                Ok(()) = splits_rows.changed(), if self.is_main() && phase == Phase::Open => {
+                Ok(()) = splits_rows.changed(), if self.is_main() && phase == ConnectionPhase::Open => {
                     dispatcher.replan(&self.plans.plan(version, &accepted));
                     (is_announced, is_subscribed) = (false, false);
                 }
@@ -350,7 +350,7 @@ impl SessionTask {
     /// Handles a packet, and some of those that arrived with it.
     fn receive(
         &self,
-        mut packet: Incoming,
+        mut packet: IncomingPacket,
         reader: &mut ConnectionReader,
         dispatcher: &mut Dispatcher,
     ) -> Result<(), ConnectionError> {
@@ -373,16 +373,21 @@ impl SessionTask {
     }
 
     /// Moves on to the next phase where it is time, with the steps that belong to the change.
-    fn next_phase(&self, mut phase: Phase, dispatcher: &mut Dispatcher, end: &SessionEnd) -> Phase {
-        if phase == Phase::Open && end.is_requested() {
+    fn next_phase(
+        &self,
+        mut phase: ConnectionPhase,
+        dispatcher: &mut Dispatcher,
+        end: &SessionStop,
+    ) -> ConnectionPhase {
+        if phase == ConnectionPhase::Open && end.is_requested() {
             dispatcher.close();
-            phase = Phase::Draining;
+            phase = ConnectionPhase::Draining;
         }
-        if phase == Phase::Draining && dispatcher.is_idle() {
+        if phase == ConnectionPhase::Draining && dispatcher.is_idle() {
             if self.is_main() {
-                dispatcher.publish(presence(self.gateway.topics.online(), OFFLINE), Content::Presence);
+                dispatcher.publish(presence(self.gateway.topics.online(), OFFLINE), EgressContent::Presence);
             }
-            phase = Phase::Leaving;
+            phase = ConnectionPhase::Leaving;
         }
         phase
     }
@@ -400,10 +405,11 @@ impl SessionTask {
     fn report(&mut self, dispatcher: &mut Dispatcher) {
         let payload = self.gateway.reported.borrow_and_update().clone();
         if !payload.is_empty() {
-            let properties = Properties { content_type: Some("application/json".to_owned()), ..Properties::default() };
+            let properties =
+                MessageProperties { content_type: Some("application/json".to_owned()), ..MessageProperties::default() };
             let topic = self.gateway.topics.reported();
-            let message = Message { topic, payload, qos: Qos::AtLeastOnce, retain: true, properties };
-            dispatcher.publish(message, Content::Report);
+            let message = MqttMessage { topic, payload, qos: Qos::AtLeastOnce, retain: true, properties };
+            dispatcher.publish(message, EgressContent::Report);
         }
     }
 }
@@ -429,7 +435,7 @@ async fn read_disconnect_reason(reader: &mut ConnectionReader) -> Option<Connect
     let said = async {
         loop {
             match reader.next().await {
-                Ok(Incoming::Disconnect { reason, text }) => {
+                Ok(IncomingPacket::Disconnect { reason, text }) => {
                     return Some(ConnectionError::Disconnected { reason, text });
                 }
                 Ok(_) => {}

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 
 /// The sum. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -18,12 +18,12 @@ pub struct HeldBytesGuard {
     sum: HeldBytes,
     bytes: usize,
     /// The same bytes among those of all callers.
-    _memory: Option<Reservation>,
+    _memory: Option<MemoryReservation>,
 }
 
 impl HeldBytes {
     /// Counts bytes until the guard is dropped. `memory` has them among those of all callers.
-    pub fn hold(&self, bytes: usize, memory: Option<Reservation>) -> HeldBytesGuard {
+    pub fn hold(&self, bytes: usize, memory: Option<MemoryReservation>) -> HeldBytesGuard {
         self.0.fetch_add(bytes, Ordering::Relaxed);
         HeldBytesGuard { sum: self.clone(), bytes, _memory: memory }
     }

@@ -71,7 +71,7 @@
 //! 1. `gateway.rs` always reads. `framing.rs` cuts the packet out, `codec.rs` decodes it; the payload stays a slice of
 //!    the packet's memory. The payload of a packet larger than the free memory (`Dispatcher::free_memory`) is skipped,
 //!    and only topic and properties are handed on.
-//! 2. `Session::receive` notes the packet id as a pending acknowledgement and hands out a `PendingDelivery`. A message
+//! 2. `MqttSession::receive` notes the packet id as a pending acknowledgement and hands out a `PendingDelivery`. A message
 //!    delivered again while the first delivery is in progress ends here: one end settles both.
 //! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else `SubscriptionPlan::takers` says
 //!    which bindings it is for, each through its rate limit. The delivery then needs as many settlements as there are
@@ -83,16 +83,16 @@
 //! 5. A task of its own waits for the model (`ModelWait`) and runs `protocol::call::answer`, as HTTP does; from there it is one
 //!    request. Its end, a panic
 //!    included, comes back over a channel when `FinishGuard` is dropped.
-//! 6. `Dispatcher::finish` gives the answer, or the error as an answer, to `Session::publish` with the delivery that it
+//! 6. `Dispatcher::finish` gives the answer, or the error as an answer, to `MqttSession::publish` with the delivery that it
 //!    settles.
-//! 7. `Session::next` yields it when the broker's window and packet size allow; `LinkWriter::put` sends it as
+//! 7. `MqttSession::next` yields it when the broker's window and packet size allow; `EgressWriter::put` sends it as
 //!    `Content::Answer`.
 //! 8. The broker's PUBACK settles the delivery. The PUBACK of this box follows when every earlier delivery of this
 //!    connection is settled.
 //!
 //! A QoS 0 request has no delivery: its answer is QoS 0 and nothing waits for it.
 //!
-//! At the end (`Phase`) the box unsubscribes from shared subscriptions, leaves new messages unsettled so that they are
+//! At the end (`ConnectionPhase`) the box unsubscribes from shared subscriptions, leaves new messages unsettled so that they are
 //! delivered again, answers and acknowledges those in progress, publishes `offline`, and sends DISCONNECT, which
 //! withholds the last will.
 #![forbid(unsafe_code)]

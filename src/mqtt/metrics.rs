@@ -2,14 +2,14 @@
 
 use std::fmt::Error;
 
-use ledge_base::telemetry::messages::{AnswerClass, MessageFigures, MessageKind, Unanswered};
+use ledge_base::telemetry::messages::{AnswerStatusClass, MqttFigures, MqttMessageKind, UnansweredKind};
 use ledge_part::metrics::{family, gauge_value, single};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// Writes the metrics of the connection to the broker.
-pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MessageFigures) -> Result<(), Error> {
+pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MqttFigures) -> Result<(), Error> {
     let mut gauge = |name, help, value| single(encoder, name, help, &ConstGauge::new(value));
     gauge(
         "mqtt_connected",
@@ -29,11 +29,11 @@ pub fn encode(encoder: &mut DescriptorEncoder<'_>, figures: &MessageFigures) -> 
     counter("mqtt_replaced", "Messages that a newer one replaced before their turn came", figures.replaced)?;
     counter("mqtt_skipped", "Messages that the conditions of a binding exclude", figures.skipped)?;
     counter("mqtt_answers_refused", "Answers that the broker refused", figures.refused_answers)?;
-    let kinds = MessageKind::ALL.map(MessageKind::as_str);
+    let kinds = MqttMessageKind::ALL.map(MqttMessageKind::as_str);
     by(encoder, "mqtt_received", "Messages received, by kind", "kind", kinds, figures.received)?;
-    let classes = AnswerClass::ALL.map(AnswerClass::as_str);
+    let classes = AnswerStatusClass::ALL.map(AnswerStatusClass::as_str);
     by(encoder, "mqtt_answered", "Requests answered, by outcome", "outcome", classes, figures.answered)?;
-    let reasons = Unanswered::ALL.map(Unanswered::as_str);
+    let reasons = UnansweredKind::ALL.map(UnansweredKind::as_str);
     by(encoder, "mqtt_unanswered", "Requests left without an answer, by reason", "reason", reasons, figures.unanswered)
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn every_figure_has_a_sample() {
-        let figures = MessageFigures {
+        let figures = MqttFigures {
             connected: true,
             connections: 2,
             received: [3, 4, 5],

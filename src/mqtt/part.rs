@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use ledge_base::telemetry::messages::MessageStatistics;
-use ledge_identity::access::Access;
+use ledge_base::telemetry::messages::MqttStatistics;
+use ledge_identity::access::CallerAccess;
 use ledge_part::Subsystem;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -13,7 +13,7 @@ use crate::metrics;
 #[derive(Debug)]
 pub struct MqttPart {
     /// `None` where no broker is configured.
-    pub statistics: Option<MessageStatistics>,
+    pub statistics: Option<MqttStatistics>,
 }
 
 impl Subsystem for MqttPart {
@@ -21,7 +21,7 @@ impl Subsystem for MqttPart {
         "mqtt"
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
         let Some(statistics) = &self.statistics else { return Ok(()) };
         metrics::encode(encoder, &statistics.snapshot())
     }

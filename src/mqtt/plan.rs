@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::bindings::Bindings;
-use super::client::packet::{ConnAck, Qos, ReceivedMessage, RetainHandling, Subscription, SubscriptionId, Version};
+use super::client::packet::{ConnAck, MqttVersion, Qos, ReceivedMessage, RetainHandling, Subscription, SubscriptionId};
 use super::topics::{DeviceTopics, TOPIC_ROOT, TopicFilter};
 
 /// The steps of the search for a distribution to a number of sessions, after which one more session is allowed.
@@ -22,18 +22,18 @@ const SUBSCRIPTION_IDS: u32 = 268_435_455;
 
 /// The rules that depend on the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlanRules {
+pub struct SubscriptionPlanRules {
     /// All sessions speak the same.
-    pub version: Version,
+    pub version: MqttVersion,
     /// The broker names the subscriptions of a delivery.
     pub has_ids: bool,
     /// Bindings that only push rows have separate sessions.
     pub splits_rows: bool,
 }
 
-impl PlanRules {
+impl SubscriptionPlanRules {
     /// The rules for a broker that has accepted a connection.
-    pub fn of(version: Version, broker: &ConnAck, splits_rows: bool) -> Self {
+    pub fn of(version: MqttVersion, broker: &ConnAck, splits_rows: bool) -> Self {
         Self { version, has_ids: broker.subscription_ids, splits_rows }
     }
 }
@@ -80,7 +80,7 @@ pub struct SubscriptionPlan {
     subscriptions: Vec<PlannedSubscription>,
     /// Filters that an earlier configuration may have left in any session.
     former: BTreeSet<TopicFilter>,
-    pub rules: PlanRules,
+    pub rules: SubscriptionPlanRules,
 }
 
 /// Two bindings that need separate sessions, and the reason.
@@ -96,7 +96,12 @@ pub struct Separation {
 
 impl SubscriptionPlan {
     /// The subscriptions that this box needs; `heard` are those of other parts.
-    pub fn new(topics: &DeviceTopics, bindings: &Bindings, heard: &[TopicFilter], rules: PlanRules) -> Self {
+    pub fn new(
+        topics: &DeviceTopics,
+        bindings: &Bindings,
+        heard: &[TopicFilter],
+        rules: SubscriptionPlanRules,
+    ) -> Self {
         let mut subscriptions: Vec<PlannedSubscription> = Vec::new();
         let mut add = |filter: TopicFilter, qos: Qos, retain_handling, session, binding: Option<usize>| {
             let has = |planned: &&mut PlannedSubscription| {
@@ -342,10 +347,10 @@ mod tests {
 
     use super::*;
     use crate::bindings::BindingConfig;
-    use crate::client::packet::{Message, Properties};
+    use crate::client::packet::{MessageProperties, MqttMessage};
 
-    fn rules(has_ids: bool, splits_rows: bool) -> PlanRules {
-        PlanRules { version: Version::V5, has_ids, splits_rows }
+    fn rules(has_ids: bool, splits_rows: bool) -> SubscriptionPlanRules {
+        SubscriptionPlanRules { version: MqttVersion::V5, has_ids, splits_rows }
     }
 
     fn topics() -> DeviceTopics {
@@ -364,7 +369,7 @@ mod tests {
         Bindings::new(&filters.iter().enumerate().map(binding).collect::<Vec<_>>())
     }
 
-    fn plan(filters: &[&str], rules: PlanRules) -> SubscriptionPlan {
+    fn plan(filters: &[&str], rules: SubscriptionPlanRules) -> SubscriptionPlan {
         SubscriptionPlan::new(&topics(), &bindings(filters), &[], rules)
     }
 
@@ -375,9 +380,9 @@ mod tests {
     }
 
     fn delivered(topic: &str, subscription_ids: Vec<SubscriptionId>) -> ReceivedMessage {
-        let properties = Properties::default();
+        let properties = MessageProperties::default();
         let topic = topic.parse().unwrap();
-        let message = Message { topic, payload: "1".into(), qos: Qos::AtLeastOnce, retain: false, properties };
+        let message = MqttMessage { topic, payload: "1".into(), qos: Qos::AtLeastOnce, retain: false, properties };
         ReceivedMessage { message, packet_id: None, duplicate: false, oversized: None, subscription_ids }
     }
 

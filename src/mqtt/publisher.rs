@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use ledge_egress::Content;
+use ledge_egress::EgressContent;
 use tokio::sync::{Notify, mpsc};
 
-use crate::client::packet::{Message, Properties, Qos};
+use crate::client::packet::{MessageProperties, MqttMessage, Qos};
 use crate::topics::{TopicFilter, TopicName};
 
 /// The most messages that are not retained and wait for the broker.
@@ -29,13 +29,13 @@ const PICTURE_BYTES_MAX: usize = 64 << 20;
 
 /// A message of another part.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Publication {
+pub struct OutgoingPublication {
     pub topic: TopicName,
     pub payload: Bytes,
     /// The broker keeps it for later subscribers. An empty payload removes the kept message.
     pub retain: bool,
     /// The kind of content, for the egress policy.
-    pub content: Content,
+    pub content: EgressContent,
     pub content_type: Option<&'static str>,
 }
 
@@ -61,7 +61,7 @@ struct PublisherState {
 #[derive(Debug, Default)]
 struct PendingMessages {
     /// The newest retained message of each topic; true if it is due.
-    retained: BTreeMap<TopicName, (Publication, bool)>,
+    retained: BTreeMap<TopicName, (OutgoingPublication, bool)>,
     due: VecDeque<DueMessage>,
     /// The number of messages in `due` that are not retained.
     waiting: usize,
@@ -73,12 +73,12 @@ struct PendingMessages {
 #[derive(Debug)]
 enum DueMessage {
     Retained(TopicName),
-    Once(Publication),
+    Once(OutgoingPublication),
 }
 
 impl Publisher {
     /// Publishes a message, now or when there is a connection. False if there is no room for it.
-    pub fn publish(&self, publication: Publication) -> bool {
+    pub fn publish(&self, publication: OutgoingPublication) -> bool {
         let mut pending = self.0.lock();
         let dropped = if publication.retain { pending.retain(publication) } else { pending.enqueue(publication) };
         drop(pending);
@@ -117,11 +117,12 @@ impl Publisher {
     }
 
     /// The next message that is due.
-    pub fn next(&self) -> Option<(Message, Content)> {
+    pub fn next(&self) -> Option<(MqttMessage, EgressContent)> {
         let publication = self.0.lock().next()?;
-        let Publication { topic, payload, retain, content, content_type } = publication;
-        let properties = Properties { content_type: content_type.map(str::to_owned), ..Properties::default() };
-        Some((Message { topic, payload, qos: Qos::AtLeastOnce, retain, properties }, content))
+        let OutgoingPublication { topic, payload, retain, content, content_type } = publication;
+        let properties =
+            MessageProperties { content_type: content_type.map(str::to_owned), ..MessageProperties::default() };
+        Some((MqttMessage { topic, payload, qos: Qos::AtLeastOnce, retain, properties }, content))
     }
 
     /// Waits until a message may be due. May be dropped at any time.
@@ -130,10 +131,10 @@ impl Publisher {
     }
 }
 
-impl Publication {
+impl OutgoingPublication {
     /// The counter of its bytes.
     fn budget<'b>(&self, bytes: &'b mut usize, picture_bytes: &'b mut usize) -> &'b mut usize {
-        if self.retain && self.content == Content::Picture { picture_bytes } else { bytes }
+        if self.retain && self.content == EgressContent::Picture { picture_bytes } else { bytes }
     }
 }
 
@@ -146,7 +147,7 @@ impl PublisherState {
 
 impl PendingMessages {
     /// Takes a retained message. Returns the number of messages that were dropped for it, itself included.
-    fn retain(&mut self, publication: Publication) -> u64 {
+    fn retain(&mut self, publication: OutgoingPublication) -> u64 {
         let topic = publication.topic.clone();
         let is_new = !self.retained.contains_key(&topic);
         let (mut bytes, mut picture_bytes) = (self.bytes, self.picture_bytes);
@@ -166,7 +167,7 @@ impl PendingMessages {
         0
     }
 
-    fn enqueue(&mut self, publication: Publication) -> u64 {
+    fn enqueue(&mut self, publication: OutgoingPublication) -> u64 {
         let mut dropped = 0;
         while self.waiting >= WAITING_MAX || (self.waiting > 0 && self.bytes + publication.payload.len() > BYTES_MAX) {
             let Some(oldest) = self.due.iter().position(|due| matches!(due, DueMessage::Once(_))) else { break };
@@ -185,7 +186,7 @@ impl PendingMessages {
         dropped
     }
 
-    fn next(&mut self) -> Option<Publication> {
+    fn next(&mut self) -> Option<OutgoingPublication> {
         match self.due.pop_front()? {
             DueMessage::Once(publication) => {
                 self.waiting -= 1;
@@ -212,14 +213,20 @@ mod tests {
 
     use super::*;
 
-    fn publication(topic: &str, payload: impl Into<Bytes>, retain: bool) -> Publication {
+    fn publication(topic: &str, payload: impl Into<Bytes>, retain: bool) -> OutgoingPublication {
         let topic = topic.parse().unwrap();
-        Publication { topic, payload: payload.into(), retain, content: Content::Answer, content_type: None }
+        OutgoingPublication {
+            topic,
+            payload: payload.into(),
+            retain,
+            content: EgressContent::Answer,
+            content_type: None,
+        }
     }
 
     fn drain(publisher: &Publisher) -> Vec<(String, String)> {
         let next = || publisher.next().map(|(message, _)| message);
-        let text = |message: Message| {
+        let text = |message: MqttMessage| {
             (message.topic.as_str().to_owned(), String::from_utf8_lossy(&message.payload).into_owned())
         };
         std::iter::from_fn(next).map(text).collect()
@@ -273,7 +280,7 @@ mod tests {
         let publisher = Publisher::default();
         let picture = |topic: &str, bytes: usize| {
             let picture = publication(topic, vec![0; bytes], true);
-            publisher.publish(Publication { content: Content::Picture, ..picture })
+            publisher.publish(OutgoingPublication { content: EgressContent::Picture, ..picture })
         };
         assert!(picture("a", PICTURE_BYTES_MAX) && picture("a", PICTURE_BYTES_MAX) && !picture("b", 1));
         assert!(publisher.publish(publication("state", "on", true)));

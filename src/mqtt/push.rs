@@ -14,9 +14,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledge_base::memory_budget::NoRoom;
+use ledge_base::memory_budget::MemoryBudgetExhausted;
 use ledge_base::principal::Principal;
-use ledge_features::online::{FeatureError, Push, PushOutcome};
+use ledge_features::online::{FeatureError, FeaturePush, PushOutcome};
 use ledge_features::{FeatureCaller, FeatureStore};
 use ledge_models::status;
 use ledge_service::shutdown::Shutdown;
@@ -41,7 +41,7 @@ const RETRIES_WAITING_MAX: usize = 1024;
 
 /// Pushes with retries. Clones share the limit of waiting retries.
 #[derive(Debug, Clone)]
-pub struct Pusher {
+pub struct FeaturePusher {
     retry_slots: Arc<Semaphore>,
     retry_policy: RetryPolicy,
     shutdown: Shutdown,
@@ -49,21 +49,26 @@ pub struct Pusher {
 
 /// The reason why a push is not durable.
 #[derive(Debug)]
-pub enum PushError {
+pub enum FeaturePushError {
     /// It failed, and is not retried.
     Failed(ApiError),
     /// The daemon stops: the next one retries it.
     Stopped,
 }
 
-impl Pusher {
+impl FeaturePusher {
     /// A pusher that stops its retries at `shutdown`.
     pub fn new(shutdown: Shutdown) -> Self {
         Self { retry_slots: Arc::new(Semaphore::new(RETRIES_WAITING_MAX)), retry_policy: RETRY_POLICY, shutdown }
     }
 
     /// Pushes; with `Ok` the rows are durable.
-    pub async fn push(&self, store: &FeatureStore, push: Push, principal: Principal) -> Result<PushOutcome, PushError> {
+    pub async fn push(
+        &self,
+        store: &FeatureStore,
+        push: FeaturePush,
+        principal: Principal,
+    ) -> Result<PushOutcome, FeaturePushError> {
         let caller = FeatureCaller::unlimited(principal);
         self.push_with_retries(|| store.push(push.clone(), caller.clone())).await
     }
@@ -72,7 +77,7 @@ impl Pusher {
     pub async fn with_memory<T, F: Future<Output = Result<T, ApiError>>>(
         &self,
         mut attempt: impl FnMut() -> F,
-    ) -> Result<T, PushError> {
+    ) -> Result<T, FeaturePushError> {
         let RetryPolicy { total, first, longest } = self.retry_policy;
         let (give_up, mut pause) = (Instant::now() + total, first);
         loop {
@@ -80,12 +85,12 @@ impl Pusher {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
             };
-            if failure != ApiError::from(NoRoom) || Instant::now() + pause > give_up {
-                return Err(PushError::Failed(failure));
+            if failure != ApiError::from(MemoryBudgetExhausted) || Instant::now() + pause > give_up {
+                return Err(FeaturePushError::Failed(failure));
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.shutdown.requested() => return Err(PushError::Stopped),
+                () = self.shutdown.requested() => return Err(FeaturePushError::Stopped),
             }
             pause = (pause * 2).min(longest);
         }
@@ -94,7 +99,7 @@ impl Pusher {
     async fn push_with_retries<F: Future<Output = Result<PushOutcome, FeatureError>>>(
         &self,
         mut attempt: impl FnMut() -> F,
-    ) -> Result<PushOutcome, PushError> {
+    ) -> Result<PushOutcome, FeaturePushError> {
         let RetryPolicy { total, first, longest } = self.retry_policy;
         let give_up = Instant::now() + total;
         let (mut pause, mut slot) = (first, None);
@@ -104,7 +109,7 @@ impl Pusher {
                 Ok(pushed) => return Ok(pushed),
                 Err(error) => error,
             };
-            let failed = Err(PushError::Failed(failure(&error)));
+            let failed = Err(FeaturePushError::Failed(failure(&error)));
             if !is_retryable(&error) || Instant::now() + pause > give_up {
                 return failed;
             }
@@ -115,7 +120,7 @@ impl Pusher {
 
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.shutdown.requested() => return Err(PushError::Stopped),
+                () = self.shutdown.requested() => return Err(FeaturePushError::Stopped),
             }
             pause = (pause * 2).min(longest);
         }
@@ -163,16 +168,18 @@ mod tests {
     }
 
     /// A pusher with times that are short enough for a test.
-    fn pusher() -> Pusher {
+    fn pusher() -> FeaturePusher {
         let [total, first, longest] = [40, 1, 4].map(Duration::from_millis);
-        Pusher { retry_policy: RetryPolicy { total, first, longest }, ..Pusher::new(Shutdown::default()) }
+        FeaturePusher { retry_policy: RetryPolicy { total, first, longest }, ..FeaturePusher::new(Shutdown::default()) }
     }
 
     #[tokio::test]
     async fn a_push_that_the_box_cannot_take_now_is_tried_until_it_can() {
         let mut attempts = 0;
-        let pusher =
-            Pusher { retry_policy: RetryPolicy { total: Duration::from_mins(1), ..pusher().retry_policy }, ..pusher() };
+        let pusher = FeaturePusher {
+            retry_policy: RetryPolicy { total: Duration::from_mins(1), ..pusher().retry_policy },
+            ..pusher()
+        };
         let written = pusher.push_with_retries(|| {
             attempts += 1;
             let result = if attempts < 5 { Err(rebuilding()) } else { Ok(PushOutcome::default()) };
@@ -192,7 +199,7 @@ mod tests {
             })
             .await;
         assert!(
-            matches!(end, Err(PushError::Failed(ApiError { status: StatusCode::SERVICE_UNAVAILABLE, .. }))),
+            matches!(end, Err(FeaturePushError::Failed(ApiError { status: StatusCode::SERVICE_UNAVAILABLE, .. }))),
             "{end:?}"
         );
         // The last pause would have ended after the time is up.
@@ -204,19 +211,22 @@ mod tests {
                 async { Err(FeatureError::Value { column: "temp".into(), row: 0, reason: "no number".into() }) }
             })
             .await;
-        assert!(matches!(end, Err(PushError::Failed(ApiError { status: StatusCode::BAD_REQUEST, .. }))), "{end:?}");
+        assert!(
+            matches!(end, Err(FeaturePushError::Failed(ApiError { status: StatusCode::BAD_REQUEST, .. }))),
+            "{end:?}"
+        );
         assert_eq!(attempts, 1);
     }
 
     #[tokio::test]
     async fn only_so_many_wait_and_none_once_the_daemon_stops() {
-        let pusher = Pusher { retry_policy: RETRY_POLICY, ..pusher() };
+        let pusher = FeaturePusher { retry_policy: RETRY_POLICY, ..pusher() };
         let all = pusher.retry_slots.try_acquire_many(u32::try_from(RETRIES_WAITING_MAX).unwrap()).unwrap();
         let end = pusher.push_with_retries(|| async { Err(rebuilding()) }).await;
-        assert!(matches!(end, Err(PushError::Failed(_))), "{end:?}");
+        assert!(matches!(end, Err(FeaturePushError::Failed(_))), "{end:?}");
         drop(all);
         pusher.shutdown.request();
         let end = pusher.push_with_retries(|| async { Err(rebuilding()) }).await;
-        assert!(matches!(end, Err(PushError::Stopped)), "{end:?}");
+        assert!(matches!(end, Err(FeaturePushError::Stopped)), "{end:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, MemoryBudget, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudget, MemoryReservation};
 use ledge_base::names::{CameraName, DeviceName};
 use ledge_base::principal::Principal;
 use ledge_identity::access::ViewScope;
@@ -16,10 +16,10 @@ use ledge_protocol::call::{self, BodyKind, HEADER_LENGTH, InferenceCall};
 use ledge_protocol::{ModelTarget, parse_header_length};
 use ledge_service::audit_event::AuditSink;
 
-use super::answer::{ReturnPath, STATUS_PROPERTY};
+use super::answer::{AnswerDestination, STATUS_PROPERTY};
 use super::bindings::Binding;
 use super::caller::{self, PresentedKey};
-use super::client::packet::{Message, Properties, ReceivedMessage};
+use super::client::packet::{MessageProperties, MqttMessage, ReceivedMessage};
 use super::model_wait::ModelWait;
 use super::topics::{DeviceTopics, InferRoute, InvalidRoute, TOPIC_ROOT, TopicFilter, TopicName};
 
@@ -39,7 +39,7 @@ pub struct CallMessage {
     key: Option<PresentedKey>,
     /// Counts against the concurrency limit of the caller.
     place: RequestPermit,
-    path: ReturnPath,
+    path: AnswerDestination,
 }
 
 /// The reason why a message gets no answer. A closed set, so that log lines can be limited for each.
@@ -69,7 +69,7 @@ impl CallMessage {
         refusal: Option<ApiError>,
     ) -> Result<Self, UnansweredReason> {
         let ReceivedMessage { message, duplicate, .. } = received;
-        let Message { payload: body, qos, retain, properties, .. } = message;
+        let MqttMessage { payload: body, qos, retain, properties, .. } = message;
         if properties.user(STATUS_PROPERTY).is_some() {
             return Err(UnansweredReason::Answer);
         }
@@ -88,7 +88,7 @@ impl CallMessage {
                 call(target, body.clone(), &properties, arrived)
             }
         };
-        let path = ReturnPath { topic, correlation_data: properties.correlation_data, qos, duplicate };
+        let path = AnswerDestination { topic, correlation_data: properties.correlation_data, qos, duplicate };
         Ok(Self { call, body, principal, key, place: RequestPermit::default(), path })
     }
 
@@ -108,7 +108,7 @@ impl CallMessage {
 
     /// Reserves the memory of the request, and of the values made from it, for its caller. Without room, the answer is
     /// that error.
-    pub fn counted(&mut self, memory: &MemoryBudget) -> Option<Reservation> {
+    pub fn counted(&mut self, memory: &MemoryBudget) -> Option<MemoryReservation> {
         let account = memory.account(self.principal.clone());
         match account.take(self.held_bytes()) {
             Ok(hold) => {
@@ -129,7 +129,7 @@ impl CallMessage {
     }
 
     /// The answer to a request that was read with a refusal.
-    pub fn refused(&self, device: &DeviceName) -> Message {
+    pub fn refused(&self, device: &DeviceName) -> MqttMessage {
         let failure = self.call.as_ref().err().cloned().unwrap_or_else(overload);
         self.path.failure(device, &failure, &self.body)
     }
@@ -140,7 +140,7 @@ impl CallMessage {
     }
 
     /// The destination of its answer.
-    pub fn path(&self) -> &ReturnPath {
+    pub fn path(&self) -> &AnswerDestination {
         &self.path
     }
 
@@ -173,7 +173,7 @@ impl CallMessage {
     }
 
     /// Runs the call. Returns the answer and its status.
-    pub async fn run(self, serving: &Serving, device: &DeviceName) -> (Message, u16) {
+    pub async fn run(self, serving: &Serving, device: &DeviceName) -> (MqttMessage, u16) {
         let _place = self.place;
         let answered = match self.call {
             Ok(call) => call::answer(serving, call, &self.principal).await,
@@ -234,7 +234,7 @@ fn response_topic(text: &str) -> Result<TopicName, UnansweredReason> {
 fn call(
     target: ModelTarget,
     body: Bytes,
-    properties: &Properties,
+    properties: &MessageProperties,
     arrived: Instant,
 ) -> Result<InferenceCall, ApiError> {
     let bad =
@@ -250,7 +250,7 @@ fn call(
     let deadline = properties.message_expiry_s.and_then(|left| arrived.checked_add(Duration::from_secs(left.into())));
     // The sender, its permissions and its memory are found out later.
     let views = ViewScope::default();
-    let account = Account::unlimited();
+    let account = MemoryAccount::unlimited();
     let prefers_text = false;
     Ok(InferenceCall { target, body, form, prefers_text, priority, deadline, arrived, account, views, camera })
 }
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::client::packet::Qos;
 
-    fn read(topic: &str, message: Message) -> Result<CallMessage, UnansweredReason> {
+    fn read(topic: &str, message: MqttMessage) -> Result<CallMessage, UnansweredReason> {
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
         let route = topics.route(&topic.parse().unwrap()).unwrap();
         let received = ReceivedMessage {
@@ -273,22 +273,22 @@ mod tests {
         CallMessage::read(route, received, Instant::now(), None)
     }
 
-    fn message(properties: Properties) -> Message {
+    fn message(properties: MessageProperties) -> MqttMessage {
         let topic = "t".parse().unwrap();
-        Message { topic, payload: "{}".into(), qos: Qos::AtMostOnce, retain: false, properties }
+        MqttMessage { topic, payload: "{}".into(), qos: Qos::AtMostOnce, retain: false, properties }
     }
 
-    fn answering_to(topic: &str) -> Message {
-        message(Properties { response_topic: Some(topic.to_owned()), ..Properties::default() })
+    fn answering_to(topic: &str) -> MqttMessage {
+        message(MessageProperties { response_topic: Some(topic.to_owned()), ..MessageProperties::default() })
     }
 
     #[test]
     fn an_answer_goes_to_the_response_topic_or_else_to_the_result_topic_of_whom_was_asked() {
         let answer = |topic, message| read(topic, message).unwrap().path.topic.to_string();
         assert_eq!(answer("ledge/v1/box/infer/m", answering_to("till/7/answers")), "till/7/answers");
-        assert_eq!(answer("ledge/v1/box/infer/m", message(Properties::default())), "ledge/v1/box/result/m");
+        assert_eq!(answer("ledge/v1/box/infer/m", message(MessageProperties::default())), "ledge/v1/box/result/m");
         assert_eq!(
-            answer("ledge/v1/shop/infer/m/versions/2", message(Properties::default())),
+            answer("ledge/v1/shop/infer/m/versions/2", message(MessageProperties::default())),
             "ledge/v1/shop/result/m"
         );
         assert_eq!(answer("ledge/v1/box/infer/m", answering_to("ledge/v1/other/result/m")), "ledge/v1/other/result/m");
@@ -305,11 +305,11 @@ mod tests {
         {
             assert_eq!(unanswered(answering_to(topic)), Some(UnansweredReason::ForbiddenResponseTopic), "{topic:?}");
         }
-        let answer = Properties { user: vec![("Status".into(), "200".into())], ..Properties::default() };
+        let answer = MessageProperties { user: vec![("Status".into(), "200".into())], ..MessageProperties::default() };
         assert_eq!(unanswered(message(answer)), Some(UnansweredReason::Answer));
-        assert_eq!(unanswered(Message { retain: true, ..answering_to("r") }), Some(UnansweredReason::Retained));
+        assert_eq!(unanswered(MqttMessage { retain: true, ..answering_to("r") }), Some(UnansweredReason::Retained));
         assert_eq!(
-            read("ledge/v1/box/infer/a/b", message(Properties::default())).err(),
+            read("ledge/v1/box/infer/a/b", message(MessageProperties::default())).err(),
             Some(UnansweredReason::NoModel)
         );
     }
@@ -320,21 +320,25 @@ mod tests {
         assert_eq!(status("ledge/v1/box/infer/a/b", answering_to("r")), 404);
         for (name, value) in [("priority", "urgent"), (HEADER_LENGTH, "-1"), ("Inference-Header-Content-Length", "x")] {
             let user = vec![(name.to_owned(), value.to_owned())];
-            assert_eq!(status("ledge/v1/box/infer/m", message(Properties { user, ..Properties::default() })), 400);
+            assert_eq!(
+                status("ledge/v1/box/infer/m", message(MessageProperties { user, ..MessageProperties::default() })),
+                400
+            );
         }
     }
 
     #[test]
     fn an_untyped_photograph_is_known_by_its_first_bytes_and_an_expiry_is_the_deadline() {
-        let photograph = Message { payload: vec![0xFF, 0xD8, 0xFF, 0xE0].into(), ..message(Properties::default()) };
+        let photograph =
+            MqttMessage { payload: vec![0xFF, 0xD8, 0xFF, 0xE0].into(), ..message(MessageProperties::default()) };
         let call = read("ledge/v1/box/infer/m", photograph.clone()).unwrap().call.unwrap();
         assert_eq!((call.form, call.deadline), (BodyKind::Photograph, None));
-        let properties = Properties {
+        let properties = MessageProperties {
             content_type: Some("application/octet-stream".into()),
             message_expiry_s: Some(2),
-            ..Properties::default()
+            ..MessageProperties::default()
         };
-        let call = read("ledge/v1/box/infer/m", Message { properties, ..photograph }).unwrap().call.unwrap();
+        let call = read("ledge/v1/box/infer/m", MqttMessage { properties, ..photograph }).unwrap().call.unwrap();
         assert_eq!(call.form, BodyKind::Tensors { header_length: None });
         assert_eq!(call.deadline, Some(call.arrived + Duration::from_secs(2)));
     }

@@ -9,15 +9,15 @@ use ledge_service::shutdown::Shutdown;
 use tokio::sync::watch;
 
 use super::bindings::Bindings;
-use super::client::packet::{ConnAck, Version};
-use super::plan::{PlanRules, SessionName, SubscriptionPlan};
+use super::client::packet::{ConnAck, MqttVersion};
+use super::plan::{SessionName, SubscriptionPlan, SubscriptionPlanRules};
 use super::topics::{DeviceTopics, TopicFilter};
 
 /// Upper bound of the first pause between attempts to connect.
 pub(super) const FIRST_RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub(super) struct PlansState {
+pub(super) struct SubscriptionPlansState {
     pub(super) topics: DeviceTopics,
     pub(super) bindings: Bindings,
     pub(super) heard: Vec<TopicFilter>,
@@ -35,11 +35,11 @@ pub(super) type CurrentPlan = watch::Receiver<Option<Arc<SubscriptionPlan>>>;
 
 /// The plan of now. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Plans(pub(super) Arc<PlansState>);
+pub struct SubscriptionPlans(pub(super) Arc<SubscriptionPlansState>);
 
-impl Plans {
+impl SubscriptionPlans {
     pub fn new(topics: DeviceTopics, bindings: Bindings, heard: Vec<TopicFilter>, former: FormerBindings) -> Self {
-        Self(Arc::new(PlansState {
+        Self(Arc::new(SubscriptionPlansState {
             topics,
             bindings,
             heard,
@@ -51,11 +51,11 @@ impl Plans {
     }
 
     /// The plan for a broker that has accepted the main session.
-    pub fn plan(&self, version: Version, broker: &ConnAck) -> Arc<SubscriptionPlan> {
-        Arc::new(self.with(PlanRules::of(version, broker, *self.0.splits_rows.borrow())))
+    pub fn plan(&self, version: MqttVersion, broker: &ConnAck) -> Arc<SubscriptionPlan> {
+        Arc::new(self.with(SubscriptionPlanRules::of(version, broker, *self.0.splits_rows.borrow())))
     }
 
-    pub(super) fn with(&self, rules: PlanRules) -> SubscriptionPlan {
+    pub(super) fn with(&self, rules: SubscriptionPlanRules) -> SubscriptionPlan {
         let FormerBindings { bindings, group } = &self.0.former;
         let former = bindings.iter().map(|binding| binding.subscription(group.as_ref()));
         SubscriptionPlan::new(&self.0.topics, &self.0.bindings, &self.0.heard, rules).without(former)
@@ -72,7 +72,8 @@ impl Plans {
     }
 
     pub(super) fn with_each<const N: usize>(&self, all: [(bool, bool); N]) -> BTreeSet<SessionName> {
-        let rules = all.map(|(has_ids, splits_rows)| PlanRules { version: Version::V5, has_ids, splits_rows });
+        let rules =
+            all.map(|(has_ids, splits_rows)| SubscriptionPlanRules { version: MqttVersion::V5, has_ids, splits_rows });
         let topics = DeviceTopics { group: self.0.former.group.clone(), ..self.0.topics.clone() };
         let former = |rules| SubscriptionPlan::new(&topics, &self.0.former.bindings, &self.0.heard, rules);
         let plans = rules.into_iter().flat_map(|rules| [self.with(rules), former(rules)]);
@@ -118,12 +119,12 @@ impl Plans {
 
 /// The end of a session: that of the daemon or, but for the main session, of its plan.
 #[derive(Debug, Clone)]
-pub struct SessionEnd {
+pub struct SessionStop {
     pub(super) shutdown: Shutdown,
     pub(super) plan: Option<(Arc<SubscriptionPlan>, CurrentPlan)>,
 }
 
-impl SessionEnd {
+impl SessionStop {
     /// The end of the daemon.
     pub fn of_daemon(shutdown: Shutdown) -> Self {
         Self { shutdown, plan: None }
@@ -153,7 +154,7 @@ impl SessionEnd {
 
 /// The consequence of a refused session.
 #[derive(Debug)]
-pub enum RefusedSession {
+pub enum RefusedSessionEffect {
     /// The main session gets its subscriptions.
     SharesMain,
     /// Its bindings get no messages, for this reason.

@@ -6,12 +6,12 @@ use ledge_base::backoff::{Backoff, random};
 use ledge_service::shutdown::Shutdown;
 
 use super::client::connection::ConnectionError;
-use super::client::packet::{ReasonCode, Version};
+use super::client::packet::{MqttVersion, ReasonCode};
 use super::connect::{self, ConnectError};
 use super::dispatcher::Dispatcher;
 use super::gateway::SessionTask;
 use super::plan::{SessionName, SubscriptionPlan};
-use super::session_plans::{FIRST_RECONNECT_PAUSE, RefusedSession, SessionEnd};
+use super::session_plans::{FIRST_RECONNECT_PAUSE, RefusedSessionEffect, SessionStop};
 
 /// Connections in a row that the broker ended instead of accepting a session, after which it counts as refused: some brokers
 /// give no reason.
@@ -28,7 +28,7 @@ impl SessionTask {
                 () = shutdown.requested() => return Ok(()),
             };
             let Some(plan) = plan else { return Ok(()) };
-            let end = SessionEnd { shutdown: shutdown.clone(), plan: Some((plan.clone(), plans.clone())) };
+            let end = SessionStop { shutdown: shutdown.clone(), plan: Some((plan.clone(), plans.clone())) };
 
             if plan.others().contains(&self.name) {
                 self.gateway.statistics.expect_session(&self.client_id());
@@ -47,7 +47,7 @@ impl SessionTask {
     }
 
     /// Ends the session of an earlier plan at the broker, which would keep messages for it, in 3.1.1 for ever.
-    async fn discard(&self, version: Version, end: &SessionEnd) {
+    async fn discard(&self, version: MqttVersion, end: &SessionStop) {
         let mut backoff = Backoff::new(FIRST_RECONNECT_PAUSE, self.gateway.config.reconnect_max());
         loop {
             let failed = tokio::select! {
@@ -67,7 +67,7 @@ impl SessionTask {
         }
     }
 
-    async fn discard_once(&self, version: Version) -> Result<(), ConnectError> {
+    async fn discard_once(&self, version: MqttVersion) -> Result<(), ConnectError> {
         let gateway = &self.gateway;
         let mut connect = connect::connect_packet(&gateway.config, &gateway.topics, self.name)?;
         (connect.clean_start, connect.session_expiry_s) = (true, 0);
@@ -82,7 +82,7 @@ impl SessionTask {
         plan: &SubscriptionPlan,
         failed: &ConnectError,
         ended: &mut u32,
-    ) -> Option<RefusedSession> {
+    ) -> Option<RefusedSessionEffect> {
         let ConnectError::Connection(failed) = failed else { return None };
         let is_refused = match failed {
             ConnectionError::Refused { reason, .. } => !is_temporary(*reason),
@@ -105,11 +105,11 @@ impl SessionTask {
                  calls, and wait behind calls whose models are being loaded"
             );
             self.plans.0.splits_rows.send_replace(false);
-            return Some(RefusedSession::SharesMain);
+            return Some(RefusedSessionEffect::SharesMain);
         }
         let separations: Vec<String> =
             plan.separations(self.name, &self.plans.0.bindings).iter().map(ToString::to_string).collect();
-        Some(RefusedSession::Problem(format!(
+        Some(RefusedSessionEffect::Problem(format!(
             "{}, so without the subscription identifiers of MQTT 5 each needs a session of its own, and the broker accepts \
              no session {client_id:?}: {reason}. Allow the client id, or give them filters without common topics",
             separations.join("; "),

@@ -1,7 +1,7 @@
 //! The subscriptions of one session, and those that the broker refused.
 
 use super::client::packet::{ReasonCode, Subscription};
-use super::client::session::Session;
+use super::client::session::MqttSession;
 use super::plan::{SessionName, SubscriptionPlan};
 use super::topics::TopicFilter;
 
@@ -10,7 +10,7 @@ pub const FILTERS_PER_PACKET: usize = 8;
 
 /// The subscriptions of a session.
 #[derive(Debug)]
-pub struct Subscriptions {
+pub struct SessionSubscriptions {
     wanted: Vec<Subscription>,
     /// The filters that other sessions have, and an earlier plan may have left in this one.
     of_others: Vec<TopicFilter>,
@@ -18,7 +18,7 @@ pub struct Subscriptions {
     refused: Vec<usize>,
 }
 
-impl Subscriptions {
+impl SessionSubscriptions {
     pub fn new(plan: &SubscriptionPlan, session: SessionName) -> Self {
         let wanted = plan.of(session).cloned().collect();
         Self { wanted, of_others: plan.of_others(session), refused: Vec::new() }
@@ -30,21 +30,21 @@ impl Subscriptions {
     }
 
     /// Subscribes to all of them on a new connection; to the shared ones only where the broker supports them.
-    pub fn ask(&mut self, session: &mut Session, knows_shared: bool) {
+    pub fn ask(&mut self, session: &mut MqttSession, knows_shared: bool) {
         self.refused.clear();
         let wanted = self.wanted.iter().filter(|subscription| knows_shared || !subscription.filter.is_shared());
         send(session, wanted);
     }
 
     /// Ends the subscriptions of other sessions in this one, before those subscribe: each message would come twice.
-    pub fn leave_others(&self, session: &mut Session) {
+    pub fn leave_others(&self, session: &mut MqttSession) {
         for packet in self.of_others.chunks(FILTERS_PER_PACKET) {
             session.unsubscribe(packet.to_vec());
         }
     }
 
     /// Sends the refused ones again: the broker's access list may have changed.
-    pub fn ask_again(&mut self, session: &mut Session) {
+    pub fn ask_again(&mut self, session: &mut MqttSession) {
         let refused = std::mem::take(&mut self.refused);
         send(session, refused.into_iter().filter_map(|index| self.wanted.get(index)));
     }
@@ -73,7 +73,7 @@ pub fn packets<'s>(subscriptions: impl Iterator<Item = &'s Subscription>) -> Vec
     together.chain(alone.into_iter().map(|one| vec![one])).collect()
 }
 
-fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subscription>) {
+fn send<'s>(session: &mut MqttSession, subscriptions: impl Iterator<Item = &'s Subscription>) {
     for packet in packets(subscriptions) {
         session.subscribe(packet);
     }
@@ -83,33 +83,33 @@ fn send<'s>(session: &mut Session, subscriptions: impl Iterator<Item = &'s Subsc
 mod tests {
     use super::*;
     use crate::bindings::{BindingConfig, Bindings};
-    use crate::client::packet::{ConnAck, Outgoing, Version};
+    use crate::client::packet::{ConnAck, MqttVersion, OutgoingPacket};
     use crate::client::session::NextPacket;
-    use crate::plan::PlanRules;
+    use crate::plan::SubscriptionPlanRules;
     use crate::topics::DeviceTopics;
 
-    fn subscriptions(count: usize, has_ids: bool) -> (Subscriptions, Session) {
+    fn subscriptions(count: usize, has_ids: bool) -> (SessionSubscriptions, MqttSession) {
         let binding = |index| -> BindingConfig {
             let text = format!(r#"{{"topic": "cameras/{index}", "model": "m", "publish": "seen/{index}"}}"#);
             serde_json::from_str(&text).unwrap()
         };
         let bindings: Vec<_> = (0..count).map(binding).collect();
         let topics = DeviceTopics { device: "box".parse().unwrap(), group: "shop".parse().ok(), has_platform: false };
-        let mut session = Session::default();
+        let mut session = MqttSession::default();
         session.connected(&ConnAck::accepting());
         let plan = SubscriptionPlan::new(
             &topics,
             &Bindings::new(&bindings),
             &[],
-            PlanRules { version: Version::V5, has_ids, splits_rows: true },
+            SubscriptionPlanRules { version: MqttVersion::V5, has_ids, splits_rows: true },
         );
-        (Subscriptions::new(&plan, SessionName::Main), session)
+        (SessionSubscriptions::new(&plan, SessionName::Main), session)
     }
 
-    fn asked(session: &mut Session) -> Vec<Vec<String>> {
+    fn asked(session: &mut MqttSession) -> Vec<Vec<String>> {
         let steps = std::iter::from_fn(|| session.next(|_| 1));
         let filters = steps.map(|step| match step {
-            NextPacket::Send(_, Outgoing::Subscribe { subscriptions, .. }) => {
+            NextPacket::Send(_, OutgoingPacket::Subscribe { subscriptions, .. }) => {
                 subscriptions.into_iter().map(|subscription| subscription.filter.to_string()).collect()
             }
             other => panic!("{other:?}"),

@@ -3,17 +3,17 @@
 use ledge_base::names::{FeatureName, ModelName};
 use ledge_base::principal::Principal;
 use ledge_base::toml_check::ValueProblem;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_identity::access_config::AccessConfig;
 use ledge_identity::authentication::Authenticator;
 use ledge_service::audit_event::AuditSink;
 
 use crate::api_error::{ApiError, StatusCode};
 use crate::route::RouteRule;
-use crate::section::Section;
-use crate::{Environment, Subsystem};
+use crate::section::ConfigSection;
+use crate::{PartEnvironment, Subsystem};
 
-impl Section for AccessConfig {
+impl ConfigSection for AccessConfig {
     fn problems(&self) -> Vec<ValueProblem> {
         self.problems()
     }
@@ -25,14 +25,14 @@ impl Subsystem for Authenticator {
     }
 
     /// Starts the task that reloads the API keys when their file changes.
-    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+    fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         environment.shutdown.spawn(self.clone().watch(environment.shutdown.clone()));
         Ok(())
     }
 }
 
 /// Records and returns the refusal of a caller with access to other models only.
-pub fn outside_scope(audit: &AuditSink, rule: &RouteRule, principal: &Principal, access: &Access) -> ApiError {
+pub fn outside_scope(audit: &AuditSink, rule: &RouteRule, principal: &Principal, access: &CallerAccess) -> ApiError {
     audit.record_denied(principal, "model_scope");
     let (method, path, scope) = (rule.method, rule.path, scope_words(access));
     let message = format!("{principal} may not call {method} {path}: its access is limited to {scope}");
@@ -40,7 +40,7 @@ pub fn outside_scope(audit: &AuditSink, rule: &RouteRule, principal: &Principal,
 }
 
 /// The models or feature views that access is limited to.
-fn scope_words(access: &Access) -> String {
+fn scope_words(access: &CallerAccess) -> String {
     let listed = |names: Vec<&str>| if names.is_empty() { "(none)".to_owned() } else { names.join(", ") };
     let models = access.models().map(|models| models.iter().map(ModelName::as_str).collect());
     let views = || access.feature_views().views().map(|views| views.iter().map(FeatureName::as_str).collect());

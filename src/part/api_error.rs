@@ -6,7 +6,7 @@ use axum::body::Body;
 pub use axum::http::StatusCode;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use ledge_base::memory_budget::NoRoom;
+use ledge_base::memory_budget::MemoryBudgetExhausted;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -50,9 +50,9 @@ impl IntoResponse for ApiError {
     }
 }
 
-impl From<NoRoom> for ApiError {
-    fn from(error: NoRoom) -> Self {
-        Self::later(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), NoRoom::RETRY_AFTER)
+impl From<MemoryBudgetExhausted> for ApiError {
+    fn from(error: MemoryBudgetExhausted) -> Self {
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), MemoryBudgetExhausted::RETRY_AFTER)
     }
 }
 

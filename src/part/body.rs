@@ -14,7 +14,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, BodyStream, LengthLimitError, Limited, StreamBody};
 use hyper::body::Frame;
-use ledge_base::memory_budget::{Account, NoRoom, Reservation, UNCOUNTED_BYTES_MAX};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudgetExhausted, MemoryReservation, UNCOUNTED_BYTES_MAX};
 use ledge_base::principal::Principal;
 use ledge_service::off_thread::off_thread;
 
@@ -37,7 +37,7 @@ const UNAUTHORIZED_BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// A body, which is counted as memory while it exists, and the account for the data that is made of it.
 pub struct ReceivedBody {
     pub bytes: Bytes,
-    pub account: Account,
+    pub account: MemoryAccount,
 }
 
 /// The reason why a body was not read.
@@ -48,8 +48,8 @@ enum BodyError {
     Other(axum::BoxError),
 }
 
-impl From<NoRoom> for BodyError {
-    fn from(_: NoRoom) -> Self {
+impl From<MemoryBudgetExhausted> for BodyError {
+    fn from(_: MemoryBudgetExhausted) -> Self {
         Self::NoRoom
     }
 }
@@ -79,7 +79,7 @@ pub async fn read(parts: &Parts, body: Body, context: &HandlerContext) -> Result
     let account = account(parts, context);
     if !account.has_room(announced.unwrap_or(0)) {
         discard_unless_expected(headers, body, limits).await;
-        return Err(NoRoom.into());
+        return Err(MemoryBudgetExhausted.into());
     }
 
     let mut hold = account.hold();
@@ -102,7 +102,7 @@ pub async fn decompressed(
     encoding: ContentEncoding,
     packed: Bytes,
     limit: usize,
-    account: &Account,
+    account: &MemoryAccount,
 ) -> Result<Bytes, ApiError> {
     let mut hold = account.hold();
     let decompressing = off_thread(account, move || {
@@ -119,7 +119,7 @@ fn failure(unread: BodyError, what: &str, limit: usize) -> ApiError {
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is larger than {limit} bytes (http.max_body_bytes)"),
         ),
-        BodyError::NoRoom => NoRoom.into(),
+        BodyError::NoRoom => MemoryBudgetExhausted.into(),
         BodyError::Other(error) => {
             ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be {what}: {error}"))
         }
@@ -127,7 +127,7 @@ fn failure(unread: BodyError, what: &str, limit: usize) -> ApiError {
 }
 
 /// The account that a request takes memory from.
-pub fn account(parts: &Parts, context: &HandlerContext) -> Account {
+pub fn account(parts: &Parts, context: &HandlerContext) -> MemoryAccount {
     context.memory().account(parts.extensions.get().cloned().unwrap_or(Principal::Others))
 }
 
@@ -139,7 +139,11 @@ fn content_length(headers: &HeaderMap) -> Option<usize> {
 ///
 /// Each frame is copied and dropped as it arrives, so that the connection reads the next one into the same memory. A
 /// body in one frame is not copied.
-async fn collect(body: Limited<Body>, announced: Option<usize>, hold: &mut Reservation) -> Result<Bytes, BodyError> {
+async fn collect(
+    body: Limited<Body>,
+    announced: Option<usize>,
+    hold: &mut MemoryReservation,
+) -> Result<Bytes, BodyError> {
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -252,7 +256,7 @@ fn decompress(
     encoding: ContentEncoding,
     packed: &[u8],
     limit: usize,
-    hold: &mut Reservation,
+    hold: &mut MemoryReservation,
 ) -> Result<Vec<u8>, BodyError> {
     match encoding {
         ContentEncoding::Gzip => decompress_all(MultiGzDecoder::new(packed), limit, hold),
@@ -265,7 +269,7 @@ fn decompress(
 }
 
 /// Reads all of a stream, up to the limit.
-fn decompress_all(mut stream: impl Read, limit: usize, hold: &mut Reservation) -> Result<Vec<u8>, BodyError> {
+fn decompress_all(mut stream: impl Read, limit: usize, hold: &mut MemoryReservation) -> Result<Vec<u8>, BodyError> {
     let mut bytes = Vec::new();
     loop {
         let read = stream.by_ref().take(DECOMPRESSION_STEP_BYTES as u64).read_to_end(&mut bytes)?;
@@ -280,7 +284,7 @@ fn decompress_all(mut stream: impl Read, limit: usize, hold: &mut Reservation) -
 }
 
 /// Compresses an answer when the caller accepts it and the answer is large enough.
-pub async fn compress_response(asked: &HeaderMap, response: Response, account: &Account) -> Response {
+pub async fn compress_response(asked: &HeaderMap, response: Response, account: &MemoryAccount) -> Response {
     let response = counted_body::count(response, account);
     let Some(encoding) = accepted_encoding(asked) else { return response };
     let (mut parts, body) = response.into_parts();
@@ -310,7 +314,7 @@ pub async fn compress_response(asked: &HeaderMap, response: Response, account: &
 pub async fn compress_pieces(
     encoding: ContentEncoding,
     pieces: impl Iterator<Item = Bytes> + Send + 'static,
-    account: &Account,
+    account: &MemoryAccount,
 ) -> std::io::Result<Response> {
     let to = account.clone();
     let compressing = move || {
@@ -378,7 +382,7 @@ mod tests {
     }
 
     fn unpacked(encoding: ContentEncoding, packed: &[u8], limit: usize) -> Result<Vec<u8>, BodyError> {
-        decompress(encoding, packed, limit, &mut Account::unlimited().hold())
+        decompress(encoding, packed, limit, &mut MemoryAccount::unlimited().hold())
     }
 
     #[test]

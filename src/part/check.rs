@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 /// A finding about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
+pub struct Finding {
     pub name: String,
-    pub status: Status,
+    pub status: FindingStatus,
     pub detail: String,
     /// The remedy; `None` when there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -16,7 +16,7 @@ pub struct Check {
 /// The severity of a finding. The worst comes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum FindingStatus {
     Ok,
     /// It works, and there is something to know about it, but nothing to do.
     Info,
@@ -25,21 +25,21 @@ pub enum Status {
     Fail,
 }
 
-impl Check {
+impl Finding {
     pub fn ok(name: &str, detail: impl Into<String>) -> Self {
-        Self { name: name.into(), status: Status::Ok, detail: detail.into(), advice: None }
+        Self { name: name.into(), status: FindingStatus::Ok, detail: detail.into(), advice: None }
     }
 
     pub fn info(name: &str, detail: impl Into<String>) -> Self {
-        Self { status: Status::Info, ..Self::ok(name, detail) }
+        Self { status: FindingStatus::Info, ..Self::ok(name, detail) }
     }
 
     pub fn warn(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { name: name.into(), status: Status::Warn, detail: detail.into(), advice: Some(advice.into()) }
+        Self { name: name.into(), status: FindingStatus::Warn, detail: detail.into(), advice: Some(advice.into()) }
     }
 
     pub fn fail(name: &str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { status: Status::Fail, ..Self::warn(name, detail, advice) }
+        Self { status: FindingStatus::Fail, ..Self::warn(name, detail, advice) }
     }
 }
 

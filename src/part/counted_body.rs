@@ -7,25 +7,25 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
-use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
+use ledge_base::memory_budget::{MemoryAccount, UNCOUNTED_BYTES_MAX};
 
 /// Marks an answer with bytes that are counted already.
 #[derive(Debug, Clone, Copy)]
-struct AlreadyCounted;
+struct MemoryAlreadyCounted;
 
 /// Marks an answer of `bytes` bytes that were counted when they were made.
 pub fn mark_counted(answer: &mut Response, bytes: usize) {
     if bytes > UNCOUNTED_BYTES_MAX {
-        answer.extensions_mut().insert(AlreadyCounted);
+        answer.extensions_mut().insert(MemoryAlreadyCounted);
     }
 }
 
 /// Counts an answer until the caller has read it, unless it is counted already. Small answers, and answers that are
 /// made while they are sent, are not counted.
-pub fn count(answer: Response, account: &Account) -> Response {
+pub fn count(answer: Response, account: &MemoryAccount) -> Response {
     let size = answer.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     match size {
-        Some(bytes) if bytes > UNCOUNTED_BYTES_MAX && answer.extensions().get::<AlreadyCounted>().is_none() => {
+        Some(bytes) if bytes > UNCOUNTED_BYTES_MAX && answer.extensions().get::<MemoryAlreadyCounted>().is_none() => {
             let mut answer = keep_until_sent(answer, account.force_reserve(bytes));
             mark_counted(&mut answer, bytes);
             answer
@@ -36,28 +36,28 @@ pub fn count(answer: Response, account: &Account) -> Response {
 
 /// Keeps `hold`, such as a reservation, until the answer is sent or its connection is closed.
 pub fn keep_until_sent<H: Send + Sync + 'static>(answer: Response, hold: H) -> Response {
-    answer.map(|body| Body::new(GuardedBody { body, hold: Arc::new(hold) }))
+    answer.map(|body| Body::new(MemoryCountedBody { body, hold: Arc::new(hold) }))
 }
 
 /// The body of an answer, with a reservation. A connection takes its frames long before it has sent them, so each frame
 /// keeps the reservation too.
-struct GuardedBody<H> {
+struct MemoryCountedBody<H> {
     body: Body,
     hold: Arc<H>,
 }
 
-struct GuardedBytes<H> {
+struct MemoryCountedBytes<H> {
     bytes: Bytes,
     _hold: Arc<H>,
 }
 
-impl<H> AsRef<[u8]> for GuardedBytes<H> {
+impl<H> AsRef<[u8]> for MemoryCountedBytes<H> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl<H: Send + Sync + 'static> HttpBody for GuardedBody<H> {
+impl<H: Send + Sync + 'static> HttpBody for MemoryCountedBody<H> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -66,7 +66,7 @@ impl<H: Send + Sync + 'static> HttpBody for GuardedBody<H> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let guarded = |bytes| Bytes::from_owner(GuardedBytes { bytes, _hold: self.hold.clone() });
+        let guarded = |bytes| Bytes::from_owner(MemoryCountedBytes { bytes, _hold: self.hold.clone() });
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(guarded))))
     }
 

@@ -6,21 +6,21 @@ use std::fmt::{self, Error};
 
 use ledge_base::toml_check::ValueProblem;
 use ledge_egress::{DestinationStatistics, Egress, EgressConfig, EgressCounts};
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::Subsystem;
-use crate::check::Check;
+use crate::check::Finding;
 use crate::metrics::{MetricLabels, family};
-use crate::section::{DoctorContext, Section};
+use crate::section::{ConfigSection, DoctorContext};
 
-impl Section for EgressConfig {
+impl ConfigSection for EgressConfig {
     fn problems(&self) -> Vec<ValueProblem> {
         self.problems()
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
         let counts = EgressCounts::read(context.state).ok().flatten().map(|counts| counts.destinations);
         vec![doctor::check(self, &counts.unwrap_or_default())]
     }
@@ -31,7 +31,7 @@ impl Subsystem for Egress {
         "egress"
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
         encode(encoder, &self.statistics())
     }
 }

@@ -3,19 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::Check;
+use crate::check::Finding;
 
 /// A search for findings about this box. Clones share it.
 #[derive(Clone)]
-pub struct FindingsSource(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
+pub struct FindingsSource(Arc<dyn Fn() -> Vec<Finding> + Send + Sync>);
 
 impl FindingsSource {
-    pub fn new(search: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
+    pub fn new(search: impl Fn() -> Vec<Finding> + Send + Sync + 'static) -> Self {
         Self(Arc::new(search))
     }
 
     /// Searches now. It may block for some milliseconds.
-    pub fn search(&self) -> Vec<Check> {
+    pub fn search(&self) -> Vec<Finding> {
         (self.0)()
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! A part is a subsystem of the daemon: the audit log, updates, MQTT. It contains everything that the daemon has to
 //! know about it, so a new part is a crate of its own and one line in `src/config.rs`:
-//! * its section of the configuration is a [`Section`]: its mistakes, its findings for `ledge doctor`, and how to open
+//! * its section of the configuration is a [`ConfigSection`]: its mistakes, its findings for `ledge doctor`, and how to open
 //!   the part;
-//! * [`Section::open`] returns a [`Subsystem`]: routes, metrics, tasks, a heartbeat for the watchdog, a line for
+//! * [`ConfigSection::open`] returns a [`Subsystem`]: routes, metrics, tasks, a heartbeat for the watchdog, a line for
 //!   `systemctl status`, and the files that it encrypts.
 //!
 //! Files, in reading order:
-//! * `section.rs` - `Section`, a section of the configuration, and `DoctorContext`, the input of `ledge doctor`
+//! * `section.rs` - `ConfigSection`, a section of the configuration, and `DoctorContext`, the input of `ledge doctor`
 //! * `check.rs` - a finding of `ledge doctor`
 //! * `findings.rs` - a search for findings, for the parts that tell people
 //! * `route.rs` - a route: permission, scope, audit, handler
@@ -52,7 +52,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use ledge_egress::Egress;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_identity::device::DeviceIdentity;
 use ledge_identity::sealing::{Rekey, Sealer};
 use ledge_service::audit_event::AuditSink;
@@ -74,7 +74,7 @@ pub trait Subsystem: fmt::Debug + Send + Sync {
     }
 
     /// Writes the metrics that a caller with `access` may see. It may block for some milliseconds.
-    fn metrics(&self, _encoder: &mut DescriptorEncoder<'_>, _access: &Access) -> fmt::Result {
+    fn metrics(&self, _encoder: &mut DescriptorEncoder<'_>, _access: &CallerAccess) -> fmt::Result {
         Ok(())
     }
 
@@ -96,14 +96,14 @@ pub trait Subsystem: fmt::Debug + Send + Sync {
     }
 
     /// Starts the tasks of the part, which end with `environment.shutdown`.
-    fn spawn(&self, _environment: &Environment) -> Result<(), String> {
+    fn spawn(&self, _environment: &PartEnvironment) -> Result<(), String> {
         Ok(())
     }
 }
 
 /// The services that the daemon gives to each part.
 #[derive(Debug, Clone)]
-pub struct Environment {
+pub struct PartEnvironment {
     /// The state folder of this box.
     pub state: PathBuf,
     pub device: DeviceIdentity,

@@ -11,11 +11,11 @@ use ledge_identity::device::DeviceConfig;
 use ledge_identity::sealing::EncryptionConfig;
 use serde_json::Value;
 
-use crate::check::Check;
-use crate::{Environment, Subsystem};
+use crate::check::Finding;
+use crate::{PartEnvironment, Subsystem};
 
 /// A section of the configuration: the struct that serde deserializes. Every method has a default.
-pub trait Section: Debug + Send + Sync {
+pub trait ConfigSection: Debug + Send + Sync {
     /// Makes relative paths relative to `root`.
     fn resolve(&mut self, _root: &Path) {}
 
@@ -30,18 +30,18 @@ pub trait Section: Debug + Send + Sync {
     }
 
     /// The findings for `ledge doctor`, which runs next to the daemon or without one, and for the daemon itself.
-    fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, _context: &DoctorContext<'_>) -> Vec<Finding> {
         Vec::new()
     }
 
     /// Opens the part of this section. `None` where it is off, and where the daemon opens the part itself, because it
     /// connects it to other parts.
-    fn open(&self, _environment: &Environment) -> Result<Option<Arc<dyn Subsystem>>, String> {
+    fn open(&self, _environment: &PartEnvironment) -> Result<Option<Arc<dyn Subsystem>>, String> {
         Ok(None)
     }
 }
 
-/// The input of [`Section::doctor`] besides the section.
+/// The input of [`ConfigSection::doctor`] besides the section.
 pub struct DoctorContext<'a> {
     /// The state folder of this box.
     pub state: &'a Path,
@@ -57,7 +57,7 @@ pub struct DoctorContext<'a> {
 
 /// For tests: returns the findings of a section on a box with defaults in all other sections and without a running
 /// daemon.
-pub fn findings_alone(section: &dyn Section, state: &Path) -> Vec<Check> {
+pub fn findings_alone(section: &dyn ConfigSection, state: &Path) -> Vec<Finding> {
     let (device, encryption, egress) = (DeviceConfig::default(), EncryptionConfig::default(), EgressConfig::default());
     section.doctor(&DoctorContext {
         state,
@@ -69,12 +69,12 @@ pub fn findings_alone(section: &dyn Section, state: &Path) -> Vec<Check> {
     })
 }
 
-impl Section for EncryptionConfig {
+impl ConfigSection for EncryptionConfig {
     fn resolve(&mut self, root: &Path) {
         self.resolve(root);
     }
 }
 
-impl Section for DeviceConfig {}
+impl ConfigSection for DeviceConfig {}
 
-impl Section for LogConfig {}
+impl ConfigSection for LogConfig {}

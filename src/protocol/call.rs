@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::log_limiter::LogLimiter;
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::content::{CallContent, ContentError, PipelineInput, Texts};
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
-use ledge_engine::pipeline::kind::TextOf;
+use ledge_engine::pipeline::kind::ResultsToText;
 use ledge_identity::access::ViewScope;
 use ledge_models::repository::LoadedModel;
 use ledge_models::scheduling::terms::Priority;
@@ -50,7 +50,7 @@ pub struct InferenceCall {
     pub deadline: Option<Instant>,
     pub arrived: Instant,
     /// Account that the decoded request and its answer are counted on.
-    pub account: Account,
+    pub account: MemoryAccount,
     /// The feature views of which the answer may report values.
     pub views: ViewScope,
     /// The camera that took the photograph: the objects that a detector finds on it make its events.
@@ -170,7 +170,7 @@ struct DecodedCall {
     request: InferRequest,
     answer: ReplyForm,
     /// The memory of values that were copied out of the body.
-    copied: Option<Reservation>,
+    copied: Option<MemoryReservation>,
 }
 
 /// The form of an answer.
@@ -180,7 +180,7 @@ enum ReplyForm {
     /// The result of the pipeline, in JSON.
     Result,
     /// The text of a file, such as a document.
-    Text(TextOf),
+    Text(ResultsToText),
 }
 
 /// Answers a call, and logs its caller, model and result.
@@ -318,7 +318,11 @@ pub(super) fn file(form: BodyKind, body: Bytes, input: Option<PipelineInput>) ->
 }
 
 /// A call that is answered with the text of a file.
-fn file_for_text(call: InferenceCall, input: Option<PipelineInput>, text: TextOf) -> Result<DecodedCall, ApiError> {
+fn file_for_text(
+    call: InferenceCall,
+    input: Option<PipelineInput>,
+    text: ResultsToText,
+) -> Result<DecodedCall, ApiError> {
     if !matches!(call.form, BodyKind::Photograph | BodyKind::Document) {
         let message = "only a document is answered with its text: send it with its content type, such as image/png";
         return Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, message));
@@ -380,7 +384,7 @@ async fn tensors(
 }
 
 /// Writes an answer.
-fn encode(response: InferResponse, form: ReplyForm, account: &Account) -> Result<CallAnswer, ApiError> {
+fn encode(response: InferResponse, form: ReplyForm, account: &MemoryAccount) -> Result<CallAnswer, ApiError> {
     let (version, cache) = (response.version, response.cache);
     let (body, content_type) = match form {
         ReplyForm::Tensors { id, reply } => {
@@ -478,7 +482,7 @@ fn is_form_data(body: &[u8]) -> bool {
 /// Does `work` on this many bytes of JSON, off the async thread if they are many: 1 MB takes some milliseconds.
 async fn large_off_thread<T: Send + 'static>(
     bytes: usize,
-    account: &Account,
+    account: &MemoryAccount,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     if bytes <= INLINE_JSON_BYTES_MAX { work() } else { off_thread(account, work).await }

@@ -9,14 +9,14 @@ use serde_json::Value;
 pub(super) const REQUEST_VALUES_MAX: usize = 2_000_000;
 
 /// Reads the cells of one column.
-pub(super) struct CellsSeed<'f> {
+pub(super) struct ColumnCellsSeed<'f> {
     /// Number of values that may still come.
     pub left: &'f mut usize,
     /// The column in messages.
     pub column: &'f str,
 }
 
-impl<'de> DeserializeSeed<'de> for CellsSeed<'_> {
+impl<'de> DeserializeSeed<'de> for ColumnCellsSeed<'_> {
     type Value = Vec<Value>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<Value>, D::Error> {
@@ -24,7 +24,7 @@ impl<'de> DeserializeSeed<'de> for CellsSeed<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for CellsSeed<'_> {
+impl<'de> Visitor<'de> for ColumnCellsSeed<'_> {
     type Value = Vec<Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {

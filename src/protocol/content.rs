@@ -72,7 +72,7 @@ impl<'a> PipelineAnswer<'a> {
 mod tests {
     use std::time::Duration;
 
-    use ledge_base::memory_budget::Account;
+    use ledge_base::memory_budget::MemoryAccount;
     use ledge_base::names::ModelVersion;
     use ledge_engine::backend::Runtime;
     use ledge_models::serving::request::PipelineResult;
@@ -93,7 +93,7 @@ mod tests {
             cache: None,
             features: Vec::new(),
             result: Some(PipelineResult { kind, json }),
-            memory: Account::unlimited().hold(),
+            memory: MemoryAccount::unlimited().hold(),
         };
 
         let expected = concat!(

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::{InvalidName, ModelName, ModelVersion};
 use ledge_base::tensor::Tensor;
 use ledge_identity::access::ViewScope;
@@ -89,7 +89,7 @@ pub fn decode_request(
     header_length: Option<usize>,
     received: Instant,
 ) -> Result<DecodedRequest, ProtocolError> {
-    decode_within(model, body, header_length, received, &Account::unlimited())
+    decode_within(model, body, header_length, received, &MemoryAccount::unlimited())
 }
 
 /// [`decode_request`] within the memory budget: everything made from the body is counted while it exists.
@@ -98,7 +98,7 @@ pub fn decode_within(
     body: Bytes,
     header_length: Option<usize>,
     received: Instant,
-    account: &Account,
+    account: &MemoryAccount,
 ) -> Result<DecodedRequest, ProtocolError> {
     if header_length == Some(0) {
         let tensors =

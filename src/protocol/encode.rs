@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use half::{bf16, f16};
-use ledge_base::memory_budget::{Account, NoRoom, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudgetExhausted, MemoryReservation};
 use ledge_base::names::ModelName;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_models::serving::request::InferResponse;
@@ -19,24 +19,24 @@ use super::used_features::{UsedFeatureCells, UsedFeatures};
 
 /// An answer ready to be sent.
 #[derive(Debug)]
-pub struct Encoded {
+pub struct EncodedResponse {
     /// For the header `Inference-Header-Content-Length`: the length of the JSON in bytes. `Some` when any output is
     /// binary; the content type is then `application/octet-stream`.
     pub header_length: Option<usize>,
     /// The body in pieces: the JSON, then each binary output. The bytes of outputs are shared, not copied.
     pub chunks: Vec<Bytes>,
     /// Memory of the outputs and of the JSON.
-    memory: Reservation,
+    memory: MemoryReservation,
 }
 
-impl Encoded {
+impl EncodedResponse {
     /// The length of the body, in bytes.
     pub fn content_length(&self) -> usize {
         self.chunks.iter().map(Bytes::len).sum()
     }
 
     /// The body in one piece, copied unless it is one already. It counts until its last clone is dropped.
-    pub fn into_bytes(self) -> Result<Bytes, NoRoom> {
+    pub fn into_bytes(self) -> Result<Bytes, MemoryBudgetExhausted> {
         let length = self.content_length();
         let Self { chunks, mut memory, .. } = self;
         let body = match <[Bytes; 1]>::try_from(chunks) {
@@ -58,8 +58,8 @@ pub fn encode_counted(
     mut response: InferResponse,
     id: Option<&str>,
     format: &ReplyFormat,
-) -> Result<Encoded, ProtocolError> {
-    let memory = std::mem::replace(&mut response.memory, Account::unlimited().hold());
+) -> Result<EncodedResponse, ProtocolError> {
+    let memory = std::mem::replace(&mut response.memory, MemoryAccount::unlimited().hold());
     encode_within(&response, id, format, memory)
 }
 
@@ -68,8 +68,8 @@ pub fn encode_response(
     response: &InferResponse,
     id: Option<&str>,
     format: &ReplyFormat,
-) -> Result<Encoded, ProtocolError> {
-    encode_within(response, id, format, Account::unlimited().hold())
+) -> Result<EncodedResponse, ProtocolError> {
+    encode_within(response, id, format, MemoryAccount::unlimited().hold())
 }
 
 /// Writes key order and flat, row-major data as Triton does. `memory` grows by the JSON.
@@ -77,8 +77,8 @@ fn encode_within(
     response: &InferResponse,
     id: Option<&str>,
     format: &ReplyFormat,
-    mut memory: Reservation,
-) -> Result<Encoded, ProtocolError> {
+    mut memory: MemoryReservation,
+) -> Result<EncodedResponse, ProtocolError> {
     let mut binary = Vec::new();
     let mut outputs = Vec::with_capacity(response.outputs.len());
     // Names and shapes are short; numbers take about three times their bytes.
@@ -111,7 +111,7 @@ fn encode_within(
     let mut counted = CountedJson { json, covered: 0, beside, memory: &mut memory };
     serde_json::to_writer(&mut counted, &body).map_err(|error| {
         // The writer fails for nothing else.
-        if error.is_io() { NoRoom.into() } else { ProtocolError::Encode { reason: error.to_string() } }
+        if error.is_io() { MemoryBudgetExhausted.into() } else { ProtocolError::Encode { reason: error.to_string() } }
     })?;
 
     let json = counted.json;
@@ -119,7 +119,7 @@ fn encode_within(
     let mut chunks = Vec::with_capacity(1 + binary.len());
     chunks.push(Bytes::from(json));
     chunks.append(&mut binary);
-    Ok(Encoded { header_length, chunks, memory })
+    Ok(EncodedResponse { header_length, chunks, memory })
 }
 
 /// A JSON buffer that is counted against the memory budget as it grows.
@@ -129,7 +129,7 @@ struct CountedJson<'h> {
     covered: usize,
     /// Bytes that it has besides the JSON.
     beside: usize,
-    memory: &'h mut Reservation,
+    memory: &'h mut MemoryReservation,
 }
 
 impl Write for CountedJson<'_> {
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::fuzz::response;
 
-    fn encode(tensor: Tensor, id: Option<&str>, format: &ReplyFormat) -> Result<Encoded, ProtocolError> {
+    fn encode(tensor: Tensor, id: Option<&str>, format: &ReplyFormat) -> Result<EncodedResponse, ProtocolError> {
         encode_response(&response(vec![("OUT".into(), tensor)]), id, format)
     }
 

@@ -1,6 +1,6 @@
 //! Errors of the protocol: reasons why a message is refused, in the words that the client gets.
 
-use ledge_base::memory_budget::NoRoom;
+use ledge_base::memory_budget::MemoryBudgetExhausted;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::DataType;
 use ledge_part::api_error::ApiError;
@@ -178,7 +178,7 @@ pub enum ProtocolError {
     },
     /// There is no memory now for the decoded request or for its answer.
     #[error(transparent)]
-    NoRoom(#[from] NoRoom),
+    NoRoom(#[from] MemoryBudgetExhausted),
     #[error(
         "output '{output}' has a value that is not finite, which JSON cannot carry: ask for it with 'binary_data': true"
     )]

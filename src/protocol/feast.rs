@@ -24,8 +24,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use error::{FeastError, Location, RequestMistake};
-pub use reply::{LongAnswer, LongAnswerPieces, encode_online_features};
+pub use error::{FeastError, MistakeLocation, RequestMistake};
+pub use reply::{LongFeaturesAnswer, LongFeaturesAnswerPieces, encode_online_features};
 pub use request::{OnlineFeaturesCall, decode_online_features, decode_push, decode_write};
 
 /// The most cells, features times entities, of one answer.

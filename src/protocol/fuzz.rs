@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::ModelVersion;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
@@ -124,7 +124,7 @@ pub(super) fn response(outputs: Tensors) -> InferResponse {
         cache: None,
         features: Vec::new(),
         result: None,
-        memory: Account::unlimited().hold(),
+        memory: MemoryAccount::unlimited().hold(),
     }
 }
 

@@ -11,9 +11,9 @@
 use std::fmt;
 
 use half::{bf16, f16};
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::serde_messages::in_json;
-use ledge_base::tensor::{DataType, Element, Tensor, element_count, push_string};
+use ledge_base::tensor::{DataType, Tensor, TensorElement, element_count, push_string};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, Visitor};
 
@@ -39,7 +39,7 @@ pub(super) struct TensorSeed<'s> {
     /// The most bytes of JSON that the data can take; bounds the allocation before anything is read.
     pub body_length: usize,
     /// Account for the tensor, where it may be large.
-    pub account: Option<&'s Account>,
+    pub account: Option<&'s MemoryAccount>,
     pub failure: &'s mut FirstError,
 }
 
@@ -100,7 +100,7 @@ impl TensorSeed<'_> {
     }
 
     /// Takes bytes from the memory budget, where there is an account.
-    fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<Option<Reservation>, E> {
+    fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<Option<MemoryReservation>, E> {
         let hold = self.account.map(|account| account.take(bytes)).transpose();
         hold.map_err(|error| self.failure.refuse(error.into()))
     }
@@ -128,7 +128,7 @@ impl TensorSeed<'_> {
     }
 }
 
-fn kept(tensor: Tensor, hold: Option<Reservation>) -> Tensor {
+fn kept(tensor: Tensor, hold: Option<MemoryReservation>) -> Tensor {
     match hold {
         Some(hold) => tensor.kept(hold),
         None => tensor,
@@ -136,7 +136,7 @@ fn kept(tensor: Tensor, hold: Option<Reservation>) -> Tensor {
 }
 
 /// A Rust type with a form in the protocol's JSON.
-trait JsonElement: Element {
+trait JsonElement: TensorElement {
     /// Reads one.
     fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }

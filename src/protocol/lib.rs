@@ -66,6 +66,6 @@ mod used_features;
 mod wire;
 
 pub use decode::{DecodedRequest, ModelTarget, ReplyFormat, decode_request, parse_header_length};
-pub use encode::{Encoded, encode_response};
+pub use encode::{EncodedResponse, encode_response};
 pub use error::ProtocolError;
 pub use parameters::ParameterValue;

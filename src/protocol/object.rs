@@ -19,7 +19,7 @@ pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl ObjectFields<'de>) ->
         return Err(ProtocolError::Json { reason: "the body is empty".into() });
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    Object(fields)
+    ObjectSeed(fields)
         .deserialize(&mut deserializer)
         .and_then(|()| deserializer.end())
         .map_err(|error| ProtocolError::Json { reason: excerpt(&in_json(&error.to_string())) })
@@ -65,7 +65,7 @@ pub(super) trait ObjectFields<'de> {
 }
 
 /// Takes the entries of one JSON array.
-pub(super) trait Items<'de> {
+pub(super) trait ArrayItems<'de> {
     /// Description of the array, for a message: "expected ...".
     const EXPECTED: &'static str;
 
@@ -74,9 +74,9 @@ pub(super) trait Items<'de> {
 }
 
 /// Reads an object into a [`ObjectFields`].
-pub(super) struct Object<'f, F>(pub &'f mut F);
+pub(super) struct ObjectSeed<'f, F>(pub &'f mut F);
 
-impl<'de, F: ObjectFields<'de>> DeserializeSeed<'de> for Object<'_, F> {
+impl<'de, F: ObjectFields<'de>> DeserializeSeed<'de> for ObjectSeed<'_, F> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -84,7 +84,7 @@ impl<'de, F: ObjectFields<'de>> DeserializeSeed<'de> for Object<'_, F> {
     }
 }
 
-impl<'de, F: ObjectFields<'de>> Visitor<'de> for Object<'_, F> {
+impl<'de, F: ObjectFields<'de>> Visitor<'de> for ObjectSeed<'_, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -103,10 +103,10 @@ impl<'de, F: ObjectFields<'de>> Visitor<'de> for Object<'_, F> {
 #[derive(Deserialize)]
 struct ObjectKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Reads an array into an [`Items`].
-pub(super) struct Array<'f, I>(pub &'f mut I);
+/// Reads an array into an [`ArrayItems`].
+pub(super) struct ArraySeed<'f, I>(pub &'f mut I);
 
-impl<'de, I: Items<'de>> DeserializeSeed<'de> for Array<'_, I> {
+impl<'de, I: ArrayItems<'de>> DeserializeSeed<'de> for ArraySeed<'_, I> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -114,7 +114,7 @@ impl<'de, I: Items<'de>> DeserializeSeed<'de> for Array<'_, I> {
     }
 }
 
-impl<'de, I: Items<'de>> Visitor<'de> for Array<'_, I> {
+impl<'de, I: ArrayItems<'de>> Visitor<'de> for ArraySeed<'_, I> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -129,9 +129,9 @@ impl<'de, I: Items<'de>> Visitor<'de> for Array<'_, I> {
 
 /// Reads a value that may be `null`, which counts as absent: some clients write out every optional key. Returns true
 /// when there was a value.
-pub(super) struct Nullable<S>(pub S);
+pub(super) struct NullableSeed<S>(pub S);
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Nullable<S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for NullableSeed<S> {
     type Value = bool;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
@@ -139,7 +139,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Nullable<S> {
     }
 }
 
-impl<'de, S: DeserializeSeed<'de>> Visitor<'de> for Nullable<S> {
+impl<'de, S: DeserializeSeed<'de>> Visitor<'de> for NullableSeed<S> {
     type Value = bool;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {

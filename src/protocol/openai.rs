@@ -46,7 +46,7 @@ pub enum EmbeddingEncoding {
 }
 
 #[derive(Deserialize)]
-struct WireEmbeddings<'a> {
+struct EmbeddingsRequestBody<'a> {
     #[serde(borrow)]
     model: Cow<'a, str>,
     #[serde(borrow)]
@@ -105,9 +105,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for EmbeddingInput<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for InputText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct One;
+        struct OneTextVisitor;
 
-        impl<'de> Visitor<'de> for One {
+        impl<'de> Visitor<'de> for OneTextVisitor {
             type Value = InputText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -131,7 +131,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for InputText<'a> {
             }
         }
 
-        deserializer.deserialize_any(One)
+        deserializer.deserialize_any(OneTextVisitor)
     }
 }
 
@@ -143,7 +143,7 @@ impl EmbeddingsRequest {
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err(bad("the body is not a JSON object with \"model\" and \"input\"".to_owned()));
         }
-        let WireEmbeddings { model, input, encoding_format, dimensions } =
+        let EmbeddingsRequestBody { model, input, encoding_format, dimensions } =
             serde_json::from_slice(body).map_err(|error| bad(excerpt(&in_json(&error.to_string()))))?;
         let EmbeddingInput { texts, count } = input;
         if count > texts.len() {
@@ -171,10 +171,10 @@ impl EmbeddingsRequest {
         let prompt_tokens = embeddings.rows().map(|row| row.tokens).sum();
         let row = |(index, Embedding { embedding, truncated, .. })| {
             let embedding = match self.encoding {
-                EmbeddingEncoding::Float => Vector::Float(embedding),
+                EmbeddingEncoding::Float => EncodedEmbedding::Float(embedding),
                 EmbeddingEncoding::Base64 => {
                     let bytes: Vec<u8> = embedding.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
-                    Vector::Base64(BASE64_STANDARD.encode(bytes))
+                    EncodedEmbedding::Base64(BASE64_STANDARD.encode(bytes))
                 }
             };
             EmbeddingRow { object: "embedding", index, embedding, truncated }
@@ -198,7 +198,7 @@ struct EmbeddingList<'a> {
 struct EmbeddingRow<'a> {
     object: &'static str,
     index: usize,
-    embedding: Vector<'a>,
+    embedding: EncodedEmbedding<'a>,
     /// Ledge's own: the text had more tokens than the model takes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
@@ -206,7 +206,7 @@ struct EmbeddingRow<'a> {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Vector<'a> {
+enum EncodedEmbedding<'a> {
     Float(&'a [f32]),
     Base64(String),
 }

@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for ParameterValue {
 }
 
 /// Reads one "parameters" object into `known`; a refusal is left in `failure`.
-pub(super) struct Parameters<'s, K> {
+pub(super) struct ParametersFields<'s, K> {
     pub place: &'s str,
     pub known: &'s mut K,
     pub failure: &'s mut FirstError,
@@ -77,7 +77,7 @@ pub(super) enum ParameterError {
     Sequence,
 }
 
-impl<'de, K: KnownParameters> ObjectFields<'de> for Parameters<'_, K> {
+impl<'de, K: KnownParameters> ObjectFields<'de> for ParametersFields<'_, K> {
     const EXPECTED: &'static str = "an object of parameters";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {

@@ -51,9 +51,9 @@ struct ObjectMembers<'a>(Vec<(JsonText<'a>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for ObjectMembers<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
+        struct ObjectMembersVisitor;
 
-        impl<'de> Visitor<'de> for Members {
+        impl<'de> Visitor<'de> for ObjectMembersVisitor {
             type Value = ObjectMembers<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,7 +69,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ObjectMembers<'a> {
             }
         }
 
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(ObjectMembersVisitor)
     }
 }
 

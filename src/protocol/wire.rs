@@ -3,7 +3,7 @@
 use std::mem::replace;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, UNCOUNTED_BYTES_MAX};
+use ledge_base::memory_budget::{MemoryAccount, UNCOUNTED_BYTES_MAX};
 use ledge_base::names::ModelName;
 use ledge_base::tensor::Tensor;
 use ledge_features::online::FrameColumns;
@@ -13,10 +13,10 @@ use self::input::InputReader;
 pub(super) use self::input::{RANK_MAX, tensor};
 use super::cells::REQUEST_VALUES_MAX;
 use super::error::{ProtocolError, excerpt};
-use super::object::{self, Array, FirstError, Items, Nullable, Object, ObjectFields};
+use super::object::{self, ArrayItems, ArraySeed, FirstError, NullableSeed, ObjectFields, ObjectSeed};
 use super::parameters::{OutputParameters, RequestParameters};
 pub(super) use columns::ENTRIES_MAX;
-use data_source::{DataSource, REQUEST_PLACE};
+use data_source::{REQUEST_PLACE, RequestReadState};
 
 mod columns;
 mod data_source;
@@ -48,12 +48,12 @@ pub(super) fn read(
     json: &[u8],
     binary: Bytes,
     model: &ModelName,
-    account: &Account,
+    account: &MemoryAccount,
 ) -> Result<WireRequest, ProtocolError> {
     let mut failure = FirstError::default();
     // A short JSON decodes to little data, which is not counted.
     let account = (json.len() > UNCOUNTED_BYTES_MAX).then_some(account);
-    let source = DataSource {
+    let source = RequestReadState {
         model,
         binary,
         json_length: json.len(),
@@ -61,9 +61,9 @@ pub(super) fn read(
         cells_left: REQUEST_VALUES_MAX,
         failure: &mut failure,
     };
-    let mut reader = RequestReader { source, request: WireRequest::default(), seen: SeenKeys::default() };
+    let mut reader = RequestReader { source, request: WireRequest::default(), seen: SeenRequestKeys::default() };
     let result = object::read(json, &mut reader);
-    let RequestReader { source: DataSource { binary, .. }, request, seen } = reader;
+    let RequestReader { source: RequestReadState { binary, .. }, request, seen } = reader;
     result.map_err(|error| failure.or(error))?;
     // For a model with inputs that are made from features, entity keys are enough.
     if !seen.inputs && request.entities.is_empty() && request.features.is_empty() {
@@ -78,7 +78,7 @@ pub(super) fn read(
 /// The keys that have been read; a key may be there and `null`.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each key")]
-struct SeenKeys {
+struct SeenRequestKeys {
     id: bool,
     parameters: bool,
     inputs: bool,
@@ -88,9 +88,9 @@ struct SeenKeys {
 }
 
 struct RequestReader<'s> {
-    source: DataSource<'s>,
+    source: RequestReadState<'s>,
     request: WireRequest,
-    seen: SeenKeys,
+    seen: SeenRequestKeys,
 }
 
 impl<'de> ObjectFields<'de> for RequestReader<'_> {
@@ -110,13 +110,13 @@ impl<'de> ObjectFields<'de> for RequestReader<'_> {
             "inputs" => {
                 source.failure.once(REQUEST_PLACE, "inputs", replace(&mut seen.inputs, true))?;
                 let mut reader = InputsReader { source, inputs: &mut request.inputs };
-                let result = map.next_value_seed(Array(&mut reader));
+                let result = map.next_value_seed(ArraySeed(&mut reader));
                 source.failure.field(REQUEST_PLACE, "inputs", result)?;
             }
             "outputs" => {
                 source.failure.once(REQUEST_PLACE, "outputs", replace(&mut seen.outputs, true))?;
                 let mut reader = OutputsReader { source, outputs: &mut request.outputs };
-                let result = map.next_value_seed(Nullable(Array(&mut reader)));
+                let result = map.next_value_seed(NullableSeed(ArraySeed(&mut reader)));
                 source.failure.field(REQUEST_PLACE, "outputs", result)?;
             }
             "entities" => {
@@ -134,17 +134,17 @@ impl<'de> ObjectFields<'de> for RequestReader<'_> {
 }
 
 struct InputsReader<'r, 's> {
-    source: &'r mut DataSource<'s>,
+    source: &'r mut RequestReadState<'s>,
     inputs: &'r mut Vec<(String, Tensor)>,
 }
 
-impl<'de> Items<'de> for InputsReader<'_, '_> {
+impl<'de> ArrayItems<'de> for InputsReader<'_, '_> {
     const EXPECTED: &'static str = "an array of inputs";
 
     fn item<A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
         let index = self.inputs.len();
         let mut reader = InputReader::new(self.source, index);
-        if seq.next_element_seed(Object(&mut reader))?.is_none() {
+        if seq.next_element_seed(ObjectSeed(&mut reader))?.is_none() {
             return Ok(false);
         }
         let input = match reader.finish() {
@@ -163,11 +163,11 @@ impl<'de> Items<'de> for InputsReader<'_, '_> {
 }
 
 struct OutputsReader<'r, 's> {
-    source: &'r mut DataSource<'s>,
+    source: &'r mut RequestReadState<'s>,
     outputs: &'r mut Vec<RequestedOutput>,
 }
 
-impl<'de> Items<'de> for OutputsReader<'_, '_> {
+impl<'de> ArrayItems<'de> for OutputsReader<'_, '_> {
     const EXPECTED: &'static str = "an array of outputs";
 
     fn item<A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
@@ -179,7 +179,7 @@ impl<'de> Items<'de> for OutputsReader<'_, '_> {
             parameters: OutputParameters::default(),
             has_parameters: false,
         };
-        if seq.next_element_seed(Object(&mut reader))?.is_none() {
+        if seq.next_element_seed(ObjectSeed(&mut reader))?.is_none() {
             return Ok(false);
         }
         let OutputReader { place, name, parameters, .. } = reader;
@@ -199,7 +199,7 @@ impl<'de> Items<'de> for OutputsReader<'_, '_> {
 }
 
 struct OutputReader<'r, 's> {
-    source: &'r mut DataSource<'s>,
+    source: &'r mut RequestReadState<'s>,
     /// The output in messages: its number until its name is read.
     place: String,
     name: Option<String>,

@@ -9,7 +9,7 @@ use seccompiler::{
 };
 
 use crate::report::{MechanismState, refusal};
-use crate::rules::{Argument, FilterRules, Is, Size};
+use crate::rules::{ArgumentComparison, ArgumentCondition, ArgumentWidth, FilterRules};
 use crate::system_calls;
 
 /// The reason why a filter is not in force.
@@ -85,25 +85,25 @@ fn host() -> Result<TargetArch, BackendError> {
 }
 
 fn compile(rules: FilterRules) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
-    let rule = |arguments: Vec<Argument>| {
-        SeccompRule::new(arguments.into_iter().map(Argument::condition).collect::<Result<_, _>>()?)
+    let rule = |arguments: Vec<ArgumentCondition>| {
+        SeccompRule::new(arguments.into_iter().map(ArgumentCondition::condition).collect::<Result<_, _>>()?)
     };
-    let chain = |(number, chain): (i64, Vec<Vec<Argument>>)| {
+    let chain = |(number, chain): (i64, Vec<Vec<ArgumentCondition>>)| {
         Ok((number, chain.into_iter().map(rule).collect::<Result<Vec<_>, BackendError>>()?))
     };
     rules.into_iter().map(chain).collect()
 }
 
-impl Argument {
+impl ArgumentCondition {
     fn condition(self) -> Result<SeccompCondition, BackendError> {
         let size = match self.size {
-            Size::Bits32 => SeccompCmpArgLen::Dword,
-            Size::Bits64 => SeccompCmpArgLen::Qword,
+            ArgumentWidth::Bits32 => SeccompCmpArgLen::Dword,
+            ArgumentWidth::Bits64 => SeccompCmpArgLen::Qword,
         };
         let (operator, value) = match self.is {
-            Is::Equal(value) => (SeccompCmpOp::Eq, value),
-            Is::NotEqual(value) => (SeccompCmpOp::Ne, value),
-            Is::Masked { mask, bits } => (SeccompCmpOp::MaskedEq(mask), bits),
+            ArgumentComparison::Equal(value) => (SeccompCmpOp::Eq, value),
+            ArgumentComparison::NotEqual(value) => (SeccompCmpOp::Ne, value),
+            ArgumentComparison::Masked { mask, bits } => (SeccompCmpOp::MaskedEq(mask), bits),
         };
         SeccompCondition::new(self.index, size, operator, value)
     }

@@ -51,7 +51,7 @@ pub mod probe;
 
 pub use files::SYSTEM_FILES;
 pub use limits::SandboxLimits;
-pub use report::{Mechanism, MechanismReport, MechanismState, SealReport};
+pub use report::{Mechanism, MechanismReport, MechanismState, SandboxReport};
 pub use seal::Sandbox;
 pub use system_calls::BACKGROUND_NICENESS;
 pub use writable_code::deny_writable_code;

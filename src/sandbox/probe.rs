@@ -33,7 +33,7 @@ const THREADS_TRIED_MAX: u64 = 4096;
 
 /// The objects of the attempts. The process that started this one is another.
 #[derive(Debug)]
-pub struct Targets {
+pub struct ProbeTargets {
     /// A file outside, which this user may read and write, in a folder that it may write to.
     pub outside: PathBuf,
     /// A file in a folder that the sandbox allows to read.
@@ -50,7 +50,7 @@ pub struct Targets {
 /// The end of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AttemptOutcome {
+pub enum ProbeOutcome {
     Allowed,
     Denied(String),
     /// It failed, but perhaps not because it was denied.
@@ -61,23 +61,23 @@ pub enum AttemptOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeResult {
     pub attempt: String,
-    pub outcome: AttemptOutcome,
+    pub outcome: ProbeOutcome,
 }
 
 impl fmt::Display for ProbeResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            AttemptOutcome::Allowed => write!(f, "{}: ALLOWED", self.attempt),
-            AttemptOutcome::Denied(error) => write!(f, "{}: denied: {error}", self.attempt),
-            AttemptOutcome::Failed(error) => write!(f, "{}: failed: {error}", self.attempt),
+            ProbeOutcome::Allowed => write!(f, "{}: ALLOWED", self.attempt),
+            ProbeOutcome::Denied(error) => write!(f, "{}: denied: {error}", self.attempt),
+            ProbeOutcome::Failed(error) => write!(f, "{}: failed: {error}", self.attempt),
         }
     }
 }
 
 /// Attempts everything. In a process without a sandbox, the last attempt replaces this program, so each result is
 /// passed to `tell` at once.
-pub fn run(targets: &Targets, mut tell: impl FnMut(ProbeResult)) {
-    let mut probe = Probe { tell: &mut tell };
+pub fn run(targets: &ProbeTargets, mut tell: impl FnMut(ProbeResult)) {
+    let mut probe = SandboxProbe { tell: &mut tell };
     probe.files(targets);
     probe.connections(targets);
     probe.processes();
@@ -94,11 +94,11 @@ pub fn write_beyond_limit(folder: &Path, file_bytes: u64) -> io::Result<()> {
     file.write_all(b"x")
 }
 
-struct Probe<'t> {
+struct SandboxProbe<'t> {
     tell: &'t mut dyn FnMut(ProbeResult),
 }
 
-impl Probe<'_> {
+impl SandboxProbe<'_> {
     fn attempt<T, E: Into<io::Error>>(&mut self, name: impl Into<String>, result: Result<T, E>) {
         self.attempt_unless(&[io::ErrorKind::PermissionDenied], name, result);
     }
@@ -111,15 +111,15 @@ impl Probe<'_> {
         result: Result<T, E>,
     ) {
         let outcome = match result.map_err(Into::into) {
-            Ok(_) => AttemptOutcome::Allowed,
-            Err(error) if denials.contains(&error.kind()) => AttemptOutcome::Denied(error.to_string()),
-            Err(error) => AttemptOutcome::Failed(error.to_string()),
+            Ok(_) => ProbeOutcome::Allowed,
+            Err(error) if denials.contains(&error.kind()) => ProbeOutcome::Denied(error.to_string()),
+            Err(error) => ProbeOutcome::Failed(error.to_string()),
         };
         (self.tell)(ProbeResult { attempt: name.into(), outcome });
     }
 
-    fn files(&mut self, targets: &Targets) {
-        let Targets { outside, readable, writable, .. } = targets;
+    fn files(&mut self, targets: &ProbeTargets) {
+        let ProbeTargets { outside, readable, writable, .. } = targets;
         let (outside_folder, readable_folder) = (folder_of(outside), folder_of(readable));
         let write = |path: &Path| OpenOptions::new().write(true).open(path);
 
@@ -145,7 +145,7 @@ impl Probe<'_> {
         self.attempt("make shared memory", rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC));
     }
 
-    fn connections(&mut self, targets: &Targets) {
+    fn connections(&mut self, targets: &ProbeTargets) {
         for (name, family) in
             [("IPv4", AddressFamily::INET), ("IPv6", AddressFamily::INET6), ("Unix", AddressFamily::UNIX)]
         {

@@ -207,11 +207,11 @@ impl fmt::Display for MechanismReport {
 /// The mechanisms of a sandbox, in the order of [`Mechanism::ALL`], each once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct SealReport {
+pub struct SandboxReport {
     pub findings: Vec<MechanismReport>,
 }
 
-impl SealReport {
+impl SandboxReport {
     pub fn state(&self, mechanism: Mechanism) -> Option<&MechanismState> {
         self.findings.iter().find(|finding| finding.mechanism == mechanism).map(|finding| &finding.state)
     }
@@ -244,9 +244,9 @@ impl SealReport {
 mod tests {
     use super::*;
 
-    fn report(state: impl Fn(Mechanism) -> MechanismState) -> SealReport {
+    fn report(state: impl Fn(Mechanism) -> MechanismState) -> SandboxReport {
         let finding = |mechanism| MechanismReport { mechanism, state: state(mechanism) };
-        SealReport { findings: Mechanism::ALL.map(finding).into() }
+        SandboxReport { findings: Mechanism::ALL.map(finding).into() }
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
             assert_eq!(without(mechanism).is_tight(), !mechanism.is_essential(), "{mechanism:?}");
             assert_eq!(without(mechanism).lacking().count(), 1);
         }
-        assert!(!SealReport { findings: Vec::new() }.is_tight());
+        assert!(!SandboxReport { findings: Vec::new() }.is_tight());
     }
 
     #[test]
@@ -273,11 +273,11 @@ mod tests {
             })
         };
         let all =
-            SealReport::weakest([lacks(Mechanism::Files), lacks(Mechanism::IpcNamespace), lacks(Mechanism::Files)]);
+            SandboxReport::weakest([lacks(Mechanism::Files), lacks(Mechanism::IpcNamespace), lacks(Mechanism::Files)]);
         let all = all.unwrap();
         let lacking: Vec<_> = all.lacking().map(|finding| finding.mechanism).collect();
         assert_eq!(lacking, [Mechanism::IpcNamespace, Mechanism::Files]);
-        assert_eq!(SealReport::weakest([]), None);
+        assert_eq!(SandboxReport::weakest([]), None);
     }
 
     #[test]
@@ -298,6 +298,6 @@ mod tests {
         });
         let json = serde_json::to_string(&report).unwrap();
         assert!(json.contains(r#"{"mechanism":"files","state":{"partial":"truncation"}}"#), "{json}");
-        assert_eq!(serde_json::from_str::<SealReport>(&json).unwrap(), report);
+        assert_eq!(serde_json::from_str::<SandboxReport>(&json).unwrap(), report);
     }
 }

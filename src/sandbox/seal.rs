@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustix::process::DumpableBehavior;
 
 use crate::limits::SandboxLimits;
-use crate::report::{Mechanism, MechanismReport, MechanismState, SealReport};
+use crate::report::{Mechanism, MechanismReport, MechanismState, SandboxReport};
 use crate::{files, filter, limits, namespaces};
 
 /// The permissions of a process.
@@ -25,7 +25,7 @@ impl Sandbox {
     /// mechanisms apply only to the calling thread and those that it starts.
     ///
     /// A missing mechanism does not prevent the others. The caller decides by the report.
-    pub fn apply(self) -> SealReport {
+    pub fn apply(self) -> SandboxReport {
         let alone = limits::thread_count() == Some(1);
         // Inside the namespace no user has a name.
         let is_root = rustix::process::geteuid().is_root();
@@ -62,7 +62,7 @@ impl Sandbox {
             (Mechanism::Capabilities, capabilities),
             (Mechanism::SystemCalls, system_calls),
         ];
-        SealReport {
+        SandboxReport {
             findings: states.into_iter().map(|(mechanism, state)| MechanismReport { mechanism, state }).collect(),
         }
     }

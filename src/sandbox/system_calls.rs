@@ -3,7 +3,7 @@
 //! Measured with strace over loads and runs of all models in both runtimes, with one and two threads, with and without
 //! OpenVINO's cache. Added are those that need another CPU (AMX, SVE), an older C library, or an error that did not happen.
 
-use crate::rules::{Argument, FilterRules, Is, Size};
+use crate::rules::{ArgumentComparison, ArgumentCondition, ArgumentWidth, FilterRules};
 
 /// The one niceness that a thread of the process may give itself. It then gets a third of the CPU time of the other threads,
 /// where they want the same core, and they do not wait for it.
@@ -185,32 +185,39 @@ pub(crate) fn allowed(own: u32, opens_files: bool) -> FilterRules {
     if opens_files {
         rules.extend(pretended());
         rules.extend(OPEN.iter().map(|(call, flags)| {
-            let with = |(mask, set)| vec![argument(*flags, Is::Masked { mask: bits(mask), bits: bits(set) })];
+            let with =
+                |(mask, set)| vec![argument(*flags, ArgumentComparison::Masked { mask: bits(mask), bits: bits(set) })];
             (*call, OPEN_FLAGS.map(with).into())
         }));
     }
 
-    let threads_only = Is::Masked { mask: bits(libc::CLONE_THREAD | CLONE_BEYOND), bits: bits(libc::CLONE_THREAD) };
+    let threads_only =
+        ArgumentComparison::Masked { mask: bits(libc::CLONE_THREAD | CLONE_BEYOND), bits: bits(libc::CLONE_THREAD) };
     rules.insert(libc::SYS_clone, vec![vec![argument(0, threads_only)]]);
 
     // Its own process: an abort, the end of it. Other ids are of other processes.
-    rules.insert(libc::SYS_kill, vec![vec![argument(0, Is::Equal(own))]]);
-    rules.insert(libc::SYS_tgkill, vec![vec![argument(0, Is::Equal(own))]]);
+    rules.insert(libc::SYS_kill, vec![vec![argument(0, ArgumentComparison::Equal(own))]]);
+    rules.insert(libc::SYS_tgkill, vec![vec![argument(0, ArgumentComparison::Equal(own))]]);
     // Pinning of the calling thread. Any other id could be a thread of Ledge.
-    rules.insert(libc::SYS_sched_setaffinity, vec![vec![argument(0, Is::Equal(0))]]);
+    rules.insert(libc::SYS_sched_setaffinity, vec![vec![argument(0, ArgumentComparison::Equal(0))]]);
     // The calling thread may give way to the others of its process.
-    let niceness = argument(2, Is::Equal(bits(BACKGROUND_NICENESS)));
-    let own_thread = [0, 1].map(|index| argument(index, Is::Equal(0)));
+    let niceness = argument(2, ArgumentComparison::Equal(bits(BACKGROUND_NICENESS)));
+    let own_thread = [0, 1].map(|index| argument(index, ArgumentComparison::Equal(0)));
     rules.insert(libc::SYS_setpriority, vec![own_thread.into_iter().chain([niceness]).collect()]);
     // Limits may be read, not set.
-    let no_new_limit = Argument { index: 2, size: Size::Bits64, is: Is::Equal(0) };
-    let own_limits = [0, own].map(|process| vec![argument(0, Is::Equal(process)), no_new_limit]);
+    let no_new_limit = ArgumentCondition { index: 2, size: ArgumentWidth::Bits64, is: ArgumentComparison::Equal(0) };
+    let own_limits = [0, own].map(|process| vec![argument(0, ArgumentComparison::Equal(process)), no_new_limit]);
     rules.insert(libc::SYS_prlimit64, own_limits.into());
 
     rules.insert(libc::SYS_fcntl, one_of(1, FCNTL_COMMANDS.map(bits)));
     rules.insert(libc::SYS_ioctl, one_of(1, IOCTL_COMMANDS));
     rules.insert(libc::SYS_prctl, one_of(0, PRCTL_OPTIONS.map(bits)));
-    let of_socket = |option| vec![argument(1, Is::Equal(bits(libc::SOL_SOCKET))), argument(2, Is::Equal(bits(option)))];
+    let of_socket = |option| {
+        vec![
+            argument(1, ArgumentComparison::Equal(bits(libc::SOL_SOCKET))),
+            argument(2, ArgumentComparison::Equal(bits(option))),
+        ]
+    };
     rules.insert(libc::SYS_setsockopt, SOCKET_OPTIONS.map(of_socket).into());
     // Not SO_PEERPIDFD, a handle of the process at the other end.
     let readable = SOCKET_OPTIONS.into_iter().chain([libc::SO_ERROR]);
@@ -233,13 +240,13 @@ pub(crate) fn pretended() -> FilterRules {
     FilterRules::from([(libc::SYS_fchmodat, Vec::new())])
 }
 
-fn one_of<const N: usize>(index: u8, values: [u64; N]) -> Vec<Vec<Argument>> {
-    values.map(|value| vec![argument(index, Is::Equal(value))]).into()
+fn one_of<const N: usize>(index: u8, values: [u64; N]) -> Vec<Vec<ArgumentCondition>> {
+    values.map(|value| vec![argument(index, ArgumentComparison::Equal(value))]).into()
 }
 
 /// A condition on an argument that the kernel reads as an integer of 32 bits.
-fn argument(index: u8, is: Is) -> Argument {
-    Argument { index, size: Size::Bits32, is }
+fn argument(index: u8, is: ArgumentComparison) -> ArgumentCondition {
+    ArgumentCondition { index, size: ArgumentWidth::Bits32, is }
 }
 
 /// A constant as an argument has it.

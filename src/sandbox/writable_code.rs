@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use crate::filter;
 use crate::report::MechanismState;
-use crate::rules::{Argument, FilterRules, Is, Size};
+use crate::rules::{ArgumentComparison, ArgumentCondition, ArgumentWidth, FilterRules};
 
 /// `personality(0xffffffff)` only asks.
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
@@ -26,8 +26,16 @@ pub fn deny_writable_code() -> MechanismState {
 
 fn denied() -> FilterRules {
     let (write, exec) = (bits(libc::PROT_WRITE), bits(libc::PROT_EXEC));
-    let has = |index, mask| Argument { index, size: Size::Bits32, is: Is::Masked { mask, bits: mask } };
-    let asks = Argument { index: 0, size: Size::Bits32, is: Is::NotEqual(PERSONALITY_QUERY) };
+    let has = |index, mask| ArgumentCondition {
+        index,
+        size: ArgumentWidth::Bits32,
+        is: ArgumentComparison::Masked { mask, bits: mask },
+    };
+    let asks = ArgumentCondition {
+        index: 0,
+        size: ArgumentWidth::Bits32,
+        is: ArgumentComparison::NotEqual(PERSONALITY_QUERY),
+    };
     let calls = [
         (libc::SYS_mmap, vec![vec![has(2, write | exec)]]),
         (libc::SYS_mprotect, vec![vec![has(2, exec)]]),

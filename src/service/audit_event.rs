@@ -116,7 +116,7 @@ pub enum AuditEvent {
         /// Its version.
         version: ModelVersion,
         /// The fallback: the same file in another runtime or with other instructions, or the float original next to it.
-        to: Fallback,
+        to: GoldenFallback,
     },
     /// A run of a version of a model that serves, or a load of one of its instances, ended the process that it was in.
     /// In older records it may have been the daemon's own process.
@@ -436,7 +436,7 @@ pub enum AuditEvent {
 /// The replacement for a model that answered its golden inputs wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Fallback {
+pub enum GoldenFallback {
     /// The same file in another runtime, or with slower instructions that are exact.
     Runtime,
     /// Its float original.

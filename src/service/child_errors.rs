@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ledge_base::token_bucket::{Refill, TokenBucket};
+use ledge_base::token_bucket::{BucketRefill, TokenBucket};
 use rustix::fs::OFlags;
 use rustix::pipe::PipeFlags;
 
@@ -19,16 +19,16 @@ use rustix::pipe::PipeFlags;
 const LINE_BYTES_MAX: usize = 500;
 
 /// The lines of one process that are logged: at once, then one in each interval.
-const LINES: Refill = Refill { interval: Duration::from_secs(10), burst: 100 };
+const LINES: BucketRefill = BucketRefill { interval: Duration::from_secs(10), burst: 100 };
 
 /// The most lines of one process.
 const LINES_MAX: u32 = 2000;
 
 /// The lines of all processes together: a process may be started for each document.
-const LINES_OF_ALL: Refill = Refill { interval: Duration::from_secs(5), burst: 400 };
+const LINES_OF_ALL: BucketRefill = BucketRefill { interval: Duration::from_secs(5), burst: 400 };
 
 /// The reads of one process, each of at most `CHUNK_BYTES`: 64 KiB a second.
-const READS: Refill = Refill { interval: Duration::from_millis(62), burst: 64 };
+const READS: BucketRefill = BucketRefill { interval: Duration::from_millis(62), burst: 64 };
 const CHUNK_BYTES: usize = 4096;
 
 /// The pause when there were too many reads. Its writer finds the pipe full meanwhile.
@@ -45,9 +45,9 @@ static OF_ALL: Mutex<Option<TokenBucket>> = Mutex::new(None);
 
 /// The reading end of the standard error of another process.
 #[derive(Debug)]
-pub struct ChildErrors(OwnedFd);
+pub struct ChildStderr(OwnedFd);
 
-impl ChildErrors {
+impl ChildStderr {
     /// Makes a pipe: this end, and the standard error of a process to be started.
     pub fn pipe() -> io::Result<(Self, OwnedFd)> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_writer_is_not_blocked_by_a_pipe_that_is_full() {
-        let (reader, writer) = ChildErrors::pipe().unwrap();
+        let (reader, writer) = ChildStderr::pipe().unwrap();
         let refused = loop {
             match rustix::io::write(&writer, &[b'x'; CHUNK_BYTES]) {
                 Ok(_) => {}

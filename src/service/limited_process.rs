@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
-use crate::child_errors::ChildErrors;
+use crate::child_errors::ChildStderr;
 
 /// This program. Through the kernel: the file may have been replaced since it was started.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -48,7 +48,7 @@ pub struct ProcessLimits {
 /// Starts `program` with this verb, from outside, as a process of the kind `name`. Its standard input and output are pipes.
 /// Its errors are logged; the receiver gets the last lines of them at its end. It is killed when the handle is dropped.
 pub fn start(program: &Path, verb: &[&str], name: &'static str) -> std::io::Result<(Child, oneshot::Receiver<String>)> {
-    let (reader, errors) = ChildErrors::pipe()?;
+    let (reader, errors) = ChildStderr::pipe()?;
     let mut command = Command::new(program);
     command.args(verb).env_clear().envs(environment());
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).kill_on_drop(true).spawn()?;

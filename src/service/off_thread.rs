@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -20,7 +20,7 @@ static TURNS: LazyLock<CallerPermits> =
 
 /// Runs work with a large output, such as unpacking, on the blocking pool, and returns its result. The work runs to its
 /// end even after the caller has gone. Callers on this box do not wait for a permit, as their memory is not counted.
-pub async fn off_thread<T: Send + 'static>(account: &Account, work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn off_thread<T: Send + 'static>(account: &MemoryAccount, work: impl FnOnce() -> T + Send + 'static) -> T {
     let turn = match account.counted_owner() {
         Some(owner) => Some(TURNS.take(owner).await),
         None => None,

@@ -1,6 +1,6 @@
 //! The readiness of the daemon: it is ready when every part has started.
 //!
-//! Each part holds a [`Latch`] until it is up; [`Readiness::wait`] ends when the last one is dropped.
+//! Each part holds a [`ReadinessLatch`] until it is up; [`Readiness::wait`] ends when the last one is dropped.
 
 use tokio::sync::watch;
 
@@ -12,7 +12,7 @@ pub struct Readiness {
 
 /// Keeps the daemon not ready until it is dropped.
 #[derive(Debug)]
-pub struct Latch {
+pub struct ReadinessLatch {
     _receiver: watch::Receiver<()>,
 }
 
@@ -24,8 +24,8 @@ impl Default for Readiness {
 
 impl Readiness {
     /// A latch for one part.
-    pub fn latch(&self) -> Latch {
-        Latch { _receiver: self.sender.subscribe() }
+    pub fn latch(&self) -> ReadinessLatch {
+        ReadinessLatch { _receiver: self.sender.subscribe() }
     }
 
     /// True if no latch is left.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ledge_base::toml_check::{empty_if_none, from_text, in_range, none_if_empty};
-use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsFiles, WebAddress};
+use ledge_egress::{ConfiguredDestination, ConfiguredProxy, HostPort, TlsClientFiles, WebAddress};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -34,7 +34,7 @@ pub struct UpdatesConfig {
     #[serde(deserialize_with = "in_range::<0, 1_048_576, _, _>")]
     pub min_free_mb: u64,
     /// The section `[updates.tls]`.
-    pub tls: TlsFiles,
+    pub tls: TlsClientFiles,
 }
 
 impl Default for UpdatesConfig {
@@ -47,7 +47,7 @@ impl Default for UpdatesConfig {
             poll_interval_s: 300,
             max_bytes_per_s: 0,
             min_free_mb: 512,
-            tls: TlsFiles::default(),
+            tls: TlsClientFiles::default(),
         }
     }
 }

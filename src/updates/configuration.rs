@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use ledge_base::names::ModelName;
 
 use super::artifact::{Artifact, ArtifactKind};
-use super::persisted::Persisted;
+use super::persisted::PersistedStates;
 use super::state::SubjectState;
 use super::store::release_folder;
 
@@ -59,7 +59,7 @@ pub fn managed_models(folder: &Path) -> BTreeSet<ModelName> {
 
 /// Returns the folders of the live releases of one kind.
 pub(super) fn live(folder: &Path, kind: ArtifactKind) -> Vec<(Artifact, PathBuf)> {
-    let Ok(persisted) = Persisted::load(folder) else { return Vec::new() };
+    let Ok(persisted) = PersistedStates::load(folder) else { return Vec::new() };
     let release = |(subject, state): (Artifact, SubjectState)| {
         let path = release_folder(folder, &subject, state.live()?);
         Some((subject, path))
@@ -70,7 +70,7 @@ pub(super) fn live(folder: &Path, kind: ArtifactKind) -> Vec<(Artifact, PathBuf)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Installed;
+    use crate::state::InstalledRelease;
 
     #[test]
     fn only_what_is_in_the_closed_set_may_be_set() {
@@ -101,14 +101,15 @@ mod tests {
     fn what_is_live_is_what_the_state_says() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(active(folder.path()), [""; 0].map(PathBuf::from));
-        let mut persisted = Persisted::empty(folder.path());
+        let mut persisted = PersistedStates::empty(folder.path());
         for (subject, version) in [
             ("configurations/night", "3"),
             ("configurations/day", "1"),
             ("models/wine", "7"),
             ("configurations/none", ""),
         ] {
-            let release = |version: &str| Installed { version: version.parse().unwrap(), digest: "ab".repeat(32) };
+            let release =
+                |version: &str| InstalledRelease { version: version.parse().unwrap(), digest: "ab".repeat(32) };
             let committed = (!version.is_empty()).then(|| release(version));
             persisted.subjects.insert(subject.parse().unwrap(), SubjectState { committed, ..SubjectState::default() });
         }

@@ -21,10 +21,10 @@ use tokio::time::{Instant, sleep, timeout};
 pub use self::error::DownloadError;
 use self::rate::{DownloadBucket, MinimumRate};
 use super::config::UpdatesConfig;
-use super::source::{Arrival, Source, SourceError};
+use super::source::{RepositorySource, SourceError, TargetDownload};
 use super::store::part::PartialDownload;
-use super::store::{BlobStore, StoreError};
-use super::trust::Target;
+use super::store::{StoreError, UpdateStore};
+use super::trust::TufTarget;
 
 /// Longest time between two calls of `progress`, which can cancel the transfer.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,9 +69,9 @@ pub struct FetchFailure {
 /// case stored bytes are not fetched again: after an error or a cancellation none, after `kill -9` or a power cut at
 /// most the last MiB. Bytes that do not match the signed hash are thrown away.
 pub async fn fetch(
-    store: &BlobStore,
-    source: &Source,
-    target: &Target,
+    store: &UpdateStore,
+    source: &RepositorySource,
+    target: &TufTarget,
     limits: &DownloadLimits,
     progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), FetchFailure> {
@@ -80,7 +80,7 @@ pub async fn fetch(
     transfer.run_to_end(store, source).await.map_err(|error| FetchFailure { error, wasted: transfer.wasted })
 }
 
-async fn has(store: &BlobStore, target: &Target) -> bool {
+async fn has(store: &UpdateStore, target: &TufTarget) -> bool {
     let (store, sha256) = (store.clone(), target.sha256.clone());
     blocking(move || store.has(&sha256)).await
 }
@@ -94,7 +94,7 @@ enum TransferEnd {
 
 /// A file that is being fetched.
 struct Transfer<'a, P> {
-    target: &'a Target,
+    target: &'a TufTarget,
     limits: &'a DownloadLimits,
     progress: P,
     begun: Instant,
@@ -103,7 +103,7 @@ struct Transfer<'a, P> {
 }
 
 impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
-    async fn run_to_end(&mut self, store: &BlobStore, source: &Source) -> Result<(), DownloadError> {
+    async fn run_to_end(&mut self, store: &UpdateStore, source: &RepositorySource) -> Result<(), DownloadError> {
         if has(store, self.target).await {
             return Ok(());
         }
@@ -141,8 +141,8 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
 
     async fn run(
         &mut self,
-        store: &BlobStore,
-        source: &Source,
+        store: &UpdateStore,
+        source: &RepositorySource,
         part: &DownloadWriter,
     ) -> Result<TransferEnd, DownloadError> {
         let (signed, from) = (self.target.length, part.length());
@@ -168,7 +168,7 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
     /// Makes one request. `None`: the response ended before the file did.
     async fn ask(
         &mut self,
-        source: &Source,
+        source: &RepositorySource,
         part: &DownloadWriter,
         rate: &mut MinimumRate,
     ) -> Result<Option<TransferEnd>, DownloadError> {
@@ -218,7 +218,7 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
     }
 
     /// Returns true if any bytes follow the signed ones. Errors in the rest of the transfer do not matter.
-    async fn has_more(&mut self, arrival: &mut Arrival) -> Result<bool, DownloadError> {
+    async fn has_more(&mut self, arrival: &mut TargetDownload) -> Result<bool, DownloadError> {
         match self.with_stall_timeout(arrival.chunk()).await {
             Ok(Some(chunk)) => {
                 self.wasted = self.wasted.saturating_add(chunk.len() as u64);
@@ -274,7 +274,7 @@ impl<P: FnMut(u64) -> ControlFlow<()>> Transfer<'_, P> {
 struct DownloadWriter(Arc<Mutex<PartialDownload>>);
 
 impl DownloadWriter {
-    async fn open(store: &BlobStore, target: &Target) -> Result<Self, DownloadError> {
+    async fn open(store: &UpdateStore, target: &TufTarget) -> Result<Self, DownloadError> {
         let (store, sha256, length) = (store.clone(), target.sha256.clone(), target.length);
         // Settings are read before there is a key, and runtimes are not secret.
         let is_model = target.path.starts_with("models/");

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::artifact::Artifact;
 use super::config::RepositoryAddress;
-use super::plan::Wishes;
+use super::plan::DesiredStates;
 use super::status::{CheckStatus, UpdatesStatus};
 
 /// Capacity of the queue of orders.
@@ -21,29 +21,29 @@ const QUEUED_CHECKS_MAX: usize = 4;
 /// A handle to updates. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Updates {
-    wishes: watch::Sender<Option<Wishes>>,
-    orders: mpsc::Sender<QueuedOrder>,
-    checks: mpsc::Sender<CheckRequest>,
+    wishes: watch::Sender<Option<DesiredStates>>,
+    orders: mpsc::Sender<QueuedAdministratorCommand>,
+    checks: mpsc::Sender<PollerCommand>,
     retries: Arc<Notify>,
     status: Arc<SharedStatus>,
     /// The servers that a check may ask.
     servers: Arc<[HostPort]>,
 }
 
-/// The receiving ends of a handle. Once it is dropped, orders are answered with [`OrderError::Stopped`].
+/// The receiving ends of a handle. Once it is dropped, orders are answered with [`AdministratorCommandError::Stopped`].
 #[derive(Debug)]
 pub struct UpdaterInbox {
     /// The newest wishes of the platform; `None` until they are known.
-    pub wishes: watch::Receiver<Option<Wishes>>,
-    pub orders: mpsc::Receiver<QueuedOrder>,
-    pub checks: mpsc::Receiver<CheckRequest>,
+    pub wishes: watch::Receiver<Option<DesiredStates>>,
+    pub orders: mpsc::Receiver<QueuedAdministratorCommand>,
+    pub checks: mpsc::Receiver<PollerCommand>,
     /// Requests to make delayed attempts now.
     pub retries: Arc<Notify>,
 }
 
 /// A request to the poller.
 #[derive(Debug)]
-pub enum CheckRequest {
+pub enum PollerCommand {
     /// Check the configured repository soon. No caller waits for it.
     Hint,
     /// Check once, and answer.
@@ -59,7 +59,7 @@ pub enum CheckRequest {
 
 /// An order of the administrator of this box about one subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UpdateOrder {
+pub enum AdministratorCommand {
     /// Keep the version that runs.
     Pin,
     Unpin,
@@ -68,7 +68,7 @@ pub enum UpdateOrder {
     Cancel,
 }
 
-impl UpdateOrder {
+impl AdministratorCommand {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Pin, Self::Unpin, Self::RollBack, Self::Cancel];
 
@@ -90,16 +90,16 @@ impl UpdateOrder {
 
 /// An order on its way to the updater.
 #[derive(Debug)]
-pub struct QueuedOrder {
+pub struct QueuedAdministratorCommand {
     pub subject: Artifact,
-    pub order: UpdateOrder,
+    pub order: AdministratorCommand,
     pub principal: Principal,
-    pub answer: oneshot::Sender<Result<(), OrderError>>,
+    pub answer: oneshot::Sender<Result<(), AdministratorCommandError>>,
 }
 
 /// Reasons why an order was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OrderError {
+pub enum AdministratorCommandError {
     #[error("no update of {subject} is known: no rollout has named it for this box")]
     Unknown { subject: Artifact },
     #[error("no update of {subject} is under way")]
@@ -130,7 +130,7 @@ impl Updates {
     }
 
     /// Sets the wishes of the platform. The updater is woken only when they differ from the last ones.
-    pub fn set_wishes(&self, wishes: Wishes) {
+    pub fn set_wishes(&self, wishes: DesiredStates) {
         self.wishes.send_if_modified(|current| {
             let changed = current.as_ref() != Some(&wishes);
             if changed {
@@ -170,7 +170,7 @@ impl Updates {
     /// Requests a check of the platform soon, without waiting for it.
     pub fn check_soon(&self) {
         // A full queue has checks already.
-        let _ = self.checks.try_send(CheckRequest::Hint);
+        let _ = self.checks.try_send(PollerCommand::Hint);
     }
 
     /// Makes delayed attempts now.
@@ -181,47 +181,52 @@ impl Updates {
     /// Checks the platform, or another repository, now, and waits for the result. A server must be one that the
     /// configuration names: a caller who may request a check must not be able to reach other servers on this box or
     /// near it.
-    pub async fn check(&self, from: Option<RepositoryAddress>) -> Result<(), CheckRefused> {
+    pub async fn check(&self, from: Option<RepositoryAddress>) -> Result<(), PollerCommandError> {
         if let Some(RepositoryAddress::Http { at, .. }) = &from
             && !self.servers.contains(at)
         {
-            return Err(CheckRefused::Unlisted { at: at.clone() });
+            return Err(PollerCommandError::Unlisted { at: at.clone() });
         }
         let (answer, answered) = oneshot::channel();
-        self.ask(CheckRequest::Now { from, answer }, answered).await
+        self.ask(PollerCommand::Now { from, answer }, answered).await
     }
 
     /// Forgets the trusted metadata of the platform. When this returns `Ok`, it is forgotten.
-    pub async fn reset_trust(&self, principal: Principal) -> Result<(), CheckRefused> {
+    pub async fn reset_trust(&self, principal: Principal) -> Result<(), PollerCommandError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(CheckRequest::Reset { principal, answer }, answered).await
+        self.ask(PollerCommand::Reset { principal, answer }, answered).await
     }
 
     async fn ask(
         &self,
-        request: CheckRequest,
+        request: PollerCommand,
         answered: oneshot::Receiver<Result<(), String>>,
-    ) -> Result<(), CheckRefused> {
+    ) -> Result<(), PollerCommandError> {
         match self.checks.try_send(request) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => return Err(CheckRefused::Busy),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(CheckRefused::Stopped),
+            Err(mpsc::error::TrySendError::Full(_)) => return Err(PollerCommandError::Busy),
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(PollerCommandError::Stopped),
         }
-        answered.await.map_err(|_| CheckRefused::Stopped)?.map_err(CheckRefused::Failed)
+        answered.await.map_err(|_| PollerCommandError::Stopped)?.map_err(PollerCommandError::Failed)
     }
 
     /// Has the updater carry out an order of the administrator. When this returns `Ok`, its effect is on disk.
-    pub async fn order(&self, subject: &Artifact, order: UpdateOrder, principal: Principal) -> Result<(), OrderError> {
+    pub async fn order(
+        &self,
+        subject: &Artifact,
+        order: AdministratorCommand,
+        principal: Principal,
+    ) -> Result<(), AdministratorCommandError> {
         let (answer, answered) = oneshot::channel();
-        let ordered = QueuedOrder { subject: subject.clone(), order, principal, answer };
-        self.orders.send(ordered).await.map_err(|_| OrderError::Stopped)?;
-        answered.await.map_err(|_| OrderError::Stopped)?
+        let ordered = QueuedAdministratorCommand { subject: subject.clone(), order, principal, answer };
+        self.orders.send(ordered).await.map_err(|_| AdministratorCommandError::Stopped)?;
+        answered.await.map_err(|_| AdministratorCommandError::Stopped)?
     }
 }
 
 /// Reasons why a check or a reset failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CheckRefused {
+pub enum PollerCommandError {
     #[error("a check of the platform is already running: try again in a moment")]
     Busy,
     #[error("updates have stopped: the daemon is shutting down, or its log has the reason")]
@@ -244,12 +249,12 @@ mod tests {
     #[tokio::test]
     async fn the_same_wishes_wake_the_updater_once() {
         let (updates, mut inbox) = Updates::channel(Vec::new());
-        let wishes = Wishes::from([(subject(), DesiredState::default())]);
+        let wishes = DesiredStates::from([(subject(), DesiredState::default())]);
         updates.set_wishes(wishes.clone());
         assert_eq!(inbox.wishes.borrow_and_update().as_ref(), Some(&wishes));
         updates.set_wishes(wishes);
         assert!(!inbox.wishes.has_changed().unwrap());
-        updates.set_wishes(Wishes::new());
+        updates.set_wishes(DesiredStates::new());
         assert!(inbox.wishes.has_changed().unwrap());
     }
 
@@ -257,16 +262,20 @@ mod tests {
     async fn an_order_is_answered_by_the_updater_and_refused_when_there_is_none() {
         let (updates, mut inbox) = Updates::channel(Vec::new());
         let subject = subject();
-        let refused = OrderError::NoTrial { subject: subject.clone() };
-        let (answered, ()) = tokio::join!(updates.order(&subject, UpdateOrder::Cancel, Principal::Local), async {
-            let ordered = inbox.orders.recv().await.unwrap();
-            assert_eq!((ordered.order, ordered.principal), (UpdateOrder::Cancel, Principal::Local));
-            ordered.answer.send(Err(refused.clone())).unwrap();
-        });
+        let refused = AdministratorCommandError::NoTrial { subject: subject.clone() };
+        let (answered, ()) =
+            tokio::join!(updates.order(&subject, AdministratorCommand::Cancel, Principal::Local), async {
+                let ordered = inbox.orders.recv().await.unwrap();
+                assert_eq!((ordered.order, ordered.principal), (AdministratorCommand::Cancel, Principal::Local));
+                ordered.answer.send(Err(refused.clone())).unwrap();
+            });
         assert_eq!(answered, Err(refused));
         drop(inbox);
-        assert_eq!(updates.order(&subject, UpdateOrder::Pin, Principal::Local).await, Err(OrderError::Stopped));
-        assert_eq!(updates.check(None).await, Err(CheckRefused::Stopped));
+        assert_eq!(
+            updates.order(&subject, AdministratorCommand::Pin, Principal::Local).await,
+            Err(AdministratorCommandError::Stopped)
+        );
+        assert_eq!(updates.check(None).await, Err(PollerCommandError::Stopped));
     }
 
     #[tokio::test]
@@ -275,7 +284,7 @@ mod tests {
         for _ in 0..100 {
             updates.check_soon();
         }
-        assert_eq!(updates.check(None).await, Err(CheckRefused::Busy));
+        assert_eq!(updates.check(None).await, Err(PollerCommandError::Busy));
         let mut waiting = 0;
         while inbox.checks.try_recv().is_ok() {
             waiting += 1;
@@ -301,10 +310,10 @@ mod tests {
         let check = |from: &str| updates.check(Some(from.parse().unwrap()));
         for unlisted in ["http://127.0.0.1:8000/", "https://updates.example:8443", "http://localhost:443", "https://a"]
         {
-            assert!(matches!(check(unlisted).await, Err(CheckRefused::Unlisted { .. })), "{unlisted}");
+            assert!(matches!(check(unlisted).await, Err(PollerCommandError::Unlisted { .. })), "{unlisted}");
         }
         for asked in ["https://updates.example", "https://updates.example/elsewhere", "file:///media/usb"] {
-            assert_eq!(check(asked).await, Err(CheckRefused::Stopped), "{asked}");
+            assert_eq!(check(asked).await, Err(PollerCommandError::Stopped), "{asked}");
         }
     }
 }

@@ -7,8 +7,8 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
-use ledge_egress::{Purpose, UNLISTED_DESTINATION};
-use ledge_identity::access::Access;
+use ledge_egress::{EgressPurpose, UNLISTED_DESTINATION};
+use ledge_identity::access::CallerAccess;
 use ledge_part::api_error::ApiError;
 use ledge_part::body;
 use ledge_part::handler_context::HandlerContext;
@@ -21,12 +21,12 @@ use serde::Deserialize;
 use crate::Updates;
 use crate::artifact::{Artifact, ArtifactKind};
 use crate::config::RepositoryAddress;
-use crate::handle::{CheckRefused, OrderError, UpdateOrder};
+use crate::handle::{AdministratorCommand, AdministratorCommandError, PollerCommandError};
 use crate::status::UpdatesStatus;
 use crate::status_report::UpdatesReport;
 
 /// The routes of updates.
-pub const ROUTES: &[Route<ServedUpdates>] = &[
+pub const ROUTES: &[Route<UpdatesHttpState>] = &[
     Route::get("/updates", VIEW, || get(status)).scope(RouteScope::Listed),
     Route::post("/updates/check", OPERATE, || post(check)).scope(RouteScope::Box).recorded_as("update_check"),
     Route::post("/updates/trust/reset", ADMINISTER, || post(reset_trust)).scope(RouteScope::Box).audited(),
@@ -35,13 +35,13 @@ pub const ROUTES: &[Route<ServedUpdates>] = &[
 
 /// The state of the routes.
 #[derive(Debug, Clone)]
-pub struct ServedUpdates {
+pub struct UpdatesHttpState {
     /// `None` without `updates.repository`.
     pub updates: Option<Updates>,
     pub context: HandlerContext,
 }
 
-impl ServedUpdates {
+impl UpdatesHttpState {
     fn configured(&self) -> Result<&Updates, ApiError> {
         self.updates.as_ref().ok_or_else(|| {
             let message = "no updates are configured: set updates.repository";
@@ -52,14 +52,14 @@ impl ServedUpdates {
 
 /// `GET /updates`.
 async fn status(
-    State(served): State<ServedUpdates>,
-    Extension(access): Extension<Access>,
+    State(served): State<UpdatesHttpState>,
+    Extension(access): Extension<CallerAccess>,
 ) -> Result<Response, ApiError> {
     Ok(json(&UpdatesReport::from(&visible(served.configured()?.status(), &access))))
 }
 
 /// Limits the status to the models of a caller with limited access.
-pub fn visible(mut status: UpdatesStatus, access: &Access) -> UpdatesStatus {
+pub fn visible(mut status: UpdatesStatus, access: &CallerAccess) -> UpdatesStatus {
     if access.models().is_some() {
         let is_seen = |subject: &Artifact| subject.kind == ArtifactKind::Model && access.has_model(&subject.name);
         status.subjects.retain(|subject, _| is_seen(subject));
@@ -76,7 +76,7 @@ struct CheckBody {
 
 /// `POST /updates/check`: checks the platform, or another repository once, and waits for the result.
 async fn check(
-    State(served): State<ServedUpdates>,
+    State(served): State<UpdatesHttpState>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -87,8 +87,8 @@ async fn check(
     tracing::info!(%principal, from = from.as_ref().map(ToString::to_string), "a check for updates was requested");
     let checking = updates.clone();
     let checked = served.context.run_to_completion(async move { checking.check(from).await }).await?;
-    if matches!(checked, Err(CheckRefused::Unlisted { .. })) {
-        let (destination, purpose) = (UNLISTED_DESTINATION.to_owned(), Purpose::Updates.name().into());
+    if matches!(checked, Err(PollerCommandError::Unlisted { .. })) {
+        let (destination, purpose) = (UNLISTED_DESTINATION.to_owned(), EgressPurpose::Updates.name().into());
         served.context.audit().record(&principal, AuditEvent::ConnectionRefused { destination, purpose });
     }
     checked?;
@@ -97,7 +97,7 @@ async fn check(
 
 /// `POST /updates/trust/reset`: drops the trusted metadata of the platform.
 async fn reset_trust(
-    State(served): State<ServedUpdates>,
+    State(served): State<UpdatesHttpState>,
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -107,7 +107,7 @@ async fn reset_trust(
     served.context.run_to_completion(async move { resetting.reset_trust(principal).await }).await?.map_err(
         |refused| match refused {
             // This box failed, not the platform.
-            CheckRefused::Failed(reason) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
+            PollerCommandError::Failed(reason) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, reason),
             other => other.into(),
         },
     )?;
@@ -116,16 +116,16 @@ async fn reset_trust(
 
 /// `POST /updates/{kind}/{name}/{order}`.
 async fn order(
-    State(served): State<ServedUpdates>,
+    State(served): State<UpdatesHttpState>,
     Extension(principal): Extension<Principal>,
-    Extension(access): Extension<Access>,
+    Extension(access): Extension<CallerAccess>,
     Path((kind, name, order)): Path<(String, String, String)>,
     request: Request,
 ) -> Result<Response, ApiError> {
     body::discard(request.into_body(), served.context.limits()).await;
     let updates = served.configured()?.clone();
-    let order = UpdateOrder::named(&order).ok_or_else(|| {
-        let known = UpdateOrder::ALL.map(UpdateOrder::name).join(", ");
+    let order = AdministratorCommand::named(&order).ok_or_else(|| {
+        let known = AdministratorCommand::ALL.map(AdministratorCommand::name).join(", ");
         ApiError::new(StatusCode::NOT_FOUND, format!("unknown order {order:?}: expected one of {known}"))
     })?;
     let subject: Artifact = format!("{kind}/{name}")
@@ -158,25 +158,27 @@ fn source(body: &[u8]) -> Result<Option<RepositoryAddress>, ApiError> {
     Ok(Some(address))
 }
 
-impl From<CheckRefused> for ApiError {
-    fn from(refused: CheckRefused) -> Self {
+impl From<PollerCommandError> for ApiError {
+    fn from(refused: PollerCommandError) -> Self {
         let status = match refused {
-            CheckRefused::Busy => StatusCode::TOO_MANY_REQUESTS,
-            CheckRefused::Stopped => StatusCode::SERVICE_UNAVAILABLE,
-            CheckRefused::Unlisted { .. } => StatusCode::FORBIDDEN,
-            CheckRefused::Failed(_) => StatusCode::BAD_GATEWAY,
+            PollerCommandError::Busy => StatusCode::TOO_MANY_REQUESTS,
+            PollerCommandError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            PollerCommandError::Unlisted { .. } => StatusCode::FORBIDDEN,
+            PollerCommandError::Failed(_) => StatusCode::BAD_GATEWAY,
         };
         Self::new(status, refused.to_string())
     }
 }
 
-impl From<OrderError> for ApiError {
-    fn from(error: OrderError) -> Self {
+impl From<AdministratorCommandError> for ApiError {
+    fn from(error: AdministratorCommandError) -> Self {
         let status = match error {
-            OrderError::Unknown { .. } => StatusCode::NOT_FOUND,
-            OrderError::NoTrial { .. } | OrderError::NothingToRollBack { .. } => StatusCode::CONFLICT,
-            OrderError::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-            OrderError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            AdministratorCommandError::Unknown { .. } => StatusCode::NOT_FOUND,
+            AdministratorCommandError::NoTrial { .. } | AdministratorCommandError::NothingToRollBack { .. } => {
+                StatusCode::CONFLICT
+            }
+            AdministratorCommandError::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            AdministratorCommandError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, error.to_string())
     }

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use ledge_base::toml_check::ValueProblem;
 use ledge_base::{clock, config_path};
 use ledge_egress::ConfiguredDestination;
-use ledge_identity::access::Access;
+use ledge_identity::access::CallerAccess;
 use ledge_identity::sealing::Rekey;
 use ledge_part::Subsystem;
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::section::{DoctorContext, Section};
+use ledge_part::section::{ConfigSection, DoctorContext};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::Updates;
 use crate::config::{RepositoryAddress, UpdatesConfig};
-use crate::http::{ROUTES, ServedUpdates, visible};
+use crate::http::{ROUTES, UpdatesHttpState, visible};
 use crate::{doctor, metrics};
 
 /// Updates as a part. The updater itself has a separate thread.
@@ -35,7 +35,7 @@ impl fmt::Debug for UpdatesPart {
     }
 }
 
-impl Section for UpdatesConfig {
+impl ConfigSection for UpdatesConfig {
     fn resolve(&mut self, root: &Path) {
         for path in [&mut self.path, &mut self.root_file] {
             config_path::resolve(path, root);
@@ -53,7 +53,7 @@ impl Section for UpdatesConfig {
         self.repository.as_ref().and_then(destination).into_iter().collect()
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
         doctor::checks(self, context)
     }
 }
@@ -64,10 +64,10 @@ impl Subsystem for UpdatesPart {
     }
 
     fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
-        bind(ROUTES, &ServedUpdates { updates: self.updates.clone(), context: context.clone() })
+        bind(ROUTES, &UpdatesHttpState { updates: self.updates.clone(), context: context.clone() })
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, access: &Access) -> fmt::Result {
+    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>, access: &CallerAccess) -> fmt::Result {
         let Some(updates) = &self.updates else { return Ok(()) };
         metrics::encode(encoder, &visible(updates.status(), access), clock::unix_millis())
     }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::artifact::Artifact;
-use super::state::{Installed, SubjectState};
+use super::state::{InstalledRelease, SubjectState};
 
 /// The two state files, in the folder of the update store.
 const STATE_FILES: [&str; 2] = ["state.0.json", "state.1.json"];
@@ -23,11 +23,11 @@ const STATE_FILES: [&str; 2] = ["state.0.json", "state.1.json"];
 const SCHEMA: u32 = 1;
 
 /// The states of all subjects.
-pub type Subjects = BTreeMap<Artifact, SubjectState>;
+pub type SubjectStates = BTreeMap<Artifact, SubjectState>;
 
 /// Reasons why the states cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum PersistedError {
+pub enum PersistedStatesError {
     #[error("{} cannot be read: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{} was written by another version of Ledge, and this one cannot read it: {reason}", path.display())]
@@ -46,11 +46,11 @@ pub enum PersistedError {
 
 /// The states of all subjects, and their folder.
 #[derive(Debug)]
-pub struct Persisted {
+pub struct PersistedStates {
     folder: PathBuf,
     written: u64,
     /// The states, written to disk or not.
-    pub subjects: Subjects,
+    pub subjects: SubjectStates,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -62,10 +62,10 @@ struct StateFile<'a> {
     subjects: &'a RawValue,
 }
 
-impl Persisted {
+impl PersistedStates {
     /// Reads the states in `folder`; empty when both files are missing.
-    pub fn load(folder: &Path) -> Result<Self, PersistedError> {
-        let mut newest: Option<(u64, Subjects)> = None;
+    pub fn load(folder: &Path) -> Result<Self, PersistedStatesError> {
+        let mut newest: Option<(u64, SubjectStates)> = None;
         let (mut damage, mut unreadable) = (None, None);
         for name in STATE_FILES {
             let path = folder.join(name);
@@ -74,7 +74,7 @@ impl Persisted {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 // The other file may be readable.
                 Err(error) => {
-                    unreadable = Some(PersistedError::Unreadable { path, error });
+                    unreadable = Some(PersistedStatesError::Unreadable { path, error });
                     continue;
                 }
             };
@@ -84,8 +84,8 @@ impl Persisted {
                     newest = Some((number, subjects));
                 }
                 Ok(_) => {}
-                Err(ParseFault::Unknown(reason)) => return Err(PersistedError::Unknown { path, reason }),
-                Err(ParseFault::Damaged(reason)) => damage = Some((path, reason)),
+                Err(StateFileFault::Unknown(reason)) => return Err(PersistedStatesError::Unknown { path, reason }),
+                Err(StateFileFault::Damaged(reason)) => damage = Some((path, reason)),
             }
         }
 
@@ -105,14 +105,14 @@ impl Persisted {
                 }
                 Ok(Self { folder: folder.to_owned(), written, subjects })
             }
-            (None, Some((path, reason))) => Err(PersistedError::Damaged { path, reason }),
+            (None, Some((path, reason))) => Err(PersistedStatesError::Damaged { path, reason }),
             (None, None) => Ok(Self::empty(folder)),
         }
     }
 
     /// Makes an empty state.
     pub fn empty(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), written: 0, subjects: Subjects::new() }
+        Self { folder: folder.to_owned(), written: 0, subjects: SubjectStates::new() }
     }
 
     /// Renames both files, to names with `suffix`, for people to inspect.
@@ -139,7 +139,7 @@ impl Persisted {
 }
 
 /// Reasons why a state file is not used.
-enum ParseFault {
+enum StateFileFault {
     /// Its bytes are not those that were written.
     Damaged(String),
     /// Its bytes are right, and this version cannot read them.
@@ -162,12 +162,12 @@ fn whole(text: &[u8]) -> Result<(u32, u64, &str), String> {
     Ok((file.schema, file.number, file.subjects.get()))
 }
 
-fn parse(text: &[u8]) -> Result<(u64, Subjects), ParseFault> {
-    let (schema, number, subjects) = whole(text).map_err(ParseFault::Damaged)?;
+fn parse(text: &[u8]) -> Result<(u64, SubjectStates), StateFileFault> {
+    let (schema, number, subjects) = whole(text).map_err(StateFileFault::Damaged)?;
     if schema != SCHEMA {
-        return Err(ParseFault::Unknown(format!("its schema is {schema}, this version of Ledge reads {SCHEMA}")));
+        return Err(StateFileFault::Unknown(format!("its schema is {schema}, this version of Ledge reads {SCHEMA}")));
     }
-    let subjects = serde_json::from_str(subjects).map_err(|error| ParseFault::Unknown(error.to_string()))?;
+    let subjects = serde_json::from_str(subjects).map_err(|error| StateFileFault::Unknown(error.to_string()))?;
     Ok((number, subjects))
 }
 
@@ -175,7 +175,7 @@ fn parse(text: &[u8]) -> Result<(u64, Subjects), ParseFault> {
 #[derive(Debug, PartialEq)]
 pub struct LiveRelease {
     pub subject: Artifact,
-    pub release: Installed,
+    pub release: InstalledRelease,
     /// The least share of its golden inputs that it had to answer right.
     pub golden_min: Option<f64>,
 }
@@ -194,7 +194,7 @@ pub fn read_live_releases(folder: &Path) -> Vec<LiveRelease> {
         } else {
             ("/committed", "/committed_golden_min")
         };
-        let release = Installed::deserialize(state.pointer(release)?).ok()?;
+        let release = InstalledRelease::deserialize(state.pointer(release)?).ok()?;
         let golden_min = state.pointer(golden_min).and_then(Value::as_f64);
         Some(LiveRelease { subject: name.parse().ok()?, release, golden_min })
     };
@@ -231,8 +231,8 @@ pub fn fuzz_update_states(data: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn kept(folder: &Path, count: usize) -> Persisted {
-        let mut persisted = Persisted::empty(folder);
+    fn kept(folder: &Path, count: usize) -> PersistedStates {
+        let mut persisted = PersistedStates::empty(folder);
         for number in 0..count {
             persisted.subjects.insert(format!("models/m{number}").parse().unwrap(), SubjectState::default());
             persisted.write().unwrap();
@@ -243,10 +243,10 @@ mod tests {
     #[test]
     fn the_newest_state_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Persisted::load(folder.path()).unwrap().subjects.is_empty());
+        assert!(PersistedStates::load(folder.path()).unwrap().subjects.is_empty());
         for count in 1..5 {
             kept(folder.path(), count);
-            assert_eq!(Persisted::load(folder.path()).unwrap().subjects.len(), count);
+            assert_eq!(PersistedStates::load(folder.path()).unwrap().subjects.len(), count);
         }
     }
 
@@ -267,8 +267,8 @@ mod tests {
             subjects: &RawValue::from_string(subjects).unwrap(),
         };
         std::fs::write(folder.path().join(STATE_FILES[1]), serde_json::to_vec(&file).unwrap()).unwrap();
-        assert!(matches!(Persisted::load(folder.path()), Err(PersistedError::Unknown { .. })));
-        let release = Installed { version: "3".parse().unwrap(), digest };
+        assert!(matches!(PersistedStates::load(folder.path()), Err(PersistedStatesError::Unknown { .. })));
+        let release = InstalledRelease { version: "3".parse().unwrap(), digest };
         let expected = [("models/a", Some(0.5)), ("models/b", None)].map(|(subject, golden_min)| LiveRelease {
             subject: subject.parse().unwrap(),
             release: release.clone(),
@@ -289,7 +289,7 @@ mod tests {
                 let mut damaged = content.clone();
                 damaged[at] ^= 1;
                 std::fs::write(path, &damaged).unwrap();
-                let found = Persisted::load(folder.path()).unwrap().subjects.len();
+                let found = PersistedStates::load(folder.path()).unwrap().subjects.len();
                 assert!((4..=5).contains(&found), "{at}: {found}");
             }
             std::fs::write(path, content).unwrap();
@@ -297,8 +297,8 @@ mod tests {
         for path in &paths {
             std::fs::write(path, b"{}").unwrap();
         }
-        assert!(matches!(Persisted::load(folder.path()), Err(PersistedError::Damaged { .. })));
-        Persisted::set_aside(folder.path(), "now").unwrap();
-        assert!(Persisted::load(folder.path()).unwrap().subjects.is_empty());
+        assert!(matches!(PersistedStates::load(folder.path()), Err(PersistedStatesError::Damaged { .. })));
+        PersistedStates::set_aside(folder.path(), "now").unwrap();
+        assert!(PersistedStates::load(folder.path()).unwrap().subjects.is_empty());
     }
 }

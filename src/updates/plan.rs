@@ -9,13 +9,13 @@ use super::artifact::{Artifact, TargetPath};
 
 /// The desired states of all artifacts. An artifact that is not in it keeps its version, and a trial of it is
 /// withdrawn.
-pub type Wishes = BTreeMap<Artifact, DesiredState>;
+pub type DesiredStates = BTreeMap<Artifact, DesiredState>;
 
 /// The desired state of one artifact.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DesiredState {
     /// The release that this box should run, and how far it may go towards it now.
-    pub desired: Option<(RolloutPlan, Allow)>,
+    pub desired: Option<(RolloutPlan, RolloutAllowance)>,
     /// Versions that must not run any more.
     pub revoked: BTreeSet<ModelVersion>,
     /// The lowest version that may run.
@@ -34,7 +34,7 @@ impl DesiredState {
 /// The limit up to which a box may go now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Allow {
+pub enum RolloutAllowance {
     /// Nothing moves: the rollout is paused, or this box's wave has not come. A soak goes on.
     Nothing,
     /// Up to a release that is on disk and has passed its preflight: outside the maintenance window.
@@ -80,13 +80,13 @@ pub struct StagePlan {
     /// The longest duration, in seconds; `quiet` defines what follows without enough requests.
     pub max_s: u64,
     /// The result of a stage without enough requests.
-    pub quiet: Quiet,
+    pub quiet: QuietStagePolicy,
 }
 
 /// The result of a stage without enough requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Quiet {
+pub enum QuietStagePolicy {
     /// The gate judges the requests there were.
     #[default]
     Pass,
@@ -97,7 +97,8 @@ pub enum Quiet {
 impl StagePlan {
     /// Default of the shadow stage. A hundred requests are as many as a 95th percentile needs; a box without them waits
     /// an hour.
-    pub const SHADOW: Self = Self { share: 0.1, min_s: 0, min_requests: 100, max_s: 3_600, quiet: Quiet::Pass };
+    pub const SHADOW: Self =
+        Self { share: 0.1, min_s: 0, min_requests: 100, max_s: 3_600, quiet: QuietStagePolicy::Pass };
 
     /// Default of the canary stage: without a share, because it answers callers. A canary with a share lasts as long as
     /// the shadow does.
@@ -115,7 +116,7 @@ pub struct StagePlanForm {
     min_s: Option<u64>,
     min_requests: Option<u64>,
     max_s: Option<u64>,
-    quiet: Option<Quiet>,
+    quiet: Option<QuietStagePolicy>,
 }
 
 impl StagePlanForm {

@@ -43,7 +43,7 @@ use ledge_base::telemetry::system::MachineMemory;
 use ledge_engine::backend::Runtime;
 use ledge_identity::device::DeviceIdentity;
 use ledge_models::repository::statistics::RefusalReason;
-use ledge_models::repository::{IndexRow, ModelState, Repository, VersionState};
+use ledge_models::repository::{ModelIndexEntry, ModelState, Repository, VersionState};
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ pub struct DeviceSnapshot {
     /// The time of this snapshot, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// Every version that is known.
-    pub index: Vec<IndexRow>,
+    pub index: Vec<ModelIndexEntry>,
     /// The versions that answer.
     pub live: Vec<LiveVersion>,
     /// The load of the machine.
@@ -168,7 +168,7 @@ pub fn document(snapshot: &DeviceSnapshot) -> Vec<u8> {
         health: if snapshot.is_healthy() { "ok" } else { "degraded" },
         models: models(snapshot),
         versions_left_out: snapshot.index.len().saturating_sub(MAX_VERSIONS),
-        load: Load {
+        load: ReportedLoad {
             machine: MachineFigures {
                 cores: snapshot.machine.cores.len(),
                 cpu_ratio: mean_load(&snapshot.machine),
@@ -206,7 +206,7 @@ struct ReportDocument<'a> {
     health: &'static str,
     models: Vec<ReportedModel<'a>>,
     versions_left_out: usize,
-    load: Load,
+    load: ReportedLoad,
     requests: RequestCounts,
     #[serde(skip_serializing_if = "Option::is_none")]
     updates: Option<updates::ReportedUpdates>,
@@ -233,7 +233,7 @@ struct ReportedVersion<'a> {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Load {
+struct ReportedLoad {
     machine: MachineFigures,
     process: Option<ServiceProcess>,
 }
@@ -265,7 +265,7 @@ fn models(snapshot: &DeviceSnapshot) -> Vec<ReportedModel<'_>> {
     models
 }
 
-fn version<'a>(row: &'a IndexRow, live: &'a [LiveVersion]) -> ReportedVersion<'a> {
+fn version<'a>(row: &'a ModelIndexEntry, live: &'a [LiveVersion]) -> ReportedVersion<'a> {
     let reason = match &row.state {
         VersionState::Unavailable(reason) => Some(excerpt(&reason.to_string(), MAX_REASON_BYTES)),
         VersionState::Ready | VersionState::Loading | VersionState::Unloading => None,

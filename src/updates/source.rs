@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_egress::{Egress, HttpClient, HttpDownload, HttpSettings, TlsSettings};
+use ledge_egress::{Egress, HttpClient, HttpClientSettings, HttpDownload, TlsClientSettings};
 
 use super::config::{RepositoryAddress, UpdatesConfig};
 pub use error::SourceError;
@@ -16,7 +16,7 @@ use folder::OpenFile;
 
 /// The source of a repository's files. Clones share one connection.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct RepositorySource {
     metadata: FileTree,
     targets: FileTree,
 }
@@ -36,7 +36,7 @@ enum FileTree {
 
 /// A target that is being fetched.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct TargetDownload {
     /// The byte of the file at which it begins: the requested one, or 0 when the server does not serve ranges.
     pub start: u64,
     /// The number of bytes from `start` on, where that is known.
@@ -50,7 +50,7 @@ enum ByteSource {
     Folder(OpenFile),
 }
 
-impl Source {
+impl RepositorySource {
     /// Makes the source of the repository at `address`, through `http` where it is on the network.
     pub fn new(address: &RepositoryAddress, http: Option<HttpClient>) -> Self {
         let metadata = FileTree::new(address, http.clone(), "metadata/");
@@ -84,7 +84,7 @@ impl Source {
     }
 
     /// Fetches a target by its path below `targets/`, from its byte `from` on.
-    pub async fn target(&self, path: &str, from: u64) -> Result<Arrival, SourceError> {
+    pub async fn target(&self, path: &str, from: u64) -> Result<TargetDownload, SourceError> {
         let encoded = encoded(path);
         match self.targets.open(path, &encoded, from).await {
             // The stored part is longer than the file on the server: it is another file.
@@ -99,10 +99,10 @@ pub fn client(
     address: &RepositoryAddress,
     egress: &Egress,
     proxy: Option<ledge_egress::HostPort>,
-    settings: impl FnOnce() -> TlsSettings,
+    settings: impl FnOnce() -> TlsClientSettings,
 ) -> Option<HttpClient> {
     let RepositoryAddress::Http { tls, at, .. } = address else { return None };
-    let settings = HttpSettings { at: at.clone(), tls: tls.then(settings), proxy };
+    let settings = HttpClientSettings { at: at.clone(), tls: tls.then(settings), proxy };
     Some(HttpClient::new(egress.clone(), settings))
 }
 
@@ -117,7 +117,7 @@ impl FileTree {
         }
     }
 
-    async fn open(&self, name: &str, encoded: &str, from: u64) -> Result<Arrival, SourceError> {
+    async fn open(&self, name: &str, encoded: &str, from: u64) -> Result<TargetDownload, SourceError> {
         if !is_inside(name) {
             return Err(SourceError::Name { name: name.chars().take(200).collect() });
         }
@@ -125,13 +125,13 @@ impl FileTree {
             Self::Unreachable(address) => Err(SourceError::NoClient { address: address.to_string() }),
             Self::Folder(folder) => {
                 let (file, start, length) = OpenFile::open(folder.join(name), from).await?;
-                Ok(Arrival { start, length: Some(length), origin: ByteSource::Folder(file) })
+                Ok(TargetDownload { start, length: Some(length), origin: ByteSource::Folder(file) })
             }
             Self::Http { client, base } => {
                 let download = client.get(&format!("{base}{encoded}"), from).await?;
                 let HttpDownload { status, start, length, retry_after, .. } = download;
                 match status {
-                    200 | 206 => Ok(Arrival { start, length, origin: ByteSource::Http(Box::new(download)) }),
+                    200 | 206 => Ok(TargetDownload { start, length, origin: ByteSource::Http(Box::new(download)) }),
                     _ => Err(SourceError::Status { file: name.to_owned(), status, hint: hint(status), retry_after }),
                 }
             }
@@ -139,7 +139,7 @@ impl FileTree {
     }
 }
 
-impl Arrival {
+impl TargetDownload {
     /// Reads the next piece; `None` is the end. An end that comes too early is an error.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, SourceError> {
         match &mut self.origin {

@@ -23,15 +23,15 @@ use std::sync::Arc;
 
 use super::artifact::ArtifactKind;
 use super::package::Package;
-use super::plan::{Allow, DesiredState, RolloutPlan};
+use super::plan::{DesiredState, RolloutAllowance, RolloutPlan};
 pub use fault::{Fault, PAUSE_MAX_MS};
-pub use installed::Installed;
+pub use installed::InstalledRelease;
 pub use phase::RolloutPhase;
 use phase::STARTS_MAX;
 pub use reason::{RollbackCause, RollbackReason};
 pub use subject::Superseded;
 pub use subject::{RefusedRelease, RolloutOutcome, SubjectState};
-pub use trial::{Trial, UsedBudget};
+pub use trial::{ReleaseTrial, UsedBudget};
 
 /// Most refused releases that are remembered, the newest.
 const REFUSED_MAX: usize = 64;
@@ -87,7 +87,7 @@ pub enum UpdateEvent {
         under_way: bool,
     },
     /// A release is damaged on disk.
-    Damaged(Installed),
+    Damaged(InstalledRelease),
     /// The administrator keeps the version that runs.
     Pin,
     Unpin,
@@ -121,7 +121,7 @@ pub enum UpdateAction {
 impl SubjectState {
     /// Returns the least share of the golden inputs that a release must answer right to be loaded; `None` is all of
     /// them.
-    pub fn golden_min(&self, release: &Installed) -> Option<f64> {
+    pub fn golden_min(&self, release: &InstalledRelease) -> Option<f64> {
         match &self.trial {
             Some(trial) if trial.release == *release => trial.plan.gate.golden_min,
             _ if self.committed.as_ref() == Some(release) => self.committed_golden_min,
@@ -131,7 +131,7 @@ impl SubjectState {
     }
 
     /// Returns the release that answers requests according to this state. `None`: the owner's model.
-    pub fn live(&self) -> Option<&Installed> {
+    pub fn live(&self) -> Option<&InstalledRelease> {
         match &self.trial {
             Some(trial) if trial.stage == RolloutPhase::Active => Some(&trial.release),
             _ => self.committed.as_ref(),
@@ -139,7 +139,7 @@ impl SubjectState {
     }
 
     /// Returns the release that a rollback would return to. `None`: the owner's model, or none.
-    pub fn way_back(&self) -> Option<&Installed> {
+    pub fn way_back(&self) -> Option<&InstalledRelease> {
         match &self.trial {
             Some(trial) if trial.stage == RolloutPhase::Active => self.committed.as_ref(),
             _ => self.previous.as_ref(),
@@ -147,7 +147,7 @@ impl SubjectState {
     }
 
     /// Returns every release that must stay on disk.
-    pub fn kept(&self) -> impl Iterator<Item = &Installed> {
+    pub fn kept(&self) -> impl Iterator<Item = &InstalledRelease> {
         let trial = self.trial.as_ref().map(|trial| &trial.release);
         [self.committed.as_ref(), self.previous.as_ref(), trial].into_iter().flatten()
     }
@@ -233,7 +233,7 @@ impl SubjectState {
                 ));
                 let serves = has_own || self.committed.is_some();
                 if !(serves && self.stays_superseded(&plan, wish)) {
-                    if allow != Allow::Nothing {
+                    if allow != RolloutAllowance::Nothing {
                         // Also one that begins only because nothing serves.
                         self.remember_superseded(&wish.supersedes, plan.target.version);
                     }
@@ -259,7 +259,7 @@ impl SubjectState {
         }
     }
 
-    fn begin(&mut self, plan: RolloutPlan, allow: Allow) {
+    fn begin(&mut self, plan: RolloutPlan, allow: RolloutAllowance) {
         let version = plan.target.version;
         let running = self.committed.as_ref().map(|committed| committed.version);
         if running == Some(version) {
@@ -274,9 +274,9 @@ impl SubjectState {
         }
         let upward = running.is_none_or(|running| running < version) || plan.allow_downgrade;
         let known = |refused: &RefusedRelease| refused.rollout == plan.rollout && refused.version == version;
-        if allow != Allow::Nothing && upward && !self.refused.iter().any(known) {
+        if allow != RolloutAllowance::Nothing && upward && !self.refused.iter().any(known) {
             self.superseded.retain(|superseded| superseded.rollout != plan.rollout);
-            self.trial = Some(Trial::new(plan, allow, &self.used));
+            self.trial = Some(ReleaseTrial::new(plan, allow, &self.used));
         }
     }
 
@@ -290,7 +290,7 @@ impl SubjectState {
         trial.package = Some(package);
         if self.is_refused() {
             // Refuse it by the number of this version as well, or it would begin again.
-            let Some(Trial { plan, release, .. }) = self.trial.take() else { return };
+            let Some(ReleaseTrial { plan, release, .. }) = self.trial.take() else { return };
             self.refuse(RefusedRelease { rollout: plan.rollout, digest: release.digest, version: release.version });
         }
     }
@@ -336,7 +336,7 @@ impl SubjectState {
     }
 
     fn commit(&mut self) {
-        let Some(Trial { plan, release, .. }) = self.trial.take() else { return };
+        let Some(ReleaseTrial { plan, release, .. }) = self.trial.take() else { return };
         let (rollout, version) = (plan.rollout, release.version);
         self.previous = self.committed.replace(release);
         self.previous_by = self.committed_by.replace(rollout.clone());
@@ -390,7 +390,7 @@ impl SubjectState {
     }
 
     /// Handles a damaged release. It is not refused: it may be fetched again.
-    fn damaged(&mut self, release: &Installed) {
+    fn damaged(&mut self, release: &InstalledRelease) {
         if let Some(trial) = self.trial.as_mut().filter(|trial| trial.release == *release) {
             trial.enter(RolloutPhase::Downloading);
         }

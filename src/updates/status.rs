@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ledge_base::names::{DeviceName, ModelVersion};
 
 use super::artifact::Artifact;
-use super::state::{Installed, RolloutOutcome, RolloutPhase, SubjectState};
+use super::state::{InstalledRelease, RolloutOutcome, RolloutPhase, SubjectState};
 
 /// The status of updates at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -61,9 +61,9 @@ pub struct WaitingRollout {
 
 /// The progress of a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Milestone {
+pub struct SubjectProgress {
     subject: Artifact,
-    live: Option<Installed>,
+    live: Option<InstalledRelease>,
     stage: Option<RolloutPhase>,
     outcome: Option<RolloutOutcome>,
     pinned: bool,
@@ -79,8 +79,8 @@ impl CheckStatus {
 impl UpdatesStatus {
     /// Returns the facts that the platform should learn at once when they change: the running versions, the stages of
     /// trials, and their outcomes. The rest of a status changes all the time.
-    pub fn milestones(&self) -> Vec<Milestone> {
-        let of = |(subject, state): (&Artifact, &SubjectState)| Milestone {
+    pub fn milestones(&self) -> Vec<SubjectProgress> {
+        let of = |(subject, state): (&Artifact, &SubjectState)| SubjectProgress {
             subject: subject.clone(),
             live: state.live().cloned(),
             stage: state.trial.as_ref().map(|trial| trial.stage),

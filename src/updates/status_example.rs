@@ -1,15 +1,15 @@
 //! A status for the tests of this crate, and of those that show one: they include this file.
 
-use ledge_updates::plan::{Allow, RolloutGate, RolloutPlan, StagePlan};
+use ledge_updates::plan::{RolloutAllowance, RolloutGate, RolloutPlan, StagePlan};
 use ledge_updates::state::{
-    Fault, Installed, RollbackCause, RollbackReason, RolloutOutcome, RolloutPhase, SubjectState, Trial,
+    Fault, InstalledRelease, ReleaseTrial, RollbackCause, RollbackReason, RolloutOutcome, RolloutPhase, SubjectState,
 };
 use ledge_updates::status::{CheckStatus, RoleStatus, UpdatesStatus, WaitingRollout};
 
 /// A status with one subject in the middle of a trial, and one that has only something to wait for.
 pub fn status() -> UpdatesStatus {
     let version = |number: u64| number.try_into().unwrap();
-    let installed = |number, digest: &str| Installed { version: version(number), digest: digest.repeat(32) };
+    let installed = |number, digest: &str| InstalledRelease { version: version(number), digest: digest.repeat(32) };
     let plan = RolloutPlan {
         rollout: "r-3".parse().unwrap(),
         target: "models/m/3/model.onnx".parse().unwrap(),
@@ -21,7 +21,7 @@ pub fn status() -> UpdatesStatus {
         byte_budget: None,
         allow_downgrade: false,
     };
-    let trial = Trial {
+    let trial = ReleaseTrial {
         plan,
         release: installed(3, "cd"),
         package: None,
@@ -39,7 +39,7 @@ pub fn status() -> UpdatesStatus {
             came: 0,
             before_s: 0,
         }),
-        allow: Allow::Prepare,
+        allow: RolloutAllowance::Prepare,
         held: true,
     };
     let reason = RollbackReason::new(RollbackCause::Golden, "7 of 10");

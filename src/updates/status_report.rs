@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::artifact::Artifact;
-use super::state::{Fault, RolloutOutcome, SubjectState, Trial};
+use super::state::{Fault, ReleaseTrial, RolloutOutcome, SubjectState};
 use super::status::{UpdatesStatus, WaitingRollout};
 
 /// The stage of a subject without a trial.
@@ -170,7 +170,7 @@ impl SubjectReport {
 }
 
 impl TrialReport {
-    fn new(trial: &Trial, waiting: Option<&WaitingReport>) -> Self {
+    fn new(trial: &ReleaseTrial, waiting: Option<&WaitingReport>) -> Self {
         let rollout = trial.plan.rollout.to_string();
         let reason = waiting.filter(|waiting| waiting.rollout == rollout).map(|waiting| waiting.reason.clone());
         let held = trial.held.then(|| reason.unwrap_or_else(|| "held".to_owned()));

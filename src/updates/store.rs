@@ -28,7 +28,7 @@ mod sealed_part;
 mod survey;
 
 /// Returns the folder of a release in the store at `folder`, made or not, for code that only reads it.
-pub(super) fn release_folder(folder: &Path, subject: &Artifact, release: &Installed) -> PathBuf {
+pub(super) fn release_folder(folder: &Path, subject: &Artifact, release: &InstalledRelease) -> PathBuf {
     let digits: String = release.digest.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     releases(folder, subject).join(format!("{}-{digits}", release.version))
 }
@@ -52,11 +52,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use ledge_base::durable;
-use ledge_base::telemetry::system::Disk;
-use ledge_identity::sealing::{CipherError, EncryptedHeader, SealPurpose, Sealer, StreamError, open_stream};
+use ledge_base::telemetry::system::DiskSpace;
+use ledge_identity::sealing::{
+    CipherError, EncryptedFileError, EncryptedFileHeader, EncryptionPurpose, Sealer, open_stream,
+};
 
 use super::artifact::Artifact;
-use super::state::Installed;
+use super::state::InstalledRelease;
 pub use error::StoreError;
 use survey::FileEncryption;
 pub use survey::{StoreSurvey, survey};
@@ -77,7 +79,7 @@ const PROGRESS_BYTES: u64 = 16 << 20;
 /// Its methods read and write files: on an async thread they belong into `spawn_blocking`, but for
 /// [`Self::release_folder`].
 #[derive(Debug, Clone)]
-pub struct BlobStore {
+pub struct UpdateStore {
     folder: Arc<Path>,
     sealer: Sealer,
     /// Bytes that stay free when a file is encrypted again.
@@ -88,7 +90,7 @@ pub struct BlobStore {
     _lock: Arc<File>,
 }
 
-impl BlobStore {
+impl UpdateStore {
     /// Opens the store in `folder`, without encryption. See [`Self::open_with`].
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         Self::open_with(folder, &Sealer::none())
@@ -143,7 +145,7 @@ impl BlobStore {
     }
 
     /// Returns the folder of a release, made or not.
-    pub fn release_folder(&self, subject: &Artifact, release: &Installed) -> PathBuf {
+    pub fn release_folder(&self, subject: &Artifact, release: &InstalledRelease) -> PathBuf {
         release_folder(&self.folder, subject, release)
     }
 
@@ -170,7 +172,7 @@ impl BlobStore {
 
     /// Returns the bytes that are free for the user of this process.
     pub(super) fn free_bytes(&self) -> Result<u64, StoreError> {
-        let disk = Disk::of(&self.folder).map_err(StoreError::at("read the free space of", &self.folder))?;
+        let disk = DiskSpace::of(&self.folder).map_err(StoreError::at("read the free space of", &self.folder))?;
         Ok(disk.available_bytes)
     }
 
@@ -178,14 +180,14 @@ impl BlobStore {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sealed_header(&self, sha256: &str, length: u64) -> Result<EncryptedHeader, StoreError> {
+    fn sealed_header(&self, sha256: &str, length: u64) -> Result<EncryptedFileHeader, StoreError> {
         self.blob(sha256)?;
         let mut name = [0; 32];
         for (at, byte) in name.iter_mut().enumerate() {
             let digits = sha256.get(2 * at..2 * at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
             *byte = digits.unwrap_or_default();
         }
-        Ok(EncryptedHeader { name, length })
+        Ok(EncryptedFileHeader { name, length })
     }
 
     fn blobs(&self) -> PathBuf {
@@ -223,7 +225,7 @@ fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, Sto
     let mut context = Context::new(&SHA256);
     let mut file = File::open(path).map_err(&read)?;
 
-    match EncryptedHeader::read(&mut file).map_err(&read)? {
+    match EncryptedFileHeader::read(&mut file).map_err(&read)? {
         None => {
             file.rewind().map_err(&read)?;
             while hash_some(&mut file, &mut context, PROGRESS_BYTES).map_err(&read)? == PROGRESS_BYTES {
@@ -241,13 +243,13 @@ fn hash(path: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<String, Sto
                 }
                 Ok(())
             };
-            match open_stream(sealer, SealPurpose::Model, &header, &mut file, take) {
+            match open_stream(sealer, EncryptionPurpose::Model, &header, &mut file, take) {
                 Ok(()) => {}
-                Err(StreamError::File(error)) => return Err(read(error)),
-                Err(StreamError::Open(error @ CipherError::NoKey(_))) => {
+                Err(EncryptedFileError::File(error)) => return Err(read(error)),
+                Err(EncryptedFileError::Open(error @ CipherError::NoKey(_))) => {
                     return Err(StoreError::Sealed { path: path.to_owned(), error });
                 }
-                Err(StreamError::Open(_)) => return Ok(String::new()),
+                Err(EncryptedFileError::Open(_)) => return Ok(String::new()),
             }
         }
     }

@@ -8,8 +8,8 @@ use ledge::audit_event::sink::RecordedItem;
 use ledge::audit_event::{AuditQueue, AuditSink};
 use ledge::config::Config;
 use ledge::daemon::Standalone;
-use ledge::isolation::Starter;
-use ledge::memory_budget::Account;
+use ledge::isolation::ChildStarter;
+use ledge::memory_budget::MemoryAccount;
 use ledge::names::{ModelName, ModelVersion};
 use ledge::principal::Principal;
 use ledge::repository::{
@@ -44,7 +44,7 @@ impl Appliance {
         let each_call = RecordPolicy { detail: RecordDetail::Calls, ..RecordPolicy::default() };
         let (audit, events) = AuditSink::with_policy(each_call);
         // The program of this process is not Ledge.
-        let starter = Starter::Direct(env!("CARGO_BIN_EXE_ledge").into());
+        let starter = ChildStarter::Direct(env!("CARGO_BIN_EXE_ledge").into());
         Self { serving: Standalone::with_starter(&config, audit, starter), folder, events }
     }
 
@@ -140,7 +140,7 @@ pub fn request(input: &str, row: &[f32]) -> InferRequest {
         payload: Payload::Tensors(TensorPayload { inputs, outputs: None, features: FeatureRequest::default() }),
         deadline: None,
         priority: None,
-        account: Account::unlimited(),
+        account: MemoryAccount::unlimited(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ledge::audit::layout::{FULL_WIDTH, TileKind, TilePath, log_folder, whole_entries};
-use ledge::audit::local::{LocalLog, generations};
+use ledge::audit::local::{LocalAuditLog, generations};
 use ledge::audit::record::AuditRecord;
 use ledge::audit_event::AuditEvent;
 use ledge::audit_event::inference::CallOutcome;
@@ -64,7 +64,7 @@ pub fn losses(records: &[AuditRecord]) -> BTreeMap<String, (u64, u64)> {
 
 /// The number of records in the signed head of a log.
 pub fn signed(root: &TestRoot, generation: u32) -> Option<u64> {
-    let note = LocalLog::open(&log_folder(&audit(root), generation)).checkpoint().unwrap()?;
+    let note = LocalAuditLog::open(&log_folder(&audit(root), generation)).checkpoint().unwrap()?;
     String::from_utf8(note).unwrap().lines().nth(1)?.parse().ok()
 }
 

@@ -152,9 +152,14 @@ fn call(model: &str, input: Option<ledge::audit_event::tag::Tag>) -> AuditEvent 
 #[test]
 fn records_are_found_by_what_they_are_about() {
     let mut written = AuditBox::new();
-    let (tags, _) =
-        ledge::audit::tags::Tags::open(&written.audit(), 30, 400, BEGIN_MS, &ledge::identity::sealing::Sealer::none())
-            .unwrap();
+    let (tags, _) = ledge::audit::tags::AuditTagKeys::open(
+        &written.audit(),
+        30,
+        400,
+        BEGIN_MS,
+        &ledge::identity::sealing::Sealer::none(),
+    )
+    .unwrap();
     let key = tags.current();
     let caller = |address: &str| Principal::Peer(address.parse().unwrap());
     written.append(300);

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use ledge::audit::key::AuditKey;
 use ledge::audit::layout::{changed, log_folder};
-use ledge::audit::local::LocalLog;
-use ledge::audit::log::Log;
+use ledge::audit::local::LocalAuditLog;
+use ledge::audit::log::AuditLog;
 use ledge::audit::record::{Actor, AuditRecord, Timestamp, VERSION};
 use ledge::audit_event::AuditEvent;
 use ledge::audit_event::tag::TagKey;
@@ -22,7 +22,7 @@ pub const BEGIN_MS: u64 = 1_795_000_000_000;
 pub struct AuditBox {
     pub root: TestRoot,
     pub key: AuditKey,
-    log: Log,
+    log: AuditLog,
 }
 
 fn device() -> DeviceName {
@@ -36,7 +36,7 @@ impl AuditBox {
         let audit = root.folder.path().join("audit");
         std::fs::create_dir(&audit).unwrap();
         let (key, _) = AuditKey::load_or_create(&audit, &device(), &ledge::identity::sealing::Sealer::none()).unwrap();
-        let log = Log::open(&audit, &device(), &key).unwrap().log;
+        let log = AuditLog::open(&audit, &device(), &key).unwrap().log;
         Self { root, key, log }
     }
 
@@ -54,7 +54,7 @@ impl AuditBox {
         let audit = root.folder.path().join("audit");
         write(&audit.join("key"), &std::fs::read(self.audit().join("key")).unwrap());
         let (key, _) = AuditKey::load_or_create(&audit, &device(), &ledge::identity::sealing::Sealer::none()).unwrap();
-        let log = Log::open(&audit, &device(), &key).unwrap().log;
+        let log = AuditLog::open(&audit, &device(), &key).unwrap().log;
         Self { root, key, log }
     }
 
@@ -87,7 +87,7 @@ impl AuditBox {
 
     /// The log as the platform has it.
     pub fn copy_to(&self, to: &Path) {
-        let log = LocalLog::open(&self.folder());
+        let log = LocalAuditLog::open(&self.folder());
         for tile in changed(0, self.log.checkpoint().unwrap().size) {
             write(&to.join(tile.path()), &log.tile(tile).unwrap().unwrap());
         }

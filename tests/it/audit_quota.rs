@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use ledge::audit::config::AuditConfig;
-use ledge::audit::status::{AuditState, SyncNews};
-use ledge::audit::writer::LogWriter;
+use ledge::audit::status::{AuditState, AuditSyncEvent};
+use ledge::audit::writer::AuditLogWriter;
 use ledge::audit_event::inference::CallOutcome;
 use ledge::audit_event::{AuditEvent, AuditSink};
 use ledge::principal::Principal;
@@ -40,7 +40,7 @@ impl Offline {
         }
         let (sink, queue) = AuditSink::channel();
         let state = AuditState::default();
-        let writer = LogWriter::new(
+        let writer = AuditLogWriter::new(
             &config,
             &"box-1".parse().unwrap(),
             queue,
@@ -145,7 +145,7 @@ fn offline(quota_mb: u64, minutes: u64) {
 
     // The platform is back, and has everything that is signed.
     let size = offline.state.heads().borrow().as_ref().unwrap().checkpoint.size;
-    offline.state.tell(SyncNews::Has { generation: 1, size });
+    offline.state.tell(AuditSyncEvent::Has { generation: 1, size });
     assert!(offline.event());
     let status = offline.state.status();
     let log = status.log.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use ledge::memory_budget::Account;
+use ledge::memory_budget::MemoryAccount;
 use ledge::pipeline::content::CallContent;
 use ledge::principal::Principal;
 use ledge::repository::{Candidate, CandidateShare};
@@ -186,7 +186,7 @@ async fn photographs_are_mirrored_too() {
         payload: Payload::Content(CallContent::Photograph(data("photos/chelsea.jpg").into()), ResultForm::Json),
         deadline: None,
         priority: None,
-        account: Account::unlimited(),
+        account: MemoryAccount::unlimited(),
     };
     let answer = own.ask(None, photograph.clone(), &Principal::Local).await.unwrap();
     assert_eq!(answer.version, version(1));

@@ -12,11 +12,11 @@ use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
 use ledge::updates::artifact::{Artifact, FileName};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::download::{DownloadLimits, fetch};
-use ledge::updates::persisted::Persisted;
-use ledge::updates::source::Source;
-use ledge::updates::state::{Installed, SubjectState};
-use ledge::updates::store::BlobStore;
-use ledge::updates::trust::Target;
+use ledge::updates::persisted::PersistedStates;
+use ledge::updates::source::RepositorySource;
+use ledge::updates::state::{InstalledRelease, SubjectState};
+use ledge::updates::store::UpdateStore;
+use ledge::updates::trust::TufTarget;
 use serde_json::{Value, json};
 
 use crate::audit::{count, is_whole, records, status, stop};
@@ -96,21 +96,21 @@ pub fn flat(model: &str) -> Vec<(String, Vec<u8>)> {
 /// Puts a release of each model into the update store, as updates do, and makes it live.
 pub fn install(root: &TestRoot, models: &[Model], sealer: &Sealer) {
     let folder = root.folder.path().join("updates");
-    let store = BlobStore::open_with(&folder, sealer).unwrap();
-    let mut persisted = Persisted::empty(&folder);
+    let store = UpdateStore::open_with(&folder, sealer).unwrap();
+    let mut persisted = PersistedStates::empty(&folder);
     let repository = tempfile::tempdir().unwrap();
-    let source = Source::new(&RepositoryAddress::Folder(repository.path().to_owned()), None);
+    let source = RepositorySource::new(&RepositoryAddress::Folder(repository.path().to_owned()), None);
     let limits =
         DownloadLimits { max_bytes_per_s: 0, min_free_bytes: 0, stall: Duration::from_mins(1), min_bytes_per_s: 0 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for (name, files) in models {
-        let release = Installed { version: "2".parse().unwrap(), digest: sha256(name.as_bytes()) };
+        let release = InstalledRelease { version: "2".parse().unwrap(), digest: sha256(name.as_bytes()) };
         let mut named = Vec::new();
         for (file, content) in files {
             let sha256 = sha256(content);
             write(&repository.path().join("targets").join(&sha256), content);
             let (path, location) = (format!("models/{name}/2/{file}"), sha256.clone());
-            let target = Target { path, length: content.len() as u64, location, sha256, custom: None };
+            let target = TufTarget { path, length: content.len() as u64, location, sha256, custom: None };
             let progress = |_| ControlFlow::Continue(());
             runtime.block_on(fetch(&store, &source, &target, &limits, progress)).unwrap();
             named.push((file.parse::<FileName>().unwrap(), target.sha256));
@@ -443,13 +443,13 @@ fn what_sealing_costs() {
         }
     }
     let plain = vec![1; 100 << 20];
-    let header = ledge::identity::sealing::EncryptedHeader { name: [7; 32], length: plain.len() as u64 };
+    let header = ledge::identity::sealing::EncryptedFileHeader { name: [7; 32], length: plain.len() as u64 };
     let (mut bytes, begun) = (Vec::with_capacity(101 << 20), std::time::Instant::now());
-    let purpose = ledge::identity::sealing::SealPurpose::Model;
+    let purpose = ledge::identity::sealing::EncryptionPurpose::Model;
     ledge::identity::sealing::seal_stream(&sealer, purpose, &header, &mut &*plain, &mut bytes).unwrap();
     println!("sealed at {:.0} MB/s", 104.9 / begun.elapsed().as_secs_f64());
     let begun = std::time::Instant::now();
-    let mut rest = &bytes[ledge::identity::sealing::EncryptedHeader::BYTES..];
+    let mut rest = &bytes[ledge::identity::sealing::EncryptedFileHeader::BYTES..];
     ledge::identity::sealing::open_stream(&sealer, purpose, &header, &mut rest, |_| Ok(())).unwrap();
     println!("opened at {:.0} MB/s", 104.9 / begun.elapsed().as_secs_f64());
 }

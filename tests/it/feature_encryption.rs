@@ -14,7 +14,7 @@ use ledge::audit_event::AuditSink;
 use ledge::features::backup_cipher::{BackupIdentity, BackupRecipient};
 use ledge::features::config::FeaturesConfig;
 use ledge::features::online::{
-    FeatureError, FeatureSelection, FieldStatus, FrameColumns, OnlineRequest, Push, PushTarget,
+    FeatureError, FeaturePush, FeatureSelection, FieldStatus, FrameColumns, OnlineFeaturesRequest, PushTarget,
 };
 use ledge::features::registry::Registry;
 use ledge::features::{FeatureCaller, FeatureStore, JoinKeyValues};
@@ -104,7 +104,7 @@ impl Store {
     }
 
     fn push(&self, source: &str, columns: FrameColumns) {
-        let push = Push { target: PushTarget::Source(source.into()), columns };
+        let push = FeaturePush { target: PushTarget::Source(source.into()), columns };
         self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }
 
@@ -126,7 +126,7 @@ impl Store {
 
     /// The cells of features of one entity.
     fn read(&self, features: &[&str], entity: &[(&str, Json)]) -> Vec<(FieldStatus, Json)> {
-        let request = OnlineRequest {
+        let request = OnlineFeaturesRequest {
             selection: FeatureSelection::Features(features.iter().map(ToString::to_string).collect()),
             entities: entity.iter().map(|(name, value)| ((*name).to_owned(), vec![value.clone()])).collect(),
         };
@@ -329,7 +329,8 @@ fn sealing_turned_on_over_a_plain_store_leaves_nothing_plain() {
     ] {
         let store = open(folder.path(), wrong);
         assert!(store.features.statistics().is_none());
-        let push = Push { target: PushTarget::Source("customers".into()), columns: customers_columns(&customers[..1]) };
+        let push =
+            FeaturePush { target: PushTarget::Source("customers".into()), columns: customers_columns(&customers[..1]) };
         let refused =
             store.runtime.block_on(store.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap_err();
         assert!(matches!(&refused, FeatureError::Unavailable { reason } if reason.contains(expected)), "{refused}");

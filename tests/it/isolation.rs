@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use ledge::engine::Runtimes;
 use ledge::engine::backend::{
-    Backend, CompiledCache, Dangers, LoadError, LoadOptions, ModelFiles, ModelFormat, RunError, RunPlace, Runtime,
+    Backend, CompiledModelCache, InputDangers, LoadOptions, ModelFiles, ModelFormat, ModelLoadError, ModelRunError,
+    RunContext, Runtime,
 };
-use ledge::isolation::{Children, Isolation, LanePlace, ModelOrder, RemoteBackend};
+use ledge::isolation::{Children, Isolation, JobChannelThread, ModelLoadRequest, RemoteBackend};
 use ledge::tensor::{DataType, Tensor};
 use serde_json::{Value, json};
 
@@ -26,8 +27,11 @@ const LIMIT: Duration = Duration::from_mins(1);
 fn a_process_that_could_not_be_started_is_started_the_next_time() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
-    let children =
-        Children::new(children(folder.path(), program.clone()), vec![LanePlace::foreground(0)], Arc::new(|_, _| {}));
+    let children = Children::new(
+        children(folder.path(), program.clone()),
+        vec![JobChannelThread::foreground(0)],
+        Arc::new(|_, _| {}),
+    );
     let version = || children.version(&Runtimes::new(setup_root().join("runtimes")), Runtime::OnnxRuntime);
     let reason = version().unwrap_err();
     assert!(reason.contains("No such file"), "{reason}");
@@ -39,23 +43,24 @@ fn a_process_that_could_not_be_started_is_started_the_next_time() {
 fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_ledge").into();
-    let children = Children::new(children(folder.path(), program), vec![LanePlace::foreground(0)], Arc::new(|_, _| {}));
+    let children =
+        Children::new(children(folder.path(), program), vec![JobChannelThread::foreground(0)], Arc::new(|_, _| {}));
     let files = ModelFiles {
         format: ModelFormat::Onnx,
         model: setup_root().join("models/wine_mlp/1/model.onnx"),
         weights: None,
         external: Vec::new(),
         port_names: None,
-        dangers: Dangers::default(),
+        dangers: InputDangers::default(),
         class_maps: Vec::new(),
     };
-    let order = ModelOrder {
+    let order = ModelLoadRequest {
         name: "wine",
         runtimes: &Runtimes::new(setup_root().join("runtimes")),
         runtime: Runtime::OnnxRuntime,
         files: &files,
         is_secret: false,
-        options: &LoadOptions { threads: 1, cache: CompiledCache::None, exact_int8: false, is_part: false },
+        options: &LoadOptions { threads: 1, cache: CompiledModelCache::None, exact_int8: false, is_part: false },
         cache: None,
         cores: &[0],
         warm_up: None,
@@ -66,14 +71,14 @@ fn a_run_that_follows_the_one_that_ended_its_process_is_not_blamed_for_it() {
     let run = |backend: &mut RemoteBackend, begin: &[u8]| {
         let bytes = [begin, &vec![0; 13 * 4 - begin.len()]].concat();
         let input = Tensor::new(DataType::Fp32, vec![1, 13], bytes.into()).unwrap();
-        let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now() + LIMIT, patience: None };
+        let place = RunContext { core: 0, is_wide: false, deadline: Instant::now() + LIMIT, patience: None };
         backend.run(&[input], &[0], place).unwrap_err()
     };
     let blamed = run(&mut first, b"!FAULT:n");
-    assert!(matches!(blamed, RunError::Crashed { .. }), "{blamed}");
+    assert!(matches!(blamed, ModelRunError::Crashed { .. }), "{blamed}");
     // On the same core, before any caller learns of the end.
     let other = run(&mut second, b"");
-    assert!(matches!(other, RunError::Interrupted { is_explained: true, .. }), "{other:?}");
+    assert!(matches!(other, ModelRunError::Interrupted { is_explained: true, .. }), "{other:?}");
 }
 
 /// A call of a model that takes [1, 13] numbers.
@@ -499,7 +504,7 @@ fn a_load_over_its_limit_ends_its_process_and_is_blamed() {
     let folder = tempfile::tempdir().unwrap();
     let children = Children::new(
         children(folder.path(), env!("CARGO_BIN_EXE_ledge").into()),
-        vec![LanePlace::foreground(0)],
+        vec![JobChannelThread::foreground(0)],
         Arc::new(|_, _| {}),
     );
     let model = folder.path().join("model.onnx");
@@ -510,16 +515,16 @@ fn a_load_over_its_limit_ends_its_process_and_is_blamed() {
         weights: None,
         external: Vec::new(),
         port_names: None,
-        dangers: Dangers::default(),
+        dangers: InputDangers::default(),
         class_maps: Vec::new(),
     };
-    let order = ModelOrder {
+    let order = ModelLoadRequest {
         name: "endless",
         runtimes: &Runtimes::new(setup_root().join("runtimes")),
         runtime: Runtime::OnnxRuntime,
         files: &files,
         is_secret: false,
-        options: &LoadOptions { threads: 1, cache: CompiledCache::None, exact_int8: false, is_part: false },
+        options: &LoadOptions { threads: 1, cache: CompiledModelCache::None, exact_int8: false, is_part: false },
         cache: None,
         cores: &[0],
         warm_up: None,
@@ -527,5 +532,5 @@ fn a_load_over_its_limit_ends_its_process_and_is_blamed() {
         load_limit: Duration::from_secs(1),
     };
     let error = children.load(Isolation::Own, &order).unwrap_err();
-    assert!(matches!(error, LoadError::Crashed { .. }), "{error:?}");
+    assert!(matches!(error, ModelLoadError::Crashed { .. }), "{error:?}");
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use ledge::principal::Principal;
 use ledge::repository::{
-    CandidateShare, GoldenError, LoadModelError, LoadedModel, Observations, UnloadModelError, VersionError,
+    CandidateShare, GoldenError, LoadModelError, LoadedModel, Observations, UnloadModelError, VersionLoadError,
     VersionState, golden_score,
 };
 use ledge::scheduling::instance::FailureClass;
@@ -338,7 +338,7 @@ async fn a_release_may_miss_as_many_golden_inputs_as_it_was_allowed() {
     for (least, loads) in [(None, false), (Some(0.75), true), (Some(0.76), false), (Some(0.0), true)] {
         release.golden_min = least;
         let loaded = own.repository().load_beside(&name(), &release).await;
-        assert_eq!(loaded.as_ref().map_or_else(VersionError::is_wrong, |_| false), !loads, "{least:?}: {loaded:?}");
+        assert_eq!(loaded.as_ref().map_or_else(VersionLoadError::is_wrong, |_| false), !loads, "{least:?}: {loaded:?}");
         if let Ok(model) = loaded {
             let score = golden_score(&model, &release.folder).await;
             assert_eq!((score.right, score.total), (3, 4));

@@ -20,7 +20,7 @@ use ledge::daemon::formats;
 use ledge::egress::EgressCounts;
 use ledge::features::window::{fuzz_window, window_seeds};
 use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
-use ledge::repository::profile::Profile;
+use ledge::repository::profile::RunProfile;
 use serde_json::{Value, json};
 
 use crate::audit::{is_whole, records, signed, stop};
@@ -120,7 +120,7 @@ fn opens(left: &Path, is_sealed: bool, with_index: bool) {
     assert_eq!((counts.destinations[0].destination.as_str(), counts.after_damage), ("broker.example:8883", false));
     for profile in std::fs::read_dir(state.join("profiles")).unwrap() {
         let text = std::fs::read(profile.unwrap().path()).unwrap();
-        assert_eq!(serde_json::from_slice::<Profile>(&text).unwrap().goal, "latency");
+        assert_eq!(serde_json::from_slice::<RunProfile>(&text).unwrap().goal, "latency");
     }
     let verifier_key = std::fs::read_to_string(state.join("verifier_key")).unwrap();
     let api_key = std::fs::read_to_string(state.join("api_key")).unwrap();

@@ -4,10 +4,10 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use ledge::updates::artifact::Artifact;
-use ledge::updates::persisted::Persisted;
+use ledge::updates::persisted::PersistedStates;
 use ledge::updates::sha256::sha256_hex;
-use ledge::updates::state::{Installed, SubjectState};
-use ledge::updates::store::BlobStore;
+use ledge::updates::state::{InstalledRelease, SubjectState};
+use ledge::updates::store::UpdateStore;
 use tempfile::TempDir;
 
 use crate::daemon::{TestDaemon, TestRoot, write};
@@ -89,17 +89,17 @@ fn systemd_hears_of_the_start_the_signs_of_life_a_reload_and_the_end() {
 fn systemd_hears_that_the_start_goes_on_while_large_releases_are_read() {
     let root = TestRoot::new();
     let folder = root.folder.path().join("updates");
-    let store = BlobStore::open(&folder).unwrap();
+    let store = UpdateStore::open(&folder).unwrap();
     let files = [("large", vec![0; 40 << 20]), ("small", b"x".to_vec())].map(|(name, content)| {
         let sha256 = sha256_hex(&content);
         write(&folder.join("blobs").join(&sha256), &content);
         (name.parse().unwrap(), sha256)
     });
     let subject: Artifact = "models/minilm".parse().unwrap();
-    let release = Installed { version: "1".parse().unwrap(), digest: "0".repeat(64) };
+    let release = InstalledRelease { version: "1".parse().unwrap(), digest: "0".repeat(64) };
     store.assemble(&subject, &release, &files).unwrap();
     drop(store);
-    let mut state = Persisted::empty(&folder);
+    let mut state = PersistedStates::empty(&folder);
     state.subjects.insert(subject, SubjectState { committed: Some(release), ..SubjectState::default() });
     state.write().unwrap();
 

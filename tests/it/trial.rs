@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ledge::engine::Runtimes;
 use ledge::identity::sealing::{MASTER_KEY_BYTES, Sealer};
-use ledge::isolation::{ChildSettings, Starter};
+use ledge::isolation::{ChildSettings, ChildStarter};
 use ledge::updates::package::{DeclaredPort, Package, PreflightLimits, Requirements};
 use ledge::updates::plan::RolloutGate;
 use ledge::updates::preflight::{
@@ -25,7 +25,7 @@ fn settings() -> PreflightSettings {
 /// Settings of processes that run this program, with their files in `folder`.
 pub fn children(folder: &Path, program: PathBuf) -> ChildSettings {
     ChildSettings {
-        starter: Starter::Direct(program),
+        starter: ChildStarter::Direct(program),
         folder: folder.join("instances"),
         memory_folder: Some(folder.join("memory")),
         memory_bytes: None,

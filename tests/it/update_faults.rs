@@ -8,14 +8,14 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use ledge::identity::sealing::{CHUNK_BYTES, EncryptedHeader, MASTER_KEY_BYTES, OVERHEAD_BYTES, Sealer};
+use ledge::identity::sealing::{CHUNK_BYTES, EncryptedFileHeader, MASTER_KEY_BYTES, OVERHEAD_BYTES, Sealer};
 use ledge::updates::artifact::{Artifact, FileName};
 use ledge::updates::config::RepositoryAddress;
 use ledge::updates::download::{DownloadError, DownloadLimits, fetch};
-use ledge::updates::source::Source;
-use ledge::updates::state::Installed;
-use ledge::updates::store::{BlobStore, StoreError};
-use ledge::updates::trust::Target;
+use ledge::updates::source::RepositorySource;
+use ledge::updates::state::InstalledRelease;
+use ledge::updates::store::{StoreError, UpdateStore};
+use ledge::updates::trust::TufTarget;
 
 use crate::feature_faults::points::{CutOff, Points, Recording};
 use crate::feature_faults::seed::Random;
@@ -36,10 +36,10 @@ const RELEASES: [&[(&str, u8, usize)]; 3] = [
 const SEALED: &str = "sealed";
 
 /// The store in a folder, encrypted or not.
-fn open(folder: &Path) -> Result<BlobStore, StoreError> {
+fn open(folder: &Path) -> Result<UpdateStore, StoreError> {
     let sealer =
         if folder.join(SEALED).exists() { Sealer::with_keys(&[[7; MASTER_KEY_BYTES]]) } else { Sealer::none() };
-    BlobStore::open_with(&folder.join("updates"), &sealer)
+    UpdateStore::open_with(&folder.join("updates"), &sealer)
 }
 
 fn content(of: u8, length: usize) -> Vec<u8> {
@@ -55,15 +55,15 @@ fn subject() -> Artifact {
     "models/minilm".parse().unwrap()
 }
 
-fn release(number: usize) -> Installed {
-    Installed { version: (number + 1).to_string().parse().unwrap(), digest: sha256(&number.to_le_bytes()) }
+fn release(number: usize) -> InstalledRelease {
+    InstalledRelease { version: (number + 1).to_string().parse().unwrap(), digest: sha256(&number.to_le_bytes()) }
 }
 
-fn targets(number: usize) -> Vec<(FileName, Target)> {
+fn targets(number: usize) -> Vec<(FileName, TufTarget)> {
     let target = |(name, of, length): &(&str, u8, usize)| {
         let sha256 = sha256(&content(*of, *length));
         let path = format!("models/minilm/{}/{name}", number + 1);
-        let target = Target { path, length: *length as u64, location: sha256.clone(), sha256, custom: None };
+        let target = TufTarget { path, length: *length as u64, location: sha256.clone(), sha256, custom: None };
         (name.parse().unwrap(), target)
     };
     RELEASES[number].iter().map(target).collect()
@@ -81,7 +81,7 @@ fn publish(folder: &Path) {
 /// Fetches a release, puts it together, and keeps it and the one before. Returns the bytes that came.
 async fn update(folder: &Path, number: usize, cancelled_once: bool) -> Result<u64, DownloadError> {
     let store = open(folder)?;
-    let source = Source::new(&RepositoryAddress::Folder(folder.join("repository")), None);
+    let source = RepositorySource::new(&RepositoryAddress::Folder(folder.join("repository")), None);
     let limits =
         DownloadLimits { max_bytes_per_s: 0, min_free_bytes: 0, stall: Duration::from_mins(1), min_bytes_per_s: 0 };
     let (mut came, mut cancelled) = (0, !cancelled_once);
@@ -148,7 +148,7 @@ fn assert_whole(folder: &Path, what: &str) {
             let name = path.file_name().unwrap().to_str().unwrap();
             let content = std::fs::read(&path).unwrap();
             // Of an encrypted one only the release can show that it is whole.
-            match EncryptedHeader::parse(&content) {
+            match EncryptedFileHeader::parse(&content) {
                 None => assert_eq!(sha256(&content), name, "{what}"),
                 Some(header) => assert_eq!(content.len() as u64, header.sealed_length(), "{what}"),
             }
@@ -166,7 +166,7 @@ fn assert_whole(folder: &Path, what: &str) {
 /// The bytes of the last release that are not there at `point`.
 fn missing(points: &Points, folder: &Path, point: usize) -> u64 {
     let lengths = points.lengths(point);
-    let here = |target: &Target| {
+    let here = |target: &TufTarget| {
         let blob = folder.join("updates/blobs").join(&target.sha256);
         let found = lengths.get(&blob).or_else(|| lengths.get(&blob.with_extension("part")));
         let found = found.copied().unwrap_or(0);
@@ -177,7 +177,7 @@ fn missing(points: &Points, folder: &Path, point: usize) -> u64 {
 
 /// The number of plain bytes in an encrypted file of this many bytes.
 fn plain_length(sealed: u64) -> u64 {
-    let chunks = sealed.saturating_sub(EncryptedHeader::BYTES as u64);
+    let chunks = sealed.saturating_sub(EncryptedFileHeader::BYTES as u64);
     let lengths = (CHUNK_BYTES + OVERHEAD_BYTES) as u64;
     chunks / lengths * CHUNK_BYTES as u64 + (chunks % lengths).saturating_sub(OVERHEAD_BYTES as u64)
 }

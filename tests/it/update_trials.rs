@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use ledge::updates::artifact::{Artifact, ArtifactKind, FileName};
 use ledge::updates::package::{ExpectedAgreement, Package};
-use ledge::updates::persisted::Persisted;
-use ledge::updates::plan::{Allow, DesiredState, RolloutGate, RolloutPlan, StagePlan};
+use ledge::updates::persisted::PersistedStates;
+use ledge::updates::plan::{DesiredState, RolloutAllowance, RolloutGate, RolloutPlan, StagePlan};
 use ledge::updates::sha256::sha256_hex;
-use ledge::updates::state::{Installed, RolloutPhase, SubjectState, UpdateEvent};
-use ledge::updates::store::BlobStore;
+use ledge::updates::state::{InstalledRelease, RolloutPhase, SubjectState, UpdateEvent};
+use ledge::updates::store::UpdateStore;
 use serde_json::{Value, json};
 
 use crate::daemon::{TestDaemon, TestRoot, model_folder, send_signal, write};
@@ -86,7 +86,7 @@ impl Trial {
             let agreement =
                 agreement.map(|agreed| ExpectedAgreement { version: "1".parse().unwrap(), agreed, compared: 1_000 });
             let package = Package { schema: 1, agreement, ..Package::default() };
-            let wish = DesiredState { desired: Some((plan, Allow::Everything)), ..DesiredState::default() };
+            let wish = DesiredState { desired: Some((plan, RolloutAllowance::Everything)), ..DesiredState::default() };
             let described = UpdateEvent::Described { digest: format!("{version:064x}"), package: package.into() };
             for event in [UpdateEvent::Wanted { wish, has_own: false }, described, UpdateEvent::Passed] {
                 state = state.after(event, ArtifactKind::Model);
@@ -98,7 +98,7 @@ impl Trial {
             }
         }
         assert_eq!(state.trial.as_ref().unwrap().stage, RolloutPhase::Verified);
-        let mut persisted = Persisted::empty(&store);
+        let mut persisted = PersistedStates::empty(&store);
         persisted.subjects.insert(subject(), state);
         persisted.write().unwrap();
         root
@@ -110,8 +110,8 @@ fn subject() -> Artifact {
 }
 
 /// Puts a release into the store, as a download would.
-fn install(store: &Path, model: &str, runtime: Option<&str>, release: &Installed) {
-    let opened = BlobStore::open(store).unwrap();
+fn install(store: &Path, model: &str, runtime: Option<&str>, release: &InstalledRelease) {
+    let opened = UpdateStore::open(store).unwrap();
     let mut files: Vec<(FileName, String)> = Vec::new();
     for entry in std::fs::read_dir(model_folder(model)).unwrap() {
         let path = entry.unwrap().path();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_engine::backend::{
-    Backend, CompiledCache, Dangers, LoadOptions, ModelFiles, ModelFormat, Port, RunPlace, Runtime,
+    Backend, CompiledModelCache, InputDangers, LoadOptions, ModelFiles, ModelFormat, ModelPort, RunContext, Runtime,
 };
 use ledge_engine::{Runtimes, files};
 use serde_json::{Value, json};
@@ -40,7 +40,8 @@ fn main() {
                 loaded = None;
                 match load(&runtimes, file, &order) {
                     Ok(backend) => {
-                        let ports = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+                        let ports =
+                            |ports: &[ModelPort]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
                         let answer = json!({"inputs": ports(&backend.signature().inputs)});
                         loaded = Some(backend);
                         answer
@@ -78,7 +79,7 @@ fn load(runtimes: &Runtimes, file: &str, order: &Value) -> Result<Box<dyn Backen
     let dangers = if is_respected {
         facts.dangers
     } else {
-        Dangers { has_control_flow: facts.dangers.has_control_flow, ..Dangers::default() }
+        InputDangers { has_control_flow: facts.dangers.has_control_flow, ..InputDangers::default() }
     };
     let files = ModelFiles {
         format,
@@ -89,7 +90,7 @@ fn load(runtimes: &Runtimes, file: &str, order: &Value) -> Result<Box<dyn Backen
         dangers,
         class_maps: facts.class_maps,
     };
-    let options = LoadOptions { threads: 1, cache: CompiledCache::None, exact_int8: false, is_part: false };
+    let options = LoadOptions { threads: 1, cache: CompiledModelCache::None, exact_int8: false, is_part: false };
     runtimes.load(runtime, &files, &options).map_err(|error| error.to_string())
 }
 
@@ -116,7 +117,7 @@ fn run(backend: &mut dyn Backend, order: &Value) -> Result<Value, String> {
     }
     let outputs: Vec<usize> = (0..signature.outputs.len()).collect();
     let deadline = Instant::now() + Duration::from_mins(1);
-    let place = RunPlace { core: 0, is_wide: false, deadline, patience: None };
+    let place = RunContext { core: 0, is_wide: false, deadline, patience: None };
     let result = backend.run(&tensors, &outputs, place).map_err(|error| error.to_string())?;
     let shown = result.outputs.iter().map(|tensor| {
         let data = tensor.data();

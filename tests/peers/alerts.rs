@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use ledge::telemetry::system::Disk;
+use ledge::telemetry::system::DiskSpace;
 use rcgen::date_time_ymd;
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ fn each_trouble_sets_off_its_rule_and_is_told_and_so_is_its_end() {
     let ears = Ears::new(&broker);
     let authority = Authority::new();
     let root = root(&broker, &ears.hook, "checks = [\"audit log\", \"queue\", \"https\", \"mqtt\", \"model\"]");
-    let disk = Disk::of(root.folder.path()).unwrap().available_bytes;
+    let disk = DiskSpace::of(root.folder.path()).unwrap().available_bytes;
     // The log leaves enough of the disk free for the test to take the rest of it.
     let (reserve_mb, filling) = ((disk / 8 * 7) >> 20, disk / 4);
     tls_kit::put(&root, &authority.issue("127.0.0.1"));

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ledge::audit_event::{AuditEvent, AuditQueue, AuditSink};
-use ledge::egress::{Egress, EgressConfig, TlsSettings};
+use ledge::egress::{Egress, EgressConfig, TlsClientSettings};
 use ledge::updates::config::RepositoryAddress;
-use ledge::updates::source::{self, Source};
-use ledge::updates::trust::{RefusalKind, Trust, TrustError};
+use ledge::updates::source::{self, RepositorySource};
+use ledge::updates::trust::{RefusalKind, TrustError, TrustedMetadata};
 use tempfile::TempDir;
 
 use crate::daemon::setup_root;
@@ -24,7 +24,7 @@ const MANIFEST: &str = "fleet/default/rollout.json";
 /// A box, and the states of a repository.
 struct Attacked {
     folder: TempDir,
-    trust: Trust,
+    trust: TrustedMetadata,
     events: AuditQueue,
     runtime: tokio::runtime::Runtime,
 }
@@ -45,11 +45,11 @@ impl Attacked {
         self.folder.path().join(state.to_string())
     }
 
-    fn source(&self, state: u32) -> Source {
-        Source::new(&RepositoryAddress::Folder(self.state(state)), None)
+    fn source(&self, state: u32) -> RepositorySource {
+        RepositorySource::new(&RepositoryAddress::Folder(self.state(state)), None)
     }
 
-    fn refresh_from(&mut self, source: &Source) -> Result<(), TrustError> {
+    fn refresh_from(&mut self, source: &RepositorySource) -> Result<(), TrustError> {
         self.runtime.block_on(self.trust.refresh(source, ledge::clock::unix_millis())).map(drop)
     }
 
@@ -85,9 +85,9 @@ impl Attacked {
     }
 }
 
-fn opened(folder: &Path) -> (Trust, AuditQueue) {
+fn opened(folder: &Path) -> (TrustedMetadata, AuditQueue) {
     let (audit, events) = AuditSink::channel();
-    (Trust::open(&folder.join("updates"), &folder.join("root.json"), audit).unwrap(), events)
+    (TrustedMetadata::open(&folder.join("updates"), &folder.join("root.json"), audit).unwrap(), events)
 }
 
 /// The second state of the repository is the attack, and the refresh does not get by it.
@@ -223,16 +223,16 @@ fn truncated_trusted_store() {
         // An empty store would take the old repository.
         let error = attacked.refresh(0).unwrap_err();
         assert!(matches!(error, TrustError::Damaged { .. }), "{length}: {error}");
-        Trust::reset(&attacked.folder.path().join("updates")).unwrap();
+        TrustedMetadata::reset(&attacked.folder.path().join("updates")).unwrap();
         attacked.restart();
         attacked.refresh(1).unwrap();
     }
 }
 
-fn on_network(address: SocketAddr) -> Source {
+fn on_network(address: SocketAddr) -> RepositorySource {
     let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
     let address = format!("http://{address}").parse().unwrap();
-    Source::new(&address, source::client(&address, &egress, None, TlsSettings::default))
+    RepositorySource::new(&address, source::client(&address, &egress, None, TlsClientSettings::default))
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ledge::audit::config::SyncConfig;
+use ledge::audit::config::AuditSyncConfig;
 use ledge::audit::key::AuditKey;
 use ledge::audit::layout::{changed, log_folder};
-use ledge::audit::local::LocalLog;
-use ledge::audit::log::Log;
-use ledge::audit::status::{AuditState, PublishedHead, SyncNews, SyncStatus};
-use ledge::audit::sync::{SyncSettings, run};
+use ledge::audit::local::LocalAuditLog;
+use ledge::audit::log::AuditLog;
+use ledge::audit::status::{AuditState, AuditSyncEvent, AuditSyncStatus, PublishedCheckpoint};
+use ledge::audit::sync::{AuditSyncSettings, run};
 use ledge::audit_event::AuditSink;
 use ledge::egress::{Egress, EgressConfig};
 use ledge::shutdown::Shutdown;
@@ -58,9 +58,9 @@ impl Drop for Server {
 struct LogBox {
     root: TempDir,
     key: AuditKey,
-    log: Log,
+    log: AuditLog,
     state: AuditState,
-    config: SyncConfig,
+    config: AuditSyncConfig,
 }
 
 impl LogBox {
@@ -68,7 +68,7 @@ impl LogBox {
         let device = "box-1".parse().unwrap();
         let (key, _) =
             AuditKey::load_or_create(root.path(), &device, &ledge::identity::sealing::Sealer::none()).unwrap();
-        let log = Log::open(root.path(), &device, &key).unwrap().log;
+        let log = AuditLog::open(root.path(), &device, &key).unwrap().log;
         let config = toml::from_str(&format!("interval_s = 1\n{config}")).unwrap();
         Self { root, key, log, state: AuditState::default(), config }
     }
@@ -80,16 +80,16 @@ impl LogBox {
         self.log.commit().unwrap();
         let checkpoint = self.log.sign(&self.key).unwrap().clone();
         let generation = self.log.generation();
-        self.state.publish(PublishedHead { generation, checkpoint, at_ms: 1, is_urgent: true });
+        self.state.publish(PublishedCheckpoint { generation, checkpoint, at_ms: 1, is_urgent: true });
     }
 
     /// Runs the copying until the platform has all, or something is wrong.
-    fn sync(&self) -> SyncStatus {
+    fn sync(&self) -> AuditSyncStatus {
         // Drop the status of the previous run.
         self.state.update(|status| status.sync = None);
         let device = "box-1".parse().unwrap();
         let (folder, verifier_key) = (self.root.path().to_owned(), self.key.verifier_key().to_owned());
-        let settings = SyncSettings { config: self.config.clone(), folder, device, verifier_key };
+        let settings = AuditSyncSettings { config: self.config.clone(), folder, device, verifier_key };
         let egress = Egress::new(&EgressConfig::default(), AuditSink::channel().0);
         let shutdown = Shutdown::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -113,7 +113,7 @@ impl LogBox {
     /// The files of a platform that has all of the log, below the folder of the box.
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let generation = self.log.generation();
-        let local = LocalLog::open(&log_folder(self.root.path(), generation));
+        let local = LocalAuditLog::open(&log_folder(self.root.path(), generation));
         let tile = |tile: ledge::audit::layout::TilePath| {
             (format!("{generation}/{}", tile.path()), local.tile(tile).unwrap().unwrap())
         };
@@ -243,7 +243,7 @@ fn nginx_as_documented_has_the_log_of_a_box_byte_for_byte_and_lets_nothing_of_it
     of.grow(1);
     of.state.take_news();
     assert!(of.sync().error.unwrap().contains("another history"));
-    assert!(of.state.take_news().contains(&SyncNews::Forked { generation: 1 }));
+    assert!(of.state.take_news().contains(&AuditSyncEvent::Forked { generation: 1 }));
     assert_eq!(std::fs::read(tile).unwrap(), b"another");
 }
 

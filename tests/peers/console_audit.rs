@@ -351,6 +351,6 @@ fn what_left_the_box_is_a_table() {
         "{table}"
     );
     let contents = browser.value("document.querySelectorAll('#audit .card details').length");
-    assert_eq!(contents, json!(ledge::egress::Content::ALL.len()));
+    assert_eq!(contents, json!(ledge::egress::EgressContent::ALL.len()));
     assert_eq!(browser.complaints(), [""; 0]);
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use ledge::telemetry::system::Int8;
+use ledge::telemetry::system::Int8Arithmetic;
 use serde_json::Value;
 
 use crate::daemon::{TestRoot, model_folder, setup_root};
@@ -306,7 +306,7 @@ fn every_int8_model_of_the_full_range_is_refused_or_falls_back_with_its_words() 
     let wrong = "openvino: golden input golden/coffee.png: output \"logits\" has a relative error of 0.";
 
     // Here, with VNNI, it is as good as any.
-    if Int8::here() == Int8::Exact {
+    if Int8Arithmetic::here() == Int8Arithmetic::Exact {
         let answer = infer_in(model, full_range("openvino", &variants), Cpu::Own, photograph);
         assert!(relative_error(&answer[0], &float[0]) < INT8_ERROR);
     }

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use ledge::cli::Globals;
+use ledge::cli::GlobalArgs;
 use ledge_audit::config::AuditConfig;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub struct ChildDaemon {
 impl ChildDaemon {
     /// Starts this program as `ledge serve`, with the settings of this command line on the given repository, state folder and cache, and
     /// waits until it is ready.
-    pub fn start(globals: &Globals, repository: &Path, state: &Path, cache: &Path) -> anyhow::Result<Self> {
+    pub fn start(globals: &GlobalArgs, repository: &Path, state: &Path, cache: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve");
         for (flag, path) in [("--root", &globals.root), ("--config", &globals.config)] {

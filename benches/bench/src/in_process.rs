@@ -1,7 +1,7 @@
 //! The serving core in this process as a target: the cost of a request without HTTP. The model runs in a sandboxed
 //! process, as in the server.
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::CallContent;
 use ledge_isolation::ChildUsage;
@@ -45,7 +45,7 @@ pub async fn ask(
             request::Payload::Tensors(TensorPayload { inputs, outputs: None, features })
         }
     };
-    let request = InferRequest { payload, deadline: None, priority: None, account: Account::unlimited() };
+    let request = InferRequest { payload, deadline: None, priority: None, account: MemoryAccount::unlimited() };
     let pinned = serving.pin(&target.model, target.version, &Principal::Local)?;
     serving.infer(pinned, request, &Principal::Local).await
 }

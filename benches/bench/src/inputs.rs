@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use ledge_base::names::ModelName;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_engine::pipeline::content::PipelineInput;
 use ledge_engine::pipeline::file_format::{FileFormat, UnexpectedFile};
 use ledge_engine::pipeline::image::ImageFormat;
@@ -54,12 +54,17 @@ impl std::str::FromStr for InputShape {
 
 /// The shape of each input of a request: the one in `shapes`, or the model's shape with `batch` as the batch and 1 for
 /// other variable dimensions.
-pub fn shapes(ports: &[Port], batched: bool, batch: usize, shapes: &[InputShape]) -> anyhow::Result<Vec<Vec<usize>>> {
+pub fn shapes(
+    ports: &[ModelPort],
+    batched: bool,
+    batch: usize,
+    shapes: &[InputShape],
+) -> anyhow::Result<Vec<Vec<usize>>> {
     if let Some(unknown) = shapes.iter().find(|shape| !ports.iter().any(|port| port.name == shape.input)) {
         let names: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
         bail!("--shape {}: the model has no such input; it has {}", unknown.input, names.join(", "));
     }
-    let one = |port: &Port| {
+    let one = |port: &ModelPort| {
         if let Some(given) = shapes.iter().find(|shape| shape.input == port.name) {
             let fits = given.shape.len() == port.shape.len()
                 && given.shape.iter().zip(&port.shape).all(|(&dim, &own)| own < 0 || usize::try_from(own) == Ok(dim));
@@ -88,8 +93,8 @@ pub fn shapes(ports: &[Port], batched: bool, batch: usize, shapes: &[InputShape]
 
 /// Random inputs: floats from 0 to 1, 8-bit integers of every value, other integers from 0 to 99 so that they are valid
 /// as class or token numbers, strings of eight letters.
-pub fn random(ports: &[Port], shapes: &[Vec<usize>], random: &mut Random) -> anyhow::Result<Payload> {
-    let tensor = |(port, shape): (&Port, &Vec<usize>)| {
+pub fn random(ports: &[ModelPort], shapes: &[Vec<usize>], random: &mut Random) -> anyhow::Result<Payload> {
+    let tensor = |(port, shape): (&ModelPort, &Vec<usize>)| {
         let count = element_count(shape).with_context(|| format!("input {:?}: {shape:?} is too large", port.name))?;
         let mut data = Vec::new();
         match port.datatype.size() {
@@ -210,8 +215,8 @@ mod tests {
 
     use super::*;
 
-    fn port(name: &str, datatype: DataType, shape: &[i64]) -> Port {
-        Port { name: name.into(), datatype, shape: shape.to_vec() }
+    fn port(name: &str, datatype: DataType, shape: &[i64]) -> ModelPort {
+        ModelPort { name: name.into(), datatype, shape: shape.to_vec() }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use ledge::cli::{self, Exit, Globals, InternalCli, Output};
+use ledge::cli::{self, Exit, GlobalArgs, InternalCli, Output};
 use ledge::config::Config;
 use ledge::daemon::Standalone;
 use ledge::sys;
@@ -133,7 +133,7 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
     #[command(flatten)]
-    pub globals: Globals,
+    pub globals: GlobalArgs,
 }
 
 const EXAMPLES: &str = "\

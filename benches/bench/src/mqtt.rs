@@ -10,16 +10,18 @@ use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use ledge::config::Config;
 use ledge_base::names::DeviceName;
-use ledge_egress::{Content, Destination, Egress};
+use ledge_egress::{Egress, EgressContent, EgressDestination};
 use ledge_mqtt::answer;
 use ledge_mqtt::client::codec::PACKET_MAX_BYTES;
 use ledge_mqtt::client::connection::{BrokerConnection, ConnectionReader, ConnectionWriter};
-use ledge_mqtt::client::packet::{Connect, Message, Outgoing, Properties, Qos, ReasonCode, Version};
+use ledge_mqtt::client::packet::{
+    Connect, MessageProperties, MqttMessage, MqttVersion, OutgoingPacket, Qos, ReasonCode,
+};
 use ledge_mqtt::config::{BrokerAddress, MqttConfig};
 use ledge_mqtt::connect;
 use ledge_mqtt::plan::SessionName;
 use ledge_mqtt::topics::{DeviceTopics, TOPIC_ROOT, TopicName};
-use ledge_part::section::Section;
+use ledge_part::section::ConfigSection;
 use ledge_protocol::call::HEADER_LENGTH;
 use ledge_protocol::decode;
 use ledge_service::audit_event::AuditSink;
@@ -43,7 +45,7 @@ const CLIENT_PREFIX: &str = "ledge-bench";
 #[derive(Debug)]
 pub struct Broker {
     egress: Egress,
-    destination: Destination,
+    destination: EgressDestination,
     /// The packet with the user and the password, and an empty client id.
     connect: Connect,
 }
@@ -126,15 +128,15 @@ impl Target for Mqtt<'_> {
         };
         // On the caller's thread only, so that an answer wakes no other thread.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let message = |body: &Body| Message {
+        let message = |body: &Body| MqttMessage {
             topic: topic.clone(),
             payload: Bytes::copy_from_slice(&body.bytes),
             qos: self.qos,
             retain: false,
-            properties: Properties {
+            properties: MessageProperties {
                 content_type: Some(body.content_type.to_owned()),
                 user: body.header_length.iter().map(|n| (HEADER_LENGTH.to_owned(), n.to_string())).collect(),
-                ..Properties::default()
+                ..MessageProperties::default()
             },
         };
 
@@ -153,7 +155,7 @@ impl Target for Mqtt<'_> {
 struct MqttCaller<'a> {
     runtime: Runtime,
     client: Client<'a>,
-    messages: Vec<Message>,
+    messages: Vec<MqttMessage>,
     /// The caller's copy of the request to stamp, with `unique`.
     own: Option<Body>,
     random: Random,
@@ -182,7 +184,7 @@ impl Client<'_> {
         let BrokerConnection { reader, writer, accepted, .. } = BrokerConnection::open(
             egress,
             destination,
-            Version::V5,
+            MqttVersion::V5,
             connect,
             PACKET_MAX_BYTES,
             connect::CONNACK_TIMEOUT,
@@ -197,7 +199,7 @@ impl Client<'_> {
     }
 
     /// Sends a request and waits for its answer, over a new connection if necessary.
-    async fn exchange(&mut self, message: Message) -> anyhow::Result<Message> {
+    async fn exchange(&mut self, message: MqttMessage) -> anyhow::Result<MqttMessage> {
         let mut link = match self.link.take() {
             Some(link) => link,
             None => self.connect().await?,
@@ -243,7 +245,7 @@ impl Caller for MqttCaller<'_> {
             Some(own) => {
                 own.stamp(&mut self.random);
                 let payload = Bytes::copy_from_slice(&own.bytes);
-                self.messages.first().map(|message| Message { payload, ..message.clone() })
+                self.messages.first().map(|message| MqttMessage { payload, ..message.clone() })
             }
             None => self.messages.get(number % self.messages.len().max(1)).cloned(),
         };
@@ -259,7 +261,7 @@ impl Caller for MqttCaller<'_> {
 }
 
 /// The outcome by the status of an answer of Ledge.
-fn outcome(answer: &Message) -> Outcome {
+fn outcome(answer: &MqttMessage) -> Outcome {
     match answer::status(answer) {
         Some(200) => Outcome::Ok,
         Some(status) => {
@@ -277,7 +279,7 @@ impl Drop for MqttCaller<'_> {
     fn drop(&mut self) {
         let Some(Link { mut writer, .. }) = self.client.link.take() else { return };
         // A broker that does not receive it sees the closed connection.
-        let _ = writer.put(Content::Protocol, &Outgoing::Disconnect { reason: ReasonCode::SUCCESS });
+        let _ = writer.put(EgressContent::Protocol, &OutgoingPacket::Disconnect { reason: ReasonCode::SUCCESS });
         self.runtime.block_on(writer.close());
     }
 }
@@ -302,9 +304,9 @@ mod tests {
         let answer = |status: Option<&str>, payload: &'static str| {
             let status = status.map(|status| (answer::STATUS_PROPERTY.to_owned(), status.to_owned()));
             let user = status.into_iter().collect();
-            let properties = Properties { user, ..Properties::default() };
+            let properties = MessageProperties { user, ..MessageProperties::default() };
             let topic = "a".parse().unwrap();
-            outcome(&Message { topic, payload: payload.into(), qos: Qos::AtMostOnce, retain: false, properties })
+            outcome(&MqttMessage { topic, payload: payload.into(), qos: Qos::AtMostOnce, retain: false, properties })
         };
         let failed = |kind: &str, message: &str| Outcome::Failed { kind: kind.into(), message: message.into() };
         assert_eq!(answer(Some("200"), "{}"), Outcome::Ok);

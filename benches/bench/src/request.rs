@@ -234,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use ledge_engine::backend::Port;
+    use ledge_engine::backend::ModelPort;
     use ledge_models::serving::request::CallInputs;
     use ledge_protocol::decode::decode_request;
 
@@ -259,7 +259,7 @@ mod tests {
         fn the_server_decodes_the_same_tensors_and_each_stamp_differs(
             picks in prop::collection::vec(0_usize..14, 1..4), rows in 8_usize..30, json: bool, unique: bool,
         ) {
-            let ports: Vec<Port> = picks.iter().enumerate().map(|(index, &pick)| Port {
+            let ports: Vec<ModelPort> = picks.iter().enumerate().map(|(index, &pick)| ModelPort {
                 name: format!("in\"{index}"), datatype: DataType::ALL[pick], shape: vec![-1, 8],
             }).collect();
             let shapes = vec![vec![rows, 8]; ports.len()];

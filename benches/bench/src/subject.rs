@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
-use ledge::cli::models::missing::{self, Elsewhere};
+use ledge::cli::models::missing::{self, AlternativeSources};
 use ledge_base::durable;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
@@ -54,7 +54,7 @@ impl Subject {
     /// folder.
     pub fn isolate(&self, repository: &RepositoryConfig, folder: &Path) -> anyhow::Result<()> {
         let sources = ModelFolders::of(repository);
-        missing::require(&sources, &self.model, Elsewhere::RootOrServer)?;
+        missing::require(&sources, &self.model, AlternativeSources::RootOrServer)?;
         let own = sources.folder(&self.model);
         let repository = &repository.path;
         let own = own.canonicalize()?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::connection::RawConnection;
 use anyhow::{Context, bail};
 use ledge_base::tensor::DataType;
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_models::serving::Serving;
 use ledge_protocol::decode;
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub struct Endpoints<'a> {
 /// The model as its endpoint describes it, and the inputs of the requests.
 #[derive(Debug)]
 pub struct ModelInfo {
-    pub ports: Vec<Port>,
+    pub ports: Vec<ModelPort>,
     pub version: String,
     pub runtime: String,
     /// A description of the inputs.
@@ -125,10 +125,10 @@ fn encoding(args: &BenchArgs) -> Encoding {
 }
 
 /// The inputs, version and platform in the metadata of a server.
-fn described(metadata: &Value) -> anyhow::Result<(Vec<Port>, String, String)> {
+fn described(metadata: &Value) -> anyhow::Result<(Vec<ModelPort>, String, String)> {
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let port = |input: &Value| {
-        Some(Port {
+        Some(ModelPort {
             name: text(input, "name")?,
             datatype: DataType::from_name(&text(input, "datatype")?)?,
             shape: input.get("shape")?.as_array()?.iter().map(Value::as_i64).collect::<Option<_>>()?,
@@ -145,7 +145,7 @@ fn described(metadata: &Value) -> anyhow::Result<(Vec<Port>, String, String)> {
 }
 
 /// The requests that are sent in turns.
-fn payloads(args: &BenchArgs, ports: &[Port]) -> anyhow::Result<Vec<Payload>> {
+fn payloads(args: &BenchArgs, ports: &[ModelPort]) -> anyhow::Result<Vec<Payload>> {
     if let Some(path) = &args.input {
         if args.batch > 1 || !args.shape.is_empty() {
             bail!("--batch and --shape apply only to random inputs; {} has its own shape", path.display());

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use ledge::audit_event::AuditSink;
 use ledge::clock;
 use ledge::features::config::FeaturesConfig;
-use ledge::features::online::{FeatureSelection, FieldStatus, FrameColumns, OnlineRequest, Push, PushTarget};
+use ledge::features::online::{
+    FeaturePush, FeatureSelection, FieldStatus, FrameColumns, OnlineFeaturesRequest, PushTarget,
+};
 use ledge::features::registry::Registry;
 use ledge::features::{FeatureCaller, FeatureStore};
 use ledge::identity::sealing::Sealer;
@@ -39,7 +41,7 @@ fn declared() -> String {
 }
 
 /// A push of these entities.
-fn push(random: &mut Random, entities: &[u64], event_us: i64) -> Push {
+fn push(random: &mut Random, entities: &[u64], event_us: i64) -> FeaturePush {
     let mut columns: FrameColumns = Vec::with_capacity(ROW_FEATURES + 2);
     columns.push(("user_id".into(), entities.iter().map(|entity| Json::from(*entity)).collect()));
     columns.extend((0..ROW_FEATURES).map(|at| (format!("f{at}"), Vec::with_capacity(entities.len()))));
@@ -49,12 +51,12 @@ fn push(random: &mut Random, entities: &[u64], event_us: i64) -> Push {
         }
     }
     columns.push(("event_timestamp".into(), entities.iter().map(|_| Json::from(event_us)).collect()));
-    Push { target: PushTarget::Source("users".into()), columns }
+    FeaturePush { target: PushTarget::Source("users".into()), columns }
 }
 
-fn read_of(entity: u64) -> OnlineRequest {
+fn read_of(entity: u64) -> OnlineFeaturesRequest {
     let features = (0..ROW_FEATURES).map(|at| format!("profile:f{at}")).collect();
-    OnlineRequest {
+    OnlineFeaturesRequest {
         selection: FeatureSelection::Features(features),
         entities: vec![("user_id".into(), vec![Json::from(entity)])],
     }

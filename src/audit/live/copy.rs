@@ -7,9 +7,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use ledge_base::names::DeviceName;
 use ledge_base::toml_check::ValueProblem;
-use ledge_egress::{Egress, EgressError, HostPort, HttpError, HttpSettings, Purpose, TlsFiles, WebAddress};
+use ledge_egress::{
+    Egress, EgressError, EgressPurpose, HostPort, HttpClientSettings, HttpError, TlsClientFiles, WebAddress,
+};
 
-use crate::status::LiveRecord;
+use crate::status::LiveCopyRecord;
 
 /// A live copy, implemented by its section of the configuration.
 pub trait LiveCopy {
@@ -21,16 +23,16 @@ pub trait LiveCopy {
     fn address_key(&self) -> &'static str;
 
     /// The server that it connects to; `None`: it is switched off.
-    fn address(&self) -> Option<Address>;
+    fn address(&self) -> Option<LiveCopyAddress>;
 
     /// The instruction that ends the message about an address that is not encrypted, such as "use https://".
     fn encryption_advice(&self) -> &'static str;
 
-    fn tls(&self) -> &TlsFiles;
+    fn tls(&self) -> &TlsClientFiles;
 
     /// The purpose of its connections.
-    fn purpose(&self) -> Purpose {
-        Purpose::LiveCopy(self.name())
+    fn purpose(&self) -> EgressPurpose {
+        EgressPurpose::LiveCopy(self.name())
     }
 
     /// Makes every path relative to `root`.
@@ -41,28 +43,28 @@ pub trait LiveCopy {
         Vec::new()
     }
 
-    fn disclosure(&self) -> Disclosure;
+    fn disclosure(&self) -> LiveCopyDisclosure;
 
     /// The settings of an HTTP client for `address`.
-    fn http_settings(&self, address: &Address) -> HttpSettings {
+    fn http_settings(&self, address: &LiveCopyAddress) -> HttpClientSettings {
         let tls = address.is_encrypted.then(|| self.tls().settings());
-        HttpSettings { at: address.at.clone(), tls, proxy: None }
+        HttpClientSettings { at: address.at.clone(), tls, proxy: None }
     }
 
     /// The form in which records are sent to `address` for the box named `device`. Nothing is connected yet.
-    fn delivery(&self, address: &Address, device: &DeviceName, egress: &Egress) -> DeliveryForm;
+    fn delivery(&self, address: &LiveCopyAddress, device: &DeviceName, egress: &Egress) -> LiveCopyDelivery;
 }
 
 /// The server of a live copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct LiveCopyAddress {
     /// The address as statuses and messages have it.
     pub text: String,
     pub at: HostPort,
     pub is_encrypted: bool,
 }
 
-impl Address {
+impl LiveCopyAddress {
     /// The address of something on a web server.
     pub fn of_web(address: &WebAddress) -> Self {
         Self { text: address.to_string(), at: address.at.clone(), is_encrypted: address.tls }
@@ -71,7 +73,7 @@ impl Address {
 
 /// The part of a live copy in the report of `ledge audit egress`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Disclosure {
+pub struct LiveCopyDisclosure {
     /// The protocol, as in "by syslog".
     pub protocol: &'static str,
     /// Data of this box that each message has besides the record, the name of the box and the version of Ledge.
@@ -81,37 +83,40 @@ pub struct Disclosure {
 }
 
 /// The form in which a live copy sends records.
-pub enum DeliveryForm {
+pub enum LiveCopyDelivery {
     /// Messages on one connection that stays open. They are not acknowledged: a record counts as sent once the system
     /// has taken it.
-    Stream(Box<dyn Framer>),
+    Stream(Box<dyn RecordFramer>),
     /// Batches of records, each acknowledged by an answer.
-    Requests(Box<dyn Requester>),
+    Requests(Box<dyn RecordBatchSender>),
 }
 
 /// Makes messages for a connection that stays open.
-pub trait Framer: Send + Sync {
+pub trait RecordFramer: Send + Sync {
     /// The bytes of a record on the connection, with the separator from the next one.
-    fn frame(&self, record: &LiveRecord) -> Vec<u8>;
+    fn frame(&self, record: &LiveCopyRecord) -> Vec<u8>;
 }
 
 /// Sends batches of records.
-pub trait Requester: Send + Sync {
+pub trait RecordBatchSender: Send + Sync {
     /// Sends records, the oldest first, and waits for the answer. May be dropped before there is one: the server may
     /// get the same records again.
-    fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<SendReceipt, BatchError>>;
+    fn send<'a>(
+        &'a self,
+        records: &'a [Arc<LiveCopyRecord>],
+    ) -> BoxFuture<'a, Result<RecordBatchResponse, RecordBatchError>>;
 }
 
 /// The answer of a server that takes records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SendReceipt {
+pub struct RecordBatchResponse {
     /// The number of records that it refused, which counts them as lost.
     pub refused: u64,
 }
 
 /// Reasons why a batch was not sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BatchError {
+pub enum RecordBatchError {
     /// Another attempt may succeed, after this time if the server names one.
     Temporary { reason: String, retry_after: Option<Duration> },
     /// The configuration does not allow it. Another attempt follows after the longest pause.
@@ -120,7 +125,7 @@ pub enum BatchError {
     Refused { reason: String },
 }
 
-impl From<HttpError> for BatchError {
+impl From<HttpError> for RecordBatchError {
     fn from(error: HttpError) -> Self {
         match error {
             HttpError::Connect(EgressError::Denied { reason }) => Self::Denied { reason },

@@ -8,7 +8,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::{Instant, timeout_at};
 
-use crate::status::{AuditState, CopyStatus, LiveRecord};
+use crate::status::{AuditState, LiveCopyRecord, LiveCopyStatus};
 
 /// Number of records that a copy keeps while it cannot send any.
 const BACKLOG_RECORDS_MAX: usize = 1000;
@@ -28,9 +28,9 @@ pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_mins(5);
 pub(super) const FINAL_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue of one live copy.
-pub(super) struct Feed {
-    records: Receiver<Arc<LiveRecord>>,
-    pub(super) backlog: VecDeque<Arc<LiveRecord>>,
+pub(super) struct LiveCopyQueue {
+    records: Receiver<Arc<LiveCopyRecord>>,
+    pub(super) backlog: VecDeque<Arc<LiveCopyRecord>>,
     state: AuditState,
     name: &'static str,
     to: String,
@@ -38,18 +38,18 @@ pub(super) struct Feed {
     is_failing: bool,
 }
 
-impl Feed {
+impl LiveCopyQueue {
     pub(super) fn new(state: &AuditState, name: &'static str, to: String) -> Self {
         state.update(|status| {
             status.copies.retain(|copy| copy.name != name);
-            status.copies.push(CopyStatus { name, to: to.clone(), ..CopyStatus::default() });
+            status.copies.push(LiveCopyStatus { name, to: to.clone(), ..LiveCopyStatus::default() });
         });
         let (records, state) = (state.live(), state.clone());
         Self { records, backlog: VecDeque::new(), state, name, to, is_failing: false }
     }
 
     /// The oldest records that wait, at most [`BATCH_RECORDS_MAX`].
-    pub(super) fn oldest(&self) -> Vec<Arc<LiveRecord>> {
+    pub(super) fn oldest(&self) -> Vec<Arc<LiveCopyRecord>> {
         self.backlog.iter().take(BATCH_RECORDS_MAX).cloned().collect()
     }
 
@@ -83,7 +83,7 @@ impl Feed {
     /// Waits for a batch: a record, and others that arrive within [`BATCH_DELAY`]. A batch in which `is_own` holds for
     /// each record is one that sending it would cause again: it waits for another record, up to `own_delay`.
     /// Cancel-safe.
-    pub(super) async fn receive_batch(&mut self, own_delay: Duration, is_own: impl Fn(&LiveRecord) -> bool) {
+    pub(super) async fn receive_batch(&mut self, own_delay: Duration, is_own: impl Fn(&LiveCopyRecord) -> bool) {
         while self.backlog.is_empty() {
             self.receive().await;
         }
@@ -96,7 +96,7 @@ impl Feed {
         }
     }
 
-    fn push(&mut self, record: Arc<LiveRecord>) {
+    fn push(&mut self, record: Arc<LiveCopyRecord>) {
         self.backlog.push_back(record);
         if self.backlog.len() > BACKLOG_RECORDS_MAX {
             self.backlog.pop_front();
@@ -142,11 +142,11 @@ impl Feed {
         }
     }
 
-    fn status(&self) -> Option<CopyStatus> {
+    fn status(&self) -> Option<LiveCopyStatus> {
         self.state.status().copies.into_iter().find(|copy| copy.name == self.name)
     }
 
-    fn update(&self, change: impl FnOnce(&mut CopyStatus)) {
+    fn update(&self, change: impl FnOnce(&mut LiveCopyStatus)) {
         self.state.update(|status| {
             if let Some(copy) = status.copies.iter_mut().find(|copy| copy.name == self.name) {
                 change(copy);

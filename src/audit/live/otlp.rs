@@ -13,11 +13,14 @@ use ledge_base::clock;
 use ledge_base::names::DeviceName;
 use ledge_base::secret::SecretFile;
 use ledge_base::toml_check::{empty_if_none, none_if_empty};
-use ledge_egress::{AuditClient, Egress, HttpClient, TlsFiles, WebAddress};
+use ledge_egress::{AuditClient, Egress, HttpClient, TlsClientFiles, WebAddress};
 use serde::{Deserialize, Serialize};
 
-use super::copy::{Address, BatchError, DeliveryForm, Disclosure, LiveCopy, Requester, SendReceipt};
-use crate::status::LiveRecord;
+use super::copy::{
+    LiveCopy, LiveCopyAddress, LiveCopyDelivery, LiveCopyDisclosure, RecordBatchError, RecordBatchResponse,
+    RecordBatchSender,
+};
+use crate::status::LiveCopyRecord;
 
 /// The most characters of a refusal that messages repeat.
 const REFUSAL_CHARACTERS_MAX: usize = 200;
@@ -33,7 +36,7 @@ pub struct OtlpConfig {
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub token_file: Option<SecretFile>,
     /// The section `[audit.otlp.tls]`.
-    pub tls: TlsFiles,
+    pub tls: TlsClientFiles,
 }
 
 impl LiveCopy for OtlpConfig {
@@ -45,15 +48,15 @@ impl LiveCopy for OtlpConfig {
         "url"
     }
 
-    fn address(&self) -> Option<Address> {
-        self.url.as_ref().map(Address::of_web)
+    fn address(&self) -> Option<LiveCopyAddress> {
+        self.url.as_ref().map(LiveCopyAddress::of_web)
     }
 
     fn encryption_advice(&self) -> &'static str {
         "use https://"
     }
 
-    fn tls(&self) -> &TlsFiles {
+    fn tls(&self) -> &TlsClientFiles {
         &self.tls
     }
 
@@ -64,18 +67,18 @@ impl LiveCopy for OtlpConfig {
         }
     }
 
-    fn disclosure(&self) -> Disclosure {
-        Disclosure {
+    fn disclosure(&self) -> LiveCopyDisclosure {
+        LiveCopyDisclosure {
             protocol: "OTLP",
             beside_records: None,
             request_headers: &[("authorization", "for a collector: the token of audit.otlp.token_file")],
         }
     }
 
-    fn delivery(&self, address: &Address, device: &DeviceName, egress: &Egress) -> DeliveryForm {
+    fn delivery(&self, address: &LiveCopyAddress, device: &DeviceName, egress: &Egress) -> LiveCopyDelivery {
         let path = self.url.as_ref().map_or_else(|| "/".to_owned(), |url| url.path.clone());
         let client = HttpClient::for_audit(egress.clone(), self.http_settings(address), self.purpose());
-        DeliveryForm::Requests(Box::new(Otlp {
+        LiveCopyDelivery::Requests(Box::new(OtlpExporter {
             client,
             path,
             token: self.token_file.clone(),
@@ -85,38 +88,41 @@ impl LiveCopy for OtlpConfig {
 }
 
 /// Sends requests to the collector.
-struct Otlp {
+struct OtlpExporter {
     client: AuditClient,
     path: String,
     token: Option<SecretFile>,
     device: String,
 }
 
-impl Requester for Otlp {
-    fn send<'a>(&'a self, records: &'a [Arc<LiveRecord>]) -> BoxFuture<'a, Result<SendReceipt, BatchError>> {
+impl RecordBatchSender for OtlpExporter {
+    fn send<'a>(
+        &'a self,
+        records: &'a [Arc<LiveCopyRecord>],
+    ) -> BoxFuture<'a, Result<RecordBatchResponse, RecordBatchError>> {
         Box::pin(self.post(records))
     }
 }
 
-impl Otlp {
-    async fn post(&self, records: &[Arc<LiveRecord>]) -> Result<SendReceipt, BatchError> {
+impl OtlpExporter {
+    async fn post(&self, records: &[Arc<LiveCopyRecord>]) -> Result<RecordBatchResponse, RecordBatchError> {
         let body = message::body(&self.device, records, clock::unix_millis());
-        let body = body.map_err(|error| BatchError::Refused { reason: error.to_string() })?;
+        let body = body.map_err(|error| RecordBatchError::Refused { reason: error.to_string() })?;
         let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         headers.extend(self.authorization().await?);
 
         let answer = self.client.post(&self.path, &headers, Bytes::from(body)).await?;
         match answer.status {
-            200..=299 => Ok(SendReceipt { refused: message::refused(&answer.body) }),
+            200..=299 => Ok(RecordBatchResponse { refused: message::refused(&answer.body) }),
             // OTLP, section "Retryable Response Codes".
             429 | 502 | 503 | 504 => {
                 let reason = format!("the collector takes no records now (status {})", answer.status);
-                Err(BatchError::Temporary { reason, retry_after: answer.retry_after })
+                Err(RecordBatchError::Temporary { reason, retry_after: answer.retry_after })
             }
             status => {
                 let body = String::from_utf8_lossy(&answer.body);
                 let refusal: String = body.chars().take(REFUSAL_CHARACTERS_MAX).collect();
-                Err(BatchError::Refused {
+                Err(RecordBatchError::Refused {
                     reason: format!("the collector refuses records (status {status}): {refusal:?}"),
                 })
             }
@@ -124,9 +130,9 @@ impl Otlp {
     }
 
     /// The token, read again each time: it may have been replaced.
-    async fn authorization(&self) -> Result<Option<(HeaderName, HeaderValue)>, BatchError> {
+    async fn authorization(&self) -> Result<Option<(HeaderName, HeaderValue)>, RecordBatchError> {
         let Some(file) = self.token.clone() else { return Ok(None) };
-        let temporary = |reason: String| BatchError::Temporary { reason, retry_after: None };
+        let temporary = |reason: String| RecordBatchError::Temporary { reason, retry_after: None };
         let read = tokio::task::spawn_blocking(move || {
             let token = file.read_text().map_err(|error| error.to_string())?;
             let value = HeaderValue::try_from(format!("Bearer {token}"));

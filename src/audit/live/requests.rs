@@ -7,31 +7,31 @@ use ledge_egress::ConfiguredDestination;
 use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, timeout};
 
-use super::copy::{BatchError, Requester};
-use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
-use crate::status::LiveRecord;
+use super::copy::{RecordBatchError, RecordBatchSender};
+use super::feed::{FINAL_SEND_TIMEOUT, LiveCopyQueue, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use crate::status::LiveCopyRecord;
 
 /// Time that records of this copy's own connections wait for others. A server that ends the connection after each
 /// request causes a connection record with each request, and sent at once that record would cause the next request.
 const OWN_RECORDS_DELAY: Duration = Duration::from_mins(1);
 
 /// A live copy that sends batches.
-pub(super) struct LiveRequests {
-    requester: Box<dyn Requester>,
+pub(super) struct BatchedLiveCopy {
+    requester: Box<dyn RecordBatchSender>,
     /// The name of the copy, which is the purpose of its connections.
     name: &'static str,
     /// The reason why nothing may be sent: others could read it.
     refusal: Option<String>,
 }
 
-impl LiveRequests {
-    pub fn new(requester: Box<dyn Requester>, name: &'static str, destination: &ConfiguredDestination) -> Self {
+impl BatchedLiveCopy {
+    pub fn new(requester: Box<dyn RecordBatchSender>, name: &'static str, destination: &ConfiguredDestination) -> Self {
         let refusal = destination.plaintext_refusal().map(|problem| format!("audit.{} {problem}", destination.key));
         Self { requester, name, refusal }
     }
 
     /// Sends until the daemon stops.
-    pub async fn run(self, mut feed: Feed, shutdown: Shutdown) {
+    pub async fn run(self, mut feed: LiveCopyQueue, shutdown: Shutdown) {
         let mut backoff = Backoff::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
         loop {
             let pause = tokio::select! {
@@ -53,7 +53,7 @@ impl LiveRequests {
     }
 
     /// Waits for records and sends them. Returns the pause before the next batch where it failed.
-    async fn send_next(&self, feed: &mut Feed, backoff: &mut Backoff) -> Option<Duration> {
+    async fn send_next(&self, feed: &mut LiveCopyQueue, backoff: &mut Backoff) -> Option<Duration> {
         feed.receive_batch(OWN_RECORDS_DELAY, |record| is_own(record, self.name)).await;
         let error = match self.send_batch(feed).await {
             Ok(()) => {
@@ -65,13 +65,13 @@ impl LiveRequests {
         };
 
         let (reason, retry_after) = match error {
-            BatchError::Temporary { reason, retry_after } => (reason, retry_after),
-            BatchError::Denied { reason } => {
+            RecordBatchError::Temporary { reason, retry_after } => (reason, retry_after),
+            RecordBatchError::Denied { reason } => {
                 backoff.give_way();
                 (reason, None)
             }
             // The next records may be taken, so these are not sent again.
-            BatchError::Refused { reason } => {
+            RecordBatchError::Refused { reason } => {
                 let records = feed.oldest().len();
                 feed.remove_sent(records, records as u64);
                 (reason, None)
@@ -82,13 +82,13 @@ impl LiveRequests {
     }
 
     /// Sends the oldest records that wait.
-    async fn send_batch(&self, feed: &mut Feed) -> Result<(), BatchError> {
+    async fn send_batch(&self, feed: &mut LiveCopyQueue) -> Result<(), RecordBatchError> {
         let records = feed.oldest();
         if records.is_empty() {
             return Ok(());
         }
         if let Some(reason) = self.refusal.clone() {
-            return Err(BatchError::Denied { reason });
+            return Err(RecordBatchError::Denied { reason });
         }
         let acknowledged = self.requester.send(&records).await?;
         feed.remove_sent(records.len(), acknowledged.refused.min(records.len() as u64));
@@ -97,7 +97,7 @@ impl LiveRequests {
 }
 
 /// Returns true if a record is of a connection of the copy named `name`.
-pub(super) fn is_own(record: &LiveRecord, name: &str) -> bool {
+pub(super) fn is_own(record: &LiveCopyRecord, name: &str) -> bool {
     let purpose = format!("\"purpose\":\"{name}\"");
     record.action == "connection_opened"
         && record.line.windows(purpose.len()).any(|window| window == purpose.as_bytes())

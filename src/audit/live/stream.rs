@@ -4,12 +4,12 @@ use std::io;
 use std::time::Duration;
 
 use ledge_base::backoff::{Backoff, random};
-use ledge_egress::{Egress, EgressError, HostPort, MessageStream, Purpose, TlsSettings};
+use ledge_egress::{AuditRecordStream, Egress, EgressError, EgressPurpose, HostPort, TlsClientSettings};
 use ledge_service::shutdown::Shutdown;
 use tokio::time::{Instant, timeout};
 
-use super::copy::Framer;
-use super::feed::{FINAL_SEND_TIMEOUT, Feed, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use super::copy::RecordFramer;
+use super::feed::{FINAL_SEND_TIMEOUT, LiveCopyQueue, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 
 /// A connection that lasted this long resets the pauses. After a shorter one they go on to grow, because each
 /// connection is a record itself.
@@ -19,21 +19,21 @@ const STABLE_CONNECTION: Duration = Duration::from_secs(30);
 const OBJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A live copy on a connection.
-pub(super) struct LiveStream {
+pub(super) struct StreamedLiveCopy {
     pub egress: Egress,
     pub to: HostPort,
-    pub tls: Option<TlsSettings>,
-    pub purpose: Purpose,
-    pub framer: Box<dyn Framer>,
+    pub tls: Option<TlsClientSettings>,
+    pub purpose: EgressPurpose,
+    pub framer: Box<dyn RecordFramer>,
 }
 
-impl LiveStream {
+impl StreamedLiveCopy {
     /// Sends until the daemon stops.
-    pub async fn run(self, mut feed: Feed, shutdown: Shutdown) {
+    pub async fn run(self, mut feed: LiveCopyQueue, shutdown: Shutdown) {
         let mut backoff = Backoff::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
         loop {
             let opened = tokio::select! {
-                opened = MessageStream::open(&self.egress, &self.to, self.tls.clone(), self.purpose) => opened,
+                opened = AuditRecordStream::open(&self.egress, &self.to, self.tls.clone(), self.purpose) => opened,
                 () = shutdown.requested() => return,
             };
 
@@ -71,7 +71,7 @@ impl LiveStream {
     }
 
     /// Sends records as they arrive until the connection ends.
-    async fn send_on(&self, stream: &mut MessageStream, feed: &mut Feed) -> io::Error {
+    async fn send_on(&self, stream: &mut AuditRecordStream, feed: &mut LiveCopyQueue) -> io::Error {
         // A server that refuses our certificate says so only after the handshake (TLS 1.3): records sent by then are
         // lost.
         tokio::select! {
@@ -89,7 +89,7 @@ impl LiveStream {
         }
     }
 
-    async fn send_all(&self, stream: &mut MessageStream, feed: &mut Feed) -> io::Result<()> {
+    async fn send_all(&self, stream: &mut AuditRecordStream, feed: &mut LiveCopyQueue) -> io::Result<()> {
         loop {
             let records = feed.oldest();
             if records.is_empty() {

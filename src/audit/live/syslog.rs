@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use ledge_base::clock;
 use ledge_base::names::DeviceName;
 use ledge_base::toml_check::{empty_if_none, none_if_empty};
-use ledge_egress::{Egress, HostPort, TlsFiles};
+use ledge_egress::{Egress, HostPort, TlsClientFiles};
 use serde::{Deserialize, Serialize};
 
-use super::copy::{Address, DeliveryForm, Disclosure, Framer, LiveCopy};
-use crate::status::LiveRecord;
+use super::copy::{LiveCopy, LiveCopyAddress, LiveCopyDelivery, LiveCopyDisclosure, RecordFramer};
+use crate::status::LiveCopyRecord;
 
 /// "Log audit" (RFC 5424, section 6.2.1).
 const FACILITY: u8 = 13;
@@ -31,12 +31,12 @@ pub struct SyslogConfig {
     pub to: Option<HostPort>,
     pub encrypted: bool,
     /// The section `[audit.syslog.tls]`.
-    pub tls: TlsFiles,
+    pub tls: TlsClientFiles,
 }
 
 impl Default for SyslogConfig {
     fn default() -> Self {
-        Self { to: None, encrypted: true, tls: TlsFiles::default() }
+        Self { to: None, encrypted: true, tls: TlsClientFiles::default() }
     }
 }
 
@@ -49,16 +49,16 @@ impl LiveCopy for SyslogConfig {
         "to"
     }
 
-    fn address(&self) -> Option<Address> {
+    fn address(&self) -> Option<LiveCopyAddress> {
         let at = self.to.clone()?;
-        Some(Address { text: at.to_string(), at, is_encrypted: self.encrypted })
+        Some(LiveCopyAddress { text: at.to_string(), at, is_encrypted: self.encrypted })
     }
 
     fn encryption_advice(&self) -> &'static str {
         "set audit.syslog.encrypted"
     }
 
-    fn tls(&self) -> &TlsFiles {
+    fn tls(&self) -> &TlsClientFiles {
         &self.tls
     }
 
@@ -66,31 +66,31 @@ impl LiveCopy for SyslogConfig {
         self.tls.resolve(root);
     }
 
-    fn disclosure(&self) -> Disclosure {
-        Disclosure { protocol: "syslog", beside_records: Some("the process id"), request_headers: &[] }
+    fn disclosure(&self) -> LiveCopyDisclosure {
+        LiveCopyDisclosure { protocol: "syslog", beside_records: Some("the process id"), request_headers: &[] }
     }
 
-    fn delivery(&self, _: &Address, device: &DeviceName, _: &Egress) -> DeliveryForm {
-        DeliveryForm::Stream(Box::new(Syslog { device: device.to_string() }))
+    fn delivery(&self, _: &LiveCopyAddress, device: &DeviceName, _: &Egress) -> LiveCopyDelivery {
+        LiveCopyDelivery::Stream(Box::new(SyslogFramer { device: device.to_string() }))
     }
 }
 
 /// Makes the messages.
-struct Syslog {
+struct SyslogFramer {
     device: String,
 }
 
-impl Framer for Syslog {
+impl RecordFramer for SyslogFramer {
     /// RFC 5425, section 4.3.1, and RFC 6587, section 3.4.1: the length before the message says where it ends.
-    fn frame(&self, record: &LiveRecord) -> Vec<u8> {
+    fn frame(&self, record: &LiveCopyRecord) -> Vec<u8> {
         let message = self.message(record);
         [format!("{} ", message.len()).as_bytes(), &message].concat()
     }
 }
 
-impl Syslog {
+impl SyslogFramer {
     /// RFC 5424, section 6: `<PRI>1 TIMESTAMP HOSTNAME APP-NAME PROCID MSGID [STRUCTURED-DATA] MSG`.
-    fn message(&self, record: &LiveRecord) -> Vec<u8> {
+    fn message(&self, record: &LiveCopyRecord) -> Vec<u8> {
         let severity = if record.is_warning { WARNING } else { INFORMATIONAL };
         let priority = u16::from(FACILITY) * 8 + u16::from(severity);
         let at = clock::rfc3339_micros(i64::try_from(record.at_ms).unwrap_or(i64::MAX).saturating_mul(1000));
@@ -137,12 +137,12 @@ mod tests {
 
     use super::*;
 
-    fn copy() -> Syslog {
-        Syslog { device: "box-7".into() }
+    fn copy() -> SyslogFramer {
+        SyslogFramer { device: "box-7".into() }
     }
 
-    fn record(line: &str) -> LiveRecord {
-        LiveRecord {
+    fn record(line: &str) -> LiveCopyRecord {
+        LiveCopyRecord {
             origin: "ledge.audit/box-7/1".into(),
             seq: 41,
             at_ms: 1_795_222_800_500,
@@ -167,7 +167,7 @@ mod tests {
         );
         let frame = copy().frame(&record("{\"seq\":41}\n"));
         assert_eq!(frame, format!("{} {message}", message.len()).into_bytes());
-        let plain = copy().message(&LiveRecord { is_warning: false, ..record("\u{e9}") });
+        let plain = copy().message(&LiveCopyRecord { is_warning: false, ..record("\u{e9}") });
         assert!(plain.starts_with(b"<110>1 ") && plain.ends_with(b" \xef\xbb\xbf\xc3\xa9"));
     }
 

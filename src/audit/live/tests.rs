@@ -1,6 +1,6 @@
 //! Tests against servers on loopback that take a given number of records.
 
-use crate::status::LiveRecord;
+use crate::status::LiveCopyRecord;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::*;
-use crate::status::CopyStatus;
+use crate::status::LiveCopyStatus;
 
 /// Copies that run, with the feed of their records.
 struct Copies {
@@ -48,7 +48,7 @@ impl Copies {
 
     fn send_line(&mut self, records: u64, action: &'static str, line: &[u8]) {
         for seq in self.next..self.next + records {
-            self.state.send_live(Arc::new(LiveRecord {
+            self.state.send_live(Arc::new(LiveCopyRecord {
                 origin: "ledge.audit/box-7/1".into(),
                 seq,
                 at_ms: 1_795_222_800_000,
@@ -61,11 +61,11 @@ impl Copies {
         self.next += records;
     }
 
-    fn status(&self) -> CopyStatus {
+    fn status(&self) -> LiveCopyStatus {
         self.state.status().copies[0].clone()
     }
 
-    async fn until(&self, what: &str, reached: impl Fn(&CopyStatus) -> bool) {
+    async fn until(&self, what: &str, reached: impl Fn(&LiveCopyStatus) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !reached(&self.status()) {
             assert!(Instant::now() < deadline, "{what}: {:?}", self.status());
@@ -105,7 +105,7 @@ async fn records_go_out_in_order_and_the_last_ones_before_the_end() {
     copies.until("all", |copy| copy.sent == 100).await;
     assert_eq!(
         copies.status(),
-        CopyStatus { name: "syslog", to: format!("127.0.0.1:{port}"), sent: 100, ..CopyStatus::default() }
+        LiveCopyStatus { name: "syslog", to: format!("127.0.0.1:{port}"), sent: 100, ..LiveCopyStatus::default() }
     );
     copies.send(3);
     assert!(copies.shutdown.drain(Duration::from_secs(5)).await);
@@ -243,11 +243,11 @@ async fn a_collector_that_is_busy_gets_the_same_records_again_and_what_it_refuse
 #[tokio::test]
 async fn what_its_own_connections_record_makes_no_circle() {
     let state = AuditState::default();
-    let mut feed = Feed::new(&state, "otlp", "x".to_owned());
+    let mut feed = LiveCopyQueue::new(&state, "otlp", "x".to_owned());
     let mut copies = Copies { state, shutdown: Shutdown::default(), next: 0 };
     copies.send_line(1, "connection_opened", br#"{"action":"connection_opened","purpose":"otlp"}"#);
     let (begun, delay) = (Instant::now(), Duration::from_millis(1500));
-    let is_own = |record: &LiveRecord| requests::is_own(record, "otlp");
+    let is_own = |record: &LiveCopyRecord| requests::is_own(record, "otlp");
     feed.receive_batch(delay, is_own).await;
     assert_eq!(feed.backlog.len(), 1);
     assert!(begun.elapsed() >= delay);

@@ -8,7 +8,7 @@ use super::super::record::RECORD_BYTES_MAX;
 
 /// Reasons why the log cannot be written.
 #[derive(Debug, thiserror::Error)]
-pub enum LogError {
+pub enum AuditLogError {
     #[error("the audit log: {path}: {error}", path = path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("the audit log in {path} is in use by another process", path = path.display())]
@@ -20,7 +20,7 @@ pub enum LogError {
     Checkpoint(#[from] CheckpointError),
 }
 
-impl LogError {
+impl AuditLogError {
     pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         move |error| Self::File { path: path.to_owned(), error }
     }

@@ -6,15 +6,15 @@ use super::super::layout::{TILE_HEIGHT, TILE_WIDTH};
 
 /// The partial tile at the right of each level.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Frontier {
+pub struct TreeFrontier {
     size: u64,
     levels: Vec<Vec<Hash>>,
 }
 
 /// Hashes that were added to the levels, the lowest level first.
-pub type Grown = Vec<Vec<Hash>>;
+pub type AddedTreeHashes = Vec<Vec<Hash>>;
 
-impl Frontier {
+impl TreeFrontier {
     /// The number of leaves.
     pub fn size(&self) -> u64 {
         self.size
@@ -31,18 +31,18 @@ impl Frontier {
     }
 
     /// Appends a leaf.
-    pub fn push(&mut self, leaf: Hash, grown: &mut Grown) {
+    pub fn push(&mut self, leaf: Hash, grown: &mut AddedTreeHashes) {
         self.size += 1;
         self.push_at(0, leaf, grown);
     }
 
     /// Appends a whole tile of leaves, by its hash. The tree consists of whole tiles.
-    pub fn push_tile(&mut self, hash: Hash, grown: &mut Grown) {
+    pub fn push_tile(&mut self, hash: Hash, grown: &mut AddedTreeHashes) {
         self.size += TILE_WIDTH;
         self.push_at(1, hash, grown);
     }
 
-    fn push_at(&mut self, level: usize, hash: Hash, grown: &mut Grown) {
+    fn push_at(&mut self, level: usize, hash: Hash, grown: &mut AddedTreeHashes) {
         at(grown, level).push(hash);
         let tile = at(&mut self.levels, level);
         tile.push(hash);

@@ -6,8 +6,8 @@ use tlog_tiles::{Hash, record_hash};
 
 use super::super::layout::{TILE_HEIGHT, TILE_WIDTH, TileKind, TilePath, entries};
 use super::super::local;
-use super::LogError;
-use super::frontier::{Frontier, Grown, subtree};
+use super::AuditLogError;
+use super::frontier::{AddedTreeHashes, TreeFrontier, subtree};
 
 /// The number of levels of tiles in a tree of 2^64 leaves.
 pub const LEVELS: u8 = 64 / TILE_HEIGHT;
@@ -19,7 +19,7 @@ pub fn hashes_path(level: u8, index: u64) -> TilePath {
 
 /// The edge of a tree of `tiles` whole tiles of records, from the hashes on the disk. `None`: files are missing or
 /// short.
-pub fn frontier(folder: &Path, tiles: u64) -> Result<Option<Frontier>, LogError> {
+pub fn frontier(folder: &Path, tiles: u64) -> Result<Option<TreeFrontier>, AuditLogError> {
     let mut levels = vec![Vec::new()];
     let mut count = tiles;
     for level in 1..LEVELS {
@@ -35,14 +35,18 @@ pub fn frontier(folder: &Path, tiles: u64) -> Result<Option<Frontier>, LogError>
         levels.push(hashes);
         count = whole;
     }
-    Ok(Some(Frontier::of_tiles(tiles, levels)))
+    Ok(Some(TreeFrontier::of_tiles(tiles, levels)))
 }
 
 /// The same edge, computed from the records, and the hashes of all levels above the lowest. For tiles before `first`,
 /// which have no records any more, the hashes on the disk are used. If a tile has neither, the inner error is that
 /// tile.
-pub fn rebuild(folder: &Path, first: u64, tiles: u64) -> Result<Result<(Frontier, Grown), u64>, LogError> {
-    let (mut edge, mut grown) = (Frontier::default(), Grown::new());
+pub fn rebuild(
+    folder: &Path,
+    first: u64,
+    tiles: u64,
+) -> Result<Result<(TreeFrontier, AddedTreeHashes), u64>, AuditLogError> {
+    let (mut edge, mut grown) = (TreeFrontier::default(), AddedTreeHashes::new());
     let mut pruned: (Option<u64>, Vec<Hash>) = (None, Vec::new());
     for tile in 0..tiles {
         let hash = if tile < first {
@@ -62,7 +66,7 @@ pub fn rebuild(folder: &Path, first: u64, tiles: u64) -> Result<Result<(Frontier
 }
 
 /// The leaves of a tile of records; `None` when it is not whole.
-pub fn whole_tile(folder: &Path, index: u64) -> Result<Option<Vec<Hash>>, LogError> {
+pub fn whole_tile(folder: &Path, index: u64) -> Result<Option<Vec<Hash>>, AuditLogError> {
     let bundle = read(&entries_path(index).local(folder))?.unwrap_or_default();
     let entries = entries(&bundle).unwrap_or_default();
     Ok((entries.len() as u64 == TILE_WIDTH).then(|| entries.into_iter().map(record_hash).collect()))
@@ -75,8 +79,8 @@ fn first_hashes(content: &[u8], count: u64) -> Option<Vec<Hash>> {
 }
 
 /// Reads a file; `None` if it does not exist.
-pub fn read(path: &Path) -> Result<Option<Vec<u8>>, LogError> {
-    local::read(path).map_err(LogError::at(path))
+pub fn read(path: &Path) -> Result<Option<Vec<u8>>, AuditLogError> {
+    local::read(path).map_err(AuditLogError::at(path))
 }
 
 /// The file of records with an index.

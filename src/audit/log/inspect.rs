@@ -14,9 +14,9 @@ use super::super::key::{AuditKey, SignedCheckpoint, origin, under_name};
 use super::super::layout::{CHECKPOINT, TILE_WIDTH, TileKind, log_folder, whole_entries};
 use super::super::local;
 use super::super::record::AuditRecord;
-use super::frontier::{Frontier, Grown};
+use super::frontier::{AddedTreeHashes, TreeFrontier};
 use super::hashes::entries_path;
-use super::{LogError, hashes};
+use super::{AuditLogError, hashes};
 
 /// The most records that a log without a checkpoint may have. The first checkpoint follows the first commit, so a log
 /// without one belongs to a daemon that was killed in between, or had a full disk. A larger log has lost its
@@ -28,7 +28,7 @@ pub enum LogInspection {
     /// It never got its first record.
     Empty,
     /// It can be continued.
-    Sound(Box<SoundLog>),
+    Sound(Box<ContinuableLog>),
     /// It must not be continued, nor signed again.
     Unsound {
         /// `damaged` or `renamed`.
@@ -40,12 +40,12 @@ pub enum LogInspection {
 }
 
 /// A log that can be continued.
-pub struct SoundLog {
+pub struct ContinuableLog {
     pub checkpoint: Option<SignedCheckpoint>,
     /// The first tile of records that still exists.
     pub first: u64,
     /// The edge before the tile in which the head ends.
-    pub base: Frontier,
+    pub base: TreeFrontier,
     /// The leaves of the records from there on.
     pub leaves: Vec<Hash>,
     /// The number of bytes of the records in the last tile, if it is partial.
@@ -55,10 +55,10 @@ pub struct SoundLog {
     /// True if those bytes are something other than the beginning of a record.
     pub has_foreign_tail: bool,
     /// The hashes from level 1 up, computed from the records, if those on the disk do not fit.
-    pub rebuilt: Option<Grown>,
+    pub rebuilt: Option<AddedTreeHashes>,
 }
 
-impl SoundLog {
+impl ContinuableLog {
     /// The description of this log for the first record of the one that follows.
     pub fn previous(&self, origin: String) -> PreviousLog {
         let (size, root) = self.checkpoint.as_ref().map_or((0, None), |head| (head.size, Some(head.root)));
@@ -73,17 +73,17 @@ pub fn encoded(root: Option<Hash>) -> String {
 }
 
 /// Reasons why a log is not sound, or could not be read.
-enum InspectError {
+enum LogInspectError {
     Damaged(String),
     Renamed(String),
-    Error(LogError),
+    Error(AuditLogError),
 }
 
-impl From<LogError> for InspectError {
-    fn from(error: LogError) -> Self {
+impl From<AuditLogError> for LogInspectError {
+    fn from(error: AuditLogError) -> Self {
         match error {
             // The disk has lost it: the next start would find the same.
-            LogError::File { path, error } if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => {
+            AuditLogError::File { path, error } if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => {
                 Self::Damaged(format!("{} cannot be read: {error}", path.display()))
             }
             error => Self::Error(error),
@@ -92,56 +92,61 @@ impl From<LogError> for InspectError {
 }
 
 /// Finds the state of a log.
-pub fn inspect(audit: &Path, generation: u32, device: &DeviceName, key: &AuditKey) -> Result<LogInspection, LogError> {
+pub fn inspect(
+    audit: &Path,
+    generation: u32,
+    device: &DeviceName,
+    key: &AuditKey,
+) -> Result<LogInspection, AuditLogError> {
     let folder = log_folder(audit, generation);
-    let inspector = Inspector { folder: &folder, origin: origin(device, generation), key: key.verifier_key() };
+    let inspector = LogInspector { folder: &folder, origin: origin(device, generation), key: key.verifier_key() };
     let (cause, reason) = match inspector.look() {
         Ok(None) => return Ok(LogInspection::Empty),
         Ok(Some(found)) => return Ok(LogInspection::Sound(Box::new(found))),
-        Err(InspectError::Error(error)) => return Err(error),
-        Err(InspectError::Damaged(reason)) => ("damaged", reason),
-        Err(InspectError::Renamed(reason)) => ("renamed", reason),
+        Err(LogInspectError::Error(error)) => return Err(error),
+        Err(LogInspectError::Damaged(reason)) => ("damaged", reason),
+        Err(LogInspectError::Renamed(reason)) => ("renamed", reason),
     };
     let reason = format!("{}: {reason}", folder.display());
     Ok(LogInspection::Unsound { cause, reason, previous: inspector.previous() })
 }
 
-struct Inspector<'a> {
+struct LogInspector<'a> {
     folder: &'a Path,
     origin: String,
     key: &'a str,
 }
 
-impl Inspector<'_> {
-    fn look(&self) -> Result<Option<SoundLog>, InspectError> {
+impl LogInspector<'_> {
+    fn look(&self) -> Result<Option<ContinuableLog>, LogInspectError> {
         let checkpoint = self.checkpoint()?;
         let files = self.files()?;
         let size = checkpoint.as_ref().map_or(0, |head| head.size);
         let (first, last) = match (files.keys().next(), files.keys().next_back()) {
             (Some(first), Some(last)) => (*first, *last),
             _ if size == 0 => return Ok(None),
-            _ => return Err(InspectError::Damaged(format!("it has no records, but its checkpoint has {size}"))),
+            _ => return Err(LogInspectError::Damaged(format!("it has no records, but its checkpoint has {size}"))),
         };
 
         if let Some(missing) = (first..=last).find(|index| !files.contains_key(index)) {
-            return Err(InspectError::Damaged(format!("the file {} is missing", entries_path(missing).path())));
+            return Err(LogInspectError::Damaged(format!("the file {} is missing", entries_path(missing).path())));
         }
         let tiles = size.saturating_sub(1) / TILE_WIDTH;
         if !(first..=last).contains(&tiles) {
-            return Err(InspectError::Damaged(format!("the file {} is missing", entries_path(tiles).path())));
+            return Err(LogInspectError::Damaged(format!("the file {} is missing", entries_path(tiles).path())));
         }
         if checkpoint.is_none() && last * TILE_WIDTH >= UNSIGNED_RECORDS_MAX {
-            return Err(InspectError::Damaged("its checkpoint is missing".to_owned()));
+            return Err(LogInspectError::Damaged("its checkpoint is missing".to_owned()));
         }
 
         let known = hashes::frontier(self.folder, tiles)?;
         let mut found = match known.map(|base| self.take(checkpoint.as_ref(), first, base)) {
             Some(Ok(found)) => found,
-            Some(Err(InspectError::Error(error))) => return Err(InspectError::Error(error)),
+            Some(Err(LogInspectError::Error(error))) => return Err(LogInspectError::Error(error)),
             // The hashes may be wrong although the records are right.
-            Some(Err(InspectError::Damaged(_) | InspectError::Renamed(_))) | None => {
+            Some(Err(LogInspectError::Damaged(_) | LogInspectError::Renamed(_))) | None => {
                 let (base, grown) = hashes::rebuild(self.folder, first, tiles)?.map_err(|tile| {
-                    InspectError::Damaged(format!("the file {} is damaged", entries_path(tile).path()))
+                    LogInspectError::Damaged(format!("the file {} is damaged", entries_path(tile).path()))
                 })?;
                 let mut found = self.take(checkpoint.as_ref(), first, base)?;
                 found.rebuilt = Some(grown);
@@ -152,7 +157,7 @@ impl Inspector<'_> {
         let whole = (found.base.size() + found.leaves.len() as u64) / TILE_WIDTH;
         found.torn += files.range(whole + 1..).map(|(_, length)| length).sum::<u64>();
         if checkpoint.is_none() && (found.has_foreign_tail || last > whole) {
-            return Err(InspectError::Damaged(
+            return Err(LogInspectError::Damaged(
                 "it has no checkpoint, and some of its records are incomplete".to_owned(),
             ));
         }
@@ -164,10 +169,15 @@ impl Inspector<'_> {
     }
 
     /// Reads the records from the tile on in which the head ends, and checks them against the head.
-    fn take(&self, head: Option<&SignedCheckpoint>, first: u64, base: Frontier) -> Result<SoundLog, InspectError> {
+    fn take(
+        &self,
+        head: Option<&SignedCheckpoint>,
+        first: u64,
+        base: TreeFrontier,
+    ) -> Result<ContinuableLog, LogInspectError> {
         let size = head.map_or(0, |head| head.size);
-        let (mut edge, mut grown) = (base.clone(), Grown::new());
-        let mut found = SoundLog {
+        let (mut edge, mut grown) = (base.clone(), AddedTreeHashes::new());
+        let mut found = ContinuableLog {
             checkpoint: None,
             first,
             base,
@@ -190,7 +200,7 @@ impl Inspector<'_> {
                 found.leaves.push(leaf);
                 length += entry.len() + 2;
                 if let Some(head) = head.filter(|head| head.size == edge.size() && head.root != edge.root()) {
-                    return Err(InspectError::Damaged(format!(
+                    return Err(LogInspectError::Damaged(format!(
                         "its first {} records do not fit its checkpoint",
                         head.size
                     )));
@@ -207,7 +217,7 @@ impl Inspector<'_> {
         }
 
         if edge.size() < size {
-            return Err(InspectError::Damaged(format!(
+            return Err(LogInspectError::Damaged(format!(
                 "it has {} records, but its checkpoint has {size}",
                 edge.size()
             )));
@@ -215,21 +225,21 @@ impl Inspector<'_> {
         Ok(found)
     }
 
-    fn files(&self) -> Result<BTreeMap<u64, u64>, LogError> {
-        local::files(self.folder, TileKind::Entries).map_err(LogError::at(self.folder))
+    fn files(&self) -> Result<BTreeMap<u64, u64>, AuditLogError> {
+        local::files(self.folder, TileKind::Entries).map_err(AuditLogError::at(self.folder))
     }
 
-    fn checkpoint(&self) -> Result<Option<SignedCheckpoint>, InspectError> {
+    fn checkpoint(&self) -> Result<Option<SignedCheckpoint>, LogInspectError> {
         let Some(note) = hashes::read(&self.folder.join(CHECKPOINT))? else { return Ok(None) };
         let opened = match SignedCheckpoint::open(&note, self.key) {
             Ok(checkpoint) => checkpoint,
             Err(error) => match self.renamed(&note) {
-                Some(name) => return Err(InspectError::Renamed(format!("it was begun as {name}"))),
-                None => return Err(InspectError::Damaged(format!("its checkpoint is not valid: {error}"))),
+                Some(name) => return Err(LogInspectError::Renamed(format!("it was begun as {name}"))),
+                None => return Err(LogInspectError::Damaged(format!("its checkpoint is not valid: {error}"))),
             },
         };
         if opened.origin != self.origin {
-            return Err(InspectError::Damaged(format!("its checkpoint is that of {}", opened.origin)));
+            return Err(LogInspectError::Damaged(format!("its checkpoint is that of {}", opened.origin)));
         }
         Ok(Some(opened))
     }

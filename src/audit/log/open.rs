@@ -11,15 +11,15 @@ use super::super::key::{AuditKey, origin};
 use super::super::layout::{TILE_WIDTH, log_folder};
 use super::super::local;
 use super::files;
-use super::frontier::{Frontier, Grown};
-use super::inspect::{self, LogInspection, SoundLog, encoded};
-use super::{Log, LogBeginning, LogError, OpenedLog};
+use super::frontier::{AddedTreeHashes, TreeFrontier};
+use super::inspect::{self, ContinuableLog, LogInspection, encoded};
+use super::{AuditLog, AuditLogError, LogBeginning, OpenedAuditLog};
 
-impl Log {
+impl AuditLog {
     /// Opens the last log in the folder of all logs, or begins one.
-    pub fn open(audit: &Path, device: &DeviceName, key: &AuditKey) -> Result<OpenedLog, LogError> {
+    pub fn open(audit: &Path, device: &DeviceName, key: &AuditKey) -> Result<OpenedAuditLog, AuditLogError> {
         let lock = take_lock(audit)?;
-        let generations = local::generations(audit).map_err(LogError::at(audit))?;
+        let generations = local::generations(audit).map_err(AuditLogError::at(audit))?;
         let Some((last, before)) = generations.split_last() else {
             let begun = LogBeginning { cause: "new", reason: None, previous: None };
             return Self::begin(audit, 1, device, lock, begun);
@@ -40,7 +40,7 @@ impl Log {
     }
 
     /// Leaves this log as it is, and begins another one after it. Records that were not committed are dropped.
-    pub fn begin_another(self, cause: &'static str, device: &DeviceName) -> Result<OpenedLog, LogError> {
+    pub fn begin_another(self, cause: &'static str, device: &DeviceName) -> Result<OpenedAuditLog, AuditLogError> {
         let (size, root) = self.checkpoint.as_ref().map_or((0, None), |head| (head.size, Some(head.root)));
         let previous = PreviousLog { origin: self.origin, size, root: encoded(root), found: self.durable.size() };
         let begun = LogBeginning { cause, reason: None, previous: Some(previous) };
@@ -53,11 +53,11 @@ impl Log {
         device: &DeviceName,
         lock: File,
         begun: LogBeginning,
-    ) -> Result<OpenedLog, LogError> {
+    ) -> Result<OpenedAuditLog, AuditLogError> {
         let folder = log_folder(audit, generation);
-        durable::create_folder(&folder).map_err(LogError::at(&folder))?;
-        files::restore(&folder, &Frontier::default(), 0)?;
-        Ok(OpenedLog { log: Self::new(audit, generation, device, lock)?, begun: Some(begun) })
+        durable::create_folder(&folder).map_err(AuditLogError::at(&folder))?;
+        files::restore(&folder, &TreeFrontier::default(), 0)?;
+        Ok(OpenedAuditLog { log: Self::new(audit, generation, device, lock)?, begun: Some(begun) })
     }
 
     fn adopt(
@@ -65,8 +65,8 @@ impl Log {
         generation: u32,
         device: &DeviceName,
         lock: File,
-        found: SoundLog,
-    ) -> Result<OpenedLog, LogError> {
+        found: ContinuableLog,
+    ) -> Result<OpenedAuditLog, AuditLogError> {
         let folder = log_folder(audit, generation);
         if found.torn > 0 {
             tracing::warn!(bytes = found.torn, "the audit log ends with an incomplete record, which is cut off");
@@ -82,11 +82,11 @@ impl Log {
         log.tail = found.tail;
         log.edge = edge.clone();
         log.durable = edge;
-        Ok(OpenedLog { log, begun: None })
+        Ok(OpenedAuditLog { log, begun: None })
     }
 
     /// An empty log in a folder that exists.
-    fn new(audit: &Path, generation: u32, device: &DeviceName, lock: File) -> Result<Self, LogError> {
+    fn new(audit: &Path, generation: u32, device: &DeviceName, lock: File) -> Result<Self, AuditLogError> {
         let folder = log_folder(audit, generation);
         // Leftovers that cannot be removed do no harm.
         let _ = durable::remove_leftovers(&folder);
@@ -97,33 +97,33 @@ impl Log {
             generation,
             origin: origin(device, generation),
             checkpoint: None,
-            durable: Frontier::default(),
+            durable: TreeFrontier::default(),
             tail: 0,
-            edge: Frontier::default(),
+            edge: TreeFrontier::default(),
             bundles: Vec::new(),
-            grown: Grown::new(),
+            grown: AddedTreeHashes::new(),
             is_suspect: false,
             first: 0,
-            bytes: files::bytes_in(&logs).map_err(LogError::at(&logs))?,
+            bytes: files::bytes_in(&logs).map_err(AuditLogError::at(&logs))?,
             lock,
         })
     }
 }
 
-fn take_lock(audit: &Path) -> Result<File, LogError> {
-    durable::create_folder(audit).map_err(LogError::at(audit))?;
+fn take_lock(audit: &Path) -> Result<File, AuditLogError> {
+    durable::create_folder(audit).map_err(AuditLogError::at(audit))?;
     let path = audit.join("lock");
     let opened = File::options().create(true).truncate(false).write(true).open(&path);
-    let lock = opened.map_err(LogError::at(&path))?;
+    let lock = opened.map_err(AuditLogError::at(&path))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(LogError::Locked { path: audit.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(LogError::at(&path)(error)),
+        Err(TryLockError::WouldBlock) => Err(AuditLogError::Locked { path: audit.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(AuditLogError::at(&path)(error)),
     }
 }
 
 /// The reason why a log begins, from the logs before it.
-fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<LogBeginning, LogError> {
+fn why_begun(audit: &Path, before: &[u32], device: &DeviceName, key: &AuditKey) -> Result<LogBeginning, AuditLogError> {
     for generation in before.iter().rev() {
         match inspect::inspect(audit, *generation, device, key)? {
             LogInspection::Empty => {}

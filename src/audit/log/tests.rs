@@ -14,7 +14,7 @@ use tlog_tiles::{EMPTY_HASH, HashReader, Tile, node_hash, tree_hash};
 
 use super::*;
 use crate::layout::{FULL_WIDTH, TILE_HEIGHT, TileKind, TilePath, changed, entries};
-use crate::local::{LocalLog, generations};
+use crate::local::{LocalAuditLog, generations};
 use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
 /// The disk of a box.
@@ -45,8 +45,8 @@ impl BoxDisk {
         this
     }
 
-    fn open(&self) -> OpenedLog {
-        Log::open(self.folder.path(), &self.device, &self.key).unwrap()
+    fn open(&self) -> OpenedAuditLog {
+        AuditLog::open(self.folder.path(), &self.device, &self.key).unwrap()
     }
 
     /// A file of the first log.
@@ -85,7 +85,7 @@ impl BoxDisk {
     }
 
     /// Checks that the log goes on with `size` records, and that all is in order with it.
-    fn goes_on(&self, size: u64) -> Log {
+    fn goes_on(&self, size: u64) -> AuditLog {
         let opened = self.open();
         assert_eq!(opened.begun, None);
         let mut log = opened.log;
@@ -131,7 +131,7 @@ fn record(seq: u64) -> Vec<u8> {
 }
 
 /// Appends up to a size, and commits.
-fn fill(log: &mut Log, size: u64) {
+fn fill(log: &mut AuditLog, size: u64) {
     for seq in log.size()..size {
         log.append(&record(seq)).unwrap();
     }
@@ -156,7 +156,7 @@ fn leaves(size: u64) -> Vec<Hash> {
 
 /// Reads hashes as a verifier does who has only the files.
 struct FileHashes {
-    log: LocalLog,
+    log: LocalAuditLog,
     size: u64,
 }
 
@@ -176,11 +176,11 @@ impl HashReader for FileHashes {
 }
 
 /// Checks the files of a log of our records, all of which are signed.
-fn check(log: &Log) {
+fn check(log: &AuditLog) {
     let (size, first) = (log.size(), log.first());
     let head = log.checkpoint().unwrap();
     assert_eq!((head.size, head.root), (size, naive_root(&leaves(size))));
-    let local = LocalLog::open(&log.folder);
+    let local = LocalAuditLog::open(&log.folder);
     assert_eq!(local.checkpoint().unwrap().unwrap(), head.note);
     assert_eq!(local.first(size).unwrap(), first);
     assert_eq!(tree_hash(size, &FileHashes { log: local.clone(), size }).unwrap(), head.root);
@@ -227,7 +227,7 @@ fn a_log_goes_on_where_a_tile_of_the_second_level_is_whole() {
     drop(log);
     let mut log = disk.open().log;
     let head = log.sign(&disk.key).unwrap().clone();
-    let files = FileHashes { log: LocalLog::open(&log.folder), size: head.size };
+    let files = FileHashes { log: LocalAuditLog::open(&log.folder), size: head.size };
     assert_eq!((head.size, head.root), (65_537, tree_hash(65_537, &files).unwrap()));
     assert_eq!(head.root, node_hash(naive_root(&leaves(65_536)), record_hash(&record(65_536))));
 }
@@ -238,8 +238,8 @@ fn a_first_log_is_new_and_a_second_owner_is_refused() {
     let opened = disk.open();
     assert_eq!(opened.begun, Some(LogBeginning { cause: "new", reason: None, previous: None }));
     assert_eq!((opened.log.origin(), opened.log.generation()), ("ledge.audit/box-1/1", 1));
-    let second = Log::open(disk.folder.path(), &disk.device, &disk.key);
-    assert!(matches!(second, Err(LogError::Locked { .. })));
+    let second = AuditLog::open(disk.folder.path(), &disk.device, &disk.key);
+    assert!(matches!(second, Err(AuditLogError::Locked { .. })));
     drop(opened);
     // Nothing was recorded.
     assert_eq!(disk.open().begun.unwrap().cause, "new");
@@ -254,7 +254,7 @@ fn only_what_is_durable_is_signed() {
     log.commit().unwrap();
     assert_eq!((log.durable_size(), log.sign(&disk.key).unwrap().size), (11, 11));
     let too_long = vec![b'x'; RECORD_BYTES_MAX + 1];
-    assert!(matches!(log.append(&too_long), Err(LogError::TooLong { length }) if length == RECORD_BYTES_MAX + 1));
+    assert!(matches!(log.append(&too_long), Err(AuditLogError::TooLong { length }) if length == RECORD_BYTES_MAX + 1));
     assert_eq!(log.size(), 11);
 }
 
@@ -277,7 +277,7 @@ fn a_log_that_forked_is_followed_by_another() {
 fn one_who_reads_while_records_come_finds_every_head_whole() {
     let disk = BoxDisk::with(1, 1);
     let mut log = disk.open().log;
-    let local = LocalLog::open(&log.folder);
+    let local = LocalAuditLog::open(&log.folder);
     let ended = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -314,7 +314,7 @@ proptest! {
     #[test]
     fn the_root_is_that_of_rfc_6962(size in 0..1500_usize, tiles in 0..4_usize) {
         let all: Vec<Hash> = (0..size as u64).map(|number| record_hash(&number.to_be_bytes())).collect();
-        let (mut edge, mut grown) = (Frontier::default(), Grown::new());
+        let (mut edge, mut grown) = (TreeFrontier::default(), AddedTreeHashes::new());
         // The same by whole tiles first, and by records.
         let by_tile = (tiles * 256).min(size / 256 * 256);
         for tile in all[..by_tile].chunks(256) {

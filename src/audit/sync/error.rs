@@ -11,7 +11,7 @@ use crate::key::CheckpointError;
 
 /// Reasons why the log is not copied.
 #[derive(Debug, thiserror::Error)]
-pub enum SyncError {
+pub enum AuditSyncError {
     #[error("audit.sync: {reason}")]
     Settings { reason: String },
     #[error("audit.sync: {0}")]
@@ -88,7 +88,7 @@ pub enum SyncError {
     },
 }
 
-impl SyncError {
+impl AuditSyncError {
     /// Returns true if it concerns one log only, so that the others can be copied.
     pub fn is_of_one_log(&self) -> bool {
         match self {

@@ -12,18 +12,18 @@ const HINT_FILE: &str = "sync.json";
 /// The state of the platform. Nothing counts as sent unless the checkpoint on the platform confirms it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Hint {
+pub struct AuditSyncProgress {
     /// The address of the platform. The hint does not count for another one.
     pub url: String,
     /// The logs of this box that it has.
-    pub logs: BTreeMap<u32, Synced>,
+    pub logs: BTreeMap<u32, SyncedLog>,
     /// Tiles that were being sent.
-    pub sending: Option<Sending>,
+    pub sending: Option<UnconfirmedTiles>,
 }
 
 /// The part of a log that the platform has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Synced {
+pub struct SyncedLog {
     pub size: u64,
     /// The time of that contact, in milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -31,7 +31,7 @@ pub struct Synced {
 
 /// Tiles that the platform took before their checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sending {
+pub struct UnconfirmedTiles {
     pub generation: u32,
     /// The number of records in the checkpoint on the platform at that time.
     pub after: u64,
@@ -39,7 +39,7 @@ pub struct Sending {
     pub tiles: u64,
 }
 
-impl Hint {
+impl AuditSyncProgress {
     /// Reads the hint for the platform at `url`. A hint that cannot be read is empty.
     pub fn read(audit: &Path, url: &str) -> Self {
         let content = std::fs::read(audit.join(HINT_FILE)).unwrap_or_default();
@@ -77,16 +77,16 @@ mod tests {
     #[tokio::test]
     async fn a_hint_counts_for_its_platform_and_its_checkpoint_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let mut hint = Hint::read(folder.path(), "https://a/");
-        assert_eq!(hint, Hint { url: "https://a/".to_owned(), ..Hint::default() });
-        hint.logs.insert(2, Synced { size: 700, at_ms: 5 });
-        hint.sending = Some(Sending { generation: 2, after: 700, tiles: 9 });
+        let mut hint = AuditSyncProgress::read(folder.path(), "https://a/");
+        assert_eq!(hint, AuditSyncProgress { url: "https://a/".to_owned(), ..AuditSyncProgress::default() });
+        hint.logs.insert(2, SyncedLog { size: 700, at_ms: 5 });
+        hint.sending = Some(UnconfirmedTiles { generation: 2, after: 700, tiles: 9 });
         hint.keep(folder.path()).await;
-        let again = Hint::read(folder.path(), "https://a/");
+        let again = AuditSyncProgress::read(folder.path(), "https://a/");
         assert_eq!(again, hint);
         assert_eq!((again.size(2), again.size(1)), (700, 0));
         assert_eq!((again.sent(2, 700), again.sent(2, 0), again.sent(1, 700)), (9, 0, 0));
-        assert_eq!(Hint::read(folder.path(), "https://b/").size(2), 0);
+        assert_eq!(AuditSyncProgress::read(folder.path(), "https://b/").size(2), 0);
     }
 
     #[test]
@@ -94,7 +94,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for damaged in ["", "{", "[]", r#"{"url":"u","logs":{"1":{"size":-1,"at_ms":0}}}"#, "\u{0}\u{0}"] {
             durable::replace(&folder.path().join(HINT_FILE), damaged.as_bytes()).unwrap();
-            assert_eq!(Hint::read(folder.path(), "u"), Hint { url: "u".to_owned(), ..Hint::default() }, "{damaged:?}");
+            assert_eq!(
+                AuditSyncProgress::read(folder.path(), "u"),
+                AuditSyncProgress { url: "u".to_owned(), ..AuditSyncProgress::default() },
+                "{damaged:?}"
+            );
         }
     }
 }

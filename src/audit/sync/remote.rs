@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, IF_NONE_MATCH};
-use ledge_egress::{AuditClient, Egress, HttpAnswer, HttpClient, HttpSettings, Purpose};
+use ledge_egress::{AuditClient, Egress, EgressPurpose, HttpAnswer, HttpClient, HttpClientSettings};
 
 use super::error::hint;
-use super::s3::{self, S3};
-use super::{SyncError, SyncSettings};
-use crate::config::SyncAddress;
+use super::s3::{self, S3Bucket};
+use super::{AuditSyncError, AuditSyncSettings};
+use crate::config::AuditSyncAddress;
 
 /// The longest checkpoint: a few lines, and signatures of witnesses.
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
@@ -20,20 +20,20 @@ pub struct AuditServer {
 }
 
 /// The server, with the folder of this box and the credentials.
-pub struct Remote {
+pub struct AuditRemote {
     server: AuditServer,
-    place: RemotePath,
+    place: AuditRemotePath,
 }
 
-enum RemotePath {
+enum AuditRemotePath {
     /// The beginning of all paths, such as `/audit/box-1/`.
     Web(String),
-    Bucket(Box<S3>),
+    Bucket(Box<S3Bucket>),
 }
 
 /// The outcome of putting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PutOutcome {
+pub enum RemotePutOutcome {
     /// The file is new.
     New,
     /// The server has replaced an earlier file.
@@ -44,7 +44,7 @@ pub enum PutOutcome {
 
 /// The outcome of getting a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fetched {
+pub enum RemoteGetOutcome {
     File(Bytes),
     Nothing,
     /// No file, or no permission to read it: the server does not say which.
@@ -53,65 +53,67 @@ pub enum Fetched {
 
 impl AuditServer {
     /// The server of the settings; nothing is connected yet. `None`: the log stays here.
-    pub fn of(settings: &SyncSettings, egress: &Egress) -> Option<Result<Self, SyncError>> {
+    pub fn of(settings: &AuditSyncSettings, egress: &Egress) -> Option<Result<Self, AuditSyncError>> {
         let config = &settings.config;
         config.url.as_ref()?;
         let Some((at, tls)) = config.server() else {
             let reason = format!("{:?} is not a region", config.region);
-            return Some(Err(SyncError::Settings { reason }));
+            return Some(Err(AuditSyncError::Settings { reason }));
         };
         let name = at.to_string();
-        let http = HttpSettings { at, tls: tls.then(|| config.tls.settings()), proxy: config.proxy.clone() };
-        Some(Ok(Self { client: HttpClient::for_audit(egress.clone(), http, Purpose::Audit), at: name }))
+        let http = HttpClientSettings { at, tls: tls.then(|| config.tls.settings()), proxy: config.proxy.clone() };
+        Some(Ok(Self { client: HttpClient::for_audit(egress.clone(), http, EgressPurpose::Audit), at: name }))
     }
 }
 
-impl Remote {
+impl AuditRemote {
     /// Reads the access keys, which may have been replaced.
-    pub async fn open(server: &AuditServer, settings: &SyncSettings) -> Result<Self, SyncError> {
-        let SyncSettings { config, device, .. } = settings;
+    pub async fn open(server: &AuditServer, settings: &AuditSyncSettings) -> Result<Self, AuditSyncError> {
+        let AuditSyncSettings { config, device, .. } = settings;
         let place = match &config.url {
-            Some(SyncAddress::Bucket { bucket, prefix }) => {
+            Some(AuditSyncAddress::Bucket { bucket, prefix }) => {
                 let (config, bucket, prefix) = (config.clone(), bucket.clone(), format!("{prefix}{device}/"));
-                let opened = tokio::task::spawn_blocking(move || S3::open(&config, &bucket, &prefix)).await;
-                let failed = |error: tokio::task::JoinError| SyncError::Settings { reason: error.to_string() };
-                RemotePath::Bucket(Box::new(opened.map_err(failed)??))
+                let opened = tokio::task::spawn_blocking(move || S3Bucket::open(&config, &bucket, &prefix)).await;
+                let failed = |error: tokio::task::JoinError| AuditSyncError::Settings { reason: error.to_string() };
+                AuditRemotePath::Bucket(Box::new(opened.map_err(failed)??))
             }
-            Some(SyncAddress::Web(address)) => {
-                RemotePath::Web(format!("{}/{device}/", address.path.trim_end_matches('/')))
+            Some(AuditSyncAddress::Web(address)) => {
+                AuditRemotePath::Web(format!("{}/{device}/", address.path.trim_end_matches('/')))
             }
-            None => return Err(SyncError::Settings { reason: "url is not set".to_owned() }),
+            None => return Err(AuditSyncError::Settings { reason: "url is not set".to_owned() }),
         };
         Ok(Self { server: server.clone(), place })
     }
 
     /// Gets a file below the folder of this box, or its first `longest` bytes.
-    pub async fn get(&self, path: &str, longest: usize) -> Result<Fetched, SyncError> {
+    pub async fn get(&self, path: &str, longest: usize) -> Result<RemoteGetOutcome, AuditSyncError> {
         let target = match &self.place {
-            RemotePath::Web(base) => format!("{base}{path}"),
-            RemotePath::Bucket(s3) => s3.get(path),
+            AuditRemotePath::Web(base) => format!("{base}{path}"),
+            AuditRemotePath::Bucket(s3) => s3.get(path),
         };
         let answer = self.server.client.get(&target, longest).await?;
         let code = self.code(&answer);
         match answer.status {
-            200 => Ok(Fetched::File(answer.body)),
-            404 | 410 if code.as_deref() != Some("NoSuchBucket") => Ok(Fetched::Nothing),
+            200 => Ok(RemoteGetOutcome::File(answer.body)),
+            404 | 410 if code.as_deref() != Some("NoSuchBucket") => Ok(RemoteGetOutcome::Nothing),
             // Without the permission to list, S3 does not say whether a file exists.
-            403 if matches!(code.as_deref(), None | Some("AccessDenied")) && self.is_bucket() => Ok(Fetched::Hidden),
+            403 if matches!(code.as_deref(), None | Some("AccessDenied")) && self.is_bucket() => {
+                Ok(RemoteGetOutcome::Hidden)
+            }
             _ => Err(self.refused("GET", path, &answer, code)),
         }
     }
 
     /// Gets a checkpoint.
-    pub async fn checkpoint(&self, path: &str) -> Result<Fetched, SyncError> {
+    pub async fn checkpoint(&self, path: &str) -> Result<RemoteGetOutcome, AuditSyncError> {
         self.get(path, CHECKPOINT_BYTES_MAX).await
     }
 
     /// Puts a file. With `only_new`, a file that exists stays.
-    pub async fn put(&self, path: &str, body: Bytes, only_new: bool) -> Result<PutOutcome, SyncError> {
+    pub async fn put(&self, path: &str, body: Bytes, only_new: bool) -> Result<RemotePutOutcome, AuditSyncError> {
         let target = match &self.place {
-            RemotePath::Web(base) => format!("{base}{path}"),
-            RemotePath::Bucket(s3) => s3.put(path),
+            AuditRemotePath::Web(base) => format!("{base}{path}"),
+            AuditRemotePath::Bucket(s3) => s3.put(path),
         };
         let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"))];
         if only_new {
@@ -119,31 +121,31 @@ impl Remote {
         }
         let answer = self.server.client.put(&target, &headers, body).await?;
         match answer.status {
-            204 => Ok(PutOutcome::Replaced),
-            200..=299 => Ok(PutOutcome::New),
-            412 if only_new => Ok(PutOutcome::There),
+            204 => Ok(RemotePutOutcome::Replaced),
+            200..=299 => Ok(RemotePutOutcome::New),
+            412 if only_new => Ok(RemotePutOutcome::There),
             _ => Err(self.refused("PUT", path, &answer, self.code(&answer))),
         }
     }
 
     /// The error for a file that must be read and cannot.
-    pub fn unreadable(&self, path: &str, status: u16) -> SyncError {
+    pub fn unreadable(&self, path: &str, status: u16) -> AuditSyncError {
         let answer = HttpAnswer { status, body: Bytes::new(), retry_after: None };
         self.refused("GET", path, &answer, None)
     }
 
     fn is_bucket(&self) -> bool {
-        matches!(self.place, RemotePath::Bucket(_))
+        matches!(self.place, AuditRemotePath::Bucket(_))
     }
 
     fn code(&self, answer: &HttpAnswer) -> Option<String> {
         if self.is_bucket() { s3::code(&answer.body) } else { None }
     }
 
-    fn refused(&self, verb: &str, path: &str, answer: &HttpAnswer, code: Option<String>) -> SyncError {
+    fn refused(&self, verb: &str, path: &str, answer: &HttpAnswer, code: Option<String>) -> AuditSyncError {
         let hint = hint(self.is_bucket(), verb, answer.status, code.as_deref());
         let (at, request) = (self.server.at.clone(), format!("{verb} {path}"));
         let HttpAnswer { status, retry_after, .. } = *answer;
-        SyncError::Status { at, request, status, code, hint, retry_after }
+        AuditSyncError::Status { at, request, status, code, hint, retry_after }
     }
 }

@@ -6,21 +6,21 @@ use ledge_base::clock;
 use ledge_egress::{HostPort, WebAddress};
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 
-use super::SyncError;
-use crate::config::SyncConfig;
+use super::AuditSyncError;
+use crate::config::AuditSyncConfig;
 
 /// Validity of a signed address. Covers the time of an upload, and a small difference between the clocks.
 const SIGNATURE_LIFETIME: Duration = Duration::from_mins(15);
 
 /// A bucket, with the credentials for it.
-pub struct S3 {
+pub struct S3Bucket {
     bucket: Bucket,
     credentials: Credentials,
     prefix: String,
 }
 
 /// The server of the buckets: the configured one, or that of Amazon for the region.
-fn endpoint(config: &SyncConfig) -> Option<WebAddress> {
+fn endpoint(config: &AuditSyncConfig) -> Option<WebAddress> {
     if let Some(endpoint) = &config.endpoint {
         return Some(endpoint.clone());
     }
@@ -30,7 +30,7 @@ fn endpoint(config: &SyncConfig) -> Option<WebAddress> {
 }
 
 /// The server to connect to for a bucket, and whether the connection is encrypted.
-pub fn server(config: &SyncConfig, bucket: &str) -> Option<(HostPort, bool)> {
+pub fn server(config: &AuditSyncConfig, bucket: &str) -> Option<(HostPort, bool)> {
     let WebAddress { tls, at, .. } = endpoint(config)?;
     match style(config, bucket) {
         UrlStyle::Path => Some((at, tls)),
@@ -40,14 +40,14 @@ pub fn server(config: &SyncConfig, bucket: &str) -> Option<(HostPort, bool)> {
 
 /// Servers other than Amazon's need not have a host name for each bucket, and wildcard certificates do not cover a
 /// bucket name with a dot.
-fn style(config: &SyncConfig, bucket: &str) -> UrlStyle {
+fn style(config: &AuditSyncConfig, bucket: &str) -> UrlStyle {
     if config.endpoint.is_some() || bucket.contains('.') { UrlStyle::Path } else { UrlStyle::VirtualHost }
 }
 
-impl S3 {
+impl S3Bucket {
     /// Reads the access key.
-    pub fn open(config: &SyncConfig, bucket: &str, prefix: &str) -> Result<Self, SyncError> {
-        let wrong = |reason: String| SyncError::Settings { reason };
+    pub fn open(config: &AuditSyncConfig, bucket: &str, prefix: &str) -> Result<Self, AuditSyncError> {
+        let wrong = |reason: String| AuditSyncError::Settings { reason };
         let (Some(id), Some(secret)) = (&config.access_key_id_file, &config.secret_access_key_file) else {
             return Err(wrong("a bucket needs access_key_id_file and secret_access_key_file".to_owned()));
         };
@@ -77,7 +77,7 @@ fn signed<'a>(action: &impl S3Action<'a>) -> String {
     format!("{}?{}", url.path(), url.query().unwrap_or_default())
 }
 
-/// The error code of an S3 server: `<Code>WORD</Code>`.
+/// The error code of an S3 server: `<HuffmanCode>WORD</HuffmanCode>`.
 pub fn code(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, rest) = text.split_once("<Code>")?;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use ledge_base::toml_check;
 
-    fn open(text: &str, bucket: &str) -> (S3, String) {
+    fn open(text: &str, bucket: &str) -> (S3Bucket, String) {
         let folder = tempfile::tempdir().unwrap();
         let key = |name: &str, content: &[u8]| {
             let path = folder.path().join(name);
@@ -99,9 +99,9 @@ mod tests {
             format!("{name}_file = {path:?}\n")
         };
         let keys = [key("access_key_id", b"AKIDEXAMPLE\n"), key("secret_access_key", b"wJalrXUtnFEMI\n")].concat();
-        let config: SyncConfig = toml_check::parse("f", &format!("{keys}{text}")).unwrap();
+        let config: AuditSyncConfig = toml_check::parse("f", &format!("{keys}{text}")).unwrap();
         let (at, tls) = server(&config, bucket).unwrap();
-        (S3::open(&config, bucket, "boxes/").unwrap(), format!("{at} {tls}"))
+        (S3Bucket::open(&config, bucket, "boxes/").unwrap(), format!("{at} {tls}"))
     }
 
     #[test]

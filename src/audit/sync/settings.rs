@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use ledge_base::names::DeviceName;
 
-use crate::config::SyncConfig;
+use crate::config::AuditSyncConfig;
 
 /// The log to copy, and its destination.
 #[derive(Debug, Clone)]
-pub struct SyncSettings {
+pub struct AuditSyncSettings {
     /// The section `[audit.sync]`.
-    pub config: SyncConfig,
+    pub config: AuditSyncConfig,
     /// The folder of all logs.
     pub folder: PathBuf,
     /// The name of this box.

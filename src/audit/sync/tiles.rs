@@ -9,17 +9,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tlog_tiles::{Hash, HashReader, Tile, record_hash, stored_hash_index, tree_hash};
 
-use super::SyncError;
+use super::AuditSyncError;
 use crate::key::SignedCheckpoint;
 use crate::layout::{TILE_HEIGHT, TILE_WIDTH, TileKind, TilePath, entries};
-use crate::local::LocalLog;
+use crate::local::LocalAuditLog;
 
 /// A log on this box, up to a signed head.
 #[derive(Debug, Clone)]
 pub struct SignedLog {
     /// The number of the log.
     pub generation: u32,
-    pub local: LocalLog,
+    pub local: LocalAuditLog,
     /// The head, over at least one record.
     pub head: Arc<SignedCheckpoint>,
     /// The number of records that the platform has.
@@ -28,13 +28,13 @@ pub struct SignedLog {
 
 impl SignedLog {
     /// The root hash that the log had when it had `size` records. Waits for the disk.
-    pub fn root_at(&self, size: u64) -> Result<Hash, SyncError> {
-        let tiles = Tiles { log: self, is_checked: true, failed: RefCell::default() };
+    pub fn root_at(&self, size: u64) -> Result<Hash, AuditSyncError> {
+        let tiles = TileHashReader { log: self, is_checked: true, failed: RefCell::default() };
         tree_hash(size, &tiles).map_err(|error| tiles.explained(&error))
     }
 
     /// A tile of the tree of the head, or of its records. Waits for the disk.
-    pub fn tile(&self, tile: TilePath) -> Result<Bytes, SyncError> {
+    pub fn tile(&self, tile: TilePath) -> Result<Bytes, AuditSyncError> {
         match tile.kind {
             TileKind::Entries => {
                 let content = self.content(tile)?;
@@ -63,19 +63,19 @@ impl SignedLog {
     }
 
     /// [`Self::tile`], on a thread for blocking work.
-    pub async fn read(&self, tile: TilePath) -> Result<Bytes, SyncError> {
+    pub async fn read(&self, tile: TilePath) -> Result<Bytes, AuditSyncError> {
         let log = self.clone();
         joined(tokio::task::spawn_blocking(move || log.tile(tile)).await)
     }
 
     /// [`Self::root_at`], on a thread for blocking work.
-    pub async fn read_root(&self, size: u64) -> Result<Hash, SyncError> {
+    pub async fn read_root(&self, size: u64) -> Result<Hash, AuditSyncError> {
         let log = self.clone();
         joined(tokio::task::spawn_blocking(move || log.root_at(size)).await)
     }
 
     /// The tile with the hash `number` of a level, as wide as in the tree of the head.
-    fn tile_of(&self, level: u8, number: u64) -> Result<Tile, SyncError> {
+    fn tile_of(&self, level: u8, number: u64) -> Result<Tile, AuditSyncError> {
         let index = stored_hash_index(level.saturating_mul(TILE_HEIGHT), number);
         let tile = Tile::from_index(TILE_HEIGHT, index).parent(0, self.head.size);
         tile.ok_or_else(|| self.damaged("checkpoint", "has no such tile"))
@@ -83,7 +83,7 @@ impl SignedLog {
 
     /// The hashes of a tile, checked against the root of the head: a whole tile by its hash in the tile above, a
     /// partial one because the root is computed from it.
-    fn checked(&self, tile: Tile) -> Result<Vec<u8>, SyncError> {
+    fn checked(&self, tile: Tile) -> Result<Vec<u8>, AuditSyncError> {
         let content = self.content(path(tile))?;
         let is_signed = if u64::from(tile.width()) == TILE_WIDTH {
             let above =
@@ -92,28 +92,28 @@ impl SignedLog {
             let index = stored_hash_index(above.level().saturating_mul(TILE_HEIGHT), tile.level_index());
             above.hash_at_index(&hashes, index).is_ok_and(|hash| hash == Tile::subtree_hash(&content))
         } else {
-            let tiles = Tiles { log: self, is_checked: false, failed: RefCell::default() };
+            let tiles = TileHashReader { log: self, is_checked: false, failed: RefCell::default() };
             tree_hash(self.head.size, &tiles).map_err(|error| tiles.explained(&error))? == self.head.root
         };
         if is_signed { Ok(content) } else { Err(self.damaged(&path(tile).path(), "does not fit the signed head")) }
     }
 
-    fn content(&self, tile: TilePath) -> Result<Vec<u8>, SyncError> {
+    fn content(&self, tile: TilePath) -> Result<Vec<u8>, AuditSyncError> {
         let Self { generation, local, sent, .. } = self;
         match local.tile(tile) {
             Ok(Some(content)) => Ok(content),
-            Ok(None) => Err(SyncError::Missing { generation: *generation, size: *sent, path: tile.path() }),
-            Err(error) => Err(SyncError::File { path: tile.local(local.folder()), error }),
+            Ok(None) => Err(AuditSyncError::Missing { generation: *generation, size: *sent, path: tile.path() }),
+            Err(error) => Err(AuditSyncError::File { path: tile.local(local.folder()), error }),
         }
     }
 
-    fn damaged(&self, path: &str, reason: &str) -> SyncError {
-        SyncError::Damaged { generation: self.generation, path: path.to_owned(), reason: reason.to_owned() }
+    fn damaged(&self, path: &str, reason: &str) -> AuditSyncError {
+        AuditSyncError::Damaged { generation: self.generation, path: path.to_owned(), reason: reason.to_owned() }
     }
 }
 
-fn joined<T>(result: Result<Result<T, SyncError>, tokio::task::JoinError>) -> Result<T, SyncError> {
-    result.unwrap_or_else(|error| Err(SyncError::Settings { reason: error.to_string() }))
+fn joined<T>(result: Result<Result<T, AuditSyncError>, tokio::task::JoinError>) -> Result<T, AuditSyncError> {
+    result.unwrap_or_else(|error| Err(AuditSyncError::Settings { reason: error.to_string() }))
 }
 
 fn path(tile: Tile) -> TilePath {
@@ -122,21 +122,21 @@ fn path(tile: Tile) -> TilePath {
 }
 
 /// Reads hashes for the library, and keeps the reason why one could not be read.
-struct Tiles<'a> {
+struct TileHashReader<'a> {
     log: &'a SignedLog,
     /// Each tile is checked against the head first.
     is_checked: bool,
-    failed: RefCell<Option<SyncError>>,
+    failed: RefCell<Option<AuditSyncError>>,
 }
 
-impl Tiles<'_> {
-    fn explained(&self, error: &tlog_tiles::Error) -> SyncError {
+impl TileHashReader<'_> {
+    fn explained(&self, error: &tlog_tiles::Error) -> AuditSyncError {
         let failed = self.failed.borrow_mut().take();
         failed.unwrap_or_else(|| self.log.damaged("tile/", &format!("cannot be read: {error}")))
     }
 }
 
-impl HashReader for Tiles<'_> {
+impl HashReader for TileHashReader<'_> {
     fn read_hashes(&self, indexes: &[u64]) -> Result<Vec<Hash>, tlog_tiles::Error> {
         let mut hashes = Vec::with_capacity(indexes.len());
         for index in indexes {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::key::AuditKey;
     use crate::layout::{changed, log_folder};
-    use crate::log::Log;
+    use crate::log::AuditLog;
     use ledge_base::durable;
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         let device = "box-1".parse().unwrap();
         let (key, _) =
             AuditKey::load_or_create(folder.path(), &device, &ledge_identity::sealing::Sealer::none()).unwrap();
-        let mut log = Log::open(folder.path(), &device, &key).unwrap().log;
+        let mut log = AuditLog::open(folder.path(), &device, &key).unwrap().log;
         let mut heads: Vec<SignedCheckpoint> = Vec::new();
         for size in [1, 255, 256, 257, 512, 600, 900, 66_000] {
             for record in log.size()..size {
@@ -176,7 +176,7 @@ mod tests {
             log.commit().unwrap();
             heads.push(log.sign(&key).unwrap().clone());
         }
-        let local = LocalLog::open(&log_folder(folder.path(), 1));
+        let local = LocalAuditLog::open(&log_folder(folder.path(), 1));
         for (place, head) in heads.iter().enumerate() {
             let signed = SignedLog { generation: 1, local: local.clone(), head: Arc::new(head.clone()), sent: 0 };
             for earlier in &heads[..=place] {
@@ -193,7 +193,10 @@ mod tests {
                     flipped[at] ^= 1;
                     durable::replace(&file, &flipped).unwrap();
                     let error = signed.tile(tile).unwrap_err();
-                    assert!(matches!(error, SyncError::Damaged { .. } | SyncError::Missing { .. }), "{error}");
+                    assert!(
+                        matches!(error, AuditSyncError::Damaged { .. } | AuditSyncError::Missing { .. }),
+                        "{error}"
+                    );
                 }
                 durable::replace(&file, &whole).unwrap();
             }

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use ledge_base::clock;
 
-use super::hint::{Hint, Sending, Synced};
-use super::remote::{Fetched, PutOutcome, Remote};
+use super::hint::{AuditSyncProgress, SyncedLog, UnconfirmedTiles};
+use super::remote::{AuditRemote, RemoteGetOutcome, RemotePutOutcome};
 use super::tiles::SignedLog;
-use super::{SyncError, SyncSettings};
+use super::{AuditSyncError, AuditSyncSettings};
 use crate::key::{CheckpointError, SignedCheckpoint, origin};
 use crate::layout::{CHECKPOINT, FULL_WIDTH, TILE_WIDTH, TileKind, TilePath, changed};
 
@@ -24,18 +24,18 @@ const REQUESTS_IN_FLIGHT: usize = 4;
 const HINT_SAVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// One attempt to upload a log up to its head.
-pub struct LogUpload<'a> {
-    pub settings: &'a SyncSettings,
-    pub remote: &'a Remote,
+pub struct AuditLogUpload<'a> {
+    pub settings: &'a AuditSyncSettings,
+    pub remote: &'a AuditRemote,
     /// The state of the platform at the last contact.
-    pub hint: &'a mut Hint,
+    pub hint: &'a mut AuditSyncProgress,
     /// Set when the platform takes a file.
     pub made_progress: &'a mut bool,
 }
 
-impl LogUpload<'_> {
+impl AuditLogUpload<'_> {
     /// Sends the records that the platform lacks. When this returns `Ok`, it has the log up to the head.
-    pub async fn send(&mut self, mut log: SignedLog) -> Result<(), SyncError> {
+    pub async fn send(&mut self, mut log: SignedLog) -> Result<(), AuditSyncError> {
         let name = format!("{}/{CHECKPOINT}", log.generation);
         let there = self.there(&log, &name).await?;
         let after = there.as_ref().map_or(0, |there| there.size);
@@ -45,13 +45,13 @@ impl LogUpload<'_> {
             self.send_tiles(&log, after).await?;
             // A checkpoint that could not be read may exist all the same.
             let put = self.remote.put(&name, Bytes::from(log.head.note.clone()), there.is_none()).await?;
-            if put == PutOutcome::There {
+            if put == RemotePutOutcome::There {
                 self.compare(&log, &name).await?;
             }
             *self.made_progress = true;
         }
 
-        let synced = Synced { size: log.head.size, at_ms: clock::unix_millis() };
+        let synced = SyncedLog { size: log.head.size, at_ms: clock::unix_millis() };
         self.hint.logs.insert(log.generation, synced);
         self.hint.sending = self.hint.sending.filter(|sending| sending.generation != log.generation);
         self.hint.keep(&self.settings.folder).await;
@@ -59,29 +59,29 @@ impl LogUpload<'_> {
     }
 
     /// Checks a checkpoint that appeared meanwhile: it must be the one that was put.
-    async fn compare(&self, log: &SignedLog, name: &str) -> Result<(), SyncError> {
+    async fn compare(&self, log: &SignedLog, name: &str) -> Result<(), AuditSyncError> {
         match self.remote.checkpoint(name).await? {
-            Fetched::File(note) if note == log.head.note => Ok(()),
-            Fetched::File(_) => {
+            RemoteGetOutcome::File(note) if note == log.head.note => Ok(()),
+            RemoteGetOutcome::File(_) => {
                 let reason = format!("another {name} was put there while this one was being sent");
-                Err(SyncError::Forked { generation: log.generation, reason })
+                Err(AuditSyncError::Forked { generation: log.generation, reason })
             }
-            Fetched::Nothing => Err(self.remote.unreadable(name, 404)),
-            Fetched::Hidden => Err(self.remote.unreadable(name, 403)),
+            RemoteGetOutcome::Nothing => Err(self.remote.unreadable(name, 404)),
+            RemoteGetOutcome::Hidden => Err(self.remote.unreadable(name, 403)),
         }
     }
 
     /// The checkpoint on the platform, which must be one that this log had.
-    async fn there(&self, log: &SignedLog, name: &str) -> Result<Option<SignedCheckpoint>, SyncError> {
+    async fn there(&self, log: &SignedLog, name: &str) -> Result<Option<SignedCheckpoint>, AuditSyncError> {
         let SignedLog { generation, head, .. } = log;
-        let forked = |reason: String| SyncError::Forked { generation: *generation, reason };
+        let forked = |reason: String| AuditSyncError::Forked { generation: *generation, reason };
         let note = match self.remote.checkpoint(name).await? {
-            Fetched::File(note) => note,
+            RemoteGetOutcome::File(note) => note,
             // There was one at an earlier contact.
-            Fetched::Hidden if self.hint.logs.contains_key(generation) => {
+            RemoteGetOutcome::Hidden if self.hint.logs.contains_key(generation) => {
                 return Err(self.remote.unreadable(name, 403));
             }
-            Fetched::Nothing | Fetched::Hidden => return Ok(None),
+            RemoteGetOutcome::Nothing | RemoteGetOutcome::Hidden => return Ok(None),
         };
 
         let there = match SignedCheckpoint::open(&note, &self.settings.verifier_key) {
@@ -89,7 +89,7 @@ impl LogUpload<'_> {
             Err(error @ CheckpointError::Signature { .. }) => return Err(forked(format!("{name}: {error}"))),
             // A server may answer with anything in place of the file: that proves no other history.
             Err(error @ CheckpointError::Malformed { .. }) => {
-                return Err(SyncError::Checkpoint { path: name.to_owned(), error });
+                return Err(AuditSyncError::Checkpoint { path: name.to_owned(), error });
             }
         };
 
@@ -113,12 +113,12 @@ impl LogUpload<'_> {
         Ok(Some(there))
     }
 
-    async fn send_tiles(&mut self, log: &SignedLog, after: u64) -> Result<(), SyncError> {
+    async fn send_tiles(&mut self, log: &SignedLog, after: u64) -> Result<(), AuditSyncError> {
         let mut sent = self.hint.sent(log.generation, after).min(log.head.size / TILE_WIDTH);
         if let Some(last) = sent.checked_sub(1).filter(|last| *last >= after / TILE_WIDTH) {
             // A platform that was restored from a backup may have lost tiles that it had taken.
             let tile = TilePath { kind: TileKind::Entries, index: last, width: FULL_WIDTH };
-            if put(self.remote, log, tile).await? == PutOutcome::New {
+            if put(self.remote, log, tile).await? == RemotePutOutcome::New {
                 sent = 0;
             }
         }
@@ -140,12 +140,12 @@ impl LogUpload<'_> {
                 Some(Err(error)) => break Err(error),
                 Some(Ok(done)) => done,
             };
-            replaced |= put == PutOutcome::Replaced;
+            replaced |= put == RemotePutOutcome::Replaced;
             *self.made_progress = true;
             // The hashes of records are sent after the records.
             if tile.kind == TileKind::Hashes(0) && u64::from(tile.width) == TILE_WIDTH {
                 let (generation, tiles) = (log.generation, tile.index + 1);
-                self.hint.sending = Some(Sending { generation, after, tiles });
+                self.hint.sending = Some(UnconfirmedTiles { generation, after, tiles });
             }
             if noted.elapsed() >= HINT_SAVE_INTERVAL {
                 noted = Instant::now();
@@ -166,25 +166,25 @@ impl LogUpload<'_> {
 }
 
 /// Puts a tile unless it exists. When this returns `Ok`, the platform has exactly its bytes.
-async fn put(remote: &Remote, log: &SignedLog, tile: TilePath) -> Result<PutOutcome, SyncError> {
+async fn put(remote: &AuditRemote, log: &SignedLog, tile: TilePath) -> Result<RemotePutOutcome, AuditSyncError> {
     let content = log.read(tile).await?;
     let path = format!("{}/{}", log.generation, tile.path());
     let put = remote.put(&path, content.clone(), true).await?;
-    if put != PutOutcome::There {
+    if put != RemotePutOutcome::There {
         return Ok(put);
     }
 
     // One more byte would show that the file is longer.
     match remote.get(&path, content.len() + 1).await? {
-        Fetched::File(there) if there == content => Ok(put),
-        Fetched::File(there) if content.starts_with(&there) => {
-            Err(SyncError::Cut { path, length: there.len(), expected: content.len() })
+        RemoteGetOutcome::File(there) if there == content => Ok(put),
+        RemoteGetOutcome::File(there) if content.starts_with(&there) => {
+            Err(AuditSyncError::Cut { path, length: there.len(), expected: content.len() })
         }
-        Fetched::File(_) => {
+        RemoteGetOutcome::File(_) => {
             let reason = format!("{path} has other bytes there than on this box");
-            Err(SyncError::Forked { generation: log.generation, reason })
+            Err(AuditSyncError::Forked { generation: log.generation, reason })
         }
-        Fetched::Nothing => Err(remote.unreadable(&path, 404)),
-        Fetched::Hidden => Err(remote.unreadable(&path, 403)),
+        RemoteGetOutcome::Nothing => Err(remote.unreadable(&path, 404)),
+        RemoteGetOutcome::Hidden => Err(remote.unreadable(&path, 403)),
     }
 }

@@ -7,7 +7,7 @@ use ledge_identity::sealing::CipherError;
 
 /// Reasons why there are no keys, or why they stay as they were.
 #[derive(Debug, thiserror::Error)]
-pub enum TagsError {
+pub enum TagKeysError {
     #[error("the keys for tags: {path}: {error}", path = path.display())]
     File {
         /// The file or folder.

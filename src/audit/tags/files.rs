@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ledge_base::durable;
-use ledge_identity::sealing::{CipherError, MasterKeyCounts, Rekeyed, SealPurpose, Sealer};
+use ledge_identity::sealing::{CipherError, EncryptionPurpose, MasterKeyCounts, RekeyCounts, Sealer};
 use ledge_service::audit_event::tag::TagKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::TagsError;
+use super::TagKeysError;
 
 const TAGS_FOLDER: &str = "tags";
 const LIST_FILE: &str = "list.json";
 
 /// The folder.
 #[derive(Debug)]
-pub(super) struct TagFolder {
+pub(super) struct TagKeyFolder {
     path: PathBuf,
     sealer: Sealer,
 }
@@ -47,14 +47,14 @@ fn decoded(key: &str) -> Option<[u8; 32]> {
     STANDARD.decode(key).ok()?.try_into().ok()
 }
 
-impl TagFolder {
+impl TagKeyFolder {
     /// The folder in the folder `audit`.
     pub fn of(audit: &Path, sealer: &Sealer) -> Self {
         Self { path: audit.join(TAGS_FOLDER), sealer: sealer.clone() }
     }
 
     /// The same, created if necessary, and without the leftovers of a killed process.
-    pub fn create(audit: &Path, sealer: &Sealer) -> Result<Self, TagsError> {
+    pub fn create(audit: &Path, sealer: &Sealer) -> Result<Self, TagKeysError> {
         let folder = Self::of(audit, sealer);
         durable::create_folder(&folder.path).map_err(failed(&folder.path))?;
         // A key that is being encrypted again looks like a leftover.
@@ -84,7 +84,7 @@ impl TagFolder {
     }
 
     /// The periods that have a key, in order.
-    pub fn periods(&self) -> Result<Vec<u32>, TagsError> {
+    pub fn periods(&self) -> Result<Vec<u32>, TagKeysError> {
         let listed = || -> io::Result<Vec<u32>> {
             let mut periods = Vec::new();
             for entry in std::fs::read_dir(&self.path)? {
@@ -103,37 +103,37 @@ impl TagFolder {
     }
 
     /// The key of a period.
-    pub fn read(&self, period: u32) -> Result<TagKeyFile, TagsError> {
+    pub fn read(&self, period: u32) -> Result<TagKeyFile, TagKeysError> {
         let path = self.key(period);
         let content = Zeroizing::new(std::fs::read(&path).map_err(failed(&path))?);
         let plain = self.opened(period, &content)?;
         let parsed: Option<TagKeyFile> = serde_json::from_slice(&plain).ok();
         let is_whole = |file: &TagKeyFile| file.period == period && decoded(&file.key).is_some();
-        parsed.filter(is_whole).ok_or(TagsError::Damaged { path })
+        parsed.filter(is_whole).ok_or(TagKeysError::Damaged { path })
     }
 
     /// The decrypted content of the file of a key. A file that was changed is damaged; one without its master key is
     /// not: it can be read when the master key is back.
-    fn opened(&self, period: u32, content: &[u8]) -> Result<Zeroizing<Vec<u8>>, TagsError> {
+    fn opened(&self, period: u32, content: &[u8]) -> Result<Zeroizing<Vec<u8>>, TagKeysError> {
         if !Sealer::is_sealed(content) {
             return Ok(Zeroizing::new(content.to_vec()));
         }
-        let opened = self.sealer.open(SealPurpose::TagKey, &associated_data(period), content).map(Zeroizing::new);
+        let opened = self.sealer.open(EncryptionPurpose::TagKey, &associated_data(period), content).map(Zeroizing::new);
         opened.map_err(|error| match error {
-            CipherError::NoKey(_) | CipherError::Unsealable => TagsError::Sealed { path: self.key(period), error },
-            CipherError::Forged | CipherError::NotSealed => TagsError::Damaged { path: self.key(period) },
+            CipherError::NoKey(_) | CipherError::Unsealable => TagKeysError::Sealed { path: self.key(period), error },
+            CipherError::Forged | CipherError::NotSealed => TagKeysError::Damaged { path: self.key(period) },
         })
     }
 
-    fn write(&self, period: u32, plain: &[u8]) -> Result<(), TagsError> {
+    fn write(&self, period: u32, plain: &[u8]) -> Result<(), TagKeysError> {
         let path = self.key(period);
-        let content = self.sealer.seal(SealPurpose::TagKey, &associated_data(period), plain);
-        let content = content.map_err(|error| TagsError::Sealed { path: path.clone(), error })?;
+        let content = self.sealer.seal(EncryptionPurpose::TagKey, &associated_data(period), plain);
+        let content = content.map_err(|error| TagKeysError::Sealed { path: path.clone(), error })?;
         durable::replace_private(&path, &content).map_err(failed(&path))
     }
 
     /// Encrypts every key under the current master key, unless it is already. Tries all, and returns the first error.
-    pub fn rekey(&self, done: &mut Rekeyed) -> Result<(), TagsError> {
+    pub fn rekey(&self, done: &mut RekeyCounts) -> Result<(), TagKeysError> {
         let mut fault = None;
         for period in self.periods()? {
             let _alone = self.lock()?;
@@ -149,9 +149,9 @@ impl TagFolder {
 
             let was_plain = u64::from(!Sealer::is_sealed(&content));
             match self.opened(period, &content).and_then(|plain| self.write(period, &plain)) {
-                Ok(()) => *done += Rekeyed { plain: was_plain, old: 1 - was_plain },
+                Ok(()) => *done += RekeyCounts { plain: was_plain, old: 1 - was_plain },
                 // Reading sets it aside.
-                Err(TagsError::Damaged { .. }) => {}
+                Err(TagKeysError::Damaged { .. }) => {}
                 Err(error) => fault = fault.or(Some(error)),
             }
         }
@@ -159,7 +159,7 @@ impl TagFolder {
     }
 
     /// Counts the keys by the master key that they are encrypted under.
-    pub fn survey(&self, survey: &mut MasterKeyCounts) -> Result<(), TagsError> {
+    pub fn survey(&self, survey: &mut MasterKeyCounts) -> Result<(), TagKeysError> {
         for period in self.periods()? {
             let path = self.key(period);
             let content = Zeroizing::new(std::fs::read(&path).map_err(failed(&path))?);
@@ -170,16 +170,16 @@ impl TagFolder {
 
     /// Keeps other processes from destroying a key while it is encrypted again, which would bring it back. Dropping the
     /// handle releases the lock.
-    fn lock(&self) -> Result<File, TagsError> {
+    fn lock(&self) -> Result<File, TagKeysError> {
         let folder = File::open(&self.path).map_err(failed(&self.path))?;
         folder.lock().map_err(failed(&self.path))?;
         Ok(folder)
     }
 
     /// The key of a period. A damaged file is renamed, so that it is kept for a repair and is not read again.
-    pub fn read_or_set_aside(&self, period: u32) -> Result<Option<TagKeyFile>, TagsError> {
+    pub fn read_or_set_aside(&self, period: u32) -> Result<Option<TagKeyFile>, TagKeysError> {
         match self.read(period) {
-            Err(TagsError::Damaged { path }) => {
+            Err(TagKeysError::Damaged { path }) => {
                 let aside = self.aside(period);
                 durable::rename(&path, &aside).map_err(failed(&path))?;
                 let aside = aside.display();
@@ -191,7 +191,7 @@ impl TagFolder {
     }
 
     /// Makes a key. When this returns, it survives a power cut.
-    pub fn make(&self, period: u32, begins_ms: u64, ends_ms: u64) -> Result<TagKeyFile, TagsError> {
+    pub fn make(&self, period: u32, begins_ms: u64, ends_ms: u64) -> Result<TagKeyFile, TagKeysError> {
         let path = self.key(period);
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::from).map_err(failed(&path))?;
@@ -202,7 +202,7 @@ impl TagFolder {
     }
 
     /// Overwrites and removes the key of a period, also one that was set aside. Returns whether there was one.
-    pub fn destroy(&self, period: u32) -> Result<bool, TagsError> {
+    pub fn destroy(&self, period: u32) -> Result<bool, TagKeysError> {
         if is_absent(&self.path) {
             return Ok(false);
         }
@@ -212,7 +212,7 @@ impl TagFolder {
             match shred(&path) {
                 Ok(()) => any = true,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(TagsError::File { path, error }),
+                Err(error) => return Err(TagKeysError::File { path, error }),
             }
         }
         if any {
@@ -221,16 +221,16 @@ impl TagFolder {
         Ok(any)
     }
 
-    pub fn read_list<L: DeserializeOwned>(&self) -> Result<Option<L>, TagsError> {
+    pub fn read_list<L: DeserializeOwned>(&self) -> Result<Option<L>, TagKeysError> {
         let path = self.path.join(LIST_FILE);
         match std::fs::read(&path) {
-            Ok(content) => serde_json::from_slice(&content).map(Some).map_err(|_| TagsError::Damaged { path }),
+            Ok(content) => serde_json::from_slice(&content).map(Some).map_err(|_| TagKeysError::Damaged { path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(TagsError::File { path, error }),
+            Err(error) => Err(TagKeysError::File { path, error }),
         }
     }
 
-    pub fn save_list(&self, list: &impl Serialize) -> Result<(), TagsError> {
+    pub fn save_list(&self, list: &impl Serialize) -> Result<(), TagKeysError> {
         let path = self.path.join(LIST_FILE);
         let content = serde_json::to_vec(list).map_err(io::Error::from).map_err(failed(&path))?;
         durable::replace_private(&path, &content).map_err(failed(&path))
@@ -258,7 +258,7 @@ fn shred(path: &Path) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> TagsError + use<> {
+fn failed(path: &Path) -> impl Fn(io::Error) -> TagKeysError + use<> {
     let path = path.to_owned();
-    move |error| TagsError::File { path: path.clone(), error }
+    move |error| TagKeysError::File { path: path.clone(), error }
 }

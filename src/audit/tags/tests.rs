@@ -17,12 +17,12 @@ fn try_destroy(period: u32) -> AuditEvent {
 }
 
 /// Keys for 30 days that are kept for 100.
-fn open(audit: &Path, now: u64) -> (Tags, Vec<AuditEvent>) {
-    Tags::open(audit, 30, 100, now, &Sealer::none()).unwrap()
+fn open(audit: &Path, now: u64) -> (AuditTagKeys, Vec<AuditEvent>) {
+    AuditTagKeys::open(audit, 30, 100, now, &Sealer::none()).unwrap()
 }
 
 /// The events of a turn after the daemon has run for `hours`.
-fn turn(tags: &mut Tags, now: u64, hours: u64) -> Vec<AuditEvent> {
+fn turn(tags: &mut AuditTagKeys, now: u64, hours: u64) -> Vec<AuditEvent> {
     tags.turn_after(now, Duration::from_hours(hours), Vec::new()).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn a_key_is_private_and_is_in_use_until_its_period_is_over() {
     assert_eq!(tags.current().of_text("somebody"), tag);
     drop(tags);
     // Another length in the configuration holds for the next period.
-    let (mut tags, events) = Tags::open(audit.path(), 1, 100, START + DAY_MS, &Sealer::none()).unwrap();
+    let (mut tags, events) = AuditTagKeys::open(audit.path(), 1, 100, START + DAY_MS, &Sealer::none()).unwrap();
     assert_eq!((events, tags.current().of_text("somebody")), (vec![], tag));
     assert_eq!(turn(&mut tags, START + 30 * DAY_MS, 0), [made(FIRST + 30)]);
     assert_ne!(tags.current().of_text("somebody"), tag);
@@ -59,7 +59,7 @@ fn what_was_not_told_is_told_by_the_next_start_and_what_was_is_not() {
     tags.told().unwrap();
     assert_eq!(open(audit.path(), START).1, []);
     // A cut between making a key and writing it into the list.
-    TagFolder::of(audit.path(), &Sealer::none()).make(FIRST + 3, START, START + DAY_MS).unwrap();
+    TagKeyFolder::of(audit.path(), &Sealer::none()).make(FIRST + 3, START, START + DAY_MS).unwrap();
     let (tags, events) = open(audit.path(), START);
     assert_eq!((events, tags.current().period()), (vec![made(FIRST + 3)], FIRST + 3));
 }
@@ -123,7 +123,7 @@ fn a_key_is_destroyed_when_the_clock_agrees_for_a_day() {
 #[test]
 fn keys_are_kept_for_ever_where_that_is_asked_for() {
     let audit = tempfile::tempdir().unwrap();
-    let (mut tags, _) = Tags::open(audit.path(), 30, 0, START, &Sealer::none()).unwrap();
+    let (mut tags, _) = AuditTagKeys::open(audit.path(), 30, 0, START, &Sealer::none()).unwrap();
     for month in 1..=100 {
         assert_eq!(turn(&mut tags, START + month * 30 * DAY_MS, 720).len(), 1);
     }
@@ -264,29 +264,29 @@ fn sealed_keys_make_the_same_tags_and_without_their_master_key_nothing_is_lost()
     let plain = std::fs::read(&path).unwrap();
     let (old, new) = (Sealer::with_keys(&[[1; 32]]), Sealer::with_keys(&[[2; 32], [1; 32]]));
     let resealed = |sealer: &Sealer| {
-        let mut done = Rekeyed::default();
+        let mut done = RekeyCounts::default();
         rekey(audit.path(), sealer, &mut done).unwrap();
         done
     };
-    assert_eq!(resealed(&old), Rekeyed { plain: 1, old: 0 });
-    assert_eq!(resealed(&new), Rekeyed { plain: 0, old: 1 });
-    assert_eq!(resealed(&new), Rekeyed::default());
+    assert_eq!(resealed(&old), RekeyCounts { plain: 1, old: 0 });
+    assert_eq!(resealed(&new), RekeyCounts { plain: 0, old: 1 });
+    assert_eq!(resealed(&new), RekeyCounts::default());
     let sealed = std::fs::read(&path).unwrap();
     assert!(!sealed.windows(16).any(|window| plain.windows(16).any(|plain| plain == window)));
     let mut found = MasterKeyCounts::default();
     survey(audit.path(), &mut found).unwrap();
     assert_eq!(found.0, [(new.current(), 1)].into());
     for wrong in [Sealer::none(), old] {
-        let error = Tags::open(audit.path(), 30, 100, START, &wrong).unwrap_err();
-        assert!(matches!(error, TagsError::Sealed { .. }), "{error}");
+        let error = AuditTagKeys::open(audit.path(), 30, 100, START, &wrong).unwrap_err();
+        assert!(matches!(error, TagKeysError::Sealed { .. }), "{error}");
         assert!(std::fs::read(&path).unwrap() == sealed && all(audit.path(), &wrong).is_err());
     }
-    let (tags, events) = Tags::open(audit.path(), 30, 100, START, &new).unwrap();
+    let (tags, events) = AuditTagKeys::open(audit.path(), 30, 100, START, &new).unwrap();
     // It was made before, and its event is perhaps not in the log yet.
     let told_again = AuditEvent::TagKeyMade { period: FIRST };
     assert_eq!((tag(&tags.current()), events), (before, vec![told_again]));
     // Another period's file in its place is no key of this one.
     ledge_base::durable::replace_private(&audit.path().join(format!("tags/{}.key", FIRST - 1)), &sealed).unwrap();
-    assert!(matches!(TagFolder::of(audit.path(), &new).read(FIRST - 1), Err(TagsError::Damaged { .. })));
+    assert!(matches!(TagKeyFolder::of(audit.path(), &new).read(FIRST - 1), Err(TagKeysError::Damaged { .. })));
     assert!(destroy(audit.path(), FIRST).unwrap());
 }

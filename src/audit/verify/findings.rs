@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The kind of a fault. Later ones are worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FindingKind {
+pub enum LogFindingKind {
     Gap,
     /// There is another history of the same log.
     Fork,
@@ -13,7 +13,7 @@ pub enum FindingKind {
     Tampered,
 }
 
-impl FindingKind {
+impl LogFindingKind {
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl FindingKind {
 /// A fault of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LogFinding {
-    pub wrong: FindingKind,
+    pub wrong: LogFindingKind,
     /// The first record concerned, if that is known.
     pub seq: Option<u64>,
     pub what: String,
@@ -46,7 +46,7 @@ pub struct LogFindings {
 
 impl LogFindings {
     /// Adds a finding.
-    pub fn push(&mut self, wrong: FindingKind, seq: impl Into<Option<u64>>, what: impl FnOnce() -> String) {
+    pub fn push(&mut self, wrong: LogFindingKind, seq: impl Into<Option<u64>>, what: impl FnOnce() -> String) {
         // The list must have one of each kind, because the verdict is read from it.
         if self.list.iter().filter(|finding| finding.wrong == wrong).count() < FINDINGS_PER_KIND_MAX {
             self.list.push(LogFinding { wrong, seq: seq.into(), what: what() });

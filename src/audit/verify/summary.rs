@@ -29,7 +29,7 @@ pub struct LogSummary {
     /// The sequence number below which records were removed from the box.
     pub pruned_below: u64,
     /// The reason why the log began, and the log before it.
-    pub begun: Option<BegunLog>,
+    pub begun: Option<LogStart>,
 }
 
 /// Events that never became records.
@@ -45,7 +45,7 @@ pub struct LossSummary {
 
 /// The beginning of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BegunLog {
+pub struct LogStart {
     /// `new`, `damaged`, `forked` or `renamed`.
     pub cause: String,
     /// The log before it, as far as it is known.
@@ -71,7 +71,7 @@ impl LogSummary {
             AuditEvent::RecordsPruned { below, .. } => self.pruned_below = self.pruned_below.max(*below),
             // A later record of this kind is not the beginning of this log.
             AuditEvent::LogBegun { cause, previous } if record.seq == 0 => {
-                self.begun = Some(BegunLog { cause: cause.to_string(), previous: previous.clone() });
+                self.begun = Some(LogStart { cause: cause.to_string(), previous: previous.clone() });
             }
             _ => {}
         }

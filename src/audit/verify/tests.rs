@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::key::{AuditKey, origin};
 use crate::layout::{CHECKPOINT, TILE_WIDTH, changed, log_folder, push_entry};
-use crate::local::LocalLog;
-use crate::log::Log;
+use crate::local::LocalAuditLog;
+use crate::log::AuditLog;
 use crate::proof::{InclusionProof, ProofError};
 use crate::record::{Actor, Timestamp, VERSION};
 
@@ -18,7 +18,7 @@ use crate::record::{Actor, Timestamp, VERSION};
 struct LoggedBox {
     audit: TempDir,
     key: AuditKey,
-    log: Log,
+    log: AuditLog,
 }
 
 fn device() -> DeviceName {
@@ -35,7 +35,7 @@ impl LoggedBox {
         let audit = tempfile::tempdir().unwrap();
         let (key, _) =
             AuditKey::load_or_create(audit.path(), &device(), &ledge_identity::sealing::Sealer::none()).unwrap();
-        let log = Log::open(audit.path(), &device(), &key).unwrap().log;
+        let log = AuditLog::open(audit.path(), &device(), &key).unwrap().log;
         Self { audit, key, log }
     }
 
@@ -67,7 +67,7 @@ impl LoggedBox {
 
     /// As the platform has it.
     fn copy(&self) -> TempDir {
-        let (copy, log) = (tempfile::tempdir().unwrap(), LocalLog::open(&self.folder()));
+        let (copy, log) = (tempfile::tempdir().unwrap(), LocalAuditLog::open(&self.folder()));
         let size = self.log.checkpoint().unwrap().size;
         for tile in changed(0, size) {
             write(&copy.path().join(tile.path()), &log.tile(tile).unwrap().unwrap());
@@ -76,19 +76,19 @@ impl LoggedBox {
         copy
     }
 
-    fn place(&self, files: LogFiles) -> LogToVerify {
+    fn place(&self, files: AuditLogFiles) -> LogToVerify {
         LogToVerify { files, generation: None, keys: vec![self.key.verifier_key().to_owned()] }
     }
 
-    async fn verify_local(&self) -> LogReport {
-        self.verify(LogFiles::Local(LocalLog::open(&self.folder())), None).await
+    async fn verify_local(&self) -> LogVerificationReport {
+        self.verify(AuditLogFiles::Local(LocalAuditLog::open(&self.folder())), None).await
     }
 
-    async fn verify_copy(&self, copy: &Path) -> LogReport {
-        self.verify(LogFiles::Folder(copy.to_owned()), None).await
+    async fn verify_copy(&self, copy: &Path) -> LogVerificationReport {
+        self.verify(AuditLogFiles::Folder(copy.to_owned()), None).await
     }
 
-    async fn verify(&self, files: LogFiles, earlier: Option<&SignedCheckpoint>) -> LogReport {
+    async fn verify(&self, files: AuditLogFiles, earlier: Option<&SignedCheckpoint>) -> LogVerificationReport {
         verify(&[self.place(files)], VerifyScope::One, earlier).await.unwrap().remove(0)
     }
 }
@@ -104,7 +104,7 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     durable::replace(path, &content).unwrap();
 }
 
-fn wrong(report: &LogReport) -> Vec<(FindingKind, Option<u64>)> {
+fn wrong(report: &LogVerificationReport) -> Vec<(LogFindingKind, Option<u64>)> {
     report.findings.iter().map(|finding| (finding.wrong, finding.seq)).collect()
 }
 
@@ -129,7 +129,7 @@ proptest! {
             writer.append(unsigned);
             let (size, copy) = (parts.iter().sum::<u64>(), writer.copy());
             for head in &heads {
-                for files in [LogFiles::Local(LocalLog::open(&writer.folder())), LogFiles::Folder(copy.path().to_owned())] {
+                for files in [AuditLogFiles::Local(LocalAuditLog::open(&writer.folder())), AuditLogFiles::Folder(copy.path().to_owned())] {
                     let is_local = files.is_local();
                     let report = writer.verify(files, Some(head)).await;
                     prop_assert_eq!(&report.findings, &[]);
@@ -138,7 +138,7 @@ proptest! {
                     prop_assert_eq!(report.summary.records, size + report.unsigned);
                 }
             }
-            let (head, files) = (heads.last().unwrap(), LogFiles::Folder(copy.path().to_owned()));
+            let (head, files) = (heads.last().unwrap(), AuditLogFiles::Folder(copy.path().to_owned()));
             for seq in (0..size).filter(|seq| seq % 13 == seed % 13) {
                 let proof = InclusionProof::make(&files, head, seq).await.unwrap();
                 prop_assert_eq!(&InclusionProof::parse(&proof.to_bytes()).unwrap(), &proof);
@@ -169,7 +169,7 @@ proptest! {
             let byte = at.index(std::fs::read(&path).unwrap().len());
             change(&path, |content| content[byte] ^= 1 << bit);
             let report = writer.verify_copy(copy.path()).await;
-            prop_assert_eq!(report.verdict(), Some(FindingKind::Tampered), "{}", path.display());
+            prop_assert_eq!(report.verdict(), Some(LogFindingKind::Tampered), "{}", path.display());
             Ok(())
         })?;
     }
@@ -187,7 +187,7 @@ async fn a_changed_record_is_named() {
     let report = writer.verify_copy(copy.path()).await;
     assert_eq!(
         wrong(&report),
-        [(FindingKind::Tampered, Some(300)), (FindingKind::Tampered, None)],
+        [(LogFindingKind::Tampered, Some(300)), (LogFindingKind::Tampered, None)],
         "{:?}",
         report.findings
     );
@@ -205,19 +205,19 @@ async fn a_history_that_was_rewritten_with_all_its_hashes_has_another_root() {
     let forged = rewritten.copy();
     write(&forged.path().join(CHECKPOINT), &std::fs::read(copy.path().join(CHECKPOINT)).unwrap());
     let report = writer.verify_copy(forged.path()).await;
-    assert_eq!(wrong(&report), [(FindingKind::Tampered, None)]);
+    assert_eq!(wrong(&report), [(LogFindingKind::Tampered, None)]);
     assert!(report.findings[0].what.contains("is signed"), "{:?}", report.findings);
     // Signed with the key of another box, it is not even looked at.
     let other = rewritten.copy();
     let report = writer.verify_copy(other.path()).await;
-    assert_eq!((wrong(&report), report.summary.records), (vec![(FindingKind::Tampered, None)], 0));
+    assert_eq!((wrong(&report), report.summary.records), (vec![(LogFindingKind::Tampered, None)], 0));
 }
 
 #[tokio::test]
 async fn another_history_under_the_same_key_is_a_fork() {
     let mut writer = LoggedBox::with(300);
     let earlier = writer.sign();
-    for (size, found) in [(300, FindingKind::Fork), (700, FindingKind::Fork), (299, FindingKind::Tampered)] {
+    for (size, found) in [(300, LogFindingKind::Fork), (700, LogFindingKind::Fork), (299, LogFindingKind::Tampered)] {
         // A box that was set back to an image of an earlier day.
         let mut twin = LoggedBox::new();
         twin.key = AuditKey::load_or_create(writer.audit.path(), &device(), &ledge_identity::sealing::Sealer::none())
@@ -227,13 +227,13 @@ async fn another_history_under_the_same_key_is_a_fork() {
         twin.append_event(AuditEvent::TrustReset);
         twin.append(size - 11);
         twin.sign();
-        let files = LogFiles::Folder(twin.copy().keep());
+        let files = AuditLogFiles::Folder(twin.copy().keep());
         let report = writer.verify(files, Some(&earlier)).await;
         assert_eq!(report.findings.iter().map(|finding| finding.wrong).collect::<Vec<_>>(), [found], "{size}");
     }
     writer.append(5);
     writer.sign();
-    let report = writer.verify(LogFiles::Folder(writer.copy().keep()), Some(&earlier)).await;
+    let report = writer.verify(AuditLogFiles::Folder(writer.copy().keep()), Some(&earlier)).await;
     assert_eq!((report.findings, report.contains), (vec![], Some(300)));
 }
 
@@ -257,23 +257,23 @@ async fn what_is_missing_is_a_gap_and_said_by_its_records() {
     ] {
         let put_back = without(path);
         let report = writer.verify_copy(copy.path()).await;
-        assert_eq!(wrong(&report), [(FindingKind::Gap, seq)], "{path}");
+        assert_eq!(wrong(&report), [(LogFindingKind::Gap, seq)], "{path}");
         put_back();
     }
     // For records that are missing together with their hashes, the level above has the hashes that the root needs.
     let put_back = [without("tile/entries/100"), without("tile/0/100")];
     let report = writer.verify_copy(copy.path()).await;
-    assert_eq!(wrong(&report), [(FindingKind::Gap, Some(25_600))]);
+    assert_eq!(wrong(&report), [(LogFindingKind::Gap, Some(25_600))]);
     let above = without("tile/1/000");
     let report = writer.verify_copy(copy.path()).await;
-    assert_eq!(wrong(&report), [(FindingKind::Gap, Some(25_600)), (FindingKind::Gap, None)]);
+    assert_eq!(wrong(&report), [(LogFindingKind::Gap, Some(25_600)), (LogFindingKind::Gap, None)]);
     for put_back in &put_back {
         put_back();
     }
     above();
     assert_eq!(writer.verify_copy(copy.path()).await.findings, []);
     std::fs::remove_file(copy.path().join(CHECKPOINT)).unwrap();
-    assert_eq!(wrong(&writer.verify_copy(copy.path()).await), [(FindingKind::Gap, None)]);
+    assert_eq!(wrong(&writer.verify_copy(copy.path()).await), [(LogFindingKind::Gap, None)]);
 }
 
 #[tokio::test]
@@ -284,13 +284,13 @@ async fn a_pruned_log_is_whole_from_its_first_record_on_where_it_says_so() {
     let report = writer.verify_local().await;
     assert_eq!(
         (report.first, wrong(&report)),
-        (768, vec![(FindingKind::Gap, Some(0))]),
+        (768, vec![(LogFindingKind::Gap, Some(0))]),
         "nobody says that it was pruned"
     );
     writer.append_event(AuditEvent::RecordsPruned { below: 768, synced: false });
     writer.append(1);
     writer.sign();
-    let files = || LogFiles::Local(LocalLog::open(&writer.folder()));
+    let files = || AuditLogFiles::Local(LocalAuditLog::open(&writer.folder()));
     let report = writer.verify(files(), Some(&earlier)).await;
     assert_eq!((report.first, &report.findings, report.contains), (768, &vec![], Some(3000)));
     let head = writer.log.checkpoint().unwrap();
@@ -324,7 +324,7 @@ async fn a_record_in_another_place_than_its_own_and_one_that_is_none_are_found_t
     writer.log.commit().unwrap();
     writer.sign();
     let report = writer.verify_local().await;
-    assert_eq!(wrong(&report), [(FindingKind::Tampered, Some(3)), (FindingKind::Tampered, Some(4))]);
+    assert_eq!(wrong(&report), [(LogFindingKind::Tampered, Some(3)), (LogFindingKind::Tampered, Some(4))]);
 }
 
 #[tokio::test]
@@ -342,7 +342,7 @@ async fn records_after_the_head_are_checked_by_their_form_and_a_torn_one_is_on_i
         push_entry(bundle, b"nothing").unwrap();
     });
     let report = writer.verify_local().await;
-    assert_eq!(wrong(&report), [(FindingKind::Tampered, Some(256))]);
+    assert_eq!(wrong(&report), [(LogFindingKind::Tampered, Some(256))]);
 }
 
 #[tokio::test]
@@ -360,7 +360,7 @@ async fn a_log_says_what_the_one_before_it_had() {
     log.commit().unwrap();
     log.sign(&signer).unwrap();
     let place = |generation| {
-        let files = LogFiles::Local(LocalLog::open(&log_folder(&audit, generation)));
+        let files = AuditLogFiles::Local(LocalAuditLog::open(&log_folder(&audit, generation)));
         LogToVerify { files, generation: Some(generation), keys: vec![key.clone()] }
     };
     let both = [place(1), place(2)];
@@ -371,15 +371,18 @@ async fn a_log_says_what_the_one_before_it_had() {
     assert_eq!(check(&both).await, [vec![], vec![]]);
     // Without the first log, both the records that the second one states and the head that was known before are
     // missing.
-    assert_eq!(check(&both[1..]).await, [[(FindingKind::Gap, None), (FindingKind::Tampered, None)]]);
+    assert_eq!(check(&both[1..]).await, [[(LogFindingKind::Gap, None), (LogFindingKind::Tampered, None)]]);
     // The first one as it was at an earlier time.
     let shorter = signer.sign(&origin(&device(), 1), 0, tlog_tiles::EMPTY_HASH).unwrap();
     write(&folder.join(CHECKPOINT), &shorter.note);
-    assert_eq!(check(&both).await, [vec![(FindingKind::Tampered, Some(0)), (FindingKind::Tampered, Some(0))], vec![]]);
+    assert_eq!(
+        check(&both).await,
+        [vec![(LogFindingKind::Tampered, Some(0)), (LogFindingKind::Tampered, Some(0))], vec![]]
+    );
     // One log in the place of another.
     let second = std::fs::read(log_folder(&audit, 2).join(CHECKPOINT)).unwrap();
     write(&folder.join(CHECKPOINT), &second);
-    assert_eq!(check(&both).await[0], [(FindingKind::Tampered, None)]);
+    assert_eq!(check(&both).await[0], [(LogFindingKind::Tampered, None)]);
 }
 
 #[test]

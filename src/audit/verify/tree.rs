@@ -8,7 +8,7 @@ use crate::layout::TILE_WIDTH;
 
 /// The Merkle tree (RFC 6962) of the records so far.
 #[derive(Debug, Clone, Default)]
-pub struct Tree {
+pub struct MerkleTree {
     size: u64,
     /// The hashes of the partial tile of each level.
     levels: Vec<Vec<Hash>>,
@@ -24,7 +24,7 @@ pub struct HashTile {
     pub hashes: Vec<Hash>,
 }
 
-impl Tree {
+impl MerkleTree {
     /// The number of records so far.
     pub fn size(&self) -> u64 {
         self.size
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn the_root_is_that_of_rfc_6962_at_every_size_and_the_tiles_are_those_of_the_layout() {
         let leaves: Vec<_> = (0..70_000_u32).map(|n| record_hash(&n.to_be_bytes())).collect();
-        let (mut tree, mut tiles) = (Tree::default(), Vec::new());
+        let (mut tree, mut tiles) = (MerkleTree::default(), Vec::new());
         for (size, leaf) in (0..).zip(&leaves) {
             if size < 1100 || size % 8191 == 0 || size > 69_995 {
                 assert_eq!(tree.root(), merkle_tree_hash(&leaves[..size]), "{size}");
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_tile_by_its_hash_is_as_good_as_its_records() {
         let leaves: Vec<_> = (0..1000_u32).map(|n| record_hash(&n.to_be_bytes())).collect();
-        let mut tree = Tree::default();
+        let mut tree = MerkleTree::default();
         for tile in leaves[..512].chunks(256) {
             tree.push_tile(subtree(tile));
         }

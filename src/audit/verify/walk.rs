@@ -4,30 +4,30 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use tlog_tiles::{Hash, record_hash};
 
-use super::findings::{FindingKind, LogFindings};
+use super::findings::{LogFindingKind, LogFindings};
 use super::summary::LogSummary;
-use super::tree::{HashTile, Tree};
-use crate::files::{FilesError, LogFiles, hashes_of, tile_of};
+use super::tree::{HashTile, MerkleTree};
+use crate::files::{AuditFilesError, AuditLogFiles, hashes_of, tile_of};
 use crate::layout::{TILE_WIDTH, TileKind, TilePath, whole_entries};
 use crate::record::AuditRecord;
 
 /// The root that a log must have at a size.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ExpectedRoot {
+pub(super) struct ExpectedRootHash {
     pub(super) size: u64,
     pub(super) root: Hash,
-    pub(super) evidence: Evidence,
+    pub(super) evidence: RootHashSource,
 }
 
 /// The source of an expected root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Evidence {
+pub(super) enum RootHashSource {
     Checkpoint,
     /// The first record of the log that follows.
     NextLog,
 }
 
-impl Evidence {
+impl RootHashSource {
     fn words(self) -> &'static str {
         match self {
             Self::Checkpoint => "the earlier checkpoint",
@@ -38,24 +38,24 @@ impl Evidence {
 
 /// A walk through a log.
 pub(super) struct LogWalk<'a> {
-    files: &'a LogFiles,
+    files: &'a AuditLogFiles,
     size: u64,
     /// The roots still to be compared, the nearest last.
-    points: Vec<ExpectedRoot>,
+    points: Vec<ExpectedRootHash>,
     /// `None` once hashes are missing that the root needs.
-    tree: Option<Tree>,
+    tree: Option<MerkleTree>,
     /// The first record of the gap that lasts up to here.
     missing: Option<u64>,
     /// A record differs from its published hash, so the hashes above it differ as well.
     is_changed: bool,
     /// The last tile of level 1 that was read.
     level_1: Option<(u64, Vec<Hash>)>,
-    walked: Walked,
+    walked: LogWalkResult,
 }
 
 /// The result of a walk.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
+pub(super) struct LogWalkResult {
     /// The first record that exists.
     pub first: u64,
     /// The number of records after the head.
@@ -68,14 +68,14 @@ pub(super) struct Walked {
 
 impl<'a> LogWalk<'a> {
     /// A walk to a head of `size` records.
-    pub fn new(files: &'a LogFiles, size: u64, mut points: Vec<ExpectedRoot>, findings: LogFindings) -> Self {
+    pub fn new(files: &'a AuditLogFiles, size: u64, mut points: Vec<ExpectedRootHash>, findings: LogFindings) -> Self {
         points.reverse();
-        let walked = Walked { findings, ..Walked::default() };
+        let walked = LogWalkResult { findings, ..LogWalkResult::default() };
         Self {
             files,
             size,
             points,
-            tree: Some(Tree::default()),
+            tree: Some(MerkleTree::default()),
             missing: None,
             is_changed: false,
             level_1: None,
@@ -84,12 +84,12 @@ impl<'a> LogWalk<'a> {
     }
 
     /// Reads everything.
-    pub async fn finish(mut self, root: Hash) -> Result<Walked, FilesError> {
+    pub async fn finish(mut self, root: Hash) -> Result<LogWalkResult, AuditFilesError> {
         let (files, size) = (self.files, self.size);
         let read = |index| async move {
             let entries = files.tile(tile_of(TileKind::Entries, index, size)).await?;
             let hashes = files.tile(tile_of(TileKind::Hashes(0), index, size)).await?;
-            Ok::<_, FilesError>((index, entries, hashes))
+            Ok::<_, AuditFilesError>((index, entries, hashes))
         };
 
         let mut bundles = stream::iter(0..size.div_ceil(TILE_WIDTH)).map(read).buffered(files.parallel());
@@ -107,16 +107,16 @@ impl<'a> LogWalk<'a> {
         }
 
         self.end_gap(size);
-        for tile in self.tree.iter().flat_map(Tree::partial).collect::<Vec<_>>() {
+        for tile in self.tree.iter().flat_map(MerkleTree::partial).collect::<Vec<_>>() {
             self.compare_tile(tile).await?;
         }
 
-        match self.tree.as_ref().map(Tree::root) {
-            Some(computed) if computed != root => self.walked.findings.push(FindingKind::Tampered, None, || {
+        match self.tree.as_ref().map(MerkleTree::root) {
+            Some(computed) if computed != root => self.walked.findings.push(LogFindingKind::Tampered, None, || {
                 format!("the records have the root {computed}, and {root} is signed")
             }),
             Some(_) => {}
-            None => self.walked.findings.push(FindingKind::Gap, None, || {
+            None => self.walked.findings.push(LogFindingKind::Gap, None, || {
                 "the root cannot be computed: the hashes of the missing records are missing as well".to_owned()
             }),
         }
@@ -126,7 +126,7 @@ impl<'a> LogWalk<'a> {
     }
 
     /// Takes the records of one bundle, and their published hashes.
-    async fn step(&mut self, index: u64, entries: Option<Bytes>, hashes: Option<Bytes>) -> Result<(), FilesError> {
+    async fn step(&mut self, index: u64, entries: Option<Bytes>, hashes: Option<Bytes>) -> Result<(), AuditFilesError> {
         let start = index * TILE_WIDTH;
         let tile = tile_of(TileKind::Hashes(0), index, self.size);
         let is_missing = entries.is_none();
@@ -165,7 +165,7 @@ impl<'a> LogWalk<'a> {
     }
 
     /// The hash over a whole tile of records, from the level above.
-    async fn hash_of_tile(&mut self, index: u64) -> Result<Option<Hash>, FilesError> {
+    async fn hash_of_tile(&mut self, index: u64) -> Result<Option<Hash>, AuditFilesError> {
         let above = tile_of(TileKind::Hashes(1), index / TILE_WIDTH, self.size);
         if (index + 1) * TILE_WIDTH > self.size || self.tree.is_none() {
             return Ok(None);
@@ -182,7 +182,7 @@ impl<'a> LogWalk<'a> {
     /// Reads the records of a bundle; `None` when it is malformed and cannot be used.
     fn read_bundle(&mut self, start: u64, width: u16, bytes: &[u8]) -> Option<Vec<Hash>> {
         let (lines, rest) = whole_entries(bytes);
-        let Walked { findings, summary, .. } = &mut self.walked;
+        let LogWalkResult { findings, summary, .. } = &mut self.walked;
         for (seq, line) in (start..).zip(&lines) {
             read_record(seq, line, summary, findings);
         }
@@ -190,14 +190,14 @@ impl<'a> LogWalk<'a> {
         if !rest.is_empty() {
             let (seq, length) = (start + leaves.len() as u64, rest.len());
             findings
-                .push(FindingKind::Tampered, seq, || format!("{length} bytes of its entry bundle are not a record"));
+                .push(LogFindingKind::Tampered, seq, || format!("{length} bytes of its entry bundle are not a record"));
             return None;
         }
         if leaves.len() != usize::from(width) {
             let found = leaves.len();
-            self.walked
-                .findings
-                .push(FindingKind::Tampered, start, || format!("the entry bundle has {found} records and not {width}"));
+            self.walked.findings.push(LogFindingKind::Tampered, start, || {
+                format!("the entry bundle has {found} records and not {width}")
+            });
             return None;
         }
         Some(leaves)
@@ -206,7 +206,7 @@ impl<'a> LogWalk<'a> {
     fn read_hashes(&mut self, tile: TilePath, bytes: &[u8]) -> Option<Vec<Hash>> {
         let hashes = hashes_of(bytes, tile);
         if hashes.is_none() {
-            self.walked.findings.push(FindingKind::Tampered, None, || {
+            self.walked.findings.push(LogFindingKind::Tampered, None, || {
                 format!("{} has {} bytes and not {} hashes", tile.path(), bytes.len(), tile.width)
             });
         }
@@ -222,14 +222,14 @@ impl<'a> LogWalk<'a> {
         }
         self.is_changed |= level == 0;
         let first = (tile.index * TILE_WIDTH + at as u64).checked_shl(8 * u32::from(level)).unwrap_or(u64::MAX);
-        self.walked.findings.push(FindingKind::Tampered, first, || match level {
+        self.walked.findings.push(LogFindingKind::Tampered, first, || match level {
             0 => format!("the record does not match its hash in {}", tile.path()),
             _ => format!("the records from here on have another hash than is in {}", tile.path()),
         });
     }
 
     /// Compares a tile above the hashes of records.
-    async fn compare_tile(&mut self, computed: HashTile) -> Result<(), FilesError> {
+    async fn compare_tile(&mut self, computed: HashTile) -> Result<(), AuditFilesError> {
         // Tiles of level 0 were compared with their records.
         if computed.level == 0 {
             return Ok(());
@@ -247,7 +247,7 @@ impl<'a> LogWalk<'a> {
     }
 
     fn tile_is_missing(&mut self, tile: TilePath) {
-        self.walked.findings.push(FindingKind::Gap, None, || format!("{} is missing", tile.path()));
+        self.walked.findings.push(LogFindingKind::Gap, None, || format!("{} is missing", tile.path()));
     }
 
     /// Ends a gap. At the beginning of the log, the records may have been pruned, which is checked at the end. The tile
@@ -258,7 +258,7 @@ impl<'a> LogWalk<'a> {
             Some(start) => {
                 self.walked
                     .findings
-                    .push(FindingKind::Gap, start, || format!("records {start} to {} are missing", end - 1));
+                    .push(LogFindingKind::Gap, start, || format!("records {start} to {} are missing", end - 1));
             }
             None => {}
         }
@@ -270,15 +270,15 @@ impl<'a> LogWalk<'a> {
         while let Some(point) = self.points.pop_if(|point| point.size <= tree.size()) {
             let words = point.evidence.words();
             let size = point.size;
-            let Walked { findings, contains, .. } = &mut self.walked;
+            let LogWalkResult { findings, contains, .. } = &mut self.walked;
             if size < tree.size() {
-                findings.push(FindingKind::Gap, size, || {
+                findings.push(LogFindingKind::Gap, size, || {
                     format!("cannot check {words} against this log: the records around {size} are missing")
                 });
             } else if tree.root() == point.root {
-                *contains |= point.evidence == Evidence::Checkpoint;
+                *contains |= point.evidence == RootHashSource::Checkpoint;
             } else {
-                findings.push(FindingKind::Fork, None, || {
+                findings.push(LogFindingKind::Fork, None, || {
                     format!(
                         "{words} has another root for the first {size} records: there are two histories of this log"
                     )
@@ -288,14 +288,14 @@ impl<'a> LogWalk<'a> {
     }
 
     /// Reads the records after the head, which only the box itself has. Nothing proves them yet.
-    fn read_unsigned(&mut self) -> Result<(), FilesError> {
+    fn read_unsigned(&mut self) -> Result<(), AuditFilesError> {
         let mut seq = self.size;
         while let Some(bytes) = self.files.local_bundle(seq / TILE_WIDTH)? {
             let before = seq;
             let skipped = usize::try_from(seq % TILE_WIDTH).unwrap_or(usize::MAX);
             // The last entry is perhaps incomplete yet.
             for line in whole_entries(&bytes).0.into_iter().skip(skipped) {
-                let Walked { findings, summary, .. } = &mut self.walked;
+                let LogWalkResult { findings, summary, .. } = &mut self.walked;
                 read_record(seq, line, summary, findings);
                 seq += 1;
             }
@@ -316,10 +316,10 @@ fn read_record(seq: u64, line: &[u8], summary: &mut LogSummary, findings: &mut L
     match AuditRecord::parse(line) {
         Ok(record) => {
             if record.seq != seq {
-                findings.push(FindingKind::Tampered, seq, || format!("record {} is in its place", record.seq));
+                findings.push(LogFindingKind::Tampered, seq, || format!("record {} is in its place", record.seq));
             }
             summary.count(&record);
         }
-        Err(error) => findings.push(FindingKind::Tampered, seq, || error.to_string()),
+        Err(error) => findings.push(LogFindingKind::Tampered, seq, || error.to_string()),
     }
 }

@@ -5,22 +5,26 @@ use std::sync::Arc;
 use ledge_service::audit_event::AuditQueue;
 use ledge_service::audit_event::sink::{LostEntries, QueuedEntry};
 
-use super::super::log::LogError;
+use super::super::log::AuditLogError;
 use super::super::record::{Actor, AuditRecord, Timestamp, VERSION};
-use super::super::status::LiveRecord;
+use super::super::status::LiveCopyRecord;
 use super::entries;
-use super::open_log::OpenLog;
+use super::open_log::OpenAuditLog;
 
 /// Entries that were appended.
-pub struct Appended {
+pub struct AppendedEntries {
     /// The records as live copies get them.
-    pub live: Vec<Arc<LiveRecord>>,
+    pub live: Vec<Arc<LiveCopyRecord>>,
     /// The entries that are too long for a record.
     pub left_out: LostEntries,
 }
 
 /// Appends records and makes them durable, all or none.
-pub fn append(open: &mut OpenLog, entries: Vec<QueuedEntry>, queue: &AuditQueue) -> Result<Appended, LogError> {
+pub fn append(
+    open: &mut OpenAuditLog,
+    entries: Vec<QueuedEntry>,
+    queue: &AuditQueue,
+) -> Result<AppendedEntries, AuditLogError> {
     let key = open.tags.current();
     let origin: Arc<str> = open.log.origin().into();
     let mut records = Vec::with_capacity(entries.len());
@@ -40,7 +44,7 @@ pub fn append(open: &mut OpenLog, entries: Vec<QueuedEntry>, queue: &AuditQueue)
         };
         let line = record.to_line();
         let leaf = match open.log.append(&line) {
-            Err(error @ LogError::TooLong { .. }) => {
+            Err(error @ AuditLogError::TooLong { .. }) => {
                 // No event should be so long; the other entries must not be lost for it.
                 tracing::error!(%error, action, "an audit event is too long for a record and is dropped");
                 left_out.since_ms = left_out.since_ms.min(lost.since_ms);
@@ -50,8 +54,15 @@ pub fn append(open: &mut OpenLog, entries: Vec<QueuedEntry>, queue: &AuditQueue)
             }
             appended => appended?,
         };
-        let copied =
-            LiveRecord { origin: origin.clone(), seq: record.seq, at_ms: entry.at_ms, leaf, action, is_warning, line };
+        let copied = LiveCopyRecord {
+            origin: origin.clone(),
+            seq: record.seq,
+            at_ms: entry.at_ms,
+            leaf,
+            action,
+            is_warning,
+            line,
+        };
         records.push((Arc::new(copied), is_of_calls));
     }
 
@@ -68,5 +79,5 @@ pub fn append(open: &mut OpenLog, entries: Vec<QueuedEntry>, queue: &AuditQueue)
     }
 
     let live = records.into_iter().map(|(record, ..)| record).collect();
-    Ok(Appended { live, left_out })
+    Ok(AppendedEntries { live, left_out })
 }

@@ -36,14 +36,14 @@ impl LossCause {
 
 /// Losses that are yet to be reported.
 #[derive(Debug, Default)]
-pub struct Losses {
+pub struct UnreportedLosses {
     untold: BTreeMap<LossCause, LostEntries>,
     told: BTreeMap<LossCause, Instant>,
     calls: u64,
     events: u64,
 }
 
-impl Losses {
+impl UnreportedLosses {
     /// Counts calls and other events that were lost.
     pub fn count(&mut self, cause: LossCause, lost: LostEntries) {
         if lost.calls + lost.events == 0 {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_goes_on_is_told_by_the_hour_and_what_is_over_at_once() {
-        let (mut losses, start) = (Losses::default(), Instant::now());
+        let (mut losses, start) = (UnreportedLosses::default(), Instant::now());
         losses.begins(LossCause::Quota, start);
         losses.count(LossCause::Quota, LostEntries { since_ms: 7, calls: 3, events: 0 });
         losses.count(LossCause::Quota, LostEntries { since_ms: 5, calls: 1, events: 1 });

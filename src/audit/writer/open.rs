@@ -7,30 +7,30 @@ use ledge_base::durable;
 use ledge_service::audit_event::AuditEvent;
 use serde::{Deserialize, Serialize};
 
-use super::super::key::{AuditKey, KeyError};
+use super::super::key::{AuditKey, AuditKeyError};
 use super::super::layout::{self, TILE_WIDTH, TileKind, TilePath, log_folder};
-use super::super::local::LocalLog;
-use super::super::log::{Log, LogBeginning, LogError, OpenedLog};
+use super::super::local::LocalAuditLog;
+use super::super::log::{AuditLog, AuditLogError, LogBeginning, OpenedAuditLog};
 use super::super::record::AuditRecord;
-use super::super::status::{PublishedHead, SyncNews};
-use super::super::tags::{Tags, TagsError};
-use super::open_log::OpenLog;
-use super::{FORK_PAUSE_MAX, LogWriter, OPEN_RETRY_PAUSE, clock_watch, own_entry};
+use super::super::status::{AuditSyncEvent, PublishedCheckpoint};
+use super::super::tags::{AuditTagKeys, TagKeysError};
+use super::open_log::OpenAuditLog;
+use super::{AuditLogWriter, FORK_PAUSE_MAX, OPEN_RETRY_PAUSE, clock_watch, own_entry};
 
 /// Reasons why the log cannot be opened.
 #[derive(Debug, thiserror::Error)]
-enum LogOpenError {
+enum AuditLogOpenError {
     #[error("the folder {path}: {error}", path = path.display())]
     Folder { path: PathBuf, error: std::io::Error },
     #[error(transparent)]
-    Key(#[from] KeyError),
+    Key(#[from] AuditKeyError),
     #[error(transparent)]
-    Tags(#[from] TagsError),
+    Tags(#[from] TagKeysError),
     #[error(transparent)]
-    Log(#[from] LogError),
+    Log(#[from] AuditLogError),
 }
 
-impl LogWriter {
+impl AuditLogWriter {
     /// Opens the log. The next records report changes made by that.
     pub(super) fn open(&mut self, now_ms: u64) {
         self.retry = Instant::now() + OPEN_RETRY_PAUSE;
@@ -47,7 +47,7 @@ impl LogWriter {
                 // Also when nothing can be recorded: copying records to the platform is what makes room.
                 if let Some(checkpoint) = open.log.checkpoint().filter(|checkpoint| checkpoint.size > 0).cloned() {
                     let generation = open.log.generation();
-                    self.state.publish(PublishedHead { generation, checkpoint, at_ms: now_ms, is_urgent: false });
+                    self.state.publish(PublishedCheckpoint { generation, checkpoint, at_ms: now_ms, is_urgent: false });
                 }
                 self.open = Some(open);
             }
@@ -55,18 +55,18 @@ impl LogWriter {
         }
     }
 
-    fn try_open(&mut self, now_ms: u64) -> Result<OpenLog, LogOpenError> {
-        let folder = |error| LogOpenError::Folder { path: self.folder.clone(), error };
+    fn try_open(&mut self, now_ms: u64) -> Result<OpenAuditLog, AuditLogOpenError> {
+        let folder = |error| AuditLogOpenError::Folder { path: self.folder.clone(), error };
         durable::create_folder(&self.folder).map_err(folder)?;
         let (key, is_new) = AuditKey::load_or_create(&self.folder, &self.device, &self.sealer)?;
         if is_new {
             self.record_own(now_ms, AuditEvent::AuditKeyMade { verifier_key: key.verifier_key().to_owned() });
         }
 
-        let OpenedLog { log, begun } = Log::open(&self.folder, &self.device, &key)?;
+        let OpenedAuditLog { log, begun } = AuditLog::open(&self.folder, &self.device, &key)?;
         let (days, keep) = self.tag_days;
-        let (tags, tag_events) = Tags::open(&self.folder, days, keep, now_ms, &self.sealer)?;
-        let alarm = Alarm::read(&self.folder);
+        let (tags, tag_events) = AuditTagKeys::open(&self.folder, days, keep, now_ms, &self.sealer)?;
+        let alarm = LogAlarm::read(&self.folder);
         self.state.update(|status| status.alarm = alarm);
         if let Some(begun) = begun {
             self.record_beginning(begun, log.generation(), now_ms);
@@ -80,7 +80,7 @@ impl LogWriter {
         for event in tag_events {
             self.record_own(now_ms, event);
         }
-        Ok(OpenLog { key, tags, log, signed: Instant::now(), is_urgent: false })
+        Ok(OpenAuditLog { key, tags, log, signed: Instant::now(), is_urgent: false })
     }
 
     /// Records the beginning of the log `generation`, and raises the alarm if the log before it was damaged or forked.
@@ -93,7 +93,7 @@ impl LogWriter {
                 cause,
                 "the audit log cannot be continued: it is kept as it is, and another one begins"
             );
-            let alarm = Alarm { generation: generation.saturating_sub(1), reason };
+            let alarm = LogAlarm { generation: generation.saturating_sub(1), reason };
             if let Err(error) = alarm.write(&self.folder) {
                 self.warn(format!(
                     "the alarm about the audit log ends with this process, as it cannot be written: {error}"
@@ -111,11 +111,13 @@ impl LogWriter {
         let current = open.log.generation();
         for news in self.state.take_news() {
             match news {
-                SyncNews::Has { generation, size } if generation == current => self.synced = self.synced.max(size),
-                SyncNews::Has { generation, .. } => {
+                AuditSyncEvent::Has { generation, size } if generation == current => {
+                    self.synced = self.synced.max(size)
+                }
+                AuditSyncEvent::Has { generation, .. } => {
                     self.complete.insert(generation);
                 }
-                SyncNews::Forked { generation } => self.forked = Some(generation),
+                AuditSyncEvent::Forked { generation } => self.forked = Some(generation),
             }
         }
 
@@ -129,18 +131,18 @@ impl LogWriter {
         };
     }
 
-    fn begin_another(&mut self, open: OpenLog, now_ms: u64) -> Option<OpenLog> {
-        let OpenLog { key, tags, log, .. } = open;
+    fn begin_another(&mut self, open: OpenAuditLog, now_ms: u64) -> Option<OpenAuditLog> {
+        let OpenAuditLog { key, tags, log, .. } = open;
         let reason = format!("the platform has another history of {}", log.origin());
         match log.begin_another("forked", &self.device) {
-            Ok(OpenedLog { log, begun }) => {
+            Ok(OpenedAuditLog { log, begun }) => {
                 (self.synced, self.forked) = (0, None);
                 if let Some(begun) = begun {
                     self.record_beginning(LogBeginning { reason: Some(reason), ..begun }, log.generation(), now_ms);
                 }
                 let origin = log.origin().to_owned();
                 self.state.update(|status| status.origin = origin);
-                Some(OpenLog { key, tags, log, signed: Instant::now(), is_urgent: true })
+                Some(OpenAuditLog { key, tags, log, signed: Instant::now(), is_urgent: true })
             }
             Err(error) => {
                 // The log is opened again, and found forked again.
@@ -154,13 +156,13 @@ impl LogWriter {
 
 /// `alarm.json`: the reason why a log was not continued, for later starts.
 #[derive(Debug, Serialize, Deserialize)]
-struct Alarm {
+struct LogAlarm {
     /// The log that was not continued. The alarm ends when its folder, the evidence, is gone.
     generation: u32,
     reason: String,
 }
 
-impl Alarm {
+impl LogAlarm {
     const FILE: &str = "alarm.json";
 
     /// The reason of the alarm that an earlier process raised. A file that cannot be read is an alarm, too.
@@ -182,10 +184,10 @@ impl Alarm {
 }
 
 /// The time of the last record of a log, if that is still on this box.
-fn last_ms(folder: &Path, log: &Log) -> Option<u64> {
+fn last_ms(folder: &Path, log: &AuditLog) -> Option<u64> {
     let last = log.durable_size().checked_sub(1)?;
     let width = u16::try_from(last % TILE_WIDTH + 1).ok()?;
-    let local = LocalLog::open(&log_folder(folder, log.generation()));
+    let local = LocalAuditLog::open(&log_folder(folder, log.generation()));
     let bundle = local.tile(TilePath { kind: TileKind::Entries, index: last / TILE_WIDTH, width }).ok()??;
     let record = AuditRecord::parse(layout::entries(&bundle).ok()?.last()?).ok()?;
     Some(record.ts.0)

@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use super::super::key::AuditKey;
-use super::super::log::Log;
-use super::super::tags::Tags;
+use super::super::log::AuditLog;
+use super::super::tags::AuditTagKeys;
 
 /// The open log, with its keys.
-pub struct OpenLog {
+pub struct OpenAuditLog {
     pub key: AuditKey,
-    pub tags: Tags,
-    pub log: Log,
+    pub tags: AuditTagKeys,
+    pub log: AuditLog,
     pub signed: Instant,
     /// Set if the next head should be sent at once.
     pub is_urgent: bool,

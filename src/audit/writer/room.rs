@@ -10,7 +10,7 @@ const RECORD_BYTES: u64 = 1024;
 
 /// The events that may be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogRoom {
+pub enum LogCapacity {
     Enough,
     /// All events except inference: the quota is used up, or the disk is full.
     EventsAlone(LossCause),
@@ -18,7 +18,7 @@ pub enum LogRoom {
     None,
 }
 
-impl LogRoom {
+impl LogCapacity {
     /// The cause of the shortage.
     pub fn lacks(self) -> Option<LossCause> {
         match self {
@@ -31,27 +31,27 @@ impl LogRoom {
 
 /// The limits of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogLimits {
+pub struct AuditLogLimits {
     /// The largest size of the log, in bytes.
     pub quota: u64,
     /// The space that stays free on the disk, in bytes.
     pub min_free: u64,
 }
 
-impl LogLimits {
+impl AuditLogLimits {
     /// The events that may be recorded when the log has `bytes` and the disk has `free` bytes left, if that is known.
     ///
     /// Other events than inference are few, and the first that an auditor looks for: they may use a twentieth beyond
     /// the quota. With their last [part](Self::part), that is a tenth.
-    pub fn room(&self, bytes: u64, free: Option<u64>) -> LogRoom {
+    pub fn room(&self, bytes: u64, free: Option<u64>) -> LogCapacity {
         if bytes >= self.quota.saturating_add(self.quota / 20) {
-            LogRoom::None
+            LogCapacity::None
         } else if bytes >= self.quota {
-            LogRoom::EventsAlone(LossCause::Quota)
+            LogCapacity::EventsAlone(LossCause::Quota)
         } else if free.is_some_and(|free| free < self.min_free) {
-            LogRoom::EventsAlone(LossCause::Disk)
+            LogCapacity::EventsAlone(LossCause::Disk)
         } else {
-            LogRoom::Enough
+            LogCapacity::Enough
         }
     }
 
@@ -87,17 +87,17 @@ pub fn free(folder: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const LIMITS: LogLimits = LogLimits { quota: 1_000_000, min_free: 500 };
+    const LIMITS: AuditLogLimits = AuditLogLimits { quota: 1_000_000, min_free: 500 };
 
     #[test]
     fn inference_gives_way_first() {
-        assert_eq!(LIMITS.room(999_999, Some(500)), LogRoom::Enough);
-        assert_eq!(LIMITS.room(999_999, None), LogRoom::Enough);
-        assert_eq!(LIMITS.room(0, Some(499)), LogRoom::EventsAlone(LossCause::Disk));
-        assert_eq!(LIMITS.room(1_000_000, Some(499)), LogRoom::EventsAlone(LossCause::Quota));
-        assert_eq!(LIMITS.room(1_050_000, None), LogRoom::None);
+        assert_eq!(LIMITS.room(999_999, Some(500)), LogCapacity::Enough);
+        assert_eq!(LIMITS.room(999_999, None), LogCapacity::Enough);
+        assert_eq!(LIMITS.room(0, Some(499)), LogCapacity::EventsAlone(LossCause::Disk));
+        assert_eq!(LIMITS.room(1_000_000, Some(499)), LogCapacity::EventsAlone(LossCause::Quota));
+        assert_eq!(LIMITS.room(1_050_000, None), LogCapacity::None);
         // The least quota that can be set: two parts beyond it are a tenth.
-        assert_eq!(LogLimits { quota: 8 << 20, min_free: 0 }.part(), 409);
+        assert_eq!(AuditLogLimits { quota: 8 << 20, min_free: 0 }.part(), 409);
     }
 
     #[test]

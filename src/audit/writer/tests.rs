@@ -6,13 +6,13 @@ use super::*;
 use crate::layout::{log_folder, whole_entries};
 use crate::local::generations;
 use crate::record::AuditRecord;
-use crate::status::SyncNews;
+use crate::status::AuditSyncEvent;
 
 struct Bench {
     folder: tempfile::TempDir,
     sink: AuditSink,
     state: AuditState,
-    writer: LogWriter,
+    writer: AuditLogWriter,
 }
 
 impl Bench {
@@ -25,7 +25,7 @@ impl Bench {
         let config = AuditConfig { path: folder.path().join("audit"), min_free_mb: 0, ..AuditConfig::default() };
         let (sink, queue) = AuditSink::channel();
         let state = AuditState::default();
-        let writer = LogWriter::new(
+        let writer = AuditLogWriter::new(
             &config,
             &"box-1".parse().unwrap(),
             queue,
@@ -139,11 +139,11 @@ fn a_log_that_the_platform_knows_otherwise_is_an_alarm_and_another_begins() {
     let mut forked = Bench::new();
     forked.turn();
     let before = std::fs::read(forked.file(1)).unwrap();
-    forked.state.tell(SyncNews::Forked { generation: 1 });
+    forked.state.tell(AuditSyncEvent::Forked { generation: 1 });
     forked.sink.record_own(AuditEvent::Stopped);
     forked.turn();
     // The same once more is no news.
-    forked.state.tell(SyncNews::Forked { generation: 1 });
+    forked.state.tell(AuditSyncEvent::Forked { generation: 1 });
     forked.turn();
     assert_eq!(generations(&forked.audit()).unwrap(), [1, 2]);
     assert_eq!((of(&forked.events(2)), std::fs::read(forked.file(1)).unwrap()), (vec!["log_begun", "stopped"], before));
@@ -174,17 +174,17 @@ fn records_of_older_logs_go_first_and_make_room_for_a_log_that_has_few() {
     full.turn();
     let bytes = full.state.status().log.unwrap().bytes;
     assert!((190_000..210_000).contains(&bytes) && full.file(1).exists(), "{bytes}");
-    full.state.tell(SyncNews::Forked { generation: 1 });
+    full.state.tell(AuditSyncEvent::Forked { generation: 1 });
     full.sink.record_own(AuditEvent::Stopped);
     full.turn();
     full.turn();
     assert!(full.file(1).exists(), "the platform may lack it");
-    full.state.tell(SyncNews::Has { generation: 1, size: 1154 });
+    full.state.tell(AuditSyncEvent::Has { generation: 1, size: 1154 });
     full.turn();
     full.turn();
     let status = full.state.status();
     assert!(!full.file(1).exists() && status.log.unwrap().bytes < 100_000, "{status:?}");
-    assert_eq!(full.writer.room, LogRoom::Enough);
+    assert_eq!(full.writer.room, LogCapacity::Enough);
     let again = full.events(2).len();
     full.turn();
     assert_eq!(full.events(2).len(), again);
@@ -196,13 +196,13 @@ async fn another_history_on_the_platform_is_an_alarm_and_another_log_begins() {
     let thread = std::thread::spawn(move || writer.run());
     let mut heads = state.heads();
     let is_of = |generation| {
-        move |head: &Option<PublishedHead>| head.as_ref().is_some_and(|head| head.generation == generation)
+        move |head: &Option<PublishedCheckpoint>| head.as_ref().is_some_and(|head| head.generation == generation)
     };
     sink.record_own(AuditEvent::Stopped);
     heads.wait_for(is_of(1)).await.unwrap();
     assert_eq!(state.status().alarm, None);
 
-    state.tell(SyncNews::Forked { generation: 1 });
+    state.tell(AuditSyncEvent::Forked { generation: 1 });
     heads.wait_for(is_of(2)).await.unwrap();
     let alarm = state.status().alarm.unwrap();
     assert_eq!(alarm, "the platform has another history of ledge.audit/box-1/1");

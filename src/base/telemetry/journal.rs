@@ -22,7 +22,7 @@ const FILLED_BY_BACKEND: [&str; 8] =
     ["MESSAGE", "PRIORITY", "TARGET", "CODE_FILE", "CODE_LINE", "CODE_MODULE", "SYSLOG_PID", "SYSLOG_IDENTIFIER"];
 
 /// A layer that sends every event to a `log` backend.
-pub struct JournalLayer<L>(pub L);
+pub struct JournaldLayer<L>(pub L);
 
 /// The fields of an event or a span.
 #[derive(Default)]
@@ -93,7 +93,7 @@ impl log::kv::Source for EventFields {
     }
 }
 
-impl<S, L> Layer<S> for JournalLayer<L>
+impl<S, L> Layer<S> for JournaldLayer<L>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     L: Log + 'static,
@@ -190,7 +190,7 @@ pub(super) mod tests {
 
     fn check(act: impl FnOnce(), expected: &str) {
         let captured = Captured::default();
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(JournalLayer(captured.clone())), act);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(JournaldLayer(captured.clone())), act);
         assert_eq!(*captured.0.lock().unwrap(), [expected]);
     }
 

@@ -13,7 +13,7 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::event_name::WithEventName;
-use super::journal::JournalLayer;
+use super::journal::JournaldLayer;
 use crate::toml_check::from_text;
 
 /// The section `[log]` of the configuration.
@@ -102,14 +102,14 @@ impl Default for LogLevel {
 /// A text that is not a log level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected off, error, warn, info, debug or trace, or TARGET=LEVEL, separated by commas, got {text:?}")]
-pub struct InvalidLevel {
+pub struct InvalidLogLevel {
     text: String,
 }
 
 impl FromStr for LogLevel {
-    type Err = InvalidLevel;
+    type Err = InvalidLogLevel;
 
-    fn from_str(text: &str) -> Result<Self, InvalidLevel> {
+    fn from_str(text: &str) -> Result<Self, InvalidLogLevel> {
         // A filter reads a single word as a target and logs everything of it, so a misspelt level would turn off all
         // other targets.
         let is_level = |word: &str| !word.is_empty() && word.parse::<tracing::level_filters::LevelFilter>().is_ok();
@@ -118,7 +118,7 @@ impl FromStr for LogLevel {
             None => is_level(part),
         };
         if !text.split(',').all(is_known) {
-            return Err(InvalidLevel { text: text.chars().take(80).collect() });
+            return Err(InvalidLogLevel { text: text.chars().take(80).collect() });
         }
         Ok(Self(text.to_owned()))
     }
@@ -179,7 +179,7 @@ fn output(format: LogFormat) -> (LogLayer, Option<std::io::Error>) {
         LogFormat::Auto | LogFormat::Text => (text(), None),
         LogFormat::Json => (json().with_writer(std::io::stderr).boxed(), None),
         LogFormat::Journal => match JournalLog::empty() {
-            Ok(journal) => (JournalLayer(journal.with_syslog_identifier("ledge".into())).boxed(), None),
+            Ok(journal) => (JournaldLayer(journal.with_syslog_identifier("ledge".into())).boxed(), None),
             Err(error) => (text(), Some(error)),
         },
     }
@@ -198,14 +198,14 @@ where
 fn text() -> LogLayer {
     // See https://no-color.org.
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    format::layer().with_ansi(colours).with_writer(|| OneLine(io::stderr())).boxed()
+    format::layer().with_ansi(colours).with_writer(|| OneLineWriter(io::stderr())).boxed()
 }
 
 /// A log in which each event is one line, regardless of its texts: some come from processes that run foreign code, and
 /// their text must not look like a line of Ledge. The journal and JSON keep them apart by themselves.
-struct OneLine<W>(W);
+struct OneLineWriter<W>(W);
 
-impl<W: Write> Write for OneLine<W> {
+impl<W: Write> Write for OneLineWriter<W> {
     /// Writes an event, which comes as a whole.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let (text, end) = event.strip_suffix(b"\n").map_or((event, &b""[..]), |text| (text, &b"\n"[..]));
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn an_event_with_several_lines_of_text_is_one_line_of_the_log() {
-        let mut log = OneLine(Vec::new());
+        let mut log = OneLineWriter(Vec::new());
         for event in ["WARN a line\n", "WARN said=x\r\n2026-01-01 ERROR forged\n"] {
             log.write_all(event.as_bytes()).unwrap();
         }
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn records_of_the_crate_log_keep_their_origin_and_a_second_log_is_refused() {
         let captured = Captured::default();
-        let layer = JournalLayer(captured.clone()).with_filter("off,sled=warn".parse::<Targets>().unwrap());
+        let layer = JournaldLayer(captured.clone()).with_filter("off,sled=warn".parse::<Targets>().unwrap());
         tracing_subscriber::registry().with(layer).try_init().unwrap();
         log::warn!(target: "sled", "slow");
         log::info!(target: "sled", "not worth a line");

@@ -32,11 +32,11 @@ pub struct CoreUsage {
 /// the readings, so a load covers the time since the last call by any of them.
 #[derive(Debug, Default)]
 pub struct MachineMonitor {
-    last: Mutex<Option<MonitorState>>,
+    last: Mutex<Option<MachineMonitorState>>,
 }
 
 #[derive(Debug)]
-struct MonitorState {
+struct MachineMonitorState {
     system: System,
     components: Option<Components>,
     /// The time of the first reading.
@@ -50,10 +50,10 @@ impl MachineMonitor {
         let last = &mut *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
             let components = Components::new().ok();
-            *last = System::new().ok().map(|system| MonitorState { system, components, first: None });
+            *last = System::new().ok().map(|system| MachineMonitorState { system, components, first: None });
         }
 
-        let Some(MonitorState { system, components, first }) = last else { return MachineUsage::default() };
+        let Some(MachineMonitorState { system, components, first }) = last else { return MachineUsage::default() };
         let is_difference = first.is_some_and(|first| first.elapsed() >= MINIMUM_CPU_UPDATE_INTERVAL);
         system.refresh_cpu_specifics(CpuRefreshKind::nothing().with_usage().with_frequency());
         first.get_or_insert_with(Instant::now);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The kind of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MessageKind {
+pub enum MqttMessageKind {
     /// A request to this box.
     Call,
     /// A request to the group that this box is in.
@@ -17,7 +17,7 @@ pub enum MessageKind {
 
 /// The class of an answer, by its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerClass {
+pub enum AnswerStatusClass {
     /// Below 400.
     Ok,
     /// 400 to 499 without 429: the request is at fault.
@@ -30,7 +30,7 @@ pub enum AnswerClass {
 
 /// The reason why a request got no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unanswered {
+pub enum UnansweredKind {
     /// Its answer would have come back as a request.
     Loop,
     /// It has no usable response topic, or it is not a request.
@@ -39,7 +39,7 @@ pub enum Unanswered {
     Overload,
 }
 
-impl MessageKind {
+impl MqttMessageKind {
     /// Every kind, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Call, Self::GroupCall, Self::Binding];
 
@@ -53,7 +53,7 @@ impl MessageKind {
     }
 }
 
-impl AnswerClass {
+impl AnswerStatusClass {
     /// Every class, in the order of the counters.
     pub const ALL: [Self; 4] = [Self::Ok, Self::ClientError, Self::Overloaded, Self::ServerError];
 
@@ -78,7 +78,7 @@ impl AnswerClass {
     }
 }
 
-impl Unanswered {
+impl UnansweredKind {
     /// Every reason, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Loop, Self::Invalid, Self::Overload];
 
@@ -94,15 +94,15 @@ impl Unanswered {
 
 /// Counts messages and their outcomes. Clones count together.
 #[derive(Debug, Clone, Default)]
-pub struct MessageStatistics {
-    counters: Arc<MessageCounters>,
+pub struct MqttStatistics {
+    counters: Arc<MqttCounters>,
 }
 
 /// Independent counters, so relaxed ordering is enough.
 #[derive(Debug, Default)]
-struct MessageCounters {
+struct MqttCounters {
     /// By client id.
-    sessions: Mutex<BTreeMap<String, SessionState>>,
+    sessions: Mutex<BTreeMap<String, MqttSessionState>>,
     connections: AtomicU64,
     received: [AtomicU64; 3],
     answered: [AtomicU64; 4],
@@ -118,7 +118,7 @@ struct MessageCounters {
 
 /// The state of a session with the broker.
 #[derive(Debug, Default)]
-struct SessionState {
+struct MqttSessionState {
     is_connected: bool,
     /// The reason why the broker does not accept it.
     refusal: Option<String>,
@@ -126,16 +126,16 @@ struct SessionState {
 
 /// The counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MessageFigures {
+pub struct MqttFigures {
     /// True while each session with the broker that it accepts has a connection.
     pub connected: bool,
     /// Connections made since the start.
     pub connections: u64,
-    /// Messages received, as in [`MessageKind::ALL`].
+    /// Messages received, as in [`MqttMessageKind::ALL`].
     pub received: [u64; 3],
-    /// Requests answered, as in [`AnswerClass::ALL`].
+    /// Requests answered, as in [`AnswerStatusClass::ALL`].
     pub answered: [u64; 4],
-    /// Requests left unanswered, as in [`Unanswered::ALL`].
+    /// Requests left unanswered, as in [`UnansweredKind::ALL`].
     pub unanswered: [u64; 3],
     /// Messages that had been received before.
     pub duplicates: u64,
@@ -155,12 +155,12 @@ pub struct MessageFigures {
 
 /// Messages that wait to be sent or acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Outbox {
+pub struct MqttOutbox {
     pub messages: usize,
     pub bytes: usize,
 }
 
-impl MessageStatistics {
+impl MqttStatistics {
     /// This box needs a session with this client id.
     pub fn expect_session(&self, client_id: &str) {
         self.sessions().entry(client_id.to_owned()).or_default();
@@ -173,7 +173,7 @@ impl MessageStatistics {
 
     /// A connection to the broker was made for the session with this client id.
     pub fn connected(&self, client_id: &str) {
-        let connected = SessionState { is_connected: true, refusal: None };
+        let connected = MqttSessionState { is_connected: true, refusal: None };
         self.sessions().insert(client_id.to_owned(), connected);
         add(&self.counters.connections);
     }
@@ -195,39 +195,39 @@ impl MessageStatistics {
         self.sessions().values().filter_map(|session| session.refusal.clone()).collect()
     }
 
-    fn sessions(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<String, MqttSessionState>> {
         // Nothing panics under this lock.
         self.counters.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A message came in.
-    pub fn received(&self, kind: MessageKind) {
+    pub fn received(&self, kind: MqttMessageKind) {
         let [call, group_call, binding] = &self.counters.received;
         add(match kind {
-            MessageKind::Call => call,
-            MessageKind::GroupCall => group_call,
-            MessageKind::Binding => binding,
+            MqttMessageKind::Call => call,
+            MqttMessageKind::GroupCall => group_call,
+            MqttMessageKind::Binding => binding,
         });
     }
 
     /// A request was answered with a status.
     pub fn answered(&self, status: u16) {
         let [ok, client_error, overloaded, server_error] = &self.counters.answered;
-        add(match AnswerClass::of(status) {
-            AnswerClass::Ok => ok,
-            AnswerClass::ClientError => client_error,
-            AnswerClass::Overloaded => overloaded,
-            AnswerClass::ServerError => server_error,
+        add(match AnswerStatusClass::of(status) {
+            AnswerStatusClass::Ok => ok,
+            AnswerStatusClass::ClientError => client_error,
+            AnswerStatusClass::Overloaded => overloaded,
+            AnswerStatusClass::ServerError => server_error,
         });
     }
 
     /// A request was left without an answer.
-    pub fn ignored(&self, why: Unanswered) {
+    pub fn ignored(&self, why: UnansweredKind) {
         let [in_a_loop, invalid, overload] = &self.counters.unanswered;
         add(match why {
-            Unanswered::Loop => in_a_loop,
-            Unanswered::Invalid => invalid,
-            Unanswered::Overload => overload,
+            UnansweredKind::Loop => in_a_loop,
+            UnansweredKind::Invalid => invalid,
+            UnansweredKind::Overload => overload,
         });
     }
 
@@ -262,7 +262,7 @@ impl MessageStatistics {
     }
 
     /// Counts the messages of a session that wait to be sent or acknowledged, in place of those that it had before.
-    pub fn move_outbox(&self, before: Outbox, now: Outbox) {
+    pub fn move_outbox(&self, before: MqttOutbox, now: MqttOutbox) {
         let change = |counter: &AtomicU64, before: usize, now: usize| {
             counter.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
         };
@@ -272,14 +272,14 @@ impl MessageStatistics {
 
     fn is_connected(&self) -> bool {
         let sessions = self.sessions();
-        let is_up = |session: &SessionState| session.is_connected || session.refusal.is_some();
+        let is_up = |session: &MqttSessionState| session.is_connected || session.refusal.is_some();
         sessions.values().any(|session| session.is_connected) && sessions.values().all(is_up)
     }
 
     /// The figures now.
-    pub fn snapshot(&self) -> MessageFigures {
+    pub fn snapshot(&self) -> MqttFigures {
         let counters = &*self.counters;
-        MessageFigures {
+        MqttFigures {
             connected: self.is_connected(),
             connections: read(&counters.connections),
             received: counters.received.each_ref().map(read),
@@ -310,15 +310,15 @@ mod tests {
 
     #[test]
     fn clones_count_together_and_each_kind_by_itself() {
-        let statistics = MessageStatistics::default();
+        let statistics = MqttStatistics::default();
         let other = statistics.clone();
-        for (index, kind) in MessageKind::ALL.into_iter().enumerate() {
+        for (index, kind) in MqttMessageKind::ALL.into_iter().enumerate() {
             (0..=index).for_each(|_| other.received(kind));
         }
         for status in [200, 400, 404, 429, 500, 503, 504] {
             other.answered(status);
         }
-        for (index, why) in Unanswered::ALL.into_iter().enumerate() {
+        for (index, why) in UnansweredKind::ALL.into_iter().enumerate() {
             (0..=index).for_each(|_| other.ignored(why));
         }
         let figures = statistics.snapshot();
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_counted_when_it_is_made_and_shown_while_it_lasts() {
-        let statistics = MessageStatistics::default();
+        let statistics = MqttStatistics::default();
         for _ in 0..2 {
             statistics.connected("box");
             assert!(statistics.snapshot().connected);
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn each_session_is_to_be_connected_but_one_that_the_broker_refuses() {
-        let statistics = MessageStatistics::default();
+        let statistics = MqttStatistics::default();
         statistics.connected("box");
         statistics.expect_session("box-rows");
         assert!(!statistics.snapshot().connected);
@@ -363,9 +363,9 @@ mod tests {
 
     #[test]
     fn what_is_held_is_what_was_said_last() {
-        let statistics = MessageStatistics::default();
+        let statistics = MqttStatistics::default();
         statistics.set_in_flight(120);
-        let outbox = |messages, bytes| Outbox { messages, bytes };
+        let outbox = |messages, bytes| MqttOutbox { messages, bytes };
         statistics.move_outbox(outbox(0, 0), outbox(5, 70));
         statistics.move_outbox(outbox(0, 0), outbox(1, 10));
         statistics.move_outbox(outbox(5, 70), outbox(1, 20));

@@ -86,12 +86,12 @@ pub struct ResidentMemory {
 /// Reads the memory of another process. It can do so after the process has made itself unreadable for debuggers, which hides
 /// its folder in /proc from a service with `ProtectProc=invisible`.
 #[derive(Debug)]
-pub struct MemoryReader {
+pub struct ProcessMemoryReader {
     /// See `/proc/pid/status` in proc(5).
     status: File,
 }
 
-impl MemoryReader {
+impl ProcessMemoryReader {
     /// Of a process that is readable now.
     pub fn open(pid: u32) -> io::Result<Self> {
         Ok(Self { status: File::open(format!("/proc/{pid}/status"))? })
@@ -180,13 +180,13 @@ mod tests {
     #[test]
     fn the_memory_of_a_process_is_read_until_its_end() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let memory = MemoryReader::open(child.id()).unwrap();
+        let memory = ProcessMemoryReader::open(child.id()).unwrap();
         let seen = memory.read().unwrap();
         assert!(seen.bytes > 0 && seen.peak_bytes >= seen.bytes, "{seen:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(memory.read(), None);
-        assert!(MemoryReader::open(u32::MAX).is_err());
+        assert!(ProcessMemoryReader::open(u32::MAX).is_err());
     }
 
     #[test]

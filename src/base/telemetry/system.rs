@@ -43,14 +43,14 @@ pub struct CpuFeature {
 
 /// The behaviour of the CPU's integer instructions on int8 models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Int8 {
+pub enum Int8Arithmetic {
     /// Products are added in 32 bits: any weights give exact sums.
     Exact,
     /// Two products are added in 16 bits with saturation: weights of the full range give wrong sums.
     Saturates,
 }
 
-impl Int8 {
+impl Int8Arithmetic {
     /// The behaviour of this CPU. On x86-64 it depends on VNNI, which every CPU with AMX has too; on ARM all
     /// instructions for int8 widen.
     pub fn here() -> Self {
@@ -170,13 +170,13 @@ impl MachineMemory {
 
 /// The file system that a folder is on, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Disk {
+pub struct DiskSpace {
     pub total_bytes: u64,
     /// Bytes that users other than root may still use.
     pub available_bytes: u64,
 }
 
-impl Disk {
+impl DiskSpace {
     /// Asks the system about the file system that `folder` is on.
     pub fn of(folder: &Path) -> io::Result<Self> {
         let facts = rustix::fs::statvfs(folder)?;
@@ -201,9 +201,9 @@ mod tests {
         assert!(!cpu.has("no such extension"));
         let memory = MachineMemory::read().unwrap();
         assert!(memory.total_bytes >= memory.available_bytes);
-        let disk = Disk::of(&std::env::temp_dir()).unwrap();
+        let disk = DiskSpace::of(&std::env::temp_dir()).unwrap();
         assert!(disk.total_bytes >= disk.available_bytes);
-        assert!(Disk::of(Path::new("/no/such/folder")).is_err());
+        assert!(DiskSpace::of(Path::new("/no/such/folder")).is_err());
     }
 
     #[test]

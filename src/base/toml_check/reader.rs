@@ -23,7 +23,7 @@ pub const MAX_MISTAKES: usize = 50;
 
 /// The results of reading besides the value.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub struct TomlReadNotes {
     /// The keys of the entries to leave out.
     pub left_out: BTreeSet<String>,
     /// The offset of each entry by its key, and whether it is a table that is not an element of an array.
@@ -32,7 +32,7 @@ pub struct Notes {
     pub mistakes: BTreeMap<(usize, String), String>,
 }
 
-impl Notes {
+impl TomlReadNotes {
     pub fn mistake(&mut self, at: usize, key: String, message: String) {
         if self.mistakes.len() <= MAX_MISTAKES {
             self.mistakes.insert((at, key), message);
@@ -115,12 +115,12 @@ fn one_of(known: &[&str]) -> String {
 pub struct TomlEntry<'d> {
     value: &'d DeValue<'d>,
     key: String,
-    notes: &'d RefCell<Notes>,
+    notes: &'d RefCell<TomlReadNotes>,
 }
 
 impl<'d> TomlEntry<'d> {
     /// The document itself.
-    pub fn root(value: &'d DeValue<'d>, notes: &'d RefCell<Notes>) -> Self {
+    pub fn root(value: &'d DeValue<'d>, notes: &'d RefCell<TomlReadNotes>) -> Self {
         Self { value, key: String::new(), notes }
     }
 
@@ -144,7 +144,7 @@ impl<'d> TomlEntry<'d> {
     }
 
     /// The entries of a table with known keys; all of them if `known` is `None`.
-    fn entries(self, known: Option<&[&str]>) -> Entries<'d> {
+    fn entries(self, known: Option<&[&str]>) -> TomlTableAccess<'d> {
         let is_known = |key: &Spanned<DeString<'_>>| {
             let name: &str = key.get_ref();
             let unknown = known.filter(|known| !known.contains(&name));
@@ -156,7 +156,7 @@ impl<'d> TomlEntry<'d> {
         };
         let all = self.value.as_table().into_iter().flatten();
         let left: Vec<_> = all.filter(|(key, _)| is_known(key)).collect();
-        Entries { table: self, left: left.into_iter(), value: None }
+        TomlTableAccess { table: self, left: left.into_iter(), value: None }
     }
 }
 
@@ -254,14 +254,14 @@ impl<'de> SeqAccess<'de> for TomlElements<'_> {
 
 type KeyValue<'d> = (&'d Spanned<DeString<'d>>, &'d Spanned<DeValue<'d>>);
 
-struct Entries<'d> {
+struct TomlTableAccess<'d> {
     table: TomlEntry<'d>,
     left: std::vec::IntoIter<KeyValue<'d>>,
     /// The entry whose key was read.
     value: Option<KeyValue<'d>>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'_> {
+impl<'de> MapAccess<'de> for TomlTableAccess<'_> {
     type Error = TomlReadError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, TomlReadError> {

@@ -177,7 +177,7 @@ fn every_entry_has_the_line_where_it_stands() {
         ("http.threads", 12, false),
         ("pairs[0]", 13, false),
     ] {
-        assert_eq!(places.get(key), Some(&EntryPlace { line, is_section }), "{key}");
+        assert_eq!(places.get(key), Some(&TomlEntryPlace { line, is_section }), "{key}");
     }
     assert_eq!(nearest(&places, "rows[2].kind", 0).map(|place| place.line), Some(6));
     assert_eq!(nearest(&places, "http.listen", "http.listen".len()), None);

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use clap::Args;
 
-use super::super::{Exit, Globals, Output};
+use super::super::{Exit, GlobalArgs, Output};
 use crate::egress_report::EgressReport;
 
 /// The arguments of `ledge audit egress`.
@@ -16,7 +16,7 @@ pub struct EgressArgs {
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &EgressArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &EgressArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let report = EgressReport::read(&globals.load_config()?);
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &report)?;

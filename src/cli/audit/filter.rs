@@ -16,7 +16,7 @@ use ledge_service::audit_event::AuditEvent;
 use ledge_service::audit_event::tag::{Tag, TagKey};
 use serde_json::Value;
 
-use super::super::Globals;
+use super::super::GlobalArgs;
 
 /// The most combinations of types for the join keys of an entity: each value is tried as text and as a JSON value.
 const KEY_READINGS_MAX: usize = 256;
@@ -24,7 +24,7 @@ const KEY_READINGS_MAX: usize = 256;
 /// The options that select records.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Filters")]
-pub struct FilterArgs {
+pub struct AuditFilterArgs {
     /// The earliest time: RFC 3339 such as 2026-01-01T00:00:00Z, or an age such as 90s, 15m, 2h, 7d.
     #[arg(long, value_name = "TIME")]
     pub since: Option<TimeBound>,
@@ -148,9 +148,9 @@ enum CallerFilter {
     Tags(Vec<Tag>),
 }
 
-impl FilterArgs {
+impl AuditFilterArgs {
     /// Computes the tags, with the keys of this box.
-    pub fn resolve(&self, globals: &Globals) -> anyhow::Result<RecordFilter> {
+    pub fn resolve(&self, globals: &GlobalArgs) -> anyhow::Result<RecordFilter> {
         let now_ms = clock::unix_millis();
         let actor = self.actor.as_deref().map(|actor| caller(actor, globals)).transpose()?;
         let inputs = self.input.as_ref().map(|path| {
@@ -174,7 +174,7 @@ impl FilterArgs {
     }
 }
 
-fn keys(globals: &Globals) -> anyhow::Result<Vec<TagKey>> {
+fn keys(globals: &GlobalArgs) -> anyhow::Result<Vec<TagKey>> {
     let config = globals.load_config()?;
     let folder = &config.audit.path;
     let keys = tags::all(folder, &Sealer::load(&config.encryption)?)?;
@@ -192,7 +192,7 @@ fn join_key(text: &str) -> Result<(String, String), String> {
 }
 
 /// The tags of an entity. The text of a value does not say its type, so it is tried as a string and as a JSON value.
-fn entities(join_keys: &[(String, String)], globals: &Globals) -> anyhow::Result<Vec<Tag>> {
+fn entities(join_keys: &[(String, String)], globals: &GlobalArgs) -> anyhow::Result<Vec<Tag>> {
     let mut readings: Vec<BTreeMap<&str, Value>> = vec![BTreeMap::new()];
     for (key, text) in join_keys {
         let typed = serde_json::from_str(text).ok().filter(|value: &Value| value.is_number() || value.is_boolean());
@@ -213,7 +213,7 @@ fn entities(join_keys: &[(String, String)], globals: &Globals) -> anyhow::Result
     Ok(keys.iter().flat_map(|key| readings.iter().map(|reading| key.of_entity(reading))).collect())
 }
 
-fn caller(text: &str, globals: &Globals) -> anyhow::Result<CallerFilter> {
+fn caller(text: &str, globals: &GlobalArgs) -> anyhow::Result<CallerFilter> {
     let name = match text.split_once(':') {
         None if text == "local" => return Ok(CallerFilter::Kind(ActorKind::Local)),
         None if text == "others" => return Ok(CallerFilter::Kind(ActorKind::Others)),
@@ -324,7 +324,7 @@ mod tests {
         #[derive(Debug, clap::Parser)]
         struct FilterCommand {
             #[command(flatten)]
-            filter: FilterArgs,
+            filter: AuditFilterArgs,
         }
         let parse = |action: &str| FilterCommand::try_parse_from(["tail", "--action", action]);
         for action in ["started", "inference", "log_begun", "stopped"] {
@@ -349,7 +349,7 @@ mod tests {
         };
         let actor = Actor::of(&caller, Some(&key));
         let record = AuditRecord { v: VERSION, seq: 5, ts: Timestamp(1000), actor, event };
-        let all = FilterArgs::default().resolve(&Globals::default()).unwrap();
+        let all = AuditFilterArgs::default().resolve(&GlobalArgs::default()).unwrap();
         assert!(all.matches(&record));
 
         let with = |change: &dyn Fn(&mut RecordFilter)| {
@@ -391,7 +391,7 @@ mod tests {
         };
         let actor = Actor::of(&Principal::Local, None);
         let record = AuditRecord { v: VERSION, seq: 5, ts: Timestamp(1000), actor, event };
-        let all = FilterArgs::default().resolve(&Globals::default()).unwrap();
+        let all = AuditFilterArgs::default().resolve(&GlobalArgs::default()).unwrap();
         let of = |feature_view: &str, entities: Vec<Tag>| {
             let filter =
                 RecordFilter { feature_view: Some(feature_view.into()), entities: Some(entities), ..all.clone() };

@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::Args;
 use ledge_audit::tags;
 
-use super::super::{Exit, Globals, Output};
+use super::super::{Exit, GlobalArgs, Output};
 
 /// The arguments of `ledge audit forget`.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub struct ForgetArgs {
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &ForgetArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &ForgetArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let (folder, period) = (globals.load_config()?.audit.path, args.period);
     if !args.yes {
         bail!(

@@ -4,11 +4,11 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 
-use super::super::{Exit, Globals, Output};
+use super::super::{Exit, GlobalArgs, Output};
 use super::logs::own_key;
 
 /// Runs the verb.
-pub fn run(globals: &Globals, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     let folder = config.audit.path.display();
     let key = own_key(&config)?

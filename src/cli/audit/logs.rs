@@ -4,23 +4,23 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use ledge_audit::files::{FilesError, LogFiles, WebLog};
+use ledge_audit::files::{AuditFilesError, AuditLogFiles, HttpAuditLog};
 use ledge_audit::key::AuditKey;
 use ledge_audit::layout::log_folder;
-use ledge_audit::local::{self, LocalLog};
+use ledge_audit::local::{self, LocalAuditLog};
 use ledge_audit::verify::{LogToVerify, VerifyScope};
 use ledge_base::names::DeviceName;
 use ledge_base::secret::SecretFile;
-use ledge_egress::{TlsFiles, WebAddress};
+use ledge_egress::{TlsClientFiles, WebAddress};
 use ledge_identity::device;
 use ledge_identity::sealing::Sealer;
 
-use super::super::Globals;
+use super::super::GlobalArgs;
 use crate::config::Config;
 
 /// The options that select a log.
 #[derive(Debug, Clone, Default, Args)]
-pub struct LogArgs {
+pub struct AuditLogArgs {
     /// The log: a folder with a copy of it, or its address (https://… or http://…) [default: this box's own].
     ///
     /// A folder with a checkpoint is one log. Otherwise it contains all logs of a box, in 1/, 2/ and so on.
@@ -61,9 +61,9 @@ impl SelectedLogs {
     }
 }
 
-impl LogArgs {
+impl AuditLogArgs {
     /// The selected logs with their verifier keys; by default those of this box with its own key.
-    pub async fn find(&self, globals: &Globals) -> anyhow::Result<SelectedLogs> {
+    pub async fn find(&self, globals: &GlobalArgs) -> anyhow::Result<SelectedLogs> {
         let mut found = self.find_files(globals).await?;
         if !self.key.is_empty() {
             let keys = self.key.iter().map(|key| verifier_key(key)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -79,22 +79,22 @@ impl LogArgs {
     }
 
     /// The selected logs without verifier keys, for verbs that only read.
-    pub async fn find_files(&self, globals: &Globals) -> anyhow::Result<SelectedLogs> {
+    pub async fn find_files(&self, globals: &GlobalArgs) -> anyhow::Result<SelectedLogs> {
         let (copy, scope) = match &self.log {
             None => return own_logs(globals),
             Some(log) if log.starts_with("http://") || log.starts_with("https://") => {
                 let address: WebAddress = log.parse()?;
-                generations(&LogFiles::Web(WebLog::new(address, self.tls().settings()))).await?
+                generations(&AuditLogFiles::Web(HttpAuditLog::new(address, self.tls().settings()))).await?
             }
-            Some(folder) => generations(&LogFiles::Folder(folder.into())).await?,
+            Some(folder) => generations(&AuditLogFiles::Folder(folder.into())).await?,
         };
         let places = copy.into_iter().map(|(generation, files)| LogToVerify { files, generation, keys: Vec::new() });
         Ok(SelectedLogs { places: places.collect(), scope, key_from: String::new() })
     }
 
-    fn tls(&self) -> TlsFiles {
+    fn tls(&self) -> TlsClientFiles {
         let file = |path: &Option<PathBuf>| path.clone().map(SecretFile::Path);
-        TlsFiles {
+        TlsClientFiles {
             ca_file: file(&self.ca_file),
             certificate_file: file(&self.certificate_file),
             key_file: file(&self.key_file),
@@ -122,7 +122,7 @@ pub fn verifier_key(text: &str) -> anyhow::Result<String> {
 const MISSING_LOGS_MAX: usize = 8;
 
 /// The logs of a folder or address: itself, if it is a log, or those of a box in `1`, `2` and so on.
-async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogFiles)>, VerifyScope)> {
+async fn generations(place: &AuditLogFiles) -> anyhow::Result<(Vec<(Option<u32>, AuditLogFiles)>, VerifyScope)> {
     if place.checkpoint().await?.is_some() {
         return Ok((vec![(None, place.clone())], VerifyScope::One));
     }
@@ -145,16 +145,16 @@ async fn generations(place: &LogFiles) -> anyhow::Result<(Vec<(Option<u32>, LogF
 }
 
 /// The logs of this box.
-fn own_logs(globals: &Globals) -> anyhow::Result<SelectedLogs> {
+fn own_logs(globals: &GlobalArgs) -> anyhow::Result<SelectedLogs> {
     let config = globals.load_config()?;
     let folder = &config.audit.path;
     let current = own_key(&config)?;
     let mut places = Vec::new();
-    for generation in local::generations(folder).map_err(|error| FilesError::of(folder, error))? {
-        let log = LocalLog::open(&log_folder(folder, generation));
+    for generation in local::generations(folder).map_err(|error| AuditFilesError::of(folder, error))? {
+        let log = LocalAuditLog::open(&log_folder(folder, generation));
         let mut keys: Vec<String> = key_of(&config, &log)?.into_iter().collect();
         keys.extend(current.clone().filter(|key| !keys.contains(key)));
-        places.push(LogToVerify { files: LogFiles::Local(log), generation: Some(generation), keys });
+        places.push(LogToVerify { files: AuditLogFiles::Local(log), generation: Some(generation), keys });
     }
     if places.is_empty() {
         bail!("this box has no audit log yet in {}: the first start of the daemon makes it", folder.display());
@@ -170,8 +170,8 @@ pub fn own_key(config: &Config) -> anyhow::Result<Option<String>> {
 }
 
 /// This box's verifier key with the name in the log: the box may have been renamed since.
-fn key_of(config: &Config, log: &LocalLog) -> anyhow::Result<Option<String>> {
-    let note = log.checkpoint().map_err(|error| FilesError::of(log.folder(), error))?.unwrap_or_default();
+fn key_of(config: &Config, log: &LocalAuditLog) -> anyhow::Result<Option<String>> {
+    let note = log.checkpoint().map_err(|error| AuditFilesError::of(log.folder(), error))?.unwrap_or_default();
     let origin = note.split(|byte| *byte == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
     let name = origin.and_then(|origin| origin.strip_prefix("ledge.audit/")?.rsplit_once('/'));
     let Some(device) = name.and_then(|(device, _)| device.parse::<DeviceName>().ok()) else { return Ok(None) };

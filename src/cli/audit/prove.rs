@@ -10,8 +10,8 @@ use ledge_audit::proof::{InclusionProof, ProofError};
 use ledge_base::durable;
 use serde_json::json;
 
-use super::super::{Exit, Globals, Output, block_on};
-use super::logs::{LogArgs, own_key, verifier_key};
+use super::super::{Exit, GlobalArgs, Output, block_on};
+use super::logs::{AuditLogArgs, own_key, verifier_key};
 
 /// The arguments of `ledge audit prove`.
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub struct ProveArgs {
     #[arg(value_name = "SEQ")]
     pub seq: u64,
     #[command(flatten)]
-    pub log: LogArgs,
+    pub log: AuditLogArgs,
     /// The number of the log, among those of the box [default: the last].
     #[arg(long, value_name = "N")]
     pub generation: Option<u32>,
@@ -44,7 +44,7 @@ pub struct ProofCheckArgs {
 }
 
 /// Runs `prove`.
-pub fn run(globals: &Globals, args: &ProveArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &ProveArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let proof = block_on(async {
         let found = args.log.find(globals).await?;
         let place = found.select(args.generation)?;
@@ -65,7 +65,7 @@ pub fn run(globals: &Globals, args: &ProveArgs, out: &mut Output) -> anyhow::Res
 }
 
 /// Runs `check`.
-pub fn check(globals: &Globals, args: &ProofCheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn check(globals: &GlobalArgs, args: &ProofCheckArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let key = match &args.key {
         Some(key) => verifier_key(key)?,
         None => own_key(&globals.load_config()?)?.context("--key is required, because this box has no audit key")?,

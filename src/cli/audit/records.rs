@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use bytes::Bytes;
-use ledge_audit::files::{FilesError, LogFiles, tile_of};
+use ledge_audit::files::{AuditFilesError, AuditLogFiles, tile_of};
 use ledge_audit::layout::{TILE_WIDTH, TileKind, whole_entries};
 use ledge_audit::record::AuditRecord;
 use ledge_service::audit_event::AuditEvent;
@@ -13,7 +13,7 @@ use super::filter::RecordFilter;
 
 /// A reader of one log.
 pub struct LogReader<'a> {
-    files: &'a LogFiles,
+    files: &'a AuditLogFiles,
     /// The number of records by the checkpoint.
     size: u64,
 }
@@ -28,7 +28,7 @@ pub struct RecordLine {
 
 impl<'a> LogReader<'a> {
     /// Opens a log, without checking the signature of its checkpoint.
-    pub async fn open(files: &'a LogFiles) -> anyhow::Result<Self> {
+    pub async fn open(files: &'a AuditLogFiles) -> anyhow::Result<Self> {
         let note = files.checkpoint().await?.unwrap_or_default();
         // The second line of the checkpoint. Its signature is not checked here; that is the job of `verify`.
         let size = std::str::from_utf8(&note).ok().and_then(|note| note.lines().nth(1)?.parse().ok());
@@ -50,8 +50,8 @@ impl<'a> LogReader<'a> {
     /// are outside it.
     pub fn range(&self) -> anyhow::Result<(u64, u64)> {
         let mut end = self.size.div_ceil(TILE_WIDTH);
-        let LogFiles::Local(log) = self.files else { return Ok((0, end)) };
-        let first = log.first(self.size).map_err(|error| FilesError::of(log.folder(), error))?;
+        let AuditLogFiles::Local(log) = self.files else { return Ok((0, end)) };
+        let first = log.first(self.size).map_err(|error| AuditFilesError::of(log.folder(), error))?;
         // Include the records after the head.
         while self.files.local_bundle(end)?.is_some() {
             end += 1;

@@ -4,28 +4,28 @@ use std::io::Write as _;
 
 use clap::Args;
 
-use super::super::{Exit, Globals, Output, block_on};
-use super::filter::FilterArgs;
-use super::logs::LogArgs;
+use super::super::{Exit, GlobalArgs, Output, block_on};
+use super::filter::AuditFilterArgs;
+use super::logs::AuditLogArgs;
 use super::records::{self, LogReader};
 
 /// The arguments of `ledge audit show`.
 #[derive(Debug, Args)]
 pub struct AuditShowArgs {
     #[command(flatten)]
-    pub log: LogArgs,
+    pub log: AuditLogArgs,
     /// The number of the log, among those of the box [default: the last].
     #[arg(long, value_name = "N")]
     pub generation: Option<u32>,
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub filter: AuditFilterArgs,
     /// Write the records unchanged, one line of JSON each.
     #[arg(long)]
     pub json: bool,
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &AuditShowArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &AuditShowArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let filter = args.filter.resolve(globals)?;
     block_on(async {
         let found = args.log.find_files(globals).await?;

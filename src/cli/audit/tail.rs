@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use ledge_audit::layout::TILE_WIDTH;
 
-use super::super::{Exit, Globals, Output, block_on};
-use super::filter::{FilterArgs, RecordFilter};
-use super::logs::LogArgs;
+use super::super::{Exit, GlobalArgs, Output, block_on};
+use super::filter::{AuditFilterArgs, RecordFilter};
+use super::logs::AuditLogArgs;
 use super::records::{self, LogReader, RecordLine};
 
 /// The interval between reads of the log for new records.
@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug, Args)]
 pub struct TailArgs {
     #[command(flatten)]
-    pub log: LogArgs,
+    pub log: AuditLogArgs,
     /// The number of records to print.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     pub lines: usize,
@@ -27,14 +27,14 @@ pub struct TailArgs {
     #[arg(long, short = 'f', conflicts_with = "log")]
     pub follow: bool,
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub filter: AuditFilterArgs,
     /// Write the records unchanged, one line of JSON each.
     #[arg(long)]
     pub json: bool,
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &TailArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &TailArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let filter = args.filter.resolve(globals)?;
     block_on(async {
         let found = args.log.find_files(globals).await?;

@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use ledge_audit::key::SignedCheckpoint;
-use ledge_audit::verify::findings::FindingKind;
-use ledge_audit::verify::{self, LogReport};
+use ledge_audit::verify::findings::LogFindingKind;
+use ledge_audit::verify::{self, LogVerificationReport};
 use ledge_base::clock;
 use serde_json::json;
 
-use super::super::{Exit, Globals, Output, block_on};
-use super::logs::LogArgs;
+use super::super::{Exit, GlobalArgs, Output, block_on};
+use super::logs::AuditLogArgs;
 
 /// The arguments of `ledge audit verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     #[command(flatten)]
-    pub log: LogArgs,
+    pub log: AuditLogArgs,
     /// An earlier checkpoint of the log. The log must contain it, so records that were removed or rewritten since are
     /// found.
     ///
@@ -31,7 +31,7 @@ pub struct VerifyArgs {
 }
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &VerifyArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let (reports, key_from) = block_on(async {
         let found = args.log.find(globals).await?;
         let earlier = args.from.as_ref().map(|path| {
@@ -45,9 +45,9 @@ pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Re
         Ok::<_, anyhow::Error>((reports, found.key_from))
     })??;
 
-    let verdict = reports.iter().filter_map(LogReport::verdict).max();
+    let verdict = reports.iter().filter_map(LogVerificationReport::verdict).max();
     if args.json {
-        let verdict = verdict.map_or("whole", FindingKind::name);
+        let verdict = verdict.map_or("whole", LogFindingKind::name);
         let document = json!({ "verdict": verdict, "key_from": key_from, "logs": reports });
         writeln!(out, "{}", serde_json::to_string_pretty(&document)?)?;
     } else {
@@ -58,14 +58,14 @@ pub fn run(globals: &Globals, args: &VerifyArgs, out: &mut Output) -> anyhow::Re
     }
     Ok(match verdict {
         None => Exit::Success,
-        Some(FindingKind::Gap) => Exit::Gap,
-        Some(FindingKind::Fork) => Exit::Fork,
-        Some(FindingKind::Tampered) => Exit::Tampered,
+        Some(LogFindingKind::Gap) => Exit::Gap,
+        Some(LogFindingKind::Fork) => Exit::Fork,
+        Some(LogFindingKind::Tampered) => Exit::Tampered,
     })
 }
 
-fn write_report(report: &LogReport, key_from: &str, out: &mut Output) -> anyhow::Result<()> {
-    let LogReport { size, unsigned, summary, .. } = report;
+fn write_report(report: &LogVerificationReport, key_from: &str, out: &mut Output) -> anyhow::Result<()> {
+    let LogVerificationReport { size, unsigned, summary, .. } = report;
     writeln!(out, "{}", report.origin.as_deref().unwrap_or(&report.place))?;
     let mut line = |name: &str, text: &str| writeln!(out, "  {name:<10} {text}");
     line("place", &report.place)?;

@@ -4,16 +4,16 @@
 use std::net::IpAddr;
 use std::process::Command;
 
-use ledge_egress::ip_filter::{self, FilterRule};
+use ledge_egress::ip_filter::{self, IpFilterRule};
 
-use crate::cli::checks::Check;
+use crate::cli::checks::Finding;
 use crate::cli::config::open_listeners;
 use crate::config::Config;
 
 const CHECK_NAME: &str = "unit";
 
 /// Checks the filter; `None` without systemd, without the unit, or for another configuration than the unit's.
-pub fn check(config: &Config) -> Option<Check> {
+pub fn check(config: &Config) -> Option<Finding> {
     if config.state.path != Config::packaged().state.path {
         return None;
     }
@@ -31,7 +31,7 @@ pub fn check(config: &Config) -> Option<Check> {
 }
 
 /// Compares the output of `systemctl show` with the listeners for other machines, and with the destinations.
-fn compare(shown: &str, open: &[String], passed: &[FilterRule]) -> Check {
+fn compare(shown: &str, open: &[String], passed: &[IpFilterRule]) -> Finding {
     let networks = |key: &str| -> Vec<IpNetwork> {
         let values = shown.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         values.flat_map(str::split_whitespace).filter_map(IpNetwork::parse).collect()
@@ -43,7 +43,7 @@ fn compare(shown: &str, open: &[String], passed: &[FilterRule]) -> Check {
     };
 
     let mut blocked: Vec<String> = Vec::new();
-    for FilterRule { what, addresses } in passed {
+    for IpFilterRule { what, addresses } in passed {
         let addresses: Vec<_> =
             addresses.iter().filter(|address| is_blocked(**address)).map(ToString::to_string).collect();
         if !addresses.is_empty() {
@@ -61,14 +61,14 @@ fn compare(shown: &str, open: &[String], passed: &[FilterRule]) -> Check {
     }
 
     if blocked.is_empty() {
-        return Check::ok(CHECK_NAME, "its network filter admits every address that the configuration needs");
+        return Finding::ok(CHECK_NAME, "its network filter admits every address that the configuration needs");
     }
     let clients = if open.is_empty() { "" } else { " --clients 192.168.1.0/24" };
     let advice = format!(
         "ledge config systemd-drop-in{clients} > /etc/systemd/system/ledge.service.d/network.conf && \
          systemctl daemon-reload && systemctl restart ledge"
     );
-    Check::warn(CHECK_NAME, blocked.join("\n"), advice)
+    Finding::warn(CHECK_NAME, blocked.join("\n"), advice)
 }
 
 /// An IP network: the addresses with the same first bits.
@@ -109,15 +109,15 @@ fn number(address: IpAddr) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::checks::Status;
+    use crate::cli::checks::FindingStatus;
 
     const CLOSED: &str = "LoadState=loaded\nIPAddressDeny=::/0 0.0.0.0/0\nIPAddressAllow=";
     const LOCAL: &str = "127.0.0.0/8 ::1/128";
 
-    fn checked(shown: &str, open: &[&str], to: &[&str]) -> (Status, String) {
+    fn checked(shown: &str, open: &[&str], to: &[&str]) -> (FindingStatus, String) {
         let addresses = to.iter().map(|text| text.parse().unwrap()).collect();
         let open: Vec<_> = open.iter().map(ToString::to_string).collect();
-        let check = compare(shown, &open, &[FilterRule { what: "the broker".into(), addresses }]);
+        let check = compare(shown, &open, &[IpFilterRule { what: "the broker".into(), addresses }]);
         (check.status, check.detail)
     }
 
@@ -127,10 +127,10 @@ mod tests {
         let (status, detail) = checked(&closed, &["https://0.0.0.0:8443"], &["192.0.2.7", "2001:db8::7"]);
         let expected = "the broker: the unit blocks 192.0.2.7, 2001:db8::7\n\
                         https://0.0.0.0:8443: the unit blocks every client on another machine";
-        assert_eq!((status, detail.as_str()), (Status::Warn, expected));
+        assert_eq!((status, detail.as_str()), (FindingStatus::Warn, expected));
         // An admitted destination is not a client.
         let (status, detail) = checked(&format!("{closed} 192.0.2.7/32"), &["https://0.0.0.0:8443"], &["192.0.2.7"]);
-        assert!(status == Status::Warn && !detail.contains("192.0.2.7"), "{detail}");
+        assert!(status == FindingStatus::Warn && !detail.contains("192.0.2.7"), "{detail}");
     }
 
     #[test]
@@ -140,9 +140,9 @@ mod tests {
             ("127.0.0.0/8 192.0.2.0/24 2001:db8::/32", &["https://0.0.0.0:8443"], &["192.0.2.7", "2001:db8::7"]),
             ("0.0.0.0/0 ::/0", &["https://[::]:8443"], &["192.0.2.7", "2001:db8::7"]),
         ] {
-            assert_eq!(checked(&format!("{CLOSED}{allowed}"), open, to).0, Status::Ok, "{allowed}");
+            assert_eq!(checked(&format!("{CLOSED}{allowed}"), open, to).0, FindingStatus::Ok, "{allowed}");
         }
         let none = "LoadState=loaded\nIPAddressDeny=\nIPAddressAllow=";
-        assert_eq!(checked(none, &["https://0.0.0.0:8443"], &["192.0.2.7"]).0, Status::Ok);
+        assert_eq!(checked(none, &["https://0.0.0.0:8443"], &["192.0.2.7"]).0, FindingStatus::Ok);
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use ledge_base::toml_check::from_text;
-use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, Download};
+use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonDownload};
 use ledge_features::value::{ScalarType, ValueType};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 
-use crate::cli::Globals;
+use crate::cli::GlobalArgs;
 use crate::cli::server::ServerArgs;
 
 /// The most requests for one call while the daemon answers 429 or 503.
@@ -68,7 +68,7 @@ impl ViewDeclaration {
 
 impl DaemonClient {
     /// A client of the daemon at `url`, or else of the one with this configuration.
-    pub fn new(globals: &Globals, url: Option<&str>, server: &ServerArgs) -> anyhow::Result<Self> {
+    pub fn new(globals: &GlobalArgs, url: Option<&str>, server: &ServerArgs) -> anyhow::Result<Self> {
         Ok(Self { address: server.find(globals, url)?, connection: None })
     }
 
@@ -111,7 +111,7 @@ impl DaemonClient {
     }
 
     /// A large answer, which is read in pieces.
-    pub async fn download(&mut self, path: &str) -> anyhow::Result<Download> {
+    pub async fn download(&mut self, path: &str) -> anyhow::Result<DaemonDownload> {
         let mut download = self.connection().await?.download(path).await?;
         if download.status == 200 {
             return Ok(download);

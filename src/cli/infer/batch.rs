@@ -15,7 +15,7 @@ use super::calls::{FileAnswer, ModelLocation};
 use super::files::InputFile;
 use super::lines;
 use super::progress::InferProgress;
-use super::results_file::InputStamp;
+use super::results_file::InputFileStamp;
 use super::stop::StopSignal;
 
 /// The files that are read or wait to be written out, for each call in flight. A slow call delays the output of the
@@ -27,7 +27,7 @@ const READ_KIB_MAX: u32 = 256 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// The needs of every call of a run.
-pub struct CallBatch<'a> {
+pub struct FileCallBatch<'a> {
     pub caller: &'a ModelLocation,
     pub target: &'a ModelTarget,
     pub progress: &'a InferProgress,
@@ -38,14 +38,14 @@ pub struct CallBatch<'a> {
 }
 
 /// A file with its answer.
-pub struct Answered<'a> {
+pub struct AnsweredFile<'a> {
     pub path: &'a Path,
     /// The state of the file when it was read.
-    pub state: Option<InputStamp>,
+    pub state: Option<InputFileStamp>,
     pub answer: FileAnswer,
 }
 
-impl<'a> CallBatch<'a> {
+impl<'a> FileCallBatch<'a> {
     pub fn new(
         caller: &'a ModelLocation,
         target: &'a ModelTarget,
@@ -59,16 +59,16 @@ impl<'a> CallBatch<'a> {
 
     /// The answers to all files, in the order of the files. After a stop, those of the calls in flight. An error is one
     /// of the whole run.
-    pub fn answers(&'a self, inputs: &'a [InputFile]) -> impl Stream<Item = anyhow::Result<Answered<'a>>> {
+    pub fn answers(&'a self, inputs: &'a [InputFile]) -> impl Stream<Item = anyhow::Result<AnsweredFile<'a>>> {
         let answers = stream::iter(inputs).take_while(|_| std::future::ready(!self.stop.is_requested()));
         let answers = answers.map(|input| self.answer(input)).buffered(self.in_flight * WINDOW_PER_CALL);
         answers.filter_map(|answered| std::future::ready(answered.transpose()))
     }
 
-    async fn answer(&self, input: &'a InputFile) -> anyhow::Result<Option<Answered<'a>>> {
+    async fn answer(&self, input: &'a InputFile) -> anyhow::Result<Option<AnsweredFile<'a>>> {
         let path = input.path.as_path();
         if let Some(problem) = &input.problem {
-            return Ok(Some(Answered { path, state: None, answer: Err(problem.clone()) }));
+            return Ok(Some(AnsweredFile { path, state: None, answer: Err(problem.clone()) }));
         }
 
         // A call gives its memory back when it ends, whether or not its answer can be written out yet.
@@ -78,7 +78,7 @@ impl<'a> CallBatch<'a> {
         }
         let (state, content) = match read(path).await {
             Ok(read) => read,
-            Err(problem) => return Ok(Some(Answered { path, state: None, answer: Err(problem) })),
+            Err(problem) => return Ok(Some(AnsweredFile { path, state: None, answer: Err(problem) })),
         };
 
         let Ok(_place) = self.calls.acquire().await else { return Ok(None) };
@@ -90,7 +90,7 @@ impl<'a> CallBatch<'a> {
         } else {
             self.caller.ask(self.target, content, self.progress, self.stop).await?
         };
-        Ok(answer.map(|answer| Answered { path, state: Some(state), answer }))
+        Ok(answer.map(|answer| AnsweredFile { path, state: Some(state), answer }))
     }
 
     /// The answer to a text in each line of a file. `None` when a stop came before all were asked.
@@ -117,12 +117,12 @@ async fn kib(path: &Path) -> u32 {
     u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(1, READ_KIB_MAX)
 }
 
-async fn read(path: &Path) -> Result<(InputStamp, Bytes), String> {
+async fn read(path: &Path) -> Result<(InputFileStamp, Bytes), String> {
     let path = path.to_owned();
     let read = blocking(move || -> std::io::Result<_> {
         let file = File::open(path)?;
         // Taken before the file is read, so that a change during the read is noticed.
-        let state = InputStamp::from(&file.metadata()?);
+        let state = InputFileStamp::from(&file.metadata()?);
         let mut content = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
         Ok((state, content))

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonError};
+use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection, DaemonConnectionError};
 use ledge_engine::pipeline::file_format::FileFormat;
 use ledge_identity::access::ViewScope;
 use ledge_models::scheduling::terms::Priority;
@@ -89,7 +89,7 @@ async fn ask_here(serving: &Serving, target: &ModelTarget, body: Bytes, stop: &S
             priority: None,
             deadline: None,
             arrived: Instant::now(),
-            account: Account::unlimited(),
+            account: MemoryAccount::unlimited(),
             views: ViewScope::ALL,
             camera: None,
         };
@@ -210,8 +210,8 @@ impl RunningServer {
                         _ => return Ok(Some(Err(reason))),
                     }
                 }
-                Err(error @ (DaemonError::Exchange(_) | DaemonError::Connect { .. })) if waits => {
-                    breaks += u32::from(matches!(error, DaemonError::Exchange(_)));
+                Err(error @ (DaemonConnectionError::Exchange(_) | DaemonConnectionError::Connect { .. })) if waits => {
+                    breaks += u32::from(matches!(error, DaemonConnectionError::Exchange(_)));
                     if breaks == BREAKS_MAX {
                         return Ok(Some(Err(format!("{error}, {BREAKS_MAX} times"))));
                     }
@@ -243,13 +243,15 @@ impl RunningServer {
     }
 
     /// Posts the content of a file. The connection is kept for the next one if it can be.
-    async fn post(&self, path: &str, content: Bytes) -> Result<DaemonAnswer, DaemonError> {
+    async fn post(&self, path: &str, content: Bytes) -> Result<DaemonAnswer, DaemonConnectionError> {
         let kind = content_type(&content).unwrap_or("application/json");
         let headers = [("content-type", kind), ("x-ledge-priority", self.priority.as_str())];
         let mut connection = self.connection().await?;
         let answer = tokio::time::timeout(CALL_TIMEOUT, connection.post(path, &headers, content)).await;
-        let late =
-            |_| DaemonError::Connect { url: self.address.url.clone(), error: std::io::ErrorKind::TimedOut.into() };
+        let late = |_| DaemonConnectionError::Connect {
+            url: self.address.url.clone(),
+            error: std::io::ErrorKind::TimedOut.into(),
+        };
         let answer = answer.map_err(late)??;
         self.keep(connection);
         Ok(answer)
@@ -273,7 +275,7 @@ impl RunningServer {
         connection.get("/v2/health/ready").await.is_ok_and(|answer| answer.status == 200)
     }
 
-    async fn connection(&self) -> Result<DaemonConnection, DaemonError> {
+    async fn connection(&self) -> Result<DaemonConnection, DaemonConnectionError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
             Some(connection) => Ok(connection),

@@ -29,7 +29,7 @@ pub fn is_csv(path: &Path) -> bool {
 
 /// The needs of every call of a run.
 #[derive(Clone, Copy)]
-pub struct Calls<'a> {
+pub struct CsvCallBatch<'a> {
     pub caller: &'a ModelLocation,
     pub target: &'a ModelTarget,
     pub progress: &'a InferProgress,
@@ -46,7 +46,7 @@ pub struct RowCounts {
 
 /// Answers the rows of a file, in their order. An error is one of the whole run; CSV that cannot be read is a failed row.
 pub async fn answer_rows(
-    calls: Calls<'_>,
+    calls: CsvCallBatch<'_>,
     path: &Path,
     report: &mut InferReport<'_>,
     counts: &mut RowCounts,
@@ -106,8 +106,8 @@ fn read_piece(mut file: File) -> (File, std::io::Result<Bytes>) {
 
 /// The answers to the rows of a part, each with its number. One wrong row fails the call for the whole part; then each
 /// row is sent in a separate call.
-async fn answers(calls: Calls<'_>, part: RowsText) -> anyhow::Result<Vec<(usize, FileAnswer)>> {
-    let Calls { caller, target, progress, stop, .. } = calls;
+async fn answers(calls: CsvCallBatch<'_>, part: RowsText) -> anyhow::Result<Vec<(usize, FileAnswer)>> {
+    let CsvCallBatch { caller, target, progress, stop, .. } = calls;
     let Some(answer) = caller.ask(target, part.json().clone(), progress, stop).await? else { return Ok(Vec::new()) };
     let numbers = part.first()..;
     match answer {

@@ -8,7 +8,7 @@ use ledge_engine::pipeline::kind::{PipelineKind, PrintedRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::batch::Answered;
+use super::batch::AnsweredFile;
 use super::calls::FileAnswer;
 use super::results_file::{ResultLine, ResultsFile, ResultsOrigin};
 use crate::cli::Output;
@@ -36,8 +36,8 @@ pub struct InferReport<'a> {
 }
 
 impl InferReport<'_> {
-    pub fn write(&mut self, answered: Answered<'_>) -> anyhow::Result<()> {
-        let Answered { path, state, answer } = answered;
+    pub fn write(&mut self, answered: AnsweredFile<'_>) -> anyhow::Result<()> {
+        let AnsweredFile { path, state, answer } = answered;
         let file = path.to_string_lossy();
         match &mut self.sink {
             AnswerSink::Table { width, headed } => {
@@ -75,7 +75,7 @@ impl InferReport<'_> {
             return Ok(());
         }
         let named = row.map_or_else(|| file.to_string(), |row| format!("{file}:{row}"));
-        self.write(Answered { path: Path::new(&named), state: None, answer })
+        self.write(AnsweredFile { path: Path::new(&named), state: None, answer })
     }
 }
 

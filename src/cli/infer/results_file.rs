@@ -30,19 +30,19 @@ pub struct ResultLine<'a> {
     pub file: &'a str,
     /// The state of the file, in the lines of `--out`.
     #[serde(flatten)]
-    pub state: Option<&'a InputStamp>,
+    pub state: Option<&'a InputFileStamp>,
     #[serde(flatten)]
     pub answer: &'a Map<String, Value>,
 }
 
 /// The size and the time of a file, which show whether it has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct InputStamp {
+pub struct InputFileStamp {
     file_bytes: u64,
     file_modified: String,
 }
 
-impl From<&Metadata> for InputStamp {
+impl From<&Metadata> for InputFileStamp {
     fn from(metadata: &Metadata) -> Self {
         let modified = metadata.mtime().saturating_mul(1_000_000).saturating_add(metadata.mtime_nsec() / 1000);
         Self { file_bytes: metadata.len(), file_modified: clock::rfc3339_micros(modified) }
@@ -51,7 +51,7 @@ impl From<&Metadata> for InputStamp {
 
 /// The members of a line that decide whether a run keeps it.
 #[derive(Debug, Deserialize)]
-struct WrittenLine<'a> {
+struct StoredResultLine<'a> {
     #[serde(borrow)]
     file: Cow<'a, str>,
     file_bytes: Option<u64>,
@@ -248,7 +248,7 @@ impl<'a> ResultsScan<'a> {
     /// True for a line that stays.
     fn keeps(&mut self, line: &[u8], number: u64) -> anyhow::Result<bool> {
         let path = self.path.display();
-        let written: WrittenLine<'_> = match serde_json::from_slice(line) {
+        let written: StoredResultLine<'_> = match serde_json::from_slice(line) {
             Ok(written) if line.ends_with(b"\n") => written,
             Err(error) if !error.is_data() && is_torn(line) => return Ok(false),
             Ok(_) if is_torn(line) => return Ok(false),
@@ -279,9 +279,9 @@ impl<'a> ResultsScan<'a> {
         let Some(&at) = self.by_name.get(&written.file) else { return Ok(true) };
         let (Some(input), Some(is_done)) = (self.inputs.get(at), self.is_done.get_mut(at)) else { return Ok(true) };
         let is_answer = written.error.is_none() && input.problem.is_none() && !*is_done;
-        let now = || std::fs::metadata(&input.path).ok().map(|metadata| InputStamp::from(&metadata));
+        let now = || std::fs::metadata(&input.path).ok().map(|metadata| InputFileStamp::from(&metadata));
         let then = written.file_bytes.zip(written.file_modified);
-        let then = then.map(|(file_bytes, file_modified)| InputStamp { file_bytes, file_modified });
+        let then = then.map(|(file_bytes, file_modified)| InputFileStamp { file_bytes, file_modified });
         let is_current = is_answer && then.is_some() && then == now();
         *is_done |= is_current;
         Ok(is_current)

@@ -8,7 +8,7 @@ use indicatif::HumanBytes;
 use ledge_base::names::ModelName;
 use ledge_egress::Egress;
 use ledge_service::audit_event::AuditSink;
-use ledge_updates::catalogue::{self, Catalogue, CatalogueError, CatalogueModel, Description};
+use ledge_updates::catalogue::{self, Catalogue, CatalogueDescription, CatalogueError, CatalogueModel};
 use ledge_updates::config::RepositoryAddress;
 use ledge_updates::download::DownloadLimits;
 use serde_json::json;
@@ -54,7 +54,7 @@ pub fn list(
         writeln!(out, "The catalogue lists no models.")?;
     }
     for model in &models {
-        let Description { description, license, source, accuracy, release } = &model.description;
+        let CatalogueDescription { description, license, source, accuracy, release } = &model.description;
         writeln!(out, "{} ({}, {})", model.name, HumanBytes(model.bytes()), model.presence(repository).name())?;
         let rows = [
             ("job", description),

@@ -14,7 +14,7 @@ use ledge_protocol::decode::ModelTarget;
 use serde_json::{Map, Value, json};
 
 use super::labels::{LabelSource, class};
-use super::missing::{self, Elsewhere};
+use super::missing::{self, AlternativeSources};
 use crate::cli::infer::{self, files::InputFiles};
 use crate::cli::standalone::standalone;
 use crate::cli::{Exit, Output};
@@ -45,7 +45,7 @@ pub struct EvaluateArgs {
 
 /// Runs the verb. It fails when a file was not answered.
 pub async fn run(config: &Config, args: &EvaluateArgs, out: &mut Output) -> anyhow::Result<Exit> {
-    missing::require(&ModelFolders::of(&config.repository), &args.model, Elsewhere::Root)?;
+    missing::require(&ModelFolders::of(&config.repository), &args.model, AlternativeSources::Root)?;
     let labels = LabelSource::read(args.labels.as_deref())?;
     let mut inputs = InputFiles::find(slice::from_ref(&args.folder), None)?.files;
     let found = inputs.len();

@@ -12,7 +12,7 @@ const LIKENESS_MIN: f64 = 0.75;
 
 /// The places besides the model repository that a command can look at.
 #[derive(Debug, Clone, Copy)]
-pub enum Elsewhere {
+pub enum AlternativeSources {
     /// Another root.
     Root,
     /// Another root, or a running server.
@@ -26,11 +26,11 @@ pub struct MissingModel {
     name: ModelName,
     folders: String,
     similar: DidYouMean,
-    elsewhere: Elsewhere,
+    elsewhere: AlternativeSources,
 }
 
 /// Fails for a model that has no folder in the model repository.
-pub fn require(sources: &ModelFolders, name: &ModelName, elsewhere: Elsewhere) -> Result<(), MissingModel> {
+pub fn require(sources: &ModelFolders, name: &ModelName, elsewhere: AlternativeSources) -> Result<(), MissingModel> {
     if sources.folder(name).is_dir() {
         return Ok(());
     }
@@ -40,7 +40,7 @@ pub fn require(sources: &ModelFolders, name: &ModelName, elsewhere: Elsewhere) -
     Err(MissingModel { name: name.clone(), folders: sources.describe(), similar, elsewhere })
 }
 
-impl fmt::Display for Elsewhere {
+impl fmt::Display for AlternativeSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Root => "--root DIR looks in another folder",

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_engine::pipeline::content::PipelineInput;
 use ledge_models::repository::comparison::{AnswerComparison, ComparisonOptions};
 use ledge_models::repository::model_config::ModelConfig;
@@ -23,10 +23,10 @@ use ledge_updates::config::RepositoryAddress;
 use serde_json::{Value, json};
 
 use super::standalone::standalone;
-use super::{Exit, Globals, Output, block_on, load_registry};
+use super::{Exit, GlobalArgs, Output, block_on, load_registry};
 use crate::config::Config;
 use evaluate::EvaluateArgs;
-use missing::Elsewhere;
+use missing::AlternativeSources;
 
 /// The arguments of `ledge models`.
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ pub enum ModelsCommand {
     /// List the models of the catalogue: the job, size, licence, source and measured accuracy of each.
     Catalogue {
         #[command(flatten)]
-        from: From,
+        from: CatalogueSourceArgs,
         /// Write JSON instead of text.
         #[arg(long)]
         json: bool,
@@ -107,7 +107,7 @@ pub enum ModelsCommand {
         /// The model, as the catalogue names it.
         model: ModelName,
         #[command(flatten)]
-        from: From,
+        from: CatalogueSourceArgs,
     },
     /// Remove a model that was added from the catalogue.
     Remove {
@@ -121,7 +121,7 @@ pub enum ModelsCommand {
 
 /// Another catalogue than the configured one.
 #[derive(Debug, Args)]
-pub struct From {
+pub struct CatalogueSourceArgs {
     /// The catalogue to use, instead of the configured one: a folder, such as that of a USB stick, or
     /// https://HOST[:PORT]/PATH.
     ///
@@ -143,7 +143,7 @@ Examples:
   ledge models add all_minilm_l6_v2 --from /media/usb";
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &ModelsArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &ModelsArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let mut config = globals.load_config()?;
     match &args.command {
         ModelsCommand::List { json } => list(standalone(&config).repository(), *json, out),
@@ -253,7 +253,7 @@ fn list(repository: &Repository, as_json: bool, out: &mut Output) -> anyhow::Res
 }
 
 async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output) -> anyhow::Result<Exit> {
-    missing::require(&ModelFolders::of(&config.repository), name, Elsewhere::Root)?;
+    missing::require(&ModelFolders::of(&config.repository), name, AlternativeSources::Root)?;
     let standalone = standalone(config);
     let repository = standalone.repository();
     let registry = load_registry(config)?;
@@ -317,7 +317,7 @@ async fn show(config: &Config, name: &ModelName, as_json: bool, out: &mut Output
     Ok(Exit::Success)
 }
 
-fn ports(out: &mut Output, kind: &str, ports: &[Port]) -> std::io::Result<()> {
+fn ports(out: &mut Output, kind: &str, ports: &[ModelPort]) -> std::io::Result<()> {
     for port in ports {
         writeln!(out, "  {kind:<12} {} {} {:?}", port.name, port.datatype, port.shape)?;
     }
@@ -329,7 +329,7 @@ async fn check(repository: &Repository, models: &[ModelName], as_json: bool, out
     let failed = |name: &str, reason: String| json!({"model": name, "ok": false, "reason": reason});
     let all = if models.is_empty() { Some(repository.sources().models()?) } else { None };
     for name in all.as_ref().map_or(models, |(all, _)| all.as_slice()) {
-        if let Err(missing) = missing::require(repository.sources(), name, Elsewhere::Root) {
+        if let Err(missing) = missing::require(repository.sources(), name, AlternativeSources::Root) {
             bad = true;
             rows.push(failed(name.as_str(), missing.to_string()));
             continue;

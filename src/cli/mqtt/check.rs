@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use ledge_egress::Egress;
-use ledge_mqtt::check::{self, Probes, StepFinding};
+use ledge_mqtt::check::{self, ProbeTopics, StepFinding};
 use ledge_service::audit_event::AuditSink;
 use serde_json::json;
 
 use super::topics;
-use crate::cli::checks::{Check, Status, text};
+use crate::cli::checks::{Finding, FindingStatus, text};
 use crate::cli::{Exit, Output, block_on};
 use crate::config::Config;
 
@@ -37,7 +37,7 @@ pub fn run(config: &Config, args: &BrokerCheckArgs, out: &mut Output) -> anyhow:
     let Some(broker) = &config.mqtt.broker else {
         bail!("no broker is set: add mqtt.broker = \"mqtt://HOST\" to the configuration");
     };
-    let findings = findings(config, Probes::All, Duration::from_secs(args.timeout))?;
+    let findings = findings(config, ProbeTopics::All, Duration::from_secs(args.timeout))?;
     let ok = findings.iter().all(|finding| finding.ok);
     if args.json {
         let report = json!({"broker": broker, "ok": ok, "findings": findings});
@@ -51,7 +51,7 @@ pub fn run(config: &Config, args: &BrokerCheckArgs, out: &mut Output) -> anyhow:
 }
 
 /// Checks the permissions that the broker grants.
-pub fn findings(config: &Config, probes: Probes, limit: Duration) -> anyhow::Result<Vec<StepFinding>> {
+pub fn findings(config: &Config, probes: ProbeTopics, limit: Duration) -> anyhow::Result<Vec<StepFinding>> {
     let topics = topics::topics(config)?;
     // The events of a command are not recorded.
     let audit = AuditSink::to_nowhere();
@@ -61,11 +61,11 @@ pub fn findings(config: &Config, probes: Probes, limit: Duration) -> anyhow::Res
     Ok(block_on(check::check(&config.mqtt, &topics, &heard, &egress, probes, limit))?)
 }
 
-fn line(finding: &StepFinding) -> Check {
+fn line(finding: &StepFinding) -> Finding {
     let status = match (finding.ok, finding.untested) {
-        (true, false) => Status::Ok,
-        (true, true) => Status::Warn,
-        (false, _) => Status::Fail,
+        (true, false) => FindingStatus::Ok,
+        (true, true) => FindingStatus::Warn,
+        (false, _) => FindingStatus::Fail,
     };
-    Check { name: finding.step.as_str().to_owned(), status, detail: finding.detail.clone(), advice: None }
+    Finding { name: finding.step.as_str().to_owned(), status, detail: finding.detail.clone(), advice: None }
 }

@@ -12,8 +12,8 @@ use ledge_features::online::{self, PushTarget};
 use ledge_identity::authentication::Authenticator;
 use ledge_mqtt::binding_message::DryRunRows;
 use ledge_mqtt::bindings::Bindings;
-use ledge_mqtt::client::packet::{Message, Properties, Qos};
-use ledge_mqtt::dry_run::{DryRun, DryRunResult, Recipient};
+use ledge_mqtt::client::packet::{MessageProperties, MqttMessage, Qos};
+use ledge_mqtt::dry_run::{DryRun, DryRunRecipient, DryRunResult};
 use ledge_mqtt::topics::{DeviceTopics, TopicName};
 use ledge_service::audit_event::AuditSink;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ use crate::daemon::Standalone;
 /// The arguments of `ledge mqtt try`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct DryRunArgs {
+pub struct MqttTryArgs {
     /// The topic that the message is published to.
     pub topic: TopicName,
     /// The file with the content of the message, or - for standard input.
@@ -57,15 +57,15 @@ fn property(text: &str) -> Result<(String, String), String> {
 }
 
 /// Runs the verb.
-pub fn run(config: &Config, args: &DryRunArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(config: &Config, args: &MqttTryArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let payload = read(&args.file)?;
     let topics = topics::topics(config)?;
     let bindings = Bindings::new(&config.mqtt.bindings);
-    let properties = Properties {
+    let properties = MessageProperties {
         response_topic: args.response_topic.clone(),
         content_type: args.content_type.clone(),
         user: args.property.clone(),
-        ..Properties::default()
+        ..MessageProperties::default()
     };
 
     let handled = block_on(async {
@@ -133,8 +133,8 @@ fn no_recipient(topic: &TopicName, topics: &DeviceTopics, bindings: &Bindings) -
 
 fn as_json(handled: &DryRunResult) -> Value {
     let mut row = match &handled.recipient {
-        Recipient::Call { owner } => json!({"by": "call", "owner": owner.as_ref().map(DeviceName::as_str)}),
-        Recipient::Binding { binding, captures } => {
+        DryRunRecipient::Call { owner } => json!({"by": "call", "owner": owner.as_ref().map(DeviceName::as_str)}),
+        DryRunRecipient::Binding { binding, captures } => {
             let max_rate = &binding.config().max_rate;
             json!({"by": "binding", "binding": binding.name(), "captures": captures, "max_rate": max_rate})
         }
@@ -166,12 +166,12 @@ fn as_json(handled: &DryRunResult) -> Value {
 }
 
 fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
-    if let (Recipient::Binding { binding, captures }, Some(unmet)) = (&handled.recipient, &handled.unmet) {
+    if let (DryRunRecipient::Binding { binding, captures }, Some(unmet)) = (&handled.recipient, &handled.unmet) {
         let name = binding.name();
         return format!("The binding {name} does not take it{}, because of its `when`: {unmet}\n", captured(captures));
     }
     let mut lines = vec![match &handled.recipient {
-        Recipient::Call { owner } => {
+        DryRunRecipient::Call { owner } => {
             let recipient = match owner {
                 Some(owner) if *owner == topics.device => format!("to this box, {owner}"),
                 Some(group) => format!("to the group {group}, of which one box answers"),
@@ -180,11 +180,11 @@ fn text(handled: &DryRunResult, topics: &DeviceTopics) -> String {
             let caller = handled.principal.as_ref().map(|principal| format!(", by {principal}")).unwrap_or_default();
             format!("An inference call {recipient}{}{caller}", for_model(handled))
         }
-        Recipient::Binding { binding, captures } => {
+        DryRunRecipient::Binding { binding, captures } => {
             format!("The binding {} takes it{}{}", binding.name(), captured(captures), for_model(handled))
         }
     }];
-    if let Recipient::Binding { binding, .. } = &handled.recipient {
+    if let DryRunRecipient::Binding { binding, .. } = &handled.recipient {
         let config = binding.config();
         if config.max_rate.is_set() {
             let rate = config.max_rate;
@@ -229,8 +229,8 @@ fn pushed_json(handled: &DryRunResult) -> Value {
 
 fn target(handled: &DryRunResult) -> Option<PushTarget> {
     match &handled.recipient {
-        Recipient::Binding { binding, .. } => binding.config().target(),
-        Recipient::Call { .. } => None,
+        DryRunRecipient::Binding { binding, .. } => binding.config().target(),
+        DryRunRecipient::Call { .. } => None,
     }
 }
 
@@ -280,7 +280,7 @@ fn captured(captures: &[String]) -> String {
     if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
-fn published(message: &Message) -> Vec<String> {
+fn published(message: &MqttMessage) -> Vec<String> {
     let retained = if message.retain { ", retained" } else { "" };
     let mut lines = vec![format!("  publishes to {} with QoS {}{retained}", message.topic, qos(message))];
     if let Some(kind) = &message.properties.content_type {
@@ -298,7 +298,7 @@ fn published(message: &Message) -> Vec<String> {
     lines
 }
 
-fn qos(message: &Message) -> u8 {
+fn qos(message: &MqttMessage) -> u8 {
     match message.qos {
         Qos::AtMostOnce => 0,
         Qos::AtLeastOnce => 1,

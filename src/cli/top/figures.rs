@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// One answer of `/metrics`.
 #[derive(Debug)]
-pub struct Scrape {
+pub struct MetricsScrape {
     at: Instant,
     /// Figures without a model.
     service: MetricSamples,
@@ -30,7 +30,7 @@ struct MetricSample {
     value: f64,
 }
 
-impl Scrape {
+impl MetricsScrape {
     /// Reads Prometheus's text format or OpenMetrics.
     pub fn parse(text: &str, at: Instant) -> anyhow::Result<Self> {
         let mut scrape = Self { at, service: MetricSamples::default(), models: BTreeMap::new() };
@@ -259,7 +259,7 @@ other_threads 9
         let start = Instant::now();
         let scrape = |text: &str, seconds| {
             let text = text.replace("LABELS", r#"model="m",version="1",runtime="openvino""#);
-            Scrape::parse(&text, start + Duration::from_secs(seconds)).unwrap()
+            MetricsScrape::parse(&text, start + Duration::from_secs(seconds)).unwrap()
         };
         scrape(newer, 2).since(&scrape(older, 0))
     }
@@ -308,7 +308,7 @@ other_threads 9
     #[test]
     fn a_line_that_is_not_a_sample_is_shown() {
         for wrong in ["<html>", "x", "x{", "x{a=\"1\"", "x{a=\"1} 2", "x{a=\"1\"b=\"2\"} 3", "x{} ", "x one", "{} 1"] {
-            let error = Scrape::parse(&format!("up 1\n{wrong}"), Instant::now()).unwrap_err().to_string();
+            let error = MetricsScrape::parse(&format!("up 1\n{wrong}"), Instant::now()).unwrap_err().to_string();
             assert!(error.contains(&format!("{wrong:?}")), "{error}");
         }
     }
@@ -323,12 +323,12 @@ other_threads 9
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in ".{0,200}", line in "x\\{([a-z]=\".{0,5}\",?)*\\} [0-9]*", q in 0.0..1.0) {
-            let scrape = Scrape::parse(&line, Instant::now());
+            let scrape = MetricsScrape::parse(&line, Instant::now());
             if let Ok(scrape) = scrape {
                 scrape.since(&scrape);
                 scrape.service.quantile(&scrape.service, "x", q);
             }
-            let _ = Scrape::parse(&text, Instant::now());
+            let _ = MetricsScrape::parse(&text, Instant::now());
         }
     }
 }

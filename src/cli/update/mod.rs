@@ -11,17 +11,17 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use ledge_updates::artifact::{Artifact, InvalidTarget};
-use ledge_updates::handle::UpdateOrder;
+use ledge_updates::handle::AdministratorCommand;
 use ledge_updates::status_report::UpdatesReport;
 use serde_json::json;
 
 use super::features::daemon::DaemonClient;
-use super::{Exit, Globals, Output, block_on};
+use super::{Exit, GlobalArgs, Output, block_on};
 pub use args::{UpdateArgs, UpdateCommand};
 use request::post;
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let (order, subject) = match &args.command {
         UpdateCommand::Tuf(args) => return tuf::run(args),
         UpdateCommand::Trial => return trial::run(),
@@ -36,10 +36,10 @@ pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Re
                 show::status(report, out)
             });
         }
-        UpdateCommand::Pin { subject } => (UpdateOrder::Pin, subject),
-        UpdateCommand::Unpin { subject } => (UpdateOrder::Unpin, subject),
-        UpdateCommand::Rollback { subject } => (UpdateOrder::RollBack, subject),
-        UpdateCommand::Cancel { subject } => (UpdateOrder::Cancel, subject),
+        UpdateCommand::Pin { subject } => (AdministratorCommand::Pin, subject),
+        UpdateCommand::Unpin { subject } => (AdministratorCommand::Unpin, subject),
+        UpdateCommand::Rollback { subject } => (AdministratorCommand::RollBack, subject),
+        UpdateCommand::Cancel { subject } => (AdministratorCommand::Cancel, subject),
     };
 
     let subject = parse_subject(subject).with_context(|| {
@@ -48,17 +48,17 @@ pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Re
     let report = post(globals, args, &format!("/updates/{subject}/{}", order.name()), &json!({}))?;
     write_report(&report, args.json, out, |_, out| {
         let done = match order {
-            UpdateOrder::Pin => "stays at its version until it is unpinned",
-            UpdateOrder::Unpin => "follows the platform again",
-            UpdateOrder::RollBack => "goes back to the previous version",
-            UpdateOrder::Cancel => "stays at its live version; the update was cancelled",
+            AdministratorCommand::Pin => "stays at its version until it is unpinned",
+            AdministratorCommand::Unpin => "follows the platform again",
+            AdministratorCommand::RollBack => "goes back to the previous version",
+            AdministratorCommand::Cancel => "stays at its live version; the update was cancelled",
         };
         Ok(writeln!(out, "{subject} {done}.")?)
     })
 }
 
 fn show_report(
-    globals: &Globals,
+    globals: &GlobalArgs,
     args: &UpdateArgs,
     out: &mut Output,
     show: impl FnOnce(&UpdatesReport, &mut Output) -> anyhow::Result<()>,

@@ -3,11 +3,11 @@
 use ledge_updates::status_report::UpdatesReport;
 
 use super::super::features::daemon::DaemonClient;
-use super::super::{Globals, block_on};
+use super::super::{GlobalArgs, block_on};
 use super::args::UpdateArgs;
 
 pub(super) fn post(
-    globals: &Globals,
+    globals: &GlobalArgs,
     args: &UpdateArgs,
     path: &str,
     body: &serde_json::Value,

@@ -6,18 +6,18 @@ use std::path::Path;
 
 use anyhow::bail;
 use ledge_service::audit_event::AuditEvent;
-use ledge_updates::store::{BlobStore, StoreError};
-use ledge_updates::trust::Trust;
+use ledge_updates::store::{StoreError, UpdateStore};
+use ledge_updates::trust::TrustedMetadata;
 use serde_json::json;
 
 use super::UpdateArgs;
 use super::request::post;
 use crate::cli::owner::restart_as_owner_of;
-use crate::cli::{Exit, Globals, Output};
+use crate::cli::{Exit, GlobalArgs, Output};
 use crate::daemon;
 
 /// Runs the verb.
-pub fn run(globals: &Globals, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
+pub fn run(globals: &GlobalArgs, args: &UpdateArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let config = globals.load_config()?;
     if args.url.is_none() && reset_in_folder(&config.updates.path)? {
         // The reset stays even if it cannot be recorded in the audit log, which is an error.
@@ -40,10 +40,10 @@ fn reset_in_folder(folder: &Path) -> anyhow::Result<bool> {
     }
     restart_as_owner_of(folder)?;
     // Keep the store open to the end, so that no daemon opens it during the reset.
-    let _store = match BlobStore::open(folder) {
+    let _store = match UpdateStore::open(folder) {
         Err(StoreError::Locked { .. }) => return Ok(false),
         opened => opened?,
     };
-    Trust::reset(folder)?;
+    TrustedMetadata::reset(folder)?;
     Ok(true)
 }

@@ -1,7 +1,7 @@
 //! `ledge update trial`: the process in which the daemon tries settings. Users do not call it.
 
 use clap::Parser as _;
-use ledge_updates::preflight::{ConfigurationPreflight, PreflightOrder, child};
+use ledge_updates::preflight::{ConfigurationPreflight, PreflightRequest, child};
 use ledge_updates::state::{RollbackCause, RollbackReason};
 
 use crate::cli::{Cli, Exit};
@@ -18,7 +18,7 @@ pub fn run() -> anyhow::Result<Exit> {
 }
 
 /// Reads the daemon's configuration with the settings of the release in it.
-fn configuration(order: &PreflightOrder) -> Result<(), RollbackReason> {
+fn configuration(order: &PreflightRequest) -> Result<(), RollbackReason> {
     let refused = |detail: String| RollbackReason::new(RollbackCause::Load, detail);
     let sources = sources(&order.how).map_err(refused)?;
     sources.try_signed(&order.release).map_err(|mistakes| {

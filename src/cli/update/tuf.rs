@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use ledge_base::clock;
-use ledge_egress::{Egress, EgressConfig, TlsSettings};
+use ledge_egress::{Egress, EgressConfig, TlsClientSettings};
 use ledge_service::audit_event::AuditSink;
 use ledge_updates::config::RepositoryAddress;
-use ledge_updates::source::{self, Source};
+use ledge_updates::source::{self, RepositorySource};
 use ledge_updates::trust::plain::{self, PlainClient};
 
 use super::super::{Exit, block_on};
@@ -62,8 +62,8 @@ pub fn run(args: &TufArgs) -> anyhow::Result<Exit> {
     block_on(async {
         // An empty allow-list permits connections to this machine only.
         let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
-        let with_client = |address| (address, source::client(address, &egress, None, TlsSettings::default));
-        let source = Source::apart(with_client(metadata), with_client(targets));
+        let with_client = |address| (address, source::client(address, &egress, None, TlsClientSettings::default));
+        let source = RepositorySource::apart(with_client(metadata), with_client(targets));
         let mut client = PlainClient::open(&args.metadata_dir, clock::unix_millis())?;
         client.refresh(&source).await?;
         if download {

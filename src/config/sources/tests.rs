@@ -439,15 +439,15 @@ fn the_shipped_file_states_the_range_of_every_key_of_the_feature_store() {
 impl Root {
     /// Makes these the live signed settings.
     fn signed(self, text: &str) -> Self {
-        use ledge_updates::persisted::Persisted;
-        use ledge_updates::state::{Installed, SubjectState};
+        use ledge_updates::persisted::PersistedStates;
+        use ledge_updates::state::{InstalledRelease, SubjectState};
 
         let updates = self.0.path().join("updates");
         let release = updates.join("releases/configurations/night/3-abababababababab");
         std::fs::create_dir_all(&release).unwrap();
         ledge_base::durable::replace(&release.join("settings.toml"), text.as_bytes()).unwrap();
-        let mut persisted = Persisted::empty(&updates);
-        let committed = Installed { version: "3".parse().unwrap(), digest: "ab".repeat(32) };
+        let mut persisted = PersistedStates::empty(&updates);
+        let committed = InstalledRelease { version: "3".parse().unwrap(), digest: "ab".repeat(32) };
         let state = SubjectState { committed: Some(committed), ..SubjectState::default() };
         persisted.subjects.insert("configurations/night".parse().unwrap(), state);
         persisted.write().unwrap();

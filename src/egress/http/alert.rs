@@ -7,9 +7,9 @@ use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderName, HeaderValue, Request};
 use http_body_util::Full;
 
-use super::{HttpAnswer, HttpClient, HttpError, HttpSettings};
-use crate::policy::Content;
-use crate::{Egress, Purpose};
+use super::{HttpAnswer, HttpClient, HttpClientSettings, HttpError};
+use crate::policy::EgressContent;
+use crate::{Egress, EgressPurpose};
 
 /// The most bytes of an answer that are read, so that its connection can be used again. Its body means nothing here.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
@@ -20,8 +20,8 @@ pub struct AlertClient(HttpClient);
 
 impl AlertClient {
     /// A client for one server, which has `reply_timeout` for each step. Nothing is connected yet.
-    pub fn new(egress: Egress, settings: HttpSettings, reply_timeout: Duration) -> Self {
-        Self(HttpClient::with(egress, settings, Purpose::Alert, Content::Alert, reply_timeout))
+    pub fn new(egress: Egress, settings: HttpClientSettings, reply_timeout: Duration) -> Self {
+        Self(HttpClient::with(egress, settings, EgressPurpose::Alert, EgressContent::Alert, reply_timeout))
     }
 
     /// Posts `document` to `path`, already percent-encoded. `login` is the name and the value of a header. When an idle

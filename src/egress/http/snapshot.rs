@@ -8,9 +8,9 @@ use http::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
 use http_body_util::Full;
 use hyper::Request;
 
-use super::{HttpClient, HttpDownload, HttpError, HttpSettings};
-use crate::policy::Content;
-use crate::{Egress, Purpose};
+use super::{HttpClient, HttpClientSettings, HttpDownload, HttpError};
+use crate::policy::EgressContent;
+use crate::{Egress, EgressPurpose};
 
 /// The most bytes of an answer without a picture that are read, so that its connection can be used again.
 const REFUSAL_BYTES_MAX: usize = 16 << 10;
@@ -20,7 +20,7 @@ const REFUSAL_BYTES_MAX: usize = 16 << 10;
 pub struct SnapshotClient(HttpClient);
 
 /// An answer before its body is read.
-pub struct Snapshot {
+pub struct SnapshotResponse {
     pub status: u16,
     /// The values of `WWW-Authenticate` of an answer 401.
     pub challenges: Vec<String>,
@@ -33,12 +33,17 @@ pub struct Snapshot {
 
 impl SnapshotClient {
     /// A client for one camera, which has `reply_timeout` for each step. Nothing is connected yet.
-    pub fn new(egress: Egress, settings: HttpSettings, reply_timeout: Duration) -> Self {
-        Self(HttpClient::with(egress, settings, Purpose::Camera, Content::Request, reply_timeout))
+    pub fn new(egress: Egress, settings: HttpClientSettings, reply_timeout: Duration) -> Self {
+        Self(HttpClient::with(egress, settings, EgressPurpose::Camera, EgressContent::Request, reply_timeout))
     }
 
     /// Requests `path`, already percent-encoded. A picture of more than `longest` bytes is an error.
-    pub async fn get(&self, path: &str, authorization: Option<&str>, longest: usize) -> Result<Snapshot, HttpError> {
+    pub async fn get(
+        &self,
+        path: &str,
+        authorization: Option<&str>,
+        longest: usize,
+    ) -> Result<SnapshotResponse, HttpError> {
         let request = || {
             let mut request =
                 Request::get(path).header(HOST, self.0.host()).header(USER_AGENT, "ledge").header(ACCEPT, "*/*");
@@ -63,7 +68,7 @@ impl SnapshotClient {
             }
         }
         let length = answer.length.and_then(|length| usize::try_from(length).ok());
-        Ok(Snapshot {
+        Ok(SnapshotResponse {
             status: answer.status,
             challenges: std::mem::take(&mut answer.challenges),
             bytes_max: length.map_or(longest, |length| length.min(longest)),
@@ -74,7 +79,7 @@ impl SnapshotClient {
     }
 }
 
-impl Snapshot {
+impl SnapshotResponse {
     /// Reads the body: the whole picture, or with an error status only its beginning.
     pub async fn body(self) -> Result<Bytes, HttpError> {
         let Self { status, bytes_max, answer, client, path, .. } = self;

@@ -5,9 +5,9 @@ use http::header::{ACCEPT, HOST, USER_AGENT};
 use http::{HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 
-use super::{HttpAnswer, HttpClient, HttpError, HttpSettings};
-use crate::policy::Content;
-use crate::{Egress, Purpose};
+use super::{HttpAnswer, HttpClient, HttpClientSettings, HttpError};
+use crate::policy::EgressContent;
+use crate::{Egress, EgressPurpose};
 
 /// The most bytes of an answer that are read: it matters only when something is wrong.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
@@ -18,8 +18,8 @@ pub struct AuditClient(HttpClient);
 
 impl HttpClient {
     /// A client that may also send, namely the audit log. Nothing is connected yet.
-    pub fn for_audit(egress: Egress, settings: HttpSettings, purpose: Purpose) -> AuditClient {
-        AuditClient(Self::with(egress, settings, purpose, Content::Audit, super::REPLY_TIMEOUT))
+    pub fn for_audit(egress: Egress, settings: HttpClientSettings, purpose: EgressPurpose) -> AuditClient {
+        AuditClient(Self::with(egress, settings, purpose, EgressContent::Audit, super::REPLY_TIMEOUT))
     }
 }
 
@@ -27,10 +27,10 @@ impl AuditClient {
     #[cfg(test)]
     pub(crate) fn with_reply_timeout(
         egress: Egress,
-        settings: HttpSettings,
+        settings: HttpClientSettings,
         reply_timeout: std::time::Duration,
     ) -> Self {
-        Self(HttpClient::with(egress, settings, Purpose::Audit, Content::Audit, reply_timeout))
+        Self(HttpClient::with(egress, settings, EgressPurpose::Audit, EgressContent::Audit, reply_timeout))
     }
 
     /// Requests a file and returns its first `longest` bytes.

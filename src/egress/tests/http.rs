@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::sync::atomic::AtomicUsize;
 
-use super::super::http::{HttpClient, HttpDownload, HttpError, HttpSettings};
+use super::super::http::{HttpClient, HttpClientSettings, HttpDownload, HttpError};
 use super::tls::{TestAuthority, modern};
 use super::*;
 
@@ -67,8 +67,8 @@ pub(super) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String
     Some(String::from_utf8(head).unwrap())
 }
 
-pub(super) fn plain(at: &HostPort) -> HttpSettings {
-    HttpSettings { at: at.clone(), tls: None, proxy: None }
+pub(super) fn plain(at: &HostPort) -> HttpClientSettings {
+    HttpClientSettings { at: at.clone(), tls: None, proxy: None }
 }
 
 fn client(at: &HostPort) -> HttpClient {
@@ -104,7 +104,7 @@ async fn a_file_is_fetched_and_the_connection_kept_for_the_next() {
     assert_eq!(requests[0], first);
     let [statistics] = egress.statistics().try_into().unwrap();
     let sent: u64 = requests.iter().map(|request| request.len() as u64).sum();
-    assert_eq!(statistics.sent[Content::Request as usize], (Content::Request, sent));
+    assert_eq!(statistics.sent[EgressContent::Request as usize], (EgressContent::Request, sent));
     assert_eq!(statistics.sent.iter().map(|(_, bytes)| bytes).sum::<u64>(), sent);
     assert_eq!((statistics.connections, statistics.failures), (1, 0));
     assert_eq!(statistics.received, answers.concat().len() as u64);
@@ -228,7 +228,7 @@ async fn without_requests_in_its_entry_a_server_is_not_even_connected_to() {
 async fn what_a_request_named_and_no_entry_does_is_in_no_record() {
     let (egress, mut events) = egress("");
     let at = "jane-doe.example:443".parse().unwrap();
-    let settings = HttpSettings { at, tls: None, proxy: None };
+    let settings = HttpClientSettings { at, tls: None, proxy: None };
     let error = HttpClient::new(egress, settings).get("/f", 0).await.unwrap_err().to_string();
     assert!(error.contains("jane-doe.example:443"), "whoever asked is told: {error}");
     let refused = AuditEvent::ConnectionRefused { destination: "unlisted".into(), purpose: "updates".into() };
@@ -241,7 +241,7 @@ async fn both_the_proxy_and_the_server_behind_it_have_to_be_allowed() {
     {
         let (egress, _) = egress(&format!("[[allow]]\nhost = '{allowed}'\nregion = 'eu'"));
         let [at, proxy] = ["files.invalid:443", "proxy.invalid:3128"].map(|text| text.parse().unwrap());
-        let settings = HttpSettings { at, tls: None, proxy: Some(proxy) };
+        let settings = HttpClientSettings { at, tls: None, proxy: Some(proxy) };
         let error = HttpClient::new(egress, settings).get("/f", 0).await.unwrap_err().to_string();
         assert!(error.starts_with(&format!("{missing} is not in the allow-list")), "{error}");
     }
@@ -256,7 +256,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
     let text = "[[allow]]\nhost = 'files.invalid:443'\nregion = 'eu'";
     let (egress, mut events) = egress(text);
     let proxy = HostPort::new("127.0.0.1", port).unwrap();
-    let settings = HttpSettings {
+    let settings = HttpClientSettings {
         at: "files.invalid:443".parse().unwrap(),
         tls: Some(authority.with_identity(&authority)),
         proxy: Some(proxy.clone()),
@@ -284,7 +284,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
             AuditEvent::ConnectionOpened { destination, region: region.into(), purpose: "updates".into(), others: 0 };
         assert_eq!(events.try_next(), Some(opened));
     }
-    let sent: Vec<_> = egress.statistics().iter().map(|it| it.sent[Content::Request as usize].1).collect();
+    let sent: Vec<_> = egress.statistics().iter().map(|it| it.sent[EgressContent::Request as usize].1).collect();
     assert_eq!(sent, [seen.requests()[0].len() as u64, connect.len() as u64]);
 }
 
@@ -292,7 +292,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
 async fn a_proxy_that_refuses_is_a_failure_that_says_so() {
     let (at, _) = server(&["HTTP/1.1 403 Forbidden\r\n\r\n"], false).await;
     let (egress, _) = egress("[[allow]]\nhost = 'files.invalid:443'\nregion = 'eu'");
-    let settings = HttpSettings { at: "files.invalid:443".parse().unwrap(), tls: None, proxy: Some(at.clone()) };
+    let settings = HttpClientSettings { at: "files.invalid:443".parse().unwrap(), tls: None, proxy: Some(at.clone()) };
     let error = HttpClient::new(egress, settings).get("/f", 0).await.unwrap_err().to_string();
     assert!(error.starts_with(&format!("the proxy {at} does not connect to files.invalid:443: its rules")), "{error}");
 }

@@ -1,10 +1,10 @@
 //! Tests against servers on loopback that take messages.
 
-use super::super::MessageStream;
+use super::super::AuditRecordStream;
 use super::tls::{TestAuthority, modern};
 use super::*;
 
-const SYSLOG: Purpose = Purpose::LiveCopy("syslog");
+const SYSLOG: EgressPurpose = EgressPurpose::LiveCopy("syslog");
 
 fn at(port: u16) -> HostPort {
     HostPort::new("127.0.0.1", port).unwrap()
@@ -15,7 +15,7 @@ async fn messages_are_counted_as_the_audit_log_and_their_connection_is_audited()
     let (egress, mut events) = egress("");
     let (listener, port) = listener().await;
     let to = at(port);
-    let (stream, accepted) = tokio::join!(MessageStream::open(&egress, &to, None, SYSLOG), listener.accept());
+    let (stream, accepted) = tokio::join!(AuditRecordStream::open(&egress, &to, None, SYSLOG), listener.accept());
     let (mut stream, mut served) = (stream.unwrap(), accepted.unwrap().0);
     let opened = AuditEvent::ConnectionOpened {
         destination: to.to_string(),
@@ -31,7 +31,7 @@ async fn messages_are_counted_as_the_audit_log_and_their_connection_is_audited()
     assert_eq!(&read, b"5 hello");
     let statistics = egress.statistics();
     let sent: u64 = statistics[0].sent.iter().map(|(_, bytes)| bytes).sum();
-    assert_eq!((sent, statistics[0].sent[Content::Audit as usize]), (7, (Content::Audit, 7)));
+    assert_eq!((sent, statistics[0].sent[EgressContent::Audit as usize]), (7, (EgressContent::Audit, 7)));
     // Its bytes are discarded; its end is reported, and nothing more is sent.
     served.write_all(&[b'x'; 2000]).await.unwrap();
     drop(served);
@@ -45,10 +45,12 @@ async fn who_may_not_get_the_audit_log_is_not_connected_to() {
     let (listener, port) = listener().await;
     let (egress, mut events) =
         egress(&format!("[[allow]]\nhost = '127.0.0.1:{port}'\nregion = 'eu'\nsend = ['reports']"));
-    let error = MessageStream::open(&egress, &at(port), None, SYSLOG).await.unwrap_err().to_string();
+    let error = AuditRecordStream::open(&egress, &at(port), None, SYSLOG).await.unwrap_err().to_string();
     assert!(error.contains("add \"audit\" to `send`"), "{error}");
-    let error =
-        MessageStream::open(&egress, &"192.0.2.1:514".parse().unwrap(), None, SYSLOG).await.unwrap_err().to_string();
+    let error = AuditRecordStream::open(&egress, &"192.0.2.1:514".parse().unwrap(), None, SYSLOG)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("only over an encrypted connection"), "{error}");
     for destination in [format!("127.0.0.1:{port}"), "192.0.2.1:514".to_owned()] {
         let refused = AuditEvent::ConnectionRefused { destination, purpose: "syslog".into() };
@@ -66,7 +68,7 @@ async fn messages_go_encrypted_and_a_refused_certificate_is_told_in_words() {
         let (egress, _events) = egress("");
         let (listener, port) = listener().await;
         let to = at(port);
-        let (stream, served) = tokio::join!(MessageStream::open(&egress, &to, Some(settings), SYSLOG), async {
+        let (stream, served) = tokio::join!(AuditRecordStream::open(&egress, &to, Some(settings), SYSLOG), async {
             let (stream, _) = listener.accept().await.unwrap();
             acceptor.accept(stream).await
         });
@@ -98,13 +100,13 @@ async fn connections_of_the_audit_log_itself_are_told_when_they_are_news() {
         others: 0,
     };
     for news in [Some(opened(port)), None, None] {
-        MessageStream::open(&egress, &at(port), None, SYSLOG).await.unwrap();
+        AuditRecordStream::open(&egress, &at(port), None, SYSLOG).await.unwrap();
         assert_eq!(events.try_next(), news);
     }
     drop(listener);
-    assert!(MessageStream::open(&egress, &at(port), None, SYSLOG).await.is_err());
+    assert!(AuditRecordStream::open(&egress, &at(port), None, SYSLOG).await.is_err());
     let again = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
-    MessageStream::open(&egress, &at(port), None, SYSLOG).await.unwrap();
+    AuditRecordStream::open(&egress, &at(port), None, SYSLOG).await.unwrap();
     let a_minute_later = std::time::Instant::now() + std::time::Duration::from_mins(1);
     assert_eq!(events.take_untold(a_minute_later, false), [(Principal::Local, opened(port))]);
     drop(again);

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use ledge_base::clock::{self, Floor};
+use ledge_base::clock::{self, ClockFloor};
 use ledge_base::secret::SecretFile;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
@@ -65,14 +65,14 @@ impl TestAuthority {
         self.file("ca.pem", &self.pem)
     }
 
-    pub(super) fn trusting(&self) -> TlsSettings {
-        TlsSettings { ca: Some(self.ca()), ..TlsSettings::default() }
+    pub(super) fn trusting(&self) -> TlsClientSettings {
+        TlsClientSettings { ca: Some(self.ca()), ..TlsClientSettings::default() }
     }
 
     /// As [`Self::trusting`], with a client certificate of `issuer`.
-    pub(super) fn with_identity(&self, issuer: &TestAuthority) -> TlsSettings {
+    pub(super) fn with_identity(&self, issuer: &TestAuthority) -> TlsClientSettings {
         let client = issuer.issue("box-7");
-        TlsSettings {
+        TlsClientSettings {
             certificate: Some(self.file("client.pem", &client.certificate)),
             key: Some(self.file("client.key", &client.key)),
             ..self.trusting()
@@ -106,18 +106,18 @@ pub(super) fn modern(identity: &Identity, clients: Option<&TestAuthority>) -> Tl
     server(identity, clients, &[&version::TLS13])
 }
 
-type Links = (LinkReader, LinkWriter);
+type Links = (EgressReader, EgressWriter);
 
 /// Both ends of an attempt to connect to `host`, over a separate listener.
 async fn shake(
     host: &str,
-    tls: TlsSettings,
+    tls: TlsClientSettings,
     server: &TlsAcceptor,
 ) -> (Result<Links, EgressError>, io::Result<ServerStream<TcpStream>>) {
     let (listener, port) = listener().await;
     let (egress, _) = egress("");
-    let to = Destination { host: host.to_owned(), port, tls: Some(tls) };
-    tokio::join!(egress.connect(&to, Purpose::Mqtt), async {
+    let to = EgressDestination { host: host.to_owned(), port, tls: Some(tls) };
+    tokio::join!(egress.connect(&to, EgressPurpose::Mqtt), async {
         let (stream, _) = listener.accept().await?;
         server.accept(stream).await
     })
@@ -136,7 +136,7 @@ async fn a_private_ca_is_trusted_when_it_is_named() {
         let acceptor = server(&authority.issue(host), None, &[versions]);
         let (link, served) = shake(host, authority.trusting(), &acceptor).await;
         let ((mut reader, mut writer), mut served) = (link.unwrap(), served.unwrap());
-        put(&mut writer, Content::Answer, b"ping").unwrap();
+        put(&mut writer, EgressContent::Answer, b"ping").unwrap();
         writer.flush().await.unwrap();
         let mut read = [0; 4];
         served.read_exact(&mut read).await.unwrap();
@@ -162,7 +162,7 @@ async fn a_foreign_ca_is_refused_by_the_name_of_the_file() {
         assert_says(link, &format!("the server's certificate is not signed by a CA in {};", own.ca()));
     }
     let acceptor = modern(&own.issue("localhost"), None);
-    let (link, _) = shake("localhost", TlsSettings::default(), &acceptor).await;
+    let (link, _) = shake("localhost", TlsClientSettings::default(), &acceptor).await;
     let error = link.unwrap_err();
     let trusts_nobody_here =
         matches!(error, EgressError::Tls { error: TlsError::Untrusted { .. } | TlsError::NoSystemCa, .. });
@@ -201,11 +201,11 @@ async fn a_certificate_for_another_name_or_another_time_is_refused() {
 
 #[tokio::test]
 async fn a_clock_at_1970_is_not_believed_when_it_is_known_to_be_later() {
-    static UNAWARE: Floor = Floor::new();
-    static AWARE: Floor = Floor::new();
+    static UNAWARE: ClockFloor = ClockFloor::new();
+    static AWARE: ClockFloor = ClockFloor::new();
     let authority = TestAuthority::new();
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    let shaken = async |from_ms: u64, floor: &'static Floor| {
+    let shaken = async |from_ms: u64, floor: &'static ClockFloor| {
         let from = epoch + Duration::from_millis(from_ms);
         let identity = authority.issue_with("localhost", |params| params.not_before = from);
         let acceptor = modern(&identity, None);
@@ -271,8 +271,8 @@ async fn a_server_without_tls_is_told_in_words() {
     for (answer, expected) in answers {
         let (listener, port) = listener().await;
         let (egress, _) = egress("");
-        let to = Destination { host: "localhost".into(), port, tls: Some(authority.trusting()) };
-        let (link, ()) = tokio::join!(egress.connect(&to, Purpose::Mqtt), async {
+        let to = EgressDestination { host: "localhost".into(), port, tls: Some(authority.trusting()) };
+        let (link, ()) = tokio::join!(egress.connect(&to, EgressPurpose::Mqtt), async {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.read_buf(&mut BytesMut::new()).await.unwrap();
             stream.write_all(answer).await.unwrap();
@@ -289,8 +289,8 @@ async fn a_server_that_says_nothing_is_given_up() {
     let audit = AuditSink::to_nowhere();
     let egress = Egress::with_timeout(&EgressConfig::default(), audit, Duration::from_secs(2));
     let authority = TestAuthority::new();
-    let to = Destination { host: "127.0.0.1".into(), port, tls: Some(authority.trusting()) };
-    let (link, _open) = tokio::join!(egress.connect(&to, Purpose::Mqtt), listener.accept());
+    let to = EgressDestination { host: "127.0.0.1".into(), port, tls: Some(authority.trusting()) };
+    let (link, _open) = tokio::join!(egress.connect(&to, EgressPurpose::Mqtt), listener.accept());
     assert_says(link, "the TLS handshake timed out");
 }
 
@@ -303,25 +303,37 @@ async fn files_that_cannot_be_used_are_named_and_nothing_is_connected() {
     let broken = authority.file("broken", broken);
     let other = authority.file("other.key", &authority.issue("x").key);
     let cases = [
-        (TlsSettings { ca: Some(missing.clone()), ..good.clone() }, "/nonexistent/ca.pem cannot be read: No such file"),
-        (TlsSettings { ca: Some(empty.clone()), ..good.clone() }, "empty holds no certificate in PEM format"),
-        (TlsSettings { ca: Some(broken.clone()), ..good.clone() }, "broken holds a certificate that cannot be used"),
-        (TlsSettings { certificate: Some(missing), ..good.clone() }, "/nonexistent/ca.pem cannot be read"),
-        (TlsSettings { certificate: Some(broken), ..good.clone() }, "broken holds a certificate that cannot be used"),
-        (TlsSettings { key: Some(empty), ..good.clone() }, "empty holds no private key in PEM format"),
-        (TlsSettings { key: Some(other), ..good.clone() }, "other.key is not that of the certificate in "),
-        (TlsSettings { key: None, ..good.clone() }, "set both `certificate_file` and `key_file`, or neither"),
-        (TlsSettings { certificate: None, ..good.clone() }, "set both `certificate_file` and `key_file`, or neither"),
+        (
+            TlsClientSettings { ca: Some(missing.clone()), ..good.clone() },
+            "/nonexistent/ca.pem cannot be read: No such file",
+        ),
+        (TlsClientSettings { ca: Some(empty.clone()), ..good.clone() }, "empty holds no certificate in PEM format"),
+        (
+            TlsClientSettings { ca: Some(broken.clone()), ..good.clone() },
+            "broken holds a certificate that cannot be used",
+        ),
+        (TlsClientSettings { certificate: Some(missing), ..good.clone() }, "/nonexistent/ca.pem cannot be read"),
+        (
+            TlsClientSettings { certificate: Some(broken), ..good.clone() },
+            "broken holds a certificate that cannot be used",
+        ),
+        (TlsClientSettings { key: Some(empty), ..good.clone() }, "empty holds no private key in PEM format"),
+        (TlsClientSettings { key: Some(other), ..good.clone() }, "other.key is not that of the certificate in "),
+        (TlsClientSettings { key: None, ..good.clone() }, "set both `certificate_file` and `key_file`, or neither"),
+        (
+            TlsClientSettings { certificate: None, ..good.clone() },
+            "set both `certificate_file` and `key_file`, or neither",
+        ),
     ];
 
     let (egress, mut events) = egress("");
     for (settings, expected) in cases {
-        let to = Destination { host: "localhost".into(), port: 1, tls: Some(settings) };
-        assert_says(egress.connect(&to, Purpose::Mqtt).await, expected);
+        let to = EgressDestination { host: "localhost".into(), port: 1, tls: Some(settings) };
+        assert_says(egress.connect(&to, EgressPurpose::Mqtt).await, expected);
     }
     assert!(events.try_next().is_none());
-    let to = Destination { host: "localhost".into(), port: 1, tls: Some(good) };
-    assert_says(egress.connect(&to, Purpose::Mqtt).await, "localhost:1 refuses the connection");
+    let to = EgressDestination { host: "localhost".into(), port: 1, tls: Some(good) };
+    assert_says(egress.connect(&to, EgressPurpose::Mqtt).await, "localhost:1 refuses the connection");
 }
 
 #[tokio::test]
@@ -331,8 +343,8 @@ async fn a_cancelled_flush_loses_nothing_over_tls_either() {
     let listener = narrow_listener();
     let port = listener.local_addr().unwrap().port();
     let (egress, _) = egress("");
-    let to = Destination { host: "127.0.0.1".into(), port, tls: Some(authority.trusting()) };
-    let (link, served) = tokio::join!(egress.connect(&to, Purpose::Mqtt), async {
+    let to = EgressDestination { host: "127.0.0.1".into(), port, tls: Some(authority.trusting()) };
+    let (link, served) = tokio::join!(egress.connect(&to, EgressPurpose::Mqtt), async {
         let (stream, _) = listener.accept().await?;
         acceptor.accept(stream).await
     });
@@ -349,8 +361,9 @@ async fn a_pinned_certificate_is_accepted_whatever_it_says_and_no_other_is() {
         params.not_after = rcgen::date_time_ymd(2001, 1, 1);
     };
     let identity = own.issue_with("x", odd);
-    let file = Pin::File(own.file("camera.pem", &identity.certificate));
-    let pinning = |pin: &Pin| TlsSettings { pinned: Some(pin.clone()), ..TlsSettings::default() };
+    let file = CertificatePin::File(own.file("camera.pem", &identity.certificate));
+    let pinning =
+        |pin: &CertificatePin| TlsClientSettings { pinned: Some(pin.clone()), ..TlsClientSettings::default() };
     for versions in [&version::TLS13, &version::TLS12] {
         let (link, served) = shake("localhost", pinning(&file), &server(&identity, None, &[versions])).await;
         assert!(link.is_ok() && served.is_ok());
@@ -361,7 +374,7 @@ async fn a_pinned_certificate_is_accepted_whatever_it_says_and_no_other_is() {
     let (link, _) = shake("localhost", pinning(&file), &modern(&other, None)).await;
     let refusal = link.unwrap_err().to_string();
     let presented = refusal.split("SHA-256 is ").nth(1).unwrap().split(':').next().unwrap();
-    let pin = Pin::Sha256(presented.parse().unwrap());
+    let pin = CertificatePin::Sha256(presented.parse().unwrap());
     shake("localhost", pinning(&pin), &modern(&other, None)).await.0.unwrap();
     assert_says(shake("localhost", pinning(&pin), &modern(&identity, None)).await.0, "is not the pinned one");
 }

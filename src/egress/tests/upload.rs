@@ -54,7 +54,7 @@ async fn a_file_is_put_whole_and_counted_as_the_audit_log() {
     .await;
     let retry_after = Some(Duration::from_secs(7));
     assert_eq!(answer.unwrap(), HttpAnswer { status: 503, body: "why".into(), retry_after });
-    let sent = statistics.sent[Content::Audit as usize].1;
+    let sent = statistics.sent[EgressContent::Audit as usize].1;
     assert!(sent > 100_000 && statistics.sent.iter().map(|(_, bytes)| bytes).sum::<u64>() == sent);
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use ledge_base::secret::{SecretError, SecretFile};
 
-use super::fingerprint::Fingerprint;
+use super::fingerprint::CertificateFingerprint;
 
 /// The reason why there is no encrypted connection.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum TlsError {
         "the server's certificate is not the pinned one, its SHA-256 is {presented}: if the server was given a new \
          certificate, pin that one; otherwise another machine answers in its place"
     )]
-    NotPinned { presented: Fingerprint },
+    NotPinned { presented: CertificateFingerprint },
     #[error("the server's certificate is not acceptable: {reason}")]
     Unacceptable { reason: String },
     #[error("the server wants a client certificate: set `certificate_file` and `key_file`")]

@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The SHA-256 of a certificate in DER. As text: 64 hexadecimal digits, with or without colons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint([u8; 32]);
+pub struct CertificateFingerprint([u8; 32]);
 
 /// The one certificate that a server may present. Its names, dates and issuer do not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pin {
-    Sha256(Fingerprint),
+pub enum CertificatePin {
+    Sha256(CertificateFingerprint),
     /// A PEM file with it.
     File(SecretFile),
 }
@@ -24,9 +24,9 @@ pub enum Pin {
 /// A text that is not a fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected the SHA-256 of a certificate, which are 64 hexadecimal digits")]
-pub struct InvalidFingerprint;
+pub struct InvalidCertificateFingerprint;
 
-impl Fingerprint {
+impl CertificateFingerprint {
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
@@ -34,36 +34,37 @@ impl Fingerprint {
     }
 }
 
-impl FromStr for Fingerprint {
-    type Err = InvalidFingerprint;
+impl FromStr for CertificateFingerprint {
+    type Err = InvalidCertificateFingerprint;
 
-    fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
+    fn from_str(text: &str) -> Result<Self, InvalidCertificateFingerprint> {
         let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
         let value = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         let mut bytes = [0; 32];
         if digits.len() != 2 * bytes.len() {
-            return Err(InvalidFingerprint);
+            return Err(InvalidCertificateFingerprint);
         }
         for (byte, [high, low]) in bytes.iter_mut().zip(digits.as_chunks().0) {
-            *byte = value(high).zip(value(low)).map(|(high, low)| high << 4 | low).ok_or(InvalidFingerprint)?;
+            *byte =
+                value(high).zip(value(low)).map(|(high, low)| high << 4 | low).ok_or(InvalidCertificateFingerprint)?;
         }
         Ok(Self(bytes))
     }
 }
 
-impl fmt::Display for Fingerprint {
+impl fmt::Display for CertificateFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl Serialize for Fingerprint {
+impl Serialize for CertificateFingerprint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Fingerprint {
+impl<'de> Deserialize<'de> for CertificateFingerprint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }
@@ -76,12 +77,12 @@ mod tests {
     #[test]
     fn a_fingerprint_may_have_colons_and_any_case() {
         let plain = "0a".repeat(32);
-        let read = |text: &str| text.parse::<Fingerprint>().map(|it| it.to_string());
+        let read = |text: &str| text.parse::<CertificateFingerprint>().map(|it| it.to_string());
         assert_eq!(read(&plain), Ok(plain.clone()));
         assert_eq!(read(&["0A"; 32].join(":")), Ok(plain.clone()));
         for wrong in ["", "0a", &plain[1..], &plain.replace('a', "g"), &format!("{plain}00"), &plain.replace('a', "ä")]
         {
-            assert_eq!(read(wrong), Err(InvalidFingerprint), "{wrong}");
+            assert_eq!(read(wrong), Err(InvalidCertificateFingerprint), "{wrong}");
         }
     }
 }

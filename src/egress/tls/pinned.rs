@@ -9,22 +9,22 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, Signatu
 
 use super::error::TlsError;
 use super::files::certificates;
-use super::fingerprint::{Fingerprint, Pin};
+use super::fingerprint::{CertificateFingerprint, CertificatePin};
 
 /// The server presented another certificate than the pinned one.
 #[derive(Debug, thiserror::Error)]
 #[error("not the pinned certificate")]
 pub(super) struct NotPinned {
-    pub presented: Fingerprint,
+    pub presented: CertificateFingerprint,
 }
 
-impl Pin {
+impl CertificatePin {
     /// The fingerprint. It reads the file, which blocks.
-    fn fingerprint(&self) -> Result<Fingerprint, TlsError> {
+    fn fingerprint(&self) -> Result<CertificateFingerprint, TlsError> {
         match self {
             Self::Sha256(fingerprint) => Ok(*fingerprint),
             Self::File(file) => match certificates(file)?.first() {
-                Some(certificate) => Ok(Fingerprint::of(certificate)),
+                Some(certificate) => Ok(CertificateFingerprint::of(certificate)),
                 None => Err(TlsError::NoCertificate { file: file.clone() }),
             },
         }
@@ -33,18 +33,18 @@ impl Pin {
 
 /// Accepts one certificate, and proves by the handshake that the server has its key.
 #[derive(Debug)]
-pub(super) struct PinVerifier {
-    pinned: Fingerprint,
+pub(super) struct PinnedCertificateVerifier {
+    pinned: CertificateFingerprint,
     provider: Arc<CryptoProvider>,
 }
 
-impl PinVerifier {
-    pub fn new(pin: &Pin, provider: Arc<CryptoProvider>) -> Result<Self, TlsError> {
+impl PinnedCertificateVerifier {
+    pub fn new(pin: &CertificatePin, provider: Arc<CryptoProvider>) -> Result<Self, TlsError> {
         Ok(Self { pinned: pin.fingerprint()?, provider })
     }
 }
 
-impl ServerCertVerifier for PinVerifier {
+impl ServerCertVerifier for PinnedCertificateVerifier {
     fn verify_server_cert(
         &self,
         presented: &CertificateDer<'_>,
@@ -53,7 +53,7 @@ impl ServerCertVerifier for PinVerifier {
         _ocsp: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let presented = Fingerprint::of(presented);
+        let presented = CertificateFingerprint::of(presented);
         if presented == self.pinned {
             return Ok(ServerCertVerified::assertion());
         }

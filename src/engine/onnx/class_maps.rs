@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
 
-use crate::backend::ClassMap;
+use crate::backend::ZipMapOutput;
 use crate::onnx::protos::{GraphProto, NodeProto, ValueInfoProto};
 
 // Field numbers of `onnx.proto3`.
@@ -28,11 +28,11 @@ const CLASSES_MAX: usize = 1 << 20;
 #[derive(Message)]
 struct ZipMap {
     #[prost(message, repeated, tag = "5")]
-    attribute: Vec<Classes>,
+    attribute: Vec<ClassesAttributeProto>,
 }
 
 #[derive(Message)]
-struct Classes {
+struct ClassesAttributeProto {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(int64, repeated, tag = "8")]
@@ -43,7 +43,7 @@ struct Classes {
 
 /// The parts of a node that show whether it makes a map.
 #[derive(Message)]
-struct NodeHead {
+struct ZipMapNodeProto {
     #[prost(string, repeated, tag = "2")]
     output: Vec<String>,
     #[prost(string, tag = "4")]
@@ -52,42 +52,42 @@ struct NodeHead {
 
 /// The declaration of a tensor.
 #[derive(Message)]
-struct TensorInfo {
+struct WrittenValueInfoProto {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(message, optional, tag = "2")]
-    r#type: Option<TensorType>,
+    r#type: Option<WrittenTypeProto>,
 }
 
 #[derive(Message)]
-struct TensorType {
+struct WrittenTypeProto {
     #[prost(message, optional, tag = "1")]
-    tensor_type: Option<ElementsAndShape>,
+    tensor_type: Option<WrittenTensorTypeProto>,
 }
 
 #[derive(Message)]
-struct ElementsAndShape {
+struct WrittenTensorTypeProto {
     #[prost(int32, tag = "1")]
     elem_type: i32,
     #[prost(message, optional, tag = "2")]
-    shape: Option<Shape>,
+    shape: Option<WrittenShapeProto>,
 }
 
 #[derive(Message)]
-struct Shape {
+struct WrittenShapeProto {
     #[prost(message, repeated, tag = "1")]
-    dim: Vec<Dim>,
+    dim: Vec<WrittenDimProto>,
 }
 
 /// A dimension; 0 is not written, which means one of any length.
 #[derive(Message)]
-struct Dim {
+struct WrittenDimProto {
     #[prost(int64, tag = "1")]
     dim_value: i64,
 }
 
 /// The maps of `graph`, the main graph of the model in `bytes`, that [`rewrite`] can make tensors of.
-pub(super) fn find(bytes: &[u8], graph: &GraphProto) -> Vec<ClassMap> {
+pub(super) fn find(bytes: &[u8], graph: &GraphProto) -> Vec<ZipMapOutput> {
     let has_maps = graph.node.iter().any(|node| node.op_type == "ZipMap");
     // A graph within this one could read a map.
     let mut attributes = graph.node.iter().flat_map(|node| &node.attribute);
@@ -102,7 +102,7 @@ pub(super) fn find(bytes: &[u8], graph: &GraphProto) -> Vec<ClassMap> {
         return Vec::new();
     };
     let raw = fields(content).unwrap_or_default().into_iter().filter(|field| field.number == GRAPH_NODE);
-    let mut uses: HashMap<&str, Uses> = HashMap::new();
+    let mut uses: HashMap<&str, ValueUses> = HashMap::new();
     for node in &graph.node {
         node.input.iter().for_each(|name| uses.entry(name).or_default().reads += 1);
         node.output.iter().for_each(|name| uses.entry(name).or_default().writes += 1);
@@ -115,22 +115,22 @@ pub(super) fn find(bytes: &[u8], graph: &GraphProto) -> Vec<ClassMap> {
 
 /// Counts of the places that name a value.
 #[derive(Clone, Copy, Default)]
-struct Uses {
+struct ValueUses {
     reads: usize,
     writes: usize,
     outputs: usize,
 }
 
-fn class_map(uses: impl Fn(&str) -> Uses, node: &NodeProto, raw: &[u8]) -> Option<ClassMap> {
+fn class_map(uses: impl Fn(&str) -> ValueUses, node: &NodeProto, raw: &[u8]) -> Option<ZipMapOutput> {
     let ([scores], [output]) = (node.input.as_slice(), node.output.as_slice()) else { return None };
-    let Uses { reads, writes, outputs } = uses(output);
+    let ValueUses { reads, writes, outputs } = uses(output);
     let (is_written_once, is_read, is_output) = (writes == 1, reads > 0, outputs == 1);
     if node.op_type != "ZipMap" || node.domain != "ai.onnx.ml" || !is_output || is_read || !is_written_once {
         return None;
     }
 
     let attributes = ZipMap::decode(raw).ok()?.attribute;
-    let named = |name| attributes.iter().filter(move |attribute: &&Classes| attribute.name == name);
+    let named = |name| attributes.iter().filter(move |attribute: &&ClassesAttributeProto| attribute.name == name);
     let numbers = named("classlabels_int64s").flat_map(|attribute| attribute.ints.iter().map(i64::to_string));
     let mut classes: Vec<String> = numbers.collect();
     for name in named("classlabels_strings").flat_map(|attribute| &attribute.strings) {
@@ -138,11 +138,11 @@ fn class_map(uses: impl Fn(&str) -> Uses, node: &NodeProto, raw: &[u8]) -> Optio
     }
     let distinct: std::collections::HashSet<_> = classes.iter().collect();
     let is_sound = (1..=CLASSES_MAX).contains(&classes.len()) && distinct.len() == classes.len();
-    is_sound.then(|| ClassMap { output: output.clone(), scores: scores.clone(), classes })
+    is_sound.then(|| ZipMapOutput { output: output.clone(), scores: scores.clone(), classes })
 }
 
 /// The model in `bytes` with a tensor in place of each of `maps`; `None` if it is not the model that they were found in.
-pub(crate) fn rewrite(bytes: &[u8], maps: &[ClassMap]) -> Option<Vec<u8>> {
+pub(crate) fn rewrite(bytes: &[u8], maps: &[ZipMapOutput]) -> Option<Vec<u8>> {
     let mut model = Vec::with_capacity(bytes.len());
     for field in fields(bytes)? {
         match field.number {
@@ -153,13 +153,13 @@ pub(crate) fn rewrite(bytes: &[u8], maps: &[ClassMap]) -> Option<Vec<u8>> {
     Some(model)
 }
 
-fn graph(bytes: &[u8], maps: &[ClassMap]) -> Option<Vec<u8>> {
+fn graph(bytes: &[u8], maps: &[ZipMapOutput]) -> Option<Vec<u8>> {
     let of = |output: &str| maps.iter().find(|map| map.output == output);
     let (mut graph, mut nodes, mut outputs) = (Vec::with_capacity(bytes.len()), 0, 0);
     for field in fields(bytes)? {
         match field.number {
             GRAPH_NODE => {
-                let node = NodeHead::decode(field.content).ok()?;
+                let node = ZipMapNodeProto::decode(field.content).ok()?;
                 if node.op_type == "ZipMap"
                     && let Some(map) = node.output.first().and_then(|name| of(name))
                 {
@@ -191,7 +191,7 @@ fn graph(bytes: &[u8], maps: &[ClassMap]) -> Option<Vec<u8>> {
     (nodes == maps.len() && outputs == maps.len()).then_some(graph)
 }
 
-fn identity(map: &ClassMap) -> NodeProto {
+fn identity(map: &ZipMapOutput) -> NodeProto {
     NodeProto {
         input: vec![map.scores.clone()],
         output: vec![map.output.clone()],
@@ -200,17 +200,21 @@ fn identity(map: &ClassMap) -> NodeProto {
     }
 }
 
-fn floats(map: &ClassMap) -> Option<TensorInfo> {
+fn floats(map: &ZipMapOutput) -> Option<WrittenValueInfoProto> {
     let classes = i64::try_from(map.classes.len()).ok()?;
-    let shape = Shape { dim: vec![Dim { dim_value: 0 }, Dim { dim_value: classes }] };
-    let floats = ElementsAndShape { elem_type: FLOAT, shape: Some(shape) };
-    Some(TensorInfo { name: map.output.clone(), r#type: Some(TensorType { tensor_type: Some(floats) }) })
+    let shape =
+        WrittenShapeProto { dim: vec![WrittenDimProto { dim_value: 0 }, WrittenDimProto { dim_value: classes }] };
+    let floats = WrittenTensorTypeProto { elem_type: FLOAT, shape: Some(shape) };
+    Some(WrittenValueInfoProto {
+        name: map.output.clone(),
+        r#type: Some(WrittenTypeProto { tensor_type: Some(floats) }),
+    })
 }
 
 /// The declaration of an output `[1]`, as one of any length: the converter of `LightGBM` writes a length of 1 for the labels of
 /// all rows. A runtime would warn at each run.
-fn one_label(port: &[u8]) -> Option<TensorInfo> {
-    let mut port = TensorInfo::decode(port).ok()?;
+fn one_label(port: &[u8]) -> Option<WrittenValueInfoProto> {
+    let mut port = WrittenValueInfoProto::decode(port).ok()?;
     let shape = port.r#type.as_mut()?.tensor_type.as_mut()?.shape.as_mut()?;
     let [only] = shape.dim.as_mut_slice() else { return None };
     (std::mem::take(&mut only.dim_value) == 1).then_some(port)
@@ -223,7 +227,7 @@ fn write(message: &mut Vec<u8>, number: u32, content: &[u8]) {
 }
 
 /// One field of a message, as it is in the file.
-struct OnnxField<'a> {
+struct ProtobufField<'a> {
     number: u32,
     /// With its key.
     whole: &'a [u8],
@@ -232,7 +236,7 @@ struct OnnxField<'a> {
 }
 
 /// The fields of a message. `None` for bytes that are not a message, and for groups, which no ONNX file has.
-fn fields(bytes: &[u8]) -> Option<Vec<OnnxField<'_>>> {
+fn fields(bytes: &[u8]) -> Option<Vec<ProtobufField<'_>>> {
     let (mut rest, mut fields) = (bytes, Vec::new());
     while !rest.is_empty() {
         let start = rest;
@@ -252,7 +256,7 @@ fn fields(bytes: &[u8]) -> Option<Vec<OnnxField<'_>>> {
         };
         rest = rest.get(skipped..)?;
         let whole = start.get(..start.len() - rest.len())?;
-        fields.push(OnnxField { number, whole, content });
+        fields.push(ProtobufField { number, whole, content });
     }
     Some(fields)
 }
@@ -264,7 +268,7 @@ mod tests {
 
     /// A classifier of two classes, as scikit-learn's converter ends one. The attribute `classes` is written by hand,
     /// because the reader's own attributes have no strings.
-    fn model(attribute: Classes, domain: &str) -> Vec<u8> {
+    fn model(attribute: ClassesAttributeProto, domain: &str) -> Vec<u8> {
         let zip = NodeProto {
             input: vec!["scores".into()],
             output: vec!["chances".into()],
@@ -285,12 +289,12 @@ mod tests {
         model
     }
 
-    fn strings(names: &[&str]) -> Classes {
+    fn strings(names: &[&str]) -> ClassesAttributeProto {
         let strings = names.iter().map(|name| name.as_bytes().to_vec()).collect();
-        Classes { name: "classlabels_strings".into(), ints: vec![], strings }
+        ClassesAttributeProto { name: "classlabels_strings".into(), ints: vec![], strings }
     }
 
-    fn classes(attribute: Classes, domain: &str) -> Vec<Vec<String>> {
+    fn classes(attribute: ClassesAttributeProto, domain: &str) -> Vec<Vec<String>> {
         let maps = summarize(&model(attribute, domain)).unwrap().class_maps;
         maps.into_iter().map(|map| map.classes).collect()
     }
@@ -299,8 +303,11 @@ mod tests {
     fn a_map_is_replaced_by_the_tensor_that_it_is_made_of() {
         let file = model(strings(&["yes", "no"]), "ai.onnx.ml");
         let found = summarize(&file).unwrap();
-        let map =
-            ClassMap { output: "chances".into(), scores: "scores".into(), classes: vec!["yes".into(), "no".into()] };
+        let map = ZipMapOutput {
+            output: "chances".into(),
+            scores: "scores".into(),
+            classes: vec!["yes".into(), "no".into()],
+        };
         assert_eq!(found.class_maps, [map]);
 
         let rewritten = rewrite(&file, &found.class_maps).unwrap();
@@ -316,12 +323,12 @@ mod tests {
 
     #[test]
     fn a_map_is_left_alone_where_its_classes_are_not_sure() {
-        let numbers = |ints| Classes { name: "classlabels_int64s".into(), ints, strings: vec![] };
+        let numbers = |ints| ClassesAttributeProto { name: "classlabels_int64s".into(), ints, strings: vec![] };
         assert_eq!(classes(numbers(vec![3, -1]), "ai.onnx.ml"), [["3", "-1"]]);
         assert!(classes(numbers(vec![]), "ai.onnx.ml").is_empty(), "no classes");
         assert!(classes(numbers(vec![1, 1]), "ai.onnx.ml").is_empty(), "one class twice");
         assert!(classes(strings(&["a"]), "").is_empty(), "another operator of that name");
-        let no_text = Classes { strings: vec![vec![0xff]], ..strings(&[]) };
+        let no_text = ClassesAttributeProto { strings: vec![vec![0xff]], ..strings(&[]) };
         assert!(classes(no_text, "ai.onnx.ml").is_empty(), "a name that is no text");
 
         let mut twice = model(strings(&["a"]), "ai.onnx.ml");

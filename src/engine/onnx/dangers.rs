@@ -10,8 +10,8 @@ use std::collections::{HashMap, HashSet};
 use ledge_base::tensor::DataType;
 
 use super::domains::without_alias;
-use super::tensor::{Bounds, TensorProto, bound};
-use crate::backend::{ALL_BITS, Dangers, Divisor, ModelFormat, Runtime};
+use super::tensor::{NumberBounds, TensorProto, bound};
+use crate::backend::{ALL_BITS, Divisor, InputDangers, ModelFormat, Runtime};
 use crate::onnx::protos::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto};
 use crate::operators::{self, Operand};
 use crate::text::shortened;
@@ -57,7 +57,7 @@ impl ValueFacts<'_> {
         Self::of_constant(datatype(tensor.data_type), tensor.bounds)
     }
 
-    fn of_constant(datatype: Option<DataType>, bounds: Option<Bounds>) -> Self {
+    fn of_constant(datatype: Option<DataType>, bounds: Option<NumberBounds>) -> Self {
         let any = NumberFacts::of(datatype);
         let numbers = match bounds {
             Some(bounds) if bounds.low.is_finite() && bounds.high.is_finite() => {
@@ -101,9 +101,9 @@ fn datatype_of(kind: Option<&TypeProto>) -> Option<DataType> {
 
 /// The values that a graph can use, by name: its own last, after those of the graphs around it.
 #[derive(Debug, Default)]
-struct Scopes<'a>(Vec<HashMap<&'a str, ValueFacts<'a>>>);
+struct GraphScopes<'a>(Vec<HashMap<&'a str, ValueFacts<'a>>>);
 
-impl<'a> Scopes<'a> {
+impl<'a> GraphScopes<'a> {
     fn get(&self, name: &str) -> ValueFacts<'a> {
         self.0.iter().rev().find_map(|scope| scope.get(name)).copied().unwrap_or_default()
     }
@@ -117,7 +117,7 @@ impl<'a> Scopes<'a> {
 
 /// Follows the values of a model: once for the harm that callers can do, and for each runtime until it is known how large
 /// their integers may be.
-pub(super) fn find(model: &ModelProto) -> Dangers {
+pub(super) fn find(model: &ModelProto) -> InputDangers {
     let mut found = follow(model, None, &[]).found;
     let rows = found.rows.clone();
     for runtime in Runtime::ALL {
@@ -158,7 +158,7 @@ fn follow<'a>(model: &'a ModelProto, compared: Option<(Runtime, u32)>, rows: &'a
     for function in &model.functions {
         functions.entry((without_alias(&function.domain), function.name.as_str())).or_insert(function);
     }
-    let found = Dangers::default();
+    let found = InputDangers::default();
     let mut walk = GraphWalk {
         functions,
         nodes_left: FUNCTION_NODES_MAX,
@@ -170,7 +170,7 @@ fn follow<'a>(model: &'a ModelProto, compared: Option<(Runtime, u32)>, rows: &'a
         wrong: None,
     };
     if let Some(graph) = &model.graph {
-        walk.graph(graph, &mut Scopes::default());
+        walk.graph(graph, &mut GraphScopes::default());
         let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
         walk.found.widths.retain(|(name, _)| inputs.contains(name.as_str()));
     }
@@ -186,7 +186,7 @@ struct GraphWalk<'a> {
     call_depth: usize,
     /// The same, with the graphs.
     depth: usize,
-    found: Dangers,
+    found: InputDangers,
     /// The runtime to compare the numbers with, and the bits of the integers of callers.
     compared: Option<(Runtime, u32)>,
     /// The inputs that index rows of a table.
@@ -197,7 +197,7 @@ struct GraphWalk<'a> {
 
 impl<'a> GraphWalk<'a> {
     /// Follows a graph, which can use the values `known` of the graphs around it. Returns its outputs.
-    fn graph(&mut self, graph: &'a GraphProto, known: &mut Scopes<'a>) -> Vec<ValueFacts<'a>> {
+    fn graph(&mut self, graph: &'a GraphProto, known: &mut GraphScopes<'a>) -> Vec<ValueFacts<'a>> {
         if self.depth >= DEPTH_MAX {
             self.refuse_all("its functions and graphs are nested too deep to be checked");
             return Vec::new();
@@ -235,7 +235,7 @@ impl<'a> GraphWalk<'a> {
     }
 
     /// Follows `nodes`; `stated` are the datatypes of values that the file names.
-    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut Scopes<'a>, stated: &HashMap<&'a str, DataType>) {
+    fn nodes(&mut self, nodes: &'a [NodeProto], known: &mut GraphScopes<'a>, stated: &HashMap<&'a str, DataType>) {
         for node in nodes {
             let value = |name: &'a String| {
                 let known = known.get(name);
@@ -328,7 +328,7 @@ impl<'a> GraphWalk<'a> {
         self.call_depth += 1;
         self.depth += 1;
         let names = function.input.iter().map(String::as_str);
-        let mut known = Scopes(vec![names.zip(inputs.iter().copied()).collect()]);
+        let mut known = GraphScopes(vec![names.zip(inputs.iter().copied()).collect()]);
         self.nodes(&function.node, &mut known, &HashMap::new());
         self.call_depth -= 1;
         self.depth -= 1;
@@ -454,7 +454,7 @@ fn constant<'a>(node: &NodeProto) -> ValueFacts<'a> {
     let numbers = attribute(node, "value_ints").map(|attribute| attribute.ints.as_slice()).or(number);
     match (tensor, numbers) {
         (Some(tensor), _) => ValueFacts::of_weight(tensor),
-        (None, Some(numbers)) => ValueFacts::of_constant(Some(DataType::Int64), Bounds::of(numbers)),
+        (None, Some(numbers)) => ValueFacts::of_constant(Some(DataType::Int64), NumberBounds::of(numbers)),
         (None, None) => ValueFacts::default(),
     }
 }
@@ -607,7 +607,7 @@ mod tests {
         let constant = |(name, low): (&str, f64)| TensorProto {
             name: name.into(),
             data_type: if name == "tiny" { FLOAT } else { INT64 },
-            bounds: Some(Bounds { low, high: low, is_single: true }),
+            bounds: Some(NumberBounds { low, high: low, is_single: true }),
             ..TensorProto::default()
         };
         GraphProto {

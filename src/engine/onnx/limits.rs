@@ -20,11 +20,11 @@ const RANK_MAX: usize = 64;
 const DENSE_BYTES_MAX: u64 = 64 << 30;
 
 /// The files with external data by their locations, each with the number of its bytes that tensors refer to.
-pub(super) type External<'a> = BTreeMap<&'a str, u64>;
+pub(super) type ExternalDataSizes<'a> = BTreeMap<&'a str, u64>;
 
 /// Checks `model`, and returns its external data.
-pub(super) fn check(model: &ModelProto) -> Result<External<'_>, OnnxError> {
-    let mut walk = LimitsWalk { external: External::new() };
+pub(super) fn check(model: &ModelProto) -> Result<ExternalDataSizes<'_>, OnnxError> {
+    let mut walk = LimitsWalk { external: ExternalDataSizes::new() };
     let training = model.training_info.iter().flat_map(|info| info.initialization.iter().chain(&info.algorithm));
     for graph in model.graph.iter().chain(training) {
         walk.graph(graph, 1)?;
@@ -39,7 +39,7 @@ pub(super) fn check(model: &ModelProto) -> Result<External<'_>, OnnxError> {
 }
 
 struct LimitsWalk<'a> {
-    external: External<'a>,
+    external: ExternalDataSizes<'a>,
 }
 
 impl<'a> LimitsWalk<'a> {

@@ -49,14 +49,14 @@ pub(super) struct TensorNumbers {
 
 /// The bounds of the numbers of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Bounds {
+pub(super) struct NumberBounds {
     pub low: f64,
     pub high: f64,
     /// Set if each is a number of FP32.
     pub is_single: bool,
 }
 
-impl Bounds {
+impl NumberBounds {
     /// The bounds of some integers; `None` for an empty list.
     pub fn of(numbers: &[i64]) -> Option<Self> {
         let mut bounds = None;
@@ -84,7 +84,7 @@ pub(super) struct TensorProto {
     pub data_location: i32,
     pub numbers: TensorNumbers,
     /// `None` if they are not known.
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<NumberBounds>,
 }
 
 impl TensorProto {
@@ -109,11 +109,11 @@ fn length(tag: u32, buf: &mut impl Buf, ctx: DecodeContext) -> Result<usize, Dec
 fn count<B: Buf>(
     (tag, wire_type, unpacked): (u32, WireType, WireType),
     buf: &mut B,
-    bounds: &mut Option<Bounds>,
+    bounds: &mut Option<NumberBounds>,
     read: impl Fn(&mut B) -> Result<f64, DecodeError>,
 ) -> Result<u64, DecodeError> {
     if wire_type == unpacked {
-        Bounds::add(bounds, read(buf)?);
+        NumberBounds::add(bounds, read(buf)?);
         return Ok(1);
     }
     if wire_type != WireType::LengthDelimited {
@@ -123,7 +123,7 @@ fn count<B: Buf>(
     let end = buf.remaining() - length;
     let mut count = 0;
     while buf.remaining() > end {
-        Bounds::add(bounds, read(buf)?);
+        NumberBounds::add(bounds, read(buf)?);
         count += 1;
     }
     // The last number may be longer than its field.
@@ -157,10 +157,10 @@ pub(super) fn bound(number: i128) -> f64 {
 }
 
 /// Takes one number from the buffer, which has it.
-type Read<B> = fn(&mut B) -> f64;
+type ReadNumber<B> = fn(&mut B) -> f64;
 
 /// The size of one number of raw data, and the function that reads it. Only for the datatypes of which bounds are kept.
-fn element<B: Buf>(data_type: i32, length: usize) -> Option<(usize, Read<B>)> {
+fn element<B: Buf>(data_type: i32, length: usize) -> Option<(usize, ReadNumber<B>)> {
     match data_type {
         FLOAT if length <= FLOAT_BYTES_MAX => Some((4, |buf| buf.get_f32_le().into())),
         DOUBLE if length <= FLOAT_BYTES_MAX => Some((8, |buf| buf.get_f64_le())),
@@ -194,7 +194,7 @@ impl Message for TensorProto {
                 let end = buf.remaining() - length;
                 *bounds = None;
                 if let Some((size, read)) = element(self.data_type, length) {
-                    (0..length / size).for_each(|_| Bounds::add(bounds, read(buf)));
+                    (0..length / size).for_each(|_| NumberBounds::add(bounds, read(buf)));
                 }
                 buf.advance(buf.remaining() - end);
                 // The last one counts.

@@ -6,7 +6,7 @@ mod canvas;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 
 use self::canvas::{Canvas, FontSize, PixelArea, RgbColor};
 use super::detection::{Detection, DetectionBox};
@@ -136,7 +136,7 @@ pub fn annotate(
     photograph: &[u8],
     annotation: &Annotation<'_>,
     limits: DecodeLimits,
-    hold: &mut Reservation,
+    hold: &mut MemoryReservation,
 ) -> Result<Vec<u8>, AnnotationError> {
     let picture = image::decode_within(photograph, limits, &|size| size, hold)?.into_image();
     // A JPEG is smaller than its pixels. The encoder of PNG has up to three copies of them.

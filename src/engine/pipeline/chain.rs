@@ -1,7 +1,7 @@
 //! Chains: pipelines that run several models, with state between their steps.
 //!
-//! A chain works in two places. In the process of the caller, [`Chain::run`] chooses the next model by the results of
-//! the steps before, and makes the results. In the process of the models, [`Chain::prepare`] makes the input of a step,
+//! A chain works in two places. In the process of the caller, [`ModelChain::run`] chooses the next model by the results of
+//! the steps before, and makes the results. In the process of the models, [`ModelChain::prepare`] makes the input of a step,
 //! and keeps the state that later steps need in [`LeasedStates`]. A step and its result are plain data.
 
 use std::collections::HashMap;
@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use ledge_base::memory_budget::{Account, NoRoom};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudgetExhausted};
 use ledge_base::tensor::Tensor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::content::CallContent;
-use super::error::{AnswerError, InputError};
+use super::error::{PostprocessError, PreprocessError};
 use super::image::DecodeLimits;
-use super::prepared_inputs::PreparedInputs;
-use crate::backend::Signature;
+use super::prepared_inputs::PreprocessedInputs;
+use crate::backend::ModelSignature;
 
 /// The most bytes of the result of a step.
 const RESULT_BYTES_MAX: usize = 16 << 20;
 
 /// The part of a pipeline that runs several models.
-pub trait Chain: fmt::Debug + Send + Sync {
+pub trait ModelChain: fmt::Debug + Send + Sync {
     /// The inputs and outputs that callers see. The outputs are the results of [`Self::run`].
-    fn signature(&self) -> Signature;
+    fn signature(&self) -> ModelSignature;
 
     /// Answers one content by steps, which `steps` runs.
     fn run<'c>(
@@ -46,7 +46,7 @@ pub trait Chain: fmt::Debug + Send + Sync {
 
     /// Makes the input of a step, and the function that makes its result from the outputs; see [`prepared`]. Called on
     /// a worker's core. The state that is kept, and the input, count in `account`.
-    fn prepare(&self, step: &ChainStep, account: &Account) -> Result<PreparedInputs, InputError>;
+    fn prepare(&self, step: &ChainStep, account: &MemoryAccount) -> Result<PreprocessedInputs, PreprocessError>;
 
     /// Frees the state of this lease. Called once the call and all of its steps have dropped the lease.
     fn release(&self, lease: LeaseId);
@@ -64,7 +64,7 @@ pub trait RunSteps: Send + Sync {
     fn at_a_time(&self) -> usize;
 
     /// Pays for the memory of the call.
-    fn account(&self) -> &Account;
+    fn account(&self) -> &MemoryAccount;
 
     /// The time after which the caller no longer waits for the answer.
     fn deadline(&self) -> Instant;
@@ -77,10 +77,10 @@ pub trait RunSteps: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     #[error(transparent)]
-    Input(#[from] InputError),
+    Input(#[from] PreprocessError),
     /// The outputs of a model, or the results of its steps, become no results.
     #[error(transparent)]
-    Outputs(#[from] AnswerError),
+    Outputs(#[from] PostprocessError),
     #[error("the deadline passed")]
     Deadline,
     /// A step did not run. Only the one that runs the steps knows this error.
@@ -88,8 +88,8 @@ pub enum ChainError {
     Step(Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl From<NoRoom> for ChainError {
-    fn from(error: NoRoom) -> Self {
+impl From<MemoryBudgetExhausted> for ChainError {
+    fn from(error: MemoryBudgetExhausted) -> Self {
         Self::Input(error.into())
     }
 }
@@ -107,14 +107,19 @@ pub struct ChainStep {
 }
 
 impl ChainStep {
-    pub fn new(lease: &Lease, task: &impl Serialize, bytes: Option<Bytes>, rows: usize) -> Result<Self, AnswerError> {
+    pub fn new(
+        lease: &Lease,
+        task: &impl Serialize,
+        bytes: Option<Bytes>,
+        rows: usize,
+    ) -> Result<Self, PostprocessError> {
         let task = postcard::to_stdvec(task).map_err(|error| refused(&error.to_string()))?;
         Ok(Self { lease: lease.clone(), task: task.into(), bytes, rows })
     }
 
     /// The task, as it was before it was encoded.
-    pub fn task<T: DeserializeOwned>(&self) -> Result<T, InputError> {
-        let wrong = |reason: &str| InputError::Content(format!("the task of a step cannot be read: {reason}"));
+    pub fn task<T: DeserializeOwned>(&self) -> Result<T, PreprocessError> {
+        let wrong = |reason: &str| PreprocessError::Content(format!("the task of a step cannot be read: {reason}"));
         match postcard::take_from_bytes(&self.task) {
             Ok((task, [])) => Ok(task),
             Ok((_, rest)) => Err(wrong(&format!("{} bytes follow it", rest.len()))),
@@ -238,26 +243,26 @@ pub async fn run_all<T>(
 /// The input of a step, which counts until `finish` has made the result of the outputs.
 pub fn prepared<R: Serialize>(
     input: Tensor,
-    account: &Account,
-    finish: impl FnOnce(&[Tensor]) -> Result<R, AnswerError> + Send + 'static,
-) -> Result<PreparedInputs, InputError> {
+    account: &MemoryAccount,
+    finish: impl FnOnce(&[Tensor]) -> Result<R, PostprocessError> + Send + 'static,
+) -> Result<PreprocessedInputs, PreprocessError> {
     let hold = account.take(input.data().len())?;
     let postprocess = move |outputs: Vec<Tensor>| {
         let result = finish(&outputs)?;
         drop(hold);
         Ok(vec![result_tensor(&result)?])
     };
-    Ok(PreparedInputs { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
+    Ok(PreprocessedInputs { inputs: vec![input], postprocess: Some(Box::new(postprocess)) })
 }
 
 /// The result of a step as a `BYTES` tensor of one element.
-pub fn result_tensor(result: &impl Serialize) -> Result<Tensor, AnswerError> {
+pub fn result_tensor(result: &impl Serialize) -> Result<Tensor, PostprocessError> {
     let bytes = postcard::to_stdvec(result).map_err(|error| refused(&error.to_string()))?;
     Tensor::from_strings(vec![1], [bytes]).map_err(|error| refused(&error.to_string()))
 }
 
 /// The result that a step gave. It may come from a process that runs foreign models: the chain checks its values.
-pub fn result_of<R: DeserializeOwned>(outputs: &[Tensor]) -> Result<R, AnswerError> {
+pub fn result_of<R: DeserializeOwned>(outputs: &[Tensor]) -> Result<R, PostprocessError> {
     let [output] = outputs else { return Err(refused(&format!("it has {} tensors", outputs.len()))) };
     let bytes = match (output.shape(), output.strings()) {
         ([1], Some(mut strings)) => strings.next().unwrap_or_default(),
@@ -274,8 +279,8 @@ pub fn result_of<R: DeserializeOwned>(outputs: &[Tensor]) -> Result<R, AnswerErr
 }
 
 /// An error that refuses the model at its load.
-pub fn refused(reason: &str) -> AnswerError {
-    AnswerError::Outputs(format!("the result of a step cannot be used: {reason}"))
+pub fn refused(reason: &str) -> PostprocessError {
+    PostprocessError::Outputs(format!("the result of a step cannot be used: {reason}"))
 }
 
 #[cfg(test)]
@@ -321,6 +326,6 @@ mod tests {
         let result = step.postprocess.unwrap()(vec![input(); 3]).unwrap();
         assert_eq!((memory.used(), result_of(&result)), (0, Ok(3_usize)));
         let _rest = account.take(7 << 20).unwrap();
-        assert!(matches!(prepared(input(), &account, |_| Ok(())), Err(InputError::NoRoom(_))));
+        assert!(matches!(prepared(input(), &account, |_| Ok(())), Err(PreprocessError::NoRoom(_))));
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use half::{bf16, f16};
-use ledge_base::tensor::{DataType, Element, Tensor, TensorError};
+use ledge_base::tensor::{DataType, Tensor, TensorElement, TensorError};
 
 use super::quantization::Quantization;
 
@@ -68,7 +68,7 @@ pub fn parse_labels(text: &str) -> Vec<String> {
 }
 
 /// [`classify`] for one datatype.
-fn classes<T: Element + bytemuck::Pod>(
+fn classes<T: TensorElement + bytemuck::Pod>(
     output: &Tensor,
     n: usize,
     labels: &[String],
@@ -153,7 +153,9 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, ClassificationError> {
 }
 
 /// The elements, if they have this type.
-fn elements<T: Element + bytemuck::Pod>(tensor: &Tensor) -> Result<std::borrow::Cow<'_, [T]>, ClassificationError> {
+fn elements<T: TensorElement + bytemuck::Pod>(
+    tensor: &Tensor,
+) -> Result<std::borrow::Cow<'_, [T]>, ClassificationError> {
     tensor
         .elements::<T>()
         .ok_or_else(|| ClassificationError::Datatype { expected: T::DATATYPE.as_str(), datatype: tensor.datatype() })

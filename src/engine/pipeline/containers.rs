@@ -5,7 +5,7 @@
 
 /// The chunk or segment runs past the end of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CutOff;
+pub(super) struct TruncatedImageFile;
 
 /// The bytes of a JPEG up to its end marker.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ const TRAILING_ZEROS_MAX: usize = 2;
 /// Thumbnails inside a segment have their own end markers, so segments are skipped and not searched. A file may lack
 /// its end marker, as those of some cameras do, if a scan for every coefficient has begun. The decoder finds out
 /// whether that scan is complete.
-pub(super) fn jpeg_scans(bytes: &[u8]) -> Result<JpegScans<'_>, CutOff> {
+pub(super) fn jpeg_scans(bytes: &[u8]) -> Result<JpegScans<'_>, TruncatedImageFile> {
     let mut coverage = ScanCoverage::default();
     let mut at = 2;
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == 0xFF)) {
@@ -51,7 +51,7 @@ pub(super) fn jpeg_scans(bytes: &[u8]) -> Result<JpegScans<'_>, CutOff> {
     }
 
     if !coverage.is_complete() {
-        return Err(CutOff);
+        return Err(TruncatedImageFile);
     }
     let is_data = |byte: &u8| *byte != 0;
     let zeros = bytes.iter().rposition(is_data).map_or(0, |last| bytes.len() - last - 1);
@@ -115,16 +115,18 @@ pub(super) struct WebP<'a> {
 }
 
 /// Walks the chunks of a WebP file (RFC 9649): all of them end inside the file.
-pub(super) fn inspect_webp(bytes: &[u8]) -> Result<WebP<'_>, CutOff> {
-    let size = bytes.get(4..).and_then(<[u8]>::first_chunk).map(|size| u32::from_le_bytes(*size)).ok_or(CutOff)?;
-    let file = usize::try_from(size).ok().and_then(|size| bytes.get(..size.checked_add(8)?)).ok_or(CutOff)?;
+pub(super) fn inspect_webp(bytes: &[u8]) -> Result<WebP<'_>, TruncatedImageFile> {
+    let size =
+        bytes.get(4..).and_then(<[u8]>::first_chunk).map(|size| u32::from_le_bytes(*size)).ok_or(TruncatedImageFile)?;
+    let file =
+        usize::try_from(size).ok().and_then(|size| bytes.get(..size.checked_add(8)?)).ok_or(TruncatedImageFile)?;
     let mut found = WebP { file, ..WebP::default() };
-    for chunk in RiffChunks(file.get(12..).ok_or(CutOff)?) {
+    for chunk in RiffChunks(file.get(12..).ok_or(TruncatedImageFile)?) {
         let (id, body) = chunk?;
         found.record_size(id, body);
         match &id {
             b"ANMF" => {
-                for chunk in RiffChunks(body.get(16..).ok_or(CutOff)?) {
+                for chunk in RiffChunks(body.get(16..).ok_or(TruncatedImageFile)?) {
                     let (id, body) = chunk?;
                     found.record_size(id, body);
                 }
@@ -172,7 +174,7 @@ fn size_of_webp_chunk(id: [u8; 4], body: &[u8]) -> Option<(u32, u32)> {
 struct RiffChunks<'a>(&'a [u8]);
 
 impl<'a> Iterator for RiffChunks<'a> {
-    type Item = Result<([u8; 4], &'a [u8]), CutOff>;
+    type Item = Result<([u8; 4], &'a [u8]), TruncatedImageFile>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (id, rest) = self.0.split_first_chunk::<4>()?;
@@ -180,7 +182,7 @@ impl<'a> Iterator for RiffChunks<'a> {
         let Some((body, rest)) = usize::try_from(u32::from_le_bytes(*size)).ok().and_then(|s| rest.split_at_checked(s))
         else {
             self.0 = &[];
-            return Some(Err(CutOff));
+            return Some(Err(TruncatedImageFile));
         };
         // A body of odd length is padded with one byte, which the last chunk may lack.
         self.0 = if body.len() % 2 == 1 { rest.get(1..).unwrap_or_default() } else { rest };
@@ -199,9 +201,9 @@ mod tests {
         let length = |bytes| jpeg_scans(bytes).map(|scans| scans.bytes.len());
         let thumbnail = b"\xFF\xD8\xFF\xE1\x00\x04\xFF\xD9\xFF\xD9";
         assert_eq!(length(thumbnail), Ok(8));
-        assert_eq!(length(&thumbnail[..8]), Err(CutOff));
+        assert_eq!(length(&thumbnail[..8]), Err(TruncatedImageFile));
         assert_eq!(length(b"\xFF\xD8\xFF\xFF\xFF\xD9 and more"), Ok(4));
-        assert_eq!(length(b"\xFF\xD8\xFF\xE1\xFF"), Err(CutOff));
+        assert_eq!(length(b"\xFF\xD8\xFF\xE1\xFF"), Err(TruncatedImageFile));
     }
 
     #[test]
@@ -241,12 +243,12 @@ mod tests {
         let size = u32::try_from(file.len() - 8).unwrap();
         file[4..8].copy_from_slice(&size.to_le_bytes());
         assert_eq!(inspect_webp(&file).unwrap().largest, (16383 * 16383, 16383, 16383));
-        assert_eq!(inspect_webp(&file[..file.len() - 1]), Err(CutOff));
+        assert_eq!(inspect_webp(&file[..file.len() - 1]), Err(TruncatedImageFile));
     }
 
     #[test]
     fn a_webp_chunk_that_claims_gigabytes_is_cut_off() {
-        assert_eq!(inspect_webp(b"RIFF\x0C\0\0\0WEBPEXIF\xFF\xFF\xFF\xFF"), Err(CutOff));
+        assert_eq!(inspect_webp(b"RIFF\x0C\0\0\0WEBPEXIF\xFF\xFF\xFF\xFF"), Err(TruncatedImageFile));
     }
 
     proptest! {

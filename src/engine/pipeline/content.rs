@@ -333,14 +333,14 @@ impl Texts {
 
 /// The parts of a content that is too much for one run, and their order.
 #[derive(Debug)]
-pub struct Division {
+pub struct ContentDivision {
     /// In the order in which they run.
     pub parts: Vec<CallContent>,
     /// For each input of the parts, one part after the other, its position in the whole.
     pub places: Vec<usize>,
 }
 
-impl Division {
+impl ContentDivision {
     /// The results of the whole: the rows of the results of all parts, in the order of the whole. `None` when a result
     /// does not have a row for each input.
     pub fn join(places: &[usize], parts: &[Vec<Tensor>]) -> Option<Vec<Tensor>> {
@@ -426,11 +426,11 @@ mod tests {
     fn results_without_a_row_for_each_input_are_not_joined() {
         let numbers =
             |shape: &[usize]| vec![Tensor::from_vec(shape.to_vec(), vec![0_u8; shape.iter().product()]).unwrap()];
-        assert!(Division::join(&[0, 1, 2], &[numbers(&[2, 4]), numbers(&[1, 4])]).is_some());
+        assert!(ContentDivision::join(&[0, 1, 2], &[numbers(&[2, 4]), numbers(&[1, 4])]).is_some());
         for wrong in [[&[2, 4][..], &[1, 3]], [&[2, 4], &[2, 4]], [&[1, 4], &[1, 4]], [&[2, 4], &[0, 4]]] {
-            assert!(Division::join(&[0, 1, 2], &wrong.map(numbers)).is_none(), "{wrong:?}");
+            assert!(ContentDivision::join(&[0, 1, 2], &wrong.map(numbers)).is_none(), "{wrong:?}");
         }
-        assert!(Division::join(&[], &[]).is_none());
+        assert!(ContentDivision::join(&[], &[]).is_none());
     }
 
     proptest! {
@@ -449,7 +449,7 @@ mod tests {
             let tensor = |rows: &[[String; 2]]| vec![Tensor::from_strings(vec![rows.len(), 2], rows.concat()).unwrap()];
             let places: Vec<usize> = (0..strings.len()).rev().collect();
             let (first, second) = strings.split_at(cut.min(strings.len() - 1));
-            let joined = Division::join(&places, &[tensor(first), tensor(second)]).unwrap();
+            let joined = ContentDivision::join(&places, &[tensor(first), tensor(second)]).unwrap();
             let reversed: Vec<_> = strings.iter().rev().cloned().collect();
             prop_assert_eq!(joined, tensor(&reversed));
         }
@@ -461,7 +461,7 @@ mod tests {
                 vec![Tensor::from_vec(vec![places.len(), 2], rows).unwrap()]
             };
             let (first, second) = order.split_at(cut);
-            let joined = Division::join(&order, &[part(first), part(second)]).unwrap();
+            let joined = ContentDivision::join(&order, &[part(first), part(second)]).unwrap();
             let whole: Vec<u64> = (0..9).flat_map(|place| [place, 7]).collect();
             prop_assert_eq!(joined, vec![Tensor::from_vec(vec![9, 2], whole).unwrap()]);
         }

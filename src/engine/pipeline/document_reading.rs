@@ -22,27 +22,27 @@ pub mod steps;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_base::toml_check::ValueProblem;
-use ledge_documents::TextLayer;
+use ledge_documents::TextLayerPolicy;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use self::chain::DocumentChain;
+use self::chain::OcrChain;
 use self::document::Document;
 use self::steps::OcrSteps;
 use super::annotation::TextOutline;
-use super::chain::Chain;
+use super::chain::ModelChain;
 use super::content::{CallContent, PipelineInput};
-use super::error::{AnswerError, InputError};
+use super::error::{PostprocessError, PreprocessError};
 use super::image::DecodeLimits;
-use super::kind::{ChainModel, Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
-use super::ocr::ctc::Alphabet;
-use super::ocr::detection::{DetectionRules, DetectionSize};
-use super::prepared_inputs::PreparedInputs;
-use crate::backend::Signature;
+use super::kind::{ChainModel, GoldenExpectation, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
+use super::ocr::ctc::CtcAlphabet;
+use super::ocr::detection::{TextDetectionRules, TextDetectionSize};
+use super::prepared_inputs::PreprocessedInputs;
+use crate::backend::ModelSignature;
 
 pub const KIND: PipelineKind = PipelineKind {
     name: "document_reading",
@@ -93,12 +93,12 @@ pub struct DocumentReading {
     /// The most pages of a document; 50 by default.
     pub pages_max: usize,
     /// The pages for which the text layer of a PDF is used in place of OCR; `auto` by default.
-    pub text_layer: TextLayer,
+    pub text_layer: TextLayerPolicy,
 }
 
 impl Default for DocumentReading {
     fn default() -> Self {
-        let DetectionRules { line_threshold, lines_max, .. } = DetectionRules::default();
+        let TextDetectionRules { line_threshold, lines_max, .. } = TextDetectionRules::default();
         Self {
             characters: None,
             longer_side_max: 1280,
@@ -107,7 +107,7 @@ impl Default for DocumentReading {
             lines_max,
             min_confidence: 0.5,
             pages_max: 50,
-            text_layer: TextLayer::default(),
+            text_layer: TextLayerPolicy::default(),
         }
     }
 }
@@ -147,7 +147,7 @@ impl PipelineSection for DocumentReading {
             check_part(model.parts, name)?;
         }
         let (characters, source) = self.characters(model)?;
-        let alphabet = Alphabet::from_lines(characters);
+        let alphabet = CtcAlphabet::from_lines(characters);
         let read = model.parts.get(models::READ).and_then(|signature| signature.outputs.first()?.shape.last().copied());
         let classes = read.and_then(|classes| usize::try_from(classes).ok()).unwrap_or(alphabet.classes());
         if classes != alphabet.classes() {
@@ -159,11 +159,11 @@ impl PipelineSection for DocumentReading {
         }
         let reader = OcrSteps {
             alphabet,
-            size: DetectionSize { shorter_side_min: self.shorter_side_min, longer_side_max: self.longer_side_max },
-            rules: DetectionRules {
+            size: TextDetectionSize { shorter_side_min: self.shorter_side_min, longer_side_max: self.longer_side_max },
+            rules: TextDetectionRules {
                 line_threshold: self.line_threshold,
                 lines_max: self.lines_max,
-                ..DetectionRules::default()
+                ..TextDetectionRules::default()
             },
             min_confidence: self.min_confidence,
             turns_pages: model.parts.contains_key(models::PAGE_TURN),
@@ -172,7 +172,7 @@ impl PipelineSection for DocumentReading {
             pages_max: self.pages_max,
             text_layer: self.text_layer,
         };
-        Ok(Arc::new(DocumentReader { chain: DocumentChain { reader: Arc::new(reader), pages: Arc::default() } }))
+        Ok(Arc::new(DocumentReader { chain: OcrChain { reader: Arc::new(reader), pages: Arc::default() } }))
     }
 }
 
@@ -198,8 +198,8 @@ impl DocumentReading {
 }
 
 /// Checks that a part takes one picture and returns floats.
-fn check_part(parts: &HashMap<String, Signature>, name: &str) -> Result<(), String> {
-    let Some(Signature { inputs, outputs }) = parts.get(name) else { return Err(format!("{name} is missing")) };
+fn check_part(parts: &HashMap<String, ModelSignature>, name: &str) -> Result<(), String> {
+    let Some(ModelSignature { inputs, outputs }) = parts.get(name) else { return Err(format!("{name} is missing")) };
     let ([input], [output, ..]) = (inputs.as_slice(), outputs.as_slice()) else {
         return Err(format!("{name} has {} inputs and {} outputs, expected one of each", inputs.len(), outputs.len()));
     };
@@ -218,7 +218,7 @@ fn check_part(parts: &HashMap<String, Signature>, name: &str) -> Result<(), Stri
 /// The pipeline of one model.
 #[derive(Debug)]
 struct DocumentReader {
-    chain: DocumentChain,
+    chain: OcrChain,
 }
 
 impl Pipeline for DocumentReader {
@@ -226,12 +226,17 @@ impl Pipeline for DocumentReader {
         &KIND
     }
 
-    fn chain(&self) -> Option<&dyn Chain> {
+    fn chain(&self) -> Option<&dyn ModelChain> {
         Some(&self.chain)
     }
 
-    fn prepare(&self, _: &CallContent, _: DecodeLimits, _: &mut Reservation) -> Result<PreparedInputs, InputError> {
-        Err(InputError::Content("a document is read in steps".to_owned()))
+    fn prepare(
+        &self,
+        _: &CallContent,
+        _: DecodeLimits,
+        _: &mut MemoryReservation,
+    ) -> Result<PreprocessedInputs, PreprocessError> {
+        Err(PreprocessError::Content("a document is read in steps".to_owned()))
     }
 
     fn outputs(&self) -> &[usize] {
@@ -242,8 +247,8 @@ impl Pipeline for DocumentReader {
         Some(models::RESULTS)
     }
 
-    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
-        let wrong = |reason: &str| AnswerError::Values(format!("the document has no answer: {reason}"));
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError> {
+        let wrong = |reason: &str| PostprocessError::Values(format!("the document has no answer: {reason}"));
         let [_, document] = results else { return Err(wrong("a result is missing")) };
         let json = document.strings().and_then(|mut strings| strings.next()).ok_or_else(|| wrong("it is no text"))?;
         let json = std::str::from_utf8(json).map_err(|_| wrong("it is not UTF-8"))?;
@@ -255,7 +260,7 @@ impl Pipeline for DocumentReader {
         document::outlines(std::str::from_utf8(document.strings()?.next()?).ok()?)
     }
 
-    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+    fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String> {
         if expected.label.is_some() || expected.min_score.is_some() || expected.detections.is_some() {
             return Err(
                 "pipeline.document_reading names no classes and detects no objects: leave `label`, `min_score` \

@@ -24,7 +24,7 @@ use std::io::{self, Cursor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image_webp::WebPDecoder;
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use png::{BitDepth, ColorType, Transformations};
 
 pub use self::photograph::Photograph;
@@ -48,7 +48,7 @@ const PNG_METADATA_BYTES_MAX: usize = 64 << 20;
 /// Transparent pixels are blended with white: product pictures and scans are made for white paper, and a model trained
 /// on photographs takes white for background. Exif orientation is applied; colour profiles are not.
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageError> {
-    let whole = decode_within(bytes, limits, &|size| size, &mut Account::unlimited().hold())?;
+    let whole = decode_within(bytes, limits, &|size| size, &mut MemoryAccount::unlimited().hold())?;
     Ok(whole.image)
 }
 
@@ -61,7 +61,7 @@ pub fn decode_within(
     bytes: &[u8],
     limits: DecodeLimits,
     resized: ResizedSize<'_>,
-    hold: &mut Reservation,
+    hold: &mut MemoryReservation,
 ) -> Result<Photograph, ImageError> {
     let format = ImageFormat::sniff(bytes).ok_or_else(|| UnexpectedFile::new(PipelineInput::Photograph, bytes))?;
     // A panic would end the daemon. No state of a decoder is used afterwards, and a reservation stays consistent.
@@ -123,7 +123,7 @@ pub fn fuzz_scaled_jpeg(data: &[u8]) -> bool {
     let limits = DecodeLimits { max_pixels: 1 << 20 };
     let scaled = [2, 4, 8].map(|denominator| {
         let resized = |side: u32| 2 * side / (3 * denominator);
-        let hold = &mut Account::unlimited().hold();
+        let hold = &mut MemoryAccount::unlimited().hold();
         let decoded = decode_within(data, limits, &|(width, height)| (resized(width), resized(height)), hold);
         decoded.ok().filter(|photograph| photograph.denominator > 1)
     });
@@ -138,7 +138,7 @@ pub fn fuzz_scaled_jpeg(data: &[u8]) -> bool {
     scaled.iter().any(Option::is_some)
 }
 
-fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Rgb8Image, ImageError> {
+fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut MemoryReservation) -> Result<Rgb8Image, ImageError> {
     let metadata = png::Limits { bytes: PNG_METADATA_BYTES_MAX };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), metadata);
     // Palettes become colours, and fewer than 8 bits become 8. 16 bits stay, to be rounded.
@@ -168,7 +168,7 @@ fn decode_png(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Res
     upright(ImageFormat::Png, pixels, size, orientation)
 }
 
-fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Rgb8Image, ImageError> {
+fn decode_webp(bytes: &[u8], limits: DecodeLimits, hold: &mut MemoryReservation) -> Result<Rgb8Image, ImageError> {
     let found = containers::inspect_webp(bytes).map_err(|_| ImageError::CutOff { format: ImageFormat::WebP })?;
     let (_, width, height) = found.largest;
     limits.check((width, height))?;

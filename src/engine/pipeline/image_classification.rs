@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_base::toml_check::ValueProblem;
 use schemars::JsonSchema;
@@ -12,12 +12,12 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::{ClassificationError, class_name, numbers, softmax, top};
 use super::content::{CallContent, PipelineInput};
-use super::error::{AnswerError, InputError};
+use super::error::{PostprocessError, PreprocessError};
 use super::image::DecodeLimits;
 use super::kind;
-use super::kind::{Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
-use super::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
-use super::prepared_inputs::PreparedInputs;
+use super::kind::{GoldenExpectation, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
+use super::preparation::{ChannelOrder, ImagePreparation, PictureFit, TensorLayout};
+use super::prepared_inputs::PreprocessedInputs;
 use super::quantization::Quantization;
 
 pub const KIND: PipelineKind = PipelineKind {
@@ -60,7 +60,7 @@ pub struct ImageClassification {
     pub std: [f32; 3],
     /// `NCHW` by default.
     #[serde(default)]
-    pub layout: Layout,
+    pub layout: TensorLayout,
     /// `RGB` by default.
     #[serde(default)]
     pub color: ChannelOrder,
@@ -106,7 +106,7 @@ impl ImageClassification {
     /// The preparation of a picture for the model's input.
     pub fn preparation(&self) -> ImagePreparation {
         let &Self { resize_shorter_side, crop, mean, std, layout, color, .. } = self;
-        let fit = resize_shorter_side.map_or(Fit::Stretch, |shorter_side| Fit::Crop { shorter_side });
+        let fit = resize_shorter_side.map_or(PictureFit::Stretch, |shorter_side| PictureFit::Crop { shorter_side });
         ImagePreparation { fit, size: crop, mean, std, layout, color }
     }
 
@@ -202,12 +202,12 @@ struct Classifier {
 }
 
 impl Classifier {
-    fn labels(&self, outputs: &[&Tensor]) -> Result<Vec<ClassScore>, AnswerError> {
-        let [output] = outputs else { return Err(AnswerError::Outputs("the run gave no output".to_owned())) };
+    fn labels(&self, outputs: &[&Tensor]) -> Result<Vec<ClassScore>, PostprocessError> {
+        let [output] = outputs else { return Err(PostprocessError::Outputs("the run gave no output".to_owned())) };
         let labels = self.config.labels(output, &self.labels, self.output_quantization);
         labels.map_err(|error| match error {
-            ClassificationError::NotFinite { .. } => AnswerError::Values(error.to_string()),
-            _ => AnswerError::Outputs(error.to_string()),
+            ClassificationError::NotFinite { .. } => PostprocessError::Values(error.to_string()),
+            _ => PostprocessError::Outputs(error.to_string()),
         })
     }
 }
@@ -225,13 +225,13 @@ impl Pipeline for Classifier {
         &self,
         content: &CallContent,
         limits: DecodeLimits,
-        hold: &mut Reservation,
-    ) -> Result<PreparedInputs, InputError> {
+        hold: &mut MemoryReservation,
+    ) -> Result<PreprocessedInputs, PreprocessError> {
         let preparation = self.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
         let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);
-        let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
-        Ok(PreparedInputs { inputs, postprocess: None })
+        let inputs = vec![tensor.map_err(|error| PreprocessError::Content(error.to_string()))?];
+        Ok(PreprocessedInputs { inputs, postprocess: None })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -242,11 +242,11 @@ impl Pipeline for Classifier {
         Some(self.output[0])
     }
 
-    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
-        to_raw_value(&self.labels(results)?).map_err(|error| AnswerError::Outputs(error.to_string()))
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError> {
+        to_raw_value(&self.labels(results)?).map_err(|error| PostprocessError::Outputs(error.to_string()))
     }
 
-    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+    fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String> {
         if expected.detections.is_some() {
             return Err("pipeline.image_classification detects no objects: leave `detections` out".to_owned());
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 use ledge_base::tensor::Tensor;
 use ledge_base::toml_check::ValueProblem;
 use schemars::{Schema, SchemaGenerator};
@@ -14,18 +14,18 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::annotation::TextOutline;
-use super::chain::{Chain, LeaseId};
-use super::content::{CallContent, Division, PipelineInput};
+use super::chain::{LeaseId, ModelChain};
+use super::content::{CallContent, ContentDivision, PipelineInput};
 use super::detection::Detection;
-pub use super::error::{AnswerError, InputError};
+pub use super::error::{PostprocessError, PreprocessError};
 use super::image::{self, DecodeLimits, ImageError, Photograph};
-use super::ocr::fields::FieldDeclaration;
+use super::ocr::fields::DocumentFieldDeclaration;
 use super::preparation::ImagePreparation;
-pub use super::prepared_inputs::{Postprocess, PreparedInputs};
+pub use super::prepared_inputs::{Postprocess, PreprocessedInputs};
 use super::quantization::Quantization;
 use super::table::ColumnType;
 pub use super::table::FeatureColumn;
-use crate::backend::{Port, Signature};
+use crate::backend::{ModelPort, ModelSignature};
 
 /// A line of the table of kinds: the facts about a kind that need no model.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub struct PipelineKind {
     /// The JSON Schema of that member.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
     /// Makes a plain text of the results of a call, for a caller that prefers it to JSON; `None` for a kind without one.
-    pub text: Option<TextOf>,
+    pub text: Option<ResultsToText>,
     /// True when the result is a list with the best part first, of which `ledge infer --top` keeps the first ones.
     pub is_ranked: bool,
     /// The rows that `ledge infer` prints for a result.
@@ -49,7 +49,7 @@ pub struct PipelineKind {
 }
 
 /// Makes a plain text of results.
-pub type TextOf = fn(&[&Tensor]) -> String;
+pub type ResultsToText = fn(&[&Tensor]) -> String;
 
 impl PipelineKind {
     /// True for one that runs several models.
@@ -118,13 +118,13 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
 
     /// The part of a pipeline that runs several models; `None` for one that runs one. With it, [`Self::divide`] and
     /// [`Self::prepare`] are not called.
-    fn chain(&self) -> Option<&dyn Chain> {
+    fn chain(&self) -> Option<&dyn ModelChain> {
         None
     }
 
     /// Divides a content that is too much for one run into parts, each of which is run and answered by itself, with a
     /// row of each result for each input. `None` for one run.
-    fn divide(&self, _content: &CallContent) -> Option<Division> {
+    fn divide(&self, _content: &CallContent) -> Option<ContentDivision> {
         None
     }
 
@@ -154,8 +154,8 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
         &self,
         content: &CallContent,
         limits: DecodeLimits,
-        hold: &mut Reservation,
-    ) -> Result<PreparedInputs, InputError>;
+        hold: &mut MemoryReservation,
+    ) -> Result<PreprocessedInputs, PreprocessError>;
 
     /// The number by which other processes know it, where the models run in those; see the crate `isolation`.
     fn remote_id(&self) -> Option<u64> {
@@ -200,16 +200,16 @@ pub trait Pipeline: fmt::Debug + Send + Sync {
     }
 
     /// The value of the answer's [`PipelineKind::member`], made from the results: those of
-    /// [`PreparedInputs::postprocess`], or the outputs in the order of [`Self::outputs`].
-    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError>;
+    /// [`PreprocessedInputs::postprocess`], or the outputs in the order of [`Self::outputs`].
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError>;
 
     /// Compares the answer with the one that a golden input expects; the reason when they differ.
-    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String>;
+    fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String>;
 }
 
 /// The answer that a golden input expects, besides its outputs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Expected<'e> {
+pub struct GoldenExpectation<'e> {
     pub label: Option<&'e str>,
     pub min_score: Option<f32>,
     /// The objects that must be found. With an empty list, no object may be found.
@@ -256,7 +256,7 @@ impl ExpectedDetection {
 /// The facts about a loaded model that a pipeline may use.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelFacts<'m> {
-    pub signature: &'m Signature,
+    pub signature: &'m ModelSignature,
     /// The class names of outputs, by output name.
     pub labels: &'m HashMap<String, Arc<[String]>>,
     /// The quantization of inputs and outputs, by name, where it is known.
@@ -264,21 +264,21 @@ pub struct ModelFacts<'m> {
     /// The content of the files that the section names, by their names.
     pub files: &'m HashMap<String, Bytes>,
     /// The signatures of the models of a chain, by the names of the parts.
-    pub parts: &'m HashMap<String, Signature>,
+    pub parts: &'m HashMap<String, ModelSignature>,
     /// The metadata of their ONNX files, by the names of the parts.
     pub part_metadata: &'m HashMap<String, HashMap<String, String>>,
     /// `[[field]]` of `model.toml`.
-    pub fields: &'m [FieldDeclaration],
+    pub fields: &'m [DocumentFieldDeclaration],
 }
 
 impl<'m> ModelFacts<'m> {
     /// The input that the key `input` of a section names, or the only one.
-    pub fn input(self, kind: &PipelineKind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
+    pub fn input(self, kind: &PipelineKind, name: Option<&str>) -> Result<(usize, &'m ModelPort), String> {
         find(kind, "input", "input", &self.signature.inputs, name)
     }
 
     /// The output that the key `output` of a section names, or the only one.
-    pub fn output(self, kind: &PipelineKind, name: Option<&str>) -> Result<(usize, &'m Port), String> {
+    pub fn output(self, kind: &PipelineKind, name: Option<&str>) -> Result<(usize, &'m ModelPort), String> {
         find(kind, "output", "output", &self.signature.outputs, name)
     }
 }
@@ -288,9 +288,9 @@ pub(super) fn find<'m>(
     kind: &PipelineKind,
     key: &str,
     what: &str,
-    ports: &'m [Port],
+    ports: &'m [ModelPort],
     name: Option<&str>,
-) -> Result<(usize, &'m Port), String> {
+) -> Result<(usize, &'m ModelPort), String> {
     let kind = kind.name;
     let mut numbered = ports.iter().enumerate();
     match (name, ports) {
@@ -306,7 +306,7 @@ pub(super) fn find<'m>(
 pub(super) fn check_picture_input(
     kind: &PipelineKind,
     model: ModelFacts<'_>,
-    input: &Port,
+    input: &ModelPort,
     preparation: &ImagePreparation,
 ) -> Result<(), String> {
     let (kind, count, prepared) = (kind.name, model.signature.inputs.len(), preparation.shape());
@@ -340,13 +340,13 @@ pub(super) fn decode_photograph(
     content: &CallContent,
     limits: DecodeLimits,
     preparation: &ImagePreparation,
-    hold: &mut Reservation,
-) -> Result<Photograph, InputError> {
+    hold: &mut MemoryReservation,
+) -> Result<Photograph, PreprocessError> {
     let CallContent::Photograph(content) = content else {
-        return Err(InputError::Content("expected a photograph".into()));
+        return Err(PreprocessError::Content("expected a photograph".into()));
     };
     image::decode_within(content, limits, &|size| preparation.resized_size(size), hold).map_err(|error| match error {
-        ImageError::NoRoom(error) => InputError::NoRoom(error),
-        error => InputError::Content(error.to_string()),
+        ImageError::NoRoom(error) => PreprocessError::NoRoom(error),
+        error => PreprocessError::Content(error.to_string()),
     })
 }

@@ -19,26 +19,28 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_base::toml_check::ValueProblem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::candidates::{CandidateBox, Collector, Edges, LeastScores, Thresholds};
+use self::candidates::{BoxEdges, CandidateBox, CandidateCollector, ClassThresholds, ScoreThresholds};
 use self::values::OutputValues;
 use super::content::{CallContent, PipelineInput};
 use super::detection::{Detection, DetectionBox};
-use super::error::{AnswerError, InputError};
+use super::error::{PostprocessError, PreprocessError};
 use super::image::DecodeLimits;
 use super::image_classification;
 use super::kind;
-use super::kind::{Expected, ExpectedDetection, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
-use super::preparation::{ChannelOrder, Fit, ImagePreparation, Layout, Placement};
-use super::prepared_inputs::PreparedInputs;
+use super::kind::{
+    ExpectedDetection, GoldenExpectation, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow,
+};
+use super::preparation::{ChannelOrder, ImagePreparation, PictureFit, PicturePlacement, TensorLayout};
+use super::prepared_inputs::PreprocessedInputs;
 use super::quantization::Quantization;
-use form::{BoxForm, FormOutput};
+use form::{BoxFormat, BoxFormatOutput};
 
 pub const KIND: PipelineKind = PipelineKind {
     name: "object_detection",
@@ -81,7 +83,7 @@ pub struct ObjectDetection {
     std: [f32; 3],
     /// `NCHW` by default.
     #[serde(default)]
-    layout: Layout,
+    layout: TensorLayout,
     /// `RGB` by default.
     #[serde(default)]
     color: ChannelOrder,
@@ -102,13 +104,13 @@ pub struct ObjectDetection {
     #[serde(default = "half")]
     iou_threshold: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    center: Option<center::Center>,
+    center: Option<center::CenterBoxFormat>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    anchors: Option<anchors::Anchors>,
+    anchors: Option<anchors::AnchorBoxFormat>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    grid: Option<grid::Grid>,
+    grid: Option<grid::GridBoxFormat>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    boxes: Option<boxes::Boxes>,
+    boxes: Option<boxes::DirectBoxFormat>,
 }
 
 /// The way in which a picture fills the model's input.
@@ -142,7 +144,7 @@ fn half() -> f32 {
 
 impl ObjectDetection {
     /// The tables of all forms, each with its key.
-    fn forms(&self) -> [(&'static str, Option<&dyn BoxForm>); 4] {
+    fn forms(&self) -> [(&'static str, Option<&dyn BoxFormat>); 4] {
         [
             ("center", self.center.as_ref().map(|form| form as _)),
             ("anchors", self.anchors.as_ref().map(|form| form as _)),
@@ -152,22 +154,22 @@ impl ObjectDetection {
     }
 
     /// The key and the table of the form. [`Self::mistakes`] makes sure that there is one.
-    fn form(&self) -> Option<(&'static str, &dyn BoxForm)> {
+    fn form(&self) -> Option<(&'static str, &dyn BoxFormat)> {
         self.forms().into_iter().find_map(|(key, form)| Some((key, form?)))
     }
 
     fn preparation(&self) -> ImagePreparation {
         let &Self { size, padding: gray, mean, std, layout, color, .. } = self;
         let fit = match self.fit {
-            DetectionFit::Stretch => Fit::Stretch,
-            DetectionFit::Letterbox => Fit::Letterbox { gray, centred: true },
-            DetectionFit::LetterboxCorner => Fit::Letterbox { gray, centred: false },
+            DetectionFit::Stretch => PictureFit::Stretch,
+            DetectionFit::Letterbox => PictureFit::Letterbox { gray, centred: true },
+            DetectionFit::LetterboxCorner => PictureFit::Letterbox { gray, centred: false },
         };
         ImagePreparation { fit, size, mean, std, layout, color }
     }
 
     /// The least scores of each class, or the label that no class has.
-    fn thresholds(&self, names: &[String]) -> Result<Thresholds, String> {
+    fn thresholds(&self, names: &[String]) -> Result<ScoreThresholds, String> {
         let with_score = self.min_scores.keys().map(|label| ("min_scores", label));
         let mut asked_for = with_score.chain(self.labels.iter().map(|label| ("labels", label)));
         if let Some((key, label)) = asked_for.find(|(_, label)| !names.contains(label)) {
@@ -175,10 +177,10 @@ impl ObjectDetection {
         }
         let least = |name: &String| {
             let is_wanted = self.labels.is_empty() || self.labels.contains(name);
-            LeastScores::new(self.min_scores.get(name).copied().unwrap_or(self.min_score), is_wanted)
+            ClassThresholds::new(self.min_scores.get(name).copied().unwrap_or(self.min_score), is_wanted)
         };
-        let others = LeastScores::new(self.min_score, self.labels.is_empty());
-        Ok(Thresholds { by_class: names.iter().map(least).collect(), others })
+        let others = ClassThresholds::new(self.min_score, self.labels.is_empty());
+        Ok(ScoreThresholds { by_class: names.iter().map(least).collect(), others })
     }
 }
 
@@ -238,7 +240,7 @@ impl PipelineSection for ObjectDetection {
         kind::check_picture_input(&KIND, model, input, &self.preparation())?;
 
         let (mut positions, mut names, mut quantization) = (Vec::new(), Vec::new(), Vec::new());
-        for FormOutput { key: output, name } in form.outputs() {
+        for BoxFormatOutput { key: output, name } in form.outputs() {
             let key = format!("{key}.{output}");
             let (position, port) = kind::find(&KIND, &key, "output", &model.signature.outputs, name)?;
             positions.push(position);
@@ -246,8 +248,13 @@ impl PipelineSection for ObjectDetection {
             names.push(port.name.clone());
         }
         let labels: Arc<[String]> = names.first().and_then(|name| model.labels.get(name)).cloned().unwrap_or_default();
-        let decoder =
-            Decoder { config: self.clone(), names, quantization, thresholds: self.thresholds(&labels)?, labels };
+        let decoder = DetectionDecoder {
+            config: self.clone(),
+            names,
+            quantization,
+            thresholds: self.thresholds(&labels)?,
+            labels,
+        };
         let datatype = input.datatype;
         let input_quantization = model.quantization.get(&input.name).copied();
         Ok(Arc::new(Detector { decoder: Arc::new(decoder), datatype, input_quantization, positions }))
@@ -257,7 +264,7 @@ impl PipelineSection for ObjectDetection {
 /// The pipeline of one model.
 #[derive(Debug)]
 struct Detector {
-    decoder: Arc<Decoder>,
+    decoder: Arc<DetectionDecoder>,
     /// The datatype of the model's input.
     datatype: DataType,
     input_quantization: Option<Quantization>,
@@ -267,25 +274,25 @@ struct Detector {
 
 /// The half of a pipeline behind the run: outputs into detections.
 #[derive(Debug)]
-struct Decoder {
+struct DetectionDecoder {
     config: ObjectDetection,
     /// The names of the outputs.
     names: Vec<String>,
     /// Their quantization.
     quantization: Vec<Option<Quantization>>,
-    thresholds: Thresholds,
+    thresholds: ScoreThresholds,
     labels: Arc<[String]>,
 }
 
-impl Decoder {
+impl DetectionDecoder {
     /// The detections in a photograph of `picture` (width, height) pixels, as a tensor of candidates with their edges
     /// in pixels of the photograph.
-    fn decode(&self, outputs: &[Tensor], picture: (u32, u32)) -> Result<Vec<Tensor>, AnswerError> {
-        let (_, form) = self.config.form().ok_or_else(|| AnswerError::Outputs("no form".to_owned()))?;
+    fn decode(&self, outputs: &[Tensor], picture: (u32, u32)) -> Result<Vec<Tensor>, PostprocessError> {
+        let (_, form) = self.config.form().ok_or_else(|| PostprocessError::Outputs("no form".to_owned()))?;
         let outputs = self.names.iter().zip(outputs).zip(&self.quantization);
         let values: Vec<_> =
             outputs.map(|((name, output), scale)| OutputValues::new(name, output, *scale)).collect::<Result<_, _>>()?;
-        let mut found = Collector::new(&self.thresholds, form.activation());
+        let mut found = CandidateCollector::new(&self.thresholds, form.activation());
         #[expect(clippy::cast_precision_loss, reason = "a side is at most 4096")]
         let size = self.config.size.map(|side| side as f32);
         let classes = form.collect(&values, size, &mut found)?;
@@ -296,20 +303,20 @@ impl Decoder {
         let iou_threshold = self.config.iou_threshold;
         let placement = self.config.preparation().placement(picture);
         let [height, width] = self.config.size;
-        let placement = placement.unwrap_or(Placement { left: 0, top: 0, width, height });
+        let placement = placement.unwrap_or(PicturePlacement { left: 0, top: 0, width, height });
         let inside = found.finish(iou_threshold).into_iter();
         let inside = inside.filter_map(|candidate| in_picture(candidate, self.config.size, placement, picture));
-        let failed = |error| AnswerError::Values(format!("the detections do not fit into a tensor: {error}"));
+        let failed = |error| PostprocessError::Values(format!("the detections do not fit into a tensor: {error}"));
         Ok(vec![candidates::to_tensor(&inside.collect::<Vec<_>>()).map_err(failed)?])
     }
 
     /// Checks that there is a label for each class.
-    fn check_labels(&self, classes: usize) -> Result<(), AnswerError> {
+    fn check_labels(&self, classes: usize) -> Result<(), PostprocessError> {
         if self.labels.get(classes..).is_some_and(|rest| rest.iter().all(String::is_empty)) {
             return Ok(());
         }
         let (output, lines) = (self.names.first().map_or("", String::as_str), self.labels.len());
-        Err(AnswerError::Outputs(format!(
+        Err(PostprocessError::Outputs(format!(
             "output {output:?} has {classes} classes and its label file has {lines} lines: give it a line for each class, \
              in the model's order"
         )))
@@ -353,7 +360,7 @@ impl Decoder {
 fn in_picture(
     candidate: CandidateBox,
     [height, width]: [u32; 2],
-    placement: Placement,
+    placement: PicturePlacement,
     picture: (u32, u32),
 ) -> Option<CandidateBox> {
     // A side is below 2^16 pixels, so a multiple of 1/8 is exact in an f32.
@@ -363,11 +370,11 @@ fn in_picture(
         let at = (inside * f64::from(pixels)).clamp(0.0, f64::from(pixels));
         ((at * PARTS_OF_PIXEL).round() / PARTS_OF_PIXEL) as f32
     };
-    let Placement { left, top, width: wide, height: high } = placement;
+    let PicturePlacement { left, top, width: wide, height: high } = placement;
     let across = |share: f32| edge(share, width, left, wide, picture.0);
     let down = |share: f32| edge(share, height, top, high, picture.1);
-    let Edges { left, top, right, bottom } = candidate.edges;
-    let edges = Edges { left: across(left), top: down(top), right: across(right), bottom: down(bottom) };
+    let BoxEdges { left, top, right, bottom } = candidate.edges;
+    let edges = BoxEdges { left: across(left), top: down(top), right: across(right), bottom: down(bottom) };
     (edges.left < edges.right && edges.top < edges.bottom).then_some(CandidateBox { edges, ..candidate })
 }
 
@@ -384,16 +391,16 @@ impl Pipeline for Detector {
         &self,
         content: &CallContent,
         limits: DecodeLimits,
-        hold: &mut Reservation,
-    ) -> Result<PreparedInputs, InputError> {
+        hold: &mut MemoryReservation,
+    ) -> Result<PreprocessedInputs, PreprocessError> {
         let preparation = self.decoder.config.preparation();
         let photograph = kind::decode_photograph(content, limits, &preparation, hold)?;
         let picture = photograph.size();
         let tensor = preparation.prepare(&photograph, self.datatype, self.input_quantization);
-        let inputs = vec![tensor.map_err(|error| InputError::Content(error.to_string()))?];
+        let inputs = vec![tensor.map_err(|error| PreprocessError::Content(error.to_string()))?];
         let decoder = self.decoder.clone();
         let postprocess = Box::new(move |outputs: Vec<Tensor>| decoder.decode(&outputs, picture));
-        Ok(PreparedInputs { inputs, postprocess: Some(postprocess) })
+        Ok(PreprocessedInputs { inputs, postprocess: Some(postprocess) })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -413,11 +420,11 @@ impl Pipeline for Detector {
         self.decoder.as_detections(candidates.split_off(count))
     }
 
-    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
-        to_raw_value(&self.decoder.detections(results)).map_err(|error| AnswerError::Outputs(error.to_string()))
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError> {
+        to_raw_value(&self.decoder.detections(results)).map_err(|error| PostprocessError::Outputs(error.to_string()))
     }
 
-    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+    fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String> {
         let found = self.decoder.detections(results);
         if expected.label.is_some() || expected.min_score.is_some() {
             let first = found.first().ok_or("nothing was detected")?;

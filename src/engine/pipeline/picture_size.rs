@@ -43,9 +43,9 @@ pub fn fuzz_picture_size(data: &[u8]) -> bool {
     true
 }
 
-type SizeResult = Result<((u32, u32), Orientation), String>;
+type PictureSizeResult = Result<((u32, u32), Orientation), String>;
 
-fn jpeg_size(bytes: &[u8]) -> SizeResult {
+fn jpeg_size(bytes: &[u8]) -> PictureSizeResult {
     let mut decoder = JpegDecoder::new(ZCursor::new(bytes));
     decoder.decode_headers().map_err(|error| error.to_string())?;
     let info = decoder.info().ok_or("it has no header")?;
@@ -53,13 +53,13 @@ fn jpeg_size(bytes: &[u8]) -> SizeResult {
     Ok(((info.width.into(), info.height.into()), orientation))
 }
 
-fn png_size(bytes: &[u8]) -> SizeResult {
+fn png_size(bytes: &[u8]) -> PictureSizeResult {
     let reader = png::Decoder::new(Cursor::new(bytes)).read_info().map_err(|error| error.to_string())?;
     let orientation = reader.info().exif_metadata.as_deref().map(Orientation::from_exif).unwrap_or_default();
     Ok((reader.info().size(), orientation))
 }
 
-fn webp_size(bytes: &[u8]) -> SizeResult {
+fn webp_size(bytes: &[u8]) -> PictureSizeResult {
     let found = containers::inspect_webp(bytes).map_err(|_| "its end is missing")?;
     let decoder = WebPDecoder::new(Cursor::new(found.file)).map_err(|error| error.to_string())?;
     Ok((decoder.dimensions(), found.exif.map(Orientation::from_exif).unwrap_or_default()))

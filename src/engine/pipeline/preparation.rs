@@ -4,7 +4,7 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ImageBufferError, ImageView, ResizeAlg, ResizeError, ResizeOptions, Resizer};
 use half::f16;
-use ledge_base::tensor::{DataType, Element, Tensor};
+use ledge_base::tensor::{DataType, Tensor, TensorElement};
 use serde::{Deserialize, Serialize};
 
 use super::image::{Photograph, Rgb8Image};
@@ -12,7 +12,7 @@ use super::quantization::Quantization;
 
 /// The order of a picture tensor's dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Layout {
+pub enum TensorLayout {
     /// Channels first, in three planes: `[1, 3, height, width]`.
     #[default]
     #[serde(rename = "NCHW")]
@@ -35,7 +35,7 @@ pub enum ChannelOrder {
 
 /// The way in which a picture of any size fills a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fit {
+pub enum PictureFit {
     /// The picture is resized to the tensor's size, and its aspect ratio changes.
     Stretch,
     /// The picture is resized until its shorter side has this length, and the middle is cut out.
@@ -51,7 +51,7 @@ pub enum Fit {
 
 /// The rectangle of a tensor that holds the whole picture, in pixels of the tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placement {
+pub struct PicturePlacement {
     pub left: u32,
     pub top: u32,
     pub width: u32,
@@ -61,7 +61,7 @@ pub struct Placement {
 /// The steps from a picture to a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImagePreparation {
-    pub fit: Fit,
+    pub fit: PictureFit,
     /// Height and width of the tensor.
     pub size: [u32; 2],
     /// Subtracted from every pixel value, 0 to 255; one number for each channel, in the tensor's order.
@@ -69,7 +69,7 @@ pub struct ImagePreparation {
     /// The divisor of the difference, for each channel.
     pub std: [f32; 3],
     /// The order of the dimensions.
-    pub layout: Layout,
+    pub layout: TensorLayout,
     /// The order of the channels.
     pub color: ChannelOrder,
 }
@@ -116,8 +116,8 @@ impl ImagePreparation {
     pub fn shape(&self) -> [usize; 4] {
         let [height, width] = self.size.map(|side| side as usize);
         match self.layout {
-            Layout::Nchw => [1, 3, height, width],
-            Layout::Nhwc => [1, height, width, 3],
+            TensorLayout::Nchw => [1, 3, height, width],
+            TensorLayout::Nhwc => [1, height, width, 3],
         }
     }
 
@@ -164,28 +164,28 @@ impl ImagePreparation {
     ///
     /// The scale of a letterbox is that of Ultralytics: the resized sides are rounded, and an odd row or column of the
     /// rest lies behind the picture.
-    pub fn placement(&self, (picture_width, picture_height): (u32, u32)) -> Option<Placement> {
+    pub fn placement(&self, (picture_width, picture_height): (u32, u32)) -> Option<PicturePlacement> {
         let [height, width] = self.size;
         let centred = match self.fit {
-            Fit::Stretch => return Some(Placement { left: 0, top: 0, width, height }),
-            Fit::Crop { .. } => return None,
-            Fit::Letterbox { centred, .. } => centred,
+            PictureFit::Stretch => return Some(PicturePlacement { left: 0, top: 0, width, height }),
+            PictureFit::Crop { .. } => return None,
+            PictureFit::Letterbox { centred, .. } => centred,
         };
         let scale = (f64::from(width) / f64::from(picture_width)).min(f64::from(height) / f64::from(picture_height));
         let (width_inside, height_inside) =
             (resized_side(picture_width, scale, width), resized_side(picture_height, scale, height));
         let (left, top) = if centred { ((width - width_inside) / 2, (height - height_inside) / 2) } else { (0, 0) };
-        Some(Placement { left, top, width: width_inside, height: height_inside })
+        Some(PicturePlacement { left, top, width: width_inside, height: height_inside })
     }
 
     /// The width and height to which a photograph of this width and height is resized, before a part of it is cut out.
     pub fn resized_size(&self, size: (u32, u32)) -> (u32, u32) {
         match (self.fit, self.placement(size)) {
-            (Fit::Crop { shorter_side }, _) => {
+            (PictureFit::Crop { shorter_side }, _) => {
                 let [height, width] = with_shorter_side(size, shorter_side);
                 (u32::try_from(width).unwrap_or(u32::MAX), u32::try_from(height).unwrap_or(u32::MAX))
             }
-            (_, Some(Placement { width, height, .. })) => (width, height),
+            (_, Some(PicturePlacement { width, height, .. })) => (width, height),
             (_, None) => size,
         }
     }
@@ -194,10 +194,10 @@ impl ImagePreparation {
     fn resized(&self, photograph: &Photograph) -> Result<Vec<u8>, PreparationError> {
         let [height, width] = self.size;
         match self.fit {
-            Fit::Stretch => stretched(photograph, width, height),
-            Fit::Crop { shorter_side } => self.cropped(photograph, shorter_side),
-            Fit::Letterbox { gray, .. } => {
-                let whole = Placement { left: 0, top: 0, width, height };
+            PictureFit::Stretch => stretched(photograph, width, height),
+            PictureFit::Crop { shorter_side } => self.cropped(photograph, shorter_side),
+            PictureFit::Letterbox { gray, .. } => {
+                let whole = PicturePlacement { left: 0, top: 0, width, height };
                 let placement = self.placement(photograph.size()).unwrap_or(whole);
                 let inside = stretched(photograph, placement.width, placement.height)?;
                 Ok(padded(&inside, placement, self.size, gray))
@@ -222,7 +222,11 @@ impl ImagePreparation {
     }
 
     /// Normalises and lays out the tensor's pixels.
-    fn tensor<T: Element + Copy>(&self, pixels: &[u8], convert: impl Fn(f32) -> T) -> Result<Tensor, PreparationError> {
+    fn tensor<T: TensorElement + Copy>(
+        &self,
+        pixels: &[u8],
+        convert: impl Fn(f32) -> T,
+    ) -> Result<Tensor, PreparationError> {
         let [height, width] = self.size.map(|side| side as usize);
         let pixels = pixels.as_chunks::<3>().0;
         let mut elements = Vec::with_capacity(pixels.len() * 3);
@@ -233,13 +237,13 @@ impl ImagePreparation {
             ChannelOrder::Bgr => [blue, green, red],
         };
         let shape = match self.layout {
-            Layout::Nchw => {
+            TensorLayout::Nchw => {
                 elements.extend(pixels.iter().map(|pixel| first.element(order(pixel)[0])));
                 elements.extend(pixels.iter().map(|pixel| second.element(order(pixel)[1])));
                 elements.extend(pixels.iter().map(|pixel| third.element(order(pixel)[2])));
                 vec![1, 3, height, width]
             }
-            Layout::Nhwc => {
+            TensorLayout::Nhwc => {
                 elements.extend(pixels.iter().flat_map(|pixel| {
                     let [a, b, c] = order(pixel);
                     [first.element(a), second.element(b), third.element(c)]
@@ -251,23 +255,23 @@ impl ImagePreparation {
     }
 
     /// The element for each of the 256 pixel values, for each channel of the tensor.
-    fn tables<T: Copy>(&self, convert: impl Fn(f32) -> T) -> [PixelTable<T>; 3] {
+    fn tables<T: Copy>(&self, convert: impl Fn(f32) -> T) -> [PixelLookupTable<T>; 3] {
         let ([m0, m1, m2], [s0, s1, s2]) = (self.mean, self.std);
         [(m0, s0), (m1, s1), (m2, s2)].map(|(mean, std)| {
             let value = |pixel: usize| convert((f32::from(u8::try_from(pixel).unwrap_or(u8::MAX)) - mean) / std);
-            PixelTable { values: std::array::from_fn(value), last: value(255) }
+            PixelLookupTable { values: std::array::from_fn(value), last: value(255) }
         })
     }
 }
 
 /// The element for each pixel value.
-struct PixelTable<T> {
+struct PixelLookupTable<T> {
     values: [T; 256],
     /// The last value again, as the default of a lookup.
     last: T,
 }
 
-impl<T: Copy> PixelTable<T> {
+impl<T: Copy> PixelLookupTable<T> {
     fn element(&self, pixel: u8) -> T {
         self.values.get(usize::from(pixel)).copied().unwrap_or(self.last)
     }
@@ -305,7 +309,7 @@ fn stretched(photograph: &Photograph, width: u32, height: u32) -> Result<Vec<u8>
 }
 
 /// A picture of `size` (height, width) that is gray around the pixels at `placement`.
-fn padded(pixels: &[u8], placement: Placement, [height, width]: [u32; 2], gray: u8) -> Vec<u8> {
+fn padded(pixels: &[u8], placement: PicturePlacement, [height, width]: [u32; 2], gray: u8) -> Vec<u8> {
     let mut all = vec![gray; width as usize * height as usize * 3];
     let rows = all.chunks_exact_mut(width as usize * 3).skip(placement.top as usize);
     let (left, length) = (placement.left as usize * 3, placement.width as usize * 3);
@@ -379,11 +383,11 @@ mod tests {
     use super::*;
 
     const PLAIN: ImagePreparation = ImagePreparation {
-        fit: Fit::Stretch,
+        fit: PictureFit::Stretch,
         size: [1, 2],
         mean: [0.0; 3],
         std: [1.0; 3],
-        layout: Layout::Nhwc,
+        layout: TensorLayout::Nhwc,
         color: ChannelOrder::Rgb,
     };
 
@@ -417,7 +421,7 @@ mod tests {
             70, 148, 150, 92, 189, 59, 130, 178, 76, 171, 60, 109, 178, 64, 149, 121, 198, 59, 162, 135, 100, 195, 89,
             138, 132, 82, 179, 94, 122, 160,
         ];
-        let preparation = ImagePreparation { fit: Fit::Crop { shorter_side: 6 }, size: [5, 5], ..PLAIN };
+        let preparation = ImagePreparation { fit: PictureFit::Crop { shorter_side: 6 }, size: [5, 5], ..PLAIN };
         check_close(&bytes(preparation, &picture(11, 8)), &pillow, 1);
         // Image.resize((4, 5), BILINEAR), the aspect lost.
         let pillow = [
@@ -442,7 +446,7 @@ mod tests {
         let image = photograph(2, 1, vec![1, 2, 3, 4, 5, 6]);
         assert_eq!(bytes(PLAIN, &image), [1, 2, 3, 4, 5, 6]);
         assert_eq!(bytes(ImagePreparation { color: ChannelOrder::Bgr, ..PLAIN }, &image), [3, 2, 1, 6, 5, 4]);
-        let planes = ImagePreparation { layout: Layout::Nchw, ..PLAIN };
+        let planes = ImagePreparation { layout: TensorLayout::Nchw, ..PLAIN };
         assert_eq!(bytes(planes, &image), [1, 4, 2, 5, 3, 6]);
         assert_eq!(bytes(ImagePreparation { color: ChannelOrder::Bgr, ..planes }, &image), [3, 6, 2, 5, 1, 4]);
         assert_eq!(PLAIN.prepare(&image, DataType::Fp16, None).unwrap().shape(), [1, 1, 2, 3]);
@@ -495,7 +499,7 @@ mod tests {
 
     #[test]
     fn a_crop_larger_than_the_resized_picture_is_an_error() {
-        let preparation = ImagePreparation { fit: Fit::Crop { shorter_side: 4 }, size: [5, 4], ..PLAIN };
+        let preparation = ImagePreparation { fit: PictureFit::Crop { shorter_side: 4 }, size: [5, 4], ..PLAIN };
         let error = preparation.prepare(&picture(20, 10), DataType::Fp32, None).unwrap_err();
         assert_eq!(error.to_string(), "cannot crop 5x4 (height x width) from a picture resized to 4x8");
     }
@@ -504,7 +508,7 @@ mod tests {
     fn a_line_of_a_picture_fills_the_crop() {
         for (width, height) in [(65_535, 1), (1, 65_535)] {
             let image = photograph(width, height, vec![77; 65_535 * 3]);
-            for fit in [Fit::Stretch, Fit::Crop { shorter_side: 4096 }] {
+            for fit in [PictureFit::Stretch, PictureFit::Crop { shorter_side: 4096 }] {
                 let preparation = ImagePreparation { fit, size: [9, 7], ..PLAIN };
                 assert_eq!(bytes(preparation, &image), [77; 9 * 7 * 3]);
             }
@@ -513,7 +517,8 @@ mod tests {
 
     #[test]
     fn a_letterbox_has_gray_beside_the_picture() {
-        let boxed = |centred| ImagePreparation { fit: Fit::Letterbox { gray: 114, centred }, size: [3, 4], ..PLAIN };
+        let boxed =
+            |centred| ImagePreparation { fit: PictureFit::Letterbox { gray: 114, centred }, size: [3, 4], ..PLAIN };
         let image = photograph(2, 3, vec![200; 18]);
         let row = |gray_before: usize, gray_after: usize| {
             [vec![114; gray_before * 3], vec![200; 6], vec![114; gray_after * 3]].concat()
@@ -521,10 +526,10 @@ mod tests {
         assert_eq!(bytes(boxed(true), &image), row(1, 1).repeat(3));
         assert_eq!(bytes(boxed(false), &image), row(0, 2).repeat(3));
         let placed = boxed(true).placement((2, 3));
-        assert_eq!(placed, Some(Placement { left: 1, top: 0, width: 2, height: 3 }));
+        assert_eq!(placed, Some(PicturePlacement { left: 1, top: 0, width: 2, height: 3 }));
         // As Ultralytics places 1920x1080 in 640x640.
         let yolo = ImagePreparation { size: [640, 640], ..boxed(true) };
-        assert_eq!(yolo.placement((1920, 1080)), Some(Placement { left: 0, top: 140, width: 640, height: 360 }));
+        assert_eq!(yolo.placement((1920, 1080)), Some(PicturePlacement { left: 0, top: 140, width: 640, height: 360 }));
     }
 
     proptest! {
@@ -533,8 +538,8 @@ mod tests {
             width in 1_u32..70_000, height in 1_u32..70_000, rows in 1_u32..700, columns in 1_u32..700, centred: bool,
         ) {
             let preparation =
-                ImagePreparation { fit: Fit::Letterbox { gray: 0, centred }, size: [rows, columns], ..PLAIN };
-            let Placement { left, top, width, height } = preparation.placement((width, height)).unwrap();
+                ImagePreparation { fit: PictureFit::Letterbox { gray: 0, centred }, size: [rows, columns], ..PLAIN };
+            let PicturePlacement { left, top, width, height } = preparation.placement((width, height)).unwrap();
             prop_assert!(width > 0 && height > 0 && left + width <= columns && top + height <= rows);
             prop_assert!(width == columns || height == rows);
         }
@@ -548,7 +553,7 @@ mod tests {
             let [full_height, full_width] = with_shorter_side((width, height), side);
             let full = [u32::try_from(full_height).unwrap(), u32::try_from(full_width).unwrap()];
             let whole = bytes(ImagePreparation { size: full, ..PLAIN }, &image);
-            let crop = ImagePreparation { fit: Fit::Crop { shorter_side: side }, size: [rows, columns], ..PLAIN };
+            let crop = ImagePreparation { fit: PictureFit::Crop { shorter_side: side }, size: [rows, columns], ..PLAIN };
             let top = usize::try_from(centre_offset(full_height, rows).unwrap()).unwrap();
             let left = usize::try_from(centre_offset(full_width, columns).unwrap()).unwrap();
             let rows_of_whole = whole.chunks(full[1] as usize * 3).skip(top).take(rows as usize);

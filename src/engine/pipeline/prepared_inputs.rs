@@ -4,10 +4,10 @@ use std::fmt;
 
 use ledge_base::tensor::Tensor;
 
-use super::error::AnswerError;
+use super::error::PostprocessError;
 
 /// The tensors that a pipeline makes of the bytes of a caller.
-pub struct PreparedInputs {
+pub struct PreprocessedInputs {
     /// The model's inputs, in the signature's order.
     pub inputs: Vec<Tensor>,
     /// Makes results of the outputs, on the worker's core: small tensors, which are cached in their place. Without it
@@ -16,10 +16,10 @@ pub struct PreparedInputs {
 }
 
 /// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`].
-pub type Postprocess = Box<dyn FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>, AnswerError> + Send>;
+pub type Postprocess = Box<dyn FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>, PostprocessError> + Send>;
 
-impl fmt::Debug for PreparedInputs {
+impl fmt::Debug for PreprocessedInputs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PreparedInputs").field("inputs", &self.inputs).finish_non_exhaustive()
+        f.debug_struct("PreprocessedInputs").field("inputs", &self.inputs).finish_non_exhaustive()
     }
 }

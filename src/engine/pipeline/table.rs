@@ -12,7 +12,7 @@ pub mod proposal;
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 use ledge_base::tensor::{DataType, Tensor, to_f64};
 use ledge_base::toml_check::ValueProblem;
 use schemars::JsonSchema;
@@ -20,15 +20,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::cell::{ColumnNames, ExtraColumns, Rows, TableCell};
+use self::cell::{ExtraColumnsPolicy, TableCell, TableColumnNames, TableRows};
 use self::column::TableColumn;
 pub use self::column::{ColumnType, FeatureColumn};
 use super::content::rows::RowsText;
-use super::content::{CallContent, Division, PipelineInput};
-use super::error::{AnswerError, InputError};
+use super::content::{CallContent, ContentDivision, PipelineInput};
+use super::error::{PostprocessError, PreprocessError};
 use super::image::DecodeLimits;
-use super::kind::{Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
-use super::prepared_inputs::PreparedInputs;
+use super::kind::{GoldenExpectation, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow};
+use super::prepared_inputs::PreprocessedInputs;
 pub use cell::CELLS_MAX;
 
 pub const KIND: PipelineKind = PipelineKind {
@@ -36,7 +36,7 @@ pub const KIND: PipelineKind = PipelineKind {
     input: PipelineInput::Rows,
     models: &[],
     member: "rows",
-    schema: |generator| generator.subschema_for::<Vec<RowAnswer>>(),
+    schema: |generator| generator.subschema_for::<Vec<TableRowAnswer>>(),
     text: None,
     is_ranked: false,
     rows,
@@ -57,7 +57,7 @@ pub struct TableConfig {
     columns: Vec<TableColumn>,
     /// The treatment of columns of a row that are not named here.
     #[serde(default)]
-    extra_columns: ExtraColumns,
+    extra_columns: ExtraColumnsPolicy,
     /// The output with the class of each row, or with its number.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
@@ -71,7 +71,7 @@ pub struct TableConfig {
 
 /// The answer to one row.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct RowAnswer {
+pub struct TableRowAnswer {
     /// The class, of a classifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<String>,
@@ -135,8 +135,8 @@ impl PipelineSection for TableConfig {
     fn bind(&self, model: ModelFacts<'_>) -> Result<Arc<dyn Pipeline>, String> {
         let inputs = bind_inputs(&self.columns, model)?;
         let (outputs, result) = self.bind_outputs(model)?;
-        Ok(Arc::new(Rower {
-            names: Arc::new(ColumnNames::new(
+        Ok(Arc::new(TablePredictor {
+            names: Arc::new(TableColumnNames::new(
                 self.columns.iter().map(|column| column.name.clone()),
                 self.extra_columns,
             )),
@@ -160,7 +160,7 @@ struct BoundInput {
 
 /// The meaning of the outputs of a run, in their order.
 #[derive(Debug, Clone, PartialEq)]
-enum TableForm {
+enum TableOutputs {
     /// The class of each row, and if `Some`, the names of the columns of probabilities behind it.
     Class {
         probabilities: Option<Arc<[String]>>,
@@ -174,7 +174,7 @@ enum TableForm {
 /// The columns of each input: all of them in one matrix, or those with the names of the inputs.
 fn bind_inputs(columns: &[TableColumn], model: ModelFacts<'_>) -> Result<Vec<BoundInput>, String> {
     let ports = &model.signature.inputs;
-    let bound = |port: &crate::backend::Port, taken: Vec<usize>| {
+    let bound = |port: &crate::backend::ModelPort, taken: Vec<usize>| {
         let has_width = match port.shape.as_slice() {
             [-1] if taken.len() == 1 => false,
             [-1, width] if *width == -1 || usize::try_from(*width) == Ok(taken.len()) => true,
@@ -209,7 +209,7 @@ fn bind_inputs(columns: &[TableColumn], model: ModelFacts<'_>) -> Result<Vec<Bou
 }
 
 impl TableConfig {
-    fn bind_outputs(&self, model: ModelFacts<'_>) -> Result<(Vec<usize>, TableForm), String> {
+    fn bind_outputs(&self, model: ModelFacts<'_>) -> Result<(Vec<usize>, TableOutputs), String> {
         let outputs = &model.signature.outputs;
         let find = |key: &str, name: &Option<String>| {
             let Some(name) = name else { return Ok(None) };
@@ -240,13 +240,13 @@ impl TableConfig {
         let is_class = |position| port(position).is_some_and(is_label);
         Ok(match (output, probabilities) {
             (Some(output), None) if is_class(output) => {
-                (vec![output], TableForm::Class { probabilities: None, names: self.classes.clone().into() })
+                (vec![output], TableOutputs::Class { probabilities: None, names: self.classes.clone().into() })
             }
-            (Some(output), None) => (vec![output], TableForm::Numbers),
-            (None, Some(scores)) => (vec![scores], TableForm::Probabilities(names(scores))),
+            (Some(output), None) => (vec![output], TableOutputs::Numbers),
+            (None, Some(scores)) => (vec![scores], TableOutputs::Probabilities(names(scores))),
             (Some(output), Some(scores)) => {
                 let probabilities = Some(names(scores));
-                (vec![output, scores], TableForm::Class { probabilities, names: self.classes.clone().into() })
+                (vec![output, scores], TableOutputs::Class { probabilities, names: self.classes.clone().into() })
             }
             (None, None) => return Err("the model has no output".to_owned()),
         })
@@ -254,24 +254,24 @@ impl TableConfig {
 }
 
 /// Returns true if an output can be the class of each row.
-pub fn is_label(port: &crate::backend::Port) -> bool {
+pub fn is_label(port: &crate::backend::ModelPort) -> bool {
     matches!(port.datatype, DataType::Bytes | DataType::Int64 | DataType::Int32)
         && matches!(port.shape.as_slice(), [_] | [_, 1])
 }
 
 /// The pipeline of one model.
 #[derive(Debug)]
-struct Rower {
+struct TablePredictor {
     columns: Vec<TableColumn>,
-    names: Arc<ColumnNames>,
+    names: Arc<TableColumnNames>,
     features: Vec<FeatureColumn>,
     /// In the signature's order.
     inputs: Vec<BoundInput>,
     outputs: Vec<usize>,
-    result: TableForm,
+    result: TableOutputs,
 }
 
-impl Pipeline for Rower {
+impl Pipeline for TablePredictor {
     fn kind(&self) -> &'static PipelineKind {
         &KIND
     }
@@ -289,25 +289,25 @@ impl Pipeline for Rower {
         self.names.contains(name)
     }
 
-    fn divide(&self, content: &CallContent) -> Option<Division> {
+    fn divide(&self, content: &CallContent) -> Option<ContentDivision> {
         let CallContent::Rows(rows) = content else { return None };
         let most = (RUN_CELLS_MAX / self.columns.len().max(1)).clamp(1, RUN_ROWS_MAX);
         let parts = rows.divided(most)?.into_iter().map(CallContent::Rows).collect();
-        Some(Division { parts, places: (0..rows.count()).collect() })
+        Some(ContentDivision { parts, places: (0..rows.count()).collect() })
     }
 
     fn prepare(
         &self,
         content: &CallContent,
         _limits: DecodeLimits,
-        hold: &mut Reservation,
-    ) -> Result<PreparedInputs, InputError> {
-        let CallContent::Rows(content) = content else { return Err(InputError::Content("expected rows".into())) };
+        hold: &mut MemoryReservation,
+    ) -> Result<PreprocessedInputs, PreprocessError> {
+        let CallContent::Rows(content) = content else { return Err(PreprocessError::Content("expected rows".into())) };
         let cells = content.count().saturating_mul(self.columns.len()).min(CELLS_MAX);
         hold.grow(cells.saturating_mul(size_of::<TableCell>()).saturating_add(content.json().len()))?;
-        let rows = Rows::read(self.names.clone(), content).map_err(InputError::Content)?;
-        let inputs = self.tensors(&rows).map_err(InputError::Content)?;
-        Ok(PreparedInputs { inputs, postprocess: None })
+        let rows = TableRows::read(self.names.clone(), content).map_err(PreprocessError::Content)?;
+        let inputs = self.tensors(&rows).map_err(PreprocessError::Content)?;
+        Ok(PreprocessedInputs { inputs, postprocess: None })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -316,17 +316,17 @@ impl Pipeline for Rower {
 
     fn scores(&self) -> Option<usize> {
         match self.result {
-            TableForm::Class { probabilities: Some(_), .. } => self.outputs.get(1).copied(),
-            TableForm::Probabilities(_) => self.outputs.first().copied(),
+            TableOutputs::Class { probabilities: Some(_), .. } => self.outputs.get(1).copied(),
+            TableOutputs::Probabilities(_) => self.outputs.first().copied(),
             _ => None,
         }
     }
 
-    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
-        to_raw_value(&self.answers(results)?).map_err(|error| AnswerError::Outputs(error.to_string()))
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError> {
+        to_raw_value(&self.answers(results)?).map_err(|error| PostprocessError::Outputs(error.to_string()))
     }
 
-    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+    fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String> {
         if expected.detections.is_some() {
             return Err("pipeline.table detects no objects: leave `detections` out".to_owned());
         }
@@ -347,9 +347,9 @@ impl Pipeline for Rower {
     }
 }
 
-impl Rower {
+impl TablePredictor {
     /// The model's inputs, each with a line for every row.
-    fn tensors(&self, rows: &Rows) -> Result<Vec<Tensor>, String> {
+    fn tensors(&self, rows: &TableRows) -> Result<Vec<Tensor>, String> {
         let tensor = |input: &BoundInput| {
             let columns = input.columns.iter().filter_map(|&place| Some((place, self.columns.get(place)?)));
             let columns: Vec<_> = columns.collect();
@@ -359,30 +359,31 @@ impl Rower {
         self.inputs.iter().map(tensor).collect()
     }
 
-    fn answers(&self, results: &[&Tensor]) -> Result<Vec<RowAnswer>, AnswerError> {
-        let lacks = || AnswerError::Outputs("the run gave fewer outputs than the answer needs".to_owned());
+    fn answers(&self, results: &[&Tensor]) -> Result<Vec<TableRowAnswer>, PostprocessError> {
+        let lacks = || PostprocessError::Outputs("the run gave fewer outputs than the answer needs".to_owned());
         let first = results.first().ok_or_else(lacks)?;
         match &self.result {
-            TableForm::Numbers => Ok(numbers(first)?
+            TableOutputs::Numbers => Ok(numbers(first)?
                 .into_iter()
-                .map(|row| RowAnswer { class: None, probabilities: None, values: Some(row) })
+                .map(|row| TableRowAnswer { class: None, probabilities: None, values: Some(row) })
                 .collect()),
-            TableForm::Probabilities(names) => probabilities(first, names)?
+            TableOutputs::Probabilities(names) => probabilities(first, names)?
                 .into_iter()
-                .map(|row| Ok(RowAnswer { class: row.best(), probabilities: Some(row), values: None }))
+                .map(|row| Ok(TableRowAnswer { class: row.best(), probabilities: Some(row), values: None }))
                 .collect(),
-            TableForm::Class { probabilities: None, names } => {
-                let answer = |class| RowAnswer { class: Some(class), probabilities: None, values: None };
+            TableOutputs::Class { probabilities: None, names } => {
+                let answer = |class| TableRowAnswer { class: Some(class), probabilities: None, values: None };
                 Ok(classes(first, names)?.into_iter().map(answer).collect())
             }
-            TableForm::Class { probabilities: Some(columns), names } => {
+            TableOutputs::Class { probabilities: Some(columns), names } => {
                 let classes = classes(first, names)?;
                 let rows = probabilities(results.get(1).ok_or_else(lacks)?, columns)?;
                 if classes.len() != rows.len() {
                     let message = format!("{} classes and {} rows of probabilities", classes.len(), rows.len());
-                    return Err(AnswerError::Outputs(message));
+                    return Err(PostprocessError::Outputs(message));
                 }
-                let answer = |(class, row)| RowAnswer { class: Some(class), probabilities: Some(row), values: None };
+                let answer =
+                    |(class, row)| TableRowAnswer { class: Some(class), probabilities: Some(row), values: None };
                 Ok(classes.into_iter().zip(rows).map(answer).collect())
             }
         }
@@ -390,10 +391,10 @@ impl Rower {
 }
 
 /// The numbers of each row.
-fn numbers(output: &Tensor) -> Result<Vec<Vec<f64>>, AnswerError> {
-    let numbers = to_f64(output).ok_or_else(|| AnswerError::Outputs("expected numbers, got BYTES".to_owned()))?;
+fn numbers(output: &Tensor) -> Result<Vec<Vec<f64>>, PostprocessError> {
+    let numbers = to_f64(output).ok_or_else(|| PostprocessError::Outputs("expected numbers, got BYTES".to_owned()))?;
     if let Some(index) = numbers.iter().position(|number| !number.is_finite()) {
-        return Err(AnswerError::Values(format!("number {index} is not finite")));
+        return Err(PostprocessError::Values(format!("number {index} is not finite")));
     }
     let rows = output.shape().first().copied().unwrap_or(1);
     let width = numbers.len().checked_div(rows).unwrap_or(0).max(1);
@@ -410,14 +411,14 @@ fn numbers(output: &Tensor) -> Result<Vec<Vec<f64>>, AnswerError> {
 }
 
 /// The probabilities of each row by the names of their columns, which are numbers where the model gives no names.
-fn probabilities(output: &Tensor, names: &[String]) -> Result<Vec<Probabilities>, AnswerError> {
+fn probabilities(output: &Tensor, names: &[String]) -> Result<Vec<Probabilities>, PostprocessError> {
     let name = |index: usize| names.get(index).cloned().unwrap_or_else(|| index.to_string());
     let rows = numbers(output)?;
     if let Some(row) = rows.first()
         && !names.is_empty()
         && names.len() != row.len()
     {
-        return Err(AnswerError::Outputs(format!("{} probabilities for {} classes", row.len(), names.len())));
+        return Err(PostprocessError::Outputs(format!("{} probabilities for {} classes", row.len(), names.len())));
     }
     let row = |row: Vec<f64>| row.into_iter().enumerate().map(|(index, number)| (name(index), number)).collect();
     Ok(rows.into_iter().map(row).map(Probabilities).collect())
@@ -437,7 +438,7 @@ impl Probabilities {
 }
 
 /// The class of each row: a string, or a number that may stand for a name.
-fn classes(output: &Tensor, names: &[String]) -> Result<Vec<String>, AnswerError> {
+fn classes(output: &Tensor, names: &[String]) -> Result<Vec<String>, PostprocessError> {
     if let Some(strings) = output.strings() {
         return Ok(strings.map(|name| String::from_utf8_lossy(name).into_owned()).collect());
     }
@@ -445,7 +446,7 @@ fn classes(output: &Tensor, names: &[String]) -> Result<Vec<String>, AnswerError
     let small = || output.elements::<i32>().map(|numbers| numbers.iter().map(|&number| i64::from(number)).collect());
     let integers: Vec<i64> = integers
         .or_else(small)
-        .ok_or_else(|| AnswerError::Outputs(format!("expected classes, got {}", output.datatype())))?;
+        .ok_or_else(|| PostprocessError::Outputs(format!("expected classes, got {}", output.datatype())))?;
     let name = |class: &i64| usize::try_from(*class).ok().and_then(|index| names.get(index)).cloned();
     Ok(integers.iter().map(|class| name(class).unwrap_or_else(|| class.to_string())).collect())
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Reservation;
+use ledge_base::memory_budget::MemoryReservation;
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_base::toml_check::ValueProblem;
 use schemars::JsonSchema;
@@ -12,13 +12,13 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::classification::numbers;
-use super::content::{CallContent, Division, PipelineInput, TEXT_BYTES_MAX, Texts};
-use super::error::{AnswerError, InputError};
+use super::content::{CallContent, ContentDivision, PipelineInput, TEXT_BYTES_MAX, Texts};
+use super::error::{PostprocessError, PreprocessError};
 use super::image::DecodeLimits;
-use super::kind::{Expected, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow, find};
-use super::prepared_inputs::{Postprocess, PreparedInputs};
-use super::tokenizer::{Tokenizer, Tokens};
-use crate::backend::Port;
+use super::kind::{GoldenExpectation, ModelFacts, Pipeline, PipelineKind, PipelineSection, PrintedRow, find};
+use super::prepared_inputs::{Postprocess, PreprocessedInputs};
+use super::tokenizer::{TokenizedText, Tokenizer};
+use crate::backend::ModelPort;
 
 pub const KIND: PipelineKind = PipelineKind {
     name: "text_embedding",
@@ -156,7 +156,7 @@ impl PipelineSection for TextEmbedding {
         let file = model.files.get(&self.tokenizer).ok_or_else(|| format!("{} was not read", self.tokenizer))?;
         let tokenizer =
             LazyTokenizer { name: self.tokenizer.clone(), file: file.clone(), max_tokens, read: OnceLock::new() };
-        let pool = Pool { pooling: self.pooling, normalize: self.normalize };
+        let pool = TokenPooler { pooling: self.pooling, normalize: self.normalize };
         let (count, length) = (fixed(0), fixed(1));
         Ok(Arc::new(Embedder { tokenizer, max_tokens, inputs, count, length, output: [position], pool }))
     }
@@ -180,7 +180,7 @@ struct TokenInput {
 }
 
 impl TokenInput {
-    fn of(port: &Port) -> Result<Self, String> {
+    fn of(port: &ModelPort) -> Result<Self, String> {
         let role = match port.name.as_str() {
             "input_ids" => TokenRole::Ids,
             "attention_mask" => TokenRole::Mask,
@@ -202,8 +202,8 @@ impl TokenInput {
         }
     }
 
-    fn tensor(self, texts: &[Tokens], length: usize, padding: u32) -> Result<Tensor, String> {
-        let row = |tokens: &Tokens| match self.role {
+    fn tensor(self, texts: &[TokenizedText], length: usize, padding: u32) -> Result<Tensor, String> {
+        let row = |tokens: &TokenizedText| match self.role {
             TokenRole::Ids => padded(&tokens.ids, length, padding),
             TokenRole::Mask => padded(&vec![1; tokens.ids.len()], length, 0),
             TokenRole::Types => padded(&tokens.types, length, 0),
@@ -235,9 +235,9 @@ struct LazyTokenizer {
 }
 
 impl LazyTokenizer {
-    fn get(&self) -> Result<&Tokenizer, InputError> {
+    fn get(&self) -> Result<&Tokenizer, PreprocessError> {
         let read = || self.read().map_err(|reason| format!("{}: {reason}", self.name));
-        self.read.get_or_init(read).as_ref().map_err(|reason| InputError::Content(reason.clone()))
+        self.read.get_or_init(read).as_ref().map_err(|reason| PreprocessError::Content(reason.clone()))
     }
 
     fn read(&self) -> Result<Tokenizer, String> {
@@ -262,7 +262,7 @@ struct Embedder {
     length: Option<usize>,
     /// The position of the output with the vectors.
     output: [usize; 1],
-    pool: Pool,
+    pool: TokenPooler,
 }
 
 impl Embedder {
@@ -301,7 +301,7 @@ impl Pipeline for Embedder {
         Texts::one(text.as_bytes()).map_or_else(|_| KIND.input.sample(), CallContent::Texts)
     }
 
-    fn divide(&self, content: &CallContent) -> Option<Division> {
+    fn divide(&self, content: &CallContent) -> Option<ContentDivision> {
         let CallContent::Texts(texts) = content else { return None };
         let estimated = |(place, text)| (self.estimated_tokens(text), place, text);
         let mut sorted: Vec<(usize, usize, &str)> = texts.iter().enumerate().map(estimated).collect();
@@ -334,17 +334,19 @@ impl Pipeline for Embedder {
         let part = |run: &Vec<(usize, &str)>| Texts::new(run.iter().map(|(_, text)| text)).map(CallContent::Texts);
         // Parts of texts within the limits are within them.
         let parts = runs.iter().map(part).collect::<Result<_, _>>().ok()?;
-        Some(Division { parts, places })
+        Some(ContentDivision { parts, places })
     }
 
     fn prepare(
         &self,
         content: &CallContent,
         _limits: DecodeLimits,
-        hold: &mut Reservation,
-    ) -> Result<PreparedInputs, InputError> {
-        let CallContent::Texts(texts) = content else { return Err(InputError::Content("expected a text".to_owned())) };
-        let bad = |reason: String| InputError::Content(format!("the text cannot be made into tokens: {reason}"));
+        hold: &mut MemoryReservation,
+    ) -> Result<PreprocessedInputs, PreprocessError> {
+        let CallContent::Texts(texts) = content else {
+            return Err(PreprocessError::Content("expected a text".to_owned()));
+        };
+        let bad = |reason: String| PreprocessError::Content(format!("the text cannot be made into tokens: {reason}"));
         let tokenizer = self.tokenizer.get()?;
         let tokens = texts.iter().map(|text| tokenizer.tokens(text)).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let longest = tokens.iter().map(|tokens| tokens.ids.len()).max().unwrap_or(0).max(1);
@@ -352,14 +354,14 @@ impl Pipeline for Embedder {
         hold.grow(self.inputs.len() * tokens.len() * length * size_of::<i64>())?;
 
         let padding = tokenizer.padding();
-        let fill = |input: &TokenInput| input.tensor(&tokens, length, padding).map_err(InputError::Content);
+        let fill = |input: &TokenInput| input.tensor(&tokens, length, padding).map_err(PreprocessError::Content);
         let inputs = self.inputs.iter().map(fill).collect::<Result<Vec<_>, _>>()?;
         let pool = self.pool;
         let postprocess: Postprocess = Box::new(move |outputs| match outputs.as_slice() {
             [output] => pool.results(output, &tokens),
-            _ => Err(AnswerError::Outputs("the run gave no output".to_owned())),
+            _ => Err(PostprocessError::Outputs("the run gave no output".to_owned())),
         });
-        Ok(PreparedInputs { inputs, postprocess: Some(postprocess) })
+        Ok(PreprocessedInputs { inputs, postprocess: Some(postprocess) })
     }
 
     fn outputs(&self) -> &[usize] {
@@ -370,13 +372,13 @@ impl Pipeline for Embedder {
         Some(RESULTS)
     }
 
-    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, AnswerError> {
+    fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError> {
         let embeddings = Embeddings::of(results)?;
         let rows: Vec<_> = embeddings.rows().collect();
-        to_raw_value(&rows).map_err(|error| AnswerError::Outputs(error.to_string()))
+        to_raw_value(&rows).map_err(|error| PostprocessError::Outputs(error.to_string()))
     }
 
-    fn judge(&self, results: &[&Tensor], expected: Expected<'_>) -> Result<(), String> {
+    fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String> {
         if expected.label.is_some() || expected.min_score.is_some() || expected.detections.is_some() {
             return Err(
                 "pipeline.text_embedding names no classes and detects no objects: leave `label`, `min_score` and \
@@ -400,8 +402,8 @@ pub struct Embeddings<'a> {
 
 impl<'a> Embeddings<'a> {
     /// Reads the results of a pipeline of this kind.
-    pub fn of(results: &[&'a Tensor]) -> Result<Self, AnswerError> {
-        let wrong = || AnswerError::Outputs("the results are no vectors of texts".to_owned());
+    pub fn of(results: &[&'a Tensor]) -> Result<Self, PostprocessError> {
+        let wrong = || PostprocessError::Outputs("the results are no vectors of texts".to_owned());
         let [vectors, tokens, truncated] = results else { return Err(wrong()) };
         let dimensions = vectors.shape().get(1).copied().unwrap_or(0);
         Ok(Self {
@@ -430,15 +432,20 @@ impl<'a> Embeddings<'a> {
 
 /// Makes one vector for each text of the model's output.
 #[derive(Debug, Clone, Copy)]
-struct Pool {
+struct TokenPooler {
     pooling: Pooling,
     normalize: bool,
 }
 
-impl Pool {
-    fn results(self, output: &Tensor, texts: &[Tokens]) -> Result<Vec<Tensor>, AnswerError> {
-        let wrong =
-            || AnswerError::Outputs(format!("the output has the shape {:?} for {} texts", output.shape(), texts.len()));
+impl TokenPooler {
+    fn results(self, output: &Tensor, texts: &[TokenizedText]) -> Result<Vec<Tensor>, PostprocessError> {
+        let wrong = || {
+            PostprocessError::Outputs(format!(
+                "the output has the shape {:?} for {} texts",
+                output.shape(),
+                texts.len()
+            ))
+        };
         let (length, size) = match (self.pooling, output.shape()) {
             (Pooling::None, &[count, size]) if count == texts.len() => (1, size),
             (Pooling::Mean | Pooling::Cls, &[count, length, size]) if count == texts.len() => (length, size),
@@ -446,7 +453,7 @@ impl Pool {
         };
         let values = match output.elements::<f32>() {
             Some(values) => values,
-            None => numbers(output, None).map_err(|error| AnswerError::Outputs(error.to_string()))?.into(),
+            None => numbers(output, None).map_err(|error| PostprocessError::Outputs(error.to_string()))?.into(),
         };
         if length * size == 0 {
             return Err(wrong());
@@ -457,7 +464,7 @@ impl Pool {
             vectors.extend(self.vector(states.get(..count * size).unwrap_or(states), size));
         }
         if vectors.iter().any(|value: &f32| !value.is_finite()) {
-            return Err(AnswerError::Values("a vector has a number that is not finite".to_owned()));
+            return Err(PostprocessError::Values("a vector has a number that is not finite".to_owned()));
         }
 
         let tokens = texts.iter().map(|text| i64::try_from(text.ids.len()).unwrap_or(i64::MAX)).collect();
@@ -467,7 +474,7 @@ impl Pool {
             Tensor::from_vec::<i64>(vec![texts.len()], tokens),
             Tensor::from_vec::<bool>(vec![texts.len()], truncated),
         ];
-        tensors.into_iter().collect::<Result<_, _>>().map_err(|error| AnswerError::Outputs(error.to_string()))
+        tensors.into_iter().collect::<Result<_, _>>().map_err(|error| PostprocessError::Outputs(error.to_string()))
     }
 
     /// The mean of vectors of `size` numbers each.

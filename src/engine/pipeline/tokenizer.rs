@@ -21,7 +21,7 @@ impl fmt::Debug for Tokenizer {
 
 /// The tokens of one text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tokens {
+pub struct TokenizedText {
     pub ids: Vec<u32>,
     /// 0 or 1: the sentence of a pair that each token belongs to.
     pub types: Vec<u32>,
@@ -47,11 +47,11 @@ impl Tokenizer {
     }
 
     /// The tokens of a text.
-    pub fn tokens(&self, text: &str) -> Result<Tokens, String> {
+    pub fn tokens(&self, text: &str) -> Result<TokenizedText, String> {
         let encode = || self.0.encode_fast(text, true).map_err(|error| error.to_string());
         let encoding = guarded(encode)??;
         let truncated = !encoding.get_overflowing().is_empty();
-        Ok(Tokens { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec(), truncated })
+        Ok(TokenizedText { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec(), truncated })
     }
 
     /// The id of the padding; 0 in a file without one.

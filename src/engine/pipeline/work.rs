@@ -12,17 +12,17 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::tensor::Tensor;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-pub use self::input::{PartsError, WorkHead, WorkInput};
-use super::error::{AnswerError, InputError};
+pub use self::input::{InvalidRunParts, PipelineRunHead, PipelineRunInput};
+use super::error::{PostprocessError, PreprocessError};
 use super::kind::Pipeline;
-use super::prepared_inputs::{Postprocess, PreparedInputs};
-use crate::backend::{Backend, ComputeTime, RunActivity, RunError, RunInputs, RunPlace, RunResult};
-use crate::batch::{NotBatched, concat, split};
+use super::prepared_inputs::{Postprocess, PreprocessedInputs};
+use crate::backend::{Backend, ComputeTime, ModelRunError, RunActivity, RunContext, RunInputs, RunResult};
+use crate::batch::{UnbatchableOutput, concat, split};
 
 /// One run of a model with its pipeline.
 #[derive(Debug, Clone, Copy)]
@@ -40,21 +40,21 @@ pub struct PipelineRun<'w> {
 /// One call of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct PipelineCall<'w> {
-    pub input: &'w WorkInput,
+    pub input: &'w PipelineRunInput,
     /// Pays for intermediate results.
-    pub account: &'w Account,
+    pub account: &'w MemoryAccount,
 }
 
 /// The end of a run.
 #[derive(Debug)]
-pub struct FinishedWork {
-    pub result: Result<RunResult, WorkError>,
-    pub times: WorkTimes,
+pub struct FinishedPipelineRun {
+    pub result: Result<RunResult, PipelineRunError>,
+    pub times: PipelineRunTimes,
 }
 
 /// The times of a run. Zero for a part that was not reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct WorkTimes {
+pub struct PipelineRunTimes {
     /// Making the inputs.
     pub prepare: Duration,
     /// Making results of the outputs.
@@ -69,41 +69,41 @@ pub struct WorkTimes {
 
 /// The reason why a run gave no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum WorkError {
+pub enum PipelineRunError {
     /// No inputs were made; the model did not run.
     #[error(transparent)]
-    Input(#[from] InputError),
+    Input(#[from] PreprocessError),
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(#[from] ModelRunError),
     /// The model ran, and its outputs are no results.
     #[error(transparent)]
-    Outputs(#[from] AnswerError),
+    Outputs(#[from] PostprocessError),
     /// The model ran for several calls, and its outputs cannot be split among them.
     #[error(transparent)]
-    NotBatched(#[from] NotBatched),
+    NotBatched(#[from] UnbatchableOutput),
 }
 
 /// A model that runs with its pipeline where it is, perhaps in another process.
-pub trait RunWork: Backend {
+pub trait RunPipeline: Backend {
     /// Runs the model with `pipeline` around it. A panic anywhere is an error of this run only.
-    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork;
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunContext) -> FinishedPipelineRun;
 
-    /// Waits `patience` for the end of the run that is [`RunError::InProgress`]. The result is that of a run with or
+    /// Waits `patience` for the end of the run that is [`ModelRunError::InProgress`]. The result is that of a run with or
     /// without a pipeline, or that it is still in progress.
-    fn finish(&mut self, patience: Duration) -> FinishedWork;
+    fn finish(&mut self, patience: Duration) -> FinishedPipelineRun;
 
-    /// Asks the runtime to cancel the run that is [`RunError::InProgress`]. The run ends with an error soon, if the
+    /// Asks the runtime to cancel the run that is [`ModelRunError::InProgress`]. The run ends with an error soon, if the
     /// runtime can cancel its present operation.
     fn cancel(&mut self) {}
 
-    /// The activity of the run that is [`RunError::InProgress`]; `None` when that is not known.
+    /// The activity of the run that is [`ModelRunError::InProgress`]; `None` when that is not known.
     fn activity(&self) -> Option<RunActivity> {
         None
     }
 
-    /// Ends the process of the run that is [`RunError::InProgress`], for this reason.
-    fn end_process(&mut self, reason: String) -> RunError {
-        RunError::Interrupted { reason, is_explained: false }
+    /// Ends the process of the run that is [`ModelRunError::InProgress`], for this reason.
+    fn end_process(&mut self, reason: String) -> ModelRunError {
+        ModelRunError::Interrupted { reason, is_explained: false }
     }
 
     /// True when its process has ended, so that no run succeeds any more.
@@ -113,25 +113,30 @@ pub trait RunWork: Backend {
 }
 
 /// Does one run in this process. A panic anywhere is an error of this run only.
-pub fn run(backend: &mut dyn Backend, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork {
-    let mut times = WorkTimes::default();
+pub fn run(
+    backend: &mut dyn Backend,
+    pipeline: &dyn Pipeline,
+    work: PipelineRun<'_>,
+    place: RunContext,
+) -> FinishedPipelineRun {
+    let mut times = PipelineRunTimes::default();
     let result = run_measured(backend, pipeline, work, place, &mut times);
-    FinishedWork { result, times }
+    FinishedPipelineRun { result, times }
 }
 
 fn run_measured(
     backend: &mut dyn Backend,
     pipeline: &dyn Pipeline,
     PipelineRun { calls, outputs, own }: PipelineRun<'_>,
-    place: RunPlace,
-    times: &mut WorkTimes,
-) -> Result<RunResult, WorkError> {
+    place: RunContext,
+    times: &mut PipelineRunTimes,
+) -> Result<RunResult, PipelineRunError> {
     let (start, cpu) = (Instant::now(), thread_cpu_time());
     let prepare = || calls.iter().map(|call| call.input.prepare(pipeline, call.account)).collect::<Result<Vec<_>, _>>();
     let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|panic| {
-        Err(InputError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
+        Err(PreprocessError::Content(format!("the input cannot be decoded: panicked: {}", panic_message(&*panic))))
     });
-    let joined = prepared.map_err(WorkError::from).and_then(JoinedInputs::new);
+    let joined = prepared.map_err(PipelineRunError::from).and_then(JoinedInputs::new);
     times.pipeline_cpu = thread_cpu_time().saturating_sub(cpu);
     let JoinedInputs { inputs, rows, postprocess } = joined?;
     times.prepare = start.elapsed();
@@ -144,7 +149,7 @@ fn run_measured(
     let bytes = |outputs: &[Tensor]| outputs.iter().map(|tensor| tensor.data().len()).sum();
     let _held = (calls.iter().zip(&outputs).map(|(call, outputs)| call.account.take(bytes(outputs))))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(InputError::from)?;
+        .map_err(PreprocessError::from)?;
     times.compute = Some(time);
     if postprocess.iter().all(Option::is_none) {
         let outputs = outputs.into_iter().flatten().collect();
@@ -157,7 +162,7 @@ fn run_measured(
         results.collect::<Result<Vec<_>, _>>()
     };
     let results = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-        Err(AnswerError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
+        Err(PostprocessError::Values(format!("the outputs cannot be read: panicked: {}", panic_message(&*panic))))
     });
     times.pipeline_cpu += thread_cpu_time().saturating_sub(cpu);
     times.postprocess = start.elapsed();
@@ -173,7 +178,7 @@ struct JoinedInputs {
 }
 
 impl JoinedInputs {
-    fn new(prepared: Vec<PreparedInputs>) -> Result<Self, WorkError> {
+    fn new(prepared: Vec<PreprocessedInputs>) -> Result<Self, PipelineRunError> {
         let (mut inputs, postprocess): (Vec<_>, Vec<_>) =
             prepared.into_iter().map(|prepared| (prepared.inputs, prepared.postprocess)).unzip();
         let rows =
@@ -185,7 +190,7 @@ impl JoinedInputs {
         };
         let inputs = inputs.ok_or_else(|| {
             let reason = "they cannot be one batch, or there is no memory for it".to_owned();
-            RunError::Input { name: "of several calls".to_owned(), reason }
+            ModelRunError::Input { name: "of several calls".to_owned(), reason }
         })?;
         Ok(Self { inputs, rows, postprocess })
     }
@@ -197,8 +202,8 @@ pub fn run_tensors(
     backend: &mut dyn Backend,
     inputs: &[Tensor],
     outputs: &[usize],
-    place: RunPlace,
-) -> (Result<RunResult, RunError>, Duration) {
+    place: RunContext,
+) -> (Result<RunResult, ModelRunError>, Duration) {
     // Another process measures its own. The clock is a system call.
     let before = backend.process().is_none().then(thread_cpu_time);
     let result = catch_unwind(AssertUnwindSafe(|| backend.run(inputs, outputs, place)))
@@ -210,18 +215,22 @@ pub fn run_tensors(
 pub fn run_each(
     backend: &mut dyn Backend,
     runs: &[RunInputs<'_>],
-    place: RunPlace,
-) -> Vec<Result<RunResult, RunError>> {
+    place: RunContext,
+) -> Vec<Result<RunResult, ModelRunError>> {
     catch_unwind(AssertUnwindSafe(|| backend.run_each(runs, place)))
         .unwrap_or_else(|panic| vec![Err(panicked(backend, &*panic)); runs.len()])
 }
 
-fn panicked(backend: &dyn Backend, panic: &(dyn Any + Send)) -> RunError {
-    RunError::Runtime { runtime: backend.runtime(), reason: format!("panicked: {}", panic_message(panic)) }
+fn panicked(backend: &dyn Backend, panic: &(dyn Any + Send)) -> ModelRunError {
+    ModelRunError::Runtime { runtime: backend.runtime(), reason: format!("panicked: {}", panic_message(panic)) }
 }
 
 /// Leaves the first `own` outputs as they are, and makes results of the others.
-fn results_behind(own: usize, mut outputs: Vec<Tensor>, make: Option<Postprocess>) -> Result<Vec<Tensor>, AnswerError> {
+fn results_behind(
+    own: usize,
+    mut outputs: Vec<Tensor>,
+    make: Option<Postprocess>,
+) -> Result<Vec<Tensor>, PostprocessError> {
     if let Some(make) = make {
         let results = make(outputs.split_off(own.min(outputs.len())))?;
         outputs.extend(results);
@@ -249,7 +258,7 @@ mod tests {
     use ledge_base::tensor::DataType;
 
     use super::*;
-    use crate::backend::{Port, Runtime, Signature};
+    use crate::backend::{ModelPort, ModelSignature, Runtime};
     use crate::pipeline::content::{CallContent, PipelineInput, Texts};
     use crate::pipeline::image::DecodeLimits;
     use crate::pipeline::setup::PipelineSetup;
@@ -262,11 +271,11 @@ mod tests {
             Runtime::OnnxRuntime
         }
 
-        fn signature(&self) -> &Signature {
+        fn signature(&self) -> &ModelSignature {
             unreachable!("not asked for")
         }
 
-        fn run(&mut self, _: &[Tensor], _: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
+        fn run(&mut self, _: &[Tensor], _: &[usize], _: RunContext) -> Result<RunResult, ModelRunError> {
             let outputs = self.0.clone().expect("an output");
             let time = ComputeTime { infer: Duration::from_secs(1), ..ComputeTime::default() };
             Ok(RunResult { outputs, time, ..RunResult::default() })
@@ -277,22 +286,23 @@ mod tests {
         let config = r#"{"object_detection": {"size": [2, 2], "boxes": {"detections": "y"}}}"#;
         let config = serde_json::from_str(config).unwrap_or_else(|error| panic!("{error}"));
         let port =
-            |name: &str, shape: &[i64]| Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
-        let signature = Signature { inputs: vec![port("x", &[1, 3, 2, 2])], outputs: vec![port("y", &[1, -1, 6])] };
+            |name: &str, shape: &[i64]| ModelPort { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
+        let signature =
+            ModelSignature { inputs: vec![port("x", &[1, 3, 2, 2])], outputs: vec![port("y", &[1, -1, 6])] };
         PipelineSetup { signature, ..PipelineSetup::new(&config, &[]).unwrap() }.bind().unwrap()
     }
 
-    fn done(backend: &mut Stub, content: CallContent, own: usize) -> FinishedWork {
+    fn done(backend: &mut Stub, content: CallContent, own: usize) -> FinishedPipelineRun {
         done_for(backend, &[content], own)
     }
 
-    fn done_for(backend: &mut Stub, contents: &[CallContent], own: usize) -> FinishedWork {
-        let (outputs, account, limits) = (vec![0; own + 1], Account::unlimited(), DecodeLimits::default());
+    fn done_for(backend: &mut Stub, contents: &[CallContent], own: usize) -> FinishedPipelineRun {
+        let (outputs, account, limits) = (vec![0; own + 1], MemoryAccount::unlimited(), DecodeLimits::default());
         let inputs: Vec<_> =
-            contents.iter().map(|content| WorkInput::Content { content: content.clone(), limits }).collect();
+            contents.iter().map(|content| PipelineRunInput::Content { content: content.clone(), limits }).collect();
         let calls: Vec<_> = inputs.iter().map(|input| PipelineCall { input, account: &account }).collect();
         let work = PipelineRun { calls: &calls, outputs: &outputs, own };
-        let place = RunPlace { core: 0, is_wide: false, deadline: Instant::now(), patience: None };
+        let place = RunContext { core: 0, is_wide: false, deadline: Instant::now(), patience: None };
         run(backend, pipeline().as_ref(), work, place)
     }
 
@@ -331,27 +341,27 @@ mod tests {
             &[PipelineInput::Photograph.sample(), PipelineInput::Photograph.sample()],
             0,
         );
-        assert!(matches!(finished.result, Err(WorkError::NotBatched(_))), "{:?}", finished.result);
+        assert!(matches!(finished.result, Err(PipelineRunError::NotBatched(_))), "{:?}", finished.result);
         let mixed = [PipelineInput::Photograph.sample(), CallContent::Texts(Texts::one(b"a").unwrap())];
         let finished = done_for(&mut Stub(None), &mixed, 0);
-        assert!(matches!(finished.result, Err(WorkError::Input(_))), "{:?}", finished.result);
+        assert!(matches!(finished.result, Err(PipelineRunError::Input(_))), "{:?}", finished.result);
     }
 
     #[test]
     fn a_failure_names_the_part_that_failed() {
         let text = CallContent::Texts(Texts::one(b"a").unwrap());
         let finished = done(&mut Stub(None), text, 0);
-        assert!(matches!(finished.result, Err(WorkError::Input(InputError::Content(_)))));
+        assert!(matches!(finished.result, Err(PipelineRunError::Input(PreprocessError::Content(_)))));
         assert_eq!((finished.times.compute, finished.times.prepare), (None, Duration::ZERO));
 
         let finished = done(&mut Stub(None), PipelineInput::Photograph.sample(), 0);
         let error = finished.result.unwrap_err();
-        assert!(matches!(error, WorkError::Run(RunError::Runtime { .. })), "{error}");
+        assert!(matches!(error, PipelineRunError::Run(ModelRunError::Runtime { .. })), "{error}");
         assert!(error.to_string().contains("panicked: an output"), "{error}");
 
         let text = Tensor::from_strings(vec![1], ["a"]).unwrap();
         let finished = done(&mut Stub(Some(vec![text])), PipelineInput::Photograph.sample(), 0);
-        assert!(matches!(finished.result, Err(WorkError::Outputs(_))));
+        assert!(matches!(finished.result, Err(PipelineRunError::Outputs(_))));
         assert!(finished.times.compute.is_some());
     }
 }

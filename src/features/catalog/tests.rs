@@ -12,8 +12,8 @@ fn field(name: &str, dtype: &str) -> String {
     format!("{{ name = '{name}', dtype = '{dtype}' }}")
 }
 
-fn catalog() -> Catalog {
-    let mut catalog = Catalog::default();
+fn catalog() -> ViewCatalog {
+    let mut catalog = ViewCatalog::default();
     catalog.admit(&mut view(&[field("a", "Int64"), field("b", "Array(Float32)")].join(","))).unwrap();
     catalog
 }
@@ -24,7 +24,7 @@ fn ids(view: &FeatureView) -> Vec<u16> {
 
 #[test]
 fn a_name_keeps_its_number_and_none_is_given_twice() {
-    let mut catalog = Catalog::default();
+    let mut catalog = ViewCatalog::default();
     let mut first = view(&[field("a", "Int64"), field("b", "Int64")].join(","));
     catalog.admit(&mut first).unwrap();
     assert_eq!((first.id, ids(&first)), (ViewId(1), vec![1, 2]));
@@ -75,39 +75,39 @@ fn numbers_run_out_without_starting_over() {
     let mut catalog = catalog();
     catalog.views.get_mut("v").unwrap().last_field = u16::MAX;
     let conflicts = catalog.admit(&mut view(&field("new", "Int64"))).unwrap_err();
-    assert_eq!(conflicts, [Conflict::Exhausted { view: "v".into() }]);
+    assert_eq!(conflicts, [ViewSchemaConflict::Exhausted { view: "v".into() }]);
     catalog.last_view = u32::MAX;
     let mut other = view(&field("a", "Int64"));
     other.name = "w".into();
-    assert_eq!(catalog.admit(&mut other), Err(vec![Conflict::Exhausted { view: "w".into() }]));
+    assert_eq!(catalog.admit(&mut other), Err(vec![ViewSchemaConflict::Exhausted { view: "w".into() }]));
 }
 
 #[test]
 fn a_changed_byte_of_the_text_is_noticed() {
     let catalog = catalog();
     let text = catalog.to_json();
-    assert_eq!(Catalog::from_json(&text).unwrap(), catalog);
+    assert_eq!(ViewCatalog::from_json(&text).unwrap(), catalog);
     for at in 0..text.len() {
         for change in 1..=255 {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= change;
             let Ok(changed) = String::from_utf8(bytes) else { continue };
-            assert!(Catalog::from_json(&changed).is_err(), "{changed}");
+            assert!(ViewCatalog::from_json(&changed).is_err(), "{changed}");
         }
     }
     for end in 0..text.len() {
-        assert!(Catalog::from_json(&text[..end]).is_err(), "{end} bytes");
+        assert!(ViewCatalog::from_json(&text[..end]).is_err(), "{end} bytes");
     }
 }
 
 #[test]
 fn a_later_form_is_told_from_damage() {
     let text = catalog().to_json().replacen("\"format\":1", "\"format\":2", 1);
-    assert!(matches!(Catalog::from_json(&text), Err(CatalogError::Unknown)));
+    assert!(matches!(ViewCatalog::from_json(&text), Err(CatalogError::Unknown)));
 }
 
 /// A store's folder with a catalog in both files.
-fn store() -> (tempfile::TempDir, Catalog) {
+fn store() -> (tempfile::TempDir, ViewCatalog) {
     let folder = tempfile::tempdir().unwrap();
     let catalog = catalog();
     catalog.save(folder.path()).unwrap();
@@ -119,15 +119,15 @@ fn either_file_is_enough() {
     for file in FILE_NAMES {
         for content in [Some(b"{\"format\":1".as_slice()), Some(b"\xff"), Some(b""), None] {
             let (folder, catalog) = store();
-            assert_eq!(Catalog::read(folder.path()).unwrap(), (catalog.clone(), true));
+            assert_eq!(ViewCatalog::read(folder.path()).unwrap(), (catalog.clone(), true));
             let path = folder.path().join(file);
             match content {
                 Some(content) => durable::replace(&path, content).unwrap(),
                 None => std::fs::remove_file(&path).unwrap(),
             }
-            assert_eq!(Catalog::read(folder.path()).unwrap(), (catalog.clone(), false), "{file}");
+            assert_eq!(ViewCatalog::read(folder.path()).unwrap(), (catalog.clone(), false), "{file}");
             catalog.save(folder.path()).unwrap();
-            assert_eq!(Catalog::read(folder.path()).unwrap(), (catalog, true), "{file}");
+            assert_eq!(ViewCatalog::read(folder.path()).unwrap(), (catalog, true), "{file}");
         }
     }
 }
@@ -139,7 +139,7 @@ fn of_two_good_files_the_newer_one_counts() {
         catalog.admit(&mut view(&field("c", "Bool"))).unwrap();
         // As after a power cut between the two.
         durable::replace(&folder.path().join(file), catalog.to_json().as_bytes()).unwrap();
-        assert_eq!(Catalog::read(folder.path()).unwrap(), (catalog, false), "{file}");
+        assert_eq!(ViewCatalog::read(folder.path()).unwrap(), (catalog, false), "{file}");
     }
 }
 
@@ -149,7 +149,7 @@ fn without_a_good_file_nothing_is_made_up() {
     for file in FILE_NAMES {
         durable::replace(&folder.path().join(file), b"{}").unwrap();
     }
-    let message = Catalog::read(folder.path()).unwrap_err().to_string();
+    let message = ViewCatalog::read(folder.path()).unwrap_err().to_string();
     let expected = format!(
         "neither catalog.json nor catalog.copy.json of the feature store can be used (catalog.json: it is damaged; \
          catalog.copy.json: it is damaged): restore a backup with `ledge features restore`, or move {} away to start with \
@@ -161,9 +161,13 @@ fn without_a_good_file_nothing_is_made_up() {
     for file in FILE_NAMES {
         std::fs::remove_file(folder.path().join(file)).unwrap();
     }
-    assert_eq!(Catalog::read(folder.path()).unwrap(), (Catalog::default(), true), "an empty folder is an empty store");
+    assert_eq!(
+        ViewCatalog::read(folder.path()).unwrap(),
+        (ViewCatalog::default(), true),
+        "an empty folder is an empty store"
+    );
     std::fs::create_dir(folder.path().join("journal")).unwrap();
-    let message = Catalog::read(folder.path()).unwrap_err().to_string();
+    let message = ViewCatalog::read(folder.path()).unwrap_err().to_string();
     assert!(message.contains("both are missing, but the store has data"), "{message}");
 }
 
@@ -171,7 +175,7 @@ fn without_a_good_file_nothing_is_made_up() {
 fn a_catalog_is_saved_where_there_was_no_folder() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("a/b");
-    assert_eq!(Catalog::read(&store).unwrap(), (Catalog::default(), true));
+    assert_eq!(ViewCatalog::read(&store).unwrap(), (ViewCatalog::default(), true));
     catalog().save(&store).unwrap();
-    assert_eq!(Catalog::read(&store).unwrap(), (catalog(), true));
+    assert_eq!(ViewCatalog::read(&store).unwrap(), (catalog(), true));
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{Catalog, ViewEntry, shown};
-use crate::record::Row;
+use super::{CatalogViewEntry, ViewCatalog, shown};
+use crate::record::FeatureRow;
 use crate::value::{ScalarType, ValueType};
 use crate::view::{FieldId, ViewId};
 
@@ -20,7 +20,7 @@ pub struct StoredView {
 
 /// The translation of all numbers in a backup.
 #[derive(Debug, Default)]
-pub struct Translation {
+pub struct CatalogTranslation {
     views: HashMap<ViewId, ViewTranslation>,
 }
 
@@ -33,15 +33,15 @@ pub struct ViewTranslation {
     pub same_fields: bool,
 }
 
-impl Catalog {
+impl ViewCatalog {
     /// All stored views.
     pub fn stored_views(&self) -> impl Iterator<Item = StoredView> {
-        self.views.values().map(ViewEntry::stored)
+        self.views.values().map(CatalogViewEntry::stored)
     }
 
     /// A stored view.
     pub fn stored_view(&self, name: &str) -> Option<StoredView> {
-        self.views.get(name).map(ViewEntry::stored)
+        self.views.get(name).map(CatalogViewEntry::stored)
     }
 
     /// The translation of the views and fields of `backup` that are `in_use`, or everything that does not fit this
@@ -50,8 +50,8 @@ impl Catalog {
         &self,
         backup: &Self,
         in_use: &BTreeMap<ViewId, BTreeSet<FieldId>>,
-    ) -> Result<Translation, Vec<String>> {
-        let (mut translation, mut problems) = (Translation::default(), Vec::new());
+    ) -> Result<CatalogTranslation, Vec<String>> {
+        let (mut translation, mut problems) = (CatalogTranslation::default(), Vec::new());
         for (id, fields) in in_use {
             let Some((name, theirs)) = backup.views.iter().find(|(_, entry)| entry.id == id.0) else {
                 problems.push(format!("it has rows of view number {}, which its own catalog does not list", id.0));
@@ -98,10 +98,10 @@ impl Catalog {
     }
 }
 
-impl ViewEntry {
+impl CatalogViewEntry {
     fn stored(&self) -> StoredView {
         let field =
-            |(name, entry): (&Arc<str>, &super::FieldEntry)| (FieldId(entry.id), name.clone(), entry.value_type);
+            |(name, entry): (&Arc<str>, &super::CatalogFieldEntry)| (FieldId(entry.id), name.clone(), entry.value_type);
         let mut fields: Vec<_> = self.fields.iter().map(field).collect();
         fields.sort_unstable_by_key(|(id, ..)| *id);
         let join_keys = self.join_keys.iter().map(|key| (key.name.clone(), key.value_type)).collect();
@@ -109,7 +109,7 @@ impl ViewEntry {
     }
 }
 
-impl Translation {
+impl CatalogTranslation {
     /// A view by the number that it has in the backup.
     pub fn view(&self, id: ViewId) -> Option<&ViewTranslation> {
         self.views.get(&id)
@@ -123,7 +123,7 @@ impl ViewTranslation {
     }
 
     /// Renumbers the values of a row.
-    pub fn row(&self, row: &mut Row) {
+    pub fn row(&self, row: &mut FeatureRow) {
         if self.same_fields {
             return;
         }

@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::super::entity_keys::EntityKeysError;
-use super::super::index::{ContentChecksum, Index, IndexEntry, IndexError, LayerValue, RecordBytes};
+use super::super::index::{ContentChecksum, EntityIndex, IndexEntry, IndexError, MemTableValue, RecordBytes};
 use super::super::key::IndexKey;
-use super::super::mem_table::Changes;
+use super::super::mem_table::MemTableChanges;
 use super::super::merge::{MergeOutcome, merge, purge_us, supersede};
-use super::super::protection::{Protection, RecordBody, Unsealable};
-use super::super::record::{self, CipherHeader, Record, Row};
+use super::super::protection::{RecordBody, RowCipher, RowEncryptionError};
+use super::super::record::{self, CipherHeader, FeatureRecord, FeatureRow};
 use super::super::registry::Registry;
-use super::super::seal::SealContext;
+use super::super::seal::CipherContext;
 use super::super::snapshot::SnapshotStatistics;
 use super::super::view::{FeatureView, ViewId};
 
@@ -24,23 +24,23 @@ pub struct PendingChange {
     /// Its sequence number.
     pub seq: u64,
     pub key: IndexKey,
-    pub action: Action,
+    pub action: PendingAction,
     /// The latest event time that was trusted when it was written.
     pub latest_us: i64,
 }
 
 #[derive(Debug, Clone)]
-pub enum Action {
+pub enum PendingAction {
     /// Merges a row; the body is the row as the journal has it.
-    Put(Arc<FeatureView>, Row, RecordBody),
+    Put(Arc<FeatureView>, FeatureRow, RecordBody),
     Delete,
     /// The row of a view that is no longer declared: kept until the view is declared again.
-    PutUndeclared(Row),
+    PutUndeclared(FeatureRow),
 }
 
-impl Action {
+impl PendingAction {
     /// The action for a row that was pushed to `view`, and its bytes in the journal.
-    pub fn of_row(registry: &Registry, view: ViewId, row: Row, body: RecordBody) -> Self {
+    pub fn of_row(registry: &Registry, view: ViewId, row: FeatureRow, body: RecordBody) -> Self {
         match registry.view_by_id(view) {
             Some(view) => Self::Put(view.clone(), row, body),
             None => Self::PutUndeclared(row),
@@ -55,35 +55,35 @@ pub struct IndexContent {
     snapshot_rows: HashMap<ViewId, u64>,
     snapshot_newest_us: i64,
     /// The frozen layer, over that.
-    frozen: LayerContent,
-    pub top: LayerContent,
+    frozen: MemTableContent,
+    pub top: MemTableContent,
     /// The highest sequence number of any record that was ever in it.
     pub highest: u64,
 }
 
 /// Figures of a layer.
 #[derive(Debug, Clone, Default)]
-pub struct LayerContent {
+pub struct MemTableContent {
     pub tally: ContentChecksum,
     /// The bytes of its keys and values.
     pub bytes: u64,
-    views: HashMap<ViewId, ViewContent>,
+    views: HashMap<ViewId, MemTableViewContent>,
     /// The newest event time of its records.
     newest_us: i64,
 }
 
 /// Figures of one view in a layer.
 #[derive(Debug, Clone, Copy, Default)]
-struct ViewContent {
+struct MemTableViewContent {
     /// The rows that the layer has in addition to those below it; negative where it removes some.
     rows: i64,
     /// The entities with a value.
     values: u64,
 }
 
-impl LayerContent {
+impl MemTableContent {
     /// Counts a value in.
-    pub fn add(&mut self, key: &IndexKey, value: &LayerValue) {
+    pub fn add(&mut self, key: &IndexKey, value: &MemTableValue) {
         self.tally.add(key, value.as_bytes());
         self.bytes += (IndexKey::LENGTH + value.as_bytes().len()) as u64;
         self.newest_us = value.record.as_ref().map_or(i64::MIN, |record| record::event_us(record)).max(self.newest_us);
@@ -92,7 +92,7 @@ impl LayerContent {
         view.values += 1;
     }
 
-    fn subtract(&mut self, key: &IndexKey, value: &LayerValue) {
+    fn subtract(&mut self, key: &IndexKey, value: &MemTableValue) {
         self.tally.subtract(key, value.as_bytes());
         self.bytes = self.bytes.saturating_sub((IndexKey::LENGTH + value.as_bytes().len()) as u64);
         let view = self.views.entry(key.view()).or_default();
@@ -107,7 +107,7 @@ impl LayerContent {
     }
 
     /// The rows that a value adds to those below it.
-    fn rows_of(value: &LayerValue) -> i64 {
+    fn rows_of(value: &MemTableValue) -> i64 {
         i64::from(value.record.is_some()) - i64::from(value.is_below)
     }
 }
@@ -126,7 +126,7 @@ impl IndexContent {
     }
 
     /// Counts a value of the top layer in.
-    pub fn add(&mut self, key: &IndexKey, value: &LayerValue) {
+    pub fn add(&mut self, key: &IndexKey, value: &MemTableValue) {
         self.top.add(key, value);
         self.highest = self.highest.max(value.seq);
     }
@@ -158,15 +158,15 @@ impl IndexContent {
 
     /// A snapshot takes the place of everything below the top layer.
     fn install(&mut self, snapshot: &SnapshotStatistics) {
-        self.frozen = LayerContent::default();
+        self.frozen = MemTableContent::default();
         self.set_snapshot(Some(snapshot));
     }
 }
 
 /// Writes into one index and keeps the figures of its content. Each index has one applier.
 #[derive(Debug)]
-pub struct Applier {
-    pub index: Arc<Index>,
+pub struct IndexApplier {
+    pub index: Arc<EntityIndex>,
     pub content: IndexContent,
     /// The last journal entry that is in it.
     pub applied: u64,
@@ -175,14 +175,14 @@ pub struct Applier {
     /// Rows that replaced one from a future that the clock left again.
     pub taken_back: u64,
     keep_us: i64,
-    protection: Arc<Protection>,
+    protection: Arc<RowCipher>,
 }
 
 /// The record of an entity while a batch is merged.
 struct RecordInChunk {
     stored: Option<(record::RecordHeader, RecordBytes)>,
     /// The value of the top layer.
-    top: Option<LayerValue>,
+    top: Option<MemTableValue>,
     is_below: bool,
     change: RecordChange,
 }
@@ -194,14 +194,14 @@ enum RecordChange {
     Removed(u64),
 }
 
-impl Applier {
+impl IndexApplier {
     /// Creates an applier for an index with this content. `keep_us` is how long a row is kept after its ttl has passed.
     pub fn new(
-        index: Arc<Index>,
+        index: Arc<EntityIndex>,
         content: IndexContent,
         applied: u64,
         keep_us: i64,
-        protection: Arc<Protection>,
+        protection: Arc<RowCipher>,
     ) -> Self {
         let begun = index.top().begun().ok().flatten().unwrap_or(0).max(content.highest);
         Self { index, content, applied, begun, taken_back: 0, keep_us, protection }
@@ -260,8 +260,8 @@ impl Applier {
     pub fn upsert(&mut self, mut records: Vec<(IndexKey, Vec<u8>)>) -> Result<(), IndexError> {
         for (key, bytes) in &mut records {
             let sealed = self.protection.sealed(key, bytes).map_err(|error| match error {
-                Unsealable::Damaged(error) => damaged(error),
-                Unsealable::Keys(error) => unwritten(&error),
+                RowEncryptionError::Damaged(error) => damaged(error),
+                RowEncryptionError::Keys(error) => unwritten(&error),
             })?;
             if let Some(sealed) = sealed {
                 *bytes = sealed;
@@ -271,7 +271,7 @@ impl Applier {
         self.protection.persist().map_err(|error| unwritten(&error))?;
 
         for chunk in records.chunks(CHUNK_ROWS) {
-            let (mut changes, mut keys) = (Changes::default(), HashSet::with_capacity(chunk.len()));
+            let (mut changes, mut keys) = (MemTableChanges::default(), HashSet::with_capacity(chunk.len()));
             for (key, bytes) in chunk {
                 if !keys.insert(*key) {
                     // Two of one entity: the second one has to see the first.
@@ -280,7 +280,12 @@ impl Applier {
                 let header = verified(key, bytes)?;
                 let found = self.index.find(key)?;
                 if Self::seq_of(key, &found)?.is_none_or(|seq| seq < header.seq) {
-                    self.put(key, found.top.as_ref(), Some(LayerValue::of_record(bytes, found.is_below)), &mut changes);
+                    self.put(
+                        key,
+                        found.top.as_ref(),
+                        Some(MemTableValue::of_record(bytes, found.is_below)),
+                        &mut changes,
+                    );
                 }
             }
             self.index.top().apply(&changes)?;
@@ -290,9 +295,9 @@ impl Applier {
     }
 
     /// Takes over values of a layer over a later snapshot, which cannot be read, where they are newer.
-    pub fn absorb(&mut self, values: Vec<(IndexKey, LayerValue)>) -> Result<(), IndexError> {
+    pub fn absorb(&mut self, values: Vec<(IndexKey, MemTableValue)>) -> Result<(), IndexError> {
         let mut records = Vec::with_capacity(values.len());
-        let mut changes = Changes::default();
+        let mut changes = MemTableChanges::default();
         for (key, value) in values {
             if let Some(record) = &value.record {
                 records.push((key, record.to_vec()));
@@ -314,7 +319,13 @@ impl Applier {
     }
 
     /// Counts a change of the top layer, and adds it to the changes to be made.
-    fn put(&mut self, key: &IndexKey, old: Option<&LayerValue>, new: Option<LayerValue>, changes: &mut Changes) {
+    fn put(
+        &mut self,
+        key: &IndexKey,
+        old: Option<&MemTableValue>,
+        new: Option<MemTableValue>,
+        changes: &mut MemTableChanges,
+    ) {
         if let Some(old) = old {
             self.content.top.subtract(key, old);
         }
@@ -328,20 +339,20 @@ impl Applier {
 
     /// Puts another index of the same content in the place of this one: its top layer, which is empty, takes the
     /// changes from now on.
-    pub fn rotate(&mut self, index: Arc<Index>) {
+    pub fn rotate(&mut self, index: Arc<EntityIndex>) {
         self.index = index;
         self.content.rotate();
     }
 
     /// Puts an index over this snapshot, which has everything below the top layer, in the place of this one.
-    pub fn install(&mut self, index: Arc<Index>, snapshot: &SnapshotStatistics) {
+    pub fn install(&mut self, index: Arc<EntityIndex>, snapshot: &SnapshotStatistics) {
         self.index = index;
         self.content.install(snapshot);
     }
 
     /// Stores the number of the last applied entry, which may come from a snapshot and not from an entry.
     pub fn note_applied(&self) -> Result<(), IndexError> {
-        let mut changes = Changes::default();
+        let mut changes = MemTableChanges::default();
         changes.applied(self.applied);
         self.index.top().apply(&changes)
     }
@@ -360,14 +371,14 @@ impl Applier {
 
     fn write(&mut self, touched: HashMap<IndexKey, RecordInChunk>) -> Result<(), IndexError> {
         self.protection.persist().map_err(|error| unwritten(&error))?;
-        let mut changes = Changes::default();
+        let mut changes = MemTableChanges::default();
         changes.begun(self.begun);
         changes.applied(self.applied);
         for (key, RecordInChunk { top, is_below, change, .. }) in touched {
             let value = match change {
                 RecordChange::Unchanged => continue,
-                RecordChange::Changed(_, bytes) => Some(LayerValue::of_record(&bytes, is_below)),
-                RecordChange::Removed(seq) => is_below.then(|| LayerValue::removed(&key, seq)),
+                RecordChange::Changed(_, bytes) => Some(MemTableValue::of_record(&bytes, is_below)),
+                RecordChange::Removed(seq) => is_below.then(|| MemTableValue::removed(&key, seq)),
             };
             self.put(&key, top.as_ref(), value, &mut changes);
         }
@@ -380,7 +391,7 @@ impl RecordInChunk {
         &mut self,
         change: &PendingChange,
         keep_us: i64,
-        protection: &Protection,
+        protection: &RowCipher,
     ) -> Result<MergeOutcome, IndexError> {
         let PendingChange { seq, key, action, latest_us } = change;
         if self.removed_by().is_some_and(|removed_by| removed_by >= *seq) {
@@ -388,13 +399,13 @@ impl RecordInChunk {
             return Ok(MergeOutcome::Duplicate);
         }
         let (record, merged) = match action {
-            Action::Put(view, row, body) if view.aggregations.is_empty() => {
+            PendingAction::Put(view, row, body) if view.aggregations.is_empty() => {
                 let merged = supersede(self.header(), row.event_us, *seq, *latest_us);
                 if merged == MergeOutcome::Accepted {
                     let purge_us = purge_us(view, row.event_us, keep_us);
                     let header = record::RecordHeader { seq: *seq, event_us: row.event_us, purge_us };
                     let bytes = if body.seal == CipherHeader::default() {
-                        let context = SealContext { key, seq: *seq, windows: false };
+                        let context = CipherContext { key, seq: *seq, windows: false };
                         let body = protection.seal(&context, &row.entity, body.bytes.clone());
                         let body = body.map_err(|error| unwritten(&error))?;
                         header.with_body(key, body.seal, false, &body.bytes)
@@ -405,12 +416,14 @@ impl RecordInChunk {
                 }
                 return Ok(merged);
             }
-            Action::Put(view, row, _) => {
+            PendingAction::Put(view, row, _) => {
                 let merged = merge(view, self.record(key, protection)?.as_ref(), row, *seq, *latest_us, keep_us);
                 merged.map_err(|error| IndexError::damaged(format!("a record cannot be used: {error}")))?
             }
-            Action::PutUndeclared(row) => undeclared(self.record(key, protection)?.as_ref(), row, *seq, *latest_us),
-            Action::Delete => {
+            PendingAction::PutUndeclared(row) => {
+                undeclared(self.record(key, protection)?.as_ref(), row, *seq, *latest_us)
+            }
+            PendingAction::Delete => {
                 // A record of a later entry belongs to the entity after it was pushed again.
                 if self.header().is_some_and(|current| current.seq < *seq) {
                     self.change = RecordChange::Removed(*seq);
@@ -443,7 +456,7 @@ impl RecordInChunk {
         }
     }
 
-    fn record(&self, key: &IndexKey, protection: &Protection) -> Result<Option<Record>, IndexError> {
+    fn record(&self, key: &IndexKey, protection: &RowCipher) -> Result<Option<FeatureRecord>, IndexError> {
         let bytes: &[u8] = match (&self.change, &self.stored) {
             (RecordChange::Unchanged, Some((_, bytes))) => bytes,
             (RecordChange::Changed(_, bytes), _) => bytes,
@@ -460,12 +473,17 @@ impl RecordInChunk {
 
 /// Merges a row of a view that is no longer declared. It is kept for when the view is declared again, with its
 /// aggregates unchanged.
-fn undeclared(old: Option<&Record>, row: &Row, seq: u64, latest_us: i64) -> (Option<Record>, MergeOutcome) {
-    match supersede(old.map(Record::header), row.event_us, seq, latest_us) {
+fn undeclared(
+    old: Option<&FeatureRecord>,
+    row: &FeatureRow,
+    seq: u64,
+    latest_us: i64,
+) -> (Option<FeatureRecord>, MergeOutcome) {
+    match supersede(old.map(FeatureRecord::header), row.event_us, seq, latest_us) {
         refused @ (MergeOutcome::Duplicate | MergeOutcome::Outdated | MergeOutcome::TooLate) => (None, refused),
         MergeOutcome::Accepted => {
             let windows = old.map_or_else(Vec::new, |old| old.windows.clone());
-            (Some(Record { seq, purge_us: i64::MAX, row: row.clone(), windows }), MergeOutcome::Accepted)
+            (Some(FeatureRecord { seq, purge_us: i64::MAX, row: row.clone(), windows }), MergeOutcome::Accepted)
         }
     }
 }

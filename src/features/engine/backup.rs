@@ -16,8 +16,8 @@ use super::super::record::DamagedBytes;
 use super::super::snapshot::SnapshotWriter;
 use super::super::view::ViewId;
 use super::StoreEngine;
-use super::commands::WriterCommand;
-use super::snapshots::ScanError;
+use super::commands::StoreWriterCommand;
+use super::snapshots::SnapshotScanError;
 
 /// The size of a piece, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
@@ -58,7 +58,7 @@ pub async fn start(
 ) -> Result<BackupPieces, FeatureError> {
     let unavailable = || FeatureError::Unavailable { reason: engine.state.load().reason() };
     let (reply, marked) = oneshot::channel();
-    let sent = engine.commands.send(WriterCommand::Position { reply }).await;
+    let sent = engine.commands.send(StoreWriterCommand::Position { reply }).await;
     sent.map_err(|_| unavailable())?;
     let (replay_from, _) = marked.await.map_err(|_| unavailable())??;
 
@@ -74,9 +74,9 @@ pub async fn start(
         let prefix = view.map(|view| view.0.to_be_bytes());
 
         let fill = |output: &mut dyn Write| {
-            let mut writer = SnapshotWriter::new(output, &header).map_err(ScanError::Io)?;
+            let mut writer = SnapshotWriter::new(output, &header).map_err(SnapshotScanError::Io)?;
             let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
-            index.scan_prefix::<ScanError>(prefix, |key, bytes| {
+            index.scan_prefix::<SnapshotScanError>(prefix, |key, bytes| {
                 if engine.protection.keys().is_none() {
                     return Ok(writer.add(&key, bytes)?);
                 }
@@ -97,7 +97,8 @@ pub async fn start(
         let written = match &recipient {
             None => fill(&mut stream),
             Some(recipient) => {
-                let encrypted = recipient.encrypt(&mut stream).map_err(|error| ScanError::Io(io::Error::other(error)));
+                let encrypted =
+                    recipient.encrypt(&mut stream).map_err(|error| SnapshotScanError::Io(io::Error::other(error)));
                 encrypted.and_then(|mut encrypted| {
                     fill(&mut encrypted)?;
                     Ok(encrypted.finish()?.flush()?)
@@ -107,11 +108,11 @@ pub async fn start(
 
         let error = match written.and_then(|()| Ok(stream.send(None)?)) {
             Ok(()) => return,
-            Err(ScanError::Index(error)) => {
+            Err(SnapshotScanError::Index(error)) => {
                 engine.give_up(&index, &error);
                 io::Error::other(error)
             }
-            Err(ScanError::Io(error)) => error,
+            Err(SnapshotScanError::Io(error)) => error,
         };
         tracing::warn!(%error, "a backup of the feature store was interrupted");
     });

@@ -7,22 +7,22 @@ use ledge_base::principal::Principal;
 use tokio::sync::oneshot;
 
 use super::super::incoming::IncomingRow;
-use super::super::index::{Index, MemTable};
-use super::super::journal::Damage;
+use super::super::index::{EntityIndex, MemTable};
+use super::super::journal::JournalDamage;
 use super::super::key::IndexKey;
-use super::super::online::{Erased, FeatureError, JoinKeyValues, Pushed};
+use super::super::online::{ErasureCounts, FeatureError, JoinKeyValues, PushCounts};
 use super::super::snapshot::SortedTable;
-use super::applier::Applier;
+use super::applier::IndexApplier;
 use super::spool::ReceivedBackup;
 
 /// A command for the writer thread.
 #[derive(Debug)]
-pub enum WriterCommand {
+pub enum StoreWriterCommand {
     /// Writes rows, all or none.
     Push {
         rows: Vec<IncomingRow>,
         /// Receives the outcome when the rows are durable.
-        reply: oneshot::Sender<Result<Pushed, FeatureError>>,
+        reply: oneshot::Sender<Result<PushCounts, FeatureError>>,
     },
     /// Takes pushes although the index is still being opened: it has no entry from this one on.
     TakePushes { from: u64 },
@@ -36,18 +36,18 @@ pub enum WriterCommand {
         /// The least number of the snapshot.
         least: u64,
         /// Receives the index now in use, or the error.
-        reply: oneshot::Sender<Result<Arc<Index>, FeatureError>>,
+        reply: oneshot::Sender<Result<Arc<EntityIndex>, FeatureError>>,
     },
     /// Reads everything below the top layer from this snapshot from now on.
     Rebase {
         /// The index with the layer that the snapshot was written from.
-        index: Arc<Index>,
+        index: Arc<EntityIndex>,
         snapshot: Arc<SortedTable>,
         /// True when it is in use.
         reply: mpsc::Sender<bool>,
     },
     /// Damaged places found in the journal. A new segment begins, and a snapshot will replace them.
-    NoteDamage(Vec<Damage>),
+    NoteDamage(Vec<JournalDamage>),
     /// Removes the journal before this entry, which is in a snapshot.
     RemoveBefore {
         seq: u64,
@@ -71,18 +71,18 @@ pub enum WriterCommand {
     },
     /// Hands over an index that is ready except for the last entries. The reply has the index that it replaces.
     Handover {
-        applier: Box<Applier>,
+        applier: Box<IndexApplier>,
         /// Receives the replaced index when the new one is in use, or why it is not.
-        reply: mpsc::Sender<Result<Option<Applier>, String>>,
+        reply: mpsc::Sender<Result<Option<IndexApplier>, String>>,
     },
-    /// Stops pushes and reads until [`WriterCommand::EndRestore`]. The reply has the next entry's number.
+    /// Stops pushes and reads until [`StoreWriterCommand::EndRestore`]. The reply has the next entry's number.
     BeginRestore { reply: mpsc::Sender<u64> },
     /// Ends a restore. The backup is in the snapshot of this number and replaces everything; `None`: nothing has
     /// changed.
     EndRestore {
         replay_from: Option<u64>,
         /// Receives the index that is no longer used, if there was one, when pushes are accepted again.
-        reply: mpsc::Sender<Option<Arc<Index>>>,
+        reply: mpsc::Sender<Option<Arc<EntityIndex>>>,
     },
     /// A liveness check: answered when all commands before it are done.
     Ping { reply: oneshot::Sender<()> },
@@ -92,12 +92,12 @@ pub enum WriterCommand {
 
 /// A job for the upkeep thread.
 #[derive(Debug)]
-pub enum UpkeepJob {
+pub enum MaintenanceJob {
     /// Opens the index, or builds one.
     Open,
     /// Replaces an index that was given up.
     Rebuild {
-        index: Arc<Index>,
+        index: Arc<EntityIndex>,
         /// True when it is damaged; false when the system refused to read or write it.
         damaged: bool,
     },
@@ -123,7 +123,7 @@ pub enum UpkeepJob {
     Erase {
         entities: Vec<JoinKeyValues>,
         principal: Principal,
-        reply: oneshot::Sender<Result<Erased, FeatureError>>,
+        reply: oneshot::Sender<Result<ErasureCounts, FeatureError>>,
     },
     /// Encrypts the keys again under the current master key.
     Rekey {

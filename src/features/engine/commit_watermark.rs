@@ -40,13 +40,13 @@ struct WatermarkFile {
 #[derive(Debug)]
 pub struct CommitWatermark {
     files: [(PathBuf, OnceLock<File>); 2],
-    state: Mutex<AcknowledgedState>,
+    state: Mutex<WatermarkState>,
     /// Notified when there is something to sync, and at the end.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct AcknowledgedState {
+struct WatermarkState {
     mark: WatermarkFile,
     /// True when the files on the disk have the position.
     durable: bool,
@@ -57,7 +57,7 @@ struct AcknowledgedState {
 
 /// The state of the files at a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AcknowledgedOnDisk {
+pub enum StoredWatermark {
     /// All entries before this one were acknowledged.
     Until(u64),
     /// No file: the store is new, or an earlier version wrote it.
@@ -107,8 +107,8 @@ impl WatermarkFile {
 
 impl CommitWatermark {
     /// Reads the files in `folder`; the one with the higher position counts. Nothing is written yet.
-    pub fn open(folder: &Path) -> (Self, AcknowledgedOnDisk) {
-        let (mut newest, mut found): (Option<WatermarkFile>, _) = (None, AcknowledgedOnDisk::Missing);
+    pub fn open(folder: &Path) -> (Self, StoredWatermark) {
+        let (mut newest, mut found): (Option<WatermarkFile>, _) = (None, StoredWatermark::Missing);
         for name in FILE_NAMES {
             match WatermarkFile::read(&folder.join(name)) {
                 Ok(Ok(mark)) if newest.as_ref().is_none_or(|newest| newest.next_seq < mark.next_seq) => {
@@ -116,12 +116,12 @@ impl CommitWatermark {
                 }
                 Ok(Ok(_)) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(Err(_)) | Err(_) => found = AcknowledgedOnDisk::Damaged,
+                Ok(Err(_)) | Err(_) => found = StoredWatermark::Damaged,
             }
         }
-        let mark = newest.inspect(|mark| found = AcknowledgedOnDisk::Until(mark.next_seq));
+        let mark = newest.inspect(|mark| found = StoredWatermark::Until(mark.next_seq));
         let mark = mark.unwrap_or(WatermarkFile { next_seq: 0, lacking: 0..0 });
-        let state = AcknowledgedState { mark, durable: true, closed: false, failing: false };
+        let state = WatermarkState { mark, durable: true, closed: false, failing: false };
         let files = FILE_NAMES.map(|name| (folder.join(name), OnceLock::new()));
         (Self { files, state: Mutex::new(state), changed: Condvar::new() }, found)
     }
@@ -201,11 +201,11 @@ impl CommitWatermark {
         self.changed.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, AcknowledgedState> {
+    fn state(&self) -> MutexGuard<'_, WatermarkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, state: &mut AcknowledgedState) {
+    fn write(&self, state: &mut WatermarkState) {
         let written = self.write_open(&state.mark);
         // Only errors count here: a file that is not open is skipped. `sync` handles all files.
         if written.is_err() {
@@ -236,7 +236,7 @@ impl CommitWatermark {
         Self::report_failure(&mut self.state(), done);
     }
 
-    fn report_failure(state: &mut AcknowledgedState, done: io::Result<()>) {
+    fn report_failure(state: &mut WatermarkState, done: io::Result<()>) {
         let failed = done.is_err();
         if let Err(error) = done
             && !state.failing
@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    fn reopened(folder: &Path) -> (CommitWatermark, AcknowledgedOnDisk) {
+    fn reopened(folder: &Path) -> (CommitWatermark, StoredWatermark) {
         CommitWatermark::open(folder)
     }
 
@@ -286,11 +286,11 @@ mod tests {
     fn what_was_noted_is_known_after_the_process_ended_without_a_word() {
         let folder = tempfile::tempdir().unwrap();
         let (acknowledged, found) = reopened(folder.path());
-        assert_eq!(found, AcknowledgedOnDisk::Missing);
+        assert_eq!(found, StoredWatermark::Missing);
         acknowledged.begin(1, None);
         acknowledged.note(501);
         acknowledged.note(7);
-        assert_eq!(reopened(folder.path()).1, AcknowledgedOnDisk::Until(501));
+        assert_eq!(reopened(folder.path()).1, StoredWatermark::Until(501));
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
                     Some(content) => fs::write(&path, content).unwrap(),
                 }
                 let (acknowledged, found) = reopened(folder.path());
-                assert_eq!((found, acknowledged.lacking()), (AcknowledgedOnDisk::Until(501), Some(7..9)), "{lost}");
+                assert_eq!((found, acknowledged.lacking()), (StoredWatermark::Until(501), Some(7..9)), "{lost}");
                 acknowledged.begin(501, None);
                 for name in FILE_NAMES {
                     assert!(WatermarkFile::decode(&fs::read(folder.path().join(name)).unwrap()).is_ok(), "{name}");
@@ -334,7 +334,7 @@ mod tests {
             }
             acknowledged.sync();
             assert!(!acknowledged.state().failing);
-            assert_eq!(reopened(folder.path()).1, AcknowledgedOnDisk::Until(4));
+            assert_eq!(reopened(folder.path()).1, StoredWatermark::Until(4));
         }
     }
 
@@ -344,7 +344,7 @@ mod tests {
         for name in FILE_NAMES {
             fs::write(folder.path().join(name), b"").unwrap();
         }
-        assert_eq!(reopened(folder.path()).1, AcknowledgedOnDisk::Damaged);
+        assert_eq!(reopened(folder.path()).1, StoredWatermark::Damaged);
     }
 
     #[test]

@@ -12,15 +12,15 @@ use ledge_service::audit_event::AuditEvent;
 
 use super::super::catalog::StoredView;
 use super::super::entity_keys::EntityKeys;
-use super::super::index::{Index, IndexError};
+use super::super::index::{EntityIndex, IndexError};
 use super::super::journal;
 use super::super::key::IndexKey;
-use super::super::online::{Erased, FeatureError, JoinKeyValues};
-use super::super::record::{DamagedBytes, Record, StoredRecord};
+use super::super::online::{ErasureCounts, FeatureError, JoinKeyValues};
+use super::super::record::{DamagedBytes, FeatureRecord, StoredRecord};
 use super::super::snapshot;
 use super::super::value::{Value, ValueType};
 use super::super::view::ViewId;
-use super::commands::WriterCommand;
+use super::commands::StoreWriterCommand;
 use super::maintenance::Maintenance;
 use super::recovery::generation;
 use super::{StoreEngine, StoreState};
@@ -40,7 +40,7 @@ struct ErasureTarget {
 
 /// The records, views and keys of an entity.
 #[derive(Default)]
-struct EntityMatches {
+struct EntityErasure {
     records: Vec<IndexKey>,
     views: BTreeSet<ViewId>,
     keys: BTreeSet<u32>,
@@ -86,9 +86,9 @@ fn unavailable(reason: impl Into<String>) -> FeatureError {
 }
 
 /// Finds the records of the entity in the index.
-fn find(engine: &StoreEngine, index: &Index, targets: &[ErasureTarget]) -> Result<EntityMatches, IndexError> {
+fn find(engine: &StoreEngine, index: &EntityIndex, targets: &[ErasureTarget]) -> Result<EntityErasure, IndexError> {
     let protection = &engine.protection;
-    let mut found = EntityMatches::default();
+    let mut found = EntityErasure::default();
     let mut take = |key: IndexKey, bytes: &[u8]| {
         found.records.push(key);
         found.views.insert(key.view());
@@ -107,7 +107,7 @@ fn find(engine: &StoreEngine, index: &Index, targets: &[ErasureTarget]) -> Resul
         }
         index.scan_prefix::<IndexError>(&target.view.0.to_be_bytes(), |key, bytes| {
             match protection.record(&key, bytes) {
-                Ok(Record { row, .. }) => {
+                Ok(FeatureRecord { row, .. }) => {
                     if target.wanted.iter().all(|(at, value)| row.entity.get(*at) == Some(value)) {
                         take(key, bytes);
                     }
@@ -134,7 +134,11 @@ fn find(engine: &StoreEngine, index: &Index, targets: &[ErasureTarget]) -> Resul
 impl Maintenance {
     /// Erases entities in every view, including rows that have the join keys of one among others. If files have to be
     /// rewritten for it, that happens once for all.
-    pub(super) fn erase(&mut self, entities: &[JoinKeyValues], principal: &Principal) -> Result<Erased, FeatureError> {
+    pub(super) fn erase(
+        &mut self,
+        entities: &[JoinKeyValues],
+        principal: &Principal,
+    ) -> Result<ErasureCounts, FeatureError> {
         let catalog = self.engine.registry.load_full();
         let views: Vec<StoredView> = catalog.catalog().stored_views().collect();
         // Check all of them before the first is erased, so that a mistake in one changes nothing.
@@ -155,7 +159,7 @@ impl Maintenance {
         }
         let (entities, views) = (all.len(), in_views.len() as u64);
         tracing::info!(entities, records, views, "entities of the feature store were erased");
-        Ok(Erased { records, views })
+        Ok(ErasureCounts { records, views })
     }
 
     /// Erases an entity, except from older files.
@@ -165,7 +169,7 @@ impl Maintenance {
         targets: &[ErasureTarget],
         views: &[StoredView],
         principal: &Principal,
-    ) -> Result<EntityMatches, FeatureError> {
+    ) -> Result<EntityErasure, FeatureError> {
         let index = self.engine.live().ok_or_else(|| unavailable(self.engine.state.load().reason()))?;
         let found = find(&self.engine, &index, targets).map_err(|error| {
             self.engine.give_up(&index, &error);
@@ -180,7 +184,7 @@ impl Maintenance {
         self.engine.tombstones.begin(&names, &values, self.engine.journal_end(), &keys).map_err(not_erased)?;
 
         let (reply, answer) = mpsc::channel();
-        let command = WriterCommand::Erase { records: found.records.clone(), keys, reply };
+        let command = StoreWriterCommand::Erase { records: found.records.clone(), keys, reply };
         self.engine.commands.blocking_send(command).map_err(|_| unavailable(StoreState::Closed.reason()))?;
         let removed_by = answer.recv().map_err(|_| unavailable(StoreState::Closed.reason()))??;
         if let Some(keys) = self.engine.protection.keys() {
@@ -275,7 +279,7 @@ impl Maintenance {
         let counted = self.count_used_keys(keys);
         let forget = counted.is_ok() && keys.unused() > keys.count() / 10;
         let (reply, answer) = mpsc::channel();
-        let sent = engine.commands.blocking_send(WriterCommand::EndCensus { forget, reply });
+        let sent = engine.commands.blocking_send(StoreWriterCommand::EndCensus { forget, reply });
         let forgotten = sent.ok().and_then(|()| answer.recv().ok()).unwrap_or(0);
         counted?;
         if forget {

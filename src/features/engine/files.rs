@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
-use ledge_identity::sealing::{CipherError, SealPurpose, Sealer};
+use ledge_identity::sealing::{CipherError, EncryptionPurpose, Sealer};
 use rustix::fs::FallocateFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -63,20 +63,20 @@ pub const UPLOAD_FILE: &str = "restore.upload";
 
 /// The folder of a store.
 #[derive(Debug, Clone)]
-pub struct StoreFiles {
+pub struct FeatureStoreFiles {
     folder: PathBuf,
 }
 
 /// The state of the index at a clean stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CleanStop {
+pub struct CleanStopMark {
     pub generation: u64,
     /// Its last journal entry.
     pub applied: u64,
     pub tally: ContentChecksum,
 }
 
-impl StoreFiles {
+impl FeatureStoreFiles {
     /// Creates `folder` if it does not exist.
     pub fn new(folder: &Path) -> io::Result<Self> {
         durable::create_folder(folder)?;
@@ -112,7 +112,7 @@ impl StoreFiles {
         match fs::read(&path) {
             Ok(bytes) => {
                 if Sealer::is_sealed(&bytes) {
-                    match sealer.open(SealPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, &bytes) {
+                    match sealer.open(EncryptionPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, &bytes) {
                         Ok(plain) => {
                             if let Some(key) = read_key(&plain) {
                                 return Ok((key, false));
@@ -155,7 +155,7 @@ impl StoreFiles {
         let path = self.folder.join(HASH_KEY_FILE);
         let bytes = fs::read(&path)?;
         let plain =
-            sealer.open(SealPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, &bytes).map_err(io::Error::other)?;
+            sealer.open(EncryptionPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, &bytes).map_err(io::Error::other)?;
         durable::replace_private(&path, &sealed(sealer, &plain)?)
     }
 
@@ -253,7 +253,7 @@ impl StoreFiles {
     }
 
     /// Records a clean stop of the index.
-    pub fn mark_clean(&self, clean: &CleanStop) -> io::Result<()> {
+    pub fn mark_clean(&self, clean: &CleanStopMark) -> io::Result<()> {
         self.write_checked("clean", clean)
     }
 
@@ -320,7 +320,7 @@ impl StoreFiles {
     }
 
     /// Reads and removes the record of [`Self::mark_clean`]: from now on the index is in use.
-    pub fn take_clean(&self) -> io::Result<Option<CleanStop>> {
+    pub fn take_clean(&self) -> io::Result<Option<CleanStopMark>> {
         let clean = self.read_checked("clean")?;
         match fs::remove_file(self.folder.join("clean")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -349,7 +349,7 @@ impl StoreFiles {
 }
 
 fn sealed(sealer: &Sealer, plain: &[u8]) -> io::Result<Vec<u8>> {
-    sealer.seal(SealPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, plain).map_err(io::Error::other)
+    sealer.seal(EncryptionPurpose::FeatureStore, HASH_KEY_ASSOCIATED_DATA, plain).map_err(io::Error::other)
 }
 
 fn read_key(bytes: &[u8]) -> Option<HashKey> {

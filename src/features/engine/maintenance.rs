@@ -13,13 +13,13 @@ use ledge_base::{clock, sys};
 use ledge_service::audit_event::AuditEvent;
 use tokio::sync::oneshot;
 
-use super::super::index::Index;
+use super::super::index::EntityIndex;
 use super::super::journal;
 use super::super::online::FeatureError;
 use super::super::snapshot::{self, SortedTable};
 use super::super::statistics::StoreCounters;
-use super::applier::Applier;
-use super::commands::{UpkeepJob, WriterCommand};
+use super::applier::IndexApplier;
+use super::commands::{MaintenanceJob, StoreWriterCommand};
 use super::manifest::SnapshotChanges;
 use super::recovery::{self, close, set_aside};
 use super::spool::ReceivedBackup;
@@ -55,7 +55,7 @@ pub struct Maintenance {
     index_fault: LastingFault,
     /// Snapshots that fail.
     pub(super) snapshot_fault: LastingFault,
-    clock: SteadyClock,
+    clock: MaintenanceClockWatch,
     pub(super) no_removal_before: Instant,
     /// True when the log already says that no space is reserved.
     no_reserve: bool,
@@ -68,7 +68,7 @@ pub struct Maintenance {
 impl Maintenance {
     pub fn new(engine: Arc<StoreEngine>) -> Self {
         let now = Instant::now();
-        let clock = SteadyClock { then: now, then_us: clock::unix_micros() };
+        let clock = MaintenanceClockWatch { then: now, then_us: clock::unix_micros() };
         Self {
             engine,
             clock_read: now,
@@ -88,8 +88,8 @@ impl Maintenance {
         }
     }
 
-    /// Runs until [`UpkeepJob::Stop`].
-    pub fn run(mut self, jobs: &Receiver<UpkeepJob>) {
+    /// Runs until [`MaintenanceJob::Stop`].
+    pub fn run(mut self, jobs: &Receiver<MaintenanceJob>) {
         let mut ticked = Instant::now();
         loop {
             if ticked.elapsed() >= PERIODIC_INTERVAL {
@@ -97,29 +97,29 @@ impl Maintenance {
                 self.run_periodic();
             }
             match jobs.recv_timeout(PERIODIC_INTERVAL.saturating_sub(ticked.elapsed())) {
-                Ok(UpkeepJob::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(UpkeepJob::Open) => drop(self.open_index()),
-                Ok(UpkeepJob::Rebuild { index, damaged }) => self.replace(index, damaged),
-                Ok(UpkeepJob::Snapshot { reply }) => {
+                Ok(MaintenanceJob::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(MaintenanceJob::Open) => drop(self.open_index()),
+                Ok(MaintenanceJob::Rebuild { index, damaged }) => self.replace(index, damaged),
+                Ok(MaintenanceJob::Snapshot { reply }) => {
                     let _ = reply.send(self.snapshot());
                 }
-                Ok(UpkeepJob::Compact { reply }) => {
+                Ok(MaintenanceJob::Compact { reply }) => {
                     let _ = reply.send(self.compact());
                 }
-                Ok(UpkeepJob::Restore { received, principal, reply }) => {
+                Ok(MaintenanceJob::Restore { received, principal, reply }) => {
                     let file = received.path.clone();
                     let restored = self.restore(received, &principal);
                     let _ = fs::remove_file(&file);
                     let _ = reply.send(restored);
                 }
-                Ok(UpkeepJob::Erase { entities, principal, reply }) => {
+                Ok(MaintenanceJob::Erase { entities, principal, reply }) => {
                     let _ = reply.send(self.erase(&entities, &principal));
                 }
-                Ok(UpkeepJob::Rekey { reply }) => {
+                Ok(MaintenanceJob::Rekey { reply }) => {
                     let _ = reply.send(self.rekey());
                 }
-                Ok(UpkeepJob::FoldKeys) => self.fold_keys(),
-                Ok(UpkeepJob::RunPeriodic) => self.run_periodic(),
+                Ok(MaintenanceJob::FoldKeys) => self.fold_keys(),
+                Ok(MaintenanceJob::RunPeriodic) => self.run_periodic(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -241,15 +241,16 @@ impl Maintenance {
         }
     }
 
-    pub(super) fn hand_over(&self, applier: Applier) -> Result<Option<Applier>, String> {
+    pub(super) fn hand_over(&self, applier: IndexApplier) -> Result<Option<IndexApplier>, String> {
         let (reply, answer) = mpsc::channel();
-        let sent = self.engine.commands.blocking_send(WriterCommand::Handover { applier: Box::new(applier), reply });
+        let sent =
+            self.engine.commands.blocking_send(StoreWriterCommand::Handover { applier: Box::new(applier), reply });
         sent.map_err(|_| "the writer is gone".to_owned())?;
         answer.recv().map_err(|_| "the writer is gone".to_owned())?
     }
 
     /// Replaces an index that was given up. Of a damaged one the snapshot is set aside, or if that is good, the layers.
-    fn replace(&mut self, index: Arc<Index>, damaged: bool) {
+    fn replace(&mut self, index: Arc<EntityIndex>, damaged: bool) {
         // This command makes the writer drop the index.
         let _ = self.index_position();
         let layers: Vec<PathBuf> = index.folders().map(Path::to_owned).collect();
@@ -270,10 +271,10 @@ impl Maintenance {
     }
 
     /// The index, the journal entry before which it has every entry, and how many records it has.
-    pub(super) fn index_position(&self) -> Result<(Arc<Index>, u64, u64), FeatureError> {
+    pub(super) fn index_position(&self) -> Result<(Arc<EntityIndex>, u64, u64), FeatureError> {
         let unavailable = || FeatureError::Unavailable { reason: self.engine.state.load().reason() };
         let (reply, answer) = oneshot::channel();
-        self.engine.commands.blocking_send(WriterCommand::Position { reply }).map_err(|_| unavailable())?;
+        self.engine.commands.blocking_send(StoreWriterCommand::Position { reply }).map_err(|_| unavailable())?;
         let (seq, records) = answer.blocking_recv().map_err(|_| unavailable())??;
         Ok((self.engine.live().ok_or_else(unavailable)?, seq, records))
     }
@@ -286,13 +287,13 @@ impl Maintenance {
         let closed = || FeatureError::Unavailable { reason: StoreState::Closed.reason() };
 
         let (reply, answer) = mpsc::channel();
-        self.engine.commands.blocking_send(WriterCommand::BeginRestore { reply }).map_err(|_| closed())?;
+        self.engine.commands.blocking_send(StoreWriterCommand::BeginRestore { reply }).map_err(|_| closed())?;
         let next_seq = answer.recv().map_err(|_| closed())?;
         let replay_from = next_seq.saturating_add(1);
 
         let written = backup.write(&self.engine, replay_from);
         let (reply, answer) = mpsc::channel();
-        let end = WriterCommand::EndRestore { replay_from: written.is_ok().then_some(replay_from), reply };
+        let end = StoreWriterCommand::EndRestore { replay_from: written.is_ok().then_some(replay_from), reply };
         self.engine.commands.blocking_send(end).map_err(|_| closed())?;
         let old = answer.recv().map_err(|_| closed())?;
 
@@ -380,12 +381,12 @@ impl Maintenance {
 
 /// Compares the wall clock with the monotonic clock.
 #[derive(Debug)]
-struct SteadyClock {
+struct MaintenanceClockWatch {
     then: Instant,
     then_us: i64,
 }
 
-impl SteadyClock {
+impl MaintenanceClockWatch {
     /// True when the wall clock ran ahead since the last call. A server with a wrong date would remove all rows.
     fn has_jumped(&mut self, now: Instant, now_us: i64) -> bool {
         let passed = i64::try_from(now.duration_since(self.then).as_micros()).unwrap_or(i64::MAX);
@@ -402,7 +403,7 @@ mod tests {
     #[test]
     fn a_clock_that_jumps_ahead_is_told_from_one_that_runs() {
         let begin = Instant::now();
-        let mut clock = SteadyClock { then: begin, then_us: 0 };
+        let mut clock = MaintenanceClockWatch { then: begin, then_us: 0 };
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
         assert!(!clock.has_jumped(at(60), 60_000_000));
         assert!(!clock.has_jumped(at(4000), 4_001_000_000));

@@ -27,21 +27,21 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::mpsc;
 
 use arc_swap::ArcSwap;
-use ledge_base::clock::{self, Settling};
+use ledge_base::clock::{self, ClockSettling};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 use tokio::sync::Semaphore;
 
 use super::config::FeaturesConfig;
 use super::incoming::EventTimeLimits;
-use super::index::{Index, IndexError};
+use super::index::{EntityIndex, IndexError};
 use super::key::HashKey;
-use super::protection::Protection;
+use super::protection::RowCipher;
 use super::record::DamagedBytes;
 use super::registry::Registry;
 use super::statistics::StoreCounters;
-use commands::{UpkeepJob, WriterCommand};
+use commands::{MaintenanceJob, StoreWriterCommand};
 use commit_watermark::CommitWatermark;
-use files::StoreFiles;
+use files::FeatureStoreFiles;
 use tombstones::Tombstones;
 
 /// Allowance for a small correction of the clock, in microseconds: event times accepted just before it are still
@@ -58,7 +58,7 @@ pub enum StoreState {
     Opening,
     /// The index is compared with the journal; pushes are accepted.
     Comparing,
-    Ready(Arc<Index>),
+    Ready(Arc<EntityIndex>),
     /// The index is being rebuilt; pushes are accepted.
     Rebuilding {
         reason: String,
@@ -97,10 +97,10 @@ impl StoreState {
 #[derive(Debug)]
 pub struct StoreEngine {
     pub config: FeaturesConfig,
-    pub files: StoreFiles,
+    pub files: FeatureStoreFiles,
     pub registry: ArcSwap<Registry>,
     pub hash_key: HashKey,
-    pub protection: Arc<Protection>,
+    pub protection: Arc<RowCipher>,
     pub tombstones: Tombstones,
     pub acknowledged: CommitWatermark,
     pub state: ArcSwap<StoreState>,
@@ -122,10 +122,10 @@ pub struct StoreEngine {
     /// The newest event time that the index has; `i64::MAX` until that is known.
     pub newest_us: AtomicI64,
     /// Reports if the clock may still be behind, as after a boot.
-    pub settling: Settling,
+    pub settling: ClockSettling,
     pub audit: AuditSink,
-    pub commands: tokio::sync::mpsc::Sender<WriterCommand>,
-    pub jobs: mpsc::Sender<UpkeepJob>,
+    pub commands: tokio::sync::mpsc::Sender<StoreWriterCommand>,
+    pub jobs: mpsc::Sender<MaintenanceJob>,
     /// Each running backup holds a permit.
     pub backups: Arc<Semaphore>,
     /// A running restore holds the only permit.
@@ -181,7 +181,7 @@ impl StoreEngine {
     }
 
     /// The index that answers reads, if there is one now.
-    pub fn live(&self) -> Option<Arc<Index>> {
+    pub fn live(&self) -> Option<Arc<EntityIndex>> {
         match &**self.state.load() {
             StoreState::Ready(index) => Some(index.clone()),
             _ => None,
@@ -189,7 +189,7 @@ impl StoreEngine {
     }
 
     /// Puts an index of the same content in use instead of the current one. False when that one is not in use any more.
-    pub fn exchange(&self, old: &Arc<Index>, new: &Arc<Index>) -> bool {
+    pub fn exchange(&self, old: &Arc<EntityIndex>, new: &Arc<EntityIndex>) -> bool {
         let current = self.state.load();
         let StoreState::Ready(live) = &**current else { return false };
         if !Arc::ptr_eq(live, old) {
@@ -205,7 +205,7 @@ impl StoreEngine {
     }
 
     /// Removes a damaged index from use and starts a rebuild. Only the first caller to find the damage does so.
-    pub fn give_up(&self, index: &Arc<Index>, error: &IndexError) {
+    pub fn give_up(&self, index: &Arc<EntityIndex>, error: &IndexError) {
         let current = self.state.load();
         let StoreState::Ready(live) = &**current else { return };
         if !Arc::ptr_eq(live, index) {
@@ -223,7 +223,7 @@ impl StoreEngine {
                 tracing::error!(%error, "{what}");
             }
             // The upkeep thread ends only when the store closes.
-            let _ = self.jobs.send(UpkeepJob::Rebuild { index: index.clone(), damaged });
+            let _ = self.jobs.send(MaintenanceJob::Rebuild { index: index.clone(), damaged });
         }
     }
 

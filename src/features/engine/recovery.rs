@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::super::index::{Index, IndexError, LayerValue, MemTable};
+use super::super::index::{EntityIndex, IndexError, MemTable, MemTableValue};
 use super::super::journal::{self, JournalChange, JournalEntry, ReplayError};
 use super::super::key::IndexKey;
 use super::super::protection::RecordBody;
@@ -23,9 +23,9 @@ use super::super::registry::Registry;
 use super::super::snapshot::{self, SnapshotError, SnapshotReader, SortedTable};
 use super::super::statistics::StoreCounters;
 use super::super::view::ViewId;
-use super::applier::{Action, Applier, IndexContent, PendingChange};
-use super::commands::{UpkeepJob, WriterCommand};
-use super::files::{CleanStop, RESERVE_BYTES};
+use super::applier::{IndexApplier, IndexContent, PendingAction, PendingChange};
+use super::commands::{MaintenanceJob, StoreWriterCommand};
+use super::files::{CleanStopMark, RESERVE_BYTES};
 use super::{StoreEngine, StoreState, disk_space};
 
 /// The records that are applied at a time.
@@ -45,7 +45,7 @@ pub fn generation(folder: &Path) -> Option<u64> {
 }
 
 /// Opens the newest index, or builds one. Errors come from the system: the files cannot be read or written at all.
-pub fn open(engine: &StoreEngine) -> Result<Applier, String> {
+pub fn open(engine: &StoreEngine) -> Result<IndexApplier, String> {
     if engine.files.free().is_ok_and(|free| free < RESERVE_BYTES) {
         disk_space::free_space(engine);
     }
@@ -60,7 +60,7 @@ pub fn open(engine: &StoreEngine) -> Result<Applier, String> {
     for generation in generations {
         match open_layer(engine, generation) {
             Ok(layer) => layers.push((generation, layer)),
-            Err(Unusable::Locked(reason)) => {
+            Err(UnusableIndex::Locked(reason)) => {
                 tracing::warn!(
                     generation,
                     reason,
@@ -74,16 +74,16 @@ pub fn open(engine: &StoreEngine) -> Result<Applier, String> {
     if let Some(begun) = begun {
         // The entries of new pushes come after all of them.
         let from = begun.into_iter().max().unwrap_or(0) + 1;
-        let _ = engine.commands.blocking_send(WriterCommand::TakePushes { from });
+        let _ = engine.commands.blocking_send(StoreWriterCommand::TakePushes { from });
     }
 
-    let base = Base::newest(engine)?;
+    let base = BaseSnapshot::newest(engine)?;
     let (mut fitting, mut ahead) = (None, Vec::new());
     for (generation, layer) in layers {
         match base.place(&layer) {
-            Ok(LayerPosition::Over) if fitting.is_none() => fitting = Some((generation, layer)),
-            Ok(LayerPosition::OverLater) => ahead.push(Arc::new(layer)),
-            Ok(LayerPosition::Over | LayerPosition::Behind) => {
+            Ok(MemTablePosition::Over) if fitting.is_none() => fitting = Some((generation, layer)),
+            Ok(MemTablePosition::OverLater) => ahead.push(Arc::new(layer)),
+            Ok(MemTablePosition::Over | MemTablePosition::Behind) => {
                 tracing::info!(generation, "a feature index from before the newest snapshot is removed");
                 drop(layer);
                 let _ = engine.files.remove_index(generation);
@@ -95,7 +95,7 @@ pub fn open(engine: &StoreEngine) -> Result<Applier, String> {
     let mut opened = None;
     if let Some((generation, layer)) = fitting {
         let clean = clean.filter(|clean| clean.generation == generation);
-        let index = Arc::new(Index::new(base.table.clone(), Arc::new(layer)));
+        let index = Arc::new(EntityIndex::new(base.table.clone(), Arc::new(layer)));
         match checked(engine, index.clone(), clean, &ahead) {
             Ok(applier) => opened = Some(applier),
             Err(unusable) => {
@@ -117,14 +117,14 @@ pub fn open(engine: &StoreEngine) -> Result<Applier, String> {
 }
 
 /// Makes another index over the newest good snapshot, with the changes of an index that has a damaged snapshot.
-pub fn make_anew(engine: &StoreEngine, index: &Index) -> Result<Applier, String> {
-    let applier = rebuild(engine, Base::newest(engine)?.table, &index.layers())?;
+pub fn make_anew(engine: &StoreEngine, index: &EntityIndex) -> Result<IndexApplier, String> {
+    let applier = rebuild(engine, BaseSnapshot::newest(engine)?.table, &index.layers())?;
     applier.index.top().flush().map_err(|error| error.to_string())?;
     Ok(applier)
 }
 
 /// The snapshot that an index lies on.
-struct Base {
+struct BaseSnapshot {
     /// The number of the newest good snapshot; 0 without any.
     number: u64,
     /// That snapshot, if it can be read in place: it is of this version, sorted, and its keys were made with this
@@ -133,7 +133,7 @@ struct Base {
 }
 
 /// The place of a layer.
-enum LayerPosition {
+enum MemTablePosition {
     Over,
     /// Over a later snapshot, which is damaged.
     OverLater,
@@ -141,7 +141,7 @@ enum LayerPosition {
     Behind,
 }
 
-impl Base {
+impl BaseSnapshot {
     /// Finds and reads the newest good snapshot.
     fn newest(engine: &StoreEngine) -> Result<Self, String> {
         let mut unread = None;
@@ -159,28 +159,30 @@ impl Base {
         unread.map_or(Ok(Self { number: 0, table: None }), Err)
     }
 
-    fn place(&self, layer: &MemTable) -> Result<LayerPosition, IndexError> {
+    fn place(&self, layer: &MemTable) -> Result<MemTablePosition, IndexError> {
         let over = if self.table.is_some() { self.number } else { 0 };
         Ok(match layer.snapshot()? {
             // One with every record may be older than a snapshot that cannot be read in place.
-            0 if over == 0 && layer.applied()?.saturating_add(1) < self.number => LayerPosition::Behind,
-            snapshot if snapshot == over => LayerPosition::Over,
-            snapshot if snapshot > self.number => LayerPosition::OverLater,
-            _ => LayerPosition::Behind,
+            0 if over == 0 && layer.applied()?.saturating_add(1) < self.number => MemTablePosition::Behind,
+            snapshot if snapshot == over => MemTablePosition::Over,
+            snapshot if snapshot > self.number => MemTablePosition::OverLater,
+            _ => MemTablePosition::Behind,
         })
     }
 }
 
 /// Removes a layer that cannot be used, or sets it aside.
-fn dismiss(engine: &StoreEngine, generation: u64, unusable: Unusable) -> Result<(), String> {
+fn dismiss(engine: &StoreEngine, generation: u64, unusable: UnusableIndex) -> Result<(), String> {
     match unusable {
-        Unusable::Unfinished => {
+        UnusableIndex::Unfinished => {
             tracing::info!(generation, "a feature index is removed, because its build was interrupted");
             let _ = engine.files.remove_index(generation);
         }
         // The cause may be the full disk, and there is no room for another index either.
-        Unusable::Damaged(error) if !engine.files.has_room() => return Err(format!("{error}, and the disk is full")),
-        Unusable::Damaged(error) => {
+        UnusableIndex::Damaged(error) if !engine.files.has_room() => {
+            return Err(format!("{error}, and the disk is full"));
+        }
+        UnusableIndex::Damaged(error) => {
             engine.alarm("the feature index is set aside and rebuilt from snapshot and journal", &error.to_string());
             StoreCounters::count(&engine.counters.rebuilds);
             engine.state.store(Arc::new(StoreState::Rebuilding { reason: error.to_string() }));
@@ -188,13 +190,13 @@ fn dismiss(engine: &StoreEngine, generation: u64, unusable: Unusable) -> Result<
             engine.opened.send_replace(true);
             set_aside(engine, &engine.files.index(generation));
         }
-        Unusable::Locked(reason) | Unusable::System(reason) => return Err(reason),
+        UnusableIndex::Locked(reason) | UnusableIndex::System(reason) => return Err(reason),
     }
     Ok(())
 }
 
 /// Reasons why an index cannot be used.
-pub enum Unusable {
+pub enum UnusableIndex {
     Unfinished,
     Damaged(IndexError),
     /// Somebody has it open.
@@ -202,7 +204,7 @@ pub enum Unusable {
     System(String),
 }
 
-impl From<IndexError> for Unusable {
+impl From<IndexError> for UnusableIndex {
     fn from(error: IndexError) -> Self {
         match error {
             // Another index would fail the same way.
@@ -213,20 +215,20 @@ impl From<IndexError> for Unusable {
     }
 }
 
-impl From<Unusable> for String {
-    fn from(unusable: Unusable) -> Self {
+impl From<UnusableIndex> for String {
+    fn from(unusable: UnusableIndex) -> Self {
         match unusable {
-            Unusable::Unfinished => "its build was interrupted".into(),
-            Unusable::Damaged(error) => error.to_string(),
-            Unusable::Locked(reason) | Unusable::System(reason) => reason,
+            UnusableIndex::Unfinished => "its build was interrupted".into(),
+            UnusableIndex::Damaged(error) => error.to_string(),
+            UnusableIndex::Locked(reason) | UnusableIndex::System(reason) => reason,
         }
     }
 }
 
-fn open_layer(engine: &StoreEngine, generation: u64) -> Result<MemTable, Unusable> {
+fn open_layer(engine: &StoreEngine, generation: u64) -> Result<MemTable, UnusableIndex> {
     let layer = MemTable::open(&engine.files.index(generation), engine.config.cache_mb << 20)?;
     if !layer.is_complete()? {
-        return Err(Unusable::Unfinished);
+        return Err(UnusableIndex::Unfinished);
     }
     if !layer.is_keyed_by(engine.hash_key.id())? {
         return Err(IndexError::damaged("the hash key that its entries were made with (hash.key) is lost").into());
@@ -238,10 +240,10 @@ fn open_layer(engine: &StoreEngine, generation: u64) -> Result<MemTable, Unusabl
 /// sled may have lost records without reporting it.
 fn checked(
     engine: &StoreEngine,
-    index: Arc<Index>,
-    clean: Option<CleanStop>,
+    index: Arc<EntityIndex>,
+    clean: Option<CleanStopMark>,
     ahead: &[Arc<MemTable>],
-) -> Result<Applier, Unusable> {
+) -> Result<IndexApplier, UnusableIndex> {
     let last = index.top().applied()?;
     let mut content = IndexContent::over(index.snapshot().map(|snapshot| snapshot.statistics()));
     let mut values = index.top().scan(&[]);
@@ -249,7 +251,7 @@ fn checked(
         content.add(&key, &value);
     }
 
-    let mut applier = Applier::new(index, content, last, engine.keep_us(), engine.protection.clone());
+    let mut applier = IndexApplier::new(index, content, last, engine.keep_us(), engine.protection.clone());
     let had = last.max(applier.content.highest);
     match clean {
         Some(clean) if clean.tally == applier.content.top.tally && clean.applied == last => {
@@ -269,7 +271,7 @@ fn checked(
             tracing::info!("the feature store was not closed cleanly: its index is compared with snapshot and journal");
             let from = fill(engine, &mut applier, ahead).map_err(|error| match error {
                 IndexLoadError::Index(error) => error.into(),
-                IndexLoadError::System(reason) => Unusable::System(reason),
+                IndexLoadError::System(reason) => UnusableIndex::System(reason),
             })?;
             let all = applier.content.highest.max(had).max(last_of(ahead)).max(from - 1);
             report_gone_snapshots(engine, from.max(had + 1), all, ahead);
@@ -284,15 +286,19 @@ fn checked(
 }
 
 /// Fills a new layer from the journal, and from the newest good snapshot where that cannot be read in place.
-fn rebuild(engine: &StoreEngine, base: Option<Arc<SortedTable>>, ahead: &[Arc<MemTable>]) -> Result<Applier, String> {
+fn rebuild(
+    engine: &StoreEngine,
+    base: Option<Arc<SortedTable>>,
+    ahead: &[Arc<MemTable>],
+) -> Result<IndexApplier, String> {
     let layer = new_layer(engine)?;
     let (hash_key, over) = (engine.hash_key.id(), base.as_ref().map(|table| table.header().replay_from));
     if let Some(over) = over {
         layer.begin(over, hash_key).map_err(|error| error.to_string())?;
     }
     let content = IndexContent::over(base.as_ref().map(|table| table.statistics()));
-    let index = Arc::new(Index::new(base, Arc::new(layer)));
-    let mut applier = Applier::new(index, content, 0, engine.keep_us(), engine.protection.clone());
+    let index = Arc::new(EntityIndex::new(base, Arc::new(layer)));
+    let mut applier = IndexApplier::new(index, content, 0, engine.keep_us(), engine.protection.clone());
 
     let from = fill(engine, &mut applier, ahead).map_err(|error| match error {
         IndexLoadError::Index(error) => error.to_string(),
@@ -312,7 +318,7 @@ fn rebuild(engine: &StoreEngine, base: Option<Arc<SortedTable>>, ahead: &[Arc<Me
 
 /// Brings everything into the layer that neither it, nor a snapshot below it, nor the journal may have. Returns the
 /// journal entry from which to continue.
-fn fill(engine: &StoreEngine, applier: &mut Applier, ahead: &[Arc<MemTable>]) -> Result<u64, IndexLoadError> {
+fn fill(engine: &StoreEngine, applier: &mut IndexApplier, ahead: &[Arc<MemTable>]) -> Result<u64, IndexLoadError> {
     let from = match applier.index.snapshot() {
         Some(snapshot) => snapshot.header().replay_from,
         None => load_snapshot(engine, applier)?,
@@ -320,7 +326,7 @@ fn fill(engine: &StoreEngine, applier: &mut Applier, ahead: &[Arc<MemTable>]) ->
     for layer in ahead {
         // Over a later snapshot, which cannot be read.
         let mut values = layer.scan(&[]);
-        let mut batch: Vec<(IndexKey, LayerValue)> = Vec::new();
+        let mut batch: Vec<(IndexKey, MemTableValue)> = Vec::new();
         // A damaged layer costs nothing: the journal has its entries too.
         while let Ok(Some(value)) = values.next() {
             batch.push(value);
@@ -360,7 +366,7 @@ fn remove_others(engine: &StoreEngine, kept: u64) {
 }
 
 /// Waits briefly for the last reader of an index, so that it is closed before its files are removed.
-pub fn close(index: Arc<Index>) {
+pub fn close(index: Arc<EntityIndex>) {
     let until = Instant::now() + READERS_TIMEOUT;
     while Arc::strong_count(&index) > 1 && Instant::now() < until {
         thread::park_timeout(Duration::from_millis(1));
@@ -405,7 +411,7 @@ enum IndexLoadError {
 
 /// Loads the records of the newest good snapshot that are newer than those of the index. Returns the journal entry from
 /// which to continue: the first one where no snapshot is good, as the journal may still be complete.
-fn load_snapshot(engine: &StoreEngine, applier: &mut Applier) -> Result<u64, IndexLoadError> {
+fn load_snapshot(engine: &StoreEngine, applier: &mut IndexApplier) -> Result<u64, IndexLoadError> {
     let mut unread = None;
     for (replay_from, path) in snapshots(engine).map_err(IndexLoadError::System)? {
         match load(engine, replay_from, &path, applier) {
@@ -433,7 +439,7 @@ impl From<SnapshotError> for SnapshotFailure {
     }
 }
 
-fn load(engine: &StoreEngine, named: u64, path: &Path, applier: &mut Applier) -> Result<(), SnapshotFailure> {
+fn load(engine: &StoreEngine, named: u64, path: &Path, applier: &mut IndexApplier) -> Result<(), SnapshotFailure> {
     let file = File::open(path).map_err(SnapshotError::Read)?;
     let mut reader = SnapshotReader::new(BufReader::with_capacity(1 << 18, file))?;
     let number = reader.header().replay_from;
@@ -514,8 +520,8 @@ pub fn replay(
     from: u64,
     to: u64,
     had: u64,
-    applier: &mut Applier,
-) -> Result<Vec<String>, Unusable> {
+    applier: &mut IndexApplier,
+) -> Result<Vec<String>, UnusableIndex> {
     let folder = &engine.files.journal();
     let registry = engine.registry.load_full();
     let (mut from, mut lost, mut skipped) = (from, Vec::new(), SkippedEntries::default());
@@ -536,7 +542,7 @@ pub fn replay(
         let (reason, from_seq, to_seq) = match replayed {
             Ok(_) => break,
             Err(ReplayError::Each(error)) => return Err(error.into()),
-            Err(error @ ReplayError::Read { .. }) => return Err(Unusable::System(with_cause(&error))),
+            Err(error @ ReplayError::Read { .. }) => return Err(UnusableIndex::System(with_cause(&error))),
             Err(ReplayError::Damaged(damage)) => (damage.to_string(), damage.from_seq, damage.to_seq.unwrap_or(to)),
             Err(error @ ReplayError::Gap { from_seq, to_seq }) => (error.to_string(), from_seq, to_seq),
         };
@@ -563,7 +569,7 @@ fn pending(
     let (seq, latest_us) = (entry.seq, entry.latest_us);
     let mut body = match entry.change {
         JournalChange::Delete => {
-            return Ok(Some(PendingChange { seq, key: entry.key, action: Action::Delete, latest_us }));
+            return Ok(Some(PendingChange { seq, key: entry.key, action: PendingAction::Delete, latest_us }));
         }
         JournalChange::Put(bytes) => RecordBody::plain(bytes),
         JournalChange::PutSealed(key_id, bytes) => RecordBody { seal: CipherHeader::of_entity(key_id), bytes },
@@ -586,7 +592,7 @@ fn pending(
         // A body encrypted for one key does not open under another.
         body = RecordBody::plain(row.encode().into());
     }
-    Ok(Some(PendingChange { seq, key, action: Action::of_row(registry, view, row, body), latest_us }))
+    Ok(Some(PendingChange { seq, key, action: PendingAction::of_row(registry, view, row, body), latest_us }))
 }
 
 /// Reports lost entries.
@@ -635,7 +641,7 @@ fn report_gone_snapshots(engine: &StoreEngine, from: u64, had: u64, ahead: &[Arc
     engine.alarm_lost(count, &reason);
     // Make a snapshot of the remaining data, so that the journal is complete from there on.
     engine.has_gap.store(true, Relaxed);
-    let _ = engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
+    let _ = engine.jobs.send(MaintenanceJob::Snapshot { reply: oneshot::channel().0 });
     begin.map_or(0, |begin| begin.first_seq)
 }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use ledge_service::off_thread::blocking;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::super::catalog::{Catalog, StoredView, Translation};
+use super::super::catalog::{CatalogTranslation, StoredView, ViewCatalog};
 use super::super::key::IndexKey;
 use super::super::merge::purge_us;
 use super::super::online::FeatureError;
-use super::super::record::{self, Record};
+use super::super::record::{self, FeatureRecord};
 use super::super::snapshot::{self, SnapshotError, SnapshotReader};
 use super::super::value::ValueType;
 use super::super::view::{FieldId, ViewId};
@@ -21,7 +21,7 @@ use super::super::window::WindowState;
 use super::StoreEngine;
 use super::files::UPLOAD_FILE;
 use super::spool::{ReceivedBackup, SpoolKey, SpoolReader, SpoolWriter};
-use super::tombstones::ErasedSince;
+use super::tombstones::ErasureCutoff;
 
 /// The bytes that are buffered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -138,7 +138,7 @@ fn refused(reason: impl Into<String>) -> FeatureError {
 #[derive(Debug)]
 pub struct CheckedBackup {
     received: ReceivedBackup,
-    translation: Translation,
+    translation: CatalogTranslation,
     /// The names of the join keys of the views here.
     join_keys: HashMap<ViewId, Vec<Arc<str>>>,
 }
@@ -151,13 +151,13 @@ impl CheckedBackup {
             return Err(refused("it has the rows of one feature view only: use `ledge features import`"));
         }
 
-        let catalog = Catalog::from_json(&reader.header().catalog)
+        let catalog = ViewCatalog::from_json(&reader.header().catalog)
             .map_err(|error| refused(format!("its catalog cannot be used: {error}")))?;
         let views: HashMap<ViewId, StoredView> = catalog.stored_views().map(|view| (view.id, view)).collect();
         let mut in_use: BTreeMap<ViewId, BTreeSet<FieldId>> = BTreeMap::new();
 
         while let Some((key, bytes)) = reader.next().map_err(|error| refused(with_cause(&error)))? {
-            let record = Record::decode(&key, &bytes)
+            let record = FeatureRecord::decode(&key, &bytes)
                 .map_err(|error| refused(format!("a record in it cannot be used: {error}")))?;
             let windows = WindowState::decode(&record.windows)
                 .map_err(|error| refused(format!("a record in it cannot be used: {error}")))?;
@@ -198,8 +198,11 @@ impl CheckedBackup {
         let header = engine.snapshot_header(replay_from);
         let registry = engine.registry.load_full();
         let snapshot::SnapshotHeader { replay_from: had, created_ms, hash_key_id, .. } = *reader.header();
-        let since =
-            if hash_key_id == engine.hash_key.id() { ErasedSince::Entry(had) } else { ErasedSince::Time(created_ms) };
+        let since = if hash_key_id == engine.hash_key.id() {
+            ErasureCutoff::Entry(had)
+        } else {
+            ErasureCutoff::Time(created_ms)
+        };
 
         let mut written = 0_usize;
         let written = snapshot::write_file(engine.files.folder(), &header, |writer| {
@@ -227,7 +230,7 @@ impl CheckedBackup {
     }
 
     /// True when the entity of a record was erased since the backup.
-    fn is_erased(&self, engine: &StoreEngine, key: &IndexKey, record: &Record, since: ErasedSince) -> bool {
+    fn is_erased(&self, engine: &StoreEngine, key: &IndexKey, record: &FeatureRecord, since: ErasureCutoff) -> bool {
         if engine.tombstones.is_empty() {
             return false;
         }
@@ -242,8 +245,8 @@ impl CheckedBackup {
         engine: &StoreEngine,
         key: &IndexKey,
         bytes: &[u8],
-    ) -> Result<(IndexKey, Record), record::DamagedBytes> {
-        let mut record = Record::decode(key, bytes)?;
+    ) -> Result<(IndexKey, FeatureRecord), record::DamagedBytes> {
+        let mut record = FeatureRecord::decode(key, bytes)?;
         let view = self.translation.view(key.view()).ok_or(record::DamagedBytes::Malformed)?;
         view.row(&mut record.row);
         if !view.same_fields && !record.windows.is_empty() {
@@ -275,7 +278,7 @@ fn with_cause(error: &SnapshotError) -> String {
 }
 
 /// True when a record has the types that its catalog states.
-fn fits(view: &StoredView, record: &Record) -> bool {
+fn fits(view: &StoredView, record: &FeatureRecord) -> bool {
     let row = &record.row;
     let keys = view.join_keys.iter().map(|(_, kind)| ValueType::Scalar(*kind));
     let values = row.values.iter().all(|(id, value)| {

@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use ledge_base::{clock, sys};
 use tokio::sync::oneshot;
 
-use super::super::index::{Index, IndexError};
+use super::super::index::{EntityIndex, IndexError};
 use super::super::journal;
 use super::super::merge::purge_us;
 use super::super::online::FeatureError;
-use super::super::protection::Unsealable;
+use super::super::protection::RowEncryptionError;
 use super::super::record::{self, StoredRecord};
 use super::super::snapshot::{self, SnapshotWriter, SortedTable};
 use super::super::statistics::StoreCounters;
 use super::StoreEngine;
-use super::commands::WriterCommand;
-use super::files::StoreFiles;
+use super::commands::StoreWriterCommand;
+use super::files::FeatureStoreFiles;
 use super::maintenance::Maintenance;
 use super::manifest::SnapshotChanges;
 use super::recovery::{self, close, set_aside};
@@ -43,18 +43,18 @@ const PERSIST_INTERVAL_RECORDS: u64 = 4096;
 const LAYER_CACHE_DIVISOR: u64 = 2;
 
 /// Reasons why a scan into a file ended early.
-pub enum ScanError {
+pub enum SnapshotScanError {
     Index(IndexError),
     Io(io::Error),
 }
 
-impl From<IndexError> for ScanError {
+impl From<IndexError> for SnapshotScanError {
     fn from(error: IndexError) -> Self {
         Self::Index(error)
     }
 }
 
-impl From<io::Error> for ScanError {
+impl From<io::Error> for SnapshotScanError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -62,7 +62,7 @@ impl From<io::Error> for ScanError {
 
 /// The counts of the records that a snapshot was made from.
 #[derive(Debug, Default)]
-struct Copied {
+struct SnapshotCopyCounts {
     written: u64,
     /// Removed because they had expired.
     expired: u64,
@@ -73,14 +73,14 @@ struct Copied {
 /// Writes every record of an index below its top layer.
 fn write_all<W: io::Write>(
     engine: &StoreEngine,
-    index: &Index,
+    index: &EntityIndex,
     remove_until_us: Option<i64>,
     writer: &mut SnapshotWriter<W>,
-) -> Result<Copied, ScanError> {
+) -> Result<SnapshotCopyCounts, SnapshotScanError> {
     let registry = engine.registry.load_full();
     let protection = &engine.protection;
-    let mut copied = Copied::default();
-    let damaged = |error| ScanError::Index(IndexError::damaged(format!("a record cannot be used: {error}")));
+    let mut copied = SnapshotCopyCounts::default();
+    let damaged = |error| SnapshotScanError::Index(IndexError::damaged(format!("a record cannot be used: {error}")));
 
     index.scan_frozen(|key, bytes| {
         if protection.is_erased(&key, bytes) {
@@ -101,15 +101,15 @@ fn write_all<W: io::Write>(
         }
         let bytes = changed.as_deref().unwrap_or(bytes);
         let sealed = protection.sealed(&key, bytes).map_err(|error| match error {
-            Unsealable::Damaged(error) => damaged(error),
-            Unsealable::Keys(error) => ScanError::Io(io::Error::other(error)),
+            RowEncryptionError::Damaged(error) => damaged(error),
+            RowEncryptionError::Keys(error) => SnapshotScanError::Io(io::Error::other(error)),
         })?;
         writer.add(&key, sealed.as_deref().unwrap_or(bytes))?;
         copied.written += 1;
         if copied.written.is_multiple_of(PERSIST_INTERVAL_RECORDS) {
             protection.persist().map_err(io::Error::other)?;
         }
-        Ok::<(), ScanError>(())
+        Ok::<(), SnapshotScanError>(())
     })?;
     protection.persist().map_err(io::Error::other)?;
     Ok(copied)
@@ -160,7 +160,7 @@ impl Maintenance {
         let header = self.engine.snapshot_header(number);
 
         let remove_until_us = self.may_remove_until();
-        let (mut broken, mut copied) = (None, Copied::default());
+        let (mut broken, mut copied) = (None, SnapshotCopyCounts::default());
         let written = snapshot::write_file(self.engine.files.folder(), &header, |writer| {
             let written = write_all(&self.engine, &index, remove_until_us, writer).and_then(|written| {
                 let (has, found) = (frozen.records, written.written + written.expired + written.erased);
@@ -168,8 +168,8 @@ impl Maintenance {
                 if found < has { Err(IndexError::damaged(lacks()).into()) } else { Ok(written) }
             });
             copied = written.map_err(|error| match error {
-                ScanError::Io(error) => error,
-                ScanError::Index(error) => {
+                SnapshotScanError::Io(error) => error,
+                SnapshotScanError::Index(error) => {
                     broken = Some(error.clone());
                     io::Error::other(error)
                 }
@@ -235,7 +235,7 @@ impl Maintenance {
     }
 
     /// The index in use, with a layer that does not change any more: of an earlier attempt at a snapshot, or a new one.
-    fn frozen_index(&self) -> Result<Arc<Index>, FeatureError> {
+    fn frozen_index(&self) -> Result<Arc<EntityIndex>, FeatureError> {
         let unavailable = || FeatureError::Unavailable { reason: self.engine.state.load().reason() };
         // Waits until earlier commands, such as one of an erasure, are done.
         let (index, ..) = self.index_position()?;
@@ -250,15 +250,15 @@ impl Maintenance {
         let snapshots = snapshots.map_err(|error| FeatureError::NotWritten { reason: error.to_string() })?;
         let least = snapshots.first().map_or(0, |(newest, _)| newest + 1);
         let (reply, answer) = oneshot::channel();
-        let sent = self.engine.commands.blocking_send(WriterCommand::Freeze { layer, least, reply });
+        let sent = self.engine.commands.blocking_send(StoreWriterCommand::Freeze { layer, least, reply });
         let frozen =
             sent.map_err(|_| unavailable()).and_then(|()| answer.blocking_recv().map_err(|_| unavailable())?);
         frozen.inspect_err(|_| drop(fs::remove_dir_all(folder)))
     }
 
-    fn install(&self, index: &Arc<Index>, snapshot: Arc<SortedTable>) -> bool {
+    fn install(&self, index: &Arc<EntityIndex>, snapshot: Arc<SortedTable>) -> bool {
         let (reply, answer) = std::sync::mpsc::channel();
-        let command = WriterCommand::Rebase { index: index.clone(), snapshot, reply };
+        let command = StoreWriterCommand::Rebase { index: index.clone(), snapshot, reply };
         self.engine.commands.blocking_send(command).is_ok() && answer.recv().unwrap_or(false)
     }
 
@@ -268,12 +268,12 @@ impl Maintenance {
         // The remainder of a failed snapshot must not take room from the next one.
         let _ = snapshot::remove_unfinished(self.engine.files.folder());
         let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        let last = snapshots.first().map_or(0, |(_, path)| StoreFiles::size(path));
+        let last = snapshots.first().map_or(0, |(_, path)| FeatureStoreFiles::size(path));
         let need = last / 4 * 5 + (self.engine.config.min_free_mb << 19);
         let free = || self.engine.files.free().unwrap_or(u64::MAX);
         if free() < need
             && let [(newest, newest_path), (_, oldest_path), ..] = snapshots.as_slice()
-            && free() + StoreFiles::size(oldest_path) >= need
+            && free() + FeatureStoreFiles::size(oldest_path) >= need
             && snapshot::verify_file(newest_path).is_ok()
         {
             tracing::warn!("there is no room for a third snapshot of the feature store; the oldest one is removed");
@@ -294,7 +294,7 @@ impl Maintenance {
         }
         let closed = || io::Error::other("the writer thread of the feature store has ended");
         let (reply, done) = std::sync::mpsc::channel();
-        let sent = self.engine.commands.blocking_send(WriterCommand::RemoveBefore { seq: number, reply });
+        let sent = self.engine.commands.blocking_send(StoreWriterCommand::RemoveBefore { seq: number, reply });
         let removed = sent.map_err(|_| closed()).and_then(|()| done.recv().map_err(|_| closed())?);
         self.update_snapshot_figures();
         result.and(removed)
@@ -336,7 +336,7 @@ impl Maintenance {
             return;
         }
 
-        let _ = self.engine.commands.blocking_send(WriterCommand::NoteDamage(damage));
+        let _ = self.engine.commands.blocking_send(StoreWriterCommand::NoteDamage(damage));
         if let Some(index) = self.engine.live()
             && let Some(path) = index.snapshot().map(|snapshot| snapshot.path().to_owned())
             && damaged.contains(&path)
@@ -367,7 +367,7 @@ impl Maintenance {
 
     /// Makes an index over the snapshot before, and uses it instead of `index`, as its snapshot is damaged. False: no
     /// such index could be made, and `index` is given up.
-    fn replace_base(&self, index: Arc<Index>) -> bool {
+    fn replace_base(&self, index: Arc<EntityIndex>) -> bool {
         let folders: Vec<PathBuf> = index.folders().map(Path::to_owned).collect();
         match recovery::make_anew(&self.engine, &index).and_then(|applier| self.hand_over(applier)) {
             Ok(old) => drop(old),
@@ -388,7 +388,7 @@ impl Maintenance {
     /// Updates the figures of the snapshots.
     pub fn update_snapshot_figures(&self) {
         let snapshots = snapshot::list(self.engine.files.folder()).unwrap_or_default();
-        let sizes: Vec<u64> = snapshots.iter().map(|(_, path)| StoreFiles::size(path)).collect();
+        let sizes: Vec<u64> = snapshots.iter().map(|(_, path)| FeatureStoreFiles::size(path)).collect();
         self.engine.counters.snapshot_bytes.store(sizes.iter().sum(), Relaxed);
         self.engine.counters.newest_snapshot_bytes.store(sizes.first().copied().unwrap_or(0), Relaxed);
         let newest = snapshots.first().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
@@ -400,7 +400,7 @@ impl Maintenance {
     /// Updates the size of the index.
     pub fn update_index_size(&self) {
         if let Some(index) = self.engine.live() {
-            let bytes = index.folders().map(StoreFiles::size).sum();
+            let bytes = index.folders().map(FeatureStoreFiles::size).sum();
             self.engine.counters.index_bytes.store(bytes, Relaxed);
         }
     }

@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use ledge_identity::sealing::{MASTER_KEY_BYTES, OVERHEAD_BYTES, SealPurpose, Sealer};
+use ledge_identity::sealing::{EncryptionPurpose, MASTER_KEY_BYTES, OVERHEAD_BYTES, Sealer};
 use zeroize::Zeroizing;
 
 /// The longest piece, in bytes: bounds the memory that a reader allocates for a piece.
@@ -61,7 +61,7 @@ impl<W: Write> SpoolWriter<W> {
 
     fn write_piece(&mut self, piece: &[u8], is_last: bool) -> io::Result<()> {
         let associated = SpoolKey::associated(self.index, is_last);
-        let sealed = self.key.0.seal(SealPurpose::FeatureStore, &associated, piece).map_err(io::Error::other)?;
+        let sealed = self.key.0.seal(EncryptionPurpose::FeatureStore, &associated, piece).map_err(io::Error::other)?;
         let length = u32::try_from(sealed.len()).map_err(io::Error::other)?;
         self.index += 1;
         self.output.write_all(&length.to_le_bytes())?;
@@ -106,8 +106,9 @@ impl<R: Read> SpoolReader<R> {
         }
         let mut sealed = vec![0; length];
         self.input.read_exact(&mut sealed).map_err(|_| changed())?;
-        let open =
-            |is_last| self.key.0.open(SealPurpose::FeatureStore, &SpoolKey::associated(self.index, is_last), &sealed);
+        let open = |is_last| {
+            self.key.0.open(EncryptionPurpose::FeatureStore, &SpoolKey::associated(self.index, is_last), &sealed)
+        };
         let (piece, is_last) = match open(false) {
             Ok(piece) => (piece, false),
             Err(_) => (open(true).map_err(|_| changed())?, true),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ledge_base::clock;
 use ledge_base::durable;
-use ledge_identity::sealing::{SealPurpose, Sealer};
+use ledge_identity::sealing::{EncryptionPurpose, Sealer};
 use serde::{Deserialize, Serialize};
 
 use super::super::value::Value;
@@ -30,7 +30,7 @@ pub struct Tombstones {
 /// The time of an erasure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ErasedAt {
+struct ErasureTime {
     /// The journal's entry that removed it.
     seq: u64,
     /// In milliseconds since the Unix epoch.
@@ -39,7 +39,7 @@ struct ErasedAt {
 
 /// The point from which on an erasure counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErasedSince {
+pub enum ErasureCutoff {
     /// For a backup of this store: the first journal entry that it may lack. No clock is involved.
     Entry(u64),
     /// For a backup of another store, because its entries are numbered differently: the time when it was made, in
@@ -58,7 +58,7 @@ struct TombstoneList {
     doomed: BTreeSet<u32>,
     /// By the names of the join keys, in order. An entry stands for every entity with these join keys, also for one
     /// with further join keys.
-    erased: HashMap<Vec<String>, HashMap<EntityHash, ErasedAt>>,
+    erased: HashMap<Vec<String>, HashMap<EntityHash, ErasureTime>>,
 }
 
 /// The form of the file. Hashes and secret are in hexadecimal digits.
@@ -74,7 +74,7 @@ struct TombstonesFile {
 #[serde(deny_unknown_fields)]
 struct TombstonesByKeys {
     join_keys: Vec<String>,
-    entities: BTreeMap<String, ErasedAt>,
+    entities: BTreeMap<String, ErasureTime>,
 }
 
 fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
@@ -96,7 +96,7 @@ impl TombstoneList {
     }
 
     fn encode(&self) -> io::Result<Vec<u8>> {
-        let of_names = |(names, entities): (&Vec<String>, &HashMap<EntityHash, ErasedAt>)| TombstonesByKeys {
+        let of_names = |(names, entities): (&Vec<String>, &HashMap<EntityHash, ErasureTime>)| TombstonesByKeys {
             join_keys: names.clone(),
             entities: entities.iter().map(|(hash, when)| (hex::encode(hash), *when)).collect(),
         };
@@ -131,7 +131,7 @@ impl Tombstones {
             }
             Err(error) => return Err(error),
             Ok(bytes) if Sealer::is_sealed(&bytes) => {
-                let plain = sealer.open(SealPurpose::FeatureStore, ASSOCIATED_DATA, &bytes);
+                let plain = sealer.open(EncryptionPurpose::FeatureStore, ASSOCIATED_DATA, &bytes);
                 let plain = plain.map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
                 TombstoneList::decode(&plain)?
             }
@@ -176,20 +176,20 @@ impl Tombstones {
         let hashes: Vec<_> = values.iter().map(|values| list.hash(names.iter().copied().zip(values))).collect();
         let erased = list.erased.entry(names.iter().map(ToString::to_string).collect()).or_default();
         // The last erasure counts. If the file cannot be written, the entry in memory does no harm.
-        erased.extend(hashes.into_iter().map(|hash| (hash, ErasedAt { seq, at_ms: clock::unix_millis() })));
+        erased.extend(hashes.into_iter().map(|hash| (hash, ErasureTime { seq, at_ms: clock::unix_millis() })));
         self.write(&list)
     }
 
     /// True when the entity was erased since then, itself or by a part of its join keys.
-    pub fn has(&self, entity: &[(&str, &Value)], since: ErasedSince) -> bool {
+    pub fn has(&self, entity: &[(&str, &Value)], since: ErasureCutoff) -> bool {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.erased.iter().any(|(names, erased)| {
             let value = |name: &String| entity.iter().find(|(key, _)| key == name).copied();
             let part: Option<Vec<_>> = names.iter().map(value).collect();
             let when = part.and_then(|part| erased.get(&list.hash(part.into_iter())));
             when.is_some_and(|when| match since {
-                ErasedSince::Entry(from) => from <= when.seq,
-                ErasedSince::Time(ms) => ms <= when.at_ms,
+                ErasureCutoff::Entry(from) => from <= when.seq,
+                ErasureCutoff::Time(ms) => ms <= when.at_ms,
             })
         })
     }
@@ -205,7 +205,7 @@ impl Tombstones {
     }
 
     fn write(&self, list: &TombstoneList) -> io::Result<()> {
-        let sealed = self.sealer.seal(SealPurpose::FeatureStore, ASSOCIATED_DATA, &list.encode()?);
+        let sealed = self.sealer.seal(EncryptionPurpose::FeatureStore, ASSOCIATED_DATA, &list.encode()?);
         durable::replace_private(&self.path, &sealed.map_err(io::Error::other)?)
     }
 }
@@ -242,7 +242,7 @@ mod tests {
             let tombstones = Tombstones::open(folder.path(), sealer.clone()).unwrap();
             assert_eq!(tombstones.doomed(), [0; 0]);
 
-            for since in [ErasedSince::Time(1), ErasedSince::Entry(1), ErasedSince::Entry(70)] {
+            for since in [ErasureCutoff::Time(1), ErasureCutoff::Entry(1), ErasureCutoff::Entry(70)] {
                 assert!(tombstones.has(&[("customer", &customer)], since));
                 assert!(tombstones.has(&[("shop", &shop), ("customer", &customer)], since));
                 assert!(tombstones.has(&[("customer", &Value::Int64(8))], since));
@@ -251,7 +251,7 @@ mod tests {
             }
 
             // The entity was pushed again before that backup, regardless of the clock.
-            for since in [ErasedSince::Time(u64::MAX), ErasedSince::Entry(71)] {
+            for since in [ErasureCutoff::Time(u64::MAX), ErasureCutoff::Entry(71)] {
                 assert!(!tombstones.has(&[("customer", &customer)], since));
             }
 
@@ -285,7 +285,7 @@ mod tests {
                 0..5,
             ),
         ) {
-            let with_when = |(hash, (seq, at_ms))| (hash, ErasedAt { seq, at_ms });
+            let with_when = |(hash, (seq, at_ms))| (hash, ErasureTime { seq, at_ms });
             let erased = all.into_iter().map(|(names, found)| (names, found.into_iter().map(with_when).collect())).collect();
             let list = TombstoneList { secret, doomed, erased };
             let read = TombstoneList::decode(&list.encode().unwrap()).unwrap();

@@ -10,18 +10,18 @@ use tokio::sync::oneshot;
 
 use super::super::entity_keys::EntityKeys;
 use super::super::incoming::IncomingRow;
-use super::super::index::{Index, IndexError, MemTable};
+use super::super::index::{EntityIndex, IndexError, MemTable};
 use super::super::journal::{Journal, JournalChange, JournalError};
 use super::super::key::IndexKey;
-use super::super::online::{FeatureError, Pushed};
+use super::super::online::{FeatureError, PushCounts};
 use super::super::protection::RecordBody;
 use super::super::record::CipherHeader;
-use super::super::seal::SealContext;
+use super::super::seal::CipherContext;
 use super::super::snapshot::SortedTable;
 use super::super::statistics::StoreCounters;
-use super::applier::{Action, Applier, PendingChange};
-use super::commands::{UpkeepJob, WriterCommand};
-use super::files::CleanStop;
+use super::applier::{IndexApplier, PendingAction, PendingChange};
+use super::commands::{MaintenanceJob, StoreWriterCommand};
+use super::files::CleanStopMark;
 use super::{StoreEngine, StoreState};
 
 /// The most rows that share one write to the disk: bounds how long the first of them waits.
@@ -37,13 +37,13 @@ fn size(rows: &[IncomingRow]) -> usize {
 }
 
 /// The rows of a push, and the channel for its outcome.
-type WaitingPush = (Vec<IncomingRow>, oneshot::Sender<Result<Pushed, FeatureError>>);
+type WaitingPush = (Vec<IncomingRow>, oneshot::Sender<Result<PushCounts, FeatureError>>);
 
 /// The state of the writer thread.
 pub struct StoreWriter {
     engine: Arc<StoreEngine>,
     journal: Journal,
-    applier: Option<Applier>,
+    applier: Option<IndexApplier>,
     /// The store's state before a restore began.
     before_restore: Option<Arc<StoreState>>,
     /// True when the last push was refused because the disk was full. The beginning and the end of that are logged.
@@ -68,19 +68,19 @@ impl StoreWriter {
         }
     }
 
-    /// Runs until [`WriterCommand::Close`].
-    pub fn run(mut self, mut commands: Receiver<WriterCommand>) {
+    /// Runs until [`StoreWriterCommand::Close`].
+    pub fn run(mut self, mut commands: Receiver<StoreWriterCommand>) {
         self.publish_figures();
         while let Some(first) = commands.blocking_recv() {
             let mut next = Some(first);
             while let Some(command) = next.take() {
                 match command {
-                    WriterCommand::Push { rows, reply } => {
+                    StoreWriterCommand::Push { rows, reply } => {
                         let (mut waiting, mut bytes) = (rows.len(), size(&rows));
                         let mut pushes = vec![(rows, reply)];
                         while waiting < GROUP_ROWS_MAX && bytes < GROUP_BYTES_MAX {
                             match commands.try_recv() {
-                                Ok(WriterCommand::Push { rows, reply }) => {
+                                Ok(StoreWriterCommand::Push { rows, reply }) => {
                                     (waiting, bytes) = (waiting + rows.len(), bytes + size(&rows));
                                     pushes.push((rows, reply));
                                 }
@@ -93,7 +93,7 @@ impl StoreWriter {
                         }
                         self.push(pushes);
                     }
-                    WriterCommand::Close => return self.close(),
+                    StoreWriterCommand::Close => return self.close(),
                     other => self.serve(other),
                 }
             }
@@ -101,50 +101,50 @@ impl StoreWriter {
         self.close();
     }
 
-    fn serve(&mut self, command: WriterCommand) {
+    fn serve(&mut self, command: StoreWriterCommand) {
         match command {
-            WriterCommand::TakePushes { from } => self.take_pushes(from),
-            WriterCommand::Position { reply } => {
+            StoreWriterCommand::TakePushes { from } => self.take_pushes(from),
+            StoreWriterCommand::Position { reply } => {
                 let records = self.on_index(|applier| Ok(applier.content.records()));
                 let _ = reply
                     .send(records.map(|records| (self.journal.next_seq(), records)).ok_or_else(|| self.no_index()));
             }
-            WriterCommand::Freeze { layer, least, reply } => {
+            StoreWriterCommand::Freeze { layer, least, reply } => {
                 let _ = reply.send(self.rotate(layer, least));
             }
-            WriterCommand::Rebase { index, snapshot, reply } => {
+            StoreWriterCommand::Rebase { index, snapshot, reply } => {
                 let _ = reply.send(self.install(&index, &snapshot));
             }
-            WriterCommand::NoteDamage(damage) => {
+            StoreWriterCommand::NoteDamage(damage) => {
                 if let Err(error) = self.journal.note_damage(&damage) {
                     tracing::warn!(%error, "cannot begin a new segment of the feature store's journal; the next push tries again");
                 }
             }
-            WriterCommand::RemoveBefore { seq, reply } => {
+            StoreWriterCommand::RemoveBefore { seq, reply } => {
                 let removed = self.journal.remove_before(seq);
                 self.publish_figures();
                 let _ = reply.send(removed);
             }
-            WriterCommand::Erase { records, keys, reply } => {
+            StoreWriterCommand::Erase { records, keys, reply } => {
                 let _ = reply.send(self.erase(&records, &keys));
             }
-            WriterCommand::EndCensus { forget, reply } => {
+            StoreWriterCommand::EndCensus { forget, reply } => {
                 let _ = reply.send(self.engine.protection.keys().map_or(0, |keys| keys.end_census(forget)));
             }
-            WriterCommand::Handover { applier, reply } => {
+            StoreWriterCommand::Handover { applier, reply } => {
                 let _ = reply.send(self.take_over(*applier));
             }
-            WriterCommand::BeginRestore { reply } => {
+            StoreWriterCommand::BeginRestore { reply } => {
                 self.before_restore = Some(self.engine.state.swap(Arc::new(StoreState::Restoring)));
                 let _ = reply.send(self.journal.next_seq());
             }
-            WriterCommand::EndRestore { replay_from, reply } => {
+            StoreWriterCommand::EndRestore { replay_from, reply } => {
                 let _ = reply.send(self.end_restore(replay_from));
             }
-            WriterCommand::Ping { reply } => {
+            StoreWriterCommand::Ping { reply } => {
                 let _ = reply.send(());
             }
-            WriterCommand::Push { .. } | WriterCommand::Close => {}
+            StoreWriterCommand::Push { .. } | StoreWriterCommand::Close => {}
         }
     }
 
@@ -167,7 +167,7 @@ impl StoreWriter {
             self.publish_figures();
             let reason = format!("it ends before entry {next}, and the index has entries up to {last}");
             self.engine.alarm("the journal of the feature store lacks its end; a snapshot takes its place", &reason);
-            let _ = self.engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
+            let _ = self.engine.jobs.send(MaintenanceJob::Snapshot { reply: oneshot::channel().0 });
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl StoreWriter {
     }
 
     /// Puts `layer` on the index, for the entries of a new journal segment.
-    fn rotate(&mut self, layer: MemTable, least: u64) -> Result<Arc<Index>, FeatureError> {
+    fn rotate(&mut self, layer: MemTable, least: u64) -> Result<Arc<EntityIndex>, FeatureError> {
         let unwritten = |error: JournalError| FeatureError::Unavailable { reason: error.to_string() };
         let content = self.on_index(|applier| {
             let content = &applier.content;
@@ -199,7 +199,7 @@ impl StoreWriter {
     }
 
     /// Makes the index read everything below its top layer from `snapshot`. False when another index is in use by now.
-    fn install(&mut self, index: &Arc<Index>, snapshot: &Arc<SortedTable>) -> bool {
+    fn install(&mut self, index: &Arc<EntityIndex>, snapshot: &Arc<SortedTable>) -> bool {
         let installed = Arc::new(index.install(snapshot.clone()));
         let Some(applier) = self.applier.as_mut().filter(|_| self.engine.exchange(index, &installed)) else {
             return false;
@@ -228,7 +228,7 @@ impl StoreWriter {
             replies.push((rows.len(), reply));
             for (IncomingRow { view, key, row, .. }, body) in rows.into_iter().zip(bodies.by_ref()) {
                 let seq = first_seq + pending.len() as u64;
-                pending.push(PendingChange { seq, key, action: Action::Put(view, row, body), latest_us });
+                pending.push(PendingChange { seq, key, action: PendingAction::Put(view, row, body), latest_us });
             }
         }
 
@@ -242,11 +242,11 @@ impl StoreWriter {
         // Count everything under one lock, and before any caller gets its reply.
         let told: Vec<_> = self.engine.counters.with_views(|views| {
             let count = |(count, reply)| {
-                let mut outcome = Pushed::default();
+                let mut outcome = PushCounts::default();
                 for pending in rows.by_ref().take(count) {
                     let merged = outcomes.next().unwrap_or(super::super::merge::MergeOutcome::Accepted);
                     outcome.count(merged);
-                    if let Action::Put(view, row, _) = &pending.action {
+                    if let PendingAction::Put(view, row, _) = &pending.action {
                         let view = views.entry(view.id).or_default();
                         view.pushed.count(merged);
                         let newest_us = Some(view.newest_us).filter(|newest| *newest <= latest_us);
@@ -355,7 +355,7 @@ impl StoreWriter {
         self.publish_figures();
         // At full rate the journal would grow far beyond the limit until the next check.
         if engine.has_grown(self.journal.bytes()) && !engine.snapshot_asked.swap(true, Relaxed) {
-            let _ = engine.jobs.send(UpkeepJob::RunPeriodic);
+            let _ = engine.jobs.send(MaintenanceJob::RunPeriodic);
         }
 
         if std::mem::take(&mut self.is_full) {
@@ -381,14 +381,14 @@ impl StoreWriter {
         };
         let first_seq = self.journal.ready().map_err(|error| not_written(&error))?;
         let seal = |(seq, incoming): (u64, &IncomingRow)| {
-            let context = SealContext { key: &incoming.key, seq, windows: false };
+            let context = CipherContext { key: &incoming.key, seq, windows: false };
             protection.seal(&context, &incoming.row.entity, incoming.bytes.clone())
         };
         let bodies: Result<Vec<_>, _> = (first_seq..).zip(rows).map(seal).collect();
         let bodies = bodies.map_err(|error| not_written(&error))?;
         protection.persist().map_err(|error| not_written(&error))?;
         if protection.keys().is_some_and(EntityKeys::is_fold_due) {
-            let _ = self.engine.jobs.send(UpkeepJob::FoldKeys);
+            let _ = self.engine.jobs.send(MaintenanceJob::FoldKeys);
         }
         Ok(bodies)
     }
@@ -410,8 +410,12 @@ impl StoreWriter {
             let written = written.map_err(|error| FeatureError::NotErased { reason: error.to_string() })?;
             removed_by = *written.end();
             self.engine.acknowledged.note(self.journal.next_seq());
-            let removal =
-                |(seq, key): (u64, &IndexKey)| PendingChange { seq, key: *key, action: Action::Delete, latest_us };
+            let removal = |(seq, key): (u64, &IndexKey)| PendingChange {
+                seq,
+                key: *key,
+                action: PendingAction::Delete,
+                latest_us,
+            };
             let pending: Vec<_> = written.zip(records).map(removal).collect();
             self.on_index(|applier| applier.apply(&pending));
         }
@@ -431,7 +435,7 @@ impl StoreWriter {
     }
 
     /// Runs `work` on the index, if there is a usable one.
-    fn on_index<T>(&mut self, work: impl FnOnce(&mut Applier) -> Result<T, IndexError>) -> Option<T> {
+    fn on_index<T>(&mut self, work: impl FnOnce(&mut IndexApplier) -> Result<T, IndexError>) -> Option<T> {
         let applier = self.applier.as_mut()?;
         match &**self.engine.state.load() {
             StoreState::Ready(index) if Arc::ptr_eq(index, &applier.index) => match work(applier) {
@@ -452,13 +456,13 @@ impl StoreWriter {
     }
 
     /// Brings an index up to the last entry, and puts it in use instead of the current one, which it returns.
-    fn take_over(&mut self, mut applier: Applier) -> Result<Option<Applier>, String> {
+    fn take_over(&mut self, mut applier: IndexApplier) -> Result<Option<IndexApplier>, String> {
         let last = applier.applied.max(applier.content.highest);
         self.go_beyond(last).map_err(|error| error.to_string())?;
 
         if self.engine.acknowledged.lacking().is_some() {
             // Only the index has these entries.
-            let _ = self.engine.jobs.send(UpkeepJob::Snapshot { reply: oneshot::channel().0 });
+            let _ = self.engine.jobs.send(MaintenanceJob::Snapshot { reply: oneshot::channel().0 });
         }
 
         let (from, to, had) = (applier.applied + 1, self.journal.next_seq(), last);
@@ -485,7 +489,7 @@ impl StoreWriter {
         Ok(old)
     }
 
-    fn end_restore(&mut self, replay_from: Option<u64>) -> Option<Arc<Index>> {
+    fn end_restore(&mut self, replay_from: Option<u64>) -> Option<Arc<EntityIndex>> {
         let before = self.before_restore.take()?;
         let Some(seq) = replay_from else {
             self.engine.state.store(before);
@@ -531,7 +535,7 @@ impl StoreWriter {
             return;
         }
         let Some(generation) = super::recovery::generation(applier.index.top().folder()) else { return };
-        let clean = CleanStop { generation, applied: applier.applied, tally: applier.content.top.tally };
+        let clean = CleanStopMark { generation, applied: applier.applied, tally: applier.content.top.tally };
         let closed = applier.index.top().flush().map_err(|error| error.to_string());
         match closed.and_then(|()| self.engine.files.mark_clean(&clean).map_err(|error| error.to_string())) {
             Ok(()) => tracing::debug!(ms = started.elapsed().as_millis(), "the feature store is closed"),

@@ -6,12 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
-use ledge_identity::sealing::{CipherError, SealPurpose, Sealer};
+use ledge_identity::sealing::{CipherError, EncryptionPurpose, Sealer};
 
 use super::EntityKeysError;
 use super::form::{self, EntityKey, KeysHead, SHARDS};
 
-const PURPOSE: SealPurpose = SealPurpose::FeatureKeys;
+const PURPOSE: EncryptionPurpose = EncryptionPurpose::FeatureKeys;
 const HEAD_FILE: &str = "head";
 const HEAD_ASSOCIATED_DATA: &[u8] = b"feature keys: head";
 
@@ -276,7 +276,7 @@ impl KeyFiles {
     }
 
     /// Creates a file for added keys.
-    pub fn create_added(&self, number: u32) -> Result<AddedFile, EntityKeysError> {
+    pub fn create_added(&self, number: u32) -> Result<AddedKeysFile, EntityKeysError> {
         let mut files = Vec::with_capacity(self.copies.len());
         for copy in &self.copies {
             let path = copy.join(added_name(number));
@@ -285,7 +285,7 @@ impl KeyFiles {
             let file = file.and_then(|file| durable::sync_folder(copy).map(|()| file)).map_err(failed(&path))?;
             files.push((path, file));
         }
-        Ok(AddedFile { number, frames: 0, files })
+        Ok(AddedKeysFile { number, frames: 0, files })
     }
 
     /// Replaces a final file of added keys.
@@ -322,13 +322,13 @@ fn is_torn(bytes: &[u8], whole: &[u8]) -> bool {
 
 /// An open file for added keys.
 #[derive(Debug)]
-pub struct AddedFile {
+pub struct AddedKeysFile {
     number: u32,
     frames: u32,
     files: Vec<(PathBuf, File)>,
 }
 
-impl AddedFile {
+impl AddedKeysFile {
     /// Appends keys. When this returns `Ok`, they survive a power cut.
     pub fn append(&mut self, sealer: &Sealer, store: &[u8; 16], entries: &[EntityKey]) -> Result<(), EntityKeysError> {
         let associated = added_associated_data(store, self.number, self.frames);

@@ -8,7 +8,7 @@ use super::form::{EntityKey, EntityTag, number};
 
 /// The keys of one shard.
 #[derive(Debug)]
-pub struct Shard {
+pub struct KeyShard {
     place: usize,
     /// The count of the next key.
     next: u32,
@@ -18,7 +18,7 @@ pub struct Shard {
     by_tag: Vec<u32>,
 }
 
-impl Shard {
+impl KeyShard {
     /// Creates an empty shard.
     pub fn new(shard: usize) -> Self {
         Self { place: shard, next: 1, entries: Vec::new(), by_tag: Vec::new() }
@@ -112,7 +112,7 @@ mod tests {
     proptest! {
         #[test]
         fn keys_are_found_by_number_and_entity(tags in prop::collection::vec(0..40_u8, 0..100), gone in prop::collection::vec(0..40_u8, 0..10)) {
-            let mut shard = Shard::new(3);
+            let mut shard = KeyShard::new(3);
             let mut known: BTreeMap<u8, u32> = BTreeMap::new();
             for tag in tags {
                 if known.contains_key(&tag) {

@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::format::{HEADER_BYTES, PreviousSegment, SegmentHeader};
-use super::scan::{JournalGroups, ScannedGroup, read_header};
-use super::{Damage, DamageReason, JournalEntry};
+use super::scan::{JournalGroupReader, ScannedGroup, read_header};
+use super::{JournalDamage, JournalDamageReason, JournalEntry};
 use crate::record::DamagedBytes;
 
 /// A segment file.
 #[derive(Debug)]
-pub struct Segment {
+pub struct JournalSegment {
     /// The sequence number in its name.
     pub first_seq: u64,
     pub path: PathBuf,
@@ -41,9 +41,9 @@ pub enum SegmentEnd {
 /// The segments of a folder in order.
 #[derive(Debug)]
 pub struct SegmentChain {
-    pub segments: Vec<Segment>,
+    pub segments: Vec<JournalSegment>,
     /// A last segment after an interrupted creation: nothing in it was acknowledged.
-    pub unfinished: Option<Segment>,
+    pub unfinished: Option<JournalSegment>,
 }
 
 /// The name of the segment with this first entry.
@@ -72,7 +72,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 
 /// The beginning of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalBegin {
+pub struct JournalStart {
     /// The first entry that it may have.
     pub first_seq: u64,
     /// The entries of the segment before, which is not there any more, as far as the first one states them.
@@ -80,12 +80,12 @@ pub struct JournalBegin {
 }
 
 /// The beginning of the journal in `folder`; `None` for one without segments.
-pub fn begin(folder: &Path) -> io::Result<Option<JournalBegin>> {
+pub fn begin(folder: &Path) -> io::Result<Option<JournalStart>> {
     let SegmentChain { segments, .. } = SegmentChain::read(folder)?;
     Ok(segments.first().map(|first| {
         let before = first.header.ok().and_then(|header| header.previous);
         let before = before.map_or(0..0, |before| before.first_seq..before.next_seq);
-        JournalBegin { first_seq: first.first_seq, before }
+        JournalStart { first_seq: first.first_seq, before }
     }))
 }
 
@@ -94,7 +94,7 @@ impl SegmentChain {
     pub fn read(folder: &Path) -> io::Result<Self> {
         let found = list(folder)?;
 
-        let mut segments: Vec<Segment> = Vec::with_capacity(found.len());
+        let mut segments: Vec<JournalSegment> = Vec::with_capacity(found.len());
         for (first_seq, path) in found {
             let file = match File::open(&path) {
                 // It was removed meanwhile, and with it all segments before it.
@@ -112,7 +112,7 @@ impl SegmentChain {
             if let Some(before) = segments.last_mut() {
                 before.end = end_before(folder, before.first_seq, first_seq, header.as_ref().ok());
             }
-            segments.push(Segment { first_seq, path, length, header, end: SegmentEnd::Last });
+            segments.push(JournalSegment { first_seq, path, length, header, end: SegmentEnd::Last });
         }
 
         // The header is fsynced before anything is written behind it.
@@ -143,7 +143,7 @@ pub enum SegmentStep {
     /// The entries of a whole group.
     Entries(Vec<JournalEntry>),
     /// Acknowledged entries may be lost here. The next steps have the entries that can still be read.
-    Damage(Damage),
+    Damage(JournalDamage),
     /// The number of bytes at the end of the last segment that were not acknowledged.
     Torn(u64),
 }
@@ -151,27 +151,27 @@ pub enum SegmentStep {
 /// Reads one segment.
 #[derive(Debug)]
 pub struct SegmentReader<'s, R = BufReader<File>> {
-    segment: &'s Segment,
-    groups: JournalGroups<R>,
+    segment: &'s JournalSegment,
+    groups: JournalGroupReader<R>,
     header: Option<DamagedBytes>,
     over: bool,
 }
 
 impl<'s> SegmentReader<'s> {
     /// Opens the file.
-    pub fn new(segment: &'s Segment) -> io::Result<Self> {
+    pub fn new(segment: &'s JournalSegment) -> io::Result<Self> {
         Self::over(segment, BufReader::with_capacity(64 << 10, File::open(&segment.path)?))
     }
 }
 
 impl<'s, R: Read + Seek> SegmentReader<'s, R> {
     /// Reads the segment's bytes from `file`.
-    pub fn over(segment: &'s Segment, file: R) -> io::Result<Self> {
+    pub fn over(segment: &'s JournalSegment, file: R) -> io::Result<Self> {
         let end = match &segment.end {
             SegmentEnd::Stated(previous) => previous.length.min(segment.length),
             SegmentEnd::Last | SegmentEnd::Unknown { .. } => segment.length,
         };
-        let groups = JournalGroups::new(file, segment.header.as_ref().ok(), segment.first_seq, end)?;
+        let groups = JournalGroupReader::new(file, segment.header.as_ref().ok(), segment.first_seq, end)?;
         Ok(Self { segment, groups, header: segment.header.err(), over: false })
     }
 
@@ -188,7 +188,7 @@ impl<'s, R: Read + Seek> SegmentReader<'s, R> {
         }
 
         if let Some(damaged) = self.header.take() {
-            let reason = DamageReason::Header(damaged);
+            let reason = JournalDamageReason::Header(damaged);
             let to_seq = if self.groups.find_next()? { Some(self.position().1) } else { self.stated_end() };
             return Ok(Some(SegmentStep::Damage(self.damage(0, seq, to_seq, reason))));
         }
@@ -198,7 +198,12 @@ impl<'s, R: Read + Seek> SegmentReader<'s, R> {
                 Ok(entries) => return Ok(Some(SegmentStep::Entries(entries))),
                 Err(damaged) => {
                     let to_seq = Some(group.next_seq);
-                    return Ok(Some(SegmentStep::Damage(self.damage(at, seq, to_seq, DamageReason::Group(damaged)))));
+                    return Ok(Some(SegmentStep::Damage(self.damage(
+                        at,
+                        seq,
+                        to_seq,
+                        JournalDamageReason::Group(damaged),
+                    ))));
                 }
             },
             ScannedGroup::End => {
@@ -215,31 +220,31 @@ impl<'s, R: Read + Seek> SegmentReader<'s, R> {
                 return self.step();
             }
             let to_seq = Some(self.position().1);
-            return Ok(Some(SegmentStep::Damage(self.damage(at, seq, to_seq, DamageReason::Group(damaged)))));
+            return Ok(Some(SegmentStep::Damage(self.damage(at, seq, to_seq, JournalDamageReason::Group(damaged)))));
         }
 
         self.over = true;
         Ok(Some(match &self.segment.end {
             SegmentEnd::Last => SegmentStep::Torn(self.segment.length.saturating_sub(at)),
             SegmentEnd::Stated(_) | SegmentEnd::Unknown { .. } => {
-                SegmentStep::Damage(self.damage(at, seq, self.stated_end(), DamageReason::Group(damaged)))
+                SegmentStep::Damage(self.damage(at, seq, self.stated_end(), JournalDamageReason::Group(damaged)))
             }
         }))
     }
 
     /// The damage where the file ends between two groups, if entries are missing.
-    fn at_the_end(&self) -> Option<Damage> {
+    fn at_the_end(&self) -> Option<JournalDamage> {
         let (at, seq) = self.position();
         match &self.segment.end {
             SegmentEnd::Last => None,
             SegmentEnd::Stated(previous) => (previous.next_seq != seq || previous.length != at)
-                .then(|| self.damage(at, seq, self.stated_end(), DamageReason::Short)),
+                .then(|| self.damage(at, seq, self.stated_end(), JournalDamageReason::Short)),
             SegmentEnd::Unknown { next_seq, missing: None } => {
-                (*next_seq != seq).then(|| self.damage(at, seq, self.stated_end(), DamageReason::Short))
+                (*next_seq != seq).then(|| self.damage(at, seq, self.stated_end(), JournalDamageReason::Short))
             }
             SegmentEnd::Unknown { missing: Some(missing), .. } => {
-                let damage = self.damage(0, seq, self.stated_end(), DamageReason::Missing);
-                Some(Damage { file: missing.clone(), ..damage })
+                let damage = self.damage(0, seq, self.stated_end(), JournalDamageReason::Missing);
+                Some(JournalDamage { file: missing.clone(), ..damage })
             }
         }
     }
@@ -252,7 +257,7 @@ impl<'s, R: Read + Seek> SegmentReader<'s, R> {
         }
     }
 
-    fn damage(&self, offset: u64, from_seq: u64, to_seq: Option<u64>, reason: DamageReason) -> Damage {
-        Damage { file: self.segment.path.clone(), offset, from_seq, to_seq, reason }
+    fn damage(&self, offset: u64, from_seq: u64, to_seq: Option<u64>, reason: JournalDamageReason) -> JournalDamage {
+        JournalDamage { file: self.segment.path.clone(), offset, from_seq, to_seq, reason }
     }
 }

@@ -7,7 +7,7 @@ use crate::record::DamagedBytes;
 
 /// A place where acknowledged entries may be lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
+pub struct JournalDamage {
     /// The segment, or the file that should be there.
     pub file: PathBuf,
     pub offset: u64,
@@ -15,12 +15,12 @@ pub struct Damage {
     pub from_seq: u64,
     /// The first entry after those. `None`: it is unknown how many followed. The same as `from_seq`: none is lost.
     pub to_seq: Option<u64>,
-    pub reason: DamageReason,
+    pub reason: JournalDamageReason,
 }
 
 /// The kind of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DamageReason {
+pub enum JournalDamageReason {
     /// The header of a segment is damaged.
     Header(DamagedBytes),
     Group(DamagedBytes),
@@ -32,24 +32,29 @@ pub enum DamageReason {
     Empty,
 }
 
-impl Damage {
+impl JournalDamage {
     /// True when this is no damage, but a form of a later version.
     pub fn is_of_a_later_version(&self) -> bool {
-        matches!(self.reason, DamageReason::Header(DamagedBytes::Unknown) | DamageReason::Group(DamagedBytes::Unknown))
+        matches!(
+            self.reason,
+            JournalDamageReason::Header(DamagedBytes::Unknown) | JournalDamageReason::Group(DamagedBytes::Unknown)
+        )
     }
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for JournalDamage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, offset, from_seq, to_seq, reason } = self;
         match reason {
-            DamageReason::Header(damaged) => write!(f, "{}: the header cannot be used: {damaged}", file.display())?,
-            DamageReason::Group(damaged) => {
+            JournalDamageReason::Header(damaged) => {
+                write!(f, "{}: the header cannot be used: {damaged}", file.display())?
+            }
+            JournalDamageReason::Group(damaged) => {
                 write!(f, "{}: the group at byte {offset} cannot be used: {damaged}", file.display())?;
             }
-            DamageReason::Short => write!(f, "{}: the file ends too early, at byte {offset}", file.display())?,
-            DamageReason::Missing => write!(f, "{}: the file is missing", file.display())?,
-            DamageReason::Empty => write!(f, "{}: all journal files are missing", file.display())?,
+            JournalDamageReason::Short => write!(f, "{}: the file ends too early, at byte {offset}", file.display())?,
+            JournalDamageReason::Missing => write!(f, "{}: the file is missing", file.display())?,
+            JournalDamageReason::Empty => write!(f, "{}: all journal files are missing", file.display())?,
         }
         match to_seq.map(|to_seq| to_seq.saturating_sub(*from_seq)) {
             Some(0) => f.write_str("; no entry is lost"),

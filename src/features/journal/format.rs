@@ -111,14 +111,14 @@ impl SegmentHeader {
 
 /// The beginning of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupHead {
+pub struct JournalGroupHeader {
     /// The mark of its segment.
     pub mark: u64,
     length: u32,
     sum: u32,
 }
 
-impl GroupHead {
+impl JournalGroupHeader {
     /// Creates the head of a group with this content.
     pub fn of(mark: u64, content: &[u8]) -> Self {
         Self { mark, length: u32::from_le_bytes(length32(content.len())), sum: checksum(content) }
@@ -153,7 +153,7 @@ impl GroupHead {
 
 /// The content of a group: one write and one fsync.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct JournalGroup {
     /// The sequence number of its first entry.
     pub first_seq: u64,
     /// The sequence number after its last entry.
@@ -162,8 +162,8 @@ pub struct Group {
     entries: Bytes,
 }
 
-impl Group {
-    /// Reads the numbers of a content that [`GroupHead::matches`].
+impl JournalGroup {
+    /// Reads the numbers of a content that [`JournalGroupHeader::matches`].
     pub fn decode(content: &Bytes) -> Result<Self, DamagedBytes> {
         let mut reader = ByteReader::new(content);
         let first_seq = u64::from_le_bytes(reader.array()?);
@@ -264,7 +264,7 @@ pub fn encode_group(
         bytes.extend_from_slice(&latest_us.to_le_bytes());
     }
     if let Some((head, content)) = bytes.split_first_chunk_mut::<GROUP_HEAD_BYTES>() {
-        *head = GroupHead::of(mark, content).encode();
+        *head = JournalGroupHeader::of(mark, content).encode();
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::chain::{Segment, SegmentEnd, SegmentReader, SegmentStep};
+use super::chain::{JournalSegment, SegmentEnd, SegmentReader, SegmentStep};
 use super::format::{
-    GROUP_BYTES_MAX, GroupHead, HEADER_BYTES, PreviousSegment, SegmentHeader, encode_group, group_length,
+    GROUP_BYTES_MAX, HEADER_BYTES, JournalGroupHeader, PreviousSegment, SegmentHeader, encode_group, group_length,
 };
 use super::scan::read_header;
 use super::{JournalChange, JournalEntry};
@@ -31,7 +31,7 @@ pub fn fuzz(data: &[u8]) -> usize {
         return 0;
     }
     let mut segment = SegmentHeader::new(MARK, 1, None).encode().to_vec();
-    segment.extend_from_slice(&GroupHead::of(MARK, data).encode());
+    segment.extend_from_slice(&JournalGroupHeader::of(MARK, data).encode());
     segment.extend_from_slice(data);
     let Some(entries) = walk(&segment, SegmentEnd::Last) else { return 0 };
     let changes: Vec<(IndexKey, JournalChange)> =
@@ -49,7 +49,7 @@ fn walk(bytes: &[u8], end: SegmentEnd) -> Option<Vec<JournalEntry>> {
     let length = bytes.len() as u64;
     let header = read_header(bytes, length).expect("memory is readable");
     let first_seq = header.map_or(1, |header| header.first_seq);
-    let segment = Segment { first_seq, path: PathBuf::from("fuzz"), length, header, end };
+    let segment = JournalSegment { first_seq, path: PathBuf::from("fuzz"), length, header, end };
     let mut reader =
         SegmentReader::over(&segment, Cursor::new(Bytes::copy_from_slice(bytes))).expect("memory is readable");
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::chain::{SegmentChain, SegmentReader, SegmentStep};
-use super::{Damage, JournalEntry};
+use super::{JournalDamage, JournalEntry};
 
 /// Reasons why entries could not be read back. Entries passed on before the error are valid.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ pub enum ReplayError<E> {
     #[error("the journal in {} cannot be read", folder.display())]
     Read { folder: PathBuf, source: io::Error },
     #[error("{0}")]
-    Damaged(Damage),
+    Damaged(JournalDamage),
     /// Entries are no longer, or not yet, in the journal.
     #[error("the journal lacks the entries from {from_seq} to {}", to_seq.saturating_sub(1))]
     Gap {
@@ -86,7 +86,7 @@ pub fn replay<E>(
 /// Reads everything in `folder` and checks every checksum. Returns the damage.
 ///
 /// It may run while a [`super::Journal`] appends to the folder.
-pub fn verify(folder: &Path) -> io::Result<Vec<Damage>> {
+pub fn verify(folder: &Path) -> io::Result<Vec<JournalDamage>> {
     let mut found = Vec::new();
     for segment in &SegmentChain::read(folder)?.segments {
         let mut reader = match SegmentReader::new(segment) {

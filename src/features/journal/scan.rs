@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use bytes::Bytes;
 
-use super::format::{GROUP_HEAD_BYTES, Group, GroupHead, HEADER_BYTES, SegmentHeader};
+use super::format::{GROUP_HEAD_BYTES, HEADER_BYTES, JournalGroup, JournalGroupHeader, SegmentHeader};
 use crate::record::DamagedBytes;
 
 /// The bytes that are read at a time when searching for a group.
@@ -12,7 +12,7 @@ const SEARCH_WINDOW_BYTES: usize = 256 << 10;
 
 /// The groups of one segment, in order.
 #[derive(Debug)]
-pub struct JournalGroups<R> {
+pub struct JournalGroupReader<R> {
     file: R,
     /// The position of the next read; `None` after a read that ended early. Seeking to the current position is avoided:
     /// it would empty the buffer, and groups may be small.
@@ -27,7 +27,7 @@ pub struct JournalGroups<R> {
 /// The result of reading a group.
 #[derive(Debug)]
 pub enum ScannedGroup {
-    Group(Group),
+    Group(JournalGroup),
     /// The end of the segment.
     End,
     Damaged(DamagedBytes),
@@ -42,7 +42,7 @@ pub fn read_header(mut file: impl Read, length: u64) -> io::Result<Result<Segmen
     Ok(read_full(&mut file, &mut bytes)?.and_then(|()| SegmentHeader::decode(&bytes)))
 }
 
-impl<R: Read + Seek> JournalGroups<R> {
+impl<R: Read + Seek> JournalGroupReader<R> {
     /// The groups of a segment that ends at `end`, which must not be beyond the end of the file. Without a readable
     /// header, the mark is taken from the first group.
     pub fn new(mut file: R, header: Option<&SegmentHeader>, first_seq: u64, end: u64) -> io::Result<Self> {
@@ -117,7 +117,7 @@ impl<R: Read + Seek> JournalGroups<R> {
         Ok(())
     }
 
-    fn group_at(&mut self, at: u64) -> io::Result<Result<(Group, u64), DamagedBytes>> {
+    fn group_at(&mut self, at: u64) -> io::Result<Result<(JournalGroup, u64), DamagedBytes>> {
         let content = at + GROUP_HEAD_BYTES as u64;
         if content > self.end {
             return Ok(Err(DamagedBytes::Malformed));
@@ -128,7 +128,7 @@ impl<R: Read + Seek> JournalGroups<R> {
         if let Err(damaged) = read_full(&mut self.file, &mut head)? {
             return Ok(Err(damaged));
         }
-        let head = GroupHead::decode(head).filter(|head| head.mark == self.mark);
+        let head = JournalGroupHeader::decode(head).filter(|head| head.mark == self.mark);
         let Some(head) = head.filter(|head| head.length() as u64 <= self.end - content) else {
             return Ok(Err(DamagedBytes::Malformed));
         };
@@ -140,7 +140,7 @@ impl<R: Read + Seek> JournalGroups<R> {
         if !head.matches(&bytes) {
             return Ok(Err(DamagedBytes::Checksum));
         }
-        Ok(Group::decode(&Bytes::from(bytes)).map(|group| (group, content + head.length() as u64)))
+        Ok(JournalGroup::decode(&Bytes::from(bytes)).map(|group| (group, content + head.length() as u64)))
     }
 }
 

@@ -27,34 +27,34 @@ fn aggregated() -> FeatureView {
     view
 }
 
-fn row(event_us: i64, number: i64) -> Row {
-    Row { entity: vec![Value::Int64(1)], event_us, values: vec![(FieldId(0), Value::Int64(number))] }
+fn row(event_us: i64, number: i64) -> FeatureRow {
+    FeatureRow { entity: vec![Value::Int64(1)], event_us, values: vec![(FieldId(0), Value::Int64(number))] }
 }
 
 /// The record of an entity after some entries.
 #[derive(Default, Clone, Debug, PartialEq)]
-struct MergedEntity(Option<Record>);
+struct MergedEntity(Option<FeatureRecord>);
 
 impl MergedEntity {
-    fn push(&mut self, view: &FeatureView, seq: u64, row: &Row) -> MergeOutcome {
+    fn push(&mut self, view: &FeatureView, seq: u64, row: &FeatureRow) -> MergeOutcome {
         self.push_at(view, seq, row, i64::MAX)
     }
 
     /// Pushes when event times up to `latest_us` are trusted.
-    fn push_at(&mut self, view: &FeatureView, seq: u64, row: &Row, latest_us: i64) -> MergeOutcome {
+    fn push_at(&mut self, view: &FeatureView, seq: u64, row: &FeatureRow, latest_us: i64) -> MergeOutcome {
         let (record, merged) = merge(view, self.0.as_ref(), row, seq, latest_us, SECOND).unwrap();
         assert_eq!(record.is_some(), merged == MergeOutcome::Accepted);
         if let Some(record) = record {
             assert_eq!(record.seq, seq);
             // Through bytes, as in the index.
             let key = HashKey::new([0; 32]).index_key(ViewId(0), &row.entity);
-            assert_eq!(Record::decode(&key, &record.encode(&key)), Ok(record.clone()));
+            assert_eq!(FeatureRecord::decode(&key, &record.encode(&key)), Ok(record.clone()));
             self.0 = Some(record);
         }
         merged
     }
 
-    fn record(&self) -> &Record {
+    fn record(&self) -> &FeatureRecord {
         self.0.as_ref().unwrap()
     }
 
@@ -236,14 +236,14 @@ proptest! {
         again in vec(any::<prop::sample::Index>(), 0..80),
     ) {
         let view = aggregated();
-        let rows: Vec<Row> = rows.into_iter().map(|(at, number)| row(at * SECOND, number)).collect();
+        let rows: Vec<FeatureRow> = rows.into_iter().map(|(at, number)| row(at * SECOND, number)).collect();
         let mut entity = MergedEntity::default();
         let mut seq = 0;
-        let mut push = |entity: &mut MergedEntity, row: &Row| {
+        let mut push = |entity: &mut MergedEntity, row: &FeatureRow| {
             seq += 1;
             entity.push(&view, seq, row)
         };
-        let accepted: Vec<&Row> = rows.iter().filter(|row| push(&mut entity, row) == MergeOutcome::Accepted).collect();
+        let accepted: Vec<&FeatureRow> = rows.iter().filter(|row| push(&mut entity, row) == MergeOutcome::Accepted).collect();
         let before = entity.clone();
         for row in again.iter().map(|again| accepted[again.index(accepted.len())]) {
             let merged = push(&mut entity, row);

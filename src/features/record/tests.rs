@@ -26,8 +26,8 @@ prop_compose! {
         entity in prop::collection::vec(any_value(), 1..4),
         event_us in any::<i64>(),
         values in any_values(),
-    ) -> Row {
-        Row { entity, event_us, values }
+    ) -> FeatureRow {
+        FeatureRow { entity, event_us, values }
     }
 }
 
@@ -37,8 +37,8 @@ prop_compose! {
         purge_us in any_purge_us(),
         row in any_row(),
         windows in prop::collection::vec(any::<u8>(), 0..40),
-    ) -> Record {
-        Record { seq, purge_us, row, windows }
+    ) -> FeatureRecord {
+        FeatureRecord { seq, purge_us, row, windows }
     }
 }
 
@@ -88,7 +88,7 @@ fn any_purge_us() -> impl Strategy<Value = i64> {
 }
 
 /// A row as earlier versions wrote it.
-fn row_in_first_form(row: &Row) -> Vec<u8> {
+fn row_in_first_form(row: &FeatureRow) -> Vec<u8> {
     let mut bytes = row.event_us.to_le_bytes().to_vec();
     put_varint(&mut bytes, row.entity.len() as u64);
     for value in &row.entity {
@@ -131,20 +131,20 @@ fn any_key() -> impl Strategy<Value = IndexKey> {
 proptest! {
     #[test]
     fn a_row_comes_back_as_it_was(row in any_row()) {
-        prop_assert_eq!(Row::decode(&row.encode()), Ok(row));
+        prop_assert_eq!(FeatureRow::decode(&row.encode()), Ok(row));
     }
 
     #[test]
     fn a_row_of_an_earlier_version_is_read(row in any_row()) {
         let old = row_in_first_form(&row);
         prop_assert!(row.encode().len() <= old.len() + 1);
-        prop_assert_eq!(Row::decode(&old), Ok(row));
+        prop_assert_eq!(FeatureRow::decode(&old), Ok(row));
     }
 
     #[test]
     fn a_row_without_join_keys_comes_back_as_it_was(row in any_row()) {
-        let row = Row { entity: Vec::new(), ..row };
-        prop_assert_eq!(Row::decode(&row.encode()), Ok(row));
+        let row = FeatureRow { entity: Vec::new(), ..row };
+        prop_assert_eq!(FeatureRow::decode(&row.encode()), Ok(row));
     }
 
     #[test]
@@ -153,7 +153,7 @@ proptest! {
         // Without the mark of the form.
         for at in (0..8).chain(9..bytes.len()) {
             bytes[at] ^= change;
-            if let Ok(other) = Row::decode(&bytes) {
+            if let Ok(other) = FeatureRow::decode(&bytes) {
                 let encoding = other.encode();
                 // A varint may be longer than it must be.
                 prop_assert!(encoding == bytes || encoding.len() < bytes.len(), "byte {}", at);
@@ -167,11 +167,11 @@ proptest! {
         let body = [row_in_first_form(&record.row), record.windows.clone()].concat();
         let old = record_in_form_1(&record.header(), &key, CipherHeader::default(), false, &body);
         prop_assert_eq!(verify(&key, &old), Ok(record.header()));
-        prop_assert_eq!(Record::decode(&key, &old), Ok(record.clone()));
+        prop_assert_eq!(FeatureRecord::decode(&key, &old), Ok(record.clone()));
 
         // A row of the journal gets a new header, and so does a record that is kept longer.
         let mixed = record.header().with_body(&key, CipherHeader::default(), false, &body);
-        prop_assert_eq!(Record::decode(&key, &mixed), Ok(record));
+        prop_assert_eq!(FeatureRecord::decode(&key, &mixed), Ok(record));
     }
 
     #[test]
@@ -192,12 +192,12 @@ proptest! {
         let bytes = record.encode(&key);
         let header = RecordHeader { seq: record.seq, event_us: record.row.event_us, purge_us: record.purge_us };
         prop_assert_eq!(verify(&key, &bytes), Ok(header));
-        prop_assert_eq!(Record::decode(&key, &bytes), Ok(record));
+        prop_assert_eq!(FeatureRecord::decode(&key, &bytes), Ok(record));
     }
 
     #[test]
     fn a_row_becomes_the_record_that_has_it_without_being_read(record in any_record(), key in any_key()) {
-        let record = Record { windows: Vec::new(), ..record };
+        let record = FeatureRecord { windows: Vec::new(), ..record };
         prop_assert_eq!(record.header().with_body(&key, CipherHeader::default(), false, &record.row.encode()), record.encode(&key));
     }
 
@@ -233,10 +233,10 @@ proptest! {
     fn a_record_cut_off_or_under_another_key_is_noticed(record in any_record(), key in any_key(), other in any_key()) {
         let bytes = record.encode(&key);
         for end in 0..bytes.len() {
-            prop_assert!(Record::decode(&key, &bytes[..end]).is_err(), "{end} bytes");
+            prop_assert!(FeatureRecord::decode(&key, &bytes[..end]).is_err(), "{end} bytes");
         }
         if key != other {
-            prop_assert_eq!(Record::decode(&other, &bytes), Err(DamagedBytes::Checksum));
+            prop_assert_eq!(FeatureRecord::decode(&other, &bytes), Err(DamagedBytes::Checksum));
         }
     }
 
@@ -244,10 +244,10 @@ proptest! {
     fn a_row_cut_off_or_followed_by_more_is_noticed(row in any_row()) {
         let mut bytes = row.encode();
         for end in 0..bytes.len() {
-            prop_assert!(Row::decode(&bytes[..end]).is_err(), "{end} bytes");
+            prop_assert!(FeatureRow::decode(&bytes[..end]).is_err(), "{end} bytes");
         }
         bytes.push(0);
-        prop_assert_eq!(Row::decode(&bytes), Err(DamagedBytes::Malformed));
+        prop_assert_eq!(FeatureRow::decode(&bytes), Err(DamagedBytes::Malformed));
     }
 
     #[test]
@@ -312,8 +312,8 @@ fn bytes_that_are_no_record_have_no_number_and_no_times() {
     }
 }
 
-fn row(event_us: i64, values: Vec<(FieldId, Value)>) -> Row {
-    Row { entity: vec![Value::Int64(4711)], event_us, values }
+fn row(event_us: i64, values: Vec<(FieldId, Value)>) -> FeatureRow {
+    FeatureRow { entity: vec![Value::Int64(4711)], event_us, values }
 }
 
 fn floats(fields: impl IntoIterator<Item = u16>) -> Vec<(FieldId, Value)> {
@@ -333,9 +333,10 @@ fn values_of_one_type_in_consecutive_fields_have_one_type_for_all() {
     let of_two_types = [floats(1..=20), vec![(FieldId(21), Value::Bool(true))]].concat();
     assert_eq!(with(of_two_types), plain + 3 + 20 * 4 + 3);
 
-    let record = Record { seq: 1_000_000, purge_us: i64::MAX, row: row(time_us, floats(1..=20)), windows: Vec::new() };
+    let record =
+        FeatureRecord { seq: 1_000_000, purge_us: i64::MAX, row: row(time_us, floats(1..=20)), windows: Vec::new() };
     assert_eq!(record.encode(&key()).len(), 110);
-    let for_a_week = Record { purge_us: time_us + 604_800_000_000, ..record.clone() };
+    let for_a_week = FeatureRecord { purge_us: time_us + 604_800_000_000, ..record.clone() };
     assert_eq!(for_a_week.encode(&key()).len(), 116);
     let old = row_in_first_form(&record.row);
     assert_eq!(record_in_form_1(&record.header(), &key(), CipherHeader::default(), false, &old).len(), 175);
@@ -350,7 +351,7 @@ fn the_bytes_of_a_row_and_of_a_record_are_these() {
         (FieldId(5), Value::Bool(true)),
         (FieldId(6), Value::Bool(true)),
     ];
-    let row = Row { entity: vec![Value::Bool(true)], event_us: 2, values };
+    let row = FeatureRow { entity: vec![Value::Bool(true)], event_us: 2, values };
     let runs = [&[5][..], &[1, 0x87, 2, 1, 0], &[1, 3, 5, 0, 0, 0], &[0, 0x47, 1, 1]].concat();
     let bytes = [&[2, 0, 0, 0, 0, 0, 0, 0][..], &[0, 1, 7, 1], &runs].concat();
     assert_eq!(row.encode(), bytes);
@@ -366,7 +367,8 @@ fn the_bytes_of_a_row_and_of_a_record_are_these() {
 
 #[test]
 fn runs_that_are_written_in_no_such_way_are_refused() {
-    let decoded = |runs: &[u8]| Row::decode(&[&[1; 8][..], &[0, 1, 7, 1], runs].concat()).map(|row| row.values.len());
+    let decoded =
+        |runs: &[u8]| FeatureRow::decode(&[&[1; 8][..], &[0, 1, 7, 1], runs].concat()).map(|row| row.values.len());
     assert_eq!(decoded(&[0]), Ok(0));
     assert_eq!(decoded(&[3, 1, 0x87, 2, 1, 1, 1, 7, 1]), Ok(3));
     let last_two = [2, 0xfe, 0xff, 3, 0x47, 1, 1];
@@ -396,14 +398,14 @@ fn runs_that_are_written_in_no_such_way_are_refused() {
 fn a_row_with_every_field_comes_back_as_it_was() {
     let values = (0..=u16::MAX).map(|field| (FieldId(field), Value::Bool(field % 3 == 0)));
     let row = row(1, values.collect());
-    assert_eq!(Row::decode(&row.encode()), Ok(row));
+    assert_eq!(FeatureRow::decode(&row.encode()), Ok(row));
 }
 
 #[test]
 fn the_largest_row_fits_into_a_record_of_either_form() {
     let with = |length: usize| {
         let value = Value::Bytes(vec![0; length].into());
-        Row { entity: vec![Value::Int64(1)], event_us: i64::MIN, values: vec![(FieldId(1), value)] }.encode()
+        FeatureRow { entity: vec![Value::Int64(1)], event_us: i64::MIN, values: vec![(FieldId(1), value)] }.encode()
     };
     let largest = with(ROW_BYTES_MAX - (with(ROW_BYTES_MAX).len() - ROW_BYTES_MAX));
     assert_eq!(largest.len(), ROW_BYTES_MAX);
@@ -419,13 +421,13 @@ fn the_largest_row_fits_into_a_record_of_either_form() {
 #[test]
 fn the_largest_row_that_earlier_versions_took_is_read() {
     let value = |length: usize| Value::Bytes(vec![7; length].into());
-    let row = Row { entity: vec![Value::Int64(1)], event_us: 1, values: vec![(FieldId(1), value(65_476))] };
+    let row = FeatureRow { entity: vec![Value::Int64(1)], event_us: 1, values: vec![(FieldId(1), value(65_476))] };
     let old = row_in_first_form(&row);
     assert_eq!(old.len(), (64 << 10) - 36);
-    assert_eq!(Row::decode(&old), Ok(row.clone()));
+    assert_eq!(FeatureRow::decode(&old), Ok(row.clone()));
 
     let header = RecordHeader { seq: 1, event_us: 1, purge_us: 2 };
-    let record = Record { seq: 1, purge_us: 2, row, windows: Vec::new() };
+    let record = FeatureRecord { seq: 1, purge_us: 2, row, windows: Vec::new() };
     let stored = record_in_form_1(&header, &key(), CipherHeader::default(), false, &old);
-    assert_eq!(Record::decode(&key(), &stored), Ok(record));
+    assert_eq!(FeatureRecord::decode(&key(), &stored), Ok(record));
 }

@@ -6,9 +6,9 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use ledge_base::names::FeatureName;
-use ledge_base::toml_check::{Mistake, within};
+use ledge_base::toml_check::{ConfigMistake, within};
 
-use super::file::{EntityToml, ServiceToml, SourceFile, SourceFiles};
+use super::file::{EntityToml, RegistrySourceFile, RegistrySourceFiles, ServiceToml};
 use crate::value::ScalarType;
 use crate::view::{FeatureService, FeatureView};
 
@@ -18,7 +18,7 @@ pub const VIEWS_MAX: usize = 1024;
 /// A place in a file.
 #[derive(Debug, Clone)]
 pub struct TomlPlace<'s> {
-    source: &'s SourceFile,
+    source: &'s RegistrySourceFile,
     key: String,
 }
 
@@ -34,8 +34,8 @@ impl TomlPlace<'_> {
     }
 
     /// A mistake at this place.
-    pub fn mistake(&self, message: impl Display) -> Mistake {
-        Mistake { line: self.source.line(&self.key), ..Mistake::new(&self.source.path, &self.key, message) }
+    pub fn mistake(&self, message: impl Display) -> ConfigMistake {
+        ConfigMistake { line: self.source.line(&self.key), ..ConfigMistake::new(&self.source.path, &self.key, message) }
     }
 
     fn line(&self) -> String {
@@ -56,21 +56,21 @@ pub struct DeclaredEntity {
 
 /// The checked declarations of all files.
 #[derive(Debug, Default)]
-pub struct Declared<'s> {
+pub struct DeclaredRegistry<'s> {
     /// The views without a mistake, their places, and those of their fields. They have no numbers yet.
     pub views: Vec<(FeatureView, TomlPlace<'s>, Vec<TomlPlace<'s>>)>,
     /// The services without a mistake.
     pub services: Vec<FeatureService>,
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<ConfigMistake>,
     pub(super) entities: HashMap<Arc<str>, DeclaredEntity>,
     names: HashMap<(&'static str, Arc<str>), String>,
     key_types: HashMap<Arc<str>, (ScalarType, String)>,
     timestamps: HashMap<Arc<str>, (Arc<str>, String)>,
 }
 
-impl<'s> Declared<'s> {
+impl<'s> DeclaredRegistry<'s> {
     /// Checks the files, if all of them could be read.
-    pub fn check(read: &'s SourceFiles) -> Self {
+    pub fn check(read: &'s RegistrySourceFiles) -> Self {
         let mut declared = Self::default();
         if read.is_incomplete {
             return declared;

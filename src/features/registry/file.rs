@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ledge_base::names::FeatureName;
-use ledge_base::toml_check::{self, EntryPlace, Mistake, from_text};
+use ledge_base::toml_check::{self, ConfigMistake, TomlEntryPlace, from_text};
 use serde::{Deserialize, Deserializer};
 
 use super::duration::DurationText;
 use crate::value::{ScalarType, ValueType};
-use crate::view::{Function, WindowKind};
+use crate::view::{AggregateFunction, WindowKind};
 
 /// The largest file, in bytes. Declarations may be in several files.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -79,11 +79,11 @@ pub struct FieldToml {
 pub struct AggregationToml {
     pub column: Option<String>,
     #[serde(deserialize_with = "given")]
-    pub function: Option<FunctionText>,
+    pub function: Option<AggregateFunctionText>,
     pub time_window: Option<DurationText>,
     pub slide_interval: Option<DurationText>,
     #[serde(deserialize_with = "given")]
-    pub kind: Option<KindText>,
+    pub kind: Option<WindowKindText>,
     #[serde(deserialize_with = "given")]
     pub name: Option<FeatureName>,
 }
@@ -99,29 +99,29 @@ pub struct ServiceToml {
 
 /// The function of an aggregation, in Feast's words.
 #[derive(Debug, Clone, Copy)]
-pub struct FunctionText(pub Function);
+pub struct AggregateFunctionText(pub AggregateFunction);
 
-impl FunctionText {
-    const ALL: [(&str, Function); 8] = [
-        ("count", Function::Count),
-        ("sum", Function::Sum),
-        ("mean", Function::Mean),
-        ("min", Function::Min),
-        ("max", Function::Max),
-        ("last", Function::Last),
-        ("std", Function::Std),
-        ("count_distinct", Function::CountDistinct),
+impl AggregateFunctionText {
+    const ALL: [(&str, AggregateFunction); 8] = [
+        ("count", AggregateFunction::Count),
+        ("sum", AggregateFunction::Sum),
+        ("mean", AggregateFunction::Mean),
+        ("min", AggregateFunction::Min),
+        ("max", AggregateFunction::Max),
+        ("last", AggregateFunction::Last),
+        ("std", AggregateFunction::Std),
+        ("count_distinct", AggregateFunction::CountDistinct),
     ];
 }
 
-impl fmt::Display for FunctionText {
+impl fmt::Display for AggregateFunctionText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::ALL.iter().find(|(_, function)| *function == self.0).map(|(name, _)| name);
         f.write_str(name.unwrap_or(&""))
     }
 }
 
-impl FromStr for FunctionText {
+impl FromStr for AggregateFunctionText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -134,9 +134,9 @@ impl FromStr for FunctionText {
 
 /// The kind of window of an aggregation.
 #[derive(Debug, Clone, Copy)]
-pub struct KindText(pub WindowKind);
+pub struct WindowKindText(pub WindowKind);
 
-impl FromStr for KindText {
+impl FromStr for WindowKindText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -154,13 +154,13 @@ fn given<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(deserializer:
 
 /// A file that was read.
 #[derive(Debug)]
-pub struct SourceFile {
+pub struct RegistrySourceFile {
     pub path: String,
     pub file: RegistryFile,
-    places: BTreeMap<String, EntryPlace>,
+    places: BTreeMap<String, TomlEntryPlace>,
 }
 
-impl SourceFile {
+impl RegistrySourceFile {
     /// The line of a key, or of the table that should have it.
     pub fn line(&self, key: &str) -> Option<usize> {
         toml_check::nearest(&self.places, key, 0).map(|place| place.line)
@@ -169,17 +169,17 @@ impl SourceFile {
 
 /// All files of a folder.
 #[derive(Debug, Default)]
-pub struct SourceFiles {
+pub struct RegistrySourceFiles {
     /// The files that are TOML, by name.
-    pub files: Vec<SourceFile>,
+    pub files: Vec<RegistrySourceFile>,
     /// The files that are no TOML, unknown keys, and values not of the type of their key.
-    pub mistakes: Vec<Mistake>,
+    pub mistakes: Vec<ConfigMistake>,
     /// Set when a file or a part of one could not be read. The names that the other files refer to may be declared
     /// there.
     pub is_incomplete: bool,
 }
 
-impl SourceFiles {
+impl RegistrySourceFiles {
     /// Reads every `*.toml` of `folder`, by name. A missing folder has none.
     pub fn read(folder: &Path) -> Self {
         let mut read = Self::default();
@@ -201,7 +201,7 @@ impl SourceFiles {
 
     fn fail(&mut self, path: &Path, error: &io::Error) {
         self.is_incomplete = true;
-        self.mistakes.push(Mistake::new(path.display().to_string(), "", format!("cannot be read: {error}")));
+        self.mistakes.push(ConfigMistake::new(path.display().to_string(), "", format!("cannot be read: {error}")));
     }
 
     /// Adds the text of one file.
@@ -209,7 +209,7 @@ impl SourceFiles {
         let checked = toml_check::check::<RegistryFile>(&path, text);
         self.is_incomplete |= checked.value.is_none() || !checked.unread.is_empty();
         self.mistakes.extend(checked.mistakes);
-        self.files.extend(checked.value.map(|file| SourceFile { path, file, places: checked.places }));
+        self.files.extend(checked.value.map(|file| RegistrySourceFile { path, file, places: checked.places }));
     }
 }
 

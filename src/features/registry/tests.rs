@@ -5,7 +5,7 @@ use ledge_test_support::toml_layouts as layouts;
 
 use super::*;
 use crate::value::{ScalarType, ValueType};
-use crate::view::{Function, WindowKind};
+use crate::view::{AggregateFunction, WindowKind};
 
 const EXAMPLE: &str = include_str!("../../../configs/feature_views.d/example.toml.example");
 
@@ -58,7 +58,10 @@ fn the_example_declares_what_it_says() {
     let stats = registry.view("machine_stats").unwrap();
     assert_eq!((stats.id, &*stats.source.name, stats.ttl), (ViewId(1), "machine_push", Some(Duration::from_hours(1))));
     let [mean, distinct] = stats.aggregations.as_slice() else { panic!("{stats:?}") };
-    assert_eq!((&*mean.name, mean.function, mean.kind), ("temperature_1h", Function::Mean, WindowKind::Sliding));
+    assert_eq!(
+        (&*mean.name, mean.function, mean.kind),
+        ("temperature_1h", AggregateFunction::Mean, WindowKind::Sliding)
+    );
     assert_eq!(
         (mean.slide_interval, mean.value_type),
         (Duration::from_mins(1), ValueType::Scalar(ScalarType::Float64))

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::declared::{Declared, TomlPlace};
+use super::declared::{DeclaredRegistry, TomlPlace};
 use super::duration::shown;
-use super::file::{AggregationToml, FieldToml, FunctionText, ViewToml};
+use super::file::{AggregateFunctionText, AggregationToml, FieldToml, ViewToml};
 use crate::value::{ScalarType, ValueType};
-use crate::view::{Aggregation, FeatureView, Field, FieldId, JoinKey, PushSource, ViewId};
-use crate::view::{Function, WindowKind};
+use crate::view::{AggregateFunction, WindowKind};
+use crate::view::{Aggregation, FeatureView, FieldId, JoinKey, PushSource, ViewField, ViewId};
 use crate::window;
 
 /// The most features of a view, aggregates included.
@@ -33,7 +33,7 @@ impl UsedNames {
     }
 }
 
-impl<'s> Declared<'s> {
+impl<'s> DeclaredRegistry<'s> {
     pub(super) fn view(&mut self, view: &ViewToml, place: TomlPlace<'s>) {
         let before = self.mistakes.len();
         let name = self.name("a feature view", &place, view.name.as_ref());
@@ -144,7 +144,7 @@ impl<'s> Declared<'s> {
         view: &ViewToml,
         place: &TomlPlace<'s>,
         columns: &mut UsedNames,
-    ) -> (Vec<Field>, Vec<TomlPlace<'s>>) {
+    ) -> (Vec<ViewField>, Vec<TomlPlace<'s>>) {
         if view.schema.is_empty() {
             self.report(place, "needs the key schema: the columns that are pushed, such as [{ name = \"temperature\", dtype = \"Float32\" }]");
         }
@@ -160,7 +160,7 @@ impl<'s> Declared<'s> {
                 self.report(&place.at("name"), problem);
             }
             let (optional, description) = (*optional, description.clone());
-            fields.push(Field { id: FieldId(0), name, value_type, optional, description });
+            fields.push(ViewField { id: FieldId(0), name, value_type, optional, description });
             places.push(place);
         }
         (fields, places)
@@ -170,7 +170,7 @@ impl<'s> Declared<'s> {
         &mut self,
         toml: &AggregationToml,
         place: &TomlPlace<'_>,
-        fields: &[Field],
+        fields: &[ViewField],
         whole: bool,
     ) -> Option<Aggregation> {
         let before = self.mistakes.len();
@@ -276,11 +276,11 @@ fn usual_slide(window: Duration) -> Duration {
 
 /// Feast's default name of an aggregation.
 fn feast_name(
-    function: FunctionText,
+    function: AggregateFunctionText,
     column: &str,
     window: Duration,
     place: &TomlPlace<'_>,
-    declared: &mut Declared<'_>,
+    declared: &mut DeclaredRegistry<'_>,
 ) -> Option<Arc<str>> {
     let name = format!("{function}_{column}_{}s", window.as_secs());
     if name.len() > ledge_base::names::MAX_NAME_LENGTH {
@@ -291,15 +291,25 @@ fn feast_name(
 }
 
 /// The type of an aggregate, or an error that names the columns that its function takes.
-fn result_type(function: Function, column: ValueType) -> Result<ValueType, &'static str> {
+fn result_type(function: AggregateFunction, column: ValueType) -> Result<ValueType, &'static str> {
     let ValueType::Scalar(scalar) = column else { return Err("columns that are not lists") };
     let is_number = matches!(scalar, ScalarType::Int32 | ScalarType::Int64 | ScalarType::Float32 | ScalarType::Float64);
     match function {
-        Function::Count | Function::CountDistinct => Ok(ValueType::Scalar(ScalarType::Int64)),
-        Function::Last => Ok(column),
-        Function::Sum | Function::Mean | Function::Min | Function::Max | Function::Std if is_number => {
+        AggregateFunction::Count | AggregateFunction::CountDistinct => Ok(ValueType::Scalar(ScalarType::Int64)),
+        AggregateFunction::Last => Ok(column),
+        AggregateFunction::Sum
+        | AggregateFunction::Mean
+        | AggregateFunction::Min
+        | AggregateFunction::Max
+        | AggregateFunction::Std
+            if is_number =>
+        {
             Ok(ValueType::Scalar(ScalarType::Float64))
         }
-        Function::Sum | Function::Mean | Function::Min | Function::Max | Function::Std => Err("numbers"),
+        AggregateFunction::Sum
+        | AggregateFunction::Mean
+        | AggregateFunction::Min
+        | AggregateFunction::Max
+        | AggregateFunction::Std => Err("numbers"),
     }
 }

@@ -12,7 +12,7 @@ use crate::wire::{ByteReader, length32, put_varint};
 
 /// The bytes before the content of a block.
 #[derive(Debug, Clone, Copy)]
-pub struct BlockHead {
+pub struct BlockHeader {
     pub kind: u8,
     /// The length of the content, which may be an impossible one.
     pub length: usize,
@@ -20,7 +20,7 @@ pub struct BlockHead {
     sum: u32,
 }
 
-impl BlockHead {
+impl BlockHeader {
     /// The bytes before this content.
     pub fn encode(kind: u8, content: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
         let mut head = [0; BLOCK_HEAD_BYTES];
@@ -161,7 +161,7 @@ pub fn read_index_entry(reader: &mut ByteReader<'_>) -> Result<(IndexKey, usize)
 
 /// The last block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Footer {
+pub struct SnapshotFooter {
     pub records: u64,
     /// The offset of the index in the file; 0 is no index.
     pub index_at: u64,
@@ -173,7 +173,7 @@ pub struct Footer {
     pub hash: [u8; blake3::OUT_LEN],
 }
 
-impl Footer {
+impl SnapshotFooter {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(FOOTER_BYTES);
         bytes.extend_from_slice(&self.records.to_le_bytes());
@@ -199,7 +199,7 @@ impl Footer {
 
 /// Figures over the records that were written or read so far.
 #[derive(Debug)]
-pub struct RecordFigures {
+pub struct SnapshotFigures {
     views: BTreeMap<ViewId, u64>,
     last: Option<IndexKey>,
     is_ascending: bool,
@@ -211,7 +211,7 @@ pub struct RecordFigures {
 #[derive(Debug)]
 pub struct TooManyViews;
 
-impl RecordFigures {
+impl SnapshotFigures {
     pub fn new() -> Self {
         Self {
             views: BTreeMap::new(),
@@ -257,15 +257,15 @@ impl RecordFigures {
     }
 
     /// The footer of a snapshot of these records.
-    pub fn footer(&self, records: u64, index_at: u64, hash: blake3::Hash) -> Footer {
+    pub fn footer(&self, records: u64, index_at: u64, hash: blake3::Hash) -> SnapshotFooter {
         let Self { newest_us, earliest_purge_us, .. } = *self;
-        Footer { records, index_at, newest_us, earliest_purge_us, hash: hash.into() }
+        SnapshotFooter { records, index_at, newest_us, earliest_purge_us, hash: hash.into() }
     }
 }
 
 impl SnapshotStatistics {
     /// Reads a block of statistics. All its records together must be those of the footer.
-    pub(super) fn decode(bytes: &[u8], footer: &Footer) -> Result<Self, DamagedBytes> {
+    pub(super) fn decode(bytes: &[u8], footer: &SnapshotFooter) -> Result<Self, DamagedBytes> {
         let mut reader = ByteReader::new(bytes);
         let mut records: Vec<(ViewId, u64)> = Vec::with_capacity(bytes.len() / VIEW_ENTRY_BYTES);
         let mut all = Some(0_u64);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::form::{self, BlockHead, RecordFigures};
+use super::form::{self, BlockHeader, SnapshotFigures};
 use super::write::header_bytes;
 use super::{
     BLOCK_BYTES_MAX, KIND_FOOTER, KIND_INDEX, KIND_RECORDS, KIND_STATISTICS, SnapshotError, SnapshotHeader,
@@ -61,7 +61,7 @@ fn as_block(content: &[u8], version: u16) -> usize {
     }
     if version == VERSION {
         // With an index, for any content: reading it in place must notice damage just as well.
-        let mut tally = RecordFigures::new();
+        let mut tally = SnapshotFigures::new();
         for (key, record) in &records {
             tally.add(key, record).expect("there are few views");
         }
@@ -80,7 +80,7 @@ fn as_block(content: &[u8], version: u16) -> usize {
 pub(super) fn as_changes(changes: &[u8]) -> bool {
     let key = |number| IndexKey::from([number; IndexKey::LENGTH]);
     let records: FuzzRecords = [3, 5, 7, 9].map(|number| (key(number), vec![number; 3])).to_vec();
-    let (mut tally, mut blocks, mut index) = (RecordFigures::new(), Vec::new(), Vec::new());
+    let (mut tally, mut blocks, mut index) = (SnapshotFigures::new(), Vec::new(), Vec::new());
     for pair in records.chunks(2) {
         let (mut content, mut previous) = (Vec::new(), None);
         for (key, record) in pair {
@@ -179,7 +179,7 @@ fn whole(
 }
 
 fn block(kind: u8, content: &[u8]) -> Vec<u8> {
-    [&BlockHead::encode(kind, content)[..], content].concat()
+    [&BlockHeader::encode(kind, content)[..], content].concat()
 }
 
 fn read(bytes: &[u8]) -> Result<(SnapshotHeader, FuzzRecords), SnapshotError> {

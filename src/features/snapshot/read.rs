@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::form::{self, BlockHead, Footer, RecordFigures};
+use super::form::{self, BlockHeader, SnapshotFigures, SnapshotFooter};
 use super::{
     BLOCK_BYTES_MAX, CATALOG_BYTES_MAX, FOOTER_BYTES, FOOTER_BYTES_1, HEADER_BYTES, INDEX_ENTRY_BYTES, KIND_FOOTER,
     KIND_INDEX, KIND_RECORDS, KIND_STATISTICS, MAGIC, SnapshotError, SnapshotHeader, SnapshotSize, VERSION, VERSION_1,
@@ -24,7 +24,7 @@ pub struct SnapshotReader<R> {
     /// The number of bytes of the block that were read.
     used: usize,
     records: u64,
-    tally: RecordFigures,
+    tally: SnapshotFigures,
     /// The hash of the index that these records should have.
     index: blake3::Hasher,
     /// The hash of the index that was read.
@@ -57,7 +57,7 @@ impl<R: Read> SnapshotReader<R> {
             block: Vec::new(),
             used: 0,
             records: 0,
-            tally: RecordFigures::new(),
+            tally: SnapshotFigures::new(),
             index: blake3::Hasher::new(),
             found: blake3::Hasher::new(),
             records_end: None,
@@ -120,7 +120,7 @@ impl<R: Read> SnapshotReader<R> {
     fn next_block(&mut self) -> Result<(), SnapshotError> {
         let begin = self.stream.bytes;
         let bytes = self.stream.array_not_hashed()?;
-        let head = BlockHead::decode(bytes);
+        let head = BlockHeader::decode(bytes);
         // Impossible lengths are refused before anything is read, or memory is allocated, for them.
         if !self.is_possible(&head) {
             return Err(self.stream.damaged(DamagedBytes::Malformed));
@@ -154,7 +154,7 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     /// True when a block with this head can follow the last one.
-    fn is_possible(&self, head: &BlockHead) -> bool {
+    fn is_possible(&self, head: &BlockHeader) -> bool {
         let length = head.length;
         let is_statistics_next = self.kind != KIND_STATISTICS;
         match (self.version, head.kind) {
@@ -183,7 +183,7 @@ impl<R: Read> SnapshotReader<R> {
                 return Err(SnapshotError::Hash);
             }
         } else {
-            let footer = Footer::decode(&self.block).map_err(|reason| self.stream.damaged(reason))?;
+            let footer = SnapshotFooter::decode(&self.block).map_err(|reason| self.stream.damaged(reason))?;
             if footer.records != self.records || footer.hash != *hash.as_bytes() {
                 return Err(SnapshotError::Hash);
             }
@@ -198,7 +198,7 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     /// True when index, statistics and footer are those of the records that were read.
-    fn describes(&self, footer: &Footer, hash: blake3::Hash) -> bool {
+    fn describes(&self, footer: &SnapshotFooter, hash: blake3::Hash) -> bool {
         let index_is_right = if footer.index_at == 0 {
             self.found.count() == 0
         } else {

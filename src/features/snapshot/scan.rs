@@ -16,7 +16,7 @@ use crate::wire;
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// The records of a table with keys that begin with a prefix, ascending.
-pub struct TableScan<'t, S = File> {
+pub struct SortedTableScan<'t, S = File> {
     table: &'t SortedTable<S>,
     prefix: Vec<u8>,
     /// The blocks that were not begun yet and may have records with the prefix.
@@ -35,20 +35,23 @@ pub struct TableScan<'t, S = File> {
     last: Option<IndexKey>,
 }
 
-impl<S> fmt::Debug for TableScan<'_, S> {
+impl<S> fmt::Debug for SortedTableScan<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TableScan").field("table", &self.table).field("blocks", &self.blocks).finish_non_exhaustive()
+        f.debug_struct("SortedTableScan")
+            .field("table", &self.table)
+            .field("blocks", &self.blocks)
+            .finish_non_exhaustive()
     }
 }
 
 impl<S: ReadAt> SortedTable<S> {
     /// Reads the records whose key begins with `prefix`, ascending. An empty prefix is that of all.
-    pub fn scan(&self, prefix: &[u8]) -> TableScan<'_, S> {
-        TableScan::new(self, prefix)
+    pub fn scan(&self, prefix: &[u8]) -> SortedTableScan<'_, S> {
+        SortedTableScan::new(self, prefix)
     }
 }
 
-impl<'t, S: ReadAt> TableScan<'t, S> {
+impl<'t, S: ReadAt> SortedTableScan<'t, S> {
     fn new(table: &'t SortedTable<S>, prefix: &[u8]) -> Self {
         Self {
             table,

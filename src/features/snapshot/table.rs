@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::form::{self, BlockHead, Footer};
+use super::form::{self, BlockHeader, SnapshotFooter};
 use super::{
     BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, FOOTER_BYTES, KIND_FOOTER, KIND_INDEX, KIND_RECORDS, KIND_STATISTICS,
     SnapshotError, SnapshotHeader, SnapshotReader, SnapshotStatistics, VERSION_1,
@@ -57,13 +57,13 @@ impl ReadAt for &[u8] {
 }
 
 /// The source from its beginning, as a stream.
-struct SourceStream<'s, S> {
+struct ReadAtStream<'s, S> {
     source: &'s S,
     at: u64,
     size: u64,
 }
 
-impl<S: ReadAt> Read for SourceStream<'_, S> {
+impl<S: ReadAt> Read for ReadAtStream<'_, S> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let length = bytes.len().min(left);
@@ -151,7 +151,7 @@ impl<S> SortedTable<S> {
 impl<S: ReadAt> SortedTable<S> {
     pub(super) fn of(source: S, path: PathBuf) -> Result<Option<Self>, SnapshotError> {
         let size = source.size().map_err(SnapshotError::Read)?;
-        let reader = SnapshotReader::new(BufReader::new(SourceStream { source: &source, at: 0, size }))?;
+        let reader = SnapshotReader::new(BufReader::new(ReadAtStream { source: &source, at: 0, size }))?;
         let (version, begin) = reader.form();
         let header = reader.header().clone();
         drop(reader);
@@ -166,7 +166,7 @@ impl<S: ReadAt> SortedTable<S> {
         let malformed = |offset| SnapshotError::Damaged { offset, reason: DamagedBytes::Malformed };
         let mut block = Vec::new();
         let kind = read_block(&source, footer_at, size, &mut block)?;
-        let footer = Footer::decode(&block).ok().filter(|_| kind == KIND_FOOTER);
+        let footer = SnapshotFooter::decode(&block).ok().filter(|_| kind == KIND_FOOTER);
         let footer = footer.ok_or_else(|| malformed(footer_at))?;
         if footer.index_at == 0 {
             return Ok(None);
@@ -237,7 +237,7 @@ impl<S: ReadAt> SortedTable<S> {
 /// The content of a block of records.
 pub(super) fn records_of(bytes: &[u8]) -> Result<&[u8], DamagedBytes> {
     let (head, content) = bytes.split_first_chunk().ok_or(DamagedBytes::Malformed)?;
-    let head = BlockHead::decode(*head);
+    let head = BlockHeader::decode(*head);
     head.verify(content)?;
     if head.kind == KIND_RECORDS { Ok(content) } else { Err(DamagedBytes::Malformed) }
 }
@@ -264,7 +264,7 @@ fn read_block(source: &impl ReadAt, at: u64, limit: u64, content: &mut Vec<u8>) 
     let room = limit.checked_sub(at + BLOCK_HEAD_BYTES as u64).ok_or_else(|| damaged(DamagedBytes::Malformed))?;
     let mut head = [0; BLOCK_HEAD_BYTES];
     read_at(source, &mut head, at)?;
-    let head = BlockHead::decode(head);
+    let head = BlockHeader::decode(head);
     if head.length > BLOCK_BYTES_MAX || head.length as u64 > room {
         return Err(damaged(DamagedBytes::Malformed));
     }

@@ -69,7 +69,7 @@ fn read(stream: impl Read) -> (RecordList, Result<SnapshotHeader, SnapshotError>
 fn write_1(header: &SnapshotHeader, records: &RecordList) -> Vec<u8> {
     let mut bytes = write::header_bytes(header, VERSION_1);
     let put_block = |bytes: &mut Vec<u8>, kind, content: &[u8]| {
-        bytes.extend(form::BlockHead::encode(kind, content));
+        bytes.extend(form::BlockHeader::encode(kind, content));
         bytes.extend(content);
     };
     let mut block = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::form::{self, BlockHead, RecordFigures};
+use super::form::{self, BlockHeader, SnapshotFigures};
 use super::{
     BLOCK_BYTES, BLOCK_BYTES_MAX, CATALOG_BYTES_MAX, HEADER_BYTES, INDEX_BLOCK_BYTES, KIND_FOOTER, KIND_INDEX,
     KIND_RECORDS, KIND_STATISTICS, MAGIC, RECORD_HEAD_BYTES_MAX, SnapshotHeader, SnapshotSize, VERSION,
@@ -28,7 +28,7 @@ pub struct SnapshotWriter<W> {
     first: Option<IndexKey>,
     /// The content of the index; empty for a snapshot without one.
     index: Vec<u8>,
-    tally: RecordFigures,
+    tally: SnapshotFigures,
     summary: SnapshotSize,
 }
 
@@ -45,14 +45,14 @@ impl<W: Write> SnapshotWriter<W> {
             block: Vec::with_capacity(BLOCK_BYTES * 2),
             first: None,
             index: Vec::new(),
-            tally: RecordFigures::new(),
+            tally: SnapshotFigures::new(),
             summary: SnapshotSize::default(),
         };
         snapshot.put(&header_bytes(header, VERSION))?;
         Ok(snapshot)
     }
 
-    /// Adds a record, as [`crate::record::Record::encode`] wrote it.
+    /// Adds a record, as [`crate::record::FeatureRecord::encode`] wrote it.
     pub fn add(&mut self, key: &IndexKey, record: &[u8]) -> io::Result<()> {
         let length = RECORD_HEAD_BYTES_MAX + record.len();
         if length > BLOCK_BYTES_MAX {
@@ -104,7 +104,7 @@ impl<W: Write> SnapshotWriter<W> {
     }
 
     fn put_block(&mut self, kind: u8, content: &[u8]) -> io::Result<()> {
-        self.put(&BlockHead::encode(kind, content))?;
+        self.put(&BlockHeader::encode(kind, content))?;
         self.put(content)
     }
 

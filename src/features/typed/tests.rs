@@ -24,7 +24,7 @@ fn columns(json: &Json) -> FrameColumns {
     columns.map(|(name, cells)| (name.clone(), cells.as_array().unwrap().clone())).collect()
 }
 
-fn push(json: &Json) -> Result<Vec<Row>, String> {
+fn push(json: &Json) -> Result<Vec<FeatureRow>, String> {
     let registry = Registry::parse(VIEW).unwrap();
     rows(registry.view("stats").unwrap(), &columns(json), NOW_US, LATEST_US).map_err(|error| error.to_string())
 }

@@ -55,19 +55,19 @@ impl Value {
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Bytes(bytes) => Base64Value(bytes).serialize(serializer),
+            Self::Bytes(bytes) => JsonBase64(bytes).serialize(serializer),
             Self::String(text) => serializer.serialize_str(text),
             Self::Int32(number) => serializer.serialize_i32(*number),
             Self::Int64(number) | Self::UnixTimestamp(number) => serializer.serialize_i64(*number),
-            Self::Float32(number) => Single(*number).serialize(serializer),
-            Self::Float64(number) => Double(*number).serialize(serializer),
+            Self::Float32(number) => JsonFloat32(*number).serialize(serializer),
+            Self::Float64(number) => JsonFloat64(*number).serialize(serializer),
             Self::Bool(flag) => serializer.serialize_bool(*flag),
-            Self::BytesList(values) => elements(serializer, values.iter().map(|bytes| Base64Value(bytes))),
+            Self::BytesList(values) => elements(serializer, values.iter().map(|bytes| JsonBase64(bytes))),
             Self::StringList(values) => elements(serializer, values.iter()),
             Self::Int32List(values) => elements(serializer, values.iter()),
             Self::Int64List(values) | Self::UnixTimestampList(values) => elements(serializer, values.iter()),
-            Self::Float32List(values) => elements(serializer, values.iter().map(|number| Single(*number))),
-            Self::Float64List(values) => elements(serializer, values.iter().map(|number| Double(*number))),
+            Self::Float32List(values) => elements(serializer, values.iter().map(|number| JsonFloat32(*number))),
+            Self::Float64List(values) => elements(serializer, values.iter().map(|number| JsonFloat64(*number))),
             Self::BoolList(values) => elements(serializer, values.iter()),
         }
     }
@@ -84,25 +84,25 @@ fn elements<S: Serializer, T: Serialize>(
     list.end()
 }
 
-struct Base64Value<'b>(&'b [u8]);
+struct JsonBase64<'b>(&'b [u8]);
 
-impl Serialize for Base64Value<'_> {
+impl Serialize for JsonBase64<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&Base64Display::new(self.0, &STANDARD))
     }
 }
 
-struct Single(f32);
+struct JsonFloat32(f32);
 
-impl Serialize for Single {
+impl Serialize for JsonFloat32 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.is_finite() { serializer.serialize_f32(self.0) } else { serializer.serialize_unit() }
     }
 }
 
-struct Double(f64);
+struct JsonFloat64(f64);
 
-impl Serialize for Double {
+impl Serialize for JsonFloat64 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.is_finite() { serializer.serialize_f64(self.0) } else { serializer.serialize_unit() }
     }

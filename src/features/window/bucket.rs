@@ -4,8 +4,8 @@
 
 use super::super::value::Value;
 use super::super::wire::put_value;
-use super::distinct::{Distinct, hash};
-use crate::view::Function;
+use super::distinct::{DistinctValues, hash};
+use crate::view::AggregateFunction;
 
 /// The bits of the parts.
 pub const PART_COUNT: u8 = 1;
@@ -18,23 +18,23 @@ pub const PART_DISTINCT: u8 = 1 << 6;
 
 /// One step of a track.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Bucket {
+pub struct WindowBucket {
     /// The number of the step since the epoch; negative before it.
     pub number: i64,
     pub count: Option<u64>,
     /// For the sum and the mean.
-    pub sum: Option<Sum>,
-    pub moments: Option<Moments>,
+    pub sum: Option<CompensatedSum>,
+    pub moments: Option<RunningMoments>,
     /// The least value.
     pub min: Option<f64>,
     pub max: Option<f64>,
-    pub last: Option<Last>,
-    pub distinct: Option<Distinct>,
+    pub last: Option<NewestValue>,
+    pub distinct: Option<DistinctValues>,
 }
 
 /// A sum that does not lose small numbers next to large ones.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sum {
+pub struct CompensatedSum {
     pub count: u64,
     /// The sum of the integers, exact.
     pub integer: i128,
@@ -46,7 +46,7 @@ pub struct Sum {
 
 /// Welford's running mean and sum of squared differences from it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Moments {
+pub struct RunningMoments {
     pub count: u64,
     /// Their mean.
     pub mean: f64,
@@ -56,7 +56,7 @@ pub struct Moments {
 
 /// The newest value of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Last {
+pub struct NewestValue {
     /// The event time, in microseconds since the beginning of the step.
     pub offset_us: u64,
     pub value: Value,
@@ -112,19 +112,19 @@ impl<'v> CountedValue<'v> {
 }
 
 /// The parts that a function needs.
-pub fn needs(function: Function) -> u8 {
+pub fn needs(function: AggregateFunction) -> u8 {
     match function {
-        Function::Count => PART_COUNT,
-        Function::Sum | Function::Mean => PART_SUM,
-        Function::Min => PART_MIN,
-        Function::Max => PART_MAX,
-        Function::Last => PART_LAST,
-        Function::Std => PART_MOMENTS,
-        Function::CountDistinct => PART_DISTINCT,
+        AggregateFunction::Count => PART_COUNT,
+        AggregateFunction::Sum | AggregateFunction::Mean => PART_SUM,
+        AggregateFunction::Min => PART_MIN,
+        AggregateFunction::Max => PART_MAX,
+        AggregateFunction::Last => PART_LAST,
+        AggregateFunction::Std => PART_MOMENTS,
+        AggregateFunction::CountDistinct => PART_DISTINCT,
     }
 }
 
-impl Bucket {
+impl WindowBucket {
     /// Creates a bucket without a value.
     pub fn new(number: i64) -> Self {
         Self { number, count: None, sum: None, moments: None, min: None, max: None, last: None, distinct: None }
@@ -162,13 +162,13 @@ impl Bucket {
             self.count = Some(self.count.unwrap_or(0).saturating_add(1));
         }
         if parts & PART_LAST != 0 && self.last.as_ref().is_none_or(|last| offset_us >= last.offset_us) {
-            self.last = Some(Last { offset_us, value: sample.value.clone() });
+            self.last = Some(NewestValue { offset_us, value: sample.value.clone() });
         }
         if parts & PART_DISTINCT != 0 {
             let hash = sample.hash();
             match &mut self.distinct {
                 Some(distinct) => distinct.add(hash),
-                None => self.distinct = Some(Distinct::of(hash)),
+                None => self.distinct = Some(DistinctValues::of(hash)),
             }
         }
         let Some(float) = sample.float() else { return };
@@ -187,7 +187,7 @@ impl Bucket {
     }
 }
 
-impl Sum {
+impl CompensatedSum {
     fn add(&mut self, number: WindowNumber) {
         self.count = self.count.saturating_add(1);
         match number {
@@ -221,7 +221,7 @@ impl Sum {
     }
 }
 
-impl Moments {
+impl RunningMoments {
     fn add(&mut self, number: f64) {
         self.count = self.count.saturating_add(1);
         let before = number - self.mean;
@@ -249,30 +249,36 @@ impl Moments {
 }
 
 /// A function over the buckets of a window. `None` is null.
-pub fn result(function: Function, buckets: &[Bucket]) -> Option<Value> {
+pub fn result(function: AggregateFunction, buckets: &[WindowBucket]) -> Option<Value> {
     let integer = |number: u64| Some(Value::Int64(i64::try_from(number).unwrap_or(i64::MAX)));
     // The sum of infinities of both signs is NaN, for example.
     let float = |number: Option<f64>| number.filter(|number| !number.is_nan()).map(Value::Float64);
-    let sum = || buckets.iter().filter_map(|bucket| bucket.sum.as_ref()).fold(Sum::default(), Sum::merge);
+    let sum = || {
+        buckets.iter().filter_map(|bucket| bucket.sum.as_ref()).fold(CompensatedSum::default(), CompensatedSum::merge)
+    };
     match function {
-        Function::Count => integer(buckets.iter().filter_map(|bucket| bucket.count).fold(0, u64::saturating_add)),
-        Function::Sum => {
+        AggregateFunction::Count => {
+            integer(buckets.iter().filter_map(|bucket| bucket.count).fold(0, u64::saturating_add))
+        }
+        AggregateFunction::Sum => {
             let sum = sum();
             float((sum.count > 0).then(|| sum.value()))
         }
-        Function::Mean => {
+        AggregateFunction::Mean => {
             let sum = sum();
             float((sum.count > 0).then(|| sum.value() / sum.count as f64))
         }
-        Function::Min => float(buckets.iter().filter_map(|bucket| bucket.min).reduce(f64::min)),
-        Function::Max => float(buckets.iter().filter_map(|bucket| bucket.max).reduce(f64::max)),
-        Function::Last => buckets.iter().rev().find_map(|bucket| bucket.last.as_ref()).map(|last| last.value.clone()),
-        Function::Std => {
-            let moments = buckets.iter().filter_map(|bucket| bucket.moments.as_ref());
-            float(moments.fold(Moments::default(), Moments::merge).deviation())
+        AggregateFunction::Min => float(buckets.iter().filter_map(|bucket| bucket.min).reduce(f64::min)),
+        AggregateFunction::Max => float(buckets.iter().filter_map(|bucket| bucket.max).reduce(f64::max)),
+        AggregateFunction::Last => {
+            buckets.iter().rev().find_map(|bucket| bucket.last.as_ref()).map(|last| last.value.clone())
         }
-        Function::CountDistinct => {
-            integer(Distinct::count(buckets.iter().filter_map(|bucket| bucket.distinct.as_ref())))
+        AggregateFunction::Std => {
+            let moments = buckets.iter().filter_map(|bucket| bucket.moments.as_ref());
+            float(moments.fold(RunningMoments::default(), RunningMoments::merge).deviation())
+        }
+        AggregateFunction::CountDistinct => {
+            integer(DistinctValues::count(buckets.iter().filter_map(|bucket| bucket.distinct.as_ref())))
         }
     }
 }

@@ -20,23 +20,23 @@ const REGISTER_COUNT: usize = 1 << PRECISION_BITS;
 /// The largest value of a register: the position of the first one bit in the other bits of a hash, none being there.
 const REGISTER_MAX: u8 = (64 - PRECISION_BITS + 1) as u8;
 
-/// The most bytes that [`Distinct::encode`] appends: a register takes six bits.
+/// The most bytes that [`DistinctValues::encode`] appends: a register takes six bits.
 pub const ENCODED_BYTES_MAX: usize = 1 + REGISTER_COUNT / 4 * 3;
 
 /// The distinct values of one bucket, as hashes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Distinct {
+pub enum DistinctValues {
     /// The hashes themselves, ascending; at least one and at most [`EXACT_HASHES_MAX`].
     Exact(Vec<u64>),
     /// For each register, the highest position of the first one bit.
-    Estimate(Box<Registers>),
+    Estimate(Box<HyperLogLogRegisters>),
 }
 
 /// The registers of a `HyperLogLog`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Registers([u8; REGISTER_COUNT]);
+pub struct HyperLogLogRegisters([u8; REGISTER_COUNT]);
 
-impl Distinct {
+impl DistinctValues {
     /// Creates a set of one value.
     pub fn of(hash: u64) -> Self {
         Self::Exact(vec![hash])
@@ -50,7 +50,7 @@ impl Distinct {
                 if hashes.len() < EXACT_HASHES_MAX {
                     hashes.insert(at, hash);
                 } else {
-                    let mut registers = Box::new(Registers([0; REGISTER_COUNT]));
+                    let mut registers = Box::new(HyperLogLogRegisters([0; REGISTER_COUNT]));
                     for &hash in hashes.iter().chain([&hash]) {
                         registers.add(hash);
                     }
@@ -64,7 +64,7 @@ impl Distinct {
     /// The number of distinct values that several buckets have together.
     pub fn count<'d>(parts: impl Iterator<Item = &'d Self>) -> u64 {
         let mut all = Vec::new();
-        let mut union: Option<Registers> = None;
+        let mut union: Option<HyperLogLogRegisters> = None;
         for part in parts {
             match part {
                 Self::Exact(hashes) => all.extend_from_slice(hashes),
@@ -115,7 +115,7 @@ impl Distinct {
             return if hashes.is_sorted_by(|a, b| a < b) { Ok(Self::Exact(hashes)) } else { Err(DamagedWindow) };
         }
         let packed = reader.array::<{ REGISTER_COUNT / 4 * 3 }>()?;
-        let mut registers = Box::new(Registers([0; REGISTER_COUNT]));
+        let mut registers = Box::new(HyperLogLogRegisters([0; REGISTER_COUNT]));
         let (quads, _) = registers.0.as_chunks_mut::<4>();
         let (triples, _) = packed.as_chunks::<3>();
         for (quad, &[a, b, c]) in quads.iter_mut().zip(triples) {
@@ -128,7 +128,7 @@ impl Distinct {
     }
 }
 
-impl Registers {
+impl HyperLogLogRegisters {
     fn add(&mut self, hash: u64) {
         // The additional bit ends the count when the rest of the hash is all zeros.
         let position = ((hash << PRECISION_BITS) | 1 << (PRECISION_BITS - 1)).leading_zeros() as u8 + 1;

@@ -4,9 +4,9 @@
 
 use super::super::view::FieldId;
 use super::super::wire::{ByteReader, put_signed, put_value, put_varint};
-use super::bucket::{self, Bucket, Last, Moments, Sum};
-use super::distinct::Distinct;
-use super::{DamagedWindow, Track, WindowState};
+use super::bucket::{self, CompensatedSum, NewestValue, RunningMoments, WindowBucket};
+use super::distinct::DistinctValues;
+use super::{BucketTrack, DamagedWindow, WindowState};
 
 /// The version of this form.
 const VERSION: u8 = 1;
@@ -49,7 +49,7 @@ pub fn encode(state: &WindowState, bytes: &mut Vec<u8>) {
     }
 }
 
-fn put_bucket(bytes: &mut Vec<u8>, bucket: &Bucket) {
+fn put_bucket(bytes: &mut Vec<u8>, bucket: &WindowBucket) {
     bytes.push(bucket.parts());
     if let Some(count) = bucket.count {
         put_varint(bytes, count);
@@ -119,12 +119,12 @@ pub fn decode(bytes: &[u8]) -> Result<WindowState, DamagedWindow> {
     Ok(WindowState { watermark_us: Some(watermark_us), floor_us, identities, tracks })
 }
 
-fn track(reader: &mut ByteReader<'_>) -> Result<Track, DamagedWindow> {
+fn track(reader: &mut ByteReader<'_>) -> Result<BucketTrack, DamagedWindow> {
     let column = FieldId(u16::try_from(reader.varint()?).map_err(|_| DamagedWindow)?);
     let interval_us = i64::try_from(reader.varint()?).ok().filter(|interval| *interval > 0).ok_or(DamagedWindow)?;
     let [parts] = reader.array()?;
     let count = Some(reader.count(3)?).filter(|count| *count > 0).ok_or(DamagedWindow)?;
-    let mut buckets: Vec<Bucket> = Vec::with_capacity(count);
+    let mut buckets: Vec<WindowBucket> = Vec::with_capacity(count);
     for _ in 0..count {
         let number = match buckets.last() {
             None => reader.signed()?,
@@ -139,23 +139,23 @@ fn track(reader: &mut ByteReader<'_>) -> Result<Track, DamagedWindow> {
         }
         buckets.push(bucket);
     }
-    Ok(Track { column, interval_us, parts, buckets })
+    Ok(BucketTrack { column, interval_us, parts, buckets })
 }
 
-fn read_bucket(reader: &mut ByteReader<'_>, number: i64) -> Result<Bucket, DamagedWindow> {
+fn read_bucket(reader: &mut ByteReader<'_>, number: i64) -> Result<WindowBucket, DamagedWindow> {
     let [parts] = reader.array()?;
     if parts == 0 || parts >= bucket::PART_DISTINCT << 1 {
         return Err(DamagedWindow);
     }
 
-    let mut bucket = Bucket::new(number);
+    let mut bucket = WindowBucket::new(number);
     if parts & bucket::PART_COUNT != 0 {
         bucket.count = Some(reader.varint()?);
     }
 
     if parts & bucket::PART_SUM != 0 {
         let head = reader.varint()?;
-        bucket.sum = Some(Sum {
+        bucket.sum = Some(CompensatedSum {
             count: head >> 3,
             integer: if head & INTEGER_FLAG == 0 { 0 } else { integer(reader)? },
             float: if head & FLOAT_FLAG == 0 { 0.0 } else { float(reader)? },
@@ -164,7 +164,8 @@ fn read_bucket(reader: &mut ByteReader<'_>, number: i64) -> Result<Bucket, Damag
     }
 
     if parts & bucket::PART_MOMENTS != 0 {
-        bucket.moments = Some(Moments { count: reader.varint()?, mean: float(reader)?, squares: float(reader)? });
+        bucket.moments =
+            Some(RunningMoments { count: reader.varint()?, mean: float(reader)?, squares: float(reader)? });
     }
     if parts & bucket::PART_MIN != 0 {
         bucket.min = Some(float(reader)?);
@@ -174,10 +175,10 @@ fn read_bucket(reader: &mut ByteReader<'_>, number: i64) -> Result<Bucket, Damag
     }
 
     if parts & bucket::PART_LAST != 0 {
-        bucket.last = Some(Last { offset_us: reader.varint()?, value: reader.value()? });
+        bucket.last = Some(NewestValue { offset_us: reader.varint()?, value: reader.value()? });
     }
     if parts & bucket::PART_DISTINCT != 0 {
-        bucket.distinct = Some(Distinct::read(reader)?);
+        bucket.distinct = Some(DistinctValues::read(reader)?);
     }
     Ok(bucket)
 }

@@ -3,25 +3,25 @@
 use std::time::Duration;
 
 use super::super::value::{ScalarType, Value, ValueType};
-use super::super::view::{Aggregation, FeatureView, Field, FieldId, PushSource, ViewId};
+use super::super::view::{Aggregation, FeatureView, FieldId, PushSource, ViewField, ViewId};
 use super::WindowState;
-use crate::view::{Function, WindowKind};
+use crate::view::{AggregateFunction, WindowKind};
 
 /// Every function.
-pub const FUNCTIONS: [Function; 8] = [
-    Function::Count,
-    Function::Sum,
-    Function::Mean,
-    Function::Min,
-    Function::Max,
-    Function::Last,
-    Function::Std,
-    Function::CountDistinct,
+pub const FUNCTIONS: [AggregateFunction; 8] = [
+    AggregateFunction::Count,
+    AggregateFunction::Sum,
+    AggregateFunction::Mean,
+    AggregateFunction::Min,
+    AggregateFunction::Max,
+    AggregateFunction::Last,
+    AggregateFunction::Std,
+    AggregateFunction::CountDistinct,
 ];
 
 /// A view with an optional column of each of `types`, numbered from 0, and without aggregations.
 pub fn view(types: &[ScalarType], lateness: Duration) -> FeatureView {
-    let field = |(at, scalar): (u16, &ScalarType)| Field {
+    let field = |(at, scalar): (u16, &ScalarType)| ViewField {
         id: FieldId(at),
         name: format!("column_{at}").as_str().into(),
         value_type: ValueType::Scalar(*scalar),

@@ -7,7 +7,7 @@ use super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::wire::put_value;
 use super::bucket::{self, needs};
 use super::distinct;
-use crate::view::{Function, WindowKind};
+use crate::view::{AggregateFunction, WindowKind};
 
 /// The most bytes that the aggregates of an entity may take; the rest of the largest record is its row's.
 const STATE_BYTES_MAX: u64 = 60_000;
@@ -30,7 +30,7 @@ pub struct WindowSpan {
 
 /// A column and step length with buckets, for one aggregation or several.
 #[derive(Debug, Clone, Copy)]
-pub struct DeclaredTrack {
+pub struct DeclaredBucketTrack {
     pub column: FieldId,
     pub interval_us: i64,
     pub parts: u8,
@@ -60,8 +60,8 @@ impl WindowSpan {
 }
 
 /// The tracks of a view's aggregations.
-pub fn tracks(view: &FeatureView) -> Vec<DeclaredTrack> {
-    let mut tracks: Vec<DeclaredTrack> = Vec::with_capacity(view.aggregations.len());
+pub fn tracks(view: &FeatureView) -> Vec<DeclaredBucketTrack> {
+    let mut tracks: Vec<DeclaredBucketTrack> = Vec::with_capacity(view.aggregations.len());
     for aggregation in &view.aggregations {
         let Some(field) = view.fields.get(aggregation.column) else { continue };
         let WindowSpan { interval_us, first, .. } = WindowSpan::of(aggregation);
@@ -71,7 +71,7 @@ pub fn tracks(view: &FeatureView) -> Vec<DeclaredTrack> {
                 track.parts |= parts;
                 track.back = track.back.max(first);
             }
-            None => tracks.push(DeclaredTrack {
+            None => tracks.push(DeclaredBucketTrack {
                 column: field.id,
                 interval_us,
                 parts,
@@ -84,7 +84,7 @@ pub fn tracks(view: &FeatureView) -> Vec<DeclaredTrack> {
 }
 
 /// The number of identities that are kept: the most that fit next to the buckets.
-pub fn identities(tracks: &[DeclaredTrack], lateness_us: i64) -> usize {
+pub fn identities(tracks: &[DeclaredBucketTrack], lateness_us: i64) -> usize {
     let room = STATE_BYTES_MAX.saturating_sub(buckets_bytes(tracks, lateness_us));
     let [.., least] = IDENTITY_COUNTS;
     IDENTITY_COUNTS.into_iter().find(|count| identities_bytes(*count, lateness_us) <= room).unwrap_or(least)
@@ -104,7 +104,7 @@ pub fn state_limit_problem(view: &FeatureView) -> Option<String> {
 /// The message for a row that cannot enter the aggregates, because `last` would keep a long value for every step;
 /// `None` when it can. A push has to be checked before it is written.
 pub fn value_problem(view: &FeatureView, values: &[(FieldId, Value)]) -> Option<String> {
-    let lasts = view.aggregations.iter().filter(|aggregation| aggregation.function == Function::Last);
+    let lasts = view.aggregations.iter().filter(|aggregation| aggregation.function == AggregateFunction::Last);
     for field in lasts.filter_map(|aggregation| view.fields.get(aggregation.column)) {
         let value = values.iter().find(|(id, _)| *id == field.id).map(|(_, value)| value);
         let Some(value) = value.filter(|_| scalar_bytes(field.value_type).is_none()) else { continue };
@@ -128,13 +128,13 @@ pub fn most_bytes(view: &FeatureView) -> u64 {
 }
 
 /// The most bytes of everything except the identities.
-fn buckets_bytes(tracks: &[DeclaredTrack], lateness_us: i64) -> u64 {
+fn buckets_bytes(tracks: &[DeclaredBucketTrack], lateness_us: i64) -> u64 {
     // Version, watermark, floor and two counts, each variable-length number at its longest.
     let state = 1 + 10 + 10 + 3 + 3;
     tracks.iter().fold(state, |sum, track| sum.saturating_add(track.bytes(lateness_us)))
 }
 
-impl DeclaredTrack {
+impl DeclaredBucketTrack {
     /// The most bytes it can take.
     fn bytes(&self, lateness_us: i64) -> u64 {
         let late = lateness_us / self.interval_us + i64::from(lateness_us % self.interval_us != 0);

@@ -3,7 +3,7 @@
 use std::fmt::Error;
 use std::path::PathBuf;
 
-use ledge_base::telemetry::system::Disk;
+use ledge_base::telemetry::system::DiskSpace;
 use ledge_part::metrics::{family, gauge_value, label};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -19,9 +19,10 @@ pub struct StoreFolder {
 
 /// Writes the free space of the disk under each store.
 pub fn encode(encoder: &mut DescriptorEncoder<'_>, stores: &[StoreFolder]) -> Result<(), Error> {
-    let disks: Vec<_> = stores.iter().filter_map(|store| Some((store, Disk::under(&store.folder).ok()?))).collect();
-    let samples = |figure: fn(&StoreFolder, &Disk) -> u64| {
-        let sample = move |(store, disk): &(&StoreFolder, Disk)| {
+    let disks: Vec<_> =
+        stores.iter().filter_map(|store| Some((store, DiskSpace::under(&store.folder).ok()?))).collect();
+    let samples = |figure: fn(&StoreFolder, &DiskSpace) -> u64| {
+        let sample = move |(store, disk): &(&StoreFolder, DiskSpace)| {
             (label("store", store.store), ConstGauge::new(gauge_value(figure(store, disk))))
         };
         disks.iter().map(sample).collect::<Vec<_>>()

@@ -7,13 +7,13 @@ use axum::http::{HeaderMap, HeaderValue, header};
 
 /// A text format of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exposition {
+pub enum ExpositionFormat {
     Text,
     /// OpenMetrics 1.0.0.
     OpenMetrics,
 }
 
-impl Exposition {
+impl ExpositionFormat {
     /// The format that `Accept` asks for: the one with the highest weight, or else Prometheus's own, as Prometheus's
     /// client libraries choose. A scrape without the header, or with `*/*`, gets Prometheus's own format too.
     pub fn accepted(headers: &HeaderMap) -> Self {
@@ -89,11 +89,11 @@ fn plain(open_metrics: &str) -> String {
 mod tests {
     use super::*;
 
-    fn accepted(values: &[&str]) -> Exposition {
+    fn accepted(values: &[&str]) -> ExpositionFormat {
         let values = values.iter().map(|value| (header::ACCEPT, HeaderValue::from_str(value).unwrap()));
         let mut headers = HeaderMap::new();
         values.for_each(|(name, value)| _ = headers.append(name, value));
-        Exposition::accepted(&headers)
+        ExpositionFormat::accepted(&headers)
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
                 "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,text/plain;version=0.0.4;q=0.3",
             ],
         ] {
-            assert_eq!(accepted(plain), Exposition::Text, "{plain:?}");
+            assert_eq!(accepted(plain), ExpositionFormat::Text, "{plain:?}");
         }
         for open in [
             &["application/openmetrics-text"][..],
@@ -131,7 +131,7 @@ mod tests {
                 "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
             ],
         ] {
-            assert_eq!(accepted(open), Exposition::OpenMetrics, "{open:?}");
+            assert_eq!(accepted(open), ExpositionFormat::OpenMetrics, "{open:?}");
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
         let text = "# HELP a_b_total Calls of \\\"x\\\".\n# TYPE a_b_total counter\na_b_total{l=\"# TYPE x counter\"} 1\n\
                     # HELP g_seconds Now\n# TYPE g_seconds gauge\ng_seconds 1.5\n# HELP h Sizes\n# TYPE h histogram\n\
                     h_sum 2\nh_count 1\nh_bucket{le=\"+Inf\"} 1\n";
-        assert_eq!(Exposition::Text.write(open.into()), text);
-        assert_eq!(Exposition::OpenMetrics.write(open.into()), open);
+        assert_eq!(ExpositionFormat::Text.write(open.into()), text);
+        assert_eq!(ExpositionFormat::OpenMetrics.write(open.into()), open);
     }
 }

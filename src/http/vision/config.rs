@@ -2,7 +2,7 @@
 
 use ledge_base::names::ModelName;
 use ledge_base::toml_check::{empty_if_none, in_range, none_if_empty};
-use ledge_part::section::Section;
+use ledge_part::section::ConfigSection;
 use ledge_protocol::annotated::BlurRule;
 use serde::{Deserialize, Serialize};
 
@@ -46,4 +46,4 @@ impl VisionConfig {
     }
 }
 
-impl Section for VisionConfig {}
+impl ConfigSection for VisionConfig {}

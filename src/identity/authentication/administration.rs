@@ -13,7 +13,7 @@ use ledge_service::off_thread::blocking;
 
 use super::{Authenticator, Caller};
 use crate::api_key::ApiKey;
-use crate::keys::{self, ApiKeysError, KeyDocument, KeyRecord, KeyStore, NewKey};
+use crate::keys::{self, ApiKeyDocument, ApiKeyRecord, ApiKeyStore, ApiKeysError, NewApiKey};
 
 /// The time that a change waits for those before it. Each ends when its record is durable, so a longer wait means that
 /// the audit log stands still.
@@ -24,7 +24,7 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyChangeError {
+pub enum ApiKeyChangeError {
     #[error(transparent)]
     Store(#[from] ApiKeysError),
     /// The caller's own key was revoked, or expired, after its request had begun.
@@ -46,13 +46,13 @@ pub enum KeyChangeError {
 }
 
 /// A change that is to be recorded.
-pub(super) struct KeyChange {
+pub(super) struct ApiKeyChange {
     pub by: Principal,
     action: &'static str,
     name: KeyName,
 }
 
-impl KeyChange {
+impl ApiKeyChange {
     /// Returns `true` for the event of this change.
     pub fn is(&self, event: &AuditEvent) -> bool {
         let (AuditEvent::KeyCreated { name, .. } | AuditEvent::KeyRevoked { name }) = event else { return false };
@@ -65,22 +65,22 @@ impl KeyChange {
 pub struct ApiKeyList {
     /// In milliseconds since the Unix epoch.
     pub at_ms: u64,
-    pub keys: Vec<ListedKey>,
+    pub keys: Vec<ListedApiKey>,
     /// Set when more than half of the room for keys is used.
     pub is_half_full: bool,
 }
 
 /// A key in the list.
 #[derive(Debug, Clone)]
-pub struct ListedKey {
-    pub record: KeyRecord,
+pub struct ListedApiKey {
+    pub record: ApiKeyRecord,
     /// The last call with it since the start, in milliseconds since the Unix epoch.
     pub last_used_ms: Option<u64>,
 }
 
-impl ListedKey {
-    pub fn document(&self, now_ms: u64) -> KeyDocument {
-        KeyDocument::new(&self.record, now_ms)
+impl ListedApiKey {
+    pub fn document(&self, now_ms: u64) -> ApiKeyDocument {
+        ApiKeyDocument::new(&self.record, now_ms)
     }
 }
 
@@ -92,11 +92,11 @@ impl Authenticator {
             let store = own.store();
             let records = store.list()?;
             let loaded = own.shared.keys.load();
-            let last_used = |record: &KeyRecord| {
+            let last_used = |record: &ApiKeyRecord| {
                 let at = loaded.known.as_ref()?.get(&record.id)?.last_used_ms.load(Ordering::Relaxed);
                 (at > 0).then_some(at)
             };
-            let listed = |record| ListedKey { last_used_ms: last_used(&record), record };
+            let listed = |record| ListedApiKey { last_used_ms: last_used(&record), record };
             let keys = records.into_iter().map(listed).collect();
             Ok(ApiKeyList { at_ms: clock::FLOOR.now_millis(), keys, is_half_full: store.is_half_full() })
         })
@@ -104,8 +104,8 @@ impl Authenticator {
     }
 
     /// Creates a key for `by`. When this returns, the key works, and its creation is recorded.
-    pub async fn create_key(&self, by: &Caller, new: NewKey) -> Result<(ApiKey, KeyRecord), KeyChangeError> {
-        let create = move |store: &KeyStore, now_ms| store.create(&new, now_ms).map(|(key, record)| (record, key));
+    pub async fn create_key(&self, by: &Caller, new: NewApiKey) -> Result<(ApiKey, ApiKeyRecord), ApiKeyChangeError> {
+        let create = move |store: &ApiKeyStore, now_ms| store.create(&new, now_ms).map(|(key, record)| (record, key));
         let (record, key, is_recorded) = self.change(by, "key_created", create).await?;
         if !is_recorded {
             let (own, id) = (self.clone(), record.id.to_string());
@@ -115,17 +115,17 @@ impl Authenticator {
                 revoked
             })
             .await?;
-            return Err(KeyChangeError::Unrecorded { name: record.name });
+            return Err(ApiKeyChangeError::Unrecorded { name: record.name });
         }
         Ok((key, record))
     }
 
     /// Revokes the key with a name or an id for `by`. When this returns, the key is refused, and this is recorded. A
     /// key that is revoked already stays as it is.
-    pub async fn revoke_key(&self, by: &Caller, what: String) -> Result<KeyRecord, KeyChangeError> {
-        let revoke = move |store: &KeyStore, now_ms| store.revoke(&what, now_ms).map(|record| (record, ()));
+    pub async fn revoke_key(&self, by: &Caller, what: String) -> Result<ApiKeyRecord, ApiKeyChangeError> {
+        let revoke = move |store: &ApiKeyStore, now_ms| store.revoke(&what, now_ms).map(|record| (record, ()));
         let (record, (), is_recorded) = self.change(by, "key_revoked", revoke).await?;
-        if is_recorded { Ok(record) } else { Err(KeyChangeError::RevokedUnrecorded { name: record.name }) }
+        if is_recorded { Ok(record) } else { Err(ApiKeyChangeError::RevokedUnrecorded { name: record.name }) }
     }
 
     /// Makes a change of the store, which says the key that it is about. Returns `true` with it if it is recorded.
@@ -133,17 +133,17 @@ impl Authenticator {
         &self,
         by: &Caller,
         action: &'static str,
-        change: impl FnOnce(&KeyStore, u64) -> Result<(KeyRecord, T), ApiKeysError> + Send + 'static,
-    ) -> Result<(KeyRecord, T, bool), KeyChangeError> {
+        change: impl FnOnce(&ApiKeyStore, u64) -> Result<(ApiKeyRecord, T), ApiKeysError> + Send + 'static,
+    ) -> Result<(ApiKeyRecord, T, bool), ApiKeyChangeError> {
         let turn = tokio::time::timeout(TURN_TIMEOUT, self.shared.recorded.clone().lock_owned());
-        let recorded = turn.await.map_err(|_| KeyChangeError::NoTurn)?;
+        let recorded = turn.await.map_err(|_| ApiKeyChangeError::NoTurn)?;
 
         let (own, caller) = (self.clone(), by.clone());
         let (record, done, keys) = blocking(move || {
             // A revocation by the command line counts even if it is younger than the last check.
             own.refresh();
             if !own.is_current(&caller) {
-                return Err(KeyChangeError::CallerEnded);
+                return Err(ApiKeyChangeError::CallerEnded);
             }
             let (record, done) = change(&own.store(), clock::FLOOR.now_millis())?;
             own.refresh();
@@ -151,7 +151,7 @@ impl Authenticator {
         })
         .await?;
 
-        let change = KeyChange { by: by.principal.clone(), action, name: record.name.clone() };
+        let change = ApiKeyChange { by: by.principal.clone(), action, name: record.name.clone() };
         let is_recorded = match keys {
             Some(keys) => {
                 let recording = self.record_news(recorded, keys, Some(&change));
@@ -162,8 +162,8 @@ impl Authenticator {
         Ok((record, done, is_recorded))
     }
 
-    fn store(&self) -> KeyStore {
-        KeyStore::new(self.shared.path.parent().unwrap_or(Path::new(".")))
+    fn store(&self) -> ApiKeyStore {
+        ApiKeyStore::new(self.shared.path.parent().unwrap_or(Path::new(".")))
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Instant;
 
-    use ledge_base::token_bucket::Rate;
+    use ledge_base::token_bucket::CallRate;
     use ledge_service::audit_event::sink::RecordedItem;
     use ledge_service::audit_event::{AuditQueue, AuditSink};
 
@@ -214,8 +214,8 @@ mod tests {
             (it, events)
         }
 
-        fn store(&self) -> KeyStore {
-            KeyStore::new(self.folder.path())
+        fn store(&self) -> ApiKeyStore {
+            ApiKeyStore::new(self.folder.path())
         }
 
         fn by_key(&self, key: &ApiKey) -> Result<Caller, CredentialError> {
@@ -227,14 +227,14 @@ mod tests {
         Peer::address([10, 0, 0, 7].into())
     }
 
-    fn new(name: &str) -> NewKey {
-        NewKey {
+    fn new(name: &str) -> NewApiKey {
+        NewApiKey {
             name: name.parse().unwrap(),
             roles: vec![Role::Admin],
             models: None,
             feature_views: None,
             expires_ms: None,
-            max_rate: Rate::default(),
+            max_rate: CallRate::default(),
             max_concurrent: 0,
         }
     }
@@ -262,7 +262,7 @@ mod tests {
         let again = it.authenticator.revoke_key(&desk, "till".to_owned()).await.unwrap();
         assert_eq!((again, all(&events)), (revoked, vec![]));
         let unknown = it.authenticator.revoke_key(&desk, "nobody".to_owned()).await.unwrap_err();
-        assert!(matches!(unknown, KeyChangeError::Store(ApiKeysError::Unknown { .. })));
+        assert!(matches!(unknown, ApiKeyChangeError::Store(ApiKeysError::Unknown { .. })));
     }
 
     #[tokio::test]
@@ -274,9 +274,9 @@ mod tests {
         // By the command line: the authenticator has not looked yet.
         it.store().revoke("desk", 2).unwrap();
         let refused = it.authenticator.create_key(&desk, new("back-door")).await.unwrap_err();
-        assert!(matches!(refused, KeyChangeError::CallerEnded));
+        assert!(matches!(refused, ApiKeyChangeError::CallerEnded));
         let refused = it.authenticator.revoke_key(&desk, "desk".to_owned()).await.unwrap_err();
-        assert!(matches!(refused, KeyChangeError::CallerEnded));
+        assert!(matches!(refused, ApiKeyChangeError::CallerEnded));
         assert_eq!(it.store().list().unwrap().len(), 1);
     }
 
@@ -296,10 +296,10 @@ mod tests {
         let local = it.authenticator.caller(&peer(), None).unwrap();
         drop(queue);
         let refused = it.authenticator.create_key(&local, new("till")).await.unwrap_err();
-        assert!(matches!(refused, KeyChangeError::Unrecorded { .. }), "{refused}");
+        assert!(matches!(refused, ApiKeyChangeError::Unrecorded { .. }), "{refused}");
         assert!(it.store().list().unwrap()[0].revoked_ms.is_some());
         // The next start records the changes that this one could not.
-        assert_eq!(keys::RecordedKeys::load(it.folder.path().to_owned()).news(&it.store().list().unwrap()).len(), 2);
+        assert_eq!(keys::RecordedApiKeys::load(it.folder.path().to_owned()).news(&it.store().list().unwrap()).len(), 2);
     }
 
     #[tokio::test]
@@ -310,7 +310,7 @@ mod tests {
         let (one, other) = tokio::join!(create(), create());
         assert!(one.is_ok() != other.is_ok());
         let refused = one.err().or(other.err()).unwrap();
-        assert!(matches!(refused, KeyChangeError::Store(ApiKeysError::NameTaken { .. })));
+        assert!(matches!(refused, ApiKeyChangeError::Store(ApiKeysError::NameTaken { .. })));
         assert_eq!(all(&events), ["ip:10.0.0.7 key_created"]);
     }
 

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ledge_base::token_bucket::{Refill, TokenBucket};
+use ledge_base::token_bucket::{BucketRefill, TokenBucket};
 
 use super::network;
 
 /// Ten failed attempts at once, then one every six seconds.
-const FAILURE_REFILL: Refill = Refill { interval: Duration::from_secs(6), burst: 10 };
+const FAILURE_REFILL: BucketRefill = BucketRefill { interval: Duration::from_secs(6), burst: 10 };
 
 /// The most sources with a separate bucket. Further sources share one bucket until others are full again.
 const SOURCES_MAX: usize = 4096;
 
 /// The origin of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AttemptSource {
+pub enum FailedAttemptSource {
     /// An IPv4 address, or an IPv6 network: a customer with one IPv6 address has 2^64.
     Network(IpAddr),
     /// A user of this machine.
@@ -24,7 +24,7 @@ pub enum AttemptSource {
     Broker,
 }
 
-impl AttemptSource {
+impl FailedAttemptSource {
     /// The source of an address.
     pub fn network(ip: IpAddr) -> Self {
         Self::Network(network(ip))
@@ -34,13 +34,13 @@ impl AttemptSource {
 /// The recent failed attempts.
 #[derive(Debug, Default)]
 pub struct FailedAttempts {
-    sources: HashMap<AttemptSource, TokenBucket>,
+    sources: HashMap<FailedAttemptSource, TokenBucket>,
     others: Option<TokenBucket>,
 }
 
 impl FailedAttempts {
     /// Counts a failed attempt. The error is the time until the next attempt.
-    pub fn take(&mut self, source: AttemptSource, now: Instant) -> Result<(), Duration> {
+    pub fn take(&mut self, source: FailedAttemptSource, now: Instant) -> Result<(), Duration> {
         if self.sources.len() >= SOURCES_MAX && !self.sources.contains_key(&source) {
             // A source without failures for a minute has a full bucket again.
             self.sources.retain(|_, bucket| !bucket.is_full(now));
@@ -56,8 +56,8 @@ impl FailedAttempts {
 mod tests {
     use super::*;
 
-    fn network(text: &str) -> AttemptSource {
-        AttemptSource::network(text.parse().unwrap())
+    fn network(text: &str) -> FailedAttemptSource {
+        FailedAttemptSource::network(text.parse().unwrap())
     }
 
     #[test]
@@ -80,11 +80,11 @@ mod tests {
     fn the_table_is_bounded_and_forgets_who_is_quiet() {
         let (mut failures, now) = (FailedAttempts::default(), Instant::now());
         for user in 0..100_000 {
-            let _ = failures.take(AttemptSource::User(user), now);
+            let _ = failures.take(FailedAttemptSource::User(user), now);
         }
         assert_eq!(failures.sources.len(), SOURCES_MAX);
-        assert!(failures.take(AttemptSource::Broker, now).is_err(), "those beyond share one");
-        assert!(failures.take(AttemptSource::Broker, now + Duration::from_mins(2)).is_ok());
+        assert!(failures.take(FailedAttemptSource::Broker, now).is_err(), "those beyond share one");
+        assert!(failures.take(FailedAttemptSource::Broker, now + Duration::from_mins(2)).is_ok());
         assert_eq!(failures.sources.len(), 1);
     }
 }

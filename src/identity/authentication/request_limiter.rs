@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ledge_base::token_bucket::{Rate, Refill, TokenBucket};
+use ledge_base::token_bucket::{BucketRefill, CallRate, TokenBucket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The `Retry-After` of a caller with too many running requests, as their duration is unknown.
@@ -11,20 +11,20 @@ const CONCURRENT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The limit that a request exceeds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Limited {
+pub enum RequestLimitExceeded {
     /// All requests allowed at a time are running.
     #[error("{owner} has {most} requests running, the most it may have at a time: retry when one has ended")]
     Concurrent { owner: String, most: u32 },
     #[error("{owner} may make only {rate} requests per second: retry later")]
     Rate {
         owner: String,
-        rate: Rate,
+        rate: CallRate,
         /// The time until the next request is admitted.
         wait: Duration,
     },
 }
 
-impl Limited {
+impl RequestLimitExceeded {
     /// The time after which a request may be admitted.
     pub fn retry_after(&self) -> Duration {
         match self {
@@ -50,7 +50,7 @@ impl RequestPermit {
 #[derive(Debug)]
 pub(super) struct RequestLimiter {
     owner: String,
-    rate: Rate,
+    rate: CallRate,
     bucket: Mutex<TokenBucket>,
     most: u32,
     permits: Arc<Semaphore>,
@@ -58,20 +58,20 @@ pub(super) struct RequestLimiter {
 
 impl RequestLimiter {
     /// A limiter without running requests; `None` when nothing is limited.
-    pub fn new(owner: String, rate: Rate, most: u32, now: Instant) -> Option<Arc<Self>> {
+    pub fn new(owner: String, rate: CallRate, most: u32, now: Instant) -> Option<Arc<Self>> {
         let permits = Arc::new(Semaphore::new(most as usize));
         let limiter = Self { owner, rate, bucket: Mutex::new(TokenBucket::new(now)), most, permits };
         (rate.is_set() || most > 0).then(|| Arc::new(limiter))
     }
 
-    pub fn enter(&self, now: Instant) -> Result<RequestPermit, Limited> {
-        let full = |_| Limited::Concurrent { owner: self.owner.clone(), most: self.most };
+    pub fn enter(&self, now: Instant) -> Result<RequestPermit, RequestLimitExceeded> {
+        let full = |_| RequestLimitExceeded::Concurrent { owner: self.owner.clone(), most: self.most };
         let permit = if self.most == 0 { None } else { Some(self.permits.clone().try_acquire_owned().map_err(full)?) };
         if let Some(interval) = self.rate.interval() {
-            let refill = Refill { interval, burst: self.rate.burst(0) };
+            let refill = BucketRefill { interval, burst: self.rate.burst(0) };
             // Nothing panics under this lock.
             let taken = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(refill, now);
-            taken.map_err(|wait| Limited::Rate { owner: self.owner.clone(), rate: self.rate, wait })?;
+            taken.map_err(|wait| RequestLimitExceeded::Rate { owner: self.owner.clone(), rate: self.rate, wait })?;
         }
         Ok(RequestPermit { permit })
     }
@@ -84,16 +84,16 @@ mod tests {
     #[test]
     fn a_place_is_free_again_when_it_is_dropped_and_a_token_when_its_time_has_come() {
         let now = Instant::now();
-        let limiter = RequestLimiter::new("x".into(), Rate::default(), 2, now).unwrap();
+        let limiter = RequestLimiter::new("x".into(), CallRate::default(), 2, now).unwrap();
         let (one, _two) = (limiter.enter(now).unwrap(), limiter.enter(now).unwrap());
-        assert_eq!(limiter.enter(now).unwrap_err(), Limited::Concurrent { owner: "x".into(), most: 2 });
+        assert_eq!(limiter.enter(now).unwrap_err(), RequestLimitExceeded::Concurrent { owner: "x".into(), most: 2 });
         drop(one);
         assert!(limiter.enter(now).is_ok());
-        let limiter = RequestLimiter::new("x".into(), Rate::new(2.0).unwrap(), 0, now).unwrap();
+        let limiter = RequestLimiter::new("x".into(), CallRate::new(2.0).unwrap(), 0, now).unwrap();
         assert!(limiter.enter(now).is_ok() && limiter.enter(now).is_ok());
         let refusal = limiter.enter(now).unwrap_err();
         assert_eq!(refusal.retry_after(), Duration::from_millis(500));
         assert!(limiter.enter(now + refusal.retry_after()).is_ok());
-        assert!(RequestLimiter::new("x".into(), Rate::default(), 0, now).is_none());
+        assert!(RequestLimiter::new("x".into(), CallRate::default(), 0, now).is_none());
     }
 }

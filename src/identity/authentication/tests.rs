@@ -1,9 +1,9 @@
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
 use super::*;
 use crate::access::Role;
-use crate::keys::{KeyStore, NewKey};
+use crate::keys::{ApiKeyStore, NewApiKey};
 
 const REMOTE_IP: [u8; 4] = [10, 0, 0, 7];
 
@@ -21,18 +21,18 @@ impl AuthenticationBox {
         Self { folder, authenticator, audit }
     }
 
-    fn store(&self) -> KeyStore {
-        KeyStore::new(self.folder.path())
+    fn store(&self) -> ApiKeyStore {
+        ApiKeyStore::new(self.folder.path())
     }
 
-    fn key(&self, name: &str, change: impl FnOnce(&mut NewKey)) -> String {
-        let mut new = NewKey {
+    fn key(&self, name: &str, change: impl FnOnce(&mut NewApiKey)) -> String {
+        let mut new = NewApiKey {
             name: name.parse().unwrap(),
             roles: vec![Role::Infer],
             models: None,
             feature_views: None,
             expires_ms: None,
-            max_rate: Rate::default(),
+            max_rate: CallRate::default(),
             max_concurrent: 0,
         };
         change(&mut new);
@@ -168,16 +168,16 @@ fn without_a_key_the_way_in_decides() {
     let user = it.authenticator.caller(&Peer::User(4711), None).unwrap();
     let (ours, theirs) = ("m".parse().unwrap(), "n".parse().unwrap());
     assert_eq!(user.lacks(&[Permission::Operate], Some(&ours)), None);
-    assert_eq!(user.lacks(&[Permission::Operate], Some(&theirs)), Some(Lacking::Model));
-    assert_eq!(user.lacks(&[Permission::Infer], Some(&ours)), Some(Lacking::Permission));
+    assert_eq!(user.lacks(&[Permission::Operate], Some(&theirs)), Some(MissingAccess::Model));
+    assert_eq!(user.lacks(&[Permission::Infer], Some(&ours)), Some(MissingAccess::Permission));
 }
 
 #[test]
 fn a_key_made_or_revoked_is_recorded_once_whoever_ran_meanwhile() {
     let it = AuthenticationBox::new("");
     it.key("till", |_| {});
-    let load = || RecordedKeys::load(it.folder.path().to_owned());
-    let names = |recorded: &RecordedKeys| {
+    let load = || RecordedApiKeys::load(it.folder.path().to_owned());
+    let names = |recorded: &RecordedApiKeys| {
         let news = recorded.news(&keys::read(it.store().path()).unwrap());
         news.iter().map(AuditEvent::action).collect::<Vec<_>>()
     };
@@ -204,7 +204,7 @@ fn an_older_store_revives_no_key_that_was_revoked() {
     let it = AuthenticationBox::new("");
     let key = it.key("till", |_| {});
     let older = std::fs::read(it.store().path()).unwrap();
-    let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
+    let mut recorded = RecordedApiKeys::load(it.folder.path().to_owned());
     it.store().revoke("till", 2).unwrap();
     it.authenticator.reload().unwrap().unwrap();
     recorded.keep(&keys::read(it.store().path()).unwrap()).unwrap();
@@ -223,7 +223,7 @@ fn an_older_store_revives_no_key_that_was_revoked() {
     // A key that the older store does not have is remembered too, and reported once.
     assert_eq!(recorded.news(&[]), [AuditEvent::KeyStoreDamaged]);
     recorded.keep(&[]).unwrap();
-    let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
+    let mut recorded = RecordedApiKeys::load(it.folder.path().to_owned());
     assert_eq!(recorded.news(&[]), []);
     assert_eq!(recorded.revoked().into_values().collect::<Vec<_>>(), [2]);
     // With the revocation the store is complete.
@@ -239,7 +239,7 @@ fn a_key_that_was_edited_by_hand_is_recorded_as_it_is_now_and_once() {
     let it = AuthenticationBox::new("");
     it.key("till", |_| {});
     let before = std::fs::read_to_string(it.store().path()).unwrap();
-    let mut recorded = RecordedKeys::load(it.folder.path().to_owned());
+    let mut recorded = RecordedApiKeys::load(it.folder.path().to_owned());
     recorded.keep(&keys::read(it.store().path()).unwrap()).unwrap();
     restore(&it, before.replace("\"infer\"", "\"admin\"").as_bytes());
     let edited = keys::read(it.store().path()).unwrap();
@@ -248,7 +248,7 @@ fn a_key_that_was_edited_by_hand_is_recorded_as_it_is_now_and_once() {
     };
     assert_eq!((name.as_str(), roles.join(",").as_str()), ("till", "admin"));
     recorded.keep(&edited).unwrap();
-    assert_eq!(RecordedKeys::load(it.folder.path().to_owned()).news(&edited), []);
+    assert_eq!(RecordedApiKeys::load(it.folder.path().to_owned()).news(&edited), []);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_store_that_cannot_be_read_for_a_moment_is_read_again_and_told_of_once() {
     assert!(it.authenticator.reload().is_none(), "told once");
     assert_eq!(
         it.authenticator.shared.keys.load().seen,
-        LastRead::Unread,
+        KeyFileState::Unread,
         "it is tried again, though the file stays as it is"
     );
     std::fs::remove_dir(&path).unwrap();

@@ -10,8 +10,8 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 
 use super::Authenticator;
-use super::administration::KeyChange;
-use crate::keys::{self, ApiKeysError, KeyRecord, RecordedKeys};
+use super::administration::ApiKeyChange;
+use crate::keys::{self, ApiKeyRecord, ApiKeysError, RecordedApiKeys};
 
 /// The pause between two checks of the store: a check costs one call of `stat`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ impl Authenticator {
         }
     }
 
-    fn tell(&self, read: &Result<Vec<KeyRecord>, ApiKeysError>) {
+    fn tell(&self, read: &Result<Vec<ApiKeyRecord>, ApiKeysError>) {
         match read {
             Ok(_) => self.shared.changed.notify_one(),
             Err(_) => self.shared.audit.record_own(AuditEvent::KeyStoreDamaged),
@@ -73,9 +73,9 @@ impl Authenticator {
     /// next start.
     pub(super) async fn record_news(
         &self,
-        mut recorded: OwnedMutexGuard<RecordedKeys>,
-        keys: Vec<KeyRecord>,
-        change: Option<&KeyChange>,
+        mut recorded: OwnedMutexGuard<RecordedApiKeys>,
+        keys: Vec<ApiKeyRecord>,
+        change: Option<&ApiKeyChange>,
     ) -> bool {
         let news = recorded.news(&keys);
         if news.is_empty() {

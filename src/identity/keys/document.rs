@@ -2,22 +2,22 @@
 
 use ledge_base::clock;
 use ledge_base::names::{KeyName, ModelName};
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 use serde::Serialize;
 
-use super::{ApiKeyId, KeyRecord};
+use super::{ApiKeyId, ApiKeyRecord};
 use crate::access::{Role, ViewScope};
 
 /// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum KeyState {
+pub enum ApiKeyState {
     Valid,
     Expired,
     Revoked,
 }
 
-impl KeyState {
+impl ApiKeyState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Valid => "valid",
@@ -27,23 +27,23 @@ impl KeyState {
     }
 }
 
-impl KeyRecord {
+impl ApiKeyRecord {
     /// The state at a time.
-    pub fn state(&self, now_ms: u64) -> KeyState {
+    pub fn state(&self, now_ms: u64) -> ApiKeyState {
         match self {
-            Self { revoked_ms: Some(_), .. } => KeyState::Revoked,
-            Self { expires_ms: Some(expires), .. } if *expires <= now_ms => KeyState::Expired,
-            _ => KeyState::Valid,
+            Self { revoked_ms: Some(_), .. } => ApiKeyState::Revoked,
+            Self { expires_ms: Some(expires), .. } if *expires <= now_ms => ApiKeyState::Expired,
+            _ => ApiKeyState::Valid,
         }
     }
 }
 
 /// A key without its hash.
 #[derive(Debug, Clone, Serialize)]
-pub struct KeyDocument {
+pub struct ApiKeyDocument {
     id: ApiKeyId,
     name: KeyName,
-    state: KeyState,
+    state: ApiKeyState,
     roles: Vec<Role>,
     /// `None` is all models.
     models: Option<Vec<ModelName>>,
@@ -52,13 +52,13 @@ pub struct KeyDocument {
     created: String,
     expires: Option<String>,
     revoked: Option<String>,
-    max_rate: Rate,
+    max_rate: CallRate,
     max_concurrent: u32,
 }
 
-impl KeyDocument {
+impl ApiKeyDocument {
     /// The document of a key, with its state at a time.
-    pub fn new(key: &KeyRecord, now_ms: u64) -> Self {
+    pub fn new(key: &ApiKeyRecord, now_ms: u64) -> Self {
         Self {
             id: key.id,
             name: key.name.clone(),

@@ -14,7 +14,7 @@ const WEEK_MS: u64 = 7 * 86_400_000;
 
 /// The end of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expiry {
+pub enum ApiKeyExpiry {
     /// A time, in milliseconds since the Unix epoch.
     At(u64),
     /// A duration from now, in milliseconds.
@@ -27,7 +27,7 @@ pub enum Expiry {
 #[error("is in the past: choose a later time")]
 pub struct PastExpiry;
 
-impl Expiry {
+impl ApiKeyExpiry {
     /// The time of the end, in milliseconds since the Unix epoch; `None` for a key without one.
     pub fn millis(self, now_ms: u64) -> Result<Option<u64>, PastExpiry> {
         match self {
@@ -39,7 +39,7 @@ impl Expiry {
     }
 }
 
-impl Default for Expiry {
+impl Default for ApiKeyExpiry {
     /// [`DEFAULT_LIFETIME`].
     fn default() -> Self {
         Self::After(52 * WEEK_MS)
@@ -51,7 +51,7 @@ impl Default for Expiry {
 #[error("expected a duration such as 30m, 12h, 90d or 52w, a time such as 2027-01-01T00:00:00Z, or never")]
 pub struct InvalidExpiry;
 
-impl FromStr for Expiry {
+impl FromStr for ApiKeyExpiry {
     type Err = InvalidExpiry;
 
     fn from_str(text: &str) -> Result<Self, InvalidExpiry> {
@@ -74,7 +74,7 @@ impl FromStr for Expiry {
     }
 }
 
-impl<'de> Deserialize<'de> for Expiry {
+impl<'de> Deserialize<'de> for ApiKeyExpiry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn an_end_is_a_time_from_now_or_a_moment() {
-        let read = |text: &str| text.parse::<Expiry>().ok()?.millis(1000).unwrap();
-        assert_eq!(DEFAULT_LIFETIME.parse(), Ok(Expiry::default()));
-        assert_eq!("never".parse::<Expiry>().map(|never| never.millis(1000)), Ok(Ok(None)));
+        let read = |text: &str| text.parse::<ApiKeyExpiry>().ok()?.millis(1000).unwrap();
+        assert_eq!(DEFAULT_LIFETIME.parse(), Ok(ApiKeyExpiry::default()));
+        assert_eq!("never".parse::<ApiKeyExpiry>().map(|never| never.millis(1000)), Ok(Ok(None)));
         assert_eq!(read("90d"), Some(90 * 86_400_000 + 1000));
         assert_eq!(read("2w"), read("14d"));
         assert_eq!(read("1970-01-01T00:00:07Z"), Some(7000));
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_end_that_has_passed_is_refused() {
-        let end = "1970-01-01T00:00:07Z".parse::<Expiry>().unwrap();
+        let end = "1970-01-01T00:00:07Z".parse::<ApiKeyExpiry>().unwrap();
         assert_eq!([end.millis(6999), end.millis(7000)], [Ok(Some(7000)), Err(PastExpiry)]);
     }
 }

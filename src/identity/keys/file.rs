@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApiKeysError, KeyRecord};
+use super::{ApiKeyRecord, ApiKeysError};
 
 /// The version of the form.
 pub const FORMAT_VERSION: u32 = 1;
@@ -20,21 +20,21 @@ pub(super) const STORE_FULL_BYTES: usize = 3 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct StoredKeys {
+struct StoredApiKeys {
     version: u32,
-    keys: Vec<KeyRecord>,
+    keys: Vec<ApiKeyRecord>,
 }
 
 /// Identifies the version of a file that was read. A replaced file has another inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct KeyFileStamp {
     modified: (i64, i64),
     changed: (i64, i64),
     size: u64,
     inode: u64,
 }
 
-impl Stamp {
+impl KeyFileStamp {
     /// The stamp of the current file; `None` when there is no file.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         match fs::metadata(path) {
@@ -51,7 +51,7 @@ impl Stamp {
 }
 
 /// The keys of a file; none when there is no file.
-pub fn read(path: &Path) -> Result<Vec<KeyRecord>, ApiKeysError> {
+pub fn read(path: &Path) -> Result<Vec<ApiKeyRecord>, ApiKeysError> {
     let unreadable = |source| ApiKeysError::Unreadable { path: path.to_owned(), source };
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -66,11 +66,11 @@ pub fn read(path: &Path) -> Result<Vec<KeyRecord>, ApiKeysError> {
     parse(&text).map_err(|reason| ApiKeysError::Damaged { path: path.to_owned(), reason })
 }
 
-fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
+fn parse(text: &[u8]) -> Result<Vec<ApiKeyRecord>, String> {
     if text.len() > STORE_BYTES_MAX {
         return Err(format!("it is larger than {STORE_BYTES_MAX} bytes"));
     }
-    let StoredKeys { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let StoredApiKeys { version, keys } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if version != FORMAT_VERSION {
         return Err(format!("its version is {version}, expected {FORMAT_VERSION}"));
     }
@@ -88,8 +88,8 @@ fn parse(text: &[u8]) -> Result<Vec<KeyRecord>, String> {
 }
 
 /// The content of a file.
-pub(super) fn write(keys: &[KeyRecord]) -> serde_json::Result<Vec<u8>> {
-    let mut content = serde_json::to_vec_pretty(&StoredKeys { version: FORMAT_VERSION, keys: keys.to_vec() })?;
+pub(super) fn write(keys: &[ApiKeyRecord]) -> serde_json::Result<Vec<u8>> {
+    let mut content = serde_json::to_vec_pretty(&StoredApiKeys { version: FORMAT_VERSION, keys: keys.to_vec() })?;
     content.push(b'\n');
     Ok(content)
 }

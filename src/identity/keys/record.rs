@@ -1,16 +1,16 @@
 //! One API key as the store has it.
 
 use ledge_base::names::{KeyName, ModelName};
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::access::{Access, Role, ViewScope};
+use crate::access::{CallerAccess, Role, ViewScope};
 use crate::api_key::ApiKeyId;
 
 /// One key in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeyRecord {
+pub struct ApiKeyRecord {
     /// The id in its holder's key.
     pub id: ApiKeyId,
     /// The name of its holder. No other key has, or had, this name.
@@ -21,7 +21,7 @@ pub struct KeyRecord {
     /// The models it covers; without it all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<ModelName>>,
-    /// The feature views that it may read and push; see [`Access::new`] for a key without it.
+    /// The feature views that it may read and push; see [`CallerAccess::new`] for a key without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_views: Option<ViewScope>,
     /// The time of its creation, in milliseconds since the Unix epoch.
@@ -32,7 +32,7 @@ pub struct KeyRecord {
     pub revoked_ms: Option<u64>,
     /// The most requests a second, over time; 0 is no limit.
     #[serde(default)]
-    pub max_rate: Rate,
+    pub max_rate: CallRate,
     /// The most requests at a time; 0 is no limit.
     #[serde(default)]
     pub max_concurrent: u32,
@@ -56,9 +56,9 @@ impl<'de> Deserialize<'de> for SecretHash {
     }
 }
 
-impl KeyRecord {
+impl ApiKeyRecord {
     /// Its access.
-    pub fn access(&self) -> Access {
-        Access::new(self.roles.iter().copied(), self.models.clone(), self.feature_views.clone())
+    pub fn access(&self) -> CallerAccess {
+        CallerAccess::new(self.roles.iter().copied(), self.models.clone(), self.feature_views.clone())
     }
 }

@@ -9,20 +9,20 @@ use ledge_base::durable;
 use ledge_service::audit_event::AuditEvent;
 use serde::{Deserialize, Serialize};
 
-use super::{ApiKeyId, KeyRecord, SecretHash};
+use super::{ApiKeyId, ApiKeyRecord, SecretHash};
 
 /// The file in the state folder.
 const FILE: &str = "keys.recorded.json";
 
 /// The keys as the audit log has them.
 #[derive(Debug, Default)]
-pub struct RecordedKeys {
+pub struct RecordedApiKeys {
     folder: PathBuf,
-    keys: BTreeMap<ApiKeyId, RecordedKey>,
+    keys: BTreeMap<ApiKeyId, RecordedApiKey>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct RecordedKey {
+struct RecordedApiKey {
     /// BLAKE3 of the record in the store, without its revocation.
     blake3: SecretHash,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,9 +32,9 @@ struct RecordedKey {
     is_lost: bool,
 }
 
-impl RecordedKey {
-    fn of(key: &KeyRecord) -> Self {
-        let unrevoked = KeyRecord { revoked_ms: None, ..key.clone() };
+impl RecordedApiKey {
+    fn of(key: &ApiKeyRecord) -> Self {
+        let unrevoked = ApiKeyRecord { revoked_ms: None, ..key.clone() };
         // A key always serializes. Fields that later versions add must be left out when empty, so that this hash stays
         // the same.
         let text = serde_json::to_vec(&unrevoked).unwrap_or_default();
@@ -42,7 +42,7 @@ impl RecordedKey {
     }
 }
 
-impl RecordedKeys {
+impl RecordedApiKeys {
     /// Reads the list in `folder`. If it is damaged or missing, everything is recorded again: twice does no harm.
     pub fn load(folder: PathBuf) -> Self {
         let text = std::fs::read(folder.join(FILE)).unwrap_or_default();
@@ -55,11 +55,11 @@ impl RecordedKeys {
     }
 
     /// The events that are to be recorded for `keys`.
-    pub fn news(&self, keys: &[KeyRecord]) -> Vec<AuditEvent> {
+    pub fn news(&self, keys: &[ApiKeyRecord]) -> Vec<AuditEvent> {
         let mut news = Vec::new();
         let mut is_damaged = false;
         for key in keys {
-            let (before, now) = (self.keys.get(&key.id), RecordedKey::of(key));
+            let (before, now) = (self.keys.get(&key.id), RecordedApiKey::of(key));
             let roles = || key.roles.iter().map(|role| role.as_str().to_owned()).collect();
             let (name, models, expires_ms) = (key.name.clone(), key.models.clone(), key.expires_ms);
             let feature_views = key.access().feature_views().views().map(<[_]>::to_vec);
@@ -82,7 +82,7 @@ impl RecordedKeys {
         }
 
         // The command line never removes a key either.
-        let is_lost = |(id, kept): (&ApiKeyId, &RecordedKey)| !kept.is_lost && keys.iter().all(|key| key.id != *id);
+        let is_lost = |(id, kept): (&ApiKeyId, &RecordedApiKey)| !kept.is_lost && keys.iter().all(|key| key.id != *id);
         if is_damaged || self.keys.iter().any(is_lost) {
             news.push(AuditEvent::KeyStoreDamaged);
         }
@@ -90,10 +90,10 @@ impl RecordedKeys {
     }
 
     /// Stores that all of `keys` is recorded. A revoked key is never dropped.
-    pub fn keep(&mut self, keys: &[KeyRecord]) -> io::Result<()> {
-        let mut kept: BTreeMap<_, _> = keys.iter().map(|key| (key.id, RecordedKey::of(key))).collect();
+    pub fn keep(&mut self, keys: &[ApiKeyRecord]) -> io::Result<()> {
+        let mut kept: BTreeMap<_, _> = keys.iter().map(|key| (key.id, RecordedApiKey::of(key))).collect();
         for (id, before) in self.keys.iter().filter(|(_, before)| before.revoked_ms.is_some()) {
-            let lost = || RecordedKey { is_lost: true, ..before.clone() };
+            let lost = || RecordedApiKey { is_lost: true, ..before.clone() };
             kept.entry(*id).or_insert_with(lost).revoked_ms = before.revoked_ms;
         }
         self.keys = kept;

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ledge_base::telemetry::process;
 use rustix::fs::Access;
 
-use super::stream::{EncryptedHeader, StreamError, open_stream};
-use super::{CipherError, SealPurpose, Sealer};
+use super::stream::{EncryptedFileError, EncryptedFileHeader, open_stream};
+use super::{CipherError, EncryptionPurpose, Sealer};
 
 /// The environment variable with the service's folder that systemd removes at the stop (systemd.exec,
 /// `RuntimeDirectory=`).
@@ -35,7 +35,7 @@ const IN_MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The reason why a folder cannot be decrypted.
 #[derive(Debug, thiserror::Error)]
-pub enum SealedFolderError {
+pub enum EncryptedFolderError {
     #[error(
         "encrypted models are decrypted into memory, but neither the service's RuntimeDirectory nor {SHARED_MEMORY} is \
          a tmpfs that this user may write to: set RuntimeDirectory=ledge in the unit, or mount a tmpfs on \
@@ -53,48 +53,48 @@ pub enum SealedFolderError {
     Open { path: PathBuf, error: CipherError },
 }
 
-impl SealedFolderError {
+impl EncryptedFolderError {
     fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         move |error| Self::File { path: path.to_owned(), error }
     }
 
-    fn of(path: &Path, error: StreamError) -> Self {
+    fn of(path: &Path, error: EncryptedFileError) -> Self {
         match error {
-            StreamError::File(error) => Self::File { path: path.to_owned(), error },
-            StreamError::Open(error) => Self::Open { path: path.to_owned(), error },
+            EncryptedFileError::File(error) => Self::File { path: path.to_owned(), error },
+            EncryptedFileError::Open(error) => Self::Open { path: path.to_owned(), error },
         }
     }
 }
 
 /// A folder with encrypted files, decrypted when they are needed. Clones share the decrypted files.
 #[derive(Clone)]
-pub struct SealedFolder {
+pub struct EncryptedFolder {
     home: Arc<Path>,
-    purpose: SealPurpose,
+    purpose: EncryptionPurpose,
     sealer: Sealer,
-    opened: Arc<Mutex<Weak<OpenedFolder>>>,
+    opened: Arc<Mutex<Weak<DecryptedFolder>>>,
 }
 
-impl fmt::Debug for SealedFolder {
+impl fmt::Debug for EncryptedFolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SealedFolder").field("home", &self.home).finish_non_exhaustive()
+        f.debug_struct("EncryptedFolder").field("home", &self.home).finish_non_exhaustive()
     }
 }
 
-/// The plain files of a [`SealedFolder`], which exist while a handle does.
+/// The plain files of a [`EncryptedFolder`], which exist while a handle does.
 #[derive(Debug)]
-pub struct OpenedFolder {
+pub struct DecryptedFolder {
     path: PathBuf,
 }
 
-impl OpenedFolder {
+impl DecryptedFolder {
     /// Their folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for OpenedFolder {
+impl Drop for DecryptedFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "decrypted model files cannot be removed from memory");
@@ -102,14 +102,18 @@ impl Drop for OpenedFolder {
     }
 }
 
-impl SealedFolder {
+impl EncryptedFolder {
     /// The folder at `home`, if any of its files is encrypted or will be: when encryption is on, a file that is plain
     /// now may be encrypted by the time that it is needed again.
-    pub fn find(home: &Path, purpose: SealPurpose, sealer: &Sealer) -> Result<Option<Self>, SealedFolderError> {
+    pub fn find(
+        home: &Path,
+        purpose: EncryptionPurpose,
+        sealer: &Sealer,
+    ) -> Result<Option<Self>, EncryptedFolderError> {
         let mut is_sealed = sealer.is_on();
         for path in if is_sealed { Vec::new() } else { files(home)? } {
-            let mut file = File::open(&path).map_err(SealedFolderError::at(&path))?;
-            is_sealed |= EncryptedHeader::read(&mut file).map_err(SealedFolderError::at(&path))?.is_some();
+            let mut file = File::open(&path).map_err(EncryptedFolderError::at(&path))?;
+            is_sealed |= EncryptedFileHeader::read(&mut file).map_err(EncryptedFolderError::at(&path))?.is_some();
         }
         let found = || Self { home: home.into(), purpose, sealer: sealer.clone(), opened: Arc::default() };
         Ok(is_sealed.then(found))
@@ -118,9 +122,9 @@ impl SealedFolder {
     /// As [`Self::find`], and opens the folder that was found.
     pub fn find_open(
         home: &Path,
-        purpose: SealPurpose,
+        purpose: EncryptionPurpose,
         sealer: &Sealer,
-    ) -> Result<(Option<Self>, Option<Arc<OpenedFolder>>), SealedFolderError> {
+    ) -> Result<(Option<Self>, Option<Arc<DecryptedFolder>>), EncryptedFolderError> {
         let found = Self::find(home, purpose, sealer)?;
         let opened = found.as_ref().map(Self::open).transpose()?;
         Ok((found, opened))
@@ -132,7 +136,7 @@ impl SealedFolder {
     }
 
     /// Decrypts its files. Files that are decrypted already are shared.
-    pub fn open(&self) -> Result<Arc<OpenedFolder>, SealedFolderError> {
+    pub fn open(&self) -> Result<Arc<DecryptedFolder>, EncryptedFolderError> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = opened.upgrade() {
             return Ok(open);
@@ -141,9 +145,9 @@ impl SealedFolder {
         let mut needed = 0;
         for (name, _) in &files {
             let path = self.home.join(name);
-            needed += plain_length(&path).map_err(SealedFolderError::at(&path))?;
+            needed += plain_length(&path).map_err(EncryptedFolderError::at(&path))?;
         }
-        let open = Arc::new(OpenedFolder { path: create_in_memory(needed, &tmpfs_folders())? });
+        let open = Arc::new(DecryptedFolder { path: create_in_memory(needed, &tmpfs_folders())? });
         for (name, sha256) in &files {
             self.open_file(&self.home.join(name), sha256, &open.path.join(name))?;
         }
@@ -151,16 +155,16 @@ impl SealedFolder {
         Ok(open)
     }
 
-    fn open_file(&self, path: &Path, sha256: &str, target: &Path) -> Result<(), SealedFolderError> {
+    fn open_file(&self, path: &Path, sha256: &str, target: &Path) -> Result<(), EncryptedFolderError> {
         let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target);
-        let mut plain = created.map_err(SealedFolderError::at(target))?;
-        let mut sealed = File::open(path).map_err(SealedFolderError::at(path))?;
-        let Some(header) = EncryptedHeader::read(&mut sealed).map_err(SealedFolderError::at(path))? else {
-            sealed.rewind().map_err(SealedFolderError::at(path))?;
-            return io::copy(&mut sealed, &mut plain).map(drop).map_err(SealedFolderError::at(target));
+        let mut plain = created.map_err(EncryptedFolderError::at(target))?;
+        let mut sealed = File::open(path).map_err(EncryptedFolderError::at(path))?;
+        let Some(header) = EncryptedFileHeader::read(&mut sealed).map_err(EncryptedFolderError::at(path))? else {
+            sealed.rewind().map_err(EncryptedFolderError::at(path))?;
+            return io::copy(&mut sealed, &mut plain).map(drop).map_err(EncryptedFolderError::at(target));
         };
         if hex::encode(header.name) != sha256 {
-            return Err(SealedFolderError::Open { path: path.to_owned(), error: CipherError::Forged });
+            return Err(EncryptedFolderError::Open { path: path.to_owned(), error: CipherError::Forged });
         }
 
         let mut written = Ok(());
@@ -172,16 +176,16 @@ impl SealedFolder {
                 kind.into()
             })
         });
-        written.map_err(SealedFolderError::at(target))?;
-        opened.map_err(|error| SealedFolderError::of(path, error))
+        written.map_err(EncryptedFolderError::at(target))?;
+        opened.map_err(|error| EncryptedFolderError::of(path, error))
     }
 }
 
 /// The files in a folder, without hidden ones.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, SealedFolderError> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>, EncryptedFolderError> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(SealedFolderError::at(folder))? {
-        let entry = entry.map_err(SealedFolderError::at(folder))?;
+    for entry in fs::read_dir(folder).map_err(EncryptedFolderError::at(folder))? {
+        let entry = entry.map_err(EncryptedFolderError::at(folder))?;
         let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
         if !hidden && entry.path().is_file() {
             found.push(entry.path());
@@ -191,9 +195,9 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, SealedFolderError> {
 }
 
 /// The files in the list of a folder: names, and hashes in hexadecimal digits.
-fn listed(home: &Path) -> Result<Vec<(String, String)>, SealedFolderError> {
+fn listed(home: &Path) -> Result<Vec<(String, String)>, EncryptedFolderError> {
     let path = home.join(LIST_FILE);
-    let text = fs::read_to_string(&path).map_err(SealedFolderError::at(&path))?;
+    let text = fs::read_to_string(&path).map_err(EncryptedFolderError::at(&path))?;
     // The list is not encrypted, so make sure that no name in it leads to another folder.
     let is_name = |name: &str| !name.starts_with('.') && Path::new(name).file_name().is_some_and(|own| own == name);
     let entries = text.lines().filter_map(|line| line.split_once("  "));
@@ -205,7 +209,7 @@ fn listed(home: &Path) -> Result<Vec<(String, String)>, SealedFolderError> {
 fn plain_length(path: &Path) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    Ok(EncryptedHeader::read(&mut file)?.map_or(length, |header| header.length.min(length)))
+    Ok(EncryptedFileHeader::read(&mut file)?.map_or(length, |header| header.length.min(length)))
 }
 
 /// Removes the decrypted files of killed processes, and those of this process from before its restart. To be called
@@ -261,13 +265,13 @@ impl TmpfsFolder {
 }
 
 /// Creates a folder in memory with room for `needed` bytes, which only this user may enter.
-fn create_in_memory(needed: u64, places: &[TmpfsFolder]) -> Result<PathBuf, SealedFolderError> {
+fn create_in_memory(needed: u64, places: &[TmpfsFolder]) -> Result<PathBuf, EncryptedFolderError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = format!("{}{}-{}", prefix(), std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    let mut fault = SealedFolderError::NoMemory;
+    let mut fault = EncryptedFolderError::NoMemory;
     for place in places.iter().filter(|place| is_in_memory(&place.path)) {
         if !place.has(needed) {
-            fault = SealedFolderError::NoRoom { needed };
+            fault = EncryptedFolderError::NoRoom { needed };
             continue;
         }
         let path = place.path.join(&name);
@@ -298,9 +302,9 @@ mod tests {
 
     /// Puts an encrypted file into a folder, under this hash of its content.
     fn sealed(path: &Path, plain: &[u8], name: u8) {
-        let header = EncryptedHeader { name: [name; 32], length: plain.len() as u64 };
+        let header = EncryptedFileHeader { name: [name; 32], length: plain.len() as u64 };
         let mut bytes = Vec::new();
-        seal_stream(&sealer(), SealPurpose::Model, &header, &mut &*plain, &mut bytes).unwrap();
+        seal_stream(&sealer(), EncryptionPurpose::Model, &header, &mut &*plain, &mut bytes).unwrap();
         durable::replace(path, &bytes).unwrap();
     }
 
@@ -310,8 +314,8 @@ mod tests {
             .unwrap();
     }
 
-    fn find(home: &Path, sealer: &Sealer) -> Option<SealedFolder> {
-        SealedFolder::find(home, SealPurpose::Model, sealer).unwrap()
+    fn find(home: &Path, sealer: &Sealer) -> Option<EncryptedFolder> {
+        EncryptedFolder::find(home, EncryptionPurpose::Model, sealer).unwrap()
     }
 
     #[test]
@@ -355,7 +359,7 @@ mod tests {
         // A file that this box encrypted, in the place of another.
         list(home.path(), &[("model.onnx", 8)]);
         let error = find(home.path(), &sealer()).unwrap().open().unwrap_err();
-        assert!(matches!(error, SealedFolderError::Open { error: CipherError::Forged, .. }), "{error}");
+        assert!(matches!(error, EncryptedFolderError::Open { error: CipherError::Forged, .. }), "{error}");
         assert_eq!(left(), before);
         assert!(!is_in_memory(home.path()) || home.path().starts_with("/dev/shm"));
     }
@@ -370,9 +374,9 @@ mod tests {
         // The whole first file system is to stay free.
         assert_eq!(parent(1, &[place(&first, 1), place(&second, 16)]), second.path());
         let fault = |needed, places: &[TmpfsFolder]| create_in_memory(needed, places).unwrap_err();
-        assert!(matches!(fault(1, &[place(&first, 1)]), SealedFolderError::NoRoom { needed: 1 }));
-        assert!(matches!(fault(u64::MAX, &[place(&first, 16)]), SealedFolderError::NoRoom { .. }));
+        assert!(matches!(fault(1, &[place(&first, 1)]), EncryptedFolderError::NoRoom { needed: 1 }));
+        assert!(matches!(fault(u64::MAX, &[place(&first, 16)]), EncryptedFolderError::NoRoom { .. }));
         let disk = TmpfsFolder { path: "/proc".into(), spare: 16 };
-        assert!(matches!(fault(1, &[disk]), SealedFolderError::NoMemory));
+        assert!(matches!(fault(1, &[disk]), EncryptedFolderError::NoMemory));
     }
 }

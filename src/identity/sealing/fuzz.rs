@@ -3,14 +3,14 @@
 
 use std::io::Cursor;
 
-use super::stream::{self, EncryptedHeader};
-use super::{MASTER_KEY_BYTES, SealPurpose, Sealer, parse};
+use super::stream::{self, EncryptedFileHeader};
+use super::{EncryptionPurpose, MASTER_KEY_BYTES, Sealer, parse};
 
 /// The plain content of the seeds.
 const CONTENT: &[u8] = b"a model, or something as dear";
 
 /// The purpose of the seeds.
-const PURPOSE: SealPurpose = SealPurpose::Model;
+const PURPOSE: EncryptionPurpose = EncryptionPurpose::Model;
 
 fn sealer() -> Sealer {
     Sealer::with_keys(&[[1; MASTER_KEY_BYTES]])
@@ -23,7 +23,7 @@ pub fn sealed_seed() -> Vec<u8> {
 
 /// An encrypted file as a seed.
 pub fn sealed_file_seed() -> Vec<u8> {
-    let header = EncryptedHeader { name: [7; 32], length: CONTENT.len() as u64 };
+    let header = EncryptedFileHeader { name: [7; 32], length: CONTENT.len() as u64 };
     let mut file = Vec::new();
     let written = stream::seal_stream(&sealer(), PURPOSE, &header, &mut Cursor::new(CONTENT), &mut file);
     if written.is_ok() { file } else { Vec::new() }
@@ -37,7 +37,7 @@ pub fn fuzz_sealed(data: &[u8]) -> bool {
     let _ = (Sealer::key_of(data), sealer().is_outdated(data));
     let opened = sealer().open(PURPOSE, b"", data);
     assert!(opened.as_ref().is_ok_and(|plain| plain == CONTENT) || opened.is_err());
-    assert!(sealer().open(SealPurpose::AuditKey, b"", data).is_err(), "it was sealed for something else");
+    assert!(sealer().open(EncryptionPurpose::AuditKey, b"", data).is_err(), "it was sealed for something else");
     opened.is_ok()
 }
 
@@ -47,8 +47,8 @@ pub fn fuzz_sealed(data: &[u8]) -> bool {
 /// When an invariant does not hold.
 pub fn fuzz_sealed_file(data: &[u8]) -> bool {
     let mut file = Cursor::new(data);
-    let Ok(Some(header)) = EncryptedHeader::read(&mut file) else { return false };
-    assert_eq!(EncryptedHeader::parse(&header.to_bytes()), Some(header));
+    let Ok(Some(header)) = EncryptedFileHeader::read(&mut file) else { return false };
+    assert_eq!(EncryptedFileHeader::parse(&header.to_bytes()), Some(header));
     assert!(header.sealed_length() > header.length || header.length > u64::MAX / 2);
     let mut plain = Vec::new();
     let opened = stream::open_stream(&sealer(), PURPOSE, &header, &mut file, |bytes| {

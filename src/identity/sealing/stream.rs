@@ -14,7 +14,7 @@
 
 use std::io::{self, Read, Write};
 
-use super::{CipherError, MasterKeyId, OVERHEAD_BYTES, SealPurpose, Sealer};
+use super::{CipherError, EncryptionPurpose, MasterKeyId, OVERHEAD_BYTES, Sealer};
 
 /// The first bytes of an encrypted file.
 const MAGIC: &[u8; 4] = b"LSF1";
@@ -24,7 +24,7 @@ pub const CHUNK_BYTES: usize = 512 << 10;
 
 /// The header of an encrypted file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EncryptedHeader {
+pub struct EncryptedFileHeader {
     /// The SHA-256 of the plain content.
     pub name: [u8; 32],
     /// The plain length in bytes.
@@ -33,14 +33,14 @@ pub struct EncryptedHeader {
 
 /// The reason why an encrypted file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum StreamError {
+pub enum EncryptedFileError {
     #[error(transparent)]
     File(#[from] io::Error),
     #[error(transparent)]
     Open(#[from] CipherError),
 }
 
-impl EncryptedHeader {
+impl EncryptedFileHeader {
     /// The length of a header, in bytes.
     pub const BYTES: usize = MAGIC.len() + 32 + 8;
 
@@ -105,8 +105,8 @@ pub fn chunks(length: u64) -> u64 {
 /// Encrypts a chunk. An incomplete one decrypts only as incomplete, and is replaced later.
 pub fn seal_chunk(
     sealer: &Sealer,
-    purpose: SealPurpose,
-    header: &EncryptedHeader,
+    purpose: EncryptionPurpose,
+    header: &EncryptedFileHeader,
     index: u64,
     plain: &[u8],
 ) -> Result<Vec<u8>, CipherError> {
@@ -120,8 +120,8 @@ pub fn seal_chunk(
 /// Decrypts a chunk, also an incomplete one of [`seal_chunk`].
 pub fn open_chunk(
     sealer: &Sealer,
-    purpose: SealPurpose,
-    header: &EncryptedHeader,
+    purpose: EncryptionPurpose,
+    header: &EncryptedFileHeader,
     index: u64,
     bytes: &[u8],
 ) -> Result<Vec<u8>, CipherError> {
@@ -132,11 +132,11 @@ pub fn open_chunk(
 /// Encrypts `header.length` bytes of `plain` into `target`.
 pub fn seal_stream(
     sealer: &Sealer,
-    purpose: SealPurpose,
-    header: &EncryptedHeader,
+    purpose: EncryptionPurpose,
+    header: &EncryptedFileHeader,
     plain: &mut impl Read,
     target: &mut impl Write,
-) -> Result<(), StreamError> {
+) -> Result<(), EncryptedFileError> {
     target.write_all(&header.to_bytes())?;
     let mut chunk = vec![0; CHUNK_BYTES];
     for index in 0..header.chunks() {
@@ -151,16 +151,16 @@ pub fn seal_stream(
 /// error proves that the file is complete.
 pub fn open_stream(
     sealer: &Sealer,
-    purpose: SealPurpose,
-    header: &EncryptedHeader,
+    purpose: EncryptionPurpose,
+    header: &EncryptedFileHeader,
     source: &mut impl Read,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
-) -> Result<(), StreamError> {
+) -> Result<(), EncryptedFileError> {
     let mut chunk = vec![0; CHUNK_BYTES + OVERHEAD_BYTES];
     for index in 0..header.chunks() {
         let chunk = chunk.get_mut(..header.chunk_length(index) + OVERHEAD_BYTES).unwrap_or_default();
         source.read_exact(chunk).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => StreamError::Open(CipherError::Forged),
+            io::ErrorKind::UnexpectedEof => EncryptedFileError::Open(CipherError::Forged),
             _ => error.into(),
         })?;
         take(&open_chunk(sealer, purpose, header, index, chunk)?)?;
@@ -173,12 +173,12 @@ pub fn open_stream(
 
 /// The master keys that the chunks of an encrypted file need, and true if all chunks are there.
 pub fn chunk_ids(
-    header: &EncryptedHeader,
+    header: &EncryptedFileHeader,
     sealed: &mut (impl Read + io::Seek),
 ) -> io::Result<(Vec<MasterKeyId>, bool)> {
     let mut ids = Vec::new();
     for index in 0..header.chunks() {
-        sealed.seek(io::SeekFrom::Start(EncryptedHeader::offset(index)))?;
+        sealed.seek(io::SeekFrom::Start(EncryptedFileHeader::offset(index)))?;
         let mut start = Vec::with_capacity(OVERHEAD_BYTES);
         sealed.by_ref().take(OVERHEAD_BYTES as u64).read_to_end(&mut start)?;
         let Some(id) = Sealer::key_of(&start) else { return Ok((ids, false)) };
@@ -197,7 +197,7 @@ mod tests {
     use super::super::MASTER_KEY_BYTES;
     use super::*;
 
-    const MODEL: SealPurpose = SealPurpose::Model;
+    const MODEL: EncryptionPurpose = EncryptionPurpose::Model;
 
     fn sealer() -> Sealer {
         Sealer::with_keys(&[[1; MASTER_KEY_BYTES]])
@@ -207,16 +207,16 @@ mod tests {
         (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect()
     }
 
-    fn sealed(name: u8, plain: &[u8]) -> (EncryptedHeader, Vec<u8>) {
-        let header = EncryptedHeader { name: [name; 32], length: plain.len() as u64 };
+    fn sealed(name: u8, plain: &[u8]) -> (EncryptedFileHeader, Vec<u8>) {
+        let header = EncryptedFileHeader { name: [name; 32], length: plain.len() as u64 };
         let mut bytes = Vec::new();
         seal_stream(&sealer(), MODEL, &header, &mut &*plain, &mut bytes).unwrap();
         assert_eq!(bytes.len() as u64, header.sealed_length());
         (header, bytes)
     }
 
-    fn opened(mut bytes: &[u8]) -> Result<Vec<u8>, StreamError> {
-        let header = EncryptedHeader::read(&mut bytes)?.ok_or(CipherError::NotSealed)?;
+    fn opened(mut bytes: &[u8]) -> Result<Vec<u8>, EncryptedFileError> {
+        let header = EncryptedFileHeader::read(&mut bytes)?.ok_or(CipherError::NotSealed)?;
         let mut plain = Vec::new();
         open_stream(&sealer(), MODEL, &header, &mut bytes, |chunk| {
             plain.extend_from_slice(chunk);
@@ -239,12 +239,12 @@ mod tests {
         let (header, bytes) = sealed(7, &plain);
         let size = CHUNK_BYTES + OVERHEAD_BYTES;
         let chunk = |index: usize| {
-            bytes[EncryptedHeader::BYTES + index * size..EncryptedHeader::BYTES + (index + 1) * size].to_vec()
+            bytes[EncryptedFileHeader::BYTES + index * size..EncryptedFileHeader::BYTES + (index + 1) * size].to_vec()
         };
-        let start = &bytes[..EncryptedHeader::BYTES];
+        let start = &bytes[..EncryptedFileHeader::BYTES];
         let (_, other) = sealed(8, &plain);
-        let of_other = other[EncryptedHeader::BYTES..EncryptedHeader::BYTES + size].to_vec();
-        let shorter = EncryptedHeader { length: 2 * CHUNK_BYTES as u64, ..header }.to_bytes();
+        let of_other = other[EncryptedFileHeader::BYTES..EncryptedFileHeader::BYTES + size].to_vec();
+        let shorter = EncryptedFileHeader { length: 2 * CHUNK_BYTES as u64, ..header }.to_bytes();
         for (what, forged) in [
             ("order", [start, &chunk(1), &chunk(0), &chunk(2)].concat()),
             ("twice", [start, &chunk(0), &chunk(0), &chunk(2)].concat()),
@@ -253,18 +253,18 @@ mod tests {
             ("other file", [start, &of_other, &chunk(1), &chunk(2)].concat()),
             ("more", [&bytes, &b"x"[..]].concat()),
             ("less", bytes[..bytes.len() - 1].to_vec()),
-            ("other name", [&other[..EncryptedHeader::BYTES], &bytes[EncryptedHeader::BYTES..]].concat()),
+            ("other name", [&other[..EncryptedFileHeader::BYTES], &bytes[EncryptedFileHeader::BYTES..]].concat()),
         ] {
-            assert!(matches!(opened(&forged), Err(StreamError::Open(CipherError::Forged))), "{what}");
+            assert!(matches!(opened(&forged), Err(EncryptedFileError::Open(CipherError::Forged))), "{what}");
         }
     }
 
     #[test]
     fn a_part_of_a_chunk_opens_as_such_and_not_as_the_last_one() {
-        let header = EncryptedHeader { name: [7; 32], length: 100 };
+        let header = EncryptedFileHeader { name: [7; 32], length: 100 };
         let part = seal_chunk(&sealer(), MODEL, &header, 0, b"first").unwrap();
         assert_eq!(*open_chunk(&sealer(), MODEL, &header, 0, &part).unwrap(), *b"first");
-        let shorter = EncryptedHeader { length: 5, ..header };
+        let shorter = EncryptedFileHeader { length: 5, ..header };
         assert_eq!(open_chunk(&sealer(), MODEL, &shorter, 0, &part), Err(CipherError::Forged));
         assert_eq!(seal_chunk(&Sealer::none(), MODEL, &header, 0, b"first"), Err(CipherError::Unsealable));
     }
@@ -273,7 +273,7 @@ mod tests {
     fn the_keys_of_all_chunks_are_told() {
         let (header, bytes) = sealed(7, &content(2 * CHUNK_BYTES + 1));
         let both = Sealer::with_keys(&[[2; MASTER_KEY_BYTES], [1; MASTER_KEY_BYTES]]);
-        let mut mixed = bytes[..usize::try_from(EncryptedHeader::offset(1)).unwrap()].to_vec();
+        let mut mixed = bytes[..usize::try_from(EncryptedFileHeader::offset(1)).unwrap()].to_vec();
         for index in 1..3 {
             let plain = vec![0; header.chunk_length(index)];
             mixed.extend(seal_chunk(&both, MODEL, &header, index, &plain).unwrap());
@@ -289,7 +289,7 @@ mod tests {
                 "a chunk is missing, or a part of it"
             );
         }
-        assert_eq!(ids(&mixed[..EncryptedHeader::BYTES]), (vec![], false));
+        assert_eq!(ids(&mixed[..EncryptedFileHeader::BYTES]), (vec![], false));
     }
 
     proptest! {
@@ -303,7 +303,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_opened_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let mut file = EncryptedHeader { name: [0; 32], length: u64::MAX }.to_bytes().to_vec();
+            let mut file = EncryptedFileHeader { name: [0; 32], length: u64::MAX }.to_bytes().to_vec();
             let _ = opened(&bytes);
             file.extend(bytes);
             prop_assert!(opened(&file).is_err());

@@ -245,7 +245,7 @@ extern "C" fn handle(signal: std::ffi::c_int) {
 
 /// The crash of a child, as it reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Crash {
+pub struct CrashReport {
     /// The work of the thread that crashed, if the child knew it.
     pub work: Option<ThreadWork>,
     /// Set when memory had run out.
@@ -262,7 +262,7 @@ pub struct OutOfMemory {
 }
 
 /// Of the daemon, after the end of the child: its crash, if it had one.
-pub fn crashed(report: &SharedMemory) -> Option<Crash> {
+pub fn crashed(report: &SharedMemory) -> Option<CrashReport> {
     let word = |place| report.word(place).load(Ordering::Acquire);
     if word(SIGNAL) == 0 {
         return None;
@@ -270,7 +270,7 @@ pub fn crashed(report: &SharedMemory) -> Option<Crash> {
     let limit_bytes = u64::from(word(LIMIT)) << 20;
     let user = ThreadWork::of([word(USER), word(USER_JOB)]);
     let out_of_memory = (word(IS_OUT_OF_MEMORY) != 0).then_some(OutOfMemory { user });
-    Some(Crash { work: ThreadWork::of([word(WORK), word(JOB)]), out_of_memory, limit_bytes })
+    Some(CrashReport { work: ThreadWork::of([word(WORK), word(JOB)]), out_of_memory, limit_bytes })
 }
 
 #[cfg(test)]

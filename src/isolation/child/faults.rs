@@ -8,15 +8,15 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use ledge_base::sys;
-use ledge_engine::backend::PortNames;
-use ledge_engine::files::{ExternalFile, FileFacts};
+use ledge_engine::backend::ModelPortNames;
+use ledge_engine::files::{ExternalDataFile, ModelFileFacts};
 use ledge_sandbox::Sandbox;
-use ledge_sandbox::probe::{self as sandbox_probe, Targets};
+use ledge_sandbox::probe::{self as sandbox_probe, ProbeTargets};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::Signal;
 
-use crate::job_channel::{JobChannel, LaneError};
-use crate::wire::Setup;
+use crate::job_channel::{JobChannel, JobChannelError};
+use crate::wire::ChildSetup;
 
 /// The bytes at the begin of an input that ask for a fault; the next one says which.
 pub const MAGIC: &[u8; 7] = b"!FAULT:";
@@ -28,13 +28,13 @@ const LINES_OF_ATTACK: usize = 1 << 17;
 const LENGTH_BYTES: usize = 4;
 
 /// The objects of the probe, made before the sandbox is entered.
-static TARGETS: Mutex<Option<Targets>> = Mutex::new(None);
+static TARGETS: Mutex<Option<ProbeTargets>> = Mutex::new(None);
 
 /// Prepares the probe of the sandbox.
-pub fn before_the_seal(setup: &Setup, seal: &Sandbox) {
+pub fn before_the_seal(setup: &ChildSetup, seal: &Sandbox) {
     let Ok(unconnected) = socket(AddressFamily::UNIX, SocketType::STREAM, None) else { return };
     let folder = |folders: &[PathBuf]| folders.first().cloned().unwrap_or_default();
-    *TARGETS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Targets {
+    *TARGETS.lock().unwrap_or_else(PoisonError::into_inner) = Some(ProbeTargets {
         outside: PathBuf::new(),
         readable: folder(&setup.readable),
         writable: folder(&setup.writable),
@@ -195,7 +195,7 @@ impl InjectedFault {
     }
 
     /// Goes wrong. Returns where that leaves the process alive.
-    pub fn happen(self, lane: &JobChannel, number: u32) -> Result<(), LaneError> {
+    pub fn happen(self, lane: &JobChannel, number: u32) -> Result<(), JobChannelError> {
         match self {
             Self::Probe(name) => {
                 probe(&name);
@@ -234,14 +234,14 @@ impl InjectedFault {
 ///
 /// # Panics
 /// When the file asks for that.
-pub fn read(file: &[u8]) -> Option<FileFacts> {
+pub fn read(file: &[u8]) -> Option<ModelFileFacts> {
     let asked = file.get(file.len().checked_sub(MAGIC.len() + 1)?..)?;
     assert!(asked.strip_prefix(MAGIC) != Some(b"x"), "as the file asks for");
     match InjectedFault::wanted([&Bytes::copy_from_slice(asked)].into_iter())? {
         InjectedFault::Nonsense => {
-            let port_names = Some(PortNames { inputs: Vec::new(), outputs: Vec::new() });
-            let external = vec![ExternalFile { path: "../outside.bin".into(), bytes: 1 }];
-            Some(FileFacts { external, port_names, ..FileFacts::default() })
+            let port_names = Some(ModelPortNames { inputs: Vec::new(), outputs: Vec::new() });
+            let external = vec![ExternalDataFile { path: "../outside.bin".into(), bytes: 1 }];
+            Some(ModelFileFacts { external, port_names, ..ModelFileFacts::default() })
         }
         fault => {
             fault.happen_anywhere();

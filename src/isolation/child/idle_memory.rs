@@ -23,7 +23,7 @@ const AWAKE: u32 = 1;
 
 /// The models that have released memory.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Released {
+pub struct ReleasedMemory {
     pub any: bool,
     /// None has run since its last release.
     pub all: bool,
@@ -42,7 +42,7 @@ impl IdleMemory {
     }
 
     /// Releases memory for ever, by calls of `release_since` for models that have not run since a time.
-    pub fn release(&self, release_since: impl Fn(Instant) -> Released) -> ! {
+    pub fn release(&self, release_since: impl Fn(Instant) -> ReleasedMemory) -> ! {
         // The resident memory after the last release of all models, and after the last return of free memory.
         let (mut least, mut returned) = (0, 0);
         loop {
@@ -56,7 +56,7 @@ impl IdleMemory {
                 continue;
             }
             let idle_since = Instant::now().checked_sub(IDLE);
-            let released = idle_since.map_or_else(Released::default, &release_since);
+            let released = idle_since.map_or_else(ReleasedMemory::default, &release_since);
             if released.any || process::resident_bytes() > returned + GROWTH_MIN {
                 sys::return_free_memory();
                 returned = process::resident_bytes();

@@ -5,21 +5,22 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{self, Backend, RunError, RunPlace, RunResult};
+use ledge_engine::backend::{self, Backend, ModelRunError, RunContext, RunResult};
 use ledge_engine::cores;
 use ledge_engine::pipeline::work::{
-    self, FinishedWork, PipelineCall, PipelineRun, WorkError, WorkHead, WorkInput, WorkTimes,
+    self, FinishedPipelineRun, PipelineCall, PipelineRun, PipelineRunError, PipelineRunHead, PipelineRunInput,
+    PipelineRunTimes,
 };
 
 use super::crash::{self, ThreadWork};
-use super::models::Models;
+use super::models::ChildModels;
 use super::running::RunningJobs;
 use super::threads::{EndOnPanic, complain};
-use crate::job_channel::{AreaWriter, JobChannel, LaneError};
+use crate::job_channel::{AreaWriter, JobChannel, JobChannelError};
 use crate::wire::{AnswerHead, CallHead, JobHead, ModelId, RunHead, TensorHead};
 
 /// Runs the jobs of the channel `index`, on `core` of `all`, until the daemon gives an invalid one.
-pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models: &Models, running: &RunningJobs) {
+pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models: &ChildModels, running: &RunningJobs) {
     let _end = EndOnPanic;
     let is_pinned = cores::pin(&[core]).is_ok();
     lane.serve_on(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
@@ -46,14 +47,14 @@ struct ChildJob<'l> {
     /// The core to which this thread is pinned.
     core: Option<usize>,
     all: &'l [usize],
-    models: &'l Models,
+    models: &'l ChildModels,
     running: &'l RunningJobs,
 }
 
 impl ChildJob<'_> {
     /// Does the job. `used` bytes of the area belong to the answers before it, unless it is the first of its hand-over.
     /// Returns the bytes that are in use afterwards.
-    fn answer(&self, used: usize) -> Result<usize, LaneError> {
+    fn answer(&self, used: usize) -> Result<usize, JobChannelError> {
         let (head, is_first) = self.lane.job_head(self.number)?;
         let used = if is_first { 0 } else { used };
         match head {
@@ -63,10 +64,10 @@ impl ChildJob<'_> {
                 self.fault(inputs.iter().map(Tensor::data))?;
                 self.run(used, model, is_wide, |backend, place| {
                     let (result, run_cpu) = work::run_tensors(backend, &inputs, &outputs, place);
-                    let times = WorkTimes { run_cpu, ..WorkTimes::default() };
+                    let times = PipelineRunTimes { run_cpu, ..PipelineRunTimes::default() };
                     // Before the answer, after which the daemon may write there.
                     drop(inputs);
-                    FinishedWork { result: result.map_err(WorkError::Run), times }
+                    FinishedPipelineRun { result: result.map_err(PipelineRunError::Run), times }
                 })
             }
             JobHead::Work { model, pipeline, calls, outputs, own, is_wide } => {
@@ -83,7 +84,7 @@ impl ChildJob<'_> {
             }
             JobHead::Repair(model) => self.run(used, model, false, |backend, _| {
                 backend::repair(backend);
-                FinishedWork { result: Ok(RunResult::default()), times: WorkTimes::default() }
+                FinishedPipelineRun { result: Ok(RunResult::default()), times: PipelineRunTimes::default() }
             }),
         }
     }
@@ -93,21 +94,21 @@ impl ChildJob<'_> {
         used: usize,
         model: ModelId,
         is_wide: bool,
-        run: impl FnOnce(&mut dyn Backend, RunPlace) -> FinishedWork,
-    ) -> Result<usize, LaneError> {
+        run: impl FnOnce(&mut dyn Backend, RunContext) -> FinishedPipelineRun,
+    ) -> Result<usize, JobChannelError> {
         let Some(model) = self.models.get(model) else { return self.refuse(used, "the model") };
         let mut backend = model.backend.lock().unwrap_or_else(PoisonError::into_inner);
         // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow every
         // core. The threads settle on the cores that the daemon reserved.
         let is_wide = is_wide && self.core.is_some() && cores::pin(self.all).is_ok();
-        let place = RunPlace { core: self.index, is_wide, deadline: Instant::now(), patience: None };
+        let place = RunContext { core: self.index, is_wide, deadline: Instant::now(), patience: None };
         self.running.begin(self.index, self.number, model.canceller.clone());
-        let FinishedWork { mut result, times } = run(&mut **backend, place);
+        let FinishedPipelineRun { mut result, times } = run(&mut **backend, place);
         self.running.end(self.index);
         if result.is_err() && crash::others_hold_memory() {
             // It may have failed for lack of the memory that the other work holds, and soon frees or crashes for.
             let reason = "another call uses up the memory of the process".to_owned();
-            result = Err(RunError::Interrupted { reason, is_explained: true }.into());
+            result = Err(ModelRunError::Interrupted { reason, is_explained: true }.into());
         }
         if is_wide && let Some(core) = self.core {
             let _ = cores::pin(&[core]);
@@ -118,14 +119,14 @@ impl ChildJob<'_> {
         self.reply(used, result, is_sound, times)
     }
 
-    fn tensor(&self, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, LaneError> {
+    fn tensor(&self, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, JobChannelError> {
         let bytes = self.lane.job_bytes(place)?;
-        Tensor::new(datatype, shape, bytes).map_err(|_| LaneError::Head)
+        Tensor::new(datatype, shape, bytes).map_err(|_| JobChannelError::Head)
     }
 
-    fn input(&self, CallHead { input: head, places }: CallHead) -> Result<WorkInput, LaneError> {
+    fn input(&self, CallHead { input: head, places }: CallHead) -> Result<PipelineRunInput, JobChannelError> {
         // The state of a step stays after it, and must not be in memory that the next job uses.
-        let is_kept = matches!(head, WorkHead::Step { .. });
+        let is_kept = matches!(head, PipelineRunHead::Step { .. });
         let own = |bytes: Bytes| {
             if !is_kept {
                 return bytes;
@@ -137,35 +138,35 @@ impl ChildJob<'_> {
             places.into_iter().map(|place| self.lane.job_bytes(place).map(own)).collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "fault-injection")]
         self.fault(bytes.iter())?;
-        WorkInput::from_parts(head, bytes).map_err(|_| LaneError::Head)
+        PipelineRunInput::from_parts(head, bytes).map_err(|_| JobChannelError::Head)
     }
 
     fn reply(
         &self,
         used: usize,
-        result: Result<RunResult, WorkError>,
+        result: Result<RunResult, PipelineRunError>,
         is_sound: bool,
-        times: WorkTimes,
-    ) -> Result<usize, LaneError> {
+        times: PipelineRunTimes,
+    ) -> Result<usize, JobChannelError> {
         let mut area = self.lane.answer(used);
-        let result = result.and_then(|run| written(&run, &mut area).map_err(WorkError::Run));
+        let result = result.and_then(|run| written(&run, &mut area).map_err(PipelineRunError::Run));
         self.lane.reply(self.number, area, &AnswerHead { result, is_sound, times })
     }
 
     /// Answers a job of a model or a pipeline that is not here.
-    fn refuse(&self, used: usize, what: &str) -> Result<usize, LaneError> {
+    fn refuse(&self, used: usize, what: &str) -> Result<usize, JobChannelError> {
         let reason = format!("{what} is not in this process");
         self.reply(
             used,
-            Err(WorkError::Run(RunError::Interrupted { reason, is_explained: false })),
+            Err(PipelineRunError::Run(ModelRunError::Interrupted { reason, is_explained: false })),
             true,
-            WorkTimes::default(),
+            PipelineRunTimes::default(),
         )
     }
 
     /// Goes wrong, if an input asks for that.
     #[cfg(feature = "fault-injection")]
-    fn fault<'b>(&self, inputs: impl Iterator<Item = &'b Bytes>) -> Result<(), LaneError> {
+    fn fault<'b>(&self, inputs: impl Iterator<Item = &'b Bytes>) -> Result<(), JobChannelError> {
         match super::faults::InjectedFault::wanted(inputs) {
             Some(fault) => fault.happen(self.lane, self.number),
             None => Ok(()),
@@ -173,11 +174,11 @@ impl ChildJob<'_> {
     }
 }
 
-fn written(run: &RunResult, area: &mut AreaWriter<'_>) -> Result<RunHead, RunError> {
+fn written(run: &RunResult, area: &mut AreaWriter<'_>) -> Result<RunHead, ModelRunError> {
     let write = |tensor: &Tensor| {
         TensorHead::write(tensor, area).map_err(|error| {
             let name = format!("of {} {:?}", tensor.datatype(), tensor.shape());
-            RunError::Output { name, reason: format!("does not fit between the processes: {error}") }
+            ModelRunError::Output { name, reason: format!("does not fit between the processes: {error}") }
         })
     };
     let outputs = run.outputs.iter().map(write).collect::<Result<_, _>>()?;

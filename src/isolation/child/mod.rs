@@ -25,14 +25,14 @@ use ledge_service::limited_process::{self, FIRST_WITHOUT_MEMORY, TRIAL_NICENESS}
 use rustix::process::{Signal, setpriority_process};
 
 use self::crash::ThreadWork;
-use self::models::Models;
+use self::models::ChildModels;
 use self::running::RunningJobs;
 use crate::channel::{self, MESSAGE_BYTES_MAX};
 use crate::heartbeat;
 use crate::job_channel::JobChannel;
 use crate::shared_memory::SharedMemory;
 use crate::staged_files::COMPILED_BYTES_MAX;
-use crate::wire::{ChildMessage, ChildOrder, Setup};
+use crate::wire::{ChildMessage, ChildRequest, ChildSetup};
 use threads::{EndOnPanic, complain};
 
 /// The most open files: libraries, and files of models that are mapped.
@@ -61,7 +61,7 @@ pub enum ChildError {
 pub fn run() -> Result<(), ChildError> {
     sys::close_other_files();
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
-    let setup: Option<Setup> = channel::receive(&socket, MESSAGE_BYTES_MAX).map_err(ChildError::Socket)?;
+    let setup: Option<ChildSetup> = channel::receive(&socket, MESSAGE_BYTES_MAX).map_err(ChildError::Socket)?;
     let Some(setup) = setup else { return Ok(()) };
     // Read from the kernel once: a sandboxed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
@@ -83,7 +83,7 @@ pub fn run() -> Result<(), ChildError> {
         lanes.push(JobChannel::new(SharedMemory::map(&file, JobChannel::LENGTH).map_err(ChildError::Memory)?));
     }
 
-    let models = Arc::new(Models::new(runtimes, setup.content_bytes));
+    let models = Arc::new(ChildModels::new(runtimes, setup.content_bytes));
     let running = Arc::new(RunningJobs::new(lanes.len()));
     let cores: Vec<usize> = setup.lanes.iter().map(|place| place.core).collect();
     for (index, (lane, place)) in lanes.into_iter().zip(setup.lanes.clone()).enumerate() {
@@ -120,7 +120,7 @@ pub fn run() -> Result<(), ChildError> {
 
 /// Lets the kernel end this process before the daemon when memory is short, or before all others. A trial also waits for the
 /// threads that answer requests.
-fn yield_to_others(setup: &Setup) {
+fn yield_to_others(setup: &ChildSetup) {
     limited_process::go_first_without_memory(if setup.ends_first { FIRST_WITHOUT_MEMORY } else { MEMORY_SCORE });
     if setup.is_trial {
         let _ = rustix::process::nice(TRIAL_NICENESS);
@@ -128,7 +128,7 @@ fn yield_to_others(setup: &Setup) {
 }
 
 /// The sandbox of this process: it may read the runtimes and the files of models, and write compiled models.
-fn seal(setup: &Setup, runtimes: &Runtimes) -> Sandbox {
+fn seal(setup: &ChildSetup, runtimes: &Runtimes) -> Sandbox {
     // Background threads need no threads of a runtime in addition to those of the foreground.
     let foreground = setup.lanes.iter().filter(|place| !place.is_background).count();
     let folders = std::iter::once(&setup.runtimes).chain(setup.own_folders.values()).chain(&setup.readable).cloned();
@@ -153,41 +153,41 @@ fn own_input() -> io::Result<OwnedFd> {
 }
 
 /// Obeys orders until the daemon hangs up.
-fn obey(socket: &Arc<UnixStream>, models: &Arc<Models>, running: &RunningJobs) {
-    while let Ok(Some(order)) = channel::receive::<ChildOrder>(socket, MESSAGE_BYTES_MAX) {
+fn obey(socket: &Arc<UnixStream>, models: &Arc<ChildModels>, running: &RunningJobs) {
+    while let Ok(Some(order)) = channel::receive::<ChildRequest>(socket, MESSAGE_BYTES_MAX) {
         let own = models.clone();
         let obeyed = match order {
-            ChildOrder::Open(number, runtime) => {
+            ChildRequest::Open(number, runtime) => {
                 in_background(number, socket, move || ChildMessage::Opened(number, own.version(runtime)))
             }
-            ChildOrder::Load(order) => in_background(order.model, socket, move || {
+            ChildRequest::Load(order) => in_background(order.model, socket, move || {
                 // The runtime's own threads inherit the cores of the thread that loads.
                 let _ = cores::pin(&order.cores);
                 ChildMessage::Loaded(order.model, own.load(&order))
             }),
-            ChildOrder::Bind(id, setup) => {
+            ChildRequest::Bind(id, setup) => {
                 in_background(id, socket, move || ChildMessage::Bound(id, own.bind(id, &setup)))
             }
-            ChildOrder::Unload(model) => {
+            ChildRequest::Unload(model) => {
                 models.remove(model);
                 sys::return_free_memory();
                 Ok(())
             }
-            ChildOrder::Unbind(pipeline) => {
+            ChildRequest::Unbind(pipeline) => {
                 models.unbind(pipeline);
                 Ok(())
             }
-            ChildOrder::ReleaseLease(pipeline, lease) => {
+            ChildRequest::ReleaseLease(pipeline, lease) => {
                 if let Some(pipeline) = models.pipeline(pipeline) {
                     pipeline.release(lease);
                 }
                 Ok(())
             }
-            ChildOrder::Cancel { lane, job } => {
+            ChildRequest::Cancel { lane, job } => {
                 running.cancel(lane, job);
                 Ok(())
             }
-            ChildOrder::Read(number, format) => channel::receive_file(socket).and_then(|file| {
+            ChildRequest::Read(number, format) => channel::receive_file(socket).and_then(|file| {
                 in_background(number, socket, move || ChildMessage::Read(number, reading::read(format, &file.into())))
             }),
         };

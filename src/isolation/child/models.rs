@@ -5,21 +5,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ledge_base::memory_budget::{Account, MemoryBudget};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudget};
 use ledge_base::principal::Principal;
 use ledge_base::telemetry::process;
-use ledge_engine::backend::{Backend, CancelRun, LoadError, Runtime};
+use ledge_engine::backend::{Backend, CancelRun, ModelLoadError, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::pipeline::work::panic_message;
 use ledge_engine::warm_up::WarmUp;
 use ledge_engine::{Runtimes, cores};
 
-use super::idle_memory::{IdleMemory, Released};
-use crate::wire::{LoadOrder, LoadedFacts, ModelId, PipelineId};
+use super::idle_memory::{IdleMemory, ReleasedMemory};
+use crate::wire::{ChildLoadRequest, LoadedModelFacts, ModelId, PipelineId};
 
 /// The models of this process.
-pub struct Models {
+pub struct ChildModels {
     runtimes: Runtimes,
     loaded: Mutex<HashMap<ModelId, ChildModel>>,
     pipelines: Mutex<HashMap<PipelineId, Arc<dyn Pipeline>>>,
@@ -57,7 +57,7 @@ impl ChildModel {
     }
 }
 
-impl Models {
+impl ChildModels {
     /// No models yet. Prepared content of calls takes at most `content_bytes` of memory.
     pub fn new(runtimes: Runtimes, content_bytes: usize) -> Self {
         let content = MemoryBudget::new(content_bytes);
@@ -71,7 +71,7 @@ impl Models {
     }
 
     /// The account for the prepared content of one call.
-    pub fn account(&self) -> Account {
+    pub fn account(&self) -> MemoryAccount {
         self.content.account(Principal::Local)
     }
 
@@ -121,9 +121,9 @@ impl Models {
     }
 
     /// Releases memory that runs have left in models that have not run since then.
-    fn release_memory(&self, idle_since: Instant) -> Released {
+    fn release_memory(&self, idle_since: Instant) -> ReleasedMemory {
         let models: Vec<ChildModel> = self.lock().values().cloned().collect();
-        let mut released = Released { any: false, all: true };
+        let mut released = ReleasedMemory { any: false, all: true };
         for model in models {
             let last_run = *model.last_run();
             match last_run {
@@ -150,7 +150,7 @@ impl Models {
     }
 
     /// Loads a model, and runs its warm-up.
-    pub fn load(&self, order: &LoadOrder) -> Result<LoadedFacts, LoadError> {
+    pub fn load(&self, order: &ChildLoadRequest) -> Result<LoadedModelFacts, ModelLoadError> {
         // The library is no memory of the first model that runs in it. One that is missing is the error of the load.
         let _ = self.runtimes.version(order.runtime);
         let before = process::resident_bytes();
@@ -167,6 +167,6 @@ impl Models {
         let model = ChildModel { backend, canceller, cores, last_run: Arc::default() };
         self.ran(&model);
         self.lock().insert(order.model, model);
-        Ok(LoadedFacts { signature, bytes, missed_cache })
+        Ok(LoadedModelFacts { signature, bytes, missed_cache })
     }
 }

@@ -7,11 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ledge_base::sys;
 use ledge_engine::backend::ModelFormat;
-use ledge_engine::files::{self, FileFacts};
+use ledge_engine::files::{self, ModelFileFacts};
 use ledge_engine::pipeline::work::panic_message;
 
 /// Reads an open model file. A panic is an error of this file only.
-pub fn read(format: ModelFormat, file: &File) -> Result<Box<FileFacts>, String> {
+pub fn read(format: ModelFormat, file: &File) -> Result<Box<ModelFileFacts>, String> {
     let read = || {
         let bytes = content(file).map_err(|error| format!("cannot be read: {error}"))?;
         #[cfg(feature = "fault-injection")]

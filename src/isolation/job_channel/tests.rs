@@ -83,7 +83,7 @@ fn jobs_of_one_hand_over_are_answered_in_order_each_with_its_own_answer() {
     }
     child.join().unwrap();
     let mut area = own.jobs();
-    assert_eq!(own.add(&mut area, JOBS_MAX, &0), Err(LaneError::TooLarge));
+    assert_eq!(own.add(&mut area, JOBS_MAX, &0), Err(JobChannelError::TooLarge));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_job_that_was_withdrawn_is_never_begun_and_its_number_is_used_again() {
         (0..taken).for_each(|_| last = other.next(last));
         assert_eq!(own.withdraw(numbers[2], 3), last);
         for number in &numbers[..taken as usize] {
-            assert_eq!(own.wait(*number, last, Instant::now(), || false), Err(NoAnswer::Late));
+            assert_eq!(own.wait(*number, last, Instant::now(), || false), Err(JobAnswerError::Late));
             assert_eq!(own.pending(), Some(*number));
             other.reply(*number, other.answer(0), &Vec::<ByteRange>::new()).unwrap();
             own.wait(*number, last, soon(), || false).unwrap();
@@ -150,13 +150,13 @@ fn withdrawals_while_the_other_side_works_lose_no_job_and_do_none_twice() {
 fn an_answer_that_does_not_come_is_late_and_a_closed_lane_wakes_its_waiter() {
     let (own, _other) = lane();
     let number = ask(&own, &[b"x"]);
-    assert_eq!(own.wait(number, number, Instant::now(), || false), Err(NoAnswer::Late));
+    assert_eq!(own.wait(number, number, Instant::now(), || false), Err(JobAnswerError::Late));
     let closed = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (waiter, seen) = (own.clone(), closed.clone());
     let thread = std::thread::spawn(move || waiter.wait(number, number, soon(), || seen.load(Ordering::Acquire)));
     closed.store(true, Ordering::Release);
     own.close();
-    assert_eq!(thread.join().unwrap(), Err(NoAnswer::Closed));
+    assert_eq!(thread.join().unwrap(), Err(JobAnswerError::Closed));
 }
 
 #[test]
@@ -189,13 +189,13 @@ fn whatever_the_other_side_scribbles_is_an_error_or_a_value() {
 fn places_outside_of_an_area_are_refused() {
     let (own, _other) = lane();
     for (offset, length) in [(AREA_BYTES, 1), (0, AREA_BYTES + 1), (usize::MAX, 2), (AREA_BYTES - 1, 2)] {
-        assert_eq!(own.answer_bytes(ByteRange { offset, length }), Err(LaneError::Outside));
+        assert_eq!(own.answer_bytes(ByteRange { offset, length }), Err(JobChannelError::Outside));
     }
     let mut area = own.jobs();
     area.put(b"1").unwrap();
     assert_eq!(area.used(), 1);
     area.used = AREA_BYTES - 3;
-    assert_eq!(area.put(b"12345"), Err(LaneError::TooLarge));
+    assert_eq!(area.put(b"12345"), Err(JobChannelError::TooLarge));
 }
 
 #[test]

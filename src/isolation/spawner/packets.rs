@@ -21,14 +21,14 @@ const FILES_MAX: usize = 4;
 /// The verb of this program by which it is started. The list is closed: the spawner is outside of the daemon's sandbox,
 /// and must start nothing else for a daemon that an attacker controls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Verb {
+pub enum SpawnVerb {
     /// Runs models.
     Runtime,
     /// Tries a release.
     Trial,
 }
 
-impl Verb {
+impl SpawnVerb {
     /// The arguments.
     pub fn words(self) -> &'static [&'static str] {
         match self {
@@ -42,7 +42,7 @@ impl Verb {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ForkRequest {
     /// Start the program that is the first file, with the others as standard input, output and error.
-    Start { number: u64, verb: Verb },
+    Start { number: u64, verb: SpawnVerb },
     /// End every child. The daemon has a new program, which does not know them.
     Reset,
 }
@@ -122,11 +122,11 @@ mod tests {
     fn packets_stay_apart_and_bring_their_files() {
         let (own, other) = pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
-        send(&own, &ForkRequest::Start { number: 1, verb: Verb::Trial }, &[read.as_fd(), write.as_fd()]).unwrap();
+        send(&own, &ForkRequest::Start { number: 1, verb: SpawnVerb::Trial }, &[read.as_fd(), write.as_fd()]).unwrap();
         send(&own, &ForkRequest::Reset, &[]).unwrap();
         drop(own);
         let (first, files) = receive::<ForkRequest>(&other).unwrap().unwrap();
-        assert_eq!((first, files.len()), (ForkRequest::Start { number: 1, verb: Verb::Trial }, 2));
+        assert_eq!((first, files.len()), (ForkRequest::Start { number: 1, verb: SpawnVerb::Trial }, 2));
         rustix::io::write(&files[1], b"x").unwrap();
         let mut byte = [0];
         rustix::io::read(&read, &mut byte).unwrap();

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions};
 
-use super::packets::{self, ForkReport, ForkRequest, Verb};
+use super::packets::{self, ForkReport, ForkRequest, SpawnVerb};
 use crate::starter;
 
 /// The variable by which a child of the spawner learns the process id of its parent.
@@ -66,7 +66,7 @@ pub fn end_with_spawner() -> io::Result<()> {
 }
 
 /// A child that has not been waited for, so that its process id is its own.
-struct Started {
+struct UnreapedChild {
     number: u64,
     process: Child,
     pidfd: OwnedFd,
@@ -80,7 +80,7 @@ pub(super) fn serve(socket: &OwnedFd, signals: &OwnedFd) -> Result<(), SpawnerEr
     ended
 }
 
-fn obey(socket: &OwnedFd, signals: &OwnedFd, children: &mut Vec<Started>) -> Result<(), SpawnerError> {
+fn obey(socket: &OwnedFd, signals: &OwnedFd, children: &mut Vec<UnreapedChild>) -> Result<(), SpawnerError> {
     loop {
         let is_asked = wait(socket, signals, children).map_err(SpawnerError::Wait)?;
         // Every send fails only when the daemon has ended, and then the next receive reports it.
@@ -117,7 +117,7 @@ fn obey(socket: &OwnedFd, signals: &OwnedFd, children: &mut Vec<Started>) -> Res
     }
 }
 
-impl Started {
+impl UnreapedChild {
     /// True once for each time that it was stopped by a signal.
     fn was_stopped(&self) -> bool {
         let stopped =
@@ -127,7 +127,7 @@ impl Started {
 }
 
 /// Sleeps until the daemon asks for something, which it returns, or a child has ended or was stopped.
-fn wait(socket: &OwnedFd, signals: &OwnedFd, children: &[Started]) -> io::Result<bool> {
+fn wait(socket: &OwnedFd, signals: &OwnedFd, children: &[UnreapedChild]) -> io::Result<bool> {
     let mut files: Vec<_> = children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)).collect();
     files.extend([PollFd::new(signals, PollFlags::IN), PollFd::new(socket, PollFlags::IN)]);
     retry_on_intr(|| poll(&mut files, None))?;
@@ -138,7 +138,7 @@ fn wait(socket: &OwnedFd, signals: &OwnedFd, children: &[Started]) -> io::Result
 }
 
 /// Takes the children that have ended, with their numbers and statuses.
-fn reap(children: &mut Vec<Started>) -> Vec<(u64, i32)> {
+fn reap(children: &mut Vec<UnreapedChild>) -> Vec<(u64, i32)> {
     let mut ended = Vec::new();
     children.retain_mut(|child| match child.process.try_wait() {
         Ok(None) => true,
@@ -152,7 +152,7 @@ fn reap(children: &mut Vec<Started>) -> Vec<(u64, i32)> {
     ended
 }
 
-fn start(number: u64, verb: Verb, files: Vec<OwnedFd>) -> io::Result<Started> {
+fn start(number: u64, verb: SpawnVerb, files: Vec<OwnedFd>) -> io::Result<UnreapedChild> {
     let mut files = files.into_iter();
     let (Some(program), Some(input), Some(output), Some(errors)) =
         (files.next(), files.next(), files.next(), files.next())
@@ -168,7 +168,7 @@ fn start(number: u64, verb: Verb, files: Vec<OwnedFd>) -> io::Result<Started> {
     command.env(PARENT_VARIABLE, OsString::from(std::process::id().to_string()));
     command.stdin(input).stdout(output).stderr(errors);
     let (process, pidfd) = starter::spawn(&mut command)?;
-    Ok(Started { number, process, pidfd })
+    Ok(UnreapedChild { number, process, pidfd })
 }
 
 /// Refuses a file that is neither root's nor of the owner of this program. In a package that is root, so a daemon that an
@@ -184,7 +184,7 @@ fn check_owner(program: &OwnedFd) -> io::Result<()> {
 }
 
 /// Ends every child.
-fn end(children: &mut Vec<Started>) {
+fn end(children: &mut Vec<UnreapedChild>) {
     for child in &mut *children {
         let _ = child.process.kill();
     }

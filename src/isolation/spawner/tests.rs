@@ -57,7 +57,7 @@ fn nowhere() -> [OwnedFd; 2] {
     [(); 2].map(|()| std::fs::File::create("/dev/null").unwrap().into())
 }
 
-fn send(child: &Spawned, signal: Signal) {
+fn send(child: &SpawnedChild, signal: Signal) {
     rustix::process::pidfd_send_signal(&child.pidfd, signal).unwrap();
 }
 
@@ -66,7 +66,7 @@ fn a_child_is_started_with_its_files_and_its_end_is_reported() {
     let spawner = TestSpawner::new("/usr/bin/env");
     let (read, write) = rustix::pipe::pipe().unwrap();
     let outputs = [write.try_clone().unwrap(), write];
-    let child = spawner.spawn(Verb::Runtime, &input(), &outputs).unwrap();
+    let child = spawner.spawn(SpawnVerb::Runtime, &input(), &outputs).unwrap();
     drop(outputs);
     // `env runtime` fails, because no program has the name `runtime`.
     assert_eq!(child.status.recv().unwrap().code(), Some(127));
@@ -78,7 +78,7 @@ fn a_child_is_started_with_its_files_and_its_end_is_reported() {
 #[test]
 fn a_child_is_ended_by_its_pidfd_and_its_signal_is_reported() {
     let spawner = TestSpawner::new("/usr/bin/yes");
-    let [first, second] = [(); 2].map(|()| spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap());
+    let [first, second] = [(); 2].map(|()| spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap());
     assert_ne!(first.pid, second.pid);
     rustix::process::pidfd_send_signal(&second.pidfd, rustix::process::Signal::KILL).unwrap();
     assert_eq!(second.status.recv().unwrap().signal(), Some(9));
@@ -88,14 +88,14 @@ fn a_child_is_ended_by_its_pidfd_and_its_signal_is_reported() {
 #[test]
 fn a_child_that_is_stopped_goes_on_and_one_that_is_stopped_again_and_again_is_ended_as_frozen() {
     let spawner = TestSpawner::new("/usr/bin/yes");
-    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
+    let child = spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap();
     while child.status.try_recv().is_err() {
         // It may have ended.
         let _ = rustix::process::pidfd_send_signal(&child.pidfd, Signal::STOP);
         std::thread::yield_now();
     }
     assert!(child.was_frozen.load(Ordering::Acquire));
-    let other = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
+    let other = spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap();
     send(&other, Signal::KILL);
     assert_eq!(other.status.recv().unwrap().signal(), Some(9));
     assert!(!other.was_frozen.load(Ordering::Acquire));
@@ -104,15 +104,15 @@ fn a_child_that_is_stopped_goes_on_and_one_that_is_stopped_again_and_again_is_en
 #[test]
 fn a_program_that_does_not_start_is_an_error_of_that_start_only() {
     let spawner = TestSpawner::new("/etc/passwd");
-    let error = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap_err();
+    let error = spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap_err();
     assert!(error.to_string().contains("denied"), "{error}");
-    assert!(spawner.spawn(Verb::Trial, &input(), &nowhere()).is_err(), "it still answers");
+    assert!(spawner.spawn(SpawnVerb::Trial, &input(), &nowhere()).is_err(), "it still answers");
 }
 
 #[test]
 fn children_end_with_the_last_handle() {
     let mut spawner = TestSpawner::new("/usr/bin/yes");
-    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
+    let child = spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap();
     spawner.end();
     assert!(child.status.recv().is_err());
     let gone = rustix::process::pidfd_send_signal(&child.pidfd, rustix::process::Signal::KILL);
@@ -122,17 +122,17 @@ fn children_end_with_the_last_handle() {
 #[test]
 fn a_reset_ends_the_children_of_the_former_program() {
     let spawner = TestSpawner::new("/usr/bin/yes");
-    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
+    let child = spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap();
     packets::send(&spawner.handle.shared.socket, &ForkRequest::Reset, &[]).unwrap();
     let mut ended = [rustix::event::PollFd::new(&child.pidfd, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut ended, None).unwrap();
-    assert!(spawner.spawn(Verb::Runtime, &input(), &nowhere()).is_ok(), "it starts others");
+    assert!(spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).is_ok(), "it starts others");
 }
 
 #[test]
 fn the_end_of_the_spawner_is_told_and_nothing_is_started_any_more() {
     let mut spawner = TestSpawner::new("/usr/bin/yes");
-    let child = spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap();
+    let child = spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap();
     let (sender, told) = mpsc::channel();
     spawner.on_end(move |end| sender.send(end).unwrap());
     // The spawner sees this as the end of the daemon, and the daemon's side as that of the spawner.
@@ -140,7 +140,7 @@ fn the_end_of_the_spawner_is_told_and_nothing_is_started_any_more() {
     spawner.serving.take().unwrap().join().unwrap();
     assert_eq!(told.recv().unwrap(), "ended");
     assert!(child.status.recv().is_err());
-    assert!(spawner.spawn(Verb::Runtime, &input(), &nowhere()).unwrap_err().to_string().contains("ended"));
+    assert!(spawner.spawn(SpawnVerb::Runtime, &input(), &nowhere()).unwrap_err().to_string().contains("ended"));
     let (sender, told) = mpsc::channel();
     spawner.on_end(move |end| sender.send(end).unwrap());
     assert_eq!(told.recv().unwrap(), "ended");

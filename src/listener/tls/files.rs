@@ -64,7 +64,7 @@ pub enum ServerTlsError {
 }
 
 /// The content of the files, ready to serve with.
-pub(super) struct TlsMaterial {
+pub(super) struct LoadedTlsFiles {
     http1: Arc<ServerConfig>,
     http2: Arc<ServerConfig>,
     pub facts: CertificateFacts,
@@ -84,7 +84,7 @@ pub(super) struct ClientTrust {
 }
 
 /// The files to read, and the settings that apply to them.
-pub(super) struct ServerTlsFiles<'a> {
+pub(super) struct TlsFilesToLoad<'a> {
     pub settings: &'a TlsConfig,
     /// The certificate and its key.
     pub pair: (&'a SecretFile, &'a SecretFile),
@@ -94,9 +94,9 @@ pub(super) struct ServerTlsFiles<'a> {
     pub tickets: Option<&'a Arc<dyn ProducesTickets>>,
 }
 
-impl ServerTlsFiles<'_> {
+impl TlsFilesToLoad<'_> {
     /// Reads the files. It blocks.
-    pub fn read(self) -> Result<TlsMaterial, ServerTlsError> {
+    pub fn read(self) -> Result<LoadedTlsFiles, ServerTlsError> {
         let (certificate_file, key_file) = self.pair;
         let chain = certificates(certificate_file)?;
         let key = private_key(key_file)?;
@@ -137,11 +137,11 @@ impl ServerTlsFiles<'_> {
             Arc::new(config)
         };
         let (http1, http2) = (with(ApplicationProtocol::Http1), with(ApplicationProtocol::Http2));
-        Ok(TlsMaterial { http1, http2, facts, crl_due_ms, digest: digest.finalize(), trust })
+        Ok(LoadedTlsFiles { http1, http2, facts, crl_due_ms, digest: digest.finalize(), trust })
     }
 }
 
-impl TlsMaterial {
+impl LoadedTlsFiles {
     /// Accepts handshakes that agree on `protocol`.
     pub fn acceptor(&self, protocol: ApplicationProtocol) -> TlsAcceptor {
         match protocol {

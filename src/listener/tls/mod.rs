@@ -30,7 +30,7 @@ pub use certificate::fuzz_certificate;
 pub use certificate::{CertificateFacts, UnreadableCertificate};
 use config::TlsConfig;
 pub use files::{ApplicationProtocol, ServerTlsError};
-use files::{ClientTrust, ServerTlsFiles, TlsMaterial};
+use files::{ClientTrust, LoadedTlsFiles, TlsFilesToLoad};
 pub use handshake::HandshakeCounts;
 pub use handshake::TlsCaller;
 use handshake::{Handshakes, now_ms};
@@ -58,14 +58,14 @@ pub struct ServerTls {
 struct TlsState {
     source: TlsSource,
     /// `None` until the files could be read; callers are refused until then.
-    live: ArcSwapOption<TlsMaterial>,
+    live: ArcSwapOption<LoadedTlsFiles>,
     /// The authorities and revocations that client certificates are verified with.
     trust: watch::Sender<Option<ClientTrust>>,
     tickets: Option<Arc<dyn ProducesTickets>>,
     handshakes: Handshakes,
     /// Records callers with a refused certificate.
     audit: AuditSink,
-    files: Mutex<FileStatus>,
+    files: Mutex<TlsFileStatus>,
 }
 
 /// The configuration of TLS and the state folder, from which certificate and key come.
@@ -79,9 +79,9 @@ pub struct TlsSource {
 
 /// The status of the files, and its logged part.
 #[derive(Debug, Default)]
-struct FileStatus {
+struct TlsFileStatus {
     /// The stamps at the last check, and whether they were the same at the check before.
-    seen: Option<(Vec<FileStamp>, bool)>,
+    seen: Option<(Vec<TlsFileStamp>, bool)>,
     /// The time at which the files were last read.
     read: Option<Instant>,
     /// The reason why the files were refused at the last check.
@@ -223,7 +223,7 @@ impl ServerTls {
     }
 
     /// Reads the files; `None` when their content is in use already.
-    fn read(&self, now_ms: u64) -> Result<Option<TlsMaterial>, ServerTlsError> {
+    fn read(&self, now_ms: u64) -> Result<Option<LoadedTlsFiles>, ServerTlsError> {
         let material = self.state.source.read(self.state.tickets.as_ref())?;
         let Some(live) = &*self.state.live.load() else { return Ok(Some(material)) };
         if material.digest == live.digest {
@@ -241,7 +241,7 @@ impl ServerTls {
         Ok(Some(material))
     }
 
-    fn install(&self, material: TlsMaterial) {
+    fn install(&self, material: LoadedTlsFiles) {
         let CertificateFacts { names, not_after_ms, .. } = material.facts.clone();
         let (fingerprint, until) = (material.facts.shown_fingerprint(), clock::rfc3339(not_after_ms));
         let trust = material.trust.clone();
@@ -267,7 +267,7 @@ impl ServerTls {
         }
     }
 
-    fn warn(&self, files: &mut FileStatus, now_ms: u64) {
+    fn warn(&self, files: &mut TlsFileStatus, now_ms: u64) {
         let Some(live) = &*self.state.live.load() else { return };
         if files.warned.is_some_and(|warned| warned.elapsed() < WARNING_INTERVAL) {
             return;
@@ -293,19 +293,19 @@ impl ServerTls {
         files.warned = Some(Instant::now());
     }
 
-    fn files(&self) -> MutexGuard<'_, FileStatus> {
+    fn files(&self) -> MutexGuard<'_, TlsFileStatus> {
         // Nothing panics under this lock.
         self.state.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The metadata of a file that changes with its content: device, inode, size, and time of change.
-type FileStamp = Option<(u64, u64, u64, i64, i64)>;
+type TlsFileStamp = Option<(u64, u64, u64, i64, i64)>;
 
-impl FileStatus {
+impl TlsFileStatus {
     /// Returns `true` if the files must be read. They need not while the stamps are those of the last two checks. One
     /// check is not enough: the time of change has a resolution of some milliseconds, in which a file can change twice.
-    fn is_due(&mut self, stamps: Vec<FileStamp>, asked: bool) -> bool {
+    fn is_due(&mut self, stamps: Vec<TlsFileStamp>, asked: bool) -> bool {
         let same = self.seen.as_ref().is_some_and(|(before, _)| *before == stamps);
         let settled = same && self.seen.as_ref().is_some_and(|(_, twice)| *twice);
         self.seen = Some((stamps, same));
@@ -336,16 +336,16 @@ impl TlsSource {
     }
 
     /// Reads the files, for the command line. `None` where no listener is served with TLS.
-    pub fn inspect(&self) -> Option<Result<InspectedFiles, ServerTlsError>> {
+    pub fn inspect(&self) -> Option<Result<InspectedTlsFiles, ServerTlsError>> {
         self.is_served().then(|| {
             let (certificate_file, _) = self.pair()?;
-            let TlsMaterial { facts, crl_due_ms, .. } = self.read(None)?;
-            Ok(InspectedFiles { certificate_file, certificate: facts, crl_due_ms })
+            let LoadedTlsFiles { facts, crl_due_ms, .. } = self.read(None)?;
+            Ok(InspectedTlsFiles { certificate_file, certificate: facts, crl_due_ms })
         })
     }
 
     /// The stamps of the files.
-    fn stamps(&self) -> Vec<FileStamp> {
+    fn stamps(&self) -> Vec<TlsFileStamp> {
         use std::os::unix::fs::MetadataExt as _;
         let pair = self.pair().ok().map(|(certificate, key)| [certificate, key]);
         let tls = &self.settings;
@@ -366,9 +366,9 @@ impl TlsSource {
         }
     }
 
-    fn read(&self, tickets: Option<&Arc<dyn ProducesTickets>>) -> Result<TlsMaterial, ServerTlsError> {
+    fn read(&self, tickets: Option<&Arc<dyn ProducesTickets>>) -> Result<LoadedTlsFiles, ServerTlsError> {
         let (certificate, key) = self.pair()?;
-        ServerTlsFiles {
+        TlsFilesToLoad {
             settings: &self.settings,
             pair: (&certificate, &key),
             time: CertificateTime { system_ms: clock::unix_millis, floor: &clock::FLOOR },
@@ -392,7 +392,7 @@ impl TlsSource {
 
 /// The content of the files of `[http.tls]`.
 #[derive(Debug, Clone)]
-pub struct InspectedFiles {
+pub struct InspectedTlsFiles {
     pub certificate_file: SecretFile,
     pub certificate: CertificateFacts,
     /// The time at which the next list of revoked certificates is due, in milliseconds since the Unix epoch.

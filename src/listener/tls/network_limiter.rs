@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ledge_base::token_bucket::{Refill, TokenBucket};
+use ledge_base::token_bucket::{BucketRefill, TokenBucket};
 use ledge_identity::authentication::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -13,27 +13,27 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const NETWORK_HANDSHAKES_MAX: usize = 32;
 
 /// The rate at which handshakes of one network begin: each costs this box far more than the caller.
-const HANDSHAKE_RATE: Refill = Refill { interval: Duration::from_millis(50), burst: 64 };
+const HANDSHAKE_RATE: BucketRefill = BucketRefill { interval: Duration::from_millis(50), burst: 64 };
 
 /// The most networks without a connection of which recent handshakes are remembered.
 const IDLE_NETWORKS_MAX: usize = 4096;
 
 /// The networks with connections or recent handshakes, and their limits.
 pub(super) struct NetworkLimiter {
-    networks: Mutex<HashMap<IpAddr, Network>>,
+    networks: Mutex<HashMap<IpAddr, NetworkUsage>>,
     networks_max: usize,
     /// The most connections of one network; loopback has no limit.
     network_connections_max: usize,
     handshakes: Arc<Semaphore>,
 }
 
-struct Network {
+struct NetworkUsage {
     connections: usize,
     handshakes: Arc<Semaphore>,
     rate: TokenBucket,
 }
 
-impl Network {
+impl NetworkUsage {
     fn new(now: Instant) -> Self {
         let handshakes = Arc::new(Semaphore::new(NETWORK_HANDSHAKES_MAX));
         Self { connections: 0, handshakes, rate: TokenBucket::new(now) }
@@ -80,7 +80,7 @@ impl NetworkLimiter {
                 return None;
             }
         }
-        let network = networks.entry(of).or_insert_with(|| Network::new(now));
+        let network = networks.entry(of).or_insert_with(|| NetworkUsage::new(now));
         if network.connections >= self.network_connections_max && !of.is_loopback() {
             return None;
         }
@@ -88,7 +88,7 @@ impl NetworkLimiter {
         Some(AdmittedConnection { limiter: self.clone(), ip, network: of, handshakes: network.handshakes.clone() })
     }
 
-    fn networks(&self) -> MutexGuard<'_, HashMap<IpAddr, Network>> {
+    fn networks(&self) -> MutexGuard<'_, HashMap<IpAddr, NetworkUsage>> {
         // Nothing panics under this lock.
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }

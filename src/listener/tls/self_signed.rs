@@ -43,14 +43,14 @@ pub(super) fn files(state: &Path) -> (SecretFile, SecretFile) {
 }
 
 /// The stored key and certificate, as far as they can be used.
-struct StoredPair {
+struct StoredCertificatePair {
     /// The key, which never changes, so that clients compare it only once.
     key: Option<KeyPair>,
     /// The facts of the certificate, if it belongs to the key.
     facts: Option<CertificateFacts>,
 }
 
-impl StoredPair {
+impl StoredCertificatePair {
     fn read(state: &Path) -> Result<Self, TlsError> {
         let (certificate, key) = files(state);
         let key = usable(private_key(&key))?.and_then(|key| KeyPair::try_from(&key).ok());
@@ -77,7 +77,7 @@ fn usable<T>(read: Result<T, TlsError>) -> Result<Option<T>, TlsError> {
 
 /// Makes a new certificate if the stored one is missing or outdated, and returns the reason.
 pub(super) fn renew(state: &Path, names: &BoxNames, now_ms: u64) -> Result<Option<&'static str>, SelfSignedError> {
-    let stored = StoredPair::read(state)?;
+    let stored = StoredCertificatePair::read(state)?;
     let reason = outdated(stored.facts.as_ref(), names, now_ms);
     if reason.is_some() {
         make(state, stored.key, names, now_ms)?;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn shown(state: &Path) -> CertificateFacts {
-        StoredPair::read(state).unwrap().facts.unwrap()
+        StoredCertificatePair::read(state).unwrap().facts.unwrap()
     }
 
     #[test]

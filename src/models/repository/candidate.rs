@@ -57,12 +57,12 @@ pub struct WatchedCall {
     pub role: ComparedVersion,
     /// The other version on which the request is repeated: the candidate after an answer that is mirrored; the
     /// incumbent after a failure of the candidate, to find the cause.
-    pub other: Option<OtherVersion>,
+    pub other: Option<MirrorVersion>,
 }
 
 /// A version on which a request to another one is repeated in the background.
 #[derive(Debug, Clone)]
-pub struct OtherVersion {
+pub struct MirrorVersion {
     pub model: Arc<LoadedModel>,
     /// Places for repeated requests in progress.
     pub places: Arc<Semaphore>,
@@ -89,7 +89,7 @@ impl RunningCandidate {
     /// Chooses the version that answers a request without a version.
     pub fn pin(&self, live: &Arc<LoadedModel>) -> Pinned {
         let Candidate { model, share, observations } = &self.candidate;
-        let other = |model: &Arc<LoadedModel>| OtherVersion {
+        let other = |model: &Arc<LoadedModel>| MirrorVersion {
             model: model.clone(),
             places: self.places.clone(),
             stop: self.stop.clone(),

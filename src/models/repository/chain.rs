@@ -4,28 +4,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::{ComputeTime, RunResult};
-use ledge_engine::pipeline::chain::{Chain, ChainError, ChainStep, Lease, RunSteps};
+use ledge_engine::pipeline::chain::{ChainError, ChainStep, Lease, ModelChain, RunSteps};
 use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::Pipeline;
-use ledge_engine::pipeline::work::WorkInput;
+use ledge_engine::pipeline::work::PipelineRunInput;
 
-use super::super::scheduling::inputs::RawInputs;
+use super::super::scheduling::inputs::PipelineInputs;
 use super::super::scheduling::outcome::{FinishedRun, InferError};
 use super::loaded_model::LoadedModel;
-use crate::scheduling::terms::Terms;
+use crate::scheduling::terms::RunTerms;
 
 /// Answers a content with the chain of `pipeline`. `account` pays for the states between the steps.
 pub(super) async fn run(
     model: &LoadedModel,
-    (pipeline, chain): (&Arc<dyn Pipeline>, &dyn Chain),
+    (pipeline, chain): (&Arc<dyn Pipeline>, &dyn ModelChain),
     content: CallContent,
     limits: DecodeLimits,
-    account: Account,
-    terms: Terms,
+    account: MemoryAccount,
+    terms: RunTerms,
 ) -> Result<FinishedRun, InferError> {
     let begun = Instant::now();
     let call = ChainCall { model, pipeline, account, terms, times: Mutex::default() };
@@ -40,8 +40,8 @@ pub(super) async fn run(
 struct ChainCall<'c> {
     model: &'c LoadedModel,
     pipeline: &'c Arc<dyn Pipeline>,
-    account: Account,
-    terms: Terms,
+    account: MemoryAccount,
+    terms: RunTerms,
     times: Mutex<ChainTimes>,
 }
 
@@ -75,7 +75,7 @@ impl ChainCall<'_> {
         let instances =
             self.model.part(name).ok_or_else(|| InferError::Unavailable { reason: format!("no {name}") })?;
         let (pipeline, account) = (self.pipeline.clone(), self.account.clone());
-        let raw = RawInputs { pipeline, input: WorkInput::Step(step), account, own: 0 };
+        let raw = PipelineInputs { pipeline, input: PipelineRunInput::Step(step), account, own: 0 };
         let begun = Instant::now();
         let finished = instances.run_raw(raw, vec![0], self.terms.clone()).await?;
         let FinishedRun { run: RunResult { outputs, time: run, .. }, queue, prepare, postprocess, .. } = finished;
@@ -99,7 +99,7 @@ impl RunSteps for ChainCall<'_> {
         self.model.scale().max + 1
     }
 
-    fn account(&self) -> &Account {
+    fn account(&self) -> &MemoryAccount {
         &self.account
     }
 

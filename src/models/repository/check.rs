@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::Runtime;
 use ledge_engine::pipeline::table::proposal;
-use ledge_identity::sealing::SealedFolder;
+use ledge_identity::sealing::EncryptedFolder;
 use ledge_isolation::Isolation;
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 
 use super::Repository;
 use super::folder::{self, ModelFolderError};
 use super::loaded_model::{LoadedModel, ModelDefaults};
-use super::loading::{self, Predecessor, VersionError, VersionSource};
+use super::loading::{self, Predecessor, VersionLoadError, VersionToLoad};
 use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeChoice};
-use super::profile::{ProfileChoice, Profiles};
+use super::profile::{RunProfileChoice, RunProfiles};
 use super::reader::ModelReader;
 use super::sources::ModelFolders;
 use crate::scheduling::batcher::BatchPolicy;
@@ -27,7 +27,7 @@ pub struct RuntimeTrial {
     pub version: ModelVersion,
     pub runtime: Runtime,
     /// The load, or the reason why it failed.
-    pub outcome: Result<TrialLoad, VersionError>,
+    pub outcome: Result<TrialLoad, VersionLoadError>,
 }
 
 /// A version that was loaded for a trial.
@@ -53,12 +53,12 @@ impl Repository {
     }
 
     /// The finding about folders that are not models because of their names.
-    pub fn misnamed_folders(&self) -> Option<Check> {
+    pub fn misnamed_folders(&self) -> Option<Finding> {
         // A folder that cannot be read is reported elsewhere.
         let (_, misnamed) = self.shared.sources.models().unwrap_or_default();
         let lines: Vec<_> = misnamed.iter().map(ToString::to_string).collect();
         let advice = "rename them, and reload the server: systemctl reload ledge";
-        (!lines.is_empty()).then(|| Check::warn("model folders", lines.join("\n"), advice))
+        (!lines.is_empty()).then(|| Finding::warn("model folders", lines.join("\n"), advice))
     }
 
     /// The versions of a model on disk that its config selects.
@@ -78,7 +78,7 @@ impl Repository {
         &self,
         name: &ModelName,
         version: ModelVersion,
-        choice: ProfileChoice,
+        choice: RunProfileChoice,
     ) -> Result<Arc<LoadedModel>, String> {
         let (config, _) = self.on_disk(name).map_err(|error| error.to_string())?;
         let path = self.shared.sources.folder(name);
@@ -103,7 +103,7 @@ impl Repository {
         };
 
         let files = path.join(version.to_string());
-        let source = VersionSource::new(name, version, (&path, &files), (&config, ""));
+        let source = VersionToLoad::new(name, version, (&path, &files), (&config, ""));
         let loaded = self.load_unprofiled(source).await;
         let model = loaded.map_err(|error| error.to_string())?;
         match model.stand_in() {
@@ -125,47 +125,48 @@ impl Repository {
         version: ModelVersion,
         (folder, files): (&Path, &Path),
         golden_min: Option<f64>,
-        sealed: Option<&SealedFolder>,
+        sealed: Option<&EncryptedFolder>,
         predecessor: Option<&Predecessor>,
-    ) -> Result<Arc<LoadedModel>, VersionError> {
+    ) -> Result<Arc<LoadedModel>, VersionLoadError> {
         let (config, config_text) = folder::model_config(folder)?;
-        let source = VersionSource {
+        let source = VersionToLoad {
             golden_min,
             sealed,
             predecessor,
-            ..VersionSource::new(name, version, (folder, files), (&config, &config_text))
+            ..VersionToLoad::new(name, version, (folder, files), (&config, &config_text))
         };
         let loaded = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
         loaded.map(Arc::new)
     }
 
     /// Loads a second copy of a version, in a separate process, as an update loads the next version.
-    pub async fn load_copy(&self, live: &LoadedModel) -> Result<Arc<LoadedModel>, VersionError> {
+    pub async fn load_copy(&self, live: &LoadedModel) -> Result<Arc<LoadedModel>, VersionLoadError> {
         let golden = &live.golden_files;
         let open = golden.sealed.clone();
         let opened = tokio::task::spawn_blocking(move || open.map(|sealed| sealed.open()).transpose()).await;
-        let opened = opened.map_err(|panic| VersionError::Sealed(format!("opening the model panicked: {panic}")))?;
+        let opened =
+            opened.map_err(|panic| VersionLoadError::Sealed(format!("opening the model panicked: {panic}")))?;
         // Held until the model is loaded.
-        let opened = opened.map_err(|error| VersionError::Sealed(error.to_string()))?;
+        let opened = opened.map_err(|error| VersionLoadError::Sealed(error.to_string()))?;
         let before = live.as_predecessor();
         let (folder, files) = match &opened {
             Some(opened) => (opened.path(), opened.path()),
             None => (&*golden.folder, &*live.folder),
         };
-        let source = VersionSource {
+        let source = VersionToLoad {
             golden_min: golden.min,
             sealed: golden.sealed.as_ref(),
             on_trial: true,
             predecessor: Some(&before),
-            ..VersionSource::new(&live.name, live.version, (folder, files), (&live.config, &live.config_text))
+            ..VersionToLoad::new(&live.name, live.version, (folder, files), (&live.config, &live.config_text))
         };
         // Its runtime and profile are known, and stay.
         self.load_unprofiled(source).await.map(Arc::new)
     }
 
     /// Loads a version without the profiles of this box, and makes none.
-    pub(super) async fn load_unprofiled(&self, source: VersionSource<'_>) -> Result<LoadedModel, VersionError> {
-        let defaults = ModelDefaults { profiles: Profiles::none(), ..self.shared.defaults.clone() };
+    pub(super) async fn load_unprofiled(&self, source: VersionToLoad<'_>) -> Result<LoadedModel, VersionLoadError> {
+        let defaults = ModelDefaults { profiles: RunProfiles::none(), ..self.shared.defaults.clone() };
         loading::load(source, &self.shared.engine, &defaults).await
     }
 
@@ -200,7 +201,7 @@ impl Repository {
     }
 
     /// The profiles measured on this box.
-    pub fn profiles(&self) -> &Profiles {
+    pub fn profiles(&self) -> &RunProfiles {
         &self.shared.defaults.profiles
     }
 
@@ -221,7 +222,7 @@ impl Repository {
             let format = read.model.files.format;
             for runtime in config.runtime.candidates(format) {
                 let pinned = ModelConfig { runtime: pinned(runtime), ..config.clone() };
-                let source = VersionSource::new(name, version, (&path, &files), (&pinned, ""));
+                let source = VersionToLoad::new(name, version, (&path, &files), (&pinned, ""));
                 let started = Instant::now();
                 let outcome = loading::load(source, &self.shared.engine, &self.shared.defaults).await;
                 let outcome = match outcome {

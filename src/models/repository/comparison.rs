@@ -10,7 +10,7 @@ use ledge_base::names::ModelName;
 use ledge_base::tensor::Tensor;
 
 use super::loaded_model::LoadedModel;
-use super::loading::{Predecessor, VersionError, VersionSource};
+use super::loading::{Predecessor, VersionLoadError, VersionToLoad};
 use super::pace::run_sample;
 use super::recent_inputs::SampleInput;
 use super::{ModelFolderError, Repository, agreement, folder, golden};
@@ -57,7 +57,7 @@ const NAMED_MAX: usize = 10;
 #[derive(Debug, thiserror::Error)]
 pub enum ComparisonError {
     #[error("{model}: {error}")]
-    Load { model: ModelName, error: VersionError },
+    Load { model: ModelName, error: VersionLoadError },
     #[error("{model}: it has no version in this repository")]
     NoVersion { model: ModelName },
     #[error("{}: {error}", path.display())]
@@ -106,9 +106,9 @@ impl Repository {
         let ((config, config_text), versions) = found.map_err(|error| (name, error))?;
         let version = versions.last().copied().ok_or_else(|| ComparisonError::NoVersion { model: name.clone() })?;
         let files = path.join(version.to_string());
-        let source = VersionSource {
+        let source = VersionToLoad {
             predecessor,
-            ..VersionSource::new(name, version, (&path, &files), (&config, &config_text))
+            ..VersionToLoad::new(name, version, (&path, &files), (&config, &config_text))
         };
         self.load_unprofiled(source)
             .await

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
 use ledge_base::toml_check::in_range;
-use ledge_part::section::Section;
+use ledge_part::section::ConfigSection;
 use serde::{Deserialize, Serialize};
 
 /// Folders of models, and how they are loaded.
@@ -35,7 +35,7 @@ impl Default for RepositoryConfig {
     }
 }
 
-impl Section for RepositoryConfig {
+impl ConfigSection for RepositoryConfig {
     fn resolve(&mut self, root: &Path) {
         config_path::resolve(&mut self.path, root);
         if !self.packaged.as_os_str().is_empty() {

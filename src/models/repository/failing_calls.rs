@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 
 use super::Repository;
 use super::statistics::FailureCounts;
@@ -19,7 +19,7 @@ const REASON_CHARS_MAX: usize = 300;
 
 impl Repository {
     /// The models that failed calls of the last minutes by their own error.
-    pub fn failing_calls(&self) -> Vec<Check> {
+    pub fn failing_calls(&self) -> Vec<Finding> {
         let now = Instant::now();
         let failing = self.all_live().into_iter().filter_map(|model| {
             let (counts, reason) =
@@ -31,9 +31,9 @@ impl Repository {
             let detail = format!("version {version}: {failed} of {calls} calls of the last minutes failed: {reason}");
             let advice = "call it with inputs that it answered before, or go back to the version before";
             Some(if percent(counts) >= FAILURE_PERCENT_MIN {
-                Check::fail(&name, detail, advice)
+                Finding::fail(&name, detail, advice)
             } else {
-                Check::warn(&name, detail, advice)
+                Finding::warn(&name, detail, advice)
             })
         });
         failing.collect()

@@ -14,7 +14,7 @@ pub struct FeatureElements {
 
 /// Reason why a value cannot be an element of an input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unconvertible {
+pub enum FeatureConversionError {
     #[error("a value of {from} cannot be converted to {to}")]
     Type { from: ValueType, to: DataType },
     /// This value does not fit, though others of its type do. The message leaves it out, because a caller of the model
@@ -43,7 +43,7 @@ impl FeatureElements {
     ///
     /// Numbers become floating-point numbers, rounded to the nearest, and integers only where nothing is lost. True
     /// becomes 1, a time its seconds, and texts and bytes elements of `BYTES`.
-    pub fn push(&mut self, value: &Value) -> Result<(), Unconvertible> {
+    pub fn push(&mut self, value: &Value) -> Result<(), FeatureConversionError> {
         let scalar = match value.value_type() {
             ValueType::Scalar(scalar) | ValueType::Array(scalar) => scalar,
         };
@@ -52,7 +52,7 @@ impl FeatureElements {
         let coarse_time =
             scalar == ScalarType::UnixTimestamp && matches!(self.datatype, DataType::Fp16 | DataType::Bf16);
         if is_text != (self.datatype == DataType::Bytes) || coarse_time {
-            return Err(Unconvertible::Type { from: value.value_type(), to: self.datatype });
+            return Err(FeatureConversionError::Type { from: value.value_type(), to: self.datatype });
         }
         match value {
             Value::Bytes(bytes) => self.text(bytes),
@@ -76,8 +76,12 @@ impl FeatureElements {
     }
 
     /// Appends a NaN.
-    pub fn push_nan(&mut self) -> Result<(), Unconvertible> {
-        if has_nan(self.datatype) { self.number(f64::NAN) } else { Err(Unconvertible::Inexact { to: self.datatype }) }
+    pub fn push_nan(&mut self) -> Result<(), FeatureConversionError> {
+        if has_nan(self.datatype) {
+            self.number(f64::NAN)
+        } else {
+            Err(FeatureConversionError::Inexact { to: self.datatype })
+        }
     }
 
     /// The tensor of all of them.
@@ -96,8 +100,8 @@ impl FeatureElements {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "documented to round")]
-    fn integer(&mut self, number: i64) -> Result<(), Unconvertible> {
-        let inexact = |_| Unconvertible::Inexact { to: self.datatype };
+    fn integer(&mut self, number: i64) -> Result<(), FeatureConversionError> {
+        let inexact = |_| FeatureConversionError::Inexact { to: self.datatype };
         match self.datatype {
             DataType::Uint8 => self.bytes(u8::try_from(number).map_err(inexact)?.to_le_bytes()),
             DataType::Uint16 => self.bytes(u16::try_from(number).map_err(inexact)?.to_le_bytes()),
@@ -109,7 +113,7 @@ impl FeatureElements {
             DataType::Int64 => self.bytes(number.to_le_bytes()),
             DataType::Bool => match number {
                 0 | 1 => self.bytes([u8::from(number == 1)]),
-                _ => return Err(Unconvertible::Inexact { to: self.datatype }),
+                _ => return Err(FeatureConversionError::Inexact { to: self.datatype }),
             },
             // Not through f64: a number between two f32 would be rounded twice.
             DataType::Fp32 => self.bytes((number as f32).to_le_bytes()),
@@ -119,9 +123,9 @@ impl FeatureElements {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "rounded on purpose, and exactly where integers are concerned")]
-    fn number(&mut self, number: f64) -> Result<(), Unconvertible> {
+    fn number(&mut self, number: f64) -> Result<(), FeatureConversionError> {
         const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
-        let inexact = || Unconvertible::Inexact { to: self.datatype };
+        let inexact = || FeatureConversionError::Inexact { to: self.datatype };
         let finite_stays_finite = |stays: bool| if stays || !number.is_finite() { Ok(()) } else { Err(inexact()) };
         match self.datatype {
             DataType::Fp64 => self.bytes(number.to_le_bytes()),
@@ -152,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    fn one(datatype: DataType, value: &Value) -> Result<Tensor, Unconvertible> {
+    fn one(datatype: DataType, value: &Value) -> Result<Tensor, FeatureConversionError> {
         let mut elements = FeatureElements::new(datatype);
         elements.push(value)?;
         let count = elements.count();

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use ledge_base::contained;
 use ledge_base::names::{InvalidName, ModelName, ModelVersion};
-use ledge_base::toml_check::Mistake;
+use ledge_base::toml_check::ConfigMistake;
 use ledge_engine::backend::{ModelFiles, ModelFormat};
-use ledge_engine::files::{ExternalFile, FileFacts};
+use ledge_engine::files::{ExternalDataFile, ModelFileFacts};
 use ledge_engine::pipeline::kind::ChainModel;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_isolation::ModelReadError;
@@ -33,7 +33,7 @@ pub enum ModelFolderError {
     Read { path: PathBuf, error: io::Error },
     /// `model.toml` has mistakes.
     #[error("{}", mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Config { mistakes: Vec<Mistake> },
+    Config { mistakes: Vec<ConfigMistake> },
     /// The model's folder has no version that its config selects.
     #[error("{} has no version folder: {reason}", path.display())]
     NoVersion { path: PathBuf, reason: String },
@@ -156,11 +156,11 @@ const FALLBACK_STEM: &str = "model.float";
 #[derive(Debug)]
 pub struct VersionFolder {
     /// The model that a runtime loads.
-    pub model: ReadModel,
+    pub model: VersionModel,
     /// The model that is loaded when golden inputs are answered wrong with `model`.
-    pub fallback: Option<ReadModel>,
+    pub fallback: Option<VersionModel>,
     /// The models of a chain, in place of `model`, which is the first of them.
-    pub parts: Vec<(&'static str, ReadModel)>,
+    pub parts: Vec<(&'static str, VersionModel)>,
     /// BLAKE3 of every file's name and content, in hexadecimal: other weights, another digest.
     pub digest: String,
     /// The files, in the order of the digest.
@@ -171,7 +171,7 @@ pub struct VersionFolder {
 
 /// One model of a version.
 #[derive(Debug, Clone)]
-pub struct ReadModel {
+pub struct VersionModel {
     pub files: ModelFiles,
     /// Values of the integers of its inputs and outputs according to its files, by their names.
     pub quantization: HashMap<String, Quantization>,
@@ -274,7 +274,7 @@ fn read_model(
     role: &str,
     reader: &ModelReader,
     hashed: &mut HashedFiles,
-) -> Result<ReadModel, ModelFolderError> {
+) -> Result<VersionModel, ModelFolderError> {
     let model = folder.join(name);
     let bad = |reason: String| ModelFolderError::BadFile { path: model.clone(), reason };
     let format = format_of(name);
@@ -306,8 +306,8 @@ fn read_model(
     if let Some(weights) = &weights {
         hash("weights", weights)?;
     }
-    let FileFacts { external, port_names, dangers, class_maps, quantization, metadata } = facts;
-    for ExternalFile { path, bytes } in &external {
+    let ModelFileFacts { external, port_names, dangers, class_maps, quantization, metadata } = facts;
+    for ExternalDataFile { path, bytes } in &external {
         let length = hash(&path.file_name().unwrap_or_default().to_string_lossy(), path)?;
         if length < *bytes {
             let path = path.display();
@@ -318,7 +318,7 @@ fn read_model(
     let weights = weights.map(|weights| folder.join(weights));
     let files = ModelFiles { format, model, weights, external, port_names, dangers, class_maps };
     let (quantization, metadata) = (quantization.into_iter().collect(), metadata.into_iter().collect());
-    Ok(ReadModel { files, quantization, metadata })
+    Ok(VersionModel { files, quantization, metadata })
 }
 
 fn format_of(name: &Path) -> ModelFormat {
@@ -528,7 +528,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let read = || version(&root.path().join("1"), &[], ModelReader::here());
         let names = |read: &VersionFolder| {
-            let name = |read: &ReadModel| read.files.model.file_name().unwrap().to_string_lossy().into_owned();
+            let name = |read: &VersionModel| read.files.model.file_name().unwrap().to_string_lossy().into_owned();
             (name(&read.model), read.fallback.as_ref().map(name))
         };
         let model = |content: &str| [&b"....TFL3"[..], content.as_bytes()].concat();

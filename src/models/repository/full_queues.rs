@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ledge_part::check::Check;
+use ledge_part::check::Finding;
 
 use super::Repository;
 
@@ -11,7 +11,7 @@ const REPORTED_AFTER: Duration = Duration::from_secs(10);
 
 impl Repository {
     /// The models with queues that are full again and again.
-    pub fn full_queues(&self) -> Vec<Check> {
+    pub fn full_queues(&self) -> Vec<Finding> {
         let now = Instant::now();
         let mut checks = Vec::new();
         for model in self.models() {
@@ -24,7 +24,7 @@ impl Repository {
                 );
                 let advice = "send fewer requests at a time, raise max_queue_size, or give the model more instances or \
                               a larger batch: see docs/performance.md";
-                checks.push(Check::fail(&format!("queue {}", model.name), detail, advice));
+                checks.push(Finding::fail(&format!("queue {}", model.name), detail, advice));
             }
         }
         checks

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge_base::contained;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
 use ledge_base::serde_messages::in_json;
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_engine::pipeline::content::CallContent;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{Expected, Pipeline};
+use ledge_engine::pipeline::kind::{GoldenExpectation, Pipeline};
 use ledge_engine::warm_up::WarmUp;
 
 pub use super::golden_error::GoldenError;
 use super::loaded_model::LoadedModel;
-use super::model_config::Golden;
+use super::model_config::GoldenConfig;
 use super::recent_inputs::SampleInput;
-use crate::scheduling::terms::{Priority, Terms};
+use crate::scheduling::terms::{Priority, RunTerms};
 
 /// Shortest timeout of a run at load: a model that needs longer than this and than its own timeout is refused.
 const RUN_TIMEOUT_MIN: Duration = Duration::from_mins(1);
@@ -27,9 +27,9 @@ const RUN_TIMEOUT_MIN: Duration = Duration::from_mins(1);
 const RUN_TIMEOUT_MAX: Duration = Duration::from_hours(1);
 
 /// Terms of the daemon's own runs, which wait behind no background work.
-pub(super) fn terms(model: &LoadedModel) -> Terms {
+pub(super) fn terms(model: &LoadedModel) -> RunTerms {
     let deadline = Instant::now() + model.timeout.clamp(RUN_TIMEOUT_MIN, RUN_TIMEOUT_MAX);
-    Terms { deadline, priority: Priority::Interactive, principal: Principal::Local }
+    RunTerms { deadline, priority: Priority::Interactive, principal: Principal::Local }
 }
 
 /// Number of golden inputs that a model answers right.
@@ -112,7 +112,7 @@ pub async fn is_first_right(model: &LoadedModel, folder: &Path) -> bool {
     check_input(model, first, folder).await.is_ok()
 }
 
-async fn check_input(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<(), GoldenError> {
+async fn check_input(model: &LoadedModel, golden: &GoldenConfig, folder: &Path) -> Result<(), GoldenError> {
     let content = read(folder, &golden.file)?;
     match &model.pipeline {
         Some(pipeline) if !content.starts_with(b"{") => {
@@ -151,7 +151,7 @@ pub async fn warm_up(model: &LoadedModel, warm_up: &WarmUp) {
 async fn through_pipeline(
     model: &LoadedModel,
     pipeline: &Arc<dyn Pipeline>,
-    golden: &Golden,
+    golden: &GoldenConfig,
     content: Vec<u8>,
     expected: &[GoldenTensor],
 ) -> Result<(), GoldenError> {
@@ -162,7 +162,7 @@ async fn through_pipeline(
     let outputs = positions(model, of_model.iter().copied()).map_err(GoldenError::Wrong)?;
     let content = CallContent::of_file(pipeline.kind().input, content.into());
     let content = content.map_err(|error| GoldenError::Wrong(error.to_string()))?;
-    let (limits, account) = (DecodeLimits::default(), Account::unlimited());
+    let (limits, account) = (DecodeLimits::default(), MemoryAccount::unlimited());
     let answer = model.run_pipeline(pipeline, content, limits, account, outputs, terms(model)).await?;
     compare(of_model.iter().copied().zip(&answer.run.outputs), golden)?;
 
@@ -171,7 +171,7 @@ async fn through_pipeline(
     let results = of_pipeline.into_iter().filter_map(|expected| Some((expected, *own.get(result(expected)?)?)));
     compare(results, golden)?;
     let (label, detections) = (golden.label.as_deref(), golden.detections.as_deref());
-    let expected = Expected { label, min_score: golden.min_score, detections, words: golden.words.as_deref() };
+    let expected = GoldenExpectation { label, min_score: golden.min_score, detections, words: golden.words.as_deref() };
     pipeline.judge(&own, expected).map_err(GoldenError::Wrong)
 }
 
@@ -215,7 +215,7 @@ fn numbers_of(booleans: &[bool]) -> Vec<f64> {
     booleans.iter().copied().map(f64::from).collect()
 }
 
-async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result<(), GoldenError> {
+async fn request(model: &LoadedModel, golden: &GoldenConfig, content: &[u8]) -> Result<(), GoldenError> {
     let request: GoldenRequest = parse(content)?;
     let outputs = positions(model, request.outputs.iter()).map_err(GoldenError::Wrong)?;
     let answer = model.run(tensors(model, &request.inputs)?, outputs, terms(model)).await?;
@@ -223,7 +223,11 @@ async fn request(model: &LoadedModel, golden: &Golden, content: &[u8]) -> Result
 }
 
 /// The input of a golden input of `model`, without its expected answer.
-pub(super) fn sample_input(model: &LoadedModel, golden: &Golden, folder: &Path) -> Result<SampleInput, GoldenError> {
+pub(super) fn sample_input(
+    model: &LoadedModel,
+    golden: &GoldenConfig,
+    folder: &Path,
+) -> Result<SampleInput, GoldenError> {
     sample_of(model, read(folder, &golden.file)?)
 }
 
@@ -244,7 +248,7 @@ fn parse<T: serde::de::DeserializeOwned>(content: &[u8]) -> Result<T, GoldenErro
 
 /// The inputs of a golden request, in the order of the model's signature.
 fn tensors(model: &LoadedModel, given: &[GoldenTensor]) -> Result<Vec<Tensor>, GoldenError> {
-    let input = |port: &Port| {
+    let input = |port: &ModelPort| {
         let tensor = given.iter().find(|tensor| tensor.name == port.name);
         tensor.ok_or_else(|| format!("input {:?} is missing", port.name))?.to_tensor(port)
     };
@@ -263,7 +267,7 @@ fn positions<'g>(model: &LoadedModel, outputs: impl Iterator<Item = &'g GoldenTe
 
 fn compare<'g>(
     pairs: impl Iterator<Item = (&'g GoldenTensor, &'g Tensor)>,
-    golden: &Golden,
+    golden: &GoldenConfig,
 ) -> Result<(), GoldenError> {
     for (expected, got) in pairs {
         let compared = expected.compare(got, golden);
@@ -273,7 +277,7 @@ fn compare<'g>(
 }
 
 impl GoldenTensor {
-    fn to_tensor(&self, port: &Port) -> Result<Tensor, String> {
+    fn to_tensor(&self, port: &ModelPort) -> Result<Tensor, String> {
         let tensor = match (&self.data, port.datatype) {
             (GoldenData::Numbers(numbers), datatype) => {
                 ledge_base::tensor::from_f64(datatype, self.shape.clone(), numbers)
@@ -292,7 +296,7 @@ impl GoldenTensor {
         tensor.map_err(|error| format!("input {:?}: {error}", self.name))
     }
 
-    fn compare(&self, got: &Tensor, golden: &Golden) -> Result<(), String> {
+    fn compare(&self, got: &Tensor, golden: &GoldenConfig) -> Result<(), String> {
         if got.shape() != self.shape {
             return Err(format!("has shape {:?}, expected {:?}", got.shape(), self.shape));
         }
@@ -405,7 +409,7 @@ mod tests {
         assert_eq!(reason, "has \"watch\" at position 1, expected \"wait\"");
         let numbers = ledge_base::tensor::from_f64(DataType::Int64, vec![2], &[0.0, 1.0]).unwrap();
         assert_eq!(expected(&["0", "1"]).compare(&numbers, &golden).unwrap_err(), "is INT64, expected strings");
-        let port = |datatype| Port { name: "x".into(), datatype, shape: vec![-1] };
+        let port = |datatype| ModelPort { name: "x".into(), datatype, shape: vec![-1] };
         assert_eq!(expected(&["ok", "watch"]).to_tensor(&port(DataType::Bytes)), Ok(got));
         assert!(expected(&["ok"]).to_tensor(&port(DataType::Fp32)).is_err());
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// An input with a known answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Golden {
+pub struct GoldenConfig {
     /// A file next to `model.toml`: a photograph for an image model, else an inference request in JSON whose `outputs`
     /// have the expected data.
     pub file: String,
@@ -36,7 +36,7 @@ pub struct Golden {
     pub max_relative_error: Option<f64>,
 }
 
-impl Golden {
+impl GoldenConfig {
     /// The mistakes that types cannot express.
     pub(super) fn mistakes(&self, has_pipeline: bool) -> Vec<ValueProblem> {
         const EXPECTED_FILE: &str = "expected a file next to model.toml";
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_limit_is_a_number_and_a_file_lies_beside() {
         let mistakes = |keys: &str, has_pipeline: bool| -> Vec<String> {
-            let golden: Golden = toml::from_str(keys).unwrap();
+            let golden: GoldenConfig = toml::from_str(keys).unwrap();
             golden.mistakes(has_pipeline).into_iter().map(|mistake| mistake.key).collect()
         };
         let good = "file = 'golden/a.png'\noutputs = 'golden/a.json'\nmax_relative_error = 0.2\ntolerance = 0";

@@ -1,7 +1,7 @@
 //! Reasons why golden inputs are not answered right.
 
-use ledge_engine::backend::RunError;
-use ledge_engine::pipeline::kind::InputError;
+use ledge_engine::backend::ModelRunError;
+use ledge_engine::pipeline::kind::PreprocessError;
 
 use super::super::scheduling::outcome::InferError;
 
@@ -29,18 +29,18 @@ impl GoldenError {
 impl From<InferError> for GoldenError {
     fn from(error: InferError) -> Self {
         match error {
-            InferError::Preparation(InputError::Content(_))
-            | InferError::Run(RunError::Input { .. } | RunError::Output { .. })
+            InferError::Preparation(PreprocessError::Content(_))
+            | InferError::Run(ModelRunError::Input { .. } | ModelRunError::Output { .. })
             | InferError::Outputs(_) => Self::Wrong(error.to_string()),
             // A runtime that fails may lack memory.
             InferError::Run(
-                RunError::Runtime { .. }
-                | RunError::Interrupted { .. }
-                | RunError::Crashed { .. }
-                | RunError::InProgress
-                | RunError::Cancelled,
+                ModelRunError::Runtime { .. }
+                | ModelRunError::Interrupted { .. }
+                | ModelRunError::Crashed { .. }
+                | ModelRunError::InProgress
+                | ModelRunError::Cancelled,
             )
-            | InferError::Preparation(InputError::NoRoom(_) | InputError::StateLost(_))
+            | InferError::Preparation(PreprocessError::NoRoom(_) | PreprocessError::StateLost(_))
             | InferError::Overloaded { .. }
             | InferError::DeadlineExceeded { .. }
             | InferError::Blamed(_)

@@ -7,7 +7,7 @@ use super::{CandidateShare, Repository};
 
 /// One row of the repository's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexRow {
+pub struct ModelIndexEntry {
     pub model: ModelName,
     /// The version; `None` for a model of which none is known.
     pub version: Option<ModelVersion>,
@@ -16,7 +16,7 @@ pub struct IndexRow {
     pub note: Option<String>,
 }
 
-impl IndexRow {
+impl ModelIndexEntry {
     /// The reason why it does not answer, or the note on one that does.
     pub fn reason(&self) -> Option<String> {
         match &self.state {
@@ -29,12 +29,12 @@ impl IndexRow {
 
 impl Repository {
     /// Every model and version that is known, with its state.
-    pub fn index(&self) -> Vec<IndexRow> {
+    pub fn index(&self) -> Vec<ModelIndexEntry> {
         let mut rows = Vec::new();
         for model in self.models() {
             let (managed, live, candidate) = (self.managed(&model.name), model.slot.live(), model.slot.candidate());
             let states = model.states();
-            let row = |version, state, note| IndexRow { model: model.name.clone(), version, state, note };
+            let row = |version, state, note| ModelIndexEntry { model: model.name.clone(), version, state, note };
             let note = |version: ModelVersion| {
                 let live = live.iter().find(|live| live.version == version)?;
                 let managed = managed.as_ref().map(|managed| match &managed.fault {

@@ -14,15 +14,15 @@ use ledge_service::audit_event::AuditEvent;
 
 use super::folder::{VersionFile, VersionFolder};
 use super::load_limit::{self, WALL_FACTOR};
-use super::load_places::LoadClass;
+use super::load_places::LoadHistory;
 use super::load_records::file::LoadRecordFile;
-use super::load_records::{CheckedVersion, FailedLoad, LoadFailure, ServedVersion};
+use super::load_records::{CheckedVersion, FailedLoad, LoadFailureStreak, ServedVersion};
 use super::loaded_model::LoadedModel;
-use super::loading::{self, VersionError, VersionSource};
+use super::loading::{self, VersionLoadError, VersionToLoad};
 use super::reader::ModelReader;
 use super::{LoadMode, Repository, folder, version_files};
-use crate::scheduling::engine::Engine;
-use crate::scheduling::load_terms::LoadTerms;
+use crate::scheduling::engine::InferScheduler;
+use crate::scheduling::load_terms::InstanceLoadLimit;
 
 /// The interval at which the time of a first load is compared with its limit.
 const LIMIT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -33,7 +33,7 @@ const PRIORITY_CPU_TIME: Duration = Duration::from_secs(10);
 /// The facts known about a version before its load.
 #[derive(Debug)]
 pub(super) struct KnownVersion {
-    class: LoadClass,
+    class: LoadHistory,
     /// The digest of the files that this box has served.
     digest: Option<String>,
     /// The runtime in which all its checks passed, where no file of the model has changed since.
@@ -49,23 +49,23 @@ struct RecordedLoad {
     /// Stands for its files, too.
     content: String,
     /// The last load, if it failed and the next try is not due.
-    pause: Option<LoadFailure>,
+    pause: Option<LoadFailureStreak>,
 }
 
 impl KnownVersion {
     /// True for a version that this box has served.
     pub fn is_served(&self) -> bool {
-        matches!(self.class, LoadClass::Served { .. })
+        matches!(self.class, LoadHistory::Served { .. })
     }
 
     /// Where loads are not recorded each counts as one of a served version.
     fn unrecorded() -> Self {
-        Self { class: LoadClass::Served { took: Duration::ZERO }, digest: None, checked_in: None, recorded: None }
+        Self { class: LoadHistory::Served { took: Duration::ZERO }, digest: None, checked_in: None, recorded: None }
     }
 }
 
 /// A version that was loaded.
-struct Loaded {
+struct LoadedVersion {
     model: LoadedModel,
     /// The time of everything, without the wait for its place.
     took: Duration,
@@ -81,7 +81,7 @@ impl Repository {
     }
 
     /// The versions on this box with a failed last load.
-    pub fn load_failures(&self) -> Vec<(ModelName, ModelVersion, LoadFailure)> {
+    pub fn load_failures(&self) -> Vec<(ModelName, ModelVersion, LoadFailureStreak)> {
         let Some(records) = self.shared.records.get() else { return Vec::new() };
         let mut failures: Vec<_> = records.read(|records| {
             let failures = records.failures();
@@ -151,7 +151,7 @@ impl Repository {
     }
 
     /// The reason why a version is not loaded, and the next step.
-    pub(super) fn failure_text(&self, model: &ModelName, version: ModelVersion, error: &VersionError) -> String {
+    pub(super) fn failure_text(&self, model: &ModelName, version: ModelVersion, error: &VersionLoadError) -> String {
         let recorded = self.shared.records.get().and_then(|records| records.describe_failure(model, version));
         recorded.unwrap_or_else(|| error.to_string())
     }
@@ -178,7 +178,7 @@ impl Repository {
     }
 
     /// Collects the facts known about a version. Its files are hashed, and not parsed.
-    pub(super) async fn known(&self, source: &VersionSource<'_>, mode: LoadMode) -> KnownVersion {
+    pub(super) async fn known(&self, source: &VersionToLoad<'_>, mode: LoadMode) -> KnownVersion {
         let (name, version, parts) = (source.name.clone(), source.version, source.config.chain_models());
         let (folder, files, text) = (source.folder.to_owned(), source.files.to_owned(), source.config_text.to_owned());
         let home = source.sealed.map(|sealed| sealed.home().to_owned());
@@ -199,9 +199,9 @@ impl Repository {
             let served = served.filter(is_same);
             let is_due = mode.is_explicit() || records.is_due(&name, version);
             let class = match (&failure, &served) {
-                (Some(_), _) if !mode.is_explicit() => LoadClass::Again,
-                (None, Some(served)) => LoadClass::Served { took: served.took() },
-                _ => LoadClass::New,
+                (Some(_), _) if !mode.is_explicit() => LoadHistory::Again,
+                (None, Some(served)) => LoadHistory::Served { took: served.took() },
+                _ => LoadHistory::New,
             };
             let pause = failure.filter(|_| !is_due);
             // A load on request runs all checks.
@@ -217,10 +217,10 @@ impl Repository {
     /// Loads a version, and remembers the outcome.
     pub(super) async fn load_version(
         &self,
-        source: VersionSource<'_>,
+        source: VersionToLoad<'_>,
         principal: &Principal,
         mode: LoadMode,
-    ) -> Result<LoadedModel, VersionError> {
+    ) -> Result<LoadedModel, VersionLoadError> {
         let known = self.known(&source, mode).await;
         if let Some(model) = self.model(source.name).filter(|_| !known.is_served()) {
             model.settle();
@@ -231,17 +231,17 @@ impl Repository {
     /// As [`Self::load_version`], with the facts known about it.
     pub(super) async fn load_known(
         &self,
-        source: VersionSource<'_>,
+        source: VersionToLoad<'_>,
         known: &KnownVersion,
         principal: &Principal,
-    ) -> Result<LoadedModel, VersionError> {
+    ) -> Result<LoadedModel, VersionLoadError> {
         let (name, version, on_trial) = (source.name.clone(), source.version, source.on_trial);
         if let Some(pause) = known.recorded.as_ref().and_then(|recorded| recorded.pause.as_ref()) {
             self.set_known_fault(&name, true);
-            return Err(VersionError::Paused(pause.describe(&name)));
+            return Err(VersionLoadError::Paused(pause.describe(&name)));
         }
         match self.load_in_place(source, known).await {
-            Ok(Loaded { model, took, usual }) => {
+            Ok(LoadedVersion { model, took, usual }) => {
                 tracing::info!(
                     name: "model.loaded",
                     model = %name,
@@ -293,13 +293,13 @@ impl Repository {
         name: &ModelName,
         version: ModelVersion,
         known: &KnownVersion,
-        error: &VersionError,
+        error: &VersionLoadError,
     ) -> bool {
         let Some(RecordedLoad { content, .. }) = &known.recorded else { return true };
         let failed = FailedLoad {
             content: content.clone(),
             reason: error.to_string(),
-            is_timeout: matches!(error, VersionError::TimedOut(_)),
+            is_timeout: matches!(error, VersionLoadError::TimedOut(_)),
             // Somebody killed the process of a version that served before.
             is_of_box: error.is_of_box() || known.is_served() && error.is_interrupted(),
         };
@@ -307,7 +307,11 @@ impl Repository {
         self.with_records(move |records| records.record_failure(&name, version, failed)).await.unwrap_or(true)
     }
 
-    async fn load_in_place(&self, source: VersionSource<'_>, known: &KnownVersion) -> Result<Loaded, VersionError> {
+    async fn load_in_place(
+        &self,
+        source: VersionToLoad<'_>,
+        known: &KnownVersion,
+    ) -> Result<LoadedVersion, VersionLoadError> {
         let mut class = known.class;
         // The loads are large.
         if known.is_served() {
@@ -316,7 +320,7 @@ impl Repository {
                 return loaded;
             }
             // Its files were changed a moment ago.
-            class = LoadClass::New;
+            class = LoadHistory::New;
         }
         self.shared.places.run(class, Box::pin(self.load_new(source, known))).await
     }
@@ -324,9 +328,9 @@ impl Repository {
     /// Loads a version that this box has served where it is to run; `None` when its files are other ones.
     async fn load_served(
         &self,
-        source: VersionSource<'_>,
+        source: VersionToLoad<'_>,
         known: &KnownVersion,
-    ) -> Option<Result<Loaded, VersionError>> {
+    ) -> Option<Result<LoadedVersion, VersionLoadError>> {
         let started = Instant::now();
         let reader = loading::reader(&source, &self.shared.engine, &self.shared.defaults);
         let read = match loading::read(source.files, source.config, reader).await {
@@ -338,12 +342,16 @@ impl Repository {
         }
         let loaded = self.load_where_it_runs(source, &read, known, known.checked_in).await;
         let took = started.elapsed();
-        Some(loaded.map(|model| Loaded { model, took, usual: took }))
+        Some(loaded.map(|model| LoadedVersion { model, took, usual: took }))
     }
 
     /// Loads a version for the first time: in a separate process, with a limit and soon at low priority, and then where
     /// it is to run. A crash or a hang at the load, or with the first inputs, affects no other model.
-    async fn load_new(&self, source: VersionSource<'_>, known: &KnownVersion) -> Result<Loaded, VersionError> {
+    async fn load_new(
+        &self,
+        source: VersionToLoad<'_>,
+        known: &KnownVersion,
+    ) -> Result<LoadedVersion, VersionLoadError> {
         let started = Instant::now();
         let (engine, defaults) = (&self.shared.engine, &self.shared.defaults);
         // A version that an update tries has passed its preflight, which is the same.
@@ -357,29 +365,29 @@ impl Repository {
         let mut checked_in = None;
         if let Some(first) = &first {
             let limit = self.limit(&source, &read, known);
-            let terms = Arc::new(LoadTerms::new(limit.saturating_mul(WALL_FACTOR)));
+            let terms = Arc::new(InstanceLoadLimit::new(limit.saturating_mul(WALL_FACTOR)));
             let load = loading::try_first(source.clone(), &read, first, defaults, &terms);
             checked_in = within(first, limit, &terms, load).await?;
         }
         let begun = Instant::now();
         let model = self.load_where_it_runs(source, &read, known, checked_in).await?;
-        Ok(Loaded { model, took: started.elapsed(), usual: reading + begun.elapsed() })
+        Ok(LoadedVersion { model, took: started.elapsed(), usual: reading + begun.elapsed() })
     }
 
     async fn load_where_it_runs(
         &self,
-        source: VersionSource<'_>,
+        source: VersionToLoad<'_>,
         read: &VersionFolder,
         known: &KnownVersion,
         checked_in: Option<Runtime>,
-    ) -> Result<LoadedModel, VersionError> {
+    ) -> Result<LoadedModel, VersionLoadError> {
         let limit = self.limit(&source, read, known).saturating_mul(WALL_FACTOR);
-        let terms = Arc::new(LoadTerms::new(limit));
+        let terms = Arc::new(InstanceLoadLimit::new(limit));
         loading::load_read(source, read, &self.shared.engine, &self.shared.defaults, &terms, checked_in).await
     }
 
     /// The limit of the load of a version.
-    fn limit(&self, source: &VersionSource<'_>, read: &VersionFolder, known: &KnownVersion) -> Duration {
+    fn limit(&self, source: &VersionToLoad<'_>, read: &VersionFolder, known: &KnownVersion) -> Duration {
         let bytes = read.files.iter().fold(0, |bytes: u64, file: &VersionFile| bytes.saturating_add(file.bytes));
         match (self.shared.records.get(), &known.recorded) {
             (Some(records), Some(RecordedLoad { content, .. })) => {
@@ -392,11 +400,11 @@ impl Repository {
 
 /// Does the first load of a version, and ends its process when that is over its limit.
 async fn within<T>(
-    engine: &Engine,
+    engine: &InferScheduler,
     limit: Duration,
-    terms: &LoadTerms,
-    load: impl Future<Output = Result<T, VersionError>>,
-) -> Result<T, VersionError> {
+    terms: &InstanceLoadLimit,
+    load: impl Future<Output = Result<T, VersionLoadError>>,
+) -> Result<T, VersionLoadError> {
     let begun = Instant::now();
     let over = async {
         loop {
@@ -419,20 +427,20 @@ async fn within<T>(
     terms.give_up(reason.clone());
     engine.children().end_all(&reason);
     // A load that is cut off half-way would leave its state behind.
-    load.await.map_err(|_| VersionError::TimedOut(reason))
+    load.await.map_err(|_| VersionLoadError::TimedOut(reason))
 }
 
 #[cfg(test)]
 mod tests {
     use ledge_engine::Runtimes;
-    use ledge_isolation::{ChildSettings, Starter};
+    use ledge_isolation::{ChildSettings, ChildStarter};
 
     use super::*;
 
     #[tokio::test]
     async fn a_first_load_over_its_limit_is_given_up_and_one_within_it_is_not() {
         let children = ChildSettings {
-            starter: Starter::Unavailable("there are no models".into()),
+            starter: ChildStarter::Unavailable("there are no models".into()),
             folder: "instances".into(),
             memory_folder: None,
             memory_bytes: None,
@@ -440,18 +448,18 @@ mod tests {
             is_yielding: true,
             is_trial: false,
         };
-        let engine = Engine::new(Runtimes::new("/nowhere".into()), vec![0], None, children);
-        let (limit, terms) = (Duration::from_millis(1), LoadTerms::new(Duration::ZERO));
+        let engine = InferScheduler::new(Runtimes::new("/nowhere".into()), vec![0], None, children);
+        let (limit, terms) = (Duration::from_millis(1), InstanceLoadLimit::new(Duration::ZERO));
         assert!(matches!(within(&engine, limit, &terms, async { Ok(1) }).await, Ok(1)));
         let endless = async {
             // Behaves like a load after the end of its process.
             while terms.given_up().is_none() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            Err::<(), _>(VersionError::Sealed("the process was ended".to_owned()))
+            Err::<(), _>(VersionLoadError::Sealed("the process was ended".to_owned()))
         };
         let given_up = within(&engine, limit, &terms, endless).await.unwrap_err();
         assert_eq!(given_up.to_string(), "its load took longer than 0 s");
-        assert!(matches!(given_up, VersionError::TimedOut(_)) && given_up.may_pass());
+        assert!(matches!(given_up, VersionLoadError::TimedOut(_)) && given_up.may_pass());
     }
 }

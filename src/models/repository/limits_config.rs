@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ledge_base::token_bucket::Rate;
+use ledge_base::token_bucket::CallRate;
 use ledge_base::toml_check::ValueProblem;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ pub struct CallLimits {
     /// The most calls at a time, waiting ones included; 0 is no limit.
     pub max_concurrent: u32,
     /// The most calls a second, over time; 0 is no limit.
-    pub max_rate: Rate,
+    pub max_rate: CallRate,
     /// The most calls at once after a quiet time; 0 is one second's worth.
     pub burst: u32,
 }
@@ -83,7 +83,7 @@ mod tests {
         let text = "[response_cache]\nenable = true\nmax_bytes = 1000\nttl_s = 60\n[limits]\nmax_rate = 5\nburst = 2\n";
         let config = ModelConfig::parse("t", text).unwrap();
         assert_eq!(config.response_cache.ttl(), Some(Duration::from_mins(1)));
-        assert_eq!(config.limits, CallLimits { max_concurrent: 0, max_rate: Rate::new(5.0).unwrap(), burst: 2 });
+        assert_eq!(config.limits, CallLimits { max_concurrent: 0, max_rate: CallRate::new(5.0).unwrap(), burst: 2 });
         for (text, key) in [
             ("[response_cache]\nmax_bytes = 0", "response_cache.max_bytes"),
             ("[response_cache]\nttl_s = 0", "response_cache.ttl_s"),

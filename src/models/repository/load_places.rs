@@ -16,7 +16,7 @@ const RETRIES_MAX: usize = 2;
 
 /// The class of a load, by the facts known before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LoadClass {
+pub(super) enum LoadHistory {
     /// This box has served it, and its load took this long.
     Served { took: Duration },
     /// It is new here, or somebody requested its load.
@@ -26,14 +26,14 @@ pub(super) enum LoadClass {
 }
 
 #[derive(Debug)]
-pub(super) struct LoadPlaces {
+pub(super) struct LoadSemaphores {
     served: Semaphore,
     new: Semaphore,
     slow: Semaphore,
     again: Semaphore,
 }
 
-impl LoadPlaces {
+impl LoadSemaphores {
     /// `parallel` loads of served versions at a time, and as many of new ones.
     pub fn new(parallel: usize) -> Self {
         let places = || Semaphore::new(parallel.clamp(1, Semaphore::MAX_PERMITS));
@@ -42,15 +42,15 @@ impl LoadPlaces {
     }
 
     /// Does a load in a place of its class.
-    pub async fn run<T>(&self, class: LoadClass, load: impl Future<Output = T>) -> T {
+    pub async fn run<T>(&self, class: LoadHistory, load: impl Future<Output = T>) -> T {
         self.run_for(class, PATIENCE, load).await
     }
 
-    async fn run_for<T>(&self, class: LoadClass, patience: Duration, load: impl Future<Output = T>) -> T {
+    async fn run_for<T>(&self, class: LoadHistory, patience: Duration, load: impl Future<Output = T>) -> T {
         let (places, patience) = match class {
-            LoadClass::Served { took } => (&self.served, patience.max(took.saturating_mul(3))),
-            LoadClass::New => (&self.new, patience),
-            LoadClass::Again => (&self.again, Duration::MAX),
+            LoadHistory::Served { took } => (&self.served, patience.max(took.saturating_mul(3))),
+            LoadHistory::New => (&self.new, patience),
+            LoadHistory::Again => (&self.again, Duration::MAX),
         };
         // The semaphores are never closed.
         let place = places.acquire().await;
@@ -58,7 +58,7 @@ impl LoadPlaces {
         if let Ok(done) = tokio::time::timeout(patience, &mut load).await {
             return done;
         }
-        if class != LoadClass::New {
+        if class != LoadHistory::New {
             // Served versions may all be loaded in the end, so none waits for another.
             drop(place);
             return load.await;
@@ -83,11 +83,11 @@ mod tests {
 
     use super::*;
 
-    const SERVED: LoadClass = LoadClass::Served { took: Duration::ZERO };
+    const SERVED: LoadHistory = LoadHistory::Served { took: Duration::ZERO };
 
     type Load<'p> = Pin<Box<dyn Future<Output = ()> + 'p>>;
 
-    fn endless(places: &LoadPlaces, class: LoadClass) -> Load<'_> {
+    fn endless(places: &LoadSemaphores, class: LoadHistory) -> Load<'_> {
         Box::pin(places.run_for(class, Duration::ZERO, pending()))
     }
 
@@ -101,25 +101,25 @@ mod tests {
 
     #[tokio::test]
     async fn loads_that_never_end_leave_their_places_to_others() {
-        let places = LoadPlaces::new(1);
+        let places = LoadSemaphores::new(1);
         let mut loads = Vec::new();
-        for class in [SERVED, SERVED, SERVED, LoadClass::New, LoadClass::New] {
+        for class in [SERVED, SERVED, SERVED, LoadHistory::New, LoadHistory::New] {
             loads.push(endless(&places, class));
         }
-        for class in [LoadClass::Again; 3] {
+        for class in [LoadHistory::Again; 3] {
             loads.push(endless(&places, class));
         }
         let free = || (places.served.available_permits(), places.new.available_permits());
         go_on(&mut loads, || places.slow.available_permits() == 0 && free() == (1, 1)).await;
         assert_eq!(places.again.available_permits(), 0, "one of them waits");
         assert_eq!(places.run(SERVED, async { 1 }).await, 1);
-        assert_eq!(places.run(LoadClass::New, async { 2 }).await, 2);
+        assert_eq!(places.run(LoadHistory::New, async { 2 }).await, 2);
     }
 
     #[tokio::test]
     async fn new_versions_that_take_long_are_bounded_and_never_in_the_way_of_served_ones() {
-        let places = LoadPlaces::new(2);
-        let mut loads: Vec<_> = (0..6).map(|_| endless(&places, LoadClass::New)).collect();
+        let places = LoadSemaphores::new(2);
+        let mut loads: Vec<_> = (0..6).map(|_| endless(&places, LoadHistory::New)).collect();
         let free = || (places.new.available_permits(), places.slow.available_permits());
         go_on(&mut loads, || free() == (0, 0)).await;
         go_on(&mut loads[..2], || true).await;

@@ -89,7 +89,7 @@ pub struct FailedLoad {
 /// Failed loads in a row of one content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LoadFailure {
+pub struct LoadFailureStreak {
     content: String,
     reason: String,
     timeouts: u32,
@@ -99,7 +99,7 @@ pub struct LoadFailure {
     is_of_box: bool,
 }
 
-impl LoadFailure {
+impl LoadFailureStreak {
     /// The number of failed loads in a row.
     pub fn count(&self) -> u32 {
         self.streak.failures()
@@ -126,7 +126,7 @@ struct VersionRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     served: Option<ServedVersion>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    failure: Option<LoadFailure>,
+    failure: Option<LoadFailureStreak>,
 }
 
 /// The records of all versions.
@@ -152,7 +152,7 @@ struct StoredLoad {
 
 /// Reasons why stored records are not used.
 #[derive(Debug, thiserror::Error)]
-pub enum ParseError {
+pub enum LoadRecordsError {
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     #[error("it has the format {0} of a later version of Ledge")]
@@ -160,10 +160,10 @@ pub enum ParseError {
 }
 
 impl LoadRecords {
-    fn parse(content: &[u8]) -> Result<Self, ParseError> {
+    fn parse(content: &[u8]) -> Result<Self, LoadRecordsError> {
         let stored: StoredRecords = serde_json::from_slice(content)?;
         if stored.format > FORMAT_VERSION {
-            return Err(ParseError::Later(stored.format));
+            return Err(LoadRecordsError::Later(stored.format));
         }
         let versions = stored.versions.into_iter().filter(|entry| entry.record != VersionRecord::default());
         let versions = versions.map(|entry| ((entry.model, entry.version), entry.record));
@@ -190,12 +190,12 @@ impl LoadRecords {
     }
 
     /// The failure of this version, if it is one of this content.
-    pub fn failure(&self, model: &ModelName, version: ModelVersion, content: &str) -> Option<&LoadFailure> {
+    pub fn failure(&self, model: &ModelName, version: ModelVersion, content: &str) -> Option<&LoadFailureStreak> {
         self.get(model, version)?.failure.as_ref().filter(|failure| failure.content == content)
     }
 
     /// Every version with a failed last load.
-    pub fn failures(&self) -> impl Iterator<Item = (&ModelName, ModelVersion, &LoadFailure)> {
+    pub fn failures(&self) -> impl Iterator<Item = (&ModelName, ModelVersion, &LoadFailureStreak)> {
         self.versions.iter().filter_map(|((model, version), record)| Some((model, *version, record.failure.as_ref()?)))
     }
 
@@ -234,7 +234,7 @@ impl LoadRecords {
         let timeouts = before.as_ref().map_or(0, |before| before.timeouts).saturating_add(u32::from(is_timeout));
         let before = before.filter(|_| !is_of_box);
         let streak = before.map_or_else(|| FailureStreak::begin(now_ms), |before| before.streak.and_again(now_ms));
-        record.failure = Some(LoadFailure { content, reason, timeouts, streak, is_of_box });
+        record.failure = Some(LoadFailureStreak { content, reason, timeouts, streak, is_of_box });
         is_news
     }
 

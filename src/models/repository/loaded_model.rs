@@ -10,24 +10,24 @@ use bytes::Bytes;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{Port, Runtime, Signature};
+use ledge_engine::backend::{ModelPort, ModelSignature, Runtime};
 use ledge_engine::pipeline::content::PipelineInput;
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::pipeline::setup::PipelineSetup;
-use ledge_identity::sealing::{SealedFolder, Sealer};
+use ledge_identity::sealing::{EncryptedFolder, Sealer};
 use ledge_isolation::Isolation;
-use ledge_service::audit_event::{AuditSink, Fallback};
+use ledge_service::audit_event::{AuditSink, GoldenFallback};
 
 use super::super::scheduling::instance_spec::{InstanceScale, InstanceUsage};
 use super::folder::VersionFile;
 use super::model_config::ModelConfig;
-use super::profile::{Profile, Profiles};
+use super::profile::{RunProfile, RunProfiles};
 use super::runtime_refusal::RuntimeRefusal;
 use super::statistics::VersionStatistics;
 use crate::scheduling::batcher::BatchPolicy;
 use crate::scheduling::faults::ModelFaults;
-use crate::scheduling::instance::Instances;
+use crate::scheduling::instance::ModelInstances;
 use crate::scheduling::terms::Priority;
 
 /// Settings of the daemon's configuration for every model.
@@ -42,7 +42,7 @@ pub struct ModelDefaults {
     /// Folder of compiled models, kept between starts; `None` keeps none.
     pub cache_dir: Option<PathBuf>,
     /// The profiles measured on this box.
-    pub profiles: Profiles,
+    pub profiles: RunProfiles,
     /// Set to measure a model at its load, when several runtimes accept it and it was not measured yet.
     pub measure: bool,
     /// The process of a model without a setting in its config.
@@ -74,12 +74,12 @@ pub struct LoadedModel {
     /// should.
     pub passed_over: Vec<RuntimeRefusal>,
     /// The profile that it runs by; `None` for one that was never measured here.
-    pub profile: Option<Profile>,
+    pub profile: Option<RunProfile>,
     /// The text of its `model.toml`, to notice a change.
     pub config_text: String,
     pub config: ModelConfig,
     /// Inputs and outputs, with the dimensions that the model config fixes.
-    pub signature: Signature,
+    pub signature: ModelSignature,
     /// The most batch elements of a request; `None` when the first dimension is not a batch.
     pub batch_limit: Option<usize>,
     /// The class names of outputs, by output name.
@@ -99,7 +99,7 @@ pub struct LoadedModel {
     pub attached: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Its golden inputs, which are tried again after a crash.
     pub(super) golden_files: GoldenFiles,
-    pub(super) instances: Instances,
+    pub(super) instances: ModelInstances,
     /// The other models of a chain.
     pub(super) parts: Vec<LoadedPart>,
     /// The metadata of the files of a chain, by the names of its models.
@@ -113,14 +113,14 @@ pub(super) struct GoldenFiles {
     /// The least share that must be answered right; `None` is all of them.
     pub min: Option<f64>,
     /// The encrypted folder, instead of `folder`.
-    pub sealed: Option<SealedFolder>,
+    pub sealed: Option<EncryptedFolder>,
 }
 
 /// One of the models of a chain, loaded.
 #[derive(Debug)]
 pub(super) struct LoadedPart {
     pub name: &'static str,
-    pub instances: Instances,
+    pub instances: ModelInstances,
 }
 
 impl LoadedModel {
@@ -222,8 +222,8 @@ impl LoadedModel {
     }
 
     /// The same as [`Self::stand_in`] for a record of the audit log.
-    pub(super) fn fell_back_to(&self) -> Option<Fallback> {
-        let to = if self.is_fallback { Fallback::Float } else { Fallback::Runtime };
+    pub(super) fn fell_back_to(&self) -> Option<GoldenFallback> {
+        let to = if self.is_fallback { GoldenFallback::Float } else { GoldenFallback::Runtime };
         (!self.passed_over.is_empty()).then_some(to)
     }
 
@@ -302,13 +302,13 @@ impl LoadedModel {
     }
 
     /// The instances of all its models, by their names.
-    fn all_instances(&self) -> impl Iterator<Item = (&'static str, &Instances)> {
+    fn all_instances(&self) -> impl Iterator<Item = (&'static str, &ModelInstances)> {
         let first = self.config.chain_models().first().map_or("model", |model| model.name);
         std::iter::once((first, &self.instances)).chain(self.parts.iter().map(|part| (part.name, &part.instances)))
     }
 
     /// The instances of a model of a chain.
-    pub(super) fn part(&self, name: &str) -> Option<&Instances> {
+    pub(super) fn part(&self, name: &str) -> Option<&ModelInstances> {
         self.all_instances().find(|(known, _)| *known == name).map(|(_, instances)| instances)
     }
 
@@ -336,7 +336,7 @@ impl LoadedModel {
 }
 
 /// Number of classes of an output of scores; `None` where its signature does not say, or it has no scores.
-fn class_count(port: &Port) -> Option<usize> {
+fn class_count(port: &ModelPort) -> Option<usize> {
     let of_one = match port.shape.as_slice() {
         [] => return None,
         [classes] => std::slice::from_ref(classes),

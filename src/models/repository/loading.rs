@@ -11,32 +11,32 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
-use ledge_base::telemetry::system::Int8;
+use ledge_base::telemetry::system::Int8Arithmetic;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{ClassMap, CompiledCache, ComputeTime, LoadOptions, ModelFiles, Runtime};
+use ledge_engine::backend::{CompiledModelCache, ComputeTime, LoadOptions, ModelFiles, Runtime, ZipMapOutput};
 use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::warm_up::WarmUp;
-use ledge_identity::sealing::SealedFolder;
+use ledge_identity::sealing::EncryptedFolder;
 use ledge_isolation::{Isolation, IsolationSetting};
 use ledge_service::audit_event::{AuditEvent, AuditSink};
 
-use super::super::scheduling::instance_spec::{InstanceScale, InstanceSpec, Observer};
-use super::folder::{self, ModelFolderError, ReadModel, VersionFile, VersionFolder};
+use super::super::scheduling::instance_spec::{InstanceScale, InstanceSpec, RunObserver};
+use super::folder::{self, ModelFolderError, VersionFile, VersionFolder, VersionModel};
 use super::golden;
 use super::golden_error::GoldenError;
 use super::loaded_model::{GoldenFiles, LoadedModel, LoadedPart, ModelDefaults};
 use super::model_config::{ModelConfig, RuntimeChoice};
-use super::profile::{Profile, ProfileChoice, ProfileSource};
+use super::profile::{RunProfile, RunProfileChoice, RunProfileSource};
 use super::reader::{ModelReader, own_process};
 pub use super::runtime_refusal::RuntimeRefusal;
 use super::statistics::VersionStatistics;
 use super::{pipeline_check, placement, tuning};
 use crate::scheduling::batcher::BatchPolicy;
-use crate::scheduling::engine::Engine;
+use crate::scheduling::engine::InferScheduler;
 use crate::scheduling::faults::ModelFaults;
-use crate::scheduling::instance::Instances;
-use crate::scheduling::load_terms::LoadTerms;
+use crate::scheduling::instance::ModelInstances;
+use crate::scheduling::load_terms::InstanceLoadLimit;
 use crate::scheduling::queue::QueueLimits;
 
 /// Advice after the reasons of a model that answers its golden inputs wrong on a CPU without VNNI.
@@ -55,7 +55,7 @@ const LOAD_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// Reason why a version could not be loaded. One line for people.
 #[derive(Debug, thiserror::Error)]
-pub enum VersionError {
+pub enum VersionLoadError {
     /// The folder or a file in it is at fault.
     #[error(transparent)]
     Folder(#[from] ModelFolderError),
@@ -77,7 +77,7 @@ pub enum VersionError {
     Paused(String),
 }
 
-impl VersionError {
+impl VersionLoadError {
     /// True when the version was run and answered its golden inputs wrong, so that another try ends the same. A runtime
     /// that could not check its answers leaves the question open.
     pub fn is_wrong(&self) -> bool {
@@ -126,7 +126,7 @@ impl VersionError {
 
 /// Files of a version, and everything that is known before it is loaded.
 #[derive(Clone)]
-pub(super) struct VersionSource<'a> {
+pub(super) struct VersionToLoad<'a> {
     pub name: &'a ModelName,
     pub version: ModelVersion,
     /// The folder of its labels and golden inputs: the model's.
@@ -139,14 +139,14 @@ pub(super) struct VersionSource<'a> {
     pub golden_min: Option<f64>,
     pub statistics: Arc<VersionStatistics>,
     /// The encrypted folder, if the two folders above contain its decrypted files.
-    pub sealed: Option<&'a SealedFolder>,
+    pub sealed: Option<&'a EncryptedFolder>,
     /// Set for a version that an update tries: it shares no process until the next start.
     pub on_trial: bool,
     /// The version that it is compared with, if it is one that an update tries.
     pub predecessor: Option<&'a Predecessor>,
 }
 
-impl<'a> VersionSource<'a> {
+impl<'a> VersionToLoad<'a> {
     /// A version in plain files, with the folder of its model and its own, that no update tries.
     pub fn new(
         name: &'a ModelName,
@@ -177,19 +177,19 @@ pub struct Predecessor {
     pub version: ModelVersion,
     pub runtime: Runtime,
     /// `None` for one that was never measured here.
-    pub profile: Option<Profile>,
+    pub profile: Option<RunProfile>,
 }
 
 /// Loads a version: into the runtime that its profile names, else into the one that runs it fastest, among those that
 /// accept it and give its golden answers. When those that accept it answer wrong, it is loaded with exact instructions
 /// for int8 where the CPU's own are not, and at last its float original is loaded instead.
 pub(super) async fn load(
-    source: VersionSource<'_>,
-    engine: &Engine,
+    source: VersionToLoad<'_>,
+    engine: &InferScheduler,
     defaults: &ModelDefaults,
-) -> Result<LoadedModel, VersionError> {
+) -> Result<LoadedModel, VersionLoadError> {
     let folder = read(source.files, source.config, reader(&source, engine, defaults)).await?;
-    load_read(source, &folder, engine, defaults, &Arc::new(LoadTerms::new(LOAD_TIME_MAX)), None).await
+    load_read(source, &folder, engine, defaults, &Arc::new(InstanceLoadLimit::new(LOAD_TIME_MAX)), None).await
 }
 
 /// Where a version is to run. The box's setting is a minimum that the model's own file may only raise, because any
@@ -202,7 +202,7 @@ fn isolation(config: &ModelConfig, defaults: &ModelDefaults, on_trial: bool) -> 
 }
 
 /// Reads the files of a version where that is to run.
-pub(super) fn reader(source: &VersionSource<'_>, engine: &Engine, defaults: &ModelDefaults) -> ModelReader {
+pub(super) fn reader(source: &VersionToLoad<'_>, engine: &InferScheduler, defaults: &ModelDefaults) -> ModelReader {
     let isolation = isolation(source.config, defaults, source.on_trial);
     ModelReader::of(engine, isolation, source.name, source.version)
 }
@@ -212,7 +212,7 @@ pub(super) async fn read(
     files: &Path,
     config: &ModelConfig,
     reader: ModelReader,
-) -> Result<VersionFolder, VersionError> {
+) -> Result<VersionFolder, VersionLoadError> {
     let (path, parts) = (files.to_owned(), config.chain_models());
     let read = tokio::task::spawn_blocking(move || folder::version(&path, parts, reader)).await;
     Ok(read.map_err(|panic| no_runtime(format!("reading the model panicked: {panic}")))??)
@@ -221,13 +221,13 @@ pub(super) async fn read(
 /// As [`load`], with its files already read, where it is to run. `checked_in` is the runtime in which it passed all its
 /// checks on this box, with these very files, `model.toml` and libraries: there only the first golden input is run.
 pub(super) fn load_read<'a>(
-    source: VersionSource<'a>,
+    source: VersionToLoad<'a>,
     folder: &'a VersionFolder,
-    engine: &'a Engine,
+    engine: &'a InferScheduler,
     defaults: &'a ModelDefaults,
-    terms: &'a Arc<LoadTerms>,
+    terms: &'a Arc<InstanceLoadLimit>,
     checked_in: Option<Runtime>,
-) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
+) -> BoxFuture<'a, Result<LoadedModel, VersionLoadError>> {
     if let Some(finding) = source.config.isolation.and_then(IsolationSetting::finding) {
         tracing::warn!(model = %source.name, version = %source.version, "isolation in model.toml: {finding}");
     }
@@ -238,12 +238,12 @@ pub(super) fn load_read<'a>(
 /// Loads and checks a version for the first time, in a separate process of a separate engine, and unloads it. Returns
 /// the runtime that passed all checks, see [`LoadedModel::checked_in`].
 pub(super) async fn try_first(
-    source: VersionSource<'_>,
+    source: VersionToLoad<'_>,
     folder: &VersionFolder,
-    engine: &Engine,
+    engine: &InferScheduler,
     defaults: &ModelDefaults,
-    terms: &Arc<LoadTerms>,
-) -> Result<Option<Runtime>, VersionError> {
+    terms: &Arc<InstanceLoadLimit>,
+) -> Result<Option<Runtime>, VersionLoadError> {
     let loaded = load_isolated(source, folder, engine, defaults, (Isolation::Own, terms), None).await?;
     let checked_in = loaded.checked_in();
     end(loaded).await;
@@ -251,19 +251,19 @@ pub(super) async fn try_first(
 }
 
 fn load_isolated<'a>(
-    source: VersionSource<'a>,
+    source: VersionToLoad<'a>,
     folder: &'a VersionFolder,
-    engine: &'a Engine,
+    engine: &'a InferScheduler,
     defaults: &'a ModelDefaults,
-    (isolation, terms): (Isolation, &'a Arc<LoadTerms>),
+    (isolation, terms): (Isolation, &'a Arc<InstanceLoadLimit>),
     checked_in: Option<Runtime>,
-) -> BoxFuture<'a, Result<LoadedModel, VersionError>> {
+) -> BoxFuture<'a, Result<LoadedModel, VersionLoadError>> {
     // Boxed, so that it is compiled here once and not in every crate that awaits it.
     Box::pin(async move {
         let labels = labels(source.config, source.folder, &folder.model.files.class_maps)?;
         let pipeline_files = pipeline_files(source.config, source.folder)?;
         let runtimes = engine.runtimes();
-        let loading = Loading {
+        let loading = VersionLoading {
             source: &source,
             isolation,
             runtimes: &runtimes,
@@ -308,10 +308,11 @@ fn load_isolated<'a>(
             && predecessor.is_none()
             && candidates.len() > 1
             && folder.parts.is_empty();
-        let has_exact = candidates.contains(&Runtime::OnnxRuntime) && Int8::here() == Int8::Saturates;
+        let has_exact =
+            candidates.contains(&Runtime::OnnxRuntime) && Int8Arithmetic::here() == Int8Arithmetic::Saturates;
         let (mut loaded, mut refusals) = loading.load_in_each(candidates, profile.as_ref(), measure).await;
         if loaded.is_empty() && refusals.iter().any(RuntimeRefusal::is_wrong) && has_exact && !loading.exact_int8 {
-            let exact = Loading { exact_int8: true, ..loading };
+            let exact = VersionLoading { exact_int8: true, ..loading };
             let (found, others) = exact.load_in_each(vec![Runtime::OnnxRuntime], None, false).await;
             loaded = found;
             refusals.extend(others);
@@ -321,7 +322,7 @@ fn load_isolated<'a>(
             && refusals.iter().any(RuntimeRefusal::is_wrong)
             && let Some(model) = &folder.fallback
         {
-            let fallback = Loading { model, is_fallback: true, ..loading };
+            let fallback = VersionLoading { model, is_fallback: true, ..loading };
             // The profile is of the model itself, and no profile is made from its float original.
             let candidates = source.config.runtime.candidates(model.files.format);
             let (found, others) = fallback.load_in_each(candidates, None, false).await;
@@ -332,8 +333,8 @@ fn load_isolated<'a>(
         let chosen = if measure { choose(loaded, &runtimes, defaults).await } else { loaded.pop() };
         let Some(mut model) = chosen else {
             let is_wrong = refusals.iter().any(RuntimeRefusal::is_wrong);
-            let advice = (is_wrong && Int8::here() == Int8::Saturates).then_some(INT8_ADVICE);
-            return Err(VersionError::NoRuntime { refusals, advice });
+            let advice = (is_wrong && Int8Arithmetic::here() == Int8Arithmetic::Saturates).then_some(INT8_ADVICE);
+            return Err(VersionLoadError::NoRuntime { refusals, advice });
         };
 
         for reason in refusals.iter().filter(|refusal| !refusal.is_wrong()) {
@@ -370,7 +371,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
         end(other).await;
     }
     let scale = model.scale();
-    let choice = ProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
+    let choice = RunProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
     tracing::info!(
         name: "model.measured",
         model = %model.name,
@@ -379,7 +380,7 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
         measured,
         "runtimes compared"
     );
-    let profile = Profile { choice, effort: ProfileSource::Quick, goal: "latency".to_owned(), measured };
+    let profile = RunProfile { choice, effort: RunProfileSource::Quick, goal: "latency".to_owned(), measured };
     if let Err(error) = defaults.profiles.put(&model.digest, runtimes, &profile) {
         tracing::warn!(model = %model.name, %error, "cannot save the choice of a runtime; the next load measures again");
     }
@@ -390,16 +391,16 @@ async fn choose(mut loaded: Vec<LoadedModel>, runtimes: &Runtimes, defaults: &Mo
 /// Saves the profile of the version before as that of `model`, for its next loads.
 fn keep_profile_of(before: &Predecessor, model: &mut LoadedModel, runtimes: &Runtimes, defaults: &ModelDefaults) {
     let scale = model.scale();
-    let own = ProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
-    let profile = model.profile.take().unwrap_or_else(|| Profile {
+    let own = RunProfileChoice { runtime: model.runtime(), threads: scale.threads, instances: scale.max, batch: 1 };
+    let profile = model.profile.take().unwrap_or_else(|| RunProfile {
         choice: own,
-        effort: ProfileSource::Quick,
+        effort: RunProfileSource::Quick,
         goal: "latency".to_owned(),
         measured: String::new(),
     });
     let figures = profile.measured.split_once(FIGURES_OF).map_or(profile.measured.as_str(), |(_, figures)| figures);
     let measured = format!("as version {}{FIGURES_OF}{figures}", before.version);
-    let profile = Profile { measured, ..profile };
+    let profile = RunProfile { measured, ..profile };
     if let Err(error) = defaults.profiles.put(&model.digest, runtimes, &profile) {
         tracing::warn!(model = %model.name, %error, "cannot save the runtime of the version before; the next start measures");
     }
@@ -414,7 +415,7 @@ pub(super) async fn end(model: LoadedModel) {
     ended.await;
 }
 
-async fn end_instances(all: impl Iterator<Item = Instances>) {
+async fn end_instances(all: impl Iterator<Item = ModelInstances>) {
     for instances in all {
         let ended = instances.ended();
         drop(instances);
@@ -423,14 +424,14 @@ async fn end_instances(all: impl Iterator<Item = Instances>) {
 }
 
 #[derive(Clone, Copy)]
-struct Loading<'a> {
-    source: &'a VersionSource<'a>,
+struct VersionLoading<'a> {
+    source: &'a VersionToLoad<'a>,
     isolation: Isolation,
     runtimes: &'a Runtimes,
     /// The model to load: the version's own, or its fallback.
-    model: &'a ReadModel,
+    model: &'a VersionModel,
     /// The models of a chain, the first of which is `model`.
-    parts: &'a [(&'static str, ReadModel)],
+    parts: &'a [(&'static str, VersionModel)],
     is_fallback: bool,
     /// See [`load_read`].
     checked_in: Option<Runtime>,
@@ -439,25 +440,26 @@ struct Loading<'a> {
     /// Of all files of the version.
     digest: &'a str,
     files: &'a [VersionFile],
-    terms: &'a Arc<LoadTerms>,
+    terms: &'a Arc<InstanceLoadLimit>,
     labels: &'a HashMap<String, Arc<[String]>>,
     pipeline_files: &'a HashMap<String, Bytes>,
-    engine: &'a Engine,
+    engine: &'a InferScheduler,
     defaults: &'a ModelDefaults,
 }
 
-impl Loading<'_> {
+impl VersionLoading<'_> {
     /// Loads the version into the first of `runtimes` that takes it, or with `all` into each.
     async fn load_in_each(
         &self,
         runtimes: Vec<Runtime>,
-        profile: Option<&Profile>,
+        profile: Option<&RunProfile>,
         all: bool,
     ) -> (Vec<LoadedModel>, Vec<RuntimeRefusal>) {
         let (mut loaded, mut refusals) = (Vec::new(), Vec::new());
         for runtime in runtimes {
             // A quick comparison measured nothing but the runtime.
-            let tuned = profile.filter(|known| known.effort == ProfileSource::Tuned && known.choice.runtime == runtime);
+            let tuned =
+                profile.filter(|known| known.effort == RunProfileSource::Tuned && known.choice.runtime == runtime);
             match self.load_in(runtime, tuned.map(|known| known.choice)).await {
                 Ok(model) => loaded.push(model),
                 Err(refusal) => refusals.push(refusal),
@@ -509,7 +511,7 @@ impl Loading<'_> {
                     .cache_dir
                     .as_ref()
                     .filter(|_| self.source.sealed.is_none())
-                    .map_or(CompiledCache::None, |folder| CompiledCache::Shared(folder.join(self.digest))),
+                    .map_or(CompiledModelCache::None, |folder| CompiledModelCache::Shared(folder.join(self.digest))),
                 exact_int8: self.exact_int8,
                 is_part: !self.parts.is_empty(),
             },
@@ -519,7 +521,7 @@ impl Loading<'_> {
                 bytes: config.queue.max_bytes.unwrap_or(DEFAULT_QUEUE_BYTES),
             },
             workers,
-            observer: Arc::new(Counting {
+            observer: Arc::new(CountingObserver {
                 statistics: self.source.statistics.clone(),
                 on: AtomicBool::new(false),
                 model: self.source.name.clone(),
@@ -535,17 +537,17 @@ impl Loading<'_> {
     }
 
     /// Loads the version into one runtime. `choice` decides the settings that the model config leaves open.
-    async fn load_in(&self, runtime: Runtime, choice: Option<ProfileChoice>) -> Result<LoadedModel, RuntimeRefusal> {
+    async fn load_in(&self, runtime: Runtime, choice: Option<RunProfileChoice>) -> Result<LoadedModel, RuntimeRefusal> {
         let (config, defaults) = (&self.config(), self.defaults);
         let cores = self.engine.cores();
         let (workers, scale) = placement::place(&config.instance_group, cores, defaults.keep_alive, choice)?;
         let faults = Arc::new(ModelFaults::new(!config.golden.is_empty()));
         let spec = |files| self.spec(files, runtime, (workers.clone(), scale), &faults);
 
-        let instances = Instances::start(self.engine, spec(&self.model.files)).await?;
+        let instances = ModelInstances::start(self.engine, spec(&self.model.files)).await?;
         let mut parts = vec![];
         for (name, read) in self.parts.iter().skip(1) {
-            match Instances::start(self.engine, spec(&read.files)).await {
+            match ModelInstances::start(self.engine, spec(&read.files)).await {
                 Ok(instances) => parts.push(LoadedPart { name, instances }),
                 Err(error) => {
                     end_instances(std::iter::once(instances).chain(parts.into_iter().map(|part| part.instances))).await;
@@ -572,7 +574,7 @@ impl Loading<'_> {
             is_fallback: self.is_fallback,
             exact_int8: self.exact_int8,
             passed_over: Vec::new(),
-            folder: self.source.sealed.map_or(self.source.files, SealedFolder::home).to_owned(),
+            folder: self.source.sealed.map_or(self.source.files, EncryptedFolder::home).to_owned(),
             config_text: self.source.config_text.to_owned(),
             config: config.clone().into_owned(),
             batch_limit,
@@ -627,7 +629,7 @@ impl Loading<'_> {
 }
 
 /// Runs the model on zeros, in every batch size that it will be run in, and only then allows batching.
-async fn warm_up(model: &LoadedModel, choice: Option<ProfileChoice>) {
+async fn warm_up(model: &LoadedModel, choice: Option<RunProfileChoice>) {
     let policy = batch_policy(&model.config, choice, model.batch_limit);
     let sizes = policy.as_ref().map_or(&[][..], |policy| &policy.preferred).to_vec();
     let warm_up = WarmUp { signature: model.signature.clone(), sizes };
@@ -642,7 +644,7 @@ async fn warm_up(model: &LoadedModel, choice: Option<ProfileChoice>) {
 }
 
 /// Returns the batch policy: as the model config says, else as it was measured to be best; `None` is no batching.
-fn batch_policy(config: &ModelConfig, choice: Option<ProfileChoice>, limit: Option<usize>) -> Option<BatchPolicy> {
+fn batch_policy(config: &ModelConfig, choice: Option<RunProfileChoice>, limit: Option<usize>) -> Option<BatchPolicy> {
     let limit = limit?;
     let Some(batching) = &config.dynamic_batching else {
         let batch = choice.map_or(1, |choice| choice.batch.min(limit));
@@ -657,7 +659,7 @@ fn batch_policy(config: &ModelConfig, choice: Option<ProfileChoice>, limit: Opti
 }
 
 /// Counts runs into a version's statistics once it serves: warm-up and measurements are not requests.
-struct Counting {
+struct CountingObserver {
     statistics: Arc<VersionStatistics>,
     on: AtomicBool,
     model: ModelName,
@@ -665,7 +667,7 @@ struct Counting {
     audit: AuditSink,
 }
 
-impl Observer for Counting {
+impl RunObserver for CountingObserver {
     fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration) {
         if self.on.load(Ordering::Relaxed) {
             self.statistics.executed(rows, time, cpu);
@@ -704,8 +706,8 @@ impl Observer for Counting {
     }
 }
 
-fn no_runtime(reason: String) -> VersionError {
-    VersionError::NoRuntime { refusals: vec![RuntimeRefusal::Load(reason)], advice: None }
+fn no_runtime(reason: String) -> VersionLoadError {
+    VersionLoadError::NoRuntime { refusals: vec![RuntimeRefusal::Load(reason)], advice: None }
 }
 
 fn file_name(files: &ModelFiles) -> String {
@@ -716,7 +718,7 @@ fn file_name(files: &ModelFiles) -> String {
 pub(super) fn labels(
     config: &ModelConfig,
     folder: &Path,
-    class_maps: &[ClassMap],
+    class_maps: &[ZipMapOutput],
 ) -> Result<HashMap<String, Arc<[String]>>, ModelFolderError> {
     let own = class_maps.iter().map(|map| Ok((map.output.clone(), map.classes.clone().into())));
     let named = config.output.iter().filter_map(|output| Some((&output.name, output.labels.as_ref()?)));
@@ -735,7 +737,7 @@ mod tests {
 
     #[test]
     fn a_model_config_goes_before_what_was_measured() {
-        let choice = Some(ProfileChoice { runtime: Runtime::OpenVino, threads: 1, instances: 2, batch: 16 });
+        let choice = Some(RunProfileChoice { runtime: Runtime::OpenVino, threads: 1, instances: 2, batch: 16 });
         let config = |text| ModelConfig::parse("t", text).unwrap();
         let preferred = |text, limit| batch_policy(&config(text), choice, limit).map(|policy| policy.preferred);
         assert_eq!(preferred("", Some(4)), Some(vec![1, 2, 4]));

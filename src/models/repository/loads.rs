@@ -14,7 +14,7 @@ use ledge_service::readiness::Readiness;
 
 use super::folder::VersionFile;
 use super::loaded_model::LoadedModel;
-use super::loading::{self, VersionSource};
+use super::loading::{self, VersionToLoad};
 use super::{
     LoadModelError, ManagedModel, ModelFolderError, PinError, Repository, RepositoryModel, UnavailableReason,
     UnloadModelError, VersionState, folder,
@@ -269,9 +269,9 @@ impl Repository {
             let mut wanted = Vec::new();
             for (&version, files) in selected.iter().zip(&folders) {
                 let old = before.iter().find(|old| old.version == version);
-                let source = VersionSource {
+                let source = VersionToLoad {
                     statistics: model.statistics(version),
-                    ..VersionSource::new(&model.name, version, (&path, files), (&config, &config_text))
+                    ..VersionToLoad::new(&model.name, version, (&path, files), (&config, &config_text))
                 };
                 let is_kept = match mode {
                     LoadMode::Always => false,
@@ -350,8 +350,8 @@ impl Repository {
         self.shared.changes.send_replace(());
     }
 
-    async fn is_unchanged(&self, old: &LoadedModel, source: &VersionSource<'_>) -> bool {
-        let VersionSource { folder, files, config_text, .. } = *source;
+    async fn is_unchanged(&self, old: &LoadedModel, source: &VersionToLoad<'_>) -> bool {
+        let VersionToLoad { folder, files, config_text, .. } = *source;
         // The same files of a release are no substitute: they are deleted with the release.
         if old.folder != files || !old.runs_in(&self.runtimes()) {
             return false;

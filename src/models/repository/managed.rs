@@ -6,11 +6,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
-use ledge_identity::sealing::{SealPurpose, SealedFolder};
+use ledge_identity::sealing::{EncryptedFolder, EncryptionPurpose};
 use tokio::sync::OwnedMutexGuard;
 
 use super::loaded_model::LoadedModel;
-use super::loading::{Predecessor, VersionError, VersionSource};
+use super::loading::{Predecessor, VersionLoadError, VersionToLoad};
 use super::loads::LoadMode;
 pub use super::managed_version::{ManagedState, ManagedVersion};
 use super::observations::Observations;
@@ -42,7 +42,7 @@ impl Repository {
         &self,
         name: &ModelName,
         release: &ManagedVersion,
-    ) -> Result<Arc<LoadedModel>, VersionError> {
+    ) -> Result<Arc<LoadedModel>, VersionLoadError> {
         // A model that does not exist yet has no other load to wait for.
         let model = self.model(name);
         let _alone = match &model {
@@ -221,17 +221,17 @@ impl Repository {
         statistics: Arc<super::statistics::VersionStatistics>,
         mode: LoadMode,
         predecessor: Option<Predecessor>,
-    ) -> Result<LoadedModel, VersionError> {
+    ) -> Result<LoadedModel, VersionLoadError> {
         let (folder, sealer) = (release.folder.clone(), self.shared.defaults.sealer.clone());
         let opening =
-            tokio::task::spawn_blocking(move || SealedFolder::find_open(&folder, SealPurpose::Model, &sealer));
+            tokio::task::spawn_blocking(move || EncryptedFolder::find_open(&folder, EncryptionPurpose::Model, &sealer));
         let opened =
-            opening.await.map_err(|panic| VersionError::Sealed(format!("opening the model panicked: {panic}")))?;
+            opening.await.map_err(|panic| VersionLoadError::Sealed(format!("opening the model panicked: {panic}")))?;
         // Held until the model is loaded and its golden inputs have run: every runtime finds the files open.
-        let (home, opened) = opened.map_err(|error| VersionError::Sealed(error.to_string()))?;
+        let (home, opened) = opened.map_err(|error| VersionLoadError::Sealed(error.to_string()))?;
         let folder = opened.as_ref().map_or(release.folder.as_path(), |opened| opened.path());
         let (config, config_text) = folder::model_config(folder)?;
-        let source = VersionSource {
+        let source = VersionToLoad {
             name,
             version: release.version,
             folder,

@@ -162,25 +162,25 @@ use std::time::Duration;
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::Runtimes;
 use ledge_service::audit_event::AuditSink;
-use ledge_service::readiness::Latch;
+use ledge_service::readiness::ReadinessLatch;
 use tokio::sync::watch;
 
-use crate::scheduling::engine::Engine;
+use crate::scheduling::engine::InferScheduler;
 pub use candidate::{Candidate, CandidateShare, Pinned};
 pub use check::{RuntimeTrial, TrialLoad};
 pub use folder::ModelFolderError;
 pub use golden::{GoldenScore, score as golden_score};
 pub use golden_error::GoldenError;
-pub use index::IndexRow;
-use load_places::LoadPlaces;
+pub use index::ModelIndexEntry;
+use load_places::LoadSemaphores;
 use load_records::file::LoadRecordFile;
 pub use loaded_model::{LoadedModel, ModelDefaults};
-pub use loading::{Predecessor, VersionError};
+pub use loading::{Predecessor, VersionLoadError};
 pub use loads::{LoadMode, Refresh};
 pub use managed_version::{ManagedState, ManagedVersion};
 pub use observations::{ObservationConfig, ObservationSnapshot, Observations};
 pub use runtime_refusal::RuntimeRefusal;
-use slot::Slot;
+use slot::ModelSlot;
 pub use sources::ModelFolders;
 use statistics::VersionStatistics;
 pub use version_state::{ModelState, UnavailableReason, VersionState};
@@ -245,10 +245,10 @@ pub struct Repository {
 #[derive(Debug)]
 struct RepositoryInner {
     sources: ModelFolders,
-    engine: Engine,
+    engine: InferScheduler,
     defaults: ModelDefaults,
     audit: AuditSink,
-    places: LoadPlaces,
+    places: LoadSemaphores,
     /// Set in the process that serves.
     records: OnceLock<LoadRecordFile>,
     /// Notified when the load of a model has ended, and when a model is gone.
@@ -266,12 +266,12 @@ struct RepositoryInner {
 #[derive(Debug)]
 struct RepositoryModel {
     name: ModelName,
-    slot: Slot,
+    slot: ModelSlot,
     states: Mutex<ModelStates>,
     /// Held during a load or unload.
     busy: Arc<tokio::sync::Mutex<()>>,
     /// Held by each reading of the repository until those of its versions that this box has served serve again or failed.
-    latches: Mutex<Vec<Latch>>,
+    latches: Mutex<Vec<ReadinessLatch>>,
     /// True when the last load failed as the one before it.
     has_known_fault: AtomicBool,
 }
@@ -310,7 +310,7 @@ impl RepositoryModel {
         PinError::NoVersion { model, reason }
     }
 
-    fn latches(&self) -> MutexGuard<'_, Vec<Latch>> {
+    fn latches(&self) -> MutexGuard<'_, Vec<ReadinessLatch>> {
         // Nothing panics under this lock.
         self.latches.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -364,7 +364,7 @@ impl Repository {
     /// `parallel_loads` bounds how many models that this box has served are loaded side by side, and how many new ones.
     pub fn new(
         sources: ModelFolders,
-        engine: Engine,
+        engine: InferScheduler,
         defaults: ModelDefaults,
         parallel_loads: usize,
         audit: AuditSink,
@@ -374,7 +374,7 @@ impl Repository {
             engine,
             defaults,
             audit,
-            places: LoadPlaces::new(parallel_loads),
+            places: LoadSemaphores::new(parallel_loads),
             records: OnceLock::new(),
             changes: watch::Sender::default(),
             managed: Mutex::default(),
@@ -391,7 +391,7 @@ impl Repository {
     }
 
     /// The engine that runs the models.
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &InferScheduler {
         &self.shared.engine
     }
 
@@ -424,7 +424,7 @@ impl Repository {
         &self,
         name: &ModelName,
         version: Option<ModelVersion>,
-        pin: impl FnOnce(&Slot) -> Option<T>,
+        pin: impl FnOnce(&ModelSlot) -> Option<T>,
     ) -> Result<T, PinError> {
         let models = self.shared.models.load();
         let model = models.get(name).ok_or_else(|| PinError::UnknownModel { model: name.clone() })?;
@@ -488,7 +488,7 @@ impl Repository {
         }
         let model = Arc::new(RepositoryModel {
             name: name.clone(),
-            slot: Slot::default(),
+            slot: ModelSlot::default(),
             states: Mutex::default(),
             busy: Arc::default(),
             latches: Mutex::default(),

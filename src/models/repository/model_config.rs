@@ -1,12 +1,12 @@
 //! The model config, `<model>/model.toml`. Every key is optional, and so is the file.
 
 use ledge_base::names::ModelVersion;
-use ledge_base::toml_check::{self, Mistake, ValueProblem};
-use ledge_engine::backend::{ModelFormat, Port, Runtime, Signature};
+use ledge_base::toml_check::{self, ConfigMistake, ValueProblem};
+use ledge_engine::backend::{ModelFormat, ModelPort, ModelSignature, Runtime};
 use ledge_engine::pipeline::PipelineConfig;
 use ledge_engine::pipeline::content::PipelineInput;
 use ledge_engine::pipeline::kind::{ChainModel, PipelineKind, PipelineSection};
-use ledge_engine::pipeline::ocr::fields::FieldDeclaration;
+use ledge_engine::pipeline::ocr::fields::DocumentFieldDeclaration;
 use ledge_engine::pipeline::quantization::Quantization;
 use ledge_engine::pipeline::sections_of;
 use ledge_isolation::IsolationSetting;
@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::feature_config::{FeaturePolicies, FeaturePolicy};
 use super::feature_elements::{FeatureElements, has_nan};
-pub use super::golden_config::Golden;
+pub use super::golden_config::GoldenConfig;
 use super::golden_config::is_beside;
 pub use super::limits_config::{CallLimits, ModelCacheConfig};
 pub use super::port_config::PortConfig;
-pub use ledge_base::token_bucket::Rate;
+pub use ledge_base::token_bucket::CallRate;
 
 /// The largest batch of a model that has a variable first dimension and does not say otherwise.
 pub const DEFAULT_MAX_BATCH_SIZE: usize = 64;
@@ -76,10 +76,10 @@ pub struct ModelConfig {
     pub pipeline: PipelineConfig,
     /// The fields that are looked for in documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub field: Vec<FieldDeclaration>,
+    pub field: Vec<DocumentFieldDeclaration>,
     /// Inputs with known answers, checked at each load before the model is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub golden: Vec<Golden>,
+    pub golden: Vec<GoldenConfig>,
 }
 
 /// `kind = "model" | "chain"`.
@@ -215,7 +215,7 @@ pub struct QueueConfig {
 
 impl ModelConfig {
     /// Reads the text of a `model.toml`, or reports its mistakes.
-    pub fn parse(source: &str, text: &str) -> Result<Self, Vec<Mistake>> {
+    pub fn parse(source: &str, text: &str) -> Result<Self, Vec<ConfigMistake>> {
         let mut checked = toml_check::check::<Self>(source, text);
         checked.check_value(source, Self::mistakes);
         checked.into_result()
@@ -362,7 +362,7 @@ impl ModelConfig {
 
     /// Returns the model's signature with the dimensions that this config fixes, or the parts of the config that
     /// contradict the model.
-    pub fn complete(&self, model: &Signature) -> Result<Signature, Vec<String>> {
+    pub fn complete(&self, model: &ModelSignature) -> Result<ModelSignature, Vec<String>> {
         let mut signature = model.clone();
         let mut mistakes = Vec::new();
         for (kind, configs, ports) in
@@ -383,7 +383,7 @@ impl ModelConfig {
     }
 
     /// Finds a policy with a value that the input's datatype cannot have.
-    fn impossible_policy(&self, port: &Port, config: &PortConfig) -> Option<String> {
+    fn impossible_policy(&self, port: &ModelPort, config: &PortConfig) -> Option<String> {
         config.features.iter().find_map(|feature| {
             let reason = feature.all_policies(&self.features).find_map(|(status, policy)| {
                 let reason = match policy {
@@ -402,7 +402,7 @@ impl ModelConfig {
     }
 
     /// The most batch elements of one request; `None` when the first dimension is not a batch.
-    pub fn batch_limit(&self, signature: &Signature) -> Result<Option<usize>, String> {
+    pub fn batch_limit(&self, signature: &ModelSignature) -> Result<Option<usize>, String> {
         let mut ports = signature.inputs.iter().chain(&signature.outputs);
         let batchable = ports.all(|port| port.shape.first() == Some(&-1)) && !signature.inputs.is_empty();
         match self.max_batch_size {
@@ -470,8 +470,8 @@ mod tests {
     #[test]
     fn a_config_may_fix_variable_dimensions_and_contradict_nothing() {
         let port =
-            |name: &str, shape: &[i64]| Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
-        let model = Signature { inputs: vec![port("x", &[-1, -1])], outputs: vec![port("y", &[-1, 3])] };
+            |name: &str, shape: &[i64]| ModelPort { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
+        let model = ModelSignature { inputs: vec![port("x", &[-1, -1])], outputs: vec![port("y", &[-1, 3])] };
         let config = ModelConfig::parse("t", "[[input]]\nname = \"x\"\nshape = [-1, 16]").unwrap();
         assert_eq!(config.complete(&model).unwrap().inputs[0].shape, [-1, 16]);
         let text = "[[input]]\nname = \"z\"\n[[output]]\nname = \"y\"\nshape = [-1, 4]\n";
@@ -485,8 +485,8 @@ mod tests {
         let config = ModelConfig::parse("t", text).unwrap();
         assert!(fuzz(text.as_bytes()));
         let complete = |config: &ModelConfig, datatype| {
-            let port = Port { name: "x".into(), datatype, shape: vec![-1, 2] };
-            config.complete(&Signature { inputs: vec![port], outputs: vec![] })
+            let port = ModelPort { name: "x".into(), datatype, shape: vec![-1, 2] };
+            config.complete(&ModelSignature { inputs: vec![port], outputs: vec![] })
         };
         assert!(complete(&config, DataType::Fp32).is_ok());
         let mistakes = complete(&config, DataType::Int64).unwrap_err();
@@ -508,9 +508,9 @@ mod tests {
 
     #[test]
     fn a_batch_needs_a_variable_first_dimension_everywhere() {
-        let port = |shape: &[i64]| Port { name: "p".into(), datatype: DataType::Fp32, shape: shape.into() };
-        let batched = Signature { inputs: vec![port(&[-1, 4])], outputs: vec![port(&[-1])] };
-        let fixed = Signature { inputs: vec![port(&[3, 4])], outputs: vec![port(&[])] };
+        let port = |shape: &[i64]| ModelPort { name: "p".into(), datatype: DataType::Fp32, shape: shape.into() };
+        let batched = ModelSignature { inputs: vec![port(&[-1, 4])], outputs: vec![port(&[-1])] };
+        let fixed = ModelSignature { inputs: vec![port(&[3, 4])], outputs: vec![port(&[])] };
         let config = |text| ModelConfig::parse("t", text).unwrap();
         assert_eq!(config("").batch_limit(&batched), Ok(Some(64)));
         assert_eq!(config("").batch_limit(&fixed), Ok(None));

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use ledge_base::tensor::Tensor;
 
 use super::recent_inputs::{RecentInputs, SampleInput};
-use super::trial_mark::{TrialMark, WorkUnderWay};
+use super::trial_mark::{TrialMark, TrialWorkGuard};
 
 /// The most classes that are counted; classes beyond are ignored, to bound the memory.
 const CLASSES_MAX: usize = 1 << 16;
@@ -80,8 +80,8 @@ pub struct Observations {
 
 #[derive(Debug)]
 struct ObservationCounts {
-    candidate: RoleCounts,
-    incumbent: RoleCounts,
+    candidate: ComparedVersionCounts,
+    incumbent: ComparedVersionCounts,
     agreed: u64,
     disagreed: u64,
     classes: Vec<u64>,
@@ -90,7 +90,7 @@ struct ObservationCounts {
 }
 
 #[derive(Debug)]
-struct RoleCounts {
+struct ComparedVersionCounts {
     requests: u64,
     errors: u64,
     non_finite: u64,
@@ -101,7 +101,7 @@ struct RoleCounts {
 impl Observations {
     /// No observations yet. `mark` is set while the first run of the candidate is under way.
     pub fn new(config: ObservationConfig, mark: Option<Arc<TrialMark>>) -> Self {
-        let counts = || RoleCounts {
+        let counts = || ComparedVersionCounts {
             requests: 0,
             errors: 0,
             non_finite: 0,
@@ -126,7 +126,7 @@ impl Observations {
     }
 
     /// Begins a run of the candidate, which ends when the result is dropped.
-    pub fn begin_run(&self) -> Option<WorkUnderWay> {
+    pub fn begin_run(&self) -> Option<TrialWorkGuard> {
         self.mark.as_ref()?.run()
     }
 
@@ -232,7 +232,7 @@ impl Observations {
 }
 
 impl ObservationCounts {
-    fn of(&mut self, role: ComparedVersion) -> &mut RoleCounts {
+    fn of(&mut self, role: ComparedVersion) -> &mut ComparedVersionCounts {
         match role {
             ComparedVersion::Candidate => &mut self.candidate,
             ComparedVersion::Incumbent => &mut self.incumbent,
@@ -240,7 +240,7 @@ impl ObservationCounts {
     }
 }
 
-impl RoleCounts {
+impl ComparedVersionCounts {
     fn side(&self) -> VersionCounts {
         let times = self.times.as_ref().filter(|times| !times.is_empty());
         VersionCounts {

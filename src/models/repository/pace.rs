@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_engine::pipeline::image::DecodeLimits;
 
 use super::super::scheduling::outcome::{FinishedRun, InferError};
@@ -112,7 +112,7 @@ pub(super) async fn run_sample(model: &LoadedModel, input: &SampleInput) -> Resu
             model.run(tensors.clone(), outputs, terms).await
         }
         (SampleInput::Content(content), Some(pipeline)) => {
-            let (limits, account) = (DecodeLimits::default(), Account::unlimited());
+            let (limits, account) = (DecodeLimits::default(), MemoryAccount::unlimited());
             model.run_pipeline(pipeline, content.clone(), limits, account, Vec::new(), terms).await
         }
         (SampleInput::Content(_), None) => Err(InferError::Unavailable { reason: "it has no pipeline".to_owned() }),

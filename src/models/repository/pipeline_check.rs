@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
+use ledge_engine::pipeline::kind::{Pipeline, PostprocessError};
 
 use super::super::scheduling::outcome::InferError;
 use super::golden;
@@ -23,7 +23,7 @@ pub async fn check(model: &LoadedModel) -> Result<(), GoldenError> {
 
 async fn answer(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Result<(), GoldenError> {
     let sample = pipeline.sample();
-    let (limits, account) = (DecodeLimits::default(), Account::unlimited());
+    let (limits, account) = (DecodeLimits::default(), MemoryAccount::unlimited());
     match model.run_pipeline(pipeline, sample, limits, account, Vec::new(), golden::terms(model)).await {
         Ok(answer) => judge(model, pipeline.as_ref(), &answer.run.outputs).map_err(GoldenError::Wrong),
         Err(InferError::Outputs(error)) => refused(Err(error)).map_err(GoldenError::Wrong),
@@ -33,10 +33,10 @@ async fn answer(model: &LoadedModel, pipeline: &Arc<dyn Pipeline>) -> Result<(),
 
 /// The reason why the outputs of the sample refuse the model. The sample is not like the model's own inputs, and a real
 /// one may have finite scores.
-fn refused(answered: Result<(), AnswerError>) -> Result<(), String> {
+fn refused(answered: Result<(), PostprocessError>) -> Result<(), String> {
     match answered {
-        Ok(()) | Err(AnswerError::Values(_)) => Ok(()),
-        Err(error @ AnswerError::Outputs(_)) => Err(error.to_string()),
+        Ok(()) | Err(PostprocessError::Values(_)) => Ok(()),
+        Err(error @ PostprocessError::Outputs(_)) => Err(error.to_string()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::scheduling::instance_spec::InstanceScale;
 use super::model_config::InstanceGroup;
-use super::profile::ProfileChoice;
+use super::profile::RunProfileChoice;
 
 /// Default time that calls may wait for an instance while a core is free, before another one is loaded. It is two runs
 /// of a small model: two callers that coincide are answered by then, a load too high for one instance is not.
@@ -17,7 +17,7 @@ pub fn place(
     group: &InstanceGroup,
     cores: &[usize],
     keep_alive: Option<Duration>,
-    choice: Option<ProfileChoice>,
+    choice: Option<RunProfileChoice>,
 ) -> Result<(Vec<usize>, InstanceScale), String> {
     let workers: Vec<usize> = cores
         .iter()

@@ -1,7 +1,7 @@
 //! `[[input]]` and `[[output]]` of `model.toml`: properties of an input or output beyond the model file.
 
 use ledge_base::tensor::DataType;
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_engine::pipeline::classification::is_quantized;
 use ledge_engine::pipeline::quantization::Quantization;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub struct PortConfig {
 
 impl PortConfig {
     /// Fixes the variable dimensions of `port`, or returns the contradiction in this config.
-    pub(super) fn narrow(&self, kind: &str, port: &mut Port) -> Option<String> {
+    pub(super) fn narrow(&self, kind: &str, port: &mut ModelPort) -> Option<String> {
         if let Some(datatype) = self.datatype
             && datatype != port.datatype
         {

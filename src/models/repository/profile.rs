@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Runtime and resources that a model is run with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProfileChoice {
+pub struct RunProfileChoice {
     pub runtime: Runtime,
     pub threads: usize,
     /// The most instances.
@@ -28,7 +28,7 @@ pub struct ProfileChoice {
 /// Source of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ProfileSource {
+pub enum RunProfileSource {
     /// Runtimes were compared with a few runs at a load.
     Quick,
     /// `ledge tune` searched.
@@ -38,26 +38,26 @@ pub enum ProfileSource {
 /// A choice and its source, as stored on disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Profile {
-    pub choice: ProfileChoice,
-    pub effort: ProfileSource,
+pub struct RunProfile {
+    pub choice: RunProfileChoice,
+    pub effort: RunProfileSource,
     /// The goal of the measurement: `throughput`, `latency`, or `p99 <= 20 ms at 50/s`.
     pub goal: String,
     /// The measured figures, for people.
     pub measured: String,
 }
 
-impl fmt::Display for Profile {
+impl fmt::Display for RunProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = match self.effort {
-            ProfileSource::Quick => "compared at a load",
-            ProfileSource::Tuned => "tuned",
+            RunProfileSource::Quick => "compared at a load",
+            RunProfileSource::Tuned => "tuned",
         };
         write!(f, "{how} for {}: {}", self.goal, self.measured)
     }
 }
 
-impl Profile {
+impl RunProfile {
     fn parse(content: &[u8]) -> serde_json::Result<Self> {
         serde_json::from_slice(content)
     }
@@ -69,12 +69,12 @@ impl Profile {
 
 /// The profiles of one box, a file each. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Profiles {
-    shared: Arc<ProfilesInner>,
+pub struct RunProfiles {
+    shared: Arc<RunProfilesInner>,
 }
 
 #[derive(Debug)]
-struct ProfilesInner {
+struct RunProfilesInner {
     /// `None` stores nothing.
     folder: Option<PathBuf>,
     cores: usize,
@@ -82,11 +82,11 @@ struct ProfilesInner {
     cpu: OnceLock<String>,
 }
 
-impl Profiles {
+impl RunProfiles {
     /// The profiles in `folder`/profiles that hold for this machine, and models on `cores` cores.
     pub fn new(folder: Option<&Path>, cores: usize) -> Self {
         let folder = folder.map(|folder| folder.join("profiles"));
-        Self { shared: Arc::new(ProfilesInner { folder, cores, cpu: OnceLock::new() }) }
+        Self { shared: Arc::new(RunProfilesInner { folder, cores, cpu: OnceLock::new() }) }
     }
 
     /// Profiles that store nothing.
@@ -96,10 +96,10 @@ impl Profiles {
 
     /// The profile of the model with this digest of its files, in these runtimes. A file that cannot be read counts as
     /// missing, so the model is measured again.
-    pub fn get(&self, digest: &str, runtimes: &Runtimes) -> Option<Profile> {
+    pub fn get(&self, digest: &str, runtimes: &Runtimes) -> Option<RunProfile> {
         let path = self.path(digest, runtimes)?;
         let text = fs::read(&path).ok()?;
-        match Profile::parse(&text) {
+        match RunProfile::parse(&text) {
             Ok(profile) => Some(profile),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "a tuning profile is damaged and ignored; the model is measured again");
@@ -109,7 +109,7 @@ impl Profiles {
     }
 
     /// Stores a profile. Returns its path, or `None` when nothing is stored.
-    pub fn put(&self, digest: &str, runtimes: &Runtimes, profile: &Profile) -> std::io::Result<Option<PathBuf>> {
+    pub fn put(&self, digest: &str, runtimes: &Runtimes, profile: &RunProfile) -> std::io::Result<Option<PathBuf>> {
         let Some(path) = self.path(digest, runtimes) else { return Ok(None) };
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -159,9 +159,9 @@ impl Profiles {
 /// When an invariant does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_profile(data: &[u8]) -> bool {
-    let Ok(profile) = Profile::parse(data) else { return false };
+    let Ok(profile) = RunProfile::parse(data) else { return false };
     let written = profile.encode().unwrap_or_default();
-    assert!(Profile::parse(&written).is_ok_and(|again| again == profile), "{}", written.escape_ascii());
+    assert!(RunProfile::parse(&written).is_ok_and(|again| again == profile), "{}", written.escape_ascii());
     true
 }
 
@@ -169,17 +169,22 @@ pub fn fuzz_profile(data: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn profile() -> Profile {
-        let choice = ProfileChoice { runtime: Runtime::OpenVino, threads: 2, instances: 1, batch: 4 };
-        Profile { choice, effort: ProfileSource::Tuned, goal: "latency".to_owned(), measured: "p50 2.1 ms".to_owned() }
+    fn profile() -> RunProfile {
+        let choice = RunProfileChoice { runtime: Runtime::OpenVino, threads: 2, instances: 1, batch: 4 };
+        RunProfile {
+            choice,
+            effort: RunProfileSource::Tuned,
+            goal: "latency".to_owned(),
+            measured: "p50 2.1 ms".to_owned(),
+        }
     }
 
     fn runtimes() -> Runtimes {
         Runtimes::new("/nowhere".into())
     }
 
-    fn profiles(folder: &Path, cores: usize) -> Profiles {
-        Profiles::new(Some(folder), cores)
+    fn profiles(folder: &Path, cores: usize) -> RunProfiles {
+        RunProfiles::new(Some(folder), cores)
     }
 
     #[test]
@@ -215,7 +220,7 @@ mod tests {
 
     #[test]
     fn without_a_folder_nothing_is_kept() {
-        let nowhere = Profiles::none();
+        let nowhere = RunProfiles::none();
         assert_eq!(nowhere.put("abc", &runtimes(), &profile()).unwrap(), None);
         assert_eq!(nowhere.get("abc", &runtimes()), None);
     }

@@ -9,10 +9,10 @@ use ledge_base::names::{ModelName, ModelVersion};
 use ledge_engine::backend::ModelFormat;
 #[cfg(any(test, feature = "in-process"))]
 use ledge_engine::files;
-use ledge_engine::files::FileFacts;
-use ledge_isolation::{Isolation, KeptChild, ModelReadError};
+use ledge_engine::files::ModelFileFacts;
+use ledge_isolation::{Isolation, KeptWorkerProcess, ModelReadError};
 
-use crate::scheduling::engine::Engine;
+use crate::scheduling::engine::InferScheduler;
 
 /// Reads the files of one version. It keeps the process that read them, so that a load of the version finds it running.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ enum ReaderLocation {
 /// Has files read in a process of models.
 #[derive(Debug)]
 struct ChildReader {
-    engine: Engine,
+    engine: InferScheduler,
     isolation: Isolation,
     /// The model and its version, by which its own process is found.
     name: String,
-    kept: Mutex<Option<KeptChild>>,
+    kept: Mutex<Option<KeptWorkerProcess>>,
 }
 
 impl ModelReader {
@@ -46,7 +46,7 @@ impl ModelReader {
     }
 
     /// Reads where `isolation` has the version run.
-    pub(super) fn of(engine: &Engine, isolation: Isolation, name: &ModelName, version: ModelVersion) -> Self {
+    pub(super) fn of(engine: &InferScheduler, isolation: Isolation, name: &ModelName, version: ModelVersion) -> Self {
         #[cfg(feature = "in-process")]
         if engine.is_in_process() {
             return Self::here();
@@ -56,7 +56,7 @@ impl ModelReader {
     }
 
     /// Reads the facts about an open file. Blocks until that is done. The error completes a sentence about the file.
-    pub fn read(&self, format: ModelFormat, file: &File) -> Result<FileFacts, ModelReadError> {
+    pub fn read(&self, format: ModelFormat, file: &File) -> Result<ModelFileFacts, ModelReadError> {
         match &self.place {
             #[cfg(any(test, feature = "in-process"))]
             ReaderLocation::Here => {
@@ -70,7 +70,7 @@ impl ModelReader {
 }
 
 impl ChildReader {
-    fn read(&self, format: ModelFormat, file: &File) -> Result<FileFacts, ModelReadError> {
+    fn read(&self, format: ModelFormat, file: &File) -> Result<ModelFileFacts, ModelReadError> {
         let children = self.engine.children();
         let (facts, child) = children.read(self.isolation, &self.name, &self.engine.runtimes(), format, file)?;
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);

@@ -3,30 +3,35 @@
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::content::{CallContent, Division, PipelineInput};
+use ledge_engine::pipeline::content::{CallContent, ContentDivision, PipelineInput};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, InputError, Pipeline};
-use ledge_engine::pipeline::work::WorkInput;
+use ledge_engine::pipeline::kind::{Pipeline, PostprocessError, PreprocessError};
+use ledge_engine::pipeline::work::PipelineRunInput;
 use ledge_service::off_thread::off_thread;
 
-use super::super::scheduling::inputs::RawInputs;
+use super::super::scheduling::inputs::PipelineInputs;
 use super::super::scheduling::outcome::{FinishedRun, InferError};
 use super::chain;
 use super::loaded_model::LoadedModel;
-use crate::scheduling::terms::Terms;
+use crate::scheduling::terms::RunTerms;
 
 /// The most bytes of content that are divided on an async thread.
 const INLINE_CONTENT_BYTES_MAX: usize = 64 << 10;
 
 impl LoadedModel {
     /// Runs the model once. The inputs are in the signature's order and fit it.
-    pub async fn run(&self, inputs: Vec<Tensor>, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
+    pub async fn run(
+        &self,
+        inputs: Vec<Tensor>,
+        outputs: Vec<usize>,
+        terms: RunTerms,
+    ) -> Result<FinishedRun, InferError> {
         if self.is_chain() {
             let contents = self.input().map_or("content", PipelineInput::plural);
             let reason = format!("'{}' reads {contents}: send the bytes of one", self.name);
-            return Err(InferError::Preparation(InputError::Content(reason)));
+            return Err(InferError::Preparation(PreprocessError::Content(reason)));
         }
         let rows = self.batch_limit.and_then(|_| inputs.first()?.shape().first().copied()).unwrap_or(1);
         self.instances.run(inputs, outputs, rows, terms).await
@@ -43,16 +48,16 @@ impl LoadedModel {
         pipeline: &Arc<dyn Pipeline>,
         content: CallContent,
         limits: DecodeLimits,
-        account: Account,
+        account: MemoryAccount,
         outputs: Vec<usize>,
-        terms: Terms,
+        terms: RunTerms,
     ) -> Result<FinishedRun, InferError> {
         if let Some(chain) = pipeline.chain() {
             // Boxed: a call of one model does not reserve space for this future.
             return Box::pin(chain::run(self, (pipeline, chain), content, limits, account, terms)).await;
         }
         let run = |part| self.run_part(pipeline, part, limits, account.clone(), outputs.clone(), terms.clone());
-        let Some(Division { parts, places }) = divide(pipeline, &content, &account).await else {
+        let Some(ContentDivision { parts, places }) = divide(pipeline, &content, &account).await else {
             return run(content).await;
         };
         let at_a_time = self.scale().max + 1;
@@ -60,7 +65,7 @@ impl LoadedModel {
         let runs =
             Box::pin(stream::iter(parts.into_iter().map(run)).buffered(at_a_time).try_collect::<Vec<_>>()).await?;
         let wrong =
-            || InferError::Outputs(AnswerError::Values("the parts of the result do not fit together".to_owned()));
+            || InferError::Outputs(PostprocessError::Values("the parts of the result do not fit together".to_owned()));
         join(&places, runs).ok_or_else(wrong)
     }
 
@@ -69,20 +74,24 @@ impl LoadedModel {
         pipeline: &Arc<dyn Pipeline>,
         content: CallContent,
         limits: DecodeLimits,
-        account: Account,
+        account: MemoryAccount,
         outputs: Vec<usize>,
-        terms: Terms,
+        terms: RunTerms,
     ) -> Result<FinishedRun, InferError> {
         let own = outputs.len();
         let outputs = outputs.into_iter().chain(pipeline.outputs().iter().copied()).collect();
-        let input = WorkInput::Content { content, limits };
-        let raw = RawInputs { pipeline: pipeline.clone(), input, account, own };
+        let input = PipelineRunInput::Content { content, limits };
+        let raw = PipelineInputs { pipeline: pipeline.clone(), input, account, own };
         self.instances.run_raw(raw, outputs, terms).await
     }
 }
 
 /// Divides a content that is too much for one run, a large one off the async thread.
-async fn divide(pipeline: &Arc<dyn Pipeline>, content: &CallContent, account: &Account) -> Option<Division> {
+async fn divide(
+    pipeline: &Arc<dyn Pipeline>,
+    content: &CallContent,
+    account: &MemoryAccount,
+) -> Option<ContentDivision> {
     if content.bytes() <= INLINE_CONTENT_BYTES_MAX {
         return pipeline.divide(content);
     }
@@ -103,6 +112,6 @@ fn join(places: &[usize], runs: Vec<FinishedRun>) -> Option<FinishedRun> {
         whole.postprocess += postprocess;
         parts.push(run.outputs);
     }
-    whole.run.outputs = Division::join(places, &parts)?;
+    whole.run.outputs = ContentDivision::join(places, &parts)?;
     Some(whole)
 }

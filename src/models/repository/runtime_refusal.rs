@@ -1,6 +1,6 @@
 //! The reason why a runtime cannot load a model.
 
-use ledge_engine::backend::{LoadError, Runtime};
+use ledge_engine::backend::{ModelLoadError, Runtime};
 
 use super::golden_error::GoldenError;
 
@@ -53,11 +53,11 @@ impl RuntimeRefusal {
     }
 }
 
-impl From<LoadError> for RuntimeRefusal {
-    fn from(error: LoadError) -> Self {
+impl From<ModelLoadError> for RuntimeRefusal {
+    fn from(error: ModelLoadError) -> Self {
         match error {
-            LoadError::NoProcess { .. } => Self::NoProcess(error.to_string()),
-            LoadError::Interrupted { .. } => Self::Interrupted(error.to_string()),
+            ModelLoadError::NoProcess { .. } => Self::NoProcess(error.to_string()),
+            ModelLoadError::Interrupted { .. } => Self::Interrupted(error.to_string()),
             error => Self::Load(error.to_string()),
         }
     }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use ledge_engine::backend::Runtime;
 use serde::Serialize;
 
-use super::profile::ProfileChoice;
+use super::profile::RunProfileChoice;
 use super::tuning::LoadMeasurement;
 
 /// Goal that a model is tuned for.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Goal {
+pub enum TuningGoal {
     /// The most batch elements a second, however long each takes.
     Throughput,
     /// The shortest median time of a single request with nothing else going on.
@@ -31,34 +31,34 @@ pub enum Goal {
 /// Error for a text that is not a goal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected throughput, latency, or a limit at a rate such as 'p99<=20ms@50/s'")]
-pub struct GoalError;
+pub struct TuningGoalError;
 
-impl FromStr for Goal {
-    type Err = GoalError;
+impl FromStr for TuningGoal {
+    type Err = TuningGoalError;
 
-    fn from_str(text: &str) -> Result<Self, GoalError> {
+    fn from_str(text: &str) -> Result<Self, TuningGoalError> {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         match text.as_str() {
             "throughput" => return Ok(Self::Throughput),
             "latency" => return Ok(Self::Latency),
             _ => {}
         }
-        let rest = text.strip_prefix("p99<=").ok_or(GoalError)?;
-        let (limit, rate) = rest.split_once('@').or_else(|| rest.split_once("at")).ok_or(GoalError)?;
-        let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0).ok_or(GoalError);
+        let rest = text.strip_prefix("p99<=").ok_or(TuningGoalError)?;
+        let (limit, rate) = rest.split_once('@').or_else(|| rest.split_once("at")).ok_or(TuningGoalError)?;
+        let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0).ok_or(TuningGoalError);
         let seconds = match (limit.strip_suffix("ms"), limit.strip_suffix("us"), limit.strip_suffix('s')) {
             (Some(ms), _, _) => number(ms)? / 1e3,
             (_, Some(us), _) => number(us)? / 1e6,
             (_, _, Some(s)) => number(s)?,
-            _ => return Err(GoalError),
+            _ => return Err(TuningGoalError),
         };
         let rate = number(rate.strip_suffix("/s").unwrap_or(rate))?;
-        let limit = Duration::try_from_secs_f64(seconds).map_err(|_| GoalError)?;
-        if limit.is_zero() || rate > 1e6 { Err(GoalError) } else { Ok(Self::Percentile { limit, rate }) }
+        let limit = Duration::try_from_secs_f64(seconds).map_err(|_| TuningGoalError)?;
+        if limit.is_zero() || rate > 1e6 { Err(TuningGoalError) } else { Ok(Self::Percentile { limit, rate }) }
     }
 }
 
-impl fmt::Display for Goal {
+impl fmt::Display for TuningGoal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Throughput => f.write_str("throughput"),
@@ -68,7 +68,7 @@ impl fmt::Display for Goal {
     }
 }
 
-impl Goal {
+impl TuningGoal {
     /// The figure to minimize: seconds for each batch element, or a latency in seconds.
     pub fn cost(self, load: &LoadMeasurement) -> f64 {
         match self {
@@ -88,7 +88,12 @@ impl Goal {
 }
 
 /// The ways to run a model on `cores` cores that can be best at `goal`, the simplest first.
-pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: Option<usize>) -> Vec<ProfileChoice> {
+pub fn candidates(
+    goal: TuningGoal,
+    runtimes: &[Runtime],
+    cores: usize,
+    batch_limit: Option<usize>,
+) -> Vec<RunProfileChoice> {
     let cores = cores.max(1);
     let mut threads: Vec<usize> = (0..usize::BITS).map(|bit| 1 << bit).take_while(|&count| count < cores).collect();
     threads.push(cores);
@@ -97,19 +102,19 @@ pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: O
         for &threads in &threads {
             let fit = cores / threads;
             let instances = match goal {
-                Goal::Latency => vec![1],
+                TuningGoal::Latency => vec![1],
                 // One fewer leaves a core to the threads that receive the requests.
                 _ if fit > 1 => vec![fit, fit - 1],
                 _ => vec![1],
             };
             let batches = match (goal, batch_limit) {
-                (Goal::Throughput | Goal::Percentile { .. }, Some(limit)) => {
+                (TuningGoal::Throughput | TuningGoal::Percentile { .. }, Some(limit)) => {
                     [1, 4, 16].into_iter().filter(|&batch| batch <= limit).collect()
                 }
                 _ => vec![1],
             };
             for &instances in &instances {
-                found.extend(batches.iter().map(|&batch| ProfileChoice { runtime, threads, instances, batch }));
+                found.extend(batches.iter().map(|&batch| RunProfileChoice { runtime, threads, instances, batch }));
             }
         }
     }
@@ -118,26 +123,26 @@ pub fn candidates(goal: Goal, runtimes: &[Runtime], cores: usize, batch_limit: O
 
 /// One way to run the model, and its measurement.
 #[derive(Debug, Clone)]
-pub struct SearchRow {
-    pub choice: ProfileChoice,
+pub struct TuningRow {
+    pub choice: RunProfileChoice,
     /// The measurement, or the reason why the model cannot be run that way.
     pub load: Result<LoadMeasurement, String>,
 }
 
 /// Loads and measures models: real ones in `ledge tune`, simulated ones in tests.
-pub trait Measure {
+pub trait ModelMeasurer {
     /// Loads a way to run the model and keeps it loaded.
-    fn load(&mut self, choice: ProfileChoice) -> impl Future<Output = Result<(), String>>;
+    fn load(&mut self, choice: RunProfileChoice) -> impl Future<Output = Result<(), String>>;
 
     /// Measures a way that is loaded.
     fn measure(
         &mut self,
-        choice: ProfileChoice,
+        choice: RunProfileChoice,
         time: Duration,
     ) -> impl Future<Output = Result<LoadMeasurement, String>>;
 
     /// Unloads it.
-    fn unload(&mut self, choice: ProfileChoice) -> impl Future<Output = ()>;
+    fn unload(&mut self, choice: RunProfileChoice) -> impl Future<Output = ()>;
 
     /// Reports progress: the current phase, steps done and steps in all.
     fn progress(&mut self, what: &str, done: usize, of: usize);
@@ -145,7 +150,7 @@ pub trait Measure {
 
 /// Thoroughness of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Thoroughness {
+pub struct TuningEffort {
     /// The time of one measurement.
     pub slice: Duration,
     /// Number of times that each finalist is measured.
@@ -161,13 +166,13 @@ const FINALIST_COST_FACTOR_MAX: f64 = 1.5;
 const EQUAL_COST_FACTOR_MAX: f64 = 1.01;
 
 /// Measures the candidates, and returns them with the best first and those that cannot be run last.
-pub async fn search<M: Measure>(
+pub async fn search<M: ModelMeasurer>(
     measure: &mut M,
-    goal: Goal,
-    candidates: &[ProfileChoice],
-    how: Thoroughness,
-) -> Vec<SearchRow> {
-    let mut rows: Vec<SearchRow> = Vec::new();
+    goal: TuningGoal,
+    candidates: &[RunProfileChoice],
+    how: TuningEffort,
+) -> Vec<TuningRow> {
+    let mut rows: Vec<TuningRow> = Vec::new();
     for (done, &choice) in candidates.iter().enumerate() {
         measure.progress("first round", done, candidates.len());
         let load = match measure.load(choice).await {
@@ -177,7 +182,7 @@ pub async fn search<M: Measure>(
         if !how.exhaustive {
             measure.unload(choice).await;
         }
-        rows.push(SearchRow { choice, load });
+        rows.push(TuningRow { choice, load });
     }
 
     let mut finalists =
@@ -192,7 +197,7 @@ pub async fn search<M: Measure>(
         };
     }
 
-    let unloaded: Vec<ProfileChoice> = finalists.iter().filter_map(|&index| Some(rows.get(index)?.choice)).collect();
+    let unloaded: Vec<RunProfileChoice> = finalists.iter().filter_map(|&index| Some(rows.get(index)?.choice)).collect();
     for round in 0..how.rounds {
         for &index in &finalists {
             let Some(row) = rows.get_mut(index) else { continue };
@@ -218,10 +223,10 @@ pub async fn search<M: Measure>(
     rank(goal, rows)
 }
 
-async fn first_measurement<M: Measure>(
+async fn first_measurement<M: ModelMeasurer>(
     measure: &mut M,
-    goal: Goal,
-    choice: ProfileChoice,
+    goal: TuningGoal,
+    choice: RunProfileChoice,
     time: Duration,
 ) -> Result<LoadMeasurement, String> {
     // The better of two: a busy moment must not drop the winner.
@@ -230,19 +235,19 @@ async fn first_measurement<M: Measure>(
     Ok(if goal.cost(&first) <= goal.cost(&second) { first } else { second })
 }
 
-fn cost(goal: Goal, row: &SearchRow) -> f64 {
+fn cost(goal: TuningGoal, row: &TuningRow) -> f64 {
     row.load.as_ref().map_or(f64::INFINITY, |load| goal.cost(load))
 }
 
 /// The indices of the rows with a cost within `factor` of the best.
-fn close_to_best(goal: Goal, rows: &[SearchRow], factor: f64) -> Vec<usize> {
+fn close_to_best(goal: TuningGoal, rows: &[TuningRow], factor: f64) -> Vec<usize> {
     let best = rows.iter().map(|row| cost(goal, row)).fold(f64::INFINITY, f64::min);
-    let within = |row: &SearchRow| row.load.is_ok() && cost(goal, row) <= best * factor;
+    let within = |row: &TuningRow| row.load.is_ok() && cost(goal, row) <= best * factor;
     rows.iter().enumerate().filter(|(_, row)| within(row)).map(|(index, _)| index).collect()
 }
 
 /// Sorts the best first; among equals the simplest, which comes earlier among the candidates.
-fn rank(goal: Goal, mut rows: Vec<SearchRow>) -> Vec<SearchRow> {
+fn rank(goal: TuningGoal, mut rows: Vec<TuningRow>) -> Vec<TuningRow> {
     let equals = close_to_best(goal, &rows, EQUAL_COST_FACTOR_MAX);
     let best = equals.first().map(|&index| rows.remove(index));
     rows.sort_by(|a, b| cost(goal, a).total_cmp(&cost(goal, b)));

@@ -15,7 +15,7 @@ use super::observations::Observations;
 
 /// The live versions of one model.
 #[derive(Debug, Default)]
-pub struct Slot {
+pub struct ModelSlot {
     now: ArcSwap<LiveVersions>,
 }
 
@@ -36,7 +36,7 @@ enum UpdateWatch {
     Soak(Arc<Observations>),
 }
 
-impl Slot {
+impl ModelSlot {
     /// The version asked for, or the default: the highest that is live. A candidate is found by its version number once
     /// it may answer.
     pub fn pin(&self, version: Option<ModelVersion>) -> Option<Arc<LoadedModel>> {

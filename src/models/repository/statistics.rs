@@ -15,17 +15,17 @@ use ledge_engine::backend::ComputeTime;
 
 use super::observations::FINITE_ANSWERS_MIN;
 pub use failing_calls::{FailingCalls, FailureCounts};
-pub use full_queue::FullQueue;
+pub use full_queue::QueueRefusals;
 pub use histogram::{Histogram, SizeHistogram, TimeHistogram};
 
 /// Count of an event, and its total time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Total {
+pub struct CountAndTime {
     pub count: u64,
     pub time: Duration,
 }
 
-impl Total {
+impl CountAndTime {
     fn add(&mut self, time: Duration) {
         self.count += 1;
         self.time += time;
@@ -36,10 +36,10 @@ impl Total {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BatchTotals {
     /// Handing inputs to the runtime.
-    pub compute_input: Total,
-    pub compute_infer: Total,
+    pub compute_input: CountAndTime,
+    pub compute_infer: CountAndTime,
     /// Taking outputs from the runtime.
-    pub compute_output: Total,
+    pub compute_output: CountAndTime,
 }
 
 impl BatchTotals {
@@ -119,20 +119,20 @@ pub struct VersionCounters {
     pub inference_count: u64,
     pub execution_count: u64,
     /// Requests answered, including those from the cache; time from arrival to answer.
-    pub success: Total,
+    pub success: CountAndTime,
     /// Requests that failed; time from arrival to failure.
-    pub fail: Total,
+    pub fail: CountAndTime,
     /// Time in the queue of answered requests; one answered from the cache waited for no time.
-    pub queue: Total,
+    pub queue: CountAndTime,
     /// Compute time of answered requests, those from the cache left out. Each request that shared a run counts its
     /// whole time.
     pub compute: BatchTotals,
     /// Compute time of the runs by batch size.
     pub batches: BTreeMap<usize, BatchTotals>,
     /// Requests answered from the cache; time of the look-up.
-    pub cache_hit: Total,
+    pub cache_hit: CountAndTime,
     /// Requests that the cache had no answer for; time to look it up and to insert it later.
-    pub cache_miss: Total,
+    pub cache_miss: CountAndTime,
     /// Requests answered with values that are not finite. They count as failed where the version before answered with
     /// none, else as answered.
     pub non_finite: u64,
@@ -162,7 +162,7 @@ pub struct VersionCounters {
 #[derive(Debug, Default)]
 pub struct VersionStatistics {
     counters: Mutex<VersionCounters>,
-    pub full_queue: FullQueue,
+    pub full_queue: QueueRefusals,
     pub failing_calls: FailingCalls,
     /// Set when the version before answered with finite values only.
     must_be_finite: AtomicBool,
@@ -293,8 +293,8 @@ mod tests {
         statistics.succeeded(6, 2, ms(40), ms(20), COMPUTE);
         let counters = statistics.snapshot();
         assert_eq!((counters.inference_count, counters.execution_count, counters.last_inference_ms), (3, 1, 6));
-        assert_eq!(counters.compute.compute_infer, Total { count: 2, time: ms(14) });
-        assert_eq!(counters.batches[&3].compute_infer, Total { count: 1, time: ms(7) });
+        assert_eq!(counters.compute.compute_infer, CountAndTime { count: 2, time: ms(14) });
+        assert_eq!(counters.batches[&3].compute_infer, CountAndTime { count: 1, time: ms(7) });
         assert_eq!((counters.batch_sizes.count(), counters.batch_sizes.sum()), (1, 3));
         assert_eq!(counters.cpu, ms(20));
     }
@@ -305,12 +305,12 @@ mod tests {
         statistics.cache_miss(ms(1), ms(2));
         statistics.cache_hit(9, ms(4), ms(3));
         let counters = statistics.snapshot();
-        assert_eq!(counters.success, Total { count: 1, time: ms(4) });
-        assert_eq!(counters.queue, Total { count: 1, time: Duration::ZERO });
+        assert_eq!(counters.success, CountAndTime { count: 1, time: ms(4) });
+        assert_eq!(counters.queue, CountAndTime { count: 1, time: Duration::ZERO });
         assert_eq!((counters.inference_count, counters.execution_count, counters.last_inference_ms), (0, 0, 9));
         assert_eq!((counters.compute, counters.compute_times.count()), (BatchTotals::default(), 0));
         let (hit, miss) = (counters.cache_hit, counters.cache_miss);
-        assert_eq!((hit, miss), (Total { count: 1, time: ms(3) }, Total { count: 1, time: ms(3) }));
+        assert_eq!((hit, miss), (CountAndTime { count: 1, time: ms(3) }, CountAndTime { count: 1, time: ms(3) }));
     }
 
     #[test]
@@ -322,13 +322,13 @@ mod tests {
         }
         let VersionCounters { success, queue, compute, end_to_end_times, queue_times, compute_times, .. } =
             statistics.snapshot();
-        let same = |times: TimeHistogram, total: Total| {
+        let same = |times: TimeHistogram, total: CountAndTime| {
             assert_eq!((times.count(), u128::from(times.sum())), (total.count, total.time.as_nanos()));
         };
         same(end_to_end_times, success);
         same(queue_times, queue);
         let together = compute.compute_input.time + compute.compute_infer.time + compute.compute_output.time;
-        same(compute_times, Total { count: compute.compute_infer.count, time: together });
+        same(compute_times, CountAndTime { count: compute.compute_infer.count, time: together });
     }
 
     #[test]

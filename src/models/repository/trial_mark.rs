@@ -30,7 +30,7 @@ pub struct TrialMark {
 
 /// Work under way. It ends when this is dropped.
 #[derive(Debug)]
-pub struct WorkUnderWay {
+pub struct TrialWorkGuard {
     mark: Arc<TrialMark>,
 }
 
@@ -49,7 +49,7 @@ impl TrialMark {
     }
 
     /// Marks a load. Blocks until the mark is on the disk.
-    pub fn load(self: &Arc<Self>) -> WorkUnderWay {
+    pub fn load(self: &Arc<Self>) -> TrialWorkGuard {
         let work = self.begin();
         self.sync();
         work
@@ -57,7 +57,7 @@ impl TrialMark {
 
     /// Marks a run, unless one has ended before. The mark survives the end of the process, and may be lost in a power
     /// cut: it does not wait for the disk.
-    pub fn run(self: &Arc<Self>) -> Option<WorkUnderWay> {
+    pub fn run(self: &Arc<Self>) -> Option<TrialWorkGuard> {
         (!self.has_run.load(Ordering::Relaxed)).then(|| self.begin())
     }
 
@@ -79,14 +79,14 @@ impl TrialMark {
         }
     }
 
-    fn begin(self: &Arc<Self>) -> WorkUnderWay {
+    fn begin(self: &Arc<Self>) -> TrialWorkGuard {
         let mut works = self.works();
         *works += 1;
         if *works == 1 {
             self.write(SET);
         }
         drop(works);
-        WorkUnderWay { mark: self.clone() }
+        TrialWorkGuard { mark: self.clone() }
     }
 
     fn works(&self) -> MutexGuard<'_, u32> {
@@ -104,14 +104,14 @@ impl TrialMark {
     }
 }
 
-impl WorkUnderWay {
+impl TrialWorkGuard {
     /// The mark that it sets.
     pub fn mark(&self) -> Arc<TrialMark> {
         self.mark.clone()
     }
 }
 
-impl Drop for WorkUnderWay {
+impl Drop for TrialWorkGuard {
     fn drop(&mut self) {
         let mut works = self.mark.works();
         *works = works.saturating_sub(1);

@@ -11,7 +11,7 @@ use ledge_engine::warm_up::WarmUp;
 
 use super::super::scheduling::outcome::InferError;
 use super::loaded_model::LoadedModel;
-use crate::scheduling::terms::{Priority, Terms};
+use crate::scheduling::terms::{Priority, RunTerms};
 
 /// Time that the quick comparison may measure each runtime.
 const QUICK_COMPARISON_TIME: Duration = Duration::from_millis(150);
@@ -59,8 +59,8 @@ async fn run(model: &LoadedModel, inputs: Vec<Tensor>) -> Result<Duration, Infer
     Ok(answer.run.time.total())
 }
 
-fn terms() -> Terms {
-    Terms {
+fn terms() -> RunTerms {
+    RunTerms {
         deadline: Instant::now() + MEASURED_RUN_TIMEOUT,
         priority: Priority::Interactive,
         principal: Principal::Local,

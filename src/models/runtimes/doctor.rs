@@ -3,36 +3,36 @@
 use std::path::{Path, PathBuf};
 
 use ledge_engine::backend::Runtime;
-use ledge_part::check::{Check, Status};
+use ledge_part::check::{Finding, FindingStatus};
 
 use super::RuntimesConfig;
 
 /// Checks the library of each runtime.
-pub fn checks(config: &RuntimesConfig) -> Vec<Check> {
+pub fn checks(config: &RuntimesConfig) -> Vec<Finding> {
     let names = match file_names(&config.dir) {
         Ok(names) => names,
         Err(error) => {
             let detail = format!("{}: {error}", config.dir.display());
-            return vec![Check::fail("runtimes", detail, missing_advice(&config.dir))];
+            return vec![Finding::fail("runtimes", detail, missing_advice(&config.dir))];
         }
     };
     let mut checks = Runtime::ALL.map(|runtime| check(runtime, &config.dir, &names));
     // One runtime is enough to serve the models that it can run.
-    if checks.iter().any(|check| check.status == Status::Ok) {
-        for check in checks.iter_mut().filter(|check| check.status == Status::Fail) {
-            check.status = Status::Warn;
+    if checks.iter().any(|check| check.status == FindingStatus::Ok) {
+        for check in checks.iter_mut().filter(|check| check.status == FindingStatus::Fail) {
+            check.status = FindingStatus::Warn;
         }
     }
     checks.into()
 }
 
-fn check(runtime: Runtime, folder: &Path, names: &[String]) -> Check {
+fn check(runtime: Runtime, folder: &Path, names: &[String]) -> Finding {
     let prefix = library(runtime);
     // Wheels and packages ship links next to the library: the longest name has the full version.
     let found = names.iter().filter(|name| version_of(name, prefix).is_some()).max_by_key(|name| name.len());
     let Some(name) = found else {
         let detail = format!("no {prefix}* in {}", folder.display());
-        return Check::fail(runtime.as_str(), detail, missing_advice(folder));
+        return Finding::fail(runtime.as_str(), detail, missing_advice(folder));
     };
     let path = folder.join(name);
     // The plain name may be a link to the one with the version.
@@ -45,9 +45,9 @@ fn check(runtime: Runtime, folder: &Path, names: &[String]) -> Check {
     };
     if !path.is_file() {
         let advice = "install the runtime again";
-        return Check::fail(runtime.as_str(), format!("{} is not a file or a link to one", path.display()), advice);
+        return Finding::fail(runtime.as_str(), format!("{} is not a file or a link to one", path.display()), advice);
     }
-    Check::ok(runtime.as_str(), format!("{version}, {}", path.display()))
+    Finding::ok(runtime.as_str(), format!("{version}, {}", path.display()))
 }
 
 fn library(runtime: Runtime) -> &'static str {
@@ -95,7 +95,7 @@ fn missing_advice(folder: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn found(files: &[&str]) -> Vec<(Status, String)> {
+    fn found(files: &[&str]) -> Vec<(FindingStatus, String)> {
         let folder = tempfile::tempdir().unwrap();
         for file in files {
             std::fs::write(folder.path().join(file), "").unwrap();
@@ -111,19 +111,19 @@ mod tests {
         assert_eq!(
             found(&wheel),
             [
-                (Status::Ok, "1.31.1, libonnxruntime.so.1.31.1".into()),
-                (Status::Ok, "2026.4.1, libopenvino_c.so.2641".into()),
+                (FindingStatus::Ok, "1.31.1, libonnxruntime.so.1.31.1".into()),
+                (FindingStatus::Ok, "2026.4.1, libopenvino_c.so.2641".into()),
             ]
         );
         let plain = found(&["libonnxruntime.so", "libonnxruntime.so.debug", "libonnxruntime_providers_shared.so"]);
-        assert_eq!(plain[0], (Status::Ok, "of unknown version, libonnxruntime.so".into()));
+        assert_eq!(plain[0], (FindingStatus::Ok, "of unknown version, libonnxruntime.so".into()));
     }
 
     #[test]
     fn one_missing_runtime_is_a_warning_and_both_are_a_failure() {
         let statuses = |files: &[&str]| found(files).into_iter().map(|(status, _)| status).collect::<Vec<_>>();
-        assert_eq!(statuses(&["libopenvino_c.so"]), [Status::Warn, Status::Ok]);
-        assert_eq!(statuses(&["readme"]), [Status::Fail, Status::Fail]);
+        assert_eq!(statuses(&["libopenvino_c.so"]), [FindingStatus::Warn, FindingStatus::Ok]);
+        assert_eq!(statuses(&["readme"]), [FindingStatus::Fail, FindingStatus::Fail]);
     }
 
     #[test]
@@ -133,6 +133,6 @@ mod tests {
         assert_eq!(checks(&config).len(), 1);
         std::os::unix::fs::symlink("gone", folder.path().join("libonnxruntime.so.1.2.3")).unwrap();
         let config = RuntimesConfig { dir: folder.path().to_owned(), ..RuntimesConfig::default() };
-        assert!(checks(&config).iter().all(|check| check.status == Status::Fail));
+        assert!(checks(&config).iter().all(|check| check.status == FindingStatus::Fail));
     }
 }

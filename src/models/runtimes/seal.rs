@@ -2,17 +2,17 @@
 
 use std::io;
 
-use ledge_part::check::Check;
-use ledge_sandbox::{Mechanism, MechanismReport, SealReport};
+use ledge_part::check::Finding;
+use ledge_sandbox::{Mechanism, MechanismReport, SandboxReport};
 
 /// The name of the finding.
 pub const FINDING: &str = "seal of models";
 
 /// The finding, from the report of the processes of models.
-pub fn check(report: io::Result<SealReport>) -> Check {
+pub fn check(report: io::Result<SandboxReport>) -> Finding {
     match report {
         Ok(report) => of(&report),
-        Err(error) => Check::fail(
+        Err(error) => Finding::fail(
             FINDING,
             format!("the process of models cannot be started, so no model runs: {error}"),
             "let the service manager or container allow new processes, and memory for them; then start Ledge again",
@@ -21,10 +21,10 @@ pub fn check(report: io::Result<SealReport>) -> Check {
 }
 
 /// Warns of a gap that no other mechanism closes. For the other gaps, names the mechanisms that close them.
-fn of(report: &SealReport) -> Check {
+fn of(report: &SandboxReport) -> Finding {
     let lacking: Vec<&MechanismReport> = report.lacking().collect();
     if lacking.is_empty() {
-        return Check::ok(FINDING, "wholly in force");
+        return Finding::ok(FINDING, "wholly in force");
     }
     // Mechanisms with the same reason are named together.
     let mut reasons: Vec<(String, Vec<&MechanismReport>)> = Vec::new();
@@ -38,8 +38,8 @@ fn of(report: &SealReport) -> Check {
     let told: Vec<String> = reasons.iter().map(|(reason, findings)| told(reason, findings)).collect();
     let detail = format!("in force, but for {}", told.join("; "));
     match lacking.iter().find(|finding| finding.mechanism.is_essential()) {
-        Some(finding) => Check::warn(FINDING, detail, advice(finding.mechanism)),
-        None => Check::info(FINDING, detail),
+        Some(finding) => Finding::warn(FINDING, detail, advice(finding.mechanism)),
+        None => Finding::info(FINDING, detail),
     }
 }
 
@@ -88,25 +88,25 @@ fn advice(mechanism: Mechanism) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use ledge_part::check::Status;
+    use ledge_part::check::FindingStatus;
     use ledge_sandbox::MechanismState;
 
     use super::*;
 
     /// The finding where these mechanisms are in another state.
-    fn finding(others: &[(Mechanism, MechanismState)]) -> Check {
+    fn finding(others: &[(Mechanism, MechanismState)]) -> Finding {
         let state = |mechanism| match others.iter().find(|(other, _)| *other == mechanism) {
             Some((_, state)) => state.clone(),
             None => MechanismState::InForce(String::new()),
         };
         let findings = Mechanism::ALL.map(|mechanism| MechanismReport { mechanism, state: state(mechanism) });
-        check(Ok(SealReport { findings: findings.into() }))
+        check(Ok(SandboxReport { findings: findings.into() }))
     }
 
     #[test]
     fn a_seal_without_an_essential_mechanism_is_a_warning_with_its_consequence_and_the_remedy() {
         let found = finding(&[(Mechanism::Files, MechanismState::Absent("not available in this kernel".to_owned()))]);
-        assert_eq!(found.status, Status::Warn);
+        assert_eq!(found.status, FindingStatus::Warn);
         assert!(found.detail.contains("can open every file"), "{found:?}");
         assert!(found.advice.as_ref().unwrap().contains("Landlock"), "{found:?}");
     }
@@ -120,7 +120,7 @@ mod tests {
             (Mechanism::NetworkNamespace, forbidden()),
             (Mechanism::IpcNamespace, forbidden()),
         ]);
-        assert_eq!((found.status, found.advice.as_deref()), (Status::Info, None));
+        assert_eq!((found.status, found.advice.as_deref()), (FindingStatus::Info, None));
         assert_eq!(
             found.detail,
             "in force, but for limit of threads (partly in force: 1536 together): the process can keep other processes of \
@@ -128,12 +128,12 @@ mod tests {
              force: forbidden): only the list of system calls keeps the rights of its user, the network and the shared memory \
              of other processes from the process"
         );
-        assert_eq!(finding(&[]), Check::ok(FINDING, "wholly in force"));
+        assert_eq!(finding(&[]), Finding::ok(FINDING, "wholly in force"));
     }
 
     #[test]
     fn a_process_that_does_not_start_is_a_failure() {
         let found = check(Err(io::Error::other("no memory")));
-        assert!(found.status == Status::Fail && found.detail.contains("no memory"), "{found:?}");
+        assert!(found.status == FindingStatus::Fail && found.detail.contains("no memory"), "{found:?}");
     }
 }

@@ -9,22 +9,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{RunError, RunPlace, RunResult};
+use ledge_engine::backend::{ModelRunError, RunContext, RunResult};
 use ledge_engine::pipeline::work;
 use ledge_isolation::HAND_OVER_MAX;
 use tokio::sync::oneshot;
 
 use super::exclusive_gate::GatePermit;
-use super::faults::Culprit;
+use super::faults::FaultingCaller;
 use super::input_digest::InputDigest;
 use super::inputs::JobInputs;
-use super::instance_spec::Observer;
+use super::instance_spec::RunObserver;
 use super::long_run::{self, LONG_RUN, LongRun};
 use super::outcome::{FinishedRun, InferError};
-use super::queue::Job;
-use super::scheduler::Instance;
-use super::shared::{EngineInner, on_own_thread, unload_in_background};
-use super::terms::Terms;
+use super::queue::InferJob;
+use super::scheduler::ModelInstance;
+use super::shared::{InferSchedulerInner, on_own_thread, unload_in_background};
+use super::terms::RunTerms;
 use super::worker;
 
 /// The longest wait of a caller's own thread, which other calls need too, for a run in another process that was
@@ -46,18 +46,18 @@ pub(super) fn has_company() -> bool {
 
 /// A run that began on its caller's own thread.
 pub(super) enum BriefRun {
-    Ended(Result<RunResult, RunError>),
+    Ended(Result<RunResult, ModelRunError>),
     /// It was not brief, and ends on another thread.
     InProgress(oneshot::Receiver<Result<FinishedRun, InferError>>),
 }
 
 /// Runs the group of a model when it is dropped: also when the first of its callers hangs up.
-pub(super) struct GroupLead<'e> {
-    shared: &'e Arc<EngineInner>,
+pub(super) struct BatchGroupLead<'e> {
+    shared: &'e Arc<InferSchedulerInner>,
     model: u64,
 }
 
-impl Drop for GroupLead<'_> {
+impl Drop for BatchGroupLead<'_> {
     fn drop(&mut self) {
         let jobs = self.shared.groups.lock().remove(&self.model);
         self.shared.run_group(self.model, jobs.unwrap_or_default());
@@ -68,17 +68,17 @@ impl Drop for GroupLead<'_> {
 struct TakenInstance {
     model: u64,
     worker: usize,
-    instance: Instance,
+    instance: ModelInstance,
     start: Instant,
 }
 
 impl TakenInstance {
-    fn place(&self, deadline: Instant) -> RunPlace {
-        RunPlace { core: self.worker, is_wide: false, deadline, patience: Some(PATIENCE) }
+    fn place(&self, deadline: Instant) -> RunContext {
+        RunContext { core: self.worker, is_wide: false, deadline, patience: Some(PATIENCE) }
     }
 }
 
-impl EngineInner {
+impl InferSchedulerInner {
     /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued.
     /// A run in another process that turns out not to be brief is finished on a separate thread.
     pub(super) fn run_brief(
@@ -87,7 +87,7 @@ impl EngineInner {
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
-        terms: &Terms,
+        terms: &RunTerms,
     ) -> Option<BriefRun> {
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
         let (mut taken, _turn) = self.take_brief(model, bytes)?;
@@ -95,15 +95,15 @@ impl EngineInner {
         let result = worker::run_once(&mut taken.instance, inputs, outputs, rows, place);
         SLEPT.store(false, Ordering::Relaxed);
         match &result {
-            Err(RunError::InProgress) => {
+            Err(ModelRunError::InProgress) => {
                 let (reply, answer) = oneshot::channel();
                 let inputs = JobInputs::Tensors(inputs.to_vec());
-                self.finish_later(taken, Job::new(inputs, outputs.to_vec(), rows, terms.clone(), reply));
+                self.finish_later(taken, InferJob::new(inputs, outputs.to_vec(), rows, terms.clone(), reply));
                 return Some(BriefRun::InProgress(answer));
             }
-            Err(RunError::Crashed { reason }) => {
+            Err(ModelRunError::Crashed { reason }) => {
                 let input = Some(InputDigest::of_tensors(inputs, outputs));
-                self.model_crashed(model, reason, Some(&Culprit { principal: terms.principal.clone(), input }));
+                self.model_crashed(model, reason, Some(&FaultingCaller { principal: terms.principal.clone(), input }));
             }
             _ => {}
         }
@@ -113,12 +113,12 @@ impl EngineInner {
     }
 
     /// Adds a job to the group of its model. The first one leads the group; the one that fills it runs it.
-    pub(super) fn join(self: &Arc<Self>, model: u64, job: Job) -> Option<GroupLead<'_>> {
+    pub(super) fn join(self: &Arc<Self>, model: u64, job: InferJob) -> Option<BatchGroupLead<'_>> {
         let mut groups = self.groups.lock();
         let group = groups.entry(model).or_default();
         group.push(job);
         if group.len() == 1 {
-            return Some(GroupLead { shared: self, model });
+            return Some(BatchGroupLead { shared: self, model });
         }
         let full = if group.len() == HAND_OVER_MAX { groups.remove(&model) } else { None };
         drop(groups);
@@ -127,9 +127,9 @@ impl EngineInner {
     }
 
     /// Runs jobs in one hand-over on the calling thread, or queues them where that is not possible now.
-    fn run_group(self: &Arc<Self>, model: u64, mut jobs: Vec<Job>) {
+    fn run_group(self: &Arc<Self>, model: u64, mut jobs: Vec<InferJob>) {
         jobs.retain(|job| !job.reply.is_closed());
-        let Some(bytes) = jobs.iter().map(Job::bytes).max() else { return };
+        let Some(bytes) = jobs.iter().map(InferJob::bytes).max() else { return };
         let Some((mut taken, turn)) = self.take_brief(model, bytes) else {
             for job in jobs {
                 self.offer(model, job);
@@ -137,13 +137,13 @@ impl EngineInner {
             return;
         };
         let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(taken.start);
-        let runs: Vec<_> = jobs.iter().map(Job::run_inputs).collect();
+        let runs: Vec<_> = jobs.iter().map(InferJob::run_inputs).collect();
         let place = taken.place(deadline);
         let results = work::run_each(&mut *taken.instance.backend, &runs, place);
         drop((runs, turn));
         SLEPT.store(false, Ordering::Relaxed);
 
-        let is_late = |(_, result): &(Job, _)| matches!(result, Err(RunError::InProgress));
+        let is_late = |(_, result): &(InferJob, _)| matches!(result, Err(ModelRunError::InProgress));
         let (late, ended): (Vec<_>, Vec<_>) = jobs.into_iter().zip(results).partition(is_late);
         let observer = taken.instance.observer.clone();
         match late.into_iter().next() {
@@ -171,7 +171,7 @@ impl EngineInner {
     }
 
     /// Waits on another thread for a run that was not brief.
-    fn finish_later(self: &Arc<Self>, mut taken: TakenInstance, job: Job) {
+    fn finish_later(self: &Arc<Self>, mut taken: TakenInstance, job: InferJob) {
         let own = self.clone();
         let finish: Box<dyn FnOnce() + Send> = Box::new(move || {
             let mut finished = taken.instance.backend.finish(LONG_RUN);
@@ -200,9 +200,9 @@ impl EngineInner {
     fn end_brief(
         self: &Arc<Self>,
         model: u64,
-        observer: &dyn Observer,
+        observer: &dyn RunObserver,
         taken: Option<TakenInstance>,
-        ended: Vec<(Job, Result<RunResult, RunError>)>,
+        ended: Vec<(InferJob, Result<RunResult, ModelRunError>)>,
     ) {
         let (mut answers, mut times, mut again) = (Vec::with_capacity(ended.len()), Vec::new(), Vec::new());
         for (mut job, result) in ended {
@@ -211,8 +211,8 @@ impl EngineInner {
                     observer.executed(job.rows, run.time, run.cpu);
                     times.push((job.bytes(), run.time.total()));
                 }
-                Err(RunError::Crashed { reason }) => self.model_crashed(model, reason, Some(&job.culprit())),
-                Err(RunError::Interrupted { is_explained, .. }) => {
+                Err(ModelRunError::Crashed { reason }) => self.model_crashed(model, reason, Some(&job.culprit())),
+                Err(ModelRunError::Interrupted { is_explained, .. }) => {
                     job.was_interrupted(*is_explained);
                     again.push(job);
                     continue;
@@ -222,7 +222,7 @@ impl EngineInner {
             answers.push((job, result));
         }
         self.give_back(model, taken, times, again);
-        for (Job { inputs, reply, .. }, result) in answers {
+        for (InferJob { inputs, reply, .. }, result) in answers {
             // The memory of the input is free when its caller has the answer.
             drop(inputs);
             let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
@@ -237,7 +237,7 @@ impl EngineInner {
         model: u64,
         taken: Option<TakenInstance>,
         times: impl IntoIterator<Item = (usize, Duration)>,
-        again: Vec<Job>,
+        again: Vec<InferJob>,
     ) {
         let now = Instant::now();
         let mut state = self.lock();

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{LoadError, Port};
-use ledge_isolation::{ChildEnd, ChildSettings, ChildUsage, Children, LanePlace};
+use ledge_engine::backend::{ModelLoadError, ModelPort};
+use ledge_isolation::{ChildEnd, ChildSettings, ChildUsage, Children, JobChannelThread};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::exclusive_gate::ExclusiveGate;
 use super::instance_spec::InstanceSpec;
 use super::load_terms::LoadTurns;
-use super::queue::Queue;
-use super::scheduler::{Instance, InstanceSource, ModelEntry, SchedulerState};
-use super::shared::{EngineInner, load, on_own_thread, unload_in_background};
+use super::queue::JobQueue;
+use super::scheduler::{InstanceSource, ModelInstance, ScheduledModel, SchedulerState};
+use super::shared::{InferSchedulerInner, load, on_own_thread, unload_in_background};
 use super::waiting_groups::WaitingGroups;
 use super::worker;
 
@@ -24,22 +24,22 @@ const RUN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A handle to the engine. Clones share it; with the last one the workers end.
 #[derive(Debug, Clone)]
-pub struct Engine {
-    handle: Arc<EngineHandle>,
+pub struct InferScheduler {
+    handle: Arc<InferSchedulerHandle>,
 }
 
 #[derive(Debug)]
-struct EngineHandle {
-    shared: Arc<EngineInner>,
+struct InferSchedulerHandle {
+    shared: Arc<InferSchedulerInner>,
     started: OnceLock<()>,
 }
 
-impl Engine {
+impl InferScheduler {
     /// An engine over the cores `cpus`, which runs models in sandboxed processes. Its threads start with the first
     /// model. Above `memory_budget` bytes of models the least recently used ones are unloaded until they are called
     /// again.
     pub fn new(runtimes: Runtimes, cpus: Vec<usize>, memory_budget: Option<u64>, children: ChildSettings) -> Self {
-        let shared = Arc::new_cyclic(|shared: &Weak<EngineInner>| {
+        let shared = Arc::new_cyclic(|shared: &Weak<InferSchedulerInner>| {
             let shared = shared.clone();
             let on_end = Arc::new(move |child, end: &ChildEnd| {
                 if let Some(shared) = shared.upgrade() {
@@ -47,10 +47,10 @@ impl Engine {
                 }
             });
             // The spare worker has a job channel too, and shares the first core.
-            let places = |is_background| cpus.iter().map(move |&core| LanePlace { core, is_background });
-            let lanes: Vec<LanePlace> = places(false).chain(places(true)).chain(places(false).take(1)).collect();
+            let places = |is_background| cpus.iter().map(move |&core| JobChannelThread { core, is_background });
+            let lanes: Vec<JobChannelThread> = places(false).chain(places(true)).chain(places(false).take(1)).collect();
             let children = Children::new(children, lanes.clone(), on_end);
-            EngineInner {
+            InferSchedulerInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
                 wakers: lanes.iter().map(|_| Condvar::new()).collect(),
                 runs_since: lanes.iter().map(|_| Mutex::default()).collect(),
@@ -65,7 +65,7 @@ impl Engine {
                 loading: LoadTurns::default(),
             }
         });
-        Self { handle: Arc::new(EngineHandle { shared, started: OnceLock::new() }) }
+        Self { handle: Arc::new(InferSchedulerHandle { shared, started: OnceLock::new() }) }
     }
 
     /// The cores that models run on, one worker each.
@@ -128,8 +128,8 @@ impl Engine {
         &self,
         spec: &Arc<InstanceSpec>,
         alive: &Arc<watch::Sender<()>>,
-    ) -> Result<Instance, LoadError> {
-        let refused = |reason: String| LoadError::Refused { runtime: spec.runtime, reason };
+    ) -> Result<ModelInstance, ModelLoadError> {
+        let refused = |reason: String| ModelLoadError::Refused { runtime: spec.runtime, reason };
         let (sender, receiver) = oneshot::channel();
         let (shared, own, alive) = (self.handle.shared.clone(), spec.clone(), self.handle.shared.alive(alive));
         on_own_thread(&spec.name, move || drop(sender.send(load(&shared, &own, alive)))).map_err(refused)?;
@@ -137,12 +137,12 @@ impl Engine {
     }
 
     /// Adds a model with its first instance.
-    pub(super) fn add(&self, spec: &Arc<InstanceSpec>, alive: &Arc<watch::Sender<()>>, first: Instance) -> u64 {
+    pub(super) fn add(&self, spec: &Arc<InstanceSpec>, alive: &Arc<watch::Sender<()>>, first: ModelInstance) -> u64 {
         self.start();
         let all = 0..self.cores().len();
         let cores = if spec.workers.is_empty() { all.collect() } else { spec.workers.clone() };
-        let mut entry = ModelEntry::new(Queue::new(spec.limits), spec.scale, None, cores, Instant::now());
-        let fixed = |port: &Port| port.shape.iter().skip(1).all(|&dim| dim >= 0);
+        let mut entry = ScheduledModel::new(JobQueue::new(spec.limits), spec.scale, None, cores, Instant::now());
+        let fixed = |port: &ModelPort| port.shape.iter().skip(1).all(|&dim| dim >= 0);
         entry.source = Some(InstanceSource { spec: spec.clone(), alive: alive.clone() });
         entry.steady = first.backend.signature().outputs.iter().all(fixed);
         let id = self.handle.shared.lock().add(entry);
@@ -151,17 +151,17 @@ impl Engine {
     }
 
     /// Adds an instance to a model.
-    pub(super) fn put(&self, id: u64, instance: Instance) {
+    pub(super) fn put(&self, id: u64, instance: ModelInstance) {
         self.handle.shared.put(id, instance, false);
     }
 
     /// Runs `work` on a model's entry; `None` when the model was removed.
-    pub(super) fn with<T>(&self, id: u64, work: impl FnOnce(&mut ModelEntry) -> T) -> Option<T> {
+    pub(super) fn with<T>(&self, id: u64, work: impl FnOnce(&mut ScheduledModel) -> T) -> Option<T> {
         self.handle.shared.lock().model(id).map(work)
     }
 
     /// The state that the engine's threads share: for runs.
-    pub(super) fn shared(&self) -> &Arc<EngineInner> {
+    pub(super) fn shared(&self) -> &Arc<InferSchedulerInner> {
         &self.handle.shared
     }
 
@@ -206,7 +206,7 @@ impl Engine {
     }
 }
 
-impl Drop for EngineHandle {
+impl Drop for InferSchedulerHandle {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.wakers.iter().for_each(Condvar::notify_all);

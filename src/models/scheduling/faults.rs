@@ -59,18 +59,18 @@ pub enum FaultCause<'c> {
     Own,
     /// A run of several callers. Each of their calls runs separately next.
     Several,
-    Caller(&'c Culprit),
+    Caller(&'c FaultingCaller),
 }
 
 /// The caller of a run that ended a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Culprit {
+pub struct FaultingCaller {
     pub principal: Principal,
     /// Its input; `None` for one that is different in every call.
     pub input: Option<InputDigest>,
 }
 
-impl Culprit {
+impl FaultingCaller {
     /// The cause of a fault in its run.
     pub fn cause(&self) -> FaultCause<'_> {
         if self.principal == Principal::Local { FaultCause::Own } else { FaultCause::Caller(self) }
@@ -79,7 +79,7 @@ impl Culprit {
 
 /// Reason why a call of a model is refused that had faults.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Blamed {
+pub enum FaultRefusal {
     #[error("this input ended the process of the model {FAULTS_OF_INPUT_MAX} times and is refused: send another")]
     Input,
     #[error(
@@ -96,7 +96,7 @@ pub enum Blamed {
     Unknown { faults: u32, interval: Duration, wait: Duration },
 }
 
-impl Blamed {
+impl FaultRefusal {
     /// The time after which the call may be admitted; `None` for one that will be refused again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -113,7 +113,7 @@ fn seconds(time: Duration) -> u64 {
 
 /// The consequences of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Consequences {
+pub struct FaultConsequences {
     /// The reason why the model is not loaded again, if that is so now.
     pub unloaded: Option<String>,
     /// The time for which its caller is refused.
@@ -122,7 +122,7 @@ pub struct Consequences {
 
 /// The end of a trial of golden inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GoldenResult {
+pub enum GoldenTrialResult {
     Passed,
     /// They were answered wrong.
     Failed(String),
@@ -132,7 +132,7 @@ pub enum GoldenResult {
 
 /// A change by a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TrialChange {
+pub enum GoldenTrialChange {
     None,
     Unloaded,
     Back,
@@ -161,7 +161,7 @@ struct FaultState {
     /// The faults of callers that cannot be distinguished, and the time of their next call.
     unknown: Option<FaultCount>,
     next_unknown: Option<Instant>,
-    trial: TrialPlan,
+    trial: GoldenTrialPlan,
 }
 
 /// Faults, the last one at a time.
@@ -173,7 +173,7 @@ struct FaultCount {
 
 /// The next trial of the golden inputs.
 #[derive(Debug)]
-struct TrialPlan {
+struct GoldenTrialPlan {
     due: Option<Instant>,
     pause: Duration,
     is_in_progress: bool,
@@ -181,7 +181,7 @@ struct TrialPlan {
     has_crashed: bool,
 }
 
-impl Default for TrialPlan {
+impl Default for GoldenTrialPlan {
     fn default() -> Self {
         Self { due: None, pause: TRIAL_PAUSE_MIN, is_in_progress: false, has_crashed: false }
     }
@@ -243,7 +243,7 @@ impl ModelFaults {
     }
 
     /// Counts a fault.
-    pub fn count(&self, reason: &str, cause: FaultCause<'_>, now: Instant) -> Consequences {
+    pub fn count(&self, reason: &str, cause: FaultCause<'_>, now: Instant) -> FaultConsequences {
         self.has_any.store(true, Ordering::Relaxed);
         let mut state = self.state();
         state.all = Some(FaultCount::next(state.all, PROBATION, now));
@@ -263,7 +263,7 @@ impl ModelFaults {
                 }
                 None
             }
-            FaultCause::Caller(Culprit { principal, input }) => {
+            FaultCause::Caller(FaultingCaller { principal, input }) => {
                 if let Some(input) = input {
                     count(&mut state.inputs, input, now);
                 }
@@ -278,7 +278,7 @@ impl ModelFaults {
         if self.has_goldens && !state.trial.is_in_progress && state.trial.due.is_none() {
             state.trial.due = Some(now);
         }
-        Consequences { unloaded: state.unloaded.clone(), refused_for }
+        FaultConsequences { unloaded: state.unloaded.clone(), refused_for }
     }
 
     /// True when the input of a call decides if it is admitted.
@@ -287,7 +287,7 @@ impl ModelFaults {
     }
 
     /// Admits a call, or returns why not.
-    pub fn admit(&self, caller: &Principal, input: Option<&InputDigest>, now: Instant) -> Result<(), Blamed> {
+    pub fn admit(&self, caller: &Principal, input: Option<&InputDigest>, now: Instant) -> Result<(), FaultRefusal> {
         if *caller == Principal::Local {
             return Ok(());
         }
@@ -295,7 +295,7 @@ impl ModelFaults {
         state.refusal(caller, now).map_or(Ok(()), Err)?;
         let is_refused = |tally: &FaultCount| tally.faults >= FAULTS_OF_INPUT_MAX && tally.is_held(HELD_FOR, now);
         if input.and_then(|input| state.inputs.get(input)).is_some_and(is_refused) {
-            return Err(Blamed::Input);
+            return Err(FaultRefusal::Input);
         }
         if is_told_apart(caller) {
             return Ok(());
@@ -308,7 +308,7 @@ impl ModelFaults {
         };
         let interval = SLOW_INTERVAL * 2_u32.pow(further.min(SLOW_DOUBLINGS_MAX));
         if let Some(next) = state.next_unknown.filter(|next| *next > now) {
-            return Err(Blamed::Unknown { faults, interval, wait: next.saturating_duration_since(now) });
+            return Err(FaultRefusal::Unknown { faults, interval, wait: next.saturating_duration_since(now) });
         }
         state.next_unknown = Some(now + interval);
         Ok(())
@@ -321,7 +321,7 @@ impl ModelFaults {
         input: Option<&InputDigest>,
         since: Instant,
         now: Instant,
-    ) -> Result<(), Blamed> {
+    ) -> Result<(), FaultRefusal> {
         if self.state().all.is_none_or(|all| all.last < since) {
             return Ok(());
         }
@@ -329,7 +329,7 @@ impl ModelFaults {
     }
 
     /// The reason why every call of this caller is refused now, with any input.
-    pub fn refusal(&self, caller: &Principal, now: Instant) -> Option<Blamed> {
+    pub fn refusal(&self, caller: &Principal, now: Instant) -> Option<FaultRefusal> {
         if self.has_any() { self.state().refusal(caller, now) } else { None }
     }
 
@@ -381,30 +381,30 @@ impl ModelFaults {
         let mut state = self.state();
         let is_due = !state.trial.is_in_progress && state.trial.due.is_some_and(|due| due <= now);
         if is_due {
-            state.trial = TrialPlan { due: None, is_in_progress: true, has_crashed: false, ..state.trial };
+            state.trial = GoldenTrialPlan { due: None, is_in_progress: true, has_crashed: false, ..state.trial };
         }
         is_due
     }
 
     /// Ends a trial. Golden inputs that ended the process have failed.
-    pub fn end_trial(&self, trial: GoldenResult, now: Instant) -> TrialChange {
+    pub fn end_trial(&self, trial: GoldenTrialResult, now: Instant) -> GoldenTrialChange {
         let mut state = self.state();
         state.trial.is_in_progress = false;
         let failed = match trial {
-            GoldenResult::Passed => {
+            GoldenTrialResult::Passed => {
                 state.trial.pause = TRIAL_PAUSE_MIN;
                 state.own = None;
-                return if state.unloaded.take().is_some() { TrialChange::Back } else { TrialChange::None };
+                return if state.unloaded.take().is_some() { GoldenTrialChange::Back } else { GoldenTrialChange::None };
             }
-            GoldenResult::Failed(reason) => Some(reason),
-            GoldenResult::Unknown(reason) => state.trial.has_crashed.then_some(reason),
+            GoldenTrialResult::Failed(reason) => Some(reason),
+            GoldenTrialResult::Unknown(reason) => state.trial.has_crashed.then_some(reason),
         };
         state.trial.due = Some(now + state.trial.pause);
         state.trial.pause = (state.trial.pause * 2).min(TRIAL_PAUSE_MAX);
-        let Some(failed) = failed else { return TrialChange::None };
+        let Some(failed) = failed else { return GoldenTrialChange::None };
         let reason = format!("it was unloaded because its golden inputs fail after a crash: {failed}");
         let is_new = state.unloaded.replace(reason).is_none();
-        if is_new { TrialChange::Unloaded } else { TrialChange::None }
+        if is_new { GoldenTrialChange::Unloaded } else { GoldenTrialChange::None }
     }
 }
 
@@ -413,11 +413,11 @@ impl FaultState {
         self.is_suspect || self.all.is_some()
     }
 
-    fn refusal(&self, caller: &Principal, now: Instant) -> Option<Blamed> {
+    fn refusal(&self, caller: &Principal, now: Instant) -> Option<FaultRefusal> {
         let tally = self.callers.get(caller)?;
         let until = tally.last + tally.refused_for()?;
         let wait = until.checked_duration_since(now).filter(|wait| !wait.is_zero())?;
-        Some(Blamed::Caller { caller: caller.clone(), faults: tally.faults, wait })
+        Some(FaultRefusal::Caller { caller: caller.clone(), faults: tally.faults, wait })
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use ledge_base::telemetry::process;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, LoadError, ModelFiles, RunError, RunPlace, RunResult, Runtime, Signature};
+use ledge_engine::backend::{
+    Backend, ModelFiles, ModelLoadError, ModelRunError, ModelSignature, RunContext, RunResult, Runtime,
+};
 use ledge_engine::pipeline::kind::Pipeline;
-use ledge_engine::pipeline::work::{self, FinishedWork, PipelineRun, RunWork, WorkTimes};
+use ledge_engine::pipeline::work::{self, FinishedPipelineRun, PipelineRun, PipelineRunTimes, RunPipeline};
 
 use super::instance_spec::InstanceSpec;
 
@@ -22,25 +24,25 @@ pub fn is_asked_for() -> bool {
 }
 
 /// Loads an instance into this process, and runs its warm-up. Also returns its memory in bytes.
-pub(super) fn load(spec: &InstanceSpec, files: &ModelFiles) -> Result<(Box<dyn RunWork>, u64), LoadError> {
+pub(super) fn load(spec: &InstanceSpec, files: &ModelFiles) -> Result<(Box<dyn RunPipeline>, u64), ModelLoadError> {
     let before = process::resident_bytes();
     let mut backend = spec.runtimes.load(spec.runtime, files, &spec.options)?;
     if let Some(warm_up) = spec.warm_up.get() {
         warm_up.run(&mut *backend);
     }
     let grown = process::resident_bytes().saturating_sub(before);
-    Ok((Box::new(HereBackend(backend)), grown.max(files.bytes())))
+    Ok((Box::new(InProcessBackend(backend)), grown.max(files.bytes())))
 }
 
 /// A model in this process, with its pipelines.
-struct HereBackend(Box<dyn Backend>);
+struct InProcessBackend(Box<dyn Backend>);
 
-impl Backend for HereBackend {
+impl Backend for InProcessBackend {
     fn runtime(&self) -> Runtime {
         self.0.runtime()
     }
 
-    fn signature(&self) -> &Signature {
+    fn signature(&self) -> &ModelSignature {
         self.0.signature()
     }
 
@@ -52,18 +54,18 @@ impl Backend for HereBackend {
         self.0.repair();
     }
 
-    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunPlace) -> Result<RunResult, RunError> {
+    fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunContext) -> Result<RunResult, ModelRunError> {
         self.0.run(inputs, outputs, place)
     }
 }
 
-impl RunWork for HereBackend {
-    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunPlace) -> FinishedWork {
+impl RunPipeline for InProcessBackend {
+    fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunContext) -> FinishedPipelineRun {
         work::run(&mut *self.0, pipeline, work, place)
     }
 
-    fn finish(&mut self, _patience: Duration) -> FinishedWork {
-        let error = RunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false };
-        FinishedWork { result: Err(error.into()), times: WorkTimes::default() }
+    fn finish(&mut self, _patience: Duration) -> FinishedPipelineRun {
+        let error = ModelRunError::Interrupted { reason: "no run is in progress".to_owned(), is_explained: false };
+        FinishedPipelineRun { result: Err(error.into()), times: PipelineRunTimes::default() }
     }
 }

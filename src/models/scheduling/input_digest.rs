@@ -2,7 +2,7 @@
 
 use blake3::Hasher;
 use ledge_base::tensor::Tensor;
-use ledge_engine::pipeline::work::WorkInput;
+use ledge_engine::pipeline::work::PipelineRunInput;
 
 use super::inputs::JobInputs;
 use crate::digest::{add, add_tensor, number};
@@ -31,8 +31,8 @@ impl InputDigest {
 
     /// The digest of the content for a pipeline; `None` for a step, since it names its state by a number that no other
     /// call has.
-    pub fn of_work(input: &WorkInput, outputs: &[usize]) -> Option<Self> {
-        let WorkInput::Content { content, .. } = input else { return None };
+    pub fn of_work(input: &PipelineRunInput, outputs: &[usize]) -> Option<Self> {
+        let PipelineRunInput::Content { content, .. } = input else { return None };
         // The rows before a part are no input of it.
         let mut hasher = hasher(content.form().as_str(), outputs);
         number(&mut hasher, content.count());
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn every_part_of_an_input_changes_its_digest() {
         let content = |content| {
-            let input = WorkInput::Content { content, limits: DecodeLimits::default() };
+            let input = PipelineRunInput::Content { content, limits: DecodeLimits::default() };
             InputDigest::of_work(&input, &[0]).unwrap()
         };
         let bytes = Bytes::from_static(b"1234");

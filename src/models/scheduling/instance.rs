@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{LoadError, RunError, Runtime, Signature};
+use ledge_engine::backend::{ModelLoadError, ModelRunError, ModelSignature, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
 use ledge_engine::pipeline::setup::PipelineSetup;
 use ledge_engine::warm_up::WarmUp;
@@ -15,16 +15,16 @@ use tokio::sync::{oneshot, watch};
 
 use super::batcher::BatchPolicy;
 use super::brief::{self, BriefRun};
-use super::engine::Engine;
+use super::engine::InferScheduler;
 use super::faults::ModelFaults;
 use super::input_digest::InputDigest;
 use super::inputs::JobInputs;
-pub use super::inputs::RawInputs;
+pub use super::inputs::PipelineInputs;
 use super::instance_spec::InstanceScale;
-pub use super::instance_spec::{InstanceSpec, InstanceUsage, Observer};
-pub use super::outcome::{FailureClass, FinishedRun, InferError, LateRun};
-use super::queue::{Job, QueueLimits};
-use super::terms::{Priority, Terms};
+pub use super::instance_spec::{InstanceSpec, InstanceUsage, RunObserver};
+pub use super::outcome::{FailureClass, FinishedRun, InferError, LateAnswer};
+use super::queue::{InferJob, QueueLimits};
+use super::terms::{Priority, RunTerms};
 
 /// Bytes from which on the digest of an input is computed off the async threads: this many take some tenths of a
 /// millisecond.
@@ -32,17 +32,17 @@ const OFF_THREAD_DIGEST_BYTES_MIN: usize = 1 << 20;
 
 /// A handle to the instances of one version of a model. Dropping it unloads the instances, which frees the model.
 #[derive(Debug)]
-pub struct Instances {
-    engine: Engine,
+pub struct ModelInstances {
+    engine: InferScheduler,
     id: u64,
     spec: Arc<InstanceSpec>,
-    signature: Signature,
+    signature: ModelSignature,
     alive: Arc<watch::Sender<()>>,
 }
 
-impl Instances {
+impl ModelInstances {
     /// Loads the minimum number of instances, at least one.
-    pub async fn start(engine: &Engine, spec: InstanceSpec) -> Result<Self, LoadError> {
+    pub async fn start(engine: &InferScheduler, spec: InstanceSpec) -> Result<Self, ModelLoadError> {
         let (spec, alive) = (Arc::new(spec), Arc::<watch::Sender<()>>::default());
         let first = engine.load(&spec, &alive).await?;
         let signature = first.backend.signature().clone();
@@ -115,7 +115,7 @@ impl Instances {
     }
 
     /// Inputs and outputs of the model.
-    pub fn signature(&self) -> &Signature {
+    pub fn signature(&self) -> &ModelSignature {
         &self.signature
     }
 
@@ -156,7 +156,7 @@ impl Instances {
         inputs: Vec<Tensor>,
         outputs: Vec<usize>,
         rows: usize,
-        terms: Terms,
+        terms: RunTerms,
     ) -> Result<FinishedRun, InferError> {
         if Instant::now() >= terms.deadline {
             return Err(InferError::DeadlineExceeded { waited: Duration::ZERO, run: None });
@@ -176,7 +176,7 @@ impl Instances {
         let begun = Instant::now();
         let unexplained_ends = match self.engine.shared().run_brief(self.id, &inputs, &outputs, rows, &terms) {
             None => 0,
-            Some(BriefRun::Ended(Err(RunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
+            Some(BriefRun::Ended(Err(ModelRunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
             Some(BriefRun::Ended(result)) => {
                 let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
                 return finished.map_err(InferError::Run);
@@ -192,10 +192,10 @@ impl Instances {
         inputs: Vec<Tensor>,
         outputs: Vec<usize>,
         rows: usize,
-        terms: Terms,
+        terms: RunTerms,
     ) -> Result<FinishedRun, InferError> {
         let (deadline, (reply, answer)) = (terms.deadline, oneshot::channel());
-        let job = Job::new(JobInputs::Tensors(inputs), outputs, rows, terms, reply);
+        let job = InferJob::new(JobInputs::Tensors(inputs), outputs, rows, terms, reply);
         let queued = job.queued;
         if let Some(lead) = self.engine.shared().join(self.id, job) {
             // The others that are ready join meanwhile.
@@ -206,7 +206,12 @@ impl Instances {
     }
 
     /// Makes inputs on a worker, and runs the model on them.
-    pub async fn run_raw(&self, raw: RawInputs, outputs: Vec<usize>, terms: Terms) -> Result<FinishedRun, InferError> {
+    pub async fn run_raw(
+        &self,
+        raw: PipelineInputs,
+        outputs: Vec<usize>,
+        terms: RunTerms,
+    ) -> Result<FinishedRun, InferError> {
         if self.spec.faults.has_any() {
             let digest = || {
                 let (input, outputs) = (raw.input.clone(), outputs.clone());
@@ -245,11 +250,11 @@ impl Instances {
         inputs: JobInputs,
         outputs: Vec<usize>,
         rows: usize,
-        terms: Terms,
+        terms: RunTerms,
         unexplained_ends: u8,
     ) -> Result<FinishedRun, InferError> {
         let (deadline, (reply, answer)) = (terms.deadline, oneshot::channel());
-        let job = Job { unexplained_ends, ..Job::new(inputs, outputs, rows, terms, reply) };
+        let job = InferJob { unexplained_ends, ..InferJob::new(inputs, outputs, rows, terms, reply) };
         let queued = job.queued;
         self.engine.shared().offer(self.id, job);
         answer_within(queued, deadline, answer).await
@@ -266,11 +271,11 @@ async fn answer_within(
         Ok(Ok(answer)) => answer,
         // The queue drops a job without an answer only when its deadline passed.
         Ok(Err(_)) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: None }),
-        Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: Some(LateRun(answer)) }),
+        Err(_) => Err(InferError::DeadlineExceeded { waited: queued.elapsed(), run: Some(LateAnswer(answer)) }),
     }
 }
 
-impl Drop for Instances {
+impl Drop for ModelInstances {
     fn drop(&mut self) {
         self.engine.remove(self.id);
     }

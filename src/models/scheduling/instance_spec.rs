@@ -7,15 +7,15 @@ use ledge_base::principal::Principal;
 use ledge_engine::Runtimes;
 use ledge_engine::backend::{ComputeTime, LoadOptions, ModelFiles, Runtime};
 use ledge_engine::warm_up::WarmUp;
-use ledge_identity::sealing::SealedFolder;
+use ledge_identity::sealing::EncryptedFolder;
 use ledge_isolation::Isolation;
 
 use super::faults::ModelFaults;
-use super::load_terms::LoadTerms;
+use super::load_terms::InstanceLoadLimit;
 use super::queue::QueueLimits;
 
 /// Is notified of each run of a model.
-pub trait Observer: Send + Sync {
+pub trait RunObserver: Send + Sync {
     /// Records a run over `rows` batch elements that took `time`, and `cpu` of its worker's CPU time, without a
     /// runtime's own threads.
     fn executed(&self, rows: usize, time: ComputeTime, cpu: Duration);
@@ -48,7 +48,7 @@ pub struct InstanceSpec {
     pub runtime: Runtime,
     pub files: ModelFiles,
     /// Encrypted folder that is opened first, whenever an instance is loaded.
-    pub sealed: Option<SealedFolder>,
+    pub sealed: Option<EncryptedFolder>,
     /// Options of the load. `threads` is the number of cores of one run.
     pub options: LoadOptions,
     pub scale: InstanceScale,
@@ -56,7 +56,7 @@ pub struct InstanceSpec {
     /// The workers that may run it: indices into the engine's cores. Empty is all of them.
     pub workers: Vec<usize>,
     /// Is notified of runs.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn RunObserver>,
     /// Runs that every later instance does before it serves; set once the signature is known from the first one.
     pub warm_up: OnceLock<WarmUp>,
     /// The process that it runs in.
@@ -66,7 +66,7 @@ pub struct InstanceSpec {
     /// The time that a run may take before it counts as one that never ends.
     pub time_limit: Duration,
     /// The time that a load may take.
-    pub load_terms: Arc<LoadTerms>,
+    pub load_terms: Arc<InstanceLoadLimit>,
 }
 
 impl std::fmt::Debug for InstanceSpec {

@@ -8,13 +8,13 @@ const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The terms of the loads of one version, which share them.
 #[derive(Debug)]
-pub struct LoadTerms {
+pub struct InstanceLoadLimit {
     /// The longest time of the load of an instance, regardless of what it waits for.
     limit: Duration,
     given_up: OnceLock<String>,
 }
 
-impl LoadTerms {
+impl InstanceLoadLimit {
     /// Loads of at most `limit` each.
     pub fn new(limit: Duration) -> Self {
         Self { limit, given_up: OnceLock::new() }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_reason_to_give_up_stays() {
-        let terms = LoadTerms::new(Duration::from_secs(1));
+        let terms = InstanceLoadLimit::new(Duration::from_secs(1));
         assert_eq!(terms.given_up(), None);
         terms.give_up("first".to_owned());
         terms.give_up("second".to_owned());

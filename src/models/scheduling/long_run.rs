@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use ledge_engine::backend::{self, RunActivity, RunError, RunResult};
-use ledge_engine::pipeline::work::{FinishedWork, WorkError, WorkTimes};
+use ledge_engine::backend::{self, ModelRunError, RunActivity, RunResult};
+use ledge_engine::pipeline::work::{FinishedPipelineRun, PipelineRunError, PipelineRunTimes};
 
-use super::scheduler::Instance;
-use super::shared::EngineInner;
+use super::scheduler::ModelInstance;
+use super::shared::InferSchedulerInner;
 
 /// The time from which a run is long. Before, it is not cancelled either: a cancelled run may cost a repair of the model,
 /// which takes longer than the rest of a shorter run.
@@ -40,14 +40,14 @@ pub struct LongRun {
 }
 
 /// The account of a long run in the scheduler, until this is dropped.
-struct Held<'e> {
-    shared: &'e EngineInner,
+struct LongRunGuard<'e> {
+    shared: &'e InferSchedulerInner,
     run: LongRun,
     is_overdue: bool,
 }
 
-impl<'e> Held<'e> {
-    fn new(shared: &'e EngineInner, run: LongRun) -> Self {
+impl<'e> LongRunGuard<'e> {
+    fn new(shared: &'e InferSchedulerInner, run: LongRun) -> Self {
         let wake = shared.lock().begin_long_run(run.model, run.worker, run.cores);
         shared.wake(wake);
         Self { shared, run, is_overdue: false }
@@ -59,7 +59,7 @@ impl<'e> Held<'e> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LongRunGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.end_long_run(self.run.model, self.run.worker, self.run.cores);
@@ -70,8 +70,8 @@ impl Drop for Held<'_> {
 }
 
 /// Waits for the end of a long run, and sees to it that there is one.
-pub fn see_out(shared: &EngineInner, instance: &mut Instance, run: LongRun) -> FinishedWork {
-    let mut held = Held::new(shared, run);
+pub fn see_out(shared: &InferSchedulerInner, instance: &mut ModelInstance, run: LongRun) -> FinishedPipelineRun {
+    let mut held = LongRunGuard::new(shared, run);
     let left = run.deadline.saturating_duration_since(Instant::now());
     let finished = instance.backend.finish(left);
     if !is_in_progress(&finished) {
@@ -81,7 +81,7 @@ pub fn see_out(shared: &EngineInner, instance: &mut Instance, run: LongRun) -> F
     held.set_overdue();
     instance.backend.cancel();
     instance.observer.cancelled();
-    let mut watch = Watch::new(instance.backend.activity());
+    let mut watch = CancelledRunWatch::new(instance.backend.activity());
     loop {
         let finished = instance.backend.finish(LOOK_INTERVAL);
         if !is_in_progress(&finished) {
@@ -91,27 +91,27 @@ pub fn see_out(shared: &EngineInner, instance: &mut Instance, run: LongRun) -> F
         let grace = if is_last { LAST_CORE_GRACE } else { CANCEL_GRACE };
         if let Some(reason) = watch.look(instance.backend.activity(), grace) {
             let error = instance.backend.end_process(reason.to_owned());
-            return FinishedWork { result: Err(error.into()), times: WorkTimes::default() };
+            return FinishedPipelineRun { result: Err(error.into()), times: PipelineRunTimes::default() };
         }
     }
 }
 
 /// Repairs a model after a failed run, so that its next caller does not wait. It may take as long as a load, so
 /// meanwhile the cores count as occupied by a long run.
-pub fn repair(shared: &EngineInner, instance: &mut Instance, run: LongRun) {
+pub fn repair(shared: &InferSchedulerInner, instance: &mut ModelInstance, run: LongRun) {
     if !instance.backend.is_sound() {
-        let _held = Held::new(shared, run);
+        let _held = LongRunGuard::new(shared, run);
         backend::repair(&mut *instance.backend);
     }
 }
 
 /// As [`see_out`], for a run over `rows` batch elements without a pipeline.
 pub fn see_out_tensors(
-    shared: &EngineInner,
-    instance: &mut Instance,
+    shared: &InferSchedulerInner,
+    instance: &mut ModelInstance,
     rows: usize,
     run: LongRun,
-) -> Result<RunResult, RunError> {
+) -> Result<RunResult, ModelRunError> {
     let result = of_tensors(see_out(shared, instance, run));
     if let Ok(result) = &result {
         instance.observer.executed(rows, result.time, result.cpu);
@@ -120,38 +120,40 @@ pub fn see_out_tensors(
 }
 
 /// The result of a run without a pipeline.
-pub fn of_tensors(finished: FinishedWork) -> Result<RunResult, RunError> {
+pub fn of_tensors(finished: FinishedPipelineRun) -> Result<RunResult, ModelRunError> {
     finished.result.map_err(|error| match error {
-        WorkError::Run(error) => error,
+        PipelineRunError::Run(error) => error,
         // Only a pipeline has others.
-        error => RunError::Interrupted { reason: error.to_string(), is_explained: false },
+        error => ModelRunError::Interrupted { reason: error.to_string(), is_explained: false },
     })
 }
 
 /// True for a run that goes on.
-pub fn is_in_progress(finished: &FinishedWork) -> bool {
-    matches!(finished.result, Err(WorkError::Run(RunError::InProgress)))
+pub fn is_in_progress(finished: &FinishedPipelineRun) -> bool {
+    matches!(finished.result, Err(PipelineRunError::Run(ModelRunError::InProgress)))
 }
 
 /// The end of a run that was cancelled: its error is that, unless its process ended.
-fn cancelled(finished: FinishedWork) -> FinishedWork {
-    let FinishedWork { result, times } = finished;
+fn cancelled(finished: FinishedPipelineRun) -> FinishedPipelineRun {
+    let FinishedPipelineRun { result, times } = finished;
     let result = result.map_err(|error| match error {
-        WorkError::Run(error @ (RunError::Crashed { .. } | RunError::Interrupted { .. })) => error.into(),
-        _ => RunError::Cancelled.into(),
+        PipelineRunError::Run(error @ (ModelRunError::Crashed { .. } | ModelRunError::Interrupted { .. })) => {
+            error.into()
+        }
+        _ => ModelRunError::Cancelled.into(),
     });
-    FinishedWork { result, times }
+    FinishedPipelineRun { result, times }
 }
 
 /// The activity of a run since it was cancelled.
-struct Watch {
+struct CancelledRunWatch {
     /// Its CPU time then, and at the last look.
     before: Option<Duration>,
     last: Option<RunActivity>,
     waited: Duration,
 }
 
-impl Watch {
+impl CancelledRunWatch {
     fn new(activity: Option<RunActivity>) -> Self {
         Self { before: activity.map(|activity| activity.cpu), last: activity, waited: Duration::ZERO }
     }
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_run_that_waits_for_a_core_is_not_ended() {
-        let mut watch = Watch::new(Some(activity(500 * MS, false)));
+        let mut watch = CancelledRunWatch::new(Some(activity(500 * MS, false)));
         assert!((0..10_000).all(|_| watch.look(Some(activity(500 * MS, false)), CANCEL_GRACE).is_none()));
         assert_eq!(watch.look(Some(activity(749 * MS, false)), LAST_CORE_GRACE), None);
         assert!(watch.look(Some(activity(750 * MS, false)), LAST_CORE_GRACE).is_some());
@@ -196,24 +198,24 @@ mod tests {
     #[test]
     fn a_run_that_does_nothing_or_cannot_be_seen_is_ended_after_a_while() {
         for still in [Some(activity(500 * MS, true)), None] {
-            let mut watch = Watch::new(still);
+            let mut watch = CancelledRunWatch::new(still);
             let looks = (0..10_000).take_while(|_| watch.look(still, CANCEL_GRACE).is_none()).count();
             assert_eq!(u128::try_from(looks + 1), Ok(WAITING_MAX.as_millis() / LOOK_INTERVAL.as_millis()));
         }
         // Its runtime's threads work.
-        let mut watch = Watch::new(Some(activity(Duration::ZERO, true)));
+        let mut watch = CancelledRunWatch::new(Some(activity(Duration::ZERO, true)));
         assert!((1..1000).all(|look| watch.look(Some(activity(look * MS, true)), CANCEL_GRACE).is_none()));
     }
 
     #[test]
     fn a_cancelled_run_that_ended_in_time_keeps_its_answer() {
-        let end = |result: Result<RunResult, RunError>| {
-            let result = result.map_err(WorkError::from);
-            of_tensors(cancelled(FinishedWork { result, times: WorkTimes::default() }))
+        let end = |result: Result<RunResult, ModelRunError>| {
+            let result = result.map_err(PipelineRunError::from);
+            of_tensors(cancelled(FinishedPipelineRun { result, times: PipelineRunTimes::default() }))
         };
         assert!(end(Ok(RunResult::default())).is_ok());
-        assert_eq!(end(Err(RunError::InProgress)), Err(RunError::Cancelled));
-        let crashed = RunError::Crashed { reason: "SIGSEGV".to_owned() };
+        assert_eq!(end(Err(ModelRunError::InProgress)), Err(ModelRunError::Cancelled));
+        let crashed = ModelRunError::Crashed { reason: "SIGSEGV".to_owned() };
         assert_eq!(end(Err(crashed.clone())), Err(crashed));
     }
 }

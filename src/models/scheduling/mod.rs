@@ -36,7 +36,7 @@
 //! * `scheduler.rs` and `faults.rs` are pure: no thread, no clock.
 //! * Rows of different callers never mix. An output without the batch as its first dimension turns batching off for
 //!   that loaded model. When a joint run fails, each job runs by itself.
-//! * Runs are counted through the `Observer` of the instance, after the version serves. Warm-up, golden inputs and
+//! * Runs are counted through the `RunObserver` of the instance, after the version serves. Warm-up, golden inputs and
 //!   measurements are not counted.
 //! * A model is torn down before the process ends: destructors of a runtime crash when they run while a model is
 //!   loaded.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use ledge_engine::backend::{RunError, RunResult};
-use ledge_engine::pipeline::kind::{AnswerError, InputError};
-use ledge_engine::pipeline::work::WorkError;
+use ledge_engine::backend::{ModelRunError, RunResult};
+use ledge_engine::pipeline::kind::{PostprocessError, PreprocessError};
+use ledge_engine::pipeline::work::PipelineRunError;
 use tokio::sync::oneshot;
 
-use super::faults::Blamed;
+use super::faults::FaultRefusal;
 
 /// Reason why a run returned no tensors.
 #[derive(Debug, thiserror::Error)]
@@ -20,22 +20,22 @@ pub enum InferError {
         /// Time since the call was queued.
         waited: Duration,
         /// The run, which may still be in progress; `None` when the call was not queued.
-        run: Option<LateRun>,
+        run: Option<LateAnswer>,
     },
     /// The model was unloaded while idle, and cannot be loaded again.
     #[error("the model cannot be loaded again: {reason}")]
     Unavailable { reason: String },
     /// Calls like it ended the process of the model before.
     #[error(transparent)]
-    Blamed(#[from] Blamed),
+    Blamed(#[from] FaultRefusal),
     /// The data sent could not be made into the model's inputs.
     #[error(transparent)]
-    Preparation(#[from] InputError),
+    Preparation(#[from] PreprocessError),
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(#[from] ModelRunError),
     /// The outputs of the run are no results.
     #[error(transparent)]
-    Outputs(AnswerError),
+    Outputs(PostprocessError),
 }
 
 /// The class of a run that gave no answer, which decides its status and what it says about the model.
@@ -61,29 +61,30 @@ impl InferError {
         match self {
             Self::Overloaded { .. } => FailureClass::Overloaded,
             // The end of a cancelled run came before its call noticed its deadline.
-            Self::DeadlineExceeded { .. } | Self::Run(RunError::Cancelled) => FailureClass::DeadlineExceeded,
+            Self::DeadlineExceeded { .. } | Self::Run(ModelRunError::Cancelled) => FailureClass::DeadlineExceeded,
             Self::Unavailable { .. }
-            | Self::Preparation(InputError::StateLost(_))
-            | Self::Run(RunError::Interrupted { .. }) => FailureClass::Unavailable,
-            Self::Run(RunError::Crashed { .. }) => FailureClass::Crashed,
+            | Self::Preparation(PreprocessError::StateLost(_))
+            | Self::Run(ModelRunError::Interrupted { .. }) => FailureClass::Unavailable,
+            Self::Run(ModelRunError::Crashed { .. }) => FailureClass::Crashed,
             Self::Blamed(_) => FailureClass::Blamed,
-            Self::Preparation(InputError::Content(_)) | Self::Run(RunError::Input { .. }) => FailureClass::BadInput,
-            Self::Preparation(InputError::NoRoom(_)) => FailureClass::NoRoom,
-            Self::Run(RunError::Runtime { .. } | RunError::Output { .. } | RunError::InProgress) | Self::Outputs(_) => {
-                FailureClass::Failed
+            Self::Preparation(PreprocessError::Content(_)) | Self::Run(ModelRunError::Input { .. }) => {
+                FailureClass::BadInput
             }
+            Self::Preparation(PreprocessError::NoRoom(_)) => FailureClass::NoRoom,
+            Self::Run(ModelRunError::Runtime { .. } | ModelRunError::Output { .. } | ModelRunError::InProgress)
+            | Self::Outputs(_) => FailureClass::Failed,
         }
     }
 }
 
-impl From<WorkError> for InferError {
-    fn from(error: WorkError) -> Self {
+impl From<PipelineRunError> for InferError {
+    fn from(error: PipelineRunError) -> Self {
         match error {
-            WorkError::Input(error) => Self::Preparation(error),
-            WorkError::Run(error) => Self::Run(error),
-            WorkError::Outputs(error) => Self::Outputs(error),
+            PipelineRunError::Input(error) => Self::Preparation(error),
+            PipelineRunError::Run(error) => Self::Run(error),
+            PipelineRunError::Outputs(error) => Self::Outputs(error),
             // Only of several calls, each of which runs by itself then.
-            WorkError::NotBatched(error) => Self::Outputs(AnswerError::Outputs(error.to_string())),
+            PipelineRunError::NotBatched(error) => Self::Outputs(PostprocessError::Outputs(error.to_string())),
         }
     }
 }
@@ -104,9 +105,9 @@ pub struct FinishedRun {
 
 /// A call whose deadline passed before its answer came. Its run may be in progress, or never begin.
 #[derive(Debug)]
-pub struct LateRun(pub(super) oneshot::Receiver<Result<FinishedRun, InferError>>);
+pub struct LateAnswer(pub(super) oneshot::Receiver<Result<FinishedRun, InferError>>);
 
-impl LateRun {
+impl LateAnswer {
     /// Waits for the answer. `None`: the run never began.
     pub async fn ended(self) -> Option<Result<FinishedRun, InferError>> {
         self.0.await.ok()

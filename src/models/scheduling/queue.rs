@@ -14,16 +14,16 @@ use ledge_engine::batch::batch_together;
 use tokio::sync::oneshot;
 
 use super::batcher::BatchPolicy;
-use super::faults::Culprit;
+use super::faults::FaultingCaller;
 use super::input_digest::InputDigest;
 pub use super::inputs::JobInputs;
-use super::inputs::RawInputs;
+use super::inputs::PipelineInputs;
 use super::outcome::{FinishedRun, InferError};
-use super::terms::{Priority, Terms};
+use super::terms::{Priority, RunTerms};
 
 /// One call of a model, waiting for an instance.
 #[derive(Debug)]
-pub struct Job {
+pub struct InferJob {
     /// Inputs of the run.
     pub inputs: JobInputs,
     /// Indices of the outputs wanted.
@@ -31,7 +31,7 @@ pub struct Job {
     /// Batch elements.
     pub rows: usize,
     /// Deadline, priority and caller.
-    pub terms: Terms,
+    pub terms: RunTerms,
     pub queued: Instant,
     /// Set for a job that was in a run when its process ended: it runs again, by itself.
     pub is_second_try: bool,
@@ -44,9 +44,9 @@ pub struct Job {
 /// The way an answer takes to its caller.
 pub type ReplySender = oneshot::Sender<Result<FinishedRun, InferError>>;
 
-impl Job {
+impl InferJob {
     /// A call that is made now.
-    pub fn new(inputs: JobInputs, outputs: Vec<usize>, rows: usize, terms: Terms, reply: ReplySender) -> Self {
+    pub fn new(inputs: JobInputs, outputs: Vec<usize>, rows: usize, terms: RunTerms, reply: ReplySender) -> Self {
         let queued = Instant::now();
         Self { inputs, outputs, rows, terms, queued, is_second_try: false, unexplained_ends: 0, reply }
     }
@@ -58,8 +58,8 @@ impl Job {
     }
 
     /// The cause of a fault, if this job is.
-    pub fn culprit(&self) -> Culprit {
-        Culprit { principal: self.terms.principal.clone(), input: InputDigest::of(&self.inputs, &self.outputs) }
+    pub fn culprit(&self) -> FaultingCaller {
+        FaultingCaller { principal: self.terms.principal.clone(), input: InputDigest::of(&self.inputs, &self.outputs) }
     }
 
     /// Its tensors; `None` while they are not made yet.
@@ -71,7 +71,7 @@ impl Job {
     }
 
     /// The inputs from which its tensors are made; `None` for a job of tensors.
-    pub fn raw(&self) -> Option<&RawInputs> {
+    pub fn raw(&self) -> Option<&PipelineInputs> {
         match &self.inputs {
             JobInputs::Tensors(_) => None,
             JobInputs::Raw(raw) => Some(raw),
@@ -136,7 +136,7 @@ pub enum BatchDue {
 
 /// The jobs that wait for one model.
 #[derive(Debug)]
-pub struct Queue {
+pub struct JobQueue {
     levels: [PriorityLevel; 2],
     limits: QueueLimits,
     /// Inputs of jobs that will not run. They are dropped after the queue's lock is released: they may be large, and
@@ -157,10 +157,10 @@ struct PriorityLevel {
 #[derive(Debug)]
 struct CallerQueue {
     principal: Principal,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<InferJob>,
 }
 
-impl Queue {
+impl JobQueue {
     /// An empty queue.
     pub fn new(limits: QueueLimits) -> Self {
         Self { levels: Default::default(), limits, dropped: Vec::new() }
@@ -168,7 +168,7 @@ impl Queue {
 
     /// Adds a job, or refuses it at once. When the queue is full and another caller holds more of it than this one, the
     /// newest jobs of that caller are refused instead.
-    pub fn offer(&mut self, job: Job) {
+    pub fn offer(&mut self, job: InferJob) {
         let (priority, bytes) = (job.terms.priority, job.bytes());
         if self.is_full(priority, bytes) {
             // Jobs without their callers must not exclude others.
@@ -237,7 +237,7 @@ impl Queue {
     }
 
     /// Takes the jobs of one run, callers in turn: one job, or with a policy as many as can be joined.
-    pub fn take(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> Vec<Job> {
+    pub fn take(&mut self, priority: Priority, policy: Option<&BatchPolicy>, now: Instant) -> Vec<InferJob> {
         self.drop_unwanted_heads(priority, now);
         let level = self.level_mut(priority);
         let turns = level.turns(policy, now);
@@ -252,12 +252,12 @@ impl Queue {
         level.lanes.retain(|lane| !lane.jobs.is_empty());
         level.jobs -= jobs.len();
         level.rows -= jobs.iter().map(|job| job.rows).sum::<usize>();
-        level.bytes -= jobs.iter().map(Job::bytes).sum::<usize>();
+        level.bytes -= jobs.iter().map(InferJob::bytes).sum::<usize>();
         jobs
     }
 
     /// Puts jobs back that were taken, before all others.
-    pub fn requeue(&mut self, jobs: Vec<Job>) {
+    pub fn requeue(&mut self, jobs: Vec<InferJob>) {
         for job in jobs.into_iter().rev() {
             let bytes = job.bytes();
             let level = self.level_mut(job.terms.priority);
@@ -274,7 +274,7 @@ impl Queue {
     }
 
     /// Takes every job, for example when the model cannot be loaded.
-    pub fn drain(&mut self) -> Vec<Job> {
+    pub fn drain(&mut self) -> Vec<InferJob> {
         let levels = self.levels.iter_mut().map(std::mem::take);
         levels.flat_map(|level| level.lanes).flat_map(|lane| lane.jobs).collect()
     }
@@ -284,7 +284,7 @@ impl Queue {
         level.jobs >= self.limits.jobs || level.bytes.saturating_add(bytes) > self.limits.bytes
     }
 
-    fn refuse(&mut self, job: Job, depth: usize) {
+    fn refuse(&mut self, job: InferJob, depth: usize) {
         // The caller may have left.
         let _ = job.reply.send(Err(InferError::Overloaded { depth }));
         self.dropped.push(job.inputs);
@@ -295,7 +295,7 @@ impl Queue {
             for lane in &mut level.lanes {
                 let (wanted, unwanted) = std::mem::take(&mut lane.jobs).into_iter().partition(|job| job.is_wanted(now));
                 lane.jobs = wanted;
-                let unwanted: VecDeque<Job> = unwanted;
+                let unwanted: VecDeque<InferJob> = unwanted;
                 self.dropped.extend(unwanted.into_iter().map(|job| job.inputs));
             }
             level.recount();
@@ -343,7 +343,7 @@ impl PriorityLevel {
         let Some(policy) = policy else { return if self.lanes.is_empty() { Vec::new() } else { vec![0] } };
         let mut taken = vec![0; self.lanes.len()];
         let (mut turns, mut rows, mut best) = (Vec::new(), 0, 0);
-        let mut first: Option<&Job> = None;
+        let mut first: Option<&InferJob> = None;
 
         'gather: loop {
             let before = turns.len();
@@ -375,8 +375,8 @@ impl PriorityLevel {
 
     /// Takes the newest jobs of the caller with the most, until there is room for a job of `newcomer` with this many
     /// bytes. Takes nothing when that caller would then have less than the newcomer.
-    fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<Job> {
-        let size = |lane: &CallerQueue| (lane.jobs.len(), lane.jobs.iter().map(Job::bytes).sum::<usize>());
+    fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<InferJob> {
+        let size = |lane: &CallerQueue| (lane.jobs.len(), lane.jobs.iter().map(InferJob::bytes).sum::<usize>());
         let (own_jobs, own_bytes) = self.lanes.iter().find(|lane| lane.principal == *newcomer).map_or((0, 0), size);
         let excess_jobs = (self.jobs + 1).saturating_sub(limits.jobs);
         let excess_bytes = self.bytes.saturating_add(bytes).saturating_sub(limits.bytes);
@@ -403,7 +403,7 @@ impl PriorityLevel {
         self.lanes.retain(|lane| !lane.jobs.is_empty());
         self.jobs = self.lanes.iter().map(|lane| lane.jobs.len()).sum();
         let jobs = || self.lanes.iter().flat_map(|lane| &lane.jobs);
-        (self.rows, self.bytes) = (jobs().map(|job| job.rows).sum(), jobs().map(Job::bytes).sum());
+        (self.rows, self.bytes) = (jobs().map(|job| job.rows).sum(), jobs().map(InferJob::bytes).sum());
     }
 }
 

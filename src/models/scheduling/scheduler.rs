@@ -16,21 +16,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledge_engine::pipeline::work::RunWork;
+use ledge_engine::pipeline::work::RunPipeline;
 use tokio::sync::watch;
 
 use super::batcher::BatchPolicy;
 use super::faults::ModelFaults;
 use super::inputs::JobInputs;
 pub use super::instance_spec::InstanceScale;
-use super::instance_spec::{InstanceSpec, InstanceUsage, Observer};
-use super::queue::{BatchDue, Job, Queue};
+use super::instance_spec::{InstanceSpec, InstanceUsage, RunObserver};
+use super::queue::{BatchDue, InferJob, JobQueue};
 use super::terms::Priority;
 
 /// A loaded copy of a model.
-pub struct Instance {
+pub struct ModelInstance {
     /// The model in its runtime.
-    pub backend: Box<dyn RunWork>,
+    pub backend: Box<dyn RunPipeline>,
     /// The core that ran it last: its caches may still hold the weights.
     pub last_core: usize,
     /// When it was last used.
@@ -38,7 +38,7 @@ pub struct Instance {
     /// Its memory in bytes, as far as it could be measured when it was loaded.
     pub bytes: u64,
     /// Is notified of its runs.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn RunObserver>,
     /// The faults of its model.
     pub faults: Arc<ModelFaults>,
     /// The last field, so that it is dropped after the memory is freed.
@@ -82,10 +82,10 @@ impl Tier {
 }
 
 /// A model as the scheduler sees it.
-pub struct ModelEntry {
-    pub queue: Queue,
+pub struct ScheduledModel {
+    pub queue: JobQueue,
     /// The instances that are not running, the last used last.
-    pub idle: Vec<Instance>,
+    pub idle: Vec<ModelInstance>,
     /// Instances, running ones included.
     pub instances: usize,
     /// Instances that are being loaded.
@@ -124,10 +124,10 @@ pub struct ModelEntry {
     last_used: Instant,
 }
 
-impl ModelEntry {
+impl ScheduledModel {
     /// A model without instances yet.
     pub fn new(
-        queue: Queue,
+        queue: JobQueue,
         scale: InstanceScale,
         batching: Option<BatchPolicy>,
         cores: Vec<usize>,
@@ -201,19 +201,19 @@ pub struct InstanceSource {
 }
 
 /// Next action of a worker.
-pub enum NextAction {
-    Run(Task),
+pub enum WorkerAction {
+    Run(WorkerTask),
     /// Sleep until woken, or until that instant.
     Sleep(Option<Instant>),
 }
 
 /// One run: an instance, the jobs, and the other workers that give it their cores.
-pub struct Task {
+pub struct WorkerTask {
     pub model: u64,
     /// The instance that runs it.
-    pub instance: Instance,
+    pub instance: ModelInstance,
     /// The jobs, at least one.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<InferJob>,
     /// The workers that do nothing meanwhile; the runtime uses their cores.
     pub reserved: Vec<usize>,
     pub taken: Instant,
@@ -222,9 +222,9 @@ pub struct Task {
 /// State that all workers share.
 #[derive(Default)]
 pub struct SchedulerState {
-    models: BTreeMap<u64, ModelEntry>,
+    models: BTreeMap<u64, ScheduledModel>,
     /// The foreground worker of each core, then the background worker of each.
-    workers: Vec<Worker>,
+    workers: Vec<WorkerState>,
     foreground: HeldWorkers,
     background: HeldWorkers,
     /// The core time of the model that ran last, in nanoseconds: the starting point of a model that returns from
@@ -248,7 +248,7 @@ struct HeldWorkers {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Worker {
+enum WorkerState {
     Busy,
     Idle,
     Reserved,
@@ -257,7 +257,7 @@ enum Worker {
 impl SchedulerState {
     /// A scheduler for this many cores, with all workers busy: each reports itself when it is idle.
     pub fn new(cores: usize, memory_budget: Option<u64>) -> Self {
-        Self { workers: vec![Worker::Busy; 2 * cores], memory_budget, ..Self::default() }
+        Self { workers: vec![WorkerState::Busy; 2 * cores], memory_budget, ..Self::default() }
     }
 
     fn cores(&self) -> usize {
@@ -280,28 +280,28 @@ impl SchedulerState {
     /// The idle workers of a tier that may run a model on these cores.
     fn idle<'a>(&'a self, tier: Tier, cores: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         let workers = cores.iter().filter_map(move |&core| self.worker(tier, core));
-        workers.filter(|&worker| self.workers.get(worker) == Some(&Worker::Idle))
+        workers.filter(|&worker| self.workers.get(worker) == Some(&WorkerState::Idle))
     }
 
     /// Adds a model; the number is its handle.
-    pub fn add(&mut self, entry: ModelEntry) -> u64 {
+    pub fn add(&mut self, entry: ScheduledModel) -> u64 {
         self.next_id += 1;
         self.models.insert(self.next_id, entry);
         self.next_id
     }
 
     /// The model, unless it was removed.
-    pub fn model(&mut self, id: u64) -> Option<&mut ModelEntry> {
+    pub fn model(&mut self, id: u64) -> Option<&mut ScheduledModel> {
         self.models.get_mut(&id)
     }
 
     /// Removes a model. Instances that are running are returned by [`Self::finish_run`].
-    pub fn remove(&mut self, id: u64) -> Option<ModelEntry> {
+    pub fn remove(&mut self, id: u64) -> Option<ScheduledModel> {
         self.models.remove(&id)
     }
 
     /// Queues a job. Returns a worker to wake, if one could take it.
-    pub fn offer(&mut self, id: u64, job: Job) -> Option<usize> {
+    pub fn offer(&mut self, id: u64, job: InferJob) -> Option<usize> {
         let (now, clock, priority) = (job.queued, self.clock, job.terms.priority);
         let entry = self.models.get_mut(&id)?;
         if entry.is_unused() {
@@ -389,9 +389,9 @@ impl SchedulerState {
     /// nothing waits for the foreground, a worker is free there, and runs over this many bytes of inputs are known to
     /// be brief. `here` is the worker of the core that the caller is on: there another process can continue without
     /// waking another core.
-    pub fn take_brief(&mut self, id: u64, bytes: usize, here: Option<usize>) -> Option<(Instance, usize)> {
+    pub fn take_brief(&mut self, id: u64, bytes: usize, here: Option<usize>) -> Option<(ModelInstance, usize)> {
         // A worker that was woken for it finds its core taken again and again.
-        if self.models.values().any(ModelEntry::has_foreground_work) {
+        if self.models.values().any(ScheduledModel::has_foreground_work) {
             return None;
         }
         let workers = &self.workers;
@@ -405,7 +405,7 @@ impl SchedulerState {
         if !brief || batched || !entry.queue.is_empty() {
             return None;
         }
-        let is_idle = |worker: &usize| workers.get(*worker) == Some(&Worker::Idle);
+        let is_idle = |worker: &usize| workers.get(*worker) == Some(&WorkerState::Idle);
         // The foreground worker of a core has the number of the core.
         let own = here.filter(|core| entry.cores.contains(core) && is_idle(core));
         let worker = own.or_else(|| entry.cores.iter().copied().find(is_idle))?;
@@ -415,7 +415,7 @@ impl SchedulerState {
             entry.core_time = entry.core_time.max(self.clock);
         }
         self.clock = entry.core_time;
-        self.set(worker, Worker::Reserved);
+        self.set(worker, WorkerState::Reserved);
         Some((instance, worker))
     }
 
@@ -437,28 +437,28 @@ impl SchedulerState {
     }
 
     /// Returns the next action of `worker`.
-    pub fn next(&mut self, worker: usize, now: Instant) -> NextAction {
+    pub fn next(&mut self, worker: usize, now: Instant) -> WorkerAction {
         let Some((tier, core)) = self.place(worker) else { return self.next_of_spare(worker, now) };
         loop {
             let (best, wake) = self.best(tier, core, now);
             let Some((id, priority)) = best else {
-                self.set(worker, Worker::Idle);
-                return NextAction::Sleep(wake);
+                self.set(worker, WorkerState::Idle);
+                return WorkerAction::Sleep(wake);
             };
             let Some(reserved) = self.reserve(id, worker) else {
                 // The next worker that becomes free finds the same job and enough cores.
-                self.set(worker, Worker::Idle);
-                return NextAction::Sleep(wake);
+                self.set(worker, WorkerState::Idle);
+                return WorkerAction::Sleep(wake);
             };
             if let Some(task) = self.take(id, priority, worker, reserved, now) {
-                return NextAction::Run(task);
+                return WorkerAction::Run(task);
             }
             // Its callers left at this moment: choose again.
         }
     }
 
     /// Returns the next action of the worker `spare`, which is not one of the cores.
-    fn next_of_spare(&mut self, spare: usize, now: Instant) -> NextAction {
+    fn next_of_spare(&mut self, spare: usize, now: Instant) -> WorkerAction {
         let mut next_look: Option<Instant> = None;
         loop {
             let held_up = Tier::ALL.into_iter().filter(|tier| self.spare_if_held_up(*tier).is_some());
@@ -468,9 +468,9 @@ impl SchedulerState {
                 next_look = [next_look, wake].into_iter().flatten().min();
                 found = found.or(best);
             }
-            let Some((id, priority)) = found else { return NextAction::Sleep(next_look) };
+            let Some((id, priority)) = found else { return WorkerAction::Sleep(next_look) };
             if let Some(task) = self.take(id, priority, spare, Vec::new(), now) {
-                return NextAction::Run(task);
+                return WorkerAction::Run(task);
             }
         }
     }
@@ -486,7 +486,7 @@ impl SchedulerState {
         &mut self,
         tier: Tier,
         now: Instant,
-        may_run: impl Fn(&ModelEntry) -> bool,
+        may_run: impl Fn(&ScheduledModel) -> bool,
     ) -> (Option<(u64, Priority)>, Option<Instant>) {
         let mut wake: Option<Instant> = None;
         for priority in Priority::ALL {
@@ -516,12 +516,12 @@ impl SchedulerState {
     /// that takes a job wakes the next. A worker that found no job after its run leaves itself out: the tier of a model
     /// may have changed with that run, after a job of it was queued.
     pub fn worker_to_wake(&mut self, but: Option<usize>, now: Instant) -> Option<usize> {
-        if !self.models.values().any(ModelEntry::has_work) {
+        if !self.models.values().any(ScheduledModel::has_work) {
             return None;
         }
         let of_a_core = (0..self.workers.len()).find(|&worker| {
             let Some((tier, core)) = self.place(worker) else { return false };
-            if Some(worker) == but || self.workers.get(worker) != Some(&Worker::Idle) {
+            if Some(worker) == but || self.workers.get(worker) != Some(&WorkerState::Idle) {
                 return false;
             }
             let (best, wake) = self.best(tier, core, now);
@@ -540,13 +540,13 @@ impl SchedulerState {
         &mut self,
         worker: usize,
         model: u64,
-        mut instance: Instance,
+        mut instance: ModelInstance,
         reserved: &[usize],
         spent: Duration,
         now: Instant,
-    ) -> Option<Instance> {
+    ) -> Option<ModelInstance> {
         for &other in reserved {
-            self.set(other, Worker::Idle);
+            self.set(other, WorkerState::Idle);
         }
         // The spare worker shares the first core.
         instance.last_core = self.place(worker).map_or(0, |(_, core)| core);
@@ -559,22 +559,22 @@ impl SchedulerState {
         &mut self,
         worker: usize,
         model: u64,
-        instance: Instance,
+        instance: ModelInstance,
         spent: Duration,
         now: Instant,
-    ) -> Option<Instance> {
-        self.set(worker, Worker::Idle);
+    ) -> Option<ModelInstance> {
+        self.set(worker, WorkerState::Idle);
         self.give_back(model, instance, 1, spent, now)
     }
 
     fn give_back(
         &mut self,
         model: u64,
-        mut instance: Instance,
+        mut instance: ModelInstance,
         cores: usize,
         spent: Duration,
         now: Instant,
-    ) -> Option<Instance> {
+    ) -> Option<ModelInstance> {
         instance.last_used = now;
         let Some(entry) = self.models.get_mut(&model) else { return Some(instance) };
         let nanos = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
@@ -592,7 +592,7 @@ impl SchedulerState {
 
     /// Removes the idle instances in the process of this number, which has ended. Those that are running are returned by
     /// [`Self::finish_run`].
-    pub fn lose(&mut self, process: u64) -> Vec<Instance> {
+    pub fn lose(&mut self, process: u64) -> Vec<ModelInstance> {
         let mut lost = Vec::new();
         for entry in self.models.values_mut() {
             let before = lost.len();
@@ -618,7 +618,7 @@ impl SchedulerState {
     }
 
     /// Queues interrupted jobs again, before all others.
-    pub fn requeue(&mut self, id: u64, jobs: Vec<Job>) {
+    pub fn requeue(&mut self, id: u64, jobs: Vec<InferJob>) {
         match self.models.get_mut(&id) {
             Some(entry) => entry.queue.requeue(jobs),
             None => self.dropped.extend(jobs.into_iter().map(|job| job.inputs)),
@@ -627,14 +627,14 @@ impl SchedulerState {
 
     /// Marks `worker` as awake.
     pub fn mark_awake(&mut self, worker: usize) {
-        if self.workers.get(worker) == Some(&Worker::Idle) {
-            self.set(worker, Worker::Busy);
+        if self.workers.get(worker) == Some(&WorkerState::Idle) {
+            self.set(worker, WorkerState::Busy);
         }
     }
 
     /// True when a worker's core is used by a run of another worker.
     pub fn is_reserved(&self, worker: usize) -> bool {
-        self.workers.get(worker) == Some(&Worker::Reserved)
+        self.workers.get(worker) == Some(&WorkerState::Reserved)
     }
 
     /// Decides whether the model gets another instance now, and counts it as loading if so: jobs wait and it has fewer
@@ -666,7 +666,7 @@ impl SchedulerState {
     }
 
     /// Removes the instances that were idle for too long, and returns the time of the next check.
-    pub fn expired(&mut self, now: Instant) -> (Vec<Instance>, Option<Instant>) {
+    pub fn expired(&mut self, now: Instant) -> (Vec<ModelInstance>, Option<Instant>) {
         let (mut given_up, mut look_again) = (Vec::new(), None::<Instant>);
         for entry in self.models.values_mut() {
             let mut consider = |at: Instant| look_again = Some(look_again.map_or(at, |other| other.min(at)));
@@ -705,7 +705,7 @@ impl SchedulerState {
     }
 
     /// Removes the idle instances of a model.
-    pub fn evict(&mut self, id: u64) -> Vec<Instance> {
+    pub fn evict(&mut self, id: u64) -> Vec<ModelInstance> {
         let Some(entry) = self.models.get_mut(&id) else { return Vec::new() };
         entry.instances -= entry.idle.len();
         std::mem::take(&mut entry.idle)
@@ -718,7 +718,7 @@ impl SchedulerState {
 
     /// Removes the instances of the model that was used least recently and is not in use, other than `keep`. `None` if
     /// no model can be unloaded.
-    pub fn least_recently_used(&mut self, keep: u64) -> Option<Vec<Instance>> {
+    pub fn least_recently_used(&mut self, keep: u64) -> Option<Vec<ModelInstance>> {
         let unused =
             self.models.iter_mut().filter(|(id, entry)| **id != keep && entry.is_unused() && entry.instances > 0);
         let (_, entry) = unused.min_by_key(|(_, entry)| entry.last_used)?;
@@ -727,7 +727,7 @@ impl SchedulerState {
         Some(std::mem::take(&mut entry.idle))
     }
 
-    fn set(&mut self, worker: usize, state: Worker) {
+    fn set(&mut self, worker: usize, state: WorkerState) {
         if let Some(worker) = self.workers.get_mut(worker) {
             *worker = state;
         }
@@ -743,7 +743,14 @@ impl SchedulerState {
         (reserved.len() + 1 >= entry.scale.threads.min(entry.cores.len())).then_some(reserved)
     }
 
-    fn take(&mut self, id: u64, priority: Priority, worker: usize, reserved: Vec<usize>, now: Instant) -> Option<Task> {
+    fn take(
+        &mut self,
+        id: u64,
+        priority: Priority,
+        worker: usize,
+        reserved: Vec<usize>,
+        now: Instant,
+    ) -> Option<WorkerTask> {
         let core = self.place(worker).map(|(_, core)| core);
         let entry = self.models.get_mut(&id)?;
         let jobs = entry.queue.take(priority, entry.batching.as_ref(), now);
@@ -759,10 +766,10 @@ impl SchedulerState {
         let instance = warm.map(|index| entry.idle.remove(index)).or_else(|| entry.idle.pop())?;
         self.clock = entry.core_time;
         for &other in &reserved {
-            self.set(other, Worker::Reserved);
+            self.set(other, WorkerState::Reserved);
         }
-        self.set(worker, Worker::Busy);
-        Some(Task { model: id, instance, jobs, reserved, taken: now })
+        self.set(worker, WorkerState::Busy);
+        Some(WorkerTask { model: id, instance, jobs, reserved, taken: now })
     }
 }
 

@@ -9,20 +9,20 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use ledge_base::sys;
 use ledge_base::telemetry::system::MachineMemory;
-use ledge_engine::backend::{CompiledCache, LoadError, Runtime};
-use ledge_engine::pipeline::work::RunWork;
+use ledge_engine::backend::{CompiledModelCache, ModelLoadError, Runtime};
+use ledge_engine::pipeline::work::RunPipeline;
 use ledge_engine::{Runtimes, cores};
-use ledge_identity::sealing::{SealedFolder, SealedFolderError};
-use ledge_isolation::{ChildEnd, ChildId, Children, Isolation, ModelOrder};
+use ledge_identity::sealing::{EncryptedFolder, EncryptedFolderError};
+use ledge_isolation::{ChildEnd, ChildId, Children, Isolation, ModelLoadRequest};
 use tokio::sync::{Notify, watch};
 
 use super::exclusive_gate::ExclusiveGate;
-use super::faults::{Consequences, Culprit, FaultCause};
+use super::faults::{FaultCause, FaultConsequences, FaultingCaller};
 use super::instance_spec::InstanceSpec;
 use super::load_terms::LoadTurns;
 use super::outcome::InferError;
-use super::queue::Job;
-use super::scheduler::{AliveToken, Instance, InstanceSource, SchedulerState};
+use super::queue::InferJob;
+use super::scheduler::{AliveToken, InstanceSource, ModelInstance, SchedulerState};
 use super::waiting_groups::WaitingGroups;
 use super::worker;
 
@@ -30,7 +30,7 @@ use super::worker;
 const LOAD_TRIES_MAX: usize = 4;
 
 /// State that the engine's threads share.
-pub(super) struct EngineInner {
+pub(super) struct InferSchedulerInner {
     pub(super) state: Mutex<SchedulerState>,
     /// One for each worker: those of the foreground, those of the background, the spare.
     pub(super) wakers: Vec<Condvar>,
@@ -56,13 +56,13 @@ pub(super) struct EngineInner {
     pub(super) loading: LoadTurns,
 }
 
-impl std::fmt::Debug for EngineInner {
+impl std::fmt::Debug for InferSchedulerInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EngineInner").field("cpus", &self.cpus).finish_non_exhaustive()
+        f.debug_struct("InferSchedulerInner").field("cpus", &self.cpus).finish_non_exhaustive()
     }
 }
 
-impl EngineInner {
+impl InferSchedulerInner {
     #[cfg(not(feature = "in-process"))]
     #[expect(clippy::unused_self, reason = "with the feature for tests it depends on the engine")]
     pub(super) fn is_in_process(&self) -> bool {
@@ -128,7 +128,7 @@ impl EngineInner {
     }
 
     /// Adds a loaded instance to its model. `counted` says that the model counts it as loading.
-    pub(super) fn put(&self, id: u64, instance: Instance, counted: bool) {
+    pub(super) fn put(&self, id: u64, instance: ModelInstance, counted: bool) {
         let mut state = self.lock();
         let mut orphan = Some(instance);
         if let Some(entry) = state.model(id) {
@@ -154,7 +154,7 @@ impl EngineInner {
     fn grow(&self, id: u64, spec: &InstanceSpec, alive: AliveToken) {
         let loaded = catch_unwind(AssertUnwindSafe(|| load(self, spec, alive))).unwrap_or_else(|panic| {
             let reason = format!("panicked: {}", worker::panic_message(&*panic));
-            Err(LoadError::Refused { runtime: spec.runtime, reason })
+            Err(ModelLoadError::Refused { runtime: spec.runtime, reason })
         });
         match loaded {
             Ok(instance) => {
@@ -166,7 +166,7 @@ impl EngineInner {
     }
 
     /// Queues a job, and loads another instance in the background when the model needs one.
-    pub(super) fn offer(self: &Arc<Self>, id: u64, job: Job) {
+    pub(super) fn offer(self: &Arc<Self>, id: u64, job: InferJob) {
         let now = job.queued;
         let mut state = self.lock();
         let wake = state.offer(id, job);
@@ -229,14 +229,14 @@ impl EngineInner {
     }
 
     /// Counts the fault of a model whose run ended its process; `culprit` is `None` for a run of several callers.
-    pub(super) fn model_crashed(&self, id: u64, reason: &str, culprit: Option<&Culprit>) {
+    pub(super) fn model_crashed(&self, id: u64, reason: &str, culprit: Option<&FaultingCaller>) {
         if let Some(InstanceSource { spec, .. }) = self.source(id) {
-            self.count_fault(&spec, reason, culprit.map_or(FaultCause::Several, Culprit::cause));
+            self.count_fault(&spec, reason, culprit.map_or(FaultCause::Several, FaultingCaller::cause));
         }
     }
 
     fn count_fault(&self, spec: &InstanceSpec, reason: &str, cause: FaultCause<'_>) {
-        let Consequences { unloaded, refused_for } = spec.faults.count(reason, cause, Instant::now());
+        let FaultConsequences { unloaded, refused_for } = spec.faults.count(reason, cause, Instant::now());
         tracing::error!(name: "model.crashed",
             model = spec.name,
             reason,
@@ -293,7 +293,11 @@ impl EngineInner {
 
 /// Loads an instance on the calling thread, and runs its warm-up. A load whose process ended for another reason is tried
 /// again.
-pub(super) fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken) -> Result<Instance, LoadError> {
+pub(super) fn load(
+    shared: &InferSchedulerInner,
+    spec: &InstanceSpec,
+    alive: AliveToken,
+) -> Result<ModelInstance, ModelLoadError> {
     let mut tries = LOAD_TRIES_MAX;
     // A process that was killed while the kernel ended none was killed by somebody, which is no fault of the model.
     let ended_by_kernel = || MachineMemory::processes_ended(Path::new("/"));
@@ -301,26 +305,29 @@ pub(super) fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken)
         tries -= 1;
         let before = ended_by_kernel();
         if let Some(reason) = spec.faults.unloadable().or_else(|| spec.load_terms.given_up().map(str::to_owned)) {
-            return Err(LoadError::Refused { runtime: spec.runtime, reason });
+            return Err(ModelLoadError::Refused { runtime: spec.runtime, reason });
         }
         match load_once(shared, spec) {
             Ok((backend, bytes)) => {
                 let (observer, faults, last_used) = (spec.observer.clone(), spec.faults.clone(), Instant::now());
-                return Ok(Instance { backend, last_core: usize::MAX, last_used, bytes, observer, faults, alive });
+                return Ok(ModelInstance { backend, last_core: usize::MAX, last_used, bytes, observer, faults, alive });
             }
             // The first load of a version that ended its process would do so again. One whose process was killed is tried twice.
-            Err(error @ LoadError::Crashed { .. }) if shared.is_yielding() => return Err(error),
-            Err(error @ LoadError::Interrupted { is_explained: false, .. })
+            Err(error @ ModelLoadError::Crashed { .. }) if shared.is_yielding() => return Err(error),
+            Err(error @ ModelLoadError::Interrupted { is_explained: false, .. })
                 if shared.is_yielding() && tries < LOAD_TRIES_MAX - 1 =>
             {
                 return Err(error);
             }
-            Err(LoadError::Crashed { reason, .. }) if tries > 0 => shared.count_fault(spec, &reason, FaultCause::Own),
+            Err(ModelLoadError::Crashed { reason, .. }) if tries > 0 => {
+                shared.count_fault(spec, &reason, FaultCause::Own)
+            }
             // A fault of another model, which is unloaded after some.
-            Err(LoadError::Interrupted { is_explained: true, .. }) => tries += 1,
-            Err(LoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
+            Err(ModelLoadError::Interrupted { is_explained: true, .. }) => tries += 1,
+            Err(ModelLoadError::Interrupted { .. }) if tries == LOAD_TRIES_MAX - 1 => {}
             // In a process of its own nothing else uses up the memory.
-            Err(LoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation) {
+            Err(ModelLoadError::Interrupted { reason, .. }) if tries > 0 => match spec.faults.isolation(spec.isolation)
+            {
                 Isolation::Own if ended_by_kernel() != before => shared.count_fault(spec, &reason, FaultCause::Own),
                 Isolation::Own => {}
                 Isolation::Process => spec.faults.suspect(),
@@ -331,7 +338,7 @@ pub(super) fn load(shared: &EngineInner, spec: &InstanceSpec, alive: AliveToken)
 }
 
 /// Loads a model on the calling thread, and runs its warm-up. Also returns its memory in bytes.
-fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn RunWork>, u64), LoadError> {
+fn load_once(shared: &InferSchedulerInner, spec: &InstanceSpec) -> Result<(Box<dyn RunPipeline>, u64), ModelLoadError> {
     // The runtime's own threads inherit the cores of the thread that loads.
     let of_worker = |&worker: &usize| shared.cpus.get(worker).copied();
     let own: Vec<usize> = spec.workers.iter().filter_map(of_worker).collect();
@@ -345,11 +352,12 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn RunWo
     let bounded = shared.lock().memory_budget.is_some();
     let _turn = bounded.then(|| shared.loading.take());
 
-    let refused = |error: SealedFolderError| LoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
+    let refused =
+        |error: EncryptedFolderError| ModelLoadError::Refused { runtime: spec.runtime, reason: error.to_string() };
     // A runtime may go on reading a file that it has mapped: the memory stays as long as the mapping, the name is
     // removed at once.
     let isolation = spec.faults.isolation(spec.isolation);
-    let opened = spec.sealed.as_ref().map(SealedFolder::open).transpose().map_err(refused)?;
+    let opened = spec.sealed.as_ref().map(EncryptedFolder::open).transpose().map_err(refused)?;
     let files = opened.as_ref().map_or_else(|| spec.files.clone(), |opened| spec.files.moved_to(opened.path()));
     #[cfg(feature = "in-process")]
     if shared.is_in_process() {
@@ -362,10 +370,10 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn RunWo
         Some(format!("{library}-{file}-{}", spec.options.threads))
     };
     let cache = match &spec.options.cache {
-        CompiledCache::Shared(folder) if spec.runtime == Runtime::OpenVino => form().map(|name| folder.join(name)),
+        CompiledModelCache::Shared(folder) if spec.runtime == Runtime::OpenVino => form().map(|name| folder.join(name)),
         _ => None,
     };
-    let order = ModelOrder {
+    let order = ModelLoadRequest {
         name: &spec.own_process,
         runtimes: &spec.runtimes,
         runtime: spec.runtime,
@@ -384,7 +392,7 @@ fn load_once(shared: &EngineInner, spec: &InstanceSpec) -> Result<(Box<dyn RunWo
 }
 
 /// Drops instances on a separate thread: a runtime may take long to tear a model down.
-pub(super) fn unload_in_background(instances: Vec<Instance>) {
+pub(super) fn unload_in_background(instances: Vec<ModelInstance>) {
     if instances.is_empty() {
         return;
     }

@@ -51,7 +51,7 @@ impl FromStr for Priority {
 
 /// The terms of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub struct RunTerms {
     /// Time after which the caller no longer needs the answer.
     pub deadline: Instant,
     pub priority: Priority,

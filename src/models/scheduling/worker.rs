@@ -5,18 +5,20 @@ use std::time::{Duration, Instant};
 
 use ledge_base::sys;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{ComputeTime, RunError, RunPlace, RunResult};
-use ledge_engine::batch::{NotBatched, concat, split};
+use ledge_engine::backend::{ComputeTime, ModelRunError, RunContext, RunResult};
+use ledge_engine::batch::{UnbatchableOutput, concat, split};
 use ledge_engine::cores;
-use ledge_engine::pipeline::work::{self, FinishedWork, PipelineCall, PipelineRun, WorkError, WorkTimes};
+use ledge_engine::pipeline::work::{
+    self, FinishedPipelineRun, PipelineCall, PipelineRun, PipelineRunError, PipelineRunTimes,
+};
 
 use super::input_digest::InputDigest;
-use super::inputs::{JobInputs, RawInputs};
+use super::inputs::{JobInputs, PipelineInputs};
 use super::long_run::{self, LONG_RUN, LongRun};
 use super::outcome::{FinishedRun, InferError};
-use super::queue::{Job, ReplySender};
-use super::scheduler::{Instance, NextAction, Task};
-use super::shared::EngineInner;
+use super::queue::{InferJob, ReplySender};
+use super::scheduler::{ModelInstance, WorkerAction, WorkerTask};
+use super::shared::InferSchedulerInner;
 
 pub(super) use ledge_engine::pipeline::work::panic_message;
 
@@ -26,7 +28,7 @@ const UNEXPLAINED_ENDS_MAX: u8 = 3;
 
 /// Runs jobs as worker `index` until the engine is closed. The one behind those of both tiers is the spare worker, which
 /// shares the first core.
-pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
+pub(super) fn serve(shared: &Arc<InferSchedulerInner>, index: usize) {
     let own: Vec<usize> = shared.cpus.iter().cycle().nth(index).copied().into_iter().collect();
     let pinned = cores::pin(&own);
     if let Err(error) = &pinned {
@@ -43,7 +45,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
         }
         state.mark_awake(index);
         match state.next(index, Instant::now()) {
-            NextAction::Sleep(until) => {
+            WorkerAction::Sleep(until) => {
                 if std::mem::take(&mut has_run) {
                     let wake = state.worker_to_wake(Some(index), Instant::now());
                     shared.wake(wake);
@@ -57,20 +59,20 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
                     state = shared.lock();
                 }
             }
-            NextAction::Run(task) => {
+            WorkerAction::Run(task) => {
                 shared.unlock_and_wake(state, task.taken);
                 shared.set_runs_since(index, Some(task.taken));
-                let Task { model, mut instance, jobs, reserved, taken } = task;
+                let WorkerTask { model, mut instance, jobs, reserved, taken } = task;
                 // A runtime starts its threads on the cores that its caller may use, and may keep them for all models:
                 // allow every core. The threads settle on the reserved cores.
                 let wide = !reserved.is_empty() && pinned.is_ok() && cores::pin(&shared.cpus).is_ok();
 
-                let bytes = jobs.iter().map(Job::bytes).sum();
+                let bytes = jobs.iter().map(InferJob::bytes).sum();
                 let tensors = jobs.iter().all(|job| job.tensors().is_some());
                 // The spare worker has no core.
                 let cores = if index < 2 * shared.cpus.len() { reserved.len() + 1 } else { 0 };
                 let task = RunningTask { shared, model, cores, core: index, is_wide: !reserved.is_empty(), taken };
-                let Ran { went_well, compute, cpu, is_suspect, again } = run(&task, &mut instance, jobs);
+                let TaskOutcome { went_well, compute, cpu, is_suspect, again } = run(&task, &mut instance, jobs);
                 shared.set_runs_since(index, None);
 
                 // The repair counts neither as the caller's time nor as that of a run that hangs.
@@ -119,7 +121,7 @@ pub(super) fn serve(shared: &Arc<EngineInner>, index: usize) {
 
 /// A task that a worker runs.
 struct RunningTask<'e> {
-    shared: &'e EngineInner,
+    shared: &'e InferSchedulerInner,
     model: u64,
     /// The cores that it holds.
     cores: usize,
@@ -130,8 +132,8 @@ struct RunningTask<'e> {
 
 impl RunningTask<'_> {
     /// The place of a run until `deadline`. In another process it is looked after when it is long.
-    fn place(&self, deadline: Instant) -> RunPlace {
-        RunPlace { core: self.core, is_wide: self.is_wide, deadline, patience: Some(LONG_RUN) }
+    fn place(&self, deadline: Instant) -> RunContext {
+        RunContext { core: self.core, is_wide: self.is_wide, deadline, patience: Some(LONG_RUN) }
     }
 
     fn long(&self, deadline: Instant) -> LongRun {
@@ -141,24 +143,26 @@ impl RunningTask<'_> {
     /// Runs the model on tensors, to the end of the run.
     fn tensors(
         &self,
-        instance: &mut Instance,
+        instance: &mut ModelInstance,
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
         deadline: Instant,
-    ) -> Result<RunResult, RunError> {
+    ) -> Result<RunResult, ModelRunError> {
         match run_once(instance, inputs, outputs, rows, self.place(deadline)) {
-            Err(RunError::InProgress) => long_run::see_out_tensors(self.shared, instance, rows, self.long(deadline)),
+            Err(ModelRunError::InProgress) => {
+                long_run::see_out_tensors(self.shared, instance, rows, self.long(deadline))
+            }
             result => result,
         }
     }
 }
 
 /// The end of a task.
-struct Ran {
+struct TaskOutcome {
     /// True when all jobs succeeded. `Err` reports that the model mixes the elements of a batch; the jobs were answered
     /// nevertheless.
-    went_well: Result<bool, NotBatched>,
+    went_well: Result<bool, UnbatchableOutput>,
     /// The time that the model took.
     compute: Duration,
     /// The CPU time of all runs, with making their inputs and reading their outputs; `None` when none ended.
@@ -166,11 +170,11 @@ struct Ran {
     /// True when its process ended again without a known cause, in an exclusive run.
     is_suspect: bool,
     /// Jobs that run again, because their process ended and they are not known to be the cause.
-    again: Vec<Job>,
+    again: Vec<InferJob>,
 }
 
 /// Runs the jobs, together where they are several, and answers each that is not run again.
-fn run(task: &RunningTask<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> Ran {
+fn run(task: &RunningTask<'_>, instance: &mut ModelInstance, mut jobs: Vec<InferJob>) -> TaskOutcome {
     let (shared, taken) = (task.shared, task.taken);
     let mut went_well = Ok(true);
     if instance.faults.has_any() {
@@ -178,32 +182,32 @@ fn run(task: &RunningTask<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> R
         jobs = admitted(instance, jobs);
         went_well = Ok(jobs.len() == before);
     }
-    let mut ran = Ran { went_well, compute: Duration::ZERO, cpu: None, is_suspect: false, again: Vec::new() };
+    let mut ran = TaskOutcome { went_well, compute: Duration::ZERO, cpu: None, is_suspect: false, again: Vec::new() };
     let is_elsewhere = instance.backend.process().is_some();
     let is_exclusive = jobs.iter().any(|job| job.unexplained_ends > 0);
     let _turn = is_elsewhere.then(|| if is_exclusive { shared.turns.exclusive() } else { shared.turns.shared() });
     if jobs.len() > 1 {
         match run_together(task, instance, &jobs) {
-            Ok(Ok(Some(Joint { answers, time, cpu, times }))) => {
+            Ok(Ok(Some(BatchResult { answers, time, cpu, times }))) => {
                 for (job, outputs) in jobs.into_iter().zip(answers) {
                     let queue = taken.saturating_duration_since(job.queued);
                     let run = RunResult { outputs, time, ..RunResult::default() };
-                    let Job { inputs, reply, .. } = job;
+                    let InferJob { inputs, reply, .. } = job;
                     // The memory of the input is free when its caller has the answer.
                     drop(inputs);
-                    answer(reply, Ok(run), Times { queue, ..times });
+                    answer(reply, Ok(run), JobTimes { queue, ..times });
                 }
-                return Ran { compute: time.total(), cpu: Some(cpu), ..ran };
+                return TaskOutcome { compute: time.total(), cpu: Some(cpu), ..ran };
             }
             // One of the jobs is to blame, or none: each runs by itself, when the model is loaded again.
-            Ok(Err(Interruption { crashed, is_explained })) => {
+            Ok(Err(BatchInterruption { crashed, is_explained })) => {
                 if let Some(reason) = crashed {
                     shared.model_crashed(task.model, &reason, None);
                 }
                 for job in &mut jobs {
                     job.was_interrupted(is_explained);
                 }
-                return Ran { went_well: Ok(false), again: jobs, ..ran };
+                return TaskOutcome { went_well: Ok(false), again: jobs, ..ran };
             }
             // A failure caused by one request must not fail the others: run each by itself.
             Ok(Ok(None)) => ran.went_well = Ok(false),
@@ -221,12 +225,12 @@ fn run(task: &RunningTask<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> R
             continue;
         }
         match run_alone(task, instance, job) {
-            Alone::Succeeded { compute, cpu } => {
+            SingleJobOutcome::Succeeded { compute, cpu } => {
                 ran.compute += compute;
                 ran.cpu = Some(ran.cpu.unwrap_or_default() + cpu);
             }
-            Alone::Failed => ran.went_well = ran.went_well.map(|_| false),
-            Alone::Interrupted(job) => {
+            SingleJobOutcome::Failed => ran.went_well = ran.went_well.map(|_| false),
+            SingleJobOutcome::Interrupted(job) => {
                 ran.is_suspect |= job.unexplained_ends > 1;
                 ran.again.push(*job);
                 ran.went_well = ran.went_well.map(|_| false);
@@ -238,7 +242,7 @@ fn run(task: &RunningTask<'_>, instance: &mut Instance, mut jobs: Vec<Job>) -> R
 
 /// Answers the jobs that are not admitted any more, because calls of their callers ended the process meanwhile, and returns
 /// the others.
-fn admitted(instance: &Instance, jobs: Vec<Job>) -> Vec<Job> {
+fn admitted(instance: &ModelInstance, jobs: Vec<InferJob>) -> Vec<InferJob> {
     let faults = &instance.faults;
     let now = Instant::now();
     jobs.into_iter()
@@ -256,45 +260,46 @@ fn admitted(instance: &Instance, jobs: Vec<Job>) -> Vec<Job> {
 }
 
 /// The end of a job that ran by itself. All but an interrupted one are answered.
-enum Alone {
+enum SingleJobOutcome {
     /// With the time that the model took, and the CPU time of the run with making its inputs and reading its outputs.
     Succeeded { compute: Duration, cpu: Duration },
     /// Perhaps its process ended because of it.
     Failed,
     /// Its process ended for another reason.
-    Interrupted(Box<Job>),
+    Interrupted(Box<InferJob>),
 }
 
-fn run_alone(task: &RunningTask<'_>, instance: &mut Instance, mut job: Job) -> Alone {
+fn run_alone(task: &RunningTask<'_>, instance: &mut ModelInstance, mut job: InferJob) -> SingleJobOutcome {
     let (deadline, queue) = (job.terms.deadline, task.taken.saturating_duration_since(job.queued));
     let (mut result, times) = match &job.inputs {
         JobInputs::Tensors(tensors) => {
             let result = task.tensors(instance, tensors, &job.outputs, job.rows, deadline);
-            (result.map_err(InferError::Run), Times { queue, ..Times::default() })
+            (result.map_err(InferError::Run), JobTimes { queue, ..JobTimes::default() })
         }
         JobInputs::Raw(raw) => {
-            let FinishedWork { result, times } = run_raw(task, instance, &[raw], &job.outputs, job.rows, deadline);
-            (result.map_err(InferError::from), Times { queue, ..Times::from(times) })
+            let FinishedPipelineRun { result, times } =
+                run_raw(task, instance, &[raw], &job.outputs, job.rows, deadline);
+            (result.map_err(InferError::from), JobTimes { queue, ..JobTimes::from(times) })
         }
     };
-    if let Err(InferError::Run(RunError::Interrupted { reason, is_explained })) = &mut result {
+    if let Err(InferError::Run(ModelRunError::Interrupted { reason, is_explained })) = &mut result {
         job.was_interrupted(*is_explained);
         if job.unexplained_ends < UNEXPLAINED_ENDS_MAX {
-            return Alone::Interrupted(Box::new(job));
+            return SingleJobOutcome::Interrupted(Box::new(job));
         }
         // It was by itself in the process of a model that is by itself there.
-        result = Err(InferError::Run(RunError::Crashed { reason: std::mem::take(reason) }));
+        result = Err(InferError::Run(ModelRunError::Crashed { reason: std::mem::take(reason) }));
     }
     let end = match &result {
-        Err(InferError::Run(RunError::Crashed { reason })) => {
+        Err(InferError::Run(ModelRunError::Crashed { reason })) => {
             // Before its caller knows of it: the next call is judged by it.
             task.shared.model_crashed(task.model, reason, Some(&job.culprit()));
-            Alone::Failed
+            SingleJobOutcome::Failed
         }
-        Ok(run) => Alone::Succeeded { compute: run.time.total(), cpu: run.cpu },
-        Err(_) => Alone::Failed,
+        Ok(run) => SingleJobOutcome::Succeeded { compute: run.time.total(), cpu: run.cpu },
+        Err(_) => SingleJobOutcome::Failed,
     };
-    let Job { inputs, reply, .. } = job;
+    let InferJob { inputs, reply, .. } = job;
     // The memory of the input is free when its caller has the answer.
     drop(inputs);
     answer(reply, result, times);
@@ -304,14 +309,14 @@ fn run_alone(task: &RunningTask<'_>, instance: &mut Instance, mut job: Job) -> A
 /// Makes the inputs of a run, runs the model and makes results of its outputs: those of each call, one call after another.
 fn run_raw(
     task: &RunningTask<'_>,
-    instance: &mut Instance,
-    raw: &[&RawInputs],
+    instance: &mut ModelInstance,
+    raw: &[&PipelineInputs],
     outputs: &[usize],
     rows: usize,
     deadline: Instant,
-) -> FinishedWork {
-    let Some(RawInputs { pipeline, own, .. }) = raw.first() else {
-        return FinishedWork { result: Ok(RunResult::default()), times: WorkTimes::default() };
+) -> FinishedPipelineRun {
+    let Some(PipelineInputs { pipeline, own, .. }) = raw.first() else {
+        return FinishedPipelineRun { result: Ok(RunResult::default()), times: PipelineRunTimes::default() };
     };
     let calls: Vec<_> = raw.iter().map(|raw| PipelineCall { input: &raw.input, account: &raw.account }).collect();
     let work = PipelineRun { calls: &calls, outputs, own: *own };
@@ -319,7 +324,7 @@ fn run_raw(
     if long_run::is_in_progress(&finished) {
         finished = long_run::see_out(task.shared, instance, task.long(deadline));
     }
-    let WorkTimes { compute, run_cpu, pipeline_cpu, .. } = finished.times;
+    let PipelineRunTimes { compute, run_cpu, pipeline_cpu, .. } = finished.times;
     if let Ok(run) = &mut finished.result {
         run.cpu = run_cpu + pipeline_cpu;
     }
@@ -331,17 +336,17 @@ fn run_raw(
 }
 
 /// A joint run that succeeded.
-struct Joint {
+struct BatchResult {
     /// The outputs of each job.
     answers: Vec<Vec<Tensor>>,
     time: ComputeTime,
     cpu: Duration,
     /// The times of all jobs together, without their queues.
-    times: Times,
+    times: JobTimes,
 }
 
 /// The end of the process of a joint run.
-struct Interruption {
+struct BatchInterruption {
     /// The reason, if the run is to blame.
     crashed: Option<String>,
     /// True when the cause is known.
@@ -351,49 +356,55 @@ struct Interruption {
 /// Runs the jobs as one. `Ok(Ok(None))` when the run failed; `Ok(Err)` when its process ended.
 fn run_together(
     task: &RunningTask<'_>,
-    instance: &mut Instance,
-    jobs: &[Job],
-) -> Result<Result<Option<Joint>, Interruption>, NotBatched> {
+    instance: &mut ModelInstance,
+    jobs: &[InferJob],
+) -> Result<Result<Option<BatchResult>, BatchInterruption>, UnbatchableOutput> {
     let Some(first) = jobs.first() else { return Ok(Ok(None)) };
     let rows: Vec<usize> = jobs.iter().map(|job| job.rows).collect();
     // Until then somebody waits for the answer.
     let deadline = jobs.iter().map(|job| job.terms.deadline).max().unwrap_or(task.taken);
-    let failure = if let Some(parts) = jobs.iter().map(Job::tensors).collect::<Option<Vec<_>>>() {
+    let failure = if let Some(parts) = jobs.iter().map(InferJob::tensors).collect::<Option<Vec<_>>>() {
         let Some(inputs) = concat(&parts) else { return Ok(Ok(None)) };
         match task.tensors(instance, &inputs, &first.outputs, rows.iter().sum(), deadline) {
             Ok(RunResult { outputs, time, cpu }) => {
-                return Ok(Ok(Some(Joint { answers: split(&outputs, &rows)?, time, cpu, times: Times::default() })));
+                return Ok(Ok(Some(BatchResult {
+                    answers: split(&outputs, &rows)?,
+                    time,
+                    cpu,
+                    times: JobTimes::default(),
+                })));
             }
             Err(error) => error,
         }
     } else {
-        let Some(raw) = jobs.iter().map(Job::raw).collect::<Option<Vec<_>>>() else { return Ok(Ok(None)) };
-        let FinishedWork { result, times } = run_raw(task, instance, &raw, &first.outputs, rows.iter().sum(), deadline);
+        let Some(raw) = jobs.iter().map(InferJob::raw).collect::<Option<Vec<_>>>() else { return Ok(Ok(None)) };
+        let FinishedPipelineRun { result, times } =
+            run_raw(task, instance, &raw, &first.outputs, rows.iter().sum(), deadline);
         match result {
             Ok(RunResult { outputs, time, cpu }) => {
                 let of_job = (outputs.len() / jobs.len()).max(1);
                 let answers = outputs.chunks(of_job).map(<[Tensor]>::to_vec).collect();
-                return Ok(Ok(Some(Joint { answers, time, cpu, times: times.into() })));
+                return Ok(Ok(Some(BatchResult { answers, time, cpu, times: times.into() })));
             }
-            Err(WorkError::Run(error)) => error,
-            Err(WorkError::NotBatched(error)) => return Err(error),
-            Err(WorkError::Input(_) | WorkError::Outputs(_)) => return Ok(Ok(None)),
+            Err(PipelineRunError::Run(error)) => error,
+            Err(PipelineRunError::NotBatched(error)) => return Err(error),
+            Err(PipelineRunError::Input(_) | PipelineRunError::Outputs(_)) => return Ok(Ok(None)),
         }
     };
     Ok(match failure {
-        RunError::Crashed { reason } => Err(Interruption { crashed: Some(reason), is_explained: true }),
-        RunError::Interrupted { is_explained, .. } => Err(Interruption { crashed: None, is_explained }),
+        ModelRunError::Crashed { reason } => Err(BatchInterruption { crashed: Some(reason), is_explained: true }),
+        ModelRunError::Interrupted { is_explained, .. } => Err(BatchInterruption { crashed: None, is_explained }),
         _ => Ok(None),
     })
 }
 
 pub(super) fn run_once(
-    instance: &mut Instance,
+    instance: &mut ModelInstance,
     inputs: &[Tensor],
     outputs: &[usize],
     rows: usize,
-    place: RunPlace,
-) -> Result<RunResult, RunError> {
+    place: RunContext,
+) -> Result<RunResult, ModelRunError> {
     let (mut result, cpu) = work::run_tensors(&mut *instance.backend, inputs, outputs, place);
     if let Ok(result) = &mut result {
         result.cpu += cpu;
@@ -404,20 +415,20 @@ pub(super) fn run_once(
 
 /// Times of one job besides its run.
 #[derive(Debug, Clone, Copy, Default)]
-struct Times {
+struct JobTimes {
     queue: Duration,
     prepare: Duration,
     postprocess: Duration,
 }
 
-impl From<WorkTimes> for Times {
-    fn from(WorkTimes { prepare, postprocess, .. }: WorkTimes) -> Self {
+impl From<PipelineRunTimes> for JobTimes {
+    fn from(PipelineRunTimes { prepare, postprocess, .. }: PipelineRunTimes) -> Self {
         Self { prepare, postprocess, ..Self::default() }
     }
 }
 
-fn answer(reply: ReplySender, result: Result<RunResult, InferError>, times: Times) {
-    let Times { queue, prepare, postprocess } = times;
+fn answer(reply: ReplySender, result: Result<RunResult, InferError>, times: JobTimes) {
+    let JobTimes { queue, prepare, postprocess } = times;
     // The caller may have left meanwhile.
     let _ = reply.send(result.map(|run| FinishedRun { run, queue, prepare, postprocess, stages: Vec::new() }));
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ledge_base::names::ModelName;
 use ledge_base::principal::Principal;
-use ledge_base::token_bucket::{Rate, Refill, TokenBucket};
+use ledge_base::token_bucket::{BucketRefill, CallRate, TokenBucket};
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -27,14 +27,14 @@ const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Reason why a call was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum AdmissionError {
     /// All calls allowed at a time are in progress.
     #[error("{owner} has {most} calls in progress, the most allowed at a time ({})", owner.key("max_concurrent"))]
-    Concurrent { owner: Owner, most: u32 },
+    Concurrent { owner: LimitOwner, most: u32 },
     #[error("{owner} has used up its {rate} calls per second ({})", owner.key("max_rate"))]
     Rate {
-        owner: Owner,
-        rate: Rate,
+        owner: LimitOwner,
+        rate: CallRate,
         /// Time until the next call will be admitted.
         wait: Duration,
     },
@@ -45,7 +45,7 @@ pub enum Refused {
     Window { windows: String, opens_in: Duration },
 }
 
-impl Refused {
+impl AdmissionError {
     /// Time after which the call may be admitted.
     pub fn retry_after(&self) -> Duration {
         match self {
@@ -58,12 +58,12 @@ impl Refused {
 
 /// Owner of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Owner {
+pub enum LimitOwner {
     Principal(Principal),
     Model(ModelName),
 }
 
-impl Owner {
+impl LimitOwner {
     /// Setting that holds the limit.
     fn key(&self, limit: &str) -> String {
         match self {
@@ -73,7 +73,7 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for LimitOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Principal(principal) => write!(f, "caller '{principal}'"),
@@ -84,36 +84,36 @@ impl fmt::Display for Owner {
 
 /// A call's place among those in progress; dropping it returns the place.
 #[derive(Debug, Default)]
-pub struct Permit {
+pub struct AdmissionPermit {
     _places: [Option<OwnedSemaphorePermit>; 2],
 }
 
 /// The limits of one model or one caller, and how much of them is used.
 #[derive(Debug)]
 pub struct AdmissionGate {
-    owner: Owner,
+    owner: LimitOwner,
     limits: CallLimits,
-    refill: Option<Refill>,
+    refill: Option<BucketRefill>,
     bucket: Mutex<TokenBucket>,
     places: Arc<Semaphore>,
 }
 
 impl AdmissionGate {
     /// A gate that no call has passed yet.
-    pub fn new(owner: Owner, limits: &CallLimits, now: Instant) -> Self {
+    pub fn new(owner: LimitOwner, limits: &CallLimits, now: Instant) -> Self {
         let rate = limits.max_rate;
-        let refill = rate.interval().map(|interval| Refill { interval, burst: rate.burst(limits.burst) });
+        let refill = rate.interval().map(|interval| BucketRefill { interval, burst: rate.burst(limits.burst) });
         let places = Arc::new(Semaphore::new(limits.max_concurrent as usize));
         Self { owner, limits: limits.clone(), refill, bucket: Mutex::new(TokenBucket::new(now)), places }
     }
 
-    fn pass(&self, now: Instant) -> Result<Option<OwnedSemaphorePermit>, Refused> {
+    fn pass(&self, now: Instant) -> Result<Option<OwnedSemaphorePermit>, AdmissionError> {
         let most = self.limits.max_concurrent;
-        let full = |_| Refused::Concurrent { owner: self.owner.clone(), most };
+        let full = |_| AdmissionError::Concurrent { owner: self.owner.clone(), most };
         let place = if most == 0 { None } else { Some(self.places.clone().try_acquire_owned().map_err(full)?) };
         if let Some(refill) = self.refill {
             let rate = self.limits.max_rate;
-            let used_up = |wait| Refused::Rate { owner: self.owner.clone(), rate, wait };
+            let used_up = |wait| AdmissionError::Rate { owner: self.owner.clone(), rate, wait };
             self.bucket(|bucket| bucket.take(refill, now)).map_err(used_up)?;
         }
         Ok(place)
@@ -136,14 +136,14 @@ impl AdmissionGate {
 #[derive(Debug)]
 pub struct Quotas {
     limits: CallLimits,
-    gates: Cache<Principal, Arc<AdmissionGate>, UnitWeighter, DefaultHashBuilder, Busy>,
+    gates: Cache<Principal, Arc<AdmissionGate>, UnitWeighter, DefaultHashBuilder, BusyCallerLifecycle>,
 }
 
 /// Keeps callers with a call in progress from being forgotten: their count would start again.
 #[derive(Debug, Clone)]
-struct Busy;
+struct BusyCallerLifecycle;
 
-impl Lifecycle<Principal, Arc<AdmissionGate>> for Busy {
+impl Lifecycle<Principal, Arc<AdmissionGate>> for BusyCallerLifecycle {
     type RequestState = ();
 
     fn is_pinned(&self, _: &Principal, gate: &Arc<AdmissionGate>) -> bool {
@@ -162,12 +162,17 @@ impl Quotas {
     fn with_capacity(limits: CallLimits, principals: usize) -> Option<Self> {
         let mut options = OptionsBuilder::new();
         options.shards(1).estimated_items_capacity(principals).weight_capacity(principals as u64);
-        let gates = Cache::with_options(options.build().ok()?, UnitWeighter, DefaultHashBuilder::default(), Busy);
+        let gates = Cache::with_options(
+            options.build().ok()?,
+            UnitWeighter,
+            DefaultHashBuilder::default(),
+            BusyCallerLifecycle,
+        );
         limits.is_set().then_some(Self { limits, gates })
     }
 
     fn gate(&self, principal: &Principal, now: Instant) -> Arc<AdmissionGate> {
-        let owner = || Owner::Principal(principal.clone());
+        let owner = || LimitOwner::Principal(principal.clone());
         let new = || Ok::<_, Infallible>(Arc::new(AdmissionGate::new(owner(), &self.limits, now)));
         match self.gates.get_or_insert_with(principal, new) {
             Ok(gate) => gate,
@@ -176,10 +181,10 @@ impl Quotas {
 }
 
 /// Admits background work at `second` of the local day, or returns the time until it may run.
-pub fn check_window(principal: &Principal, windows: &[DailyWindow], second: u32) -> Result<(), Refused> {
+pub fn check_window(principal: &Principal, windows: &[DailyWindow], second: u32) -> Result<(), AdmissionError> {
     match windows::closed_for(windows, second) {
         Some(opens_in) if *principal != Principal::Local => {
-            Err(Refused::Window { windows: windows::list(windows), opens_in })
+            Err(AdmissionError::Window { windows: windows::list(windows), opens_in })
         }
         _ => Ok(()),
     }
@@ -192,9 +197,9 @@ pub fn admit(
     quotas: Option<&Quotas>,
     model: Option<&AdmissionGate>,
     now: Instant,
-) -> Result<Permit, Refused> {
+) -> Result<AdmissionPermit, AdmissionError> {
     if *principal == Principal::Local {
-        return Ok(Permit::default());
+        return Ok(AdmissionPermit::default());
     }
     let own = quotas.map(|quotas| quotas.gate(principal, now));
     let first = own.as_ref().map(|own| own.pass(now)).transpose()?.flatten();
@@ -203,7 +208,7 @@ pub fn admit(
             own.give_back();
         }
     })?;
-    Ok(Permit { _places: [first, second.flatten()] })
+    Ok(AdmissionPermit { _places: [first, second.flatten()] })
 }
 
 #[cfg(test)]
@@ -219,11 +224,11 @@ mod tests {
     }
 
     fn limits(max_concurrent: u32, max_rate: f64, burst: u32) -> CallLimits {
-        CallLimits { max_concurrent, max_rate: Rate::new(max_rate).unwrap(), burst }
+        CallLimits { max_concurrent, max_rate: CallRate::new(max_rate).unwrap(), burst }
     }
 
     fn model(limits: &CallLimits, now: Instant) -> AdmissionGate {
-        AdmissionGate::new(Owner::Model("m".parse().unwrap()), limits, now)
+        AdmissionGate::new(LimitOwner::Model("m".parse().unwrap()), limits, now)
     }
 
     #[test]
@@ -322,7 +327,7 @@ mod tests {
         ) {
             let now = Instant::now();
             let (quotas, gate) = (Quotas::new(limits(own, 0.0, 0)).unwrap(), model(&limits(all, 0.0, 0), now));
-            let mut under_way: Vec<(u32, Permit)> = Vec::new();
+            let mut under_way: Vec<(u32, AdmissionPermit)> = Vec::new();
             for (who, ends) in steps {
                 let of = under_way.iter().filter(|(other, _)| *other == who).count();
                 if ends {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::content::{CallContent, PipelineInput};
 use ledge_engine::pipeline::image::DecodeLimits;
@@ -13,10 +13,10 @@ use super::super::scheduling::outcome::{FinishedRun, InferError};
 use super::cache::{CacheKey, JoinOutcome, ResponseCache};
 use super::call::CallStatistics;
 use super::error::ServingError;
-use super::inputs::{Fitted, InvalidRequest};
+use super::inputs::{FittedRequest, InvalidRequest};
 use super::request::{CacheOutcome, InferResponse, Timings};
 use crate::repository::LoadedModel;
-use crate::scheduling::terms::Terms;
+use crate::scheduling::terms::RunTerms;
 
 /// The tensors that answer a call, with their timings and source.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl ModelAnswer {
             cache: self.cache,
             features: Vec::new(),
             result: None,
-            memory: Account::unlimited().hold(),
+            memory: MemoryAccount::unlimited().hold(),
         };
         (response, self.counted)
     }
@@ -55,11 +55,11 @@ impl ModelAnswer {
 /// Runs the model without the cache.
 pub(super) async fn run(
     model: &LoadedModel,
-    fitted: Fitted,
-    terms: Terms,
+    fitted: FittedRequest,
+    terms: RunTerms,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
-    let Fitted { inputs, outputs, batch } = fitted;
+    let FittedRequest { inputs, outputs, batch } = fitted;
     into_answer(model, model.run(inputs, outputs, terms).await, batch, started)
 }
 
@@ -86,9 +86,9 @@ pub(super) fn content_pipeline(
 pub(super) async fn run_content(
     model: &LoadedModel,
     pipeline: &Arc<dyn Pipeline>,
-    (content, account): (CallContent, Account),
+    (content, account): (CallContent, MemoryAccount),
     limits: DecodeLimits,
-    terms: Terms,
+    terms: RunTerms,
     started: Instant,
 ) -> Result<ModelAnswer, ServingError> {
     // A photograph waits undecoded in the queue: it takes a few hundred kB then, not some MB.
@@ -117,7 +117,7 @@ pub(super) async fn cached_or_computed<F: Future<Output = Result<ModelAnswer, Se
     cache: &ResponseCache,
     key: CacheKey,
     model: &Arc<LoadedModel>,
-    terms: &Terms,
+    terms: &RunTerms,
     times: LookupTimes,
     compute: impl FnOnce() -> F,
 ) -> Result<ModelAnswer, ServingError> {

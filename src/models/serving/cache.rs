@@ -1,7 +1,7 @@
 //! The response cache: answers cached for equal requests, and equal requests in flight computed once.
 //!
 //! Each loaded version has a separate cache, which is dropped with it: an answer never outlives the weights it came
-//! from. A [`Budget`] divides the bytes between all caches. Only whole answers are cached, never an error.
+//! from. A [`CacheBudget`] divides the bytes between all caches. Only whole answers are cached, never an error.
 
 mod answers;
 mod budget;
@@ -17,18 +17,18 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder};
 
 use crate::scheduling::terms::Priority;
 pub use answers::CachedOutputs;
-use answers::{AnswerCache, CachedAnswer, StoredBytes, stored_bytes};
-pub use budget::Budget;
-pub use key::{CacheKey, KeyMaker};
+use answers::{AnswerCache, CachedAnswer, CachedAnswerWeighter, stored_bytes};
+pub use budget::CacheBudget;
+pub use key::{CacheKey, CacheKeyBuilder};
 
 /// The cached answers of one loaded version.
 #[derive(Debug)]
 pub struct ResponseCache {
     /// Makes the keys of this version.
-    pub keys: Arc<KeyMaker>,
+    pub keys: Arc<CacheKeyBuilder>,
     store: Arc<AnswerCache>,
     ttl: Option<Duration>,
-    budget: Arc<Budget>,
+    budget: Arc<CacheBudget>,
 }
 
 /// Result of waiting for an answer.
@@ -37,12 +37,12 @@ pub enum JoinOutcome<'a> {
     /// Another caller has just computed it.
     Joined(CachedOutputs),
     /// This caller must compute it.
-    Lead(AnswerLead<'a>),
+    Lead(AnswerComputationLead<'a>),
 }
 
 /// The duty to compute an answer. Dropped without one, it passes to the next waiting caller.
 #[derive(Debug)]
-pub struct AnswerLead<'a> {
+pub struct AnswerComputationLead<'a> {
     cache: &'a ResponseCache,
     key: CacheKey,
     priority: Priority,
@@ -50,7 +50,7 @@ pub struct AnswerLead<'a> {
         'a,
         CacheKey,
         CachedAnswer,
-        StoredBytes,
+        CachedAnswerWeighter,
         DefaultHashBuilder,
         DefaultLifecycle<CacheKey, CachedAnswer>,
     >,
@@ -58,14 +58,19 @@ pub struct AnswerLead<'a> {
 
 impl ResponseCache {
     /// An empty cache for up to `max_bytes` of `budget`; `None` when that is 0 bytes.
-    pub fn new(keys: KeyMaker, budget: &Arc<Budget>, max_bytes: u64, ttl: Option<Duration>) -> Option<Self> {
+    pub fn new(
+        keys: CacheKeyBuilder,
+        budget: &Arc<CacheBudget>,
+        max_bytes: u64,
+        ttl: Option<Duration>,
+    ) -> Option<Self> {
         // The number of entries only sizes the list of recent keys; a wrong guess costs little.
         let entries = usize::try_from(max_bytes / 4096).unwrap_or(usize::MAX).clamp(32, 1 << 16);
         // One shard: its share is the largest answer that can be kept.
         let options = OptionsBuilder::new().shards(1).estimated_items_capacity(entries).weight_capacity(0).build();
         let store = AnswerCache::with_options(
             options.ok()?,
-            StoredBytes,
+            CachedAnswerWeighter,
             DefaultHashBuilder::default(),
             DefaultLifecycle::default(),
         );
@@ -101,7 +106,7 @@ impl ResponseCache {
                 {
                     return JoinOutcome::Joined(outputs);
                 }
-                JoinOutcome::Lead(AnswerLead { cache: self, key, priority, guard })
+                JoinOutcome::Lead(AnswerComputationLead { cache: self, key, priority, guard })
             }
         }
     }
@@ -127,7 +132,7 @@ impl Drop for ResponseCache {
     }
 }
 
-impl AnswerLead<'_> {
+impl AnswerComputationLead<'_> {
     /// Passes the answer, computed at `now`, to the waiting callers, and caches it if it fits.
     pub fn keep(self, outputs: &[Tensor], now: Instant) {
         let bytes = stored_bytes(outputs);

@@ -6,7 +6,7 @@ use ledge_base::toml_check::in_range;
 use serde::{Deserialize, Serialize};
 
 use super::windows::DailyWindow;
-use crate::repository::model_config::{CallLimits, Rate};
+use crate::repository::model_config::{CallLimits, CallRate};
 
 /// Defaults of a model that does not set them in its `model.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ impl Default for ResponseCacheConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct QuotaConfig {
     /// The most calls a second, over time; 0 is no limit.
-    pub max_rate_per_principal: Rate,
+    pub max_rate_per_principal: CallRate,
     /// The most calls at once after a quiet time; 0 is one second's worth.
     #[serde(deserialize_with = "in_range::<0, 1_000_000, _, _>")]
     pub burst: u32,

@@ -28,9 +28,9 @@ pub trait DetectionSink: Debug + Send + Sync {
 
 /// The part that takes them, once it is known.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SightingsSlot(Arc<OnceLock<Arc<dyn DetectionSink>>>);
+pub(super) struct DetectionSinkSlot(Arc<OnceLock<Arc<dyn DetectionSink>>>);
 
-impl SightingsSlot {
+impl DetectionSinkSlot {
     pub(super) fn set(&self, sightings: Arc<dyn DetectionSink>) {
         // Set once, at the start.
         let _ = self.0.set(sightings);

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use ledge_base::memory_budget::NoRoom;
+use ledge_base::memory_budget::MemoryBudgetExhausted;
 use ledge_base::names::ModelName;
 use ledge_engine::pipeline::content::ContentError;
-use ledge_engine::pipeline::kind::InputError;
+use ledge_engine::pipeline::kind::PreprocessError;
 
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError};
 use crate::scheduling::outcome::{FailureClass, InferError};
-use crate::serving::admission::Refused;
+use crate::serving::admission::AdmissionError;
 use crate::serving::feature_inputs::FeatureInputError;
 use crate::serving::inputs::InvalidRequest;
 
@@ -32,10 +32,10 @@ pub enum ServingError {
     #[error(transparent)]
     Features(#[from] FeatureInputError),
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] AdmissionError),
     /// There is no memory now for what the call is made into.
     #[error(transparent)]
-    NoRoom(#[from] NoRoom),
+    NoRoom(#[from] MemoryBudgetExhausted),
     /// The model gave no answer.
     #[error("{}", run_message(model, *waited, error))]
     Run {
@@ -69,7 +69,7 @@ impl ServingError {
             Self::Refused(refused) => Some(refused.retry_after()),
             Self::Pin(PinError::Loading { .. }) => Some(RETRY_TIME),
             Self::Features(error) => error.retry_after(),
-            Self::NoRoom(_) => Some(NoRoom::RETRY_AFTER),
+            Self::NoRoom(_) => Some(MemoryBudgetExhausted::RETRY_AFTER),
             Self::Run { error: InferError::Blamed(blamed), .. } => blamed.retry_after(),
             Self::Run { error, .. } => {
                 let is_short = matches!(error.class(), FailureClass::Overloaded | FailureClass::Crashed);
@@ -105,8 +105,8 @@ impl ServingError {
     /// The error of a call that came in at `started`.
     pub(super) fn of_run(model: &LoadedModel, started: Instant, error: InferError) -> Self {
         match error {
-            InferError::Preparation(InputError::Content(reason)) => InvalidRequest::Content { reason }.into(),
-            InferError::Preparation(InputError::NoRoom(error)) => error.into(),
+            InferError::Preparation(PreprocessError::Content(reason)) => InvalidRequest::Content { reason }.into(),
+            InferError::Preparation(PreprocessError::NoRoom(error)) => error.into(),
             error => Self::Run { model: model.name.clone(), waited: started.elapsed(), error },
         }
     }

@@ -8,7 +8,7 @@ mod rows;
 
 use std::collections::BTreeSet;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
 use ledge_features::FeatureStore;
 use ledge_features::registry::Registry;
@@ -26,7 +26,7 @@ pub(super) async fn fill(
     model: &LoadedModel,
     inputs: CallInputs,
     mut request: FeatureRequest,
-    (principal, account): (&Principal, &Account),
+    (principal, account): (&Principal, &MemoryAccount),
 ) -> Result<(CallInputs, Vec<UsedFeature>), FeatureInputError> {
     // A raw request is the model's only input, whole.
     let CallInputs::Named(named) = inputs else { return Ok((inputs, Vec::new())) };

@@ -2,7 +2,7 @@
 
 use ledge_base::memory_budget::UNCOUNTED_BYTES_MAX;
 use ledge_base::tensor::{DataType, Tensor, element_count, push_string};
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_engine::pipeline::content::{CallContent, PipelineInput, TextError, Texts};
 
 use super::request::{CallInputs, InferResponse, OutputRequest};
@@ -68,7 +68,7 @@ fn dims<T: ToString>(shape: &[T]) -> String {
 
 /// A request that fits: tensors in the signature's order, indices of the outputs asked for, and the batch size.
 #[derive(Debug)]
-pub struct Fitted {
+pub struct FittedRequest {
     /// In the signature's order.
     pub inputs: Vec<Tensor>,
     /// Indices into the signature's outputs, in the order asked for.
@@ -77,7 +77,7 @@ pub struct Fitted {
     pub batch: usize,
 }
 
-impl Fitted {
+impl FittedRequest {
     /// The inputs with their names. The bytes are shared.
     pub fn named(&self, model: &LoadedModel) -> Vec<(String, Tensor)> {
         let names = model.signature.inputs.iter().map(|port| port.name.clone());
@@ -90,7 +90,7 @@ pub fn fit(
     model: &LoadedModel,
     inputs: CallInputs,
     outputs: Option<&[OutputRequest]>,
-) -> Result<Fitted, InvalidRequest> {
+) -> Result<FittedRequest, InvalidRequest> {
     let inputs = match inputs {
         CallInputs::Named(named) => order(model, named)?,
         CallInputs::Raw(bytes) => vec![raw(model, bytes)?],
@@ -124,7 +124,7 @@ pub fn fit(
             })
             .collect::<Result<_, _>>()?,
     };
-    Ok(Fitted { inputs, outputs, batch })
+    Ok(FittedRequest { inputs, outputs, batch })
 }
 
 /// The content in tensors for a model with a pipeline that takes texts, or a file as chains do: a tensor of strings
@@ -164,8 +164,9 @@ pub fn output_bytes(model: &LoadedModel, inputs: &CallInputs, wanted: Option<&[O
     if inputs.bytes() <= UNCOUNTED_BYTES_MAX {
         return 0;
     }
-    let is_wanted = |port: &&Port| wanted.is_none_or(|wanted| wanted.iter().any(|output| output.name == port.name));
-    let bytes = |port: &Port| {
+    let is_wanted =
+        |port: &&ModelPort| wanted.is_none_or(|wanted| wanted.iter().any(|output| output.name == port.name));
+    let bytes = |port: &ModelPort| {
         let (batch, dims) = match (model.batch_limit, port.shape.split_first()) {
             (Some(_), Some((_, dims))) => (inputs.batch(), dims),
             _ => (1, port.shape.as_slice()),
@@ -203,7 +204,7 @@ fn order(model: &LoadedModel, named: Vec<(String, Tensor)>) -> Result<Vec<Tensor
     Ok(slots.into_iter().flatten().collect())
 }
 
-fn check(model: &LoadedModel, tensor: &Tensor, port: &Port) -> Result<(), InvalidRequest> {
+fn check(model: &LoadedModel, tensor: &Tensor, port: &ModelPort) -> Result<(), InvalidRequest> {
     if tensor.datatype() != port.datatype {
         return Err(InvalidRequest::DataType {
             model: model.name.to_string(),

@@ -45,14 +45,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ledge_base::clock;
-use ledge_base::memory_budget::{Account, MemoryBudget};
+use ledge_base::memory_budget::{MemoryAccount, MemoryBudget};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::pipeline::classification;
 use ledge_engine::pipeline::content::{CallContent, ContentError, Texts};
 use ledge_engine::pipeline::image::DecodeLimits;
-use ledge_engine::pipeline::kind::{AnswerError, Pipeline};
+use ledge_engine::pipeline::kind::{Pipeline, PostprocessError};
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
 use ledge_service::audit_event::inference::{CallKey, CallOutcome};
@@ -66,12 +66,12 @@ use super::scheduling::outcome::{FailureClass, InferError};
 use crate::repository::model_config::CallLimits;
 use crate::repository::statistics::RefusalReason;
 use crate::repository::{LoadedModel, PinError, Pinned, Repository};
-use crate::scheduling::terms::{Priority, Terms};
-use admission::{AdmissionGate, Owner, Permit, Quotas, Refused, admit};
+use crate::scheduling::terms::{Priority, RunTerms};
+use admission::{AdmissionError, AdmissionGate, AdmissionPermit, LimitOwner, Quotas, admit};
 use answer::{LookupTimes, cached_or_computed, content_pipeline, run, run_content};
-use cache::{Budget, CacheKey, KeyMaker, ResponseCache};
+use cache::{CacheBudget, CacheKey, CacheKeyBuilder, ResponseCache};
 use call::{CallStatistics, CountedCall};
-use detection_sink::{DetectionSink, SightingsSlot};
+use detection_sink::{DetectionSink, DetectionSinkSlot};
 pub use error::ServingError;
 pub use feature_inputs::FeatureInputError;
 pub use feature_inputs::join_keys;
@@ -121,13 +121,13 @@ pub struct Serving {
     features: FeatureStore,
     audit: AuditSink,
     limits: DecodeLimits,
-    cache_budget: Arc<Budget>,
+    cache_budget: Arc<CacheBudget>,
     quotas: Option<Arc<Quotas>>,
     batch_windows: Arc<[DailyWindow]>,
     memory: MemoryBudget,
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
-    sightings: SightingsSlot,
+    sightings: DetectionSinkSlot,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
@@ -145,12 +145,12 @@ impl Serving {
             features,
             audit,
             limits: DecodeLimits { max_pixels: limits.max_pixels },
-            cache_budget: Arc::new(Budget::new(limits.cache_bytes)),
+            cache_budget: Arc::new(CacheBudget::new(limits.cache_bytes)),
             quotas: Quotas::new(limits.quota.clone()).map(Arc::new),
             batch_windows: limits.batch_windows.as_slice().into(),
             memory: MemoryBudget::new(limits.memory_bytes),
             mirrors: Shutdown::default(),
-            sightings: SightingsSlot::default(),
+            sightings: DetectionSinkSlot::default(),
         }
     }
 
@@ -309,8 +309,8 @@ impl Serving {
         &self,
         call: &CountedCall<'_>,
         request: TensorPayload,
-        terms: Terms,
-        account: Account,
+        terms: RunTerms,
+        account: MemoryAccount,
         raw: Option<&mut NamedOutputs>,
     ) -> Result<(InferResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
@@ -358,8 +358,8 @@ impl Serving {
         model: &LoadedModel,
         inputs: CallInputs,
         features: FeatureRequest,
-        terms: &Terms,
-        (started, account): (Instant, &Account),
+        terms: &RunTerms,
+        (started, account): (Instant, &MemoryAccount),
     ) -> Result<(CallInputs, Vec<UsedFeature>), ServingError> {
         if model.config.has_features() {
             let of_inputs: usize = model.config.feature_inputs().map(|port| port.features.len()).sum();
@@ -383,8 +383,8 @@ impl Serving {
         call: &CountedCall<'_>,
         content: CallContent,
         form: ResultForm,
-        terms: Terms,
-        account: Account,
+        terms: RunTerms,
+        account: MemoryAccount,
     ) -> Result<(InferResponse, CallStatistics), ServingError> {
         let (model, started) = (&call.model, call.started);
         let pipeline = content_pipeline(model, content.input())?;
@@ -420,7 +420,7 @@ impl Serving {
         pipeline: &Arc<dyn Pipeline>,
         content: CallContent,
         principal: &Principal,
-        account: &Account,
+        account: &MemoryAccount,
     ) -> Result<CallContent, ServingError> {
         let columns = pipeline.feature_columns();
         let CallContent::Rows(rows) = &content else { return Ok(content) };
@@ -468,14 +468,14 @@ impl Serving {
         call: &CountedCall<'_>,
         model: &LoadedModel,
         priority: Option<Priority>,
-    ) -> Result<Permit, Refused> {
+    ) -> Result<AdmissionPermit, AdmissionError> {
         let limited = model.config.limits.is_set();
         if priority == Some(Priority::Batch) && !self.batch_windows.is_empty() {
             admission::check_window(call.principal, &self.batch_windows, clock::local_second_of_day())?;
         }
         let gate = if limited { self.attached(model).and_then(|attached| attached.gate.as_ref()) } else { None };
         if gate.is_none() && self.quotas.is_none() {
-            return Ok(Permit::default());
+            return Ok(AdmissionPermit::default());
         }
         admit(call.principal, self.quotas.as_deref(), gate, call.started)
     }
@@ -495,7 +495,7 @@ impl Serving {
         let config = &model.config.response_cache;
         let version = model.version.to_string();
         let identity = [model.name.as_str(), &version, &model.digest, &model.config_text, model.runtime().as_str()];
-        let keys = KeyMaker::new(&identity, &model.signature.inputs);
+        let keys = CacheKeyBuilder::new(&identity, &model.signature.inputs);
         let max_bytes = config.max_bytes.unwrap_or(self.cache_budget.total() / 4);
         config.enable.then(|| ResponseCache::new(keys, &self.cache_budget, max_bytes, config.ttl()))?
     }
@@ -515,8 +515,8 @@ fn tagged(content: &CallContent) -> tag::TagContent {
 async fn write_result(
     pipeline: &Arc<dyn Pipeline>,
     response: &InferResponse,
-    account: &Account,
-) -> Result<Box<RawValue>, AnswerError> {
+    account: &MemoryAccount,
+) -> Result<Box<RawValue>, PostprocessError> {
     let results: Vec<_> = response.outputs.iter().map(|(_, tensor)| tensor.clone()).collect();
     let bytes: usize = results.iter().map(|tensor| tensor.data().len()).sum();
     let pipeline = pipeline.clone();
@@ -531,7 +531,7 @@ fn cache_key(call: &CountedCall<'_>, key: CacheKey) -> CacheKey {
 
 fn new_gate(model: &LoadedModel) -> Option<AdmissionGate> {
     let limits = &model.config.limits;
-    limits.is_set().then(|| AdmissionGate::new(Owner::Model(model.name.clone()), limits, Instant::now()))
+    limits.is_set().then(|| AdmissionGate::new(LimitOwner::Model(model.name.clone()), limits, Instant::now()))
 }
 
 /// Counts a call and returns its answer without the counts.
@@ -566,10 +566,10 @@ fn terms(
     priority: Option<Priority>,
     started: Instant,
     principal: &Principal,
-) -> Terms {
+) -> RunTerms {
     let longest = started + model.timeout;
     let deadline = deadline.map_or(longest, |asked| asked.min(longest));
-    Terms { deadline, priority: priority.unwrap_or_default(), principal: principal.clone() }
+    RunTerms { deadline, priority: priority.unwrap_or_default(), principal: principal.clone() }
 }
 
 /// Replaces the outputs for which the caller asked classes.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::Runtime;
@@ -29,7 +29,7 @@ pub struct InferRequest {
     /// Its priority; `None` is the default.
     pub priority: Option<Priority>,
     /// Account that decoded content and the answer are counted on.
-    pub account: Account,
+    pub account: MemoryAccount,
 }
 
 /// The data that a caller sends to a model, and the form in which it wants the answer.
@@ -139,7 +139,7 @@ pub struct InferResponse {
     /// Result that the model's pipeline made of the outputs, for a caller that wants JSON of it.
     pub result: Option<PipelineResult>,
     /// Memory of the outputs, counted while they exist.
-    pub memory: Reservation,
+    pub memory: MemoryReservation,
 }
 
 /// The result of a pipeline.

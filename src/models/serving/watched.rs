@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::RunError;
+use ledge_engine::backend::ModelRunError;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::super::scheduling::outcome::{FailureClass, InferError, LateRun};
+use super::super::scheduling::outcome::{FailureClass, InferError, LateAnswer};
 use super::answer::{content_pipeline, run, run_content};
 use super::call::CountedCall;
 use super::request::{CacheOutcome, InferRequest, InferResponse, OutputRequest, Payload, TensorPayload, Timings};
 use super::{NamedOutputs, Serving, finish, inputs};
 use crate::repository::LoadedModel;
 use crate::repository::agreement;
-use crate::repository::candidate::{OtherVersion, WatchedCall};
+use crate::repository::candidate::{MirrorVersion, WatchedCall};
 use crate::repository::observations::{ComparedVersion, ObservationConfig, Observations};
-use crate::repository::trial_mark::WorkUnderWay;
-use crate::scheduling::terms::{Priority, Terms};
+use crate::repository::trial_mark::TrialWorkGuard;
+use crate::scheduling::terms::{Priority, RunTerms};
 use crate::serving::error::ServingError;
 
 /// Time that a repeated request may wait and run.
@@ -114,7 +114,7 @@ impl Serving {
     fn count_failure(
         &self,
         role: ComparedVersion,
-        other: Option<(OtherVersion, InferRequest)>,
+        other: Option<(MirrorVersion, InferRequest)>,
         observations: Arc<Observations>,
         is_crash: bool,
     ) {
@@ -133,8 +133,8 @@ impl Serving {
         &self,
         model: &Arc<LoadedModel>,
         role: ComparedVersion,
-        (run, waited): (LateRun, Duration),
-        other: Option<(OtherVersion, InferRequest)>,
+        (run, waited): (LateAnswer, Duration),
+        other: Option<(MirrorVersion, InferRequest)>,
         observations: Arc<Observations>,
     ) {
         // The model itself is not held: an unload must not wait for this.
@@ -148,8 +148,8 @@ impl Serving {
             let time = match ended {
                 Ok(Some(Ok(answer))) => answer.prepare + answer.run.time.total(),
                 // Cancelled at the model's own limit, and not at an earlier one of its caller.
-                Ok(Some(Err(InferError::Run(RunError::Cancelled)))) if waited >= timeout => Duration::MAX,
-                Ok(Some(Err(InferError::Run(RunError::Runtime { .. })))) | Err(_) => Duration::MAX,
+                Ok(Some(Err(InferError::Run(ModelRunError::Cancelled)))) if waited >= timeout => Duration::MAX,
+                Ok(Some(Err(InferError::Run(ModelRunError::Runtime { .. })))) | Err(_) => Duration::MAX,
                 Ok(Some(Err(_)) | None) => return,
             };
             if time <= timeout {
@@ -165,7 +165,7 @@ impl Serving {
     fn mirror(
         &self,
         live: &Arc<LoadedModel>,
-        other: OtherVersion,
+        other: MirrorVersion,
         asked: InferRequest,
         outputs: NamedOutputs,
         observations: Arc<Observations>,
@@ -214,7 +214,7 @@ impl Serving {
     /// answer.
     fn repeat_on_incumbent(
         &self,
-        other: OtherVersion,
+        other: MirrorVersion,
         asked: InferRequest,
         observations: Arc<Observations>,
         is_crash: bool,
@@ -238,7 +238,7 @@ impl Serving {
     /// the incumbent has others.
     fn repeat_not_finite(
         &self,
-        other: OtherVersion,
+        other: MirrorVersion,
         asked: InferRequest,
         observations: Arc<Observations>,
         time: Option<Duration>,
@@ -260,14 +260,14 @@ impl Serving {
     /// removed meanwhile.
     fn repeat(
         &self,
-        other: OtherVersion,
+        other: MirrorVersion,
         place: OwnedSemaphorePermit,
         asked: InferRequest,
         priority: Priority,
         observations: Arc<Observations>,
         then: impl FnOnce(Result<InferResponse, ServingError>) + Send + 'static,
     ) {
-        let (serving, OtherVersion { model, stop, .. }) = (self.clone(), other);
+        let (serving, MirrorVersion { model, stop, .. }) = (self.clone(), other);
         self.mirrors.spawn(async move {
             tokio::select! {
                 answer = serving.run_repeated(&model, asked, priority, &observations) => then(answer),
@@ -287,7 +287,7 @@ impl Serving {
     ) -> Result<InferResponse, ServingError> {
         let started = Instant::now();
         let deadline = started + model.timeout.min(REPEATED_REQUEST_TIMEOUT);
-        let terms = Terms { deadline, priority, principal: Principal::Local };
+        let terms = RunTerms { deadline, priority, principal: Principal::Local };
         let (answer, names) = match asked.payload {
             Payload::Tensors(TensorPayload { inputs, features, outputs }) => {
                 let account = self.memory.account(Principal::Local);
@@ -361,7 +361,7 @@ fn had_no_turn(error: &ServingError) -> bool {
 }
 
 /// Begins a run that is marked where it is the candidate's first.
-fn begin_run(watched: &WatchedCall) -> Option<WorkUnderWay> {
+fn begin_run(watched: &WatchedCall) -> Option<TrialWorkGuard> {
     (watched.role == ComparedVersion::Candidate).then(|| watched.observations.begin_run()).flatten()
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::bindings::{BindingConfig, Bindings};
-use crate::client::packet::Properties;
+use crate::client::packet::MessageProperties;
 use crate::dispatcher::tests::serving;
 use crate::held_bytes::HeldBytes;
 use crate::model_wait::ModelWait;
@@ -129,7 +129,7 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
     store.opened().await;
     let daemon = serving(store.clone());
     let without_values = serving(FeatureStore::without_values(&config, Registry::parse(VIEWS).unwrap()));
-    let pusher = Pusher::new(Shutdown::default());
+    let pusher = FeaturePusher::new(Shutdown::default());
     let model_wait = ModelWait::new(daemon.repository().clone(), Shutdown::default());
     let device: DeviceName = "box".parse().unwrap();
     let configs = bindings();
@@ -145,12 +145,12 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
     for _ in 0..60 {
         let payload = messages().new_tree(&mut runner).unwrap().current().to_string();
         for binding in Bindings::new(&configs).iter() {
-            let message = Message {
+            let message = MqttMessage {
                 topic: "machines/7".parse().unwrap(),
                 payload: payload.clone().into(),
                 qos: Qos::AtLeastOnce,
                 retain: false,
-                properties: Properties::default(),
+                properties: MessageProperties::default(),
             };
             let message_of_binding = || {
                 let held = HeldBytes::default().hold(0, None);
@@ -174,18 +174,18 @@ async fn a_dry_run_reports_what_the_daemon_does_with_a_message() {
 #[tokio::test]
 async fn a_large_message_is_judged_in_its_own_task() {
     let store = FeatureStore::without_values(&FeaturesConfig::default(), Registry::default());
-    let (serving, pusher) = (serving(store), Pusher::new(Shutdown::default()));
+    let (serving, pusher) = (serving(store), FeaturePusher::new(Shutdown::default()));
     let device: DeviceName = "box".parse().unwrap();
     let config = json!({"topic": "in", "model": "gone", "publish": "out", "when": {"$.kind": "a"}});
     let bindings = Bindings::new(&[serde_json::from_value(config).unwrap()]);
     for (kind, is_skipped) in [("a", false), ("b", true)] {
         let payload = json!({"kind": kind, "filler": "x".repeat(INLINE_JSON_BYTES_MAX)}).to_string();
-        let message = Message {
+        let message = MqttMessage {
             topic: "in".parse().unwrap(),
             payload: payload.into(),
             qos: Qos::AtLeastOnce,
             retain: false,
-            properties: Properties::default(),
+            properties: MessageProperties::default(),
         };
         assert!(!is_judged_inline(&message.payload));
         let (binding, held) = (bindings.iter().next().unwrap(), HeldBytes::default().hold(0, None));

@@ -7,7 +7,7 @@ use ledge_base::names::ModelName;
 use ledge_engine::pipeline::content::PipelineInput;
 use ledge_features::online::{PushTarget, listed};
 use ledge_features::registry::Registry;
-use ledge_features::view::{FeatureView, Field};
+use ledge_features::view::{FeatureView, ViewField};
 use ledge_models::repository::model_config::{ModelConfig, PortConfig};
 
 use super::config::BindingConfig;
@@ -45,7 +45,7 @@ impl BindingProblem {
 
 /// The model of a binding, as far as it is known.
 #[derive(Debug, Clone, Copy)]
-pub struct KnownModel<'a> {
+pub struct BindingModel<'a> {
     pub name: &'a ModelName,
     /// Its `model.toml`.
     pub config: &'a ModelConfig,
@@ -134,7 +134,7 @@ fn value_against_views(binding: &BindingConfig, name: &str, views: &[Arc<Feature
         // A row has all features of its view, and replaces the last one.
         let others: Vec<_> = view.fields.iter().filter(|field| !is_given(&field.name)).collect();
         let (lacking, erased): (Vec<_>, Vec<_>) = others.into_iter().partition(|field| !field.optional);
-        let names = |fields: &[&Field]| listed(&fields.iter().map(|field| &field.name).collect::<Vec<_>>());
+        let names = |fields: &[&ViewField]| listed(&fields.iter().map(|field| &field.name).collect::<Vec<_>>());
         let (view, remedy) = (&view.name, "declare a separate feature view for each value");
         if !lacking.is_empty() {
             let problem =
@@ -178,7 +178,7 @@ fn with_columns(views: &[Arc<FeatureView>]) -> String {
 }
 
 /// Finds the parts of a binding that do not fit its model.
-pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<BindingProblem> {
+pub fn against_model(binding: &BindingConfig, registry: &Registry, model: BindingModel<'_>) -> Vec<BindingProblem> {
     let (name, mut problems) = (model.name, Vec::new());
     let content =
         [("photograph", &binding.photograph, PipelineInput::Photograph), ("text", &binding.text, PipelineInput::Texts)];
@@ -226,7 +226,7 @@ pub fn against_model(binding: &BindingConfig, registry: &Registry, model: KnownM
 }
 
 /// Finds the inputs of a model that a binding does not give, or that the model does not have.
-fn against_inputs(binding: &BindingConfig, registry: &Registry, model: KnownModel<'_>) -> Vec<BindingProblem> {
+fn against_inputs(binding: &BindingConfig, registry: &Registry, model: BindingModel<'_>) -> Vec<BindingProblem> {
     let (name, mut problems) = (model.name, Vec::new());
     let is_made = |input: &str| model.config.feature_inputs().any(|port| port.name == input);
     if let Some(inputs) = model.inputs {

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use ledge_base::names::{CameraName, ModelName, ModelVersion};
 use ledge_base::toml_check::{ValueProblem, in_range};
 use ledge_features::online::PushTarget;
-use ledge_models::repository::model_config::Rate;
+use ledge_models::repository::model_config::CallRate;
 use ledge_models::scheduling::terms::Priority;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::event_time::{DeviceZone, MissingTime};
-use super::key_source::KeySource;
-use super::when::{Condition, When};
+use super::key_source::JoinKeySource;
+use super::when::{Condition, MessageConditions};
 use crate::client::packet::Qos;
 use crate::field_path::FieldPath;
 use crate::topics::{TOPIC_ROOT, TopicFilter, TopicTemplate};
@@ -66,7 +66,7 @@ pub struct BindingConfig {
     pub timeout_ms: Option<u64>,
     /// The most messages a second of each topic, of which the newest is kept; 0 is no limit.
     #[serde(default)]
-    pub max_rate: Rate,
+    pub max_rate: CallRate,
     /// Shares the messages among the boxes of the group.
     #[serde(default)]
     pub shared: bool,
@@ -89,14 +89,14 @@ pub struct BindingConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<FieldPath>,
     /// The conditions on a message; others are skipped.
-    #[serde(default, skip_serializing_if = "When::is_empty")]
-    pub when: When,
+    #[serde(default, skip_serializing_if = "MessageConditions::is_empty")]
+    pub when: MessageConditions,
     /// The paths to the elements of each input in a JSON message.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, Vec<FieldPath>>,
     /// The source of each entity key, by the name of the join key: the topic or a JSON message.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub entities: BTreeMap<String, KeySource>,
+    pub entities: BTreeMap<String, JoinKeySource>,
     /// The path to each column of a row in a JSON message; without any, columns are top-level fields of their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub features: BTreeMap<String, FieldPath>,
@@ -122,13 +122,13 @@ fn write_qos<S: Serializer>(qos: &Qos, serializer: S) -> Result<S::Ok, S::Error>
 fn read_priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum PriorityName {
+    enum BindingPriority {
         Interactive,
         Batch,
     }
-    Ok(match PriorityName::deserialize(deserializer)? {
-        PriorityName::Interactive => Priority::Interactive,
-        PriorityName::Batch => Priority::Batch,
+    Ok(match BindingPriority::deserialize(deserializer)? {
+        BindingPriority::Interactive => Priority::Interactive,
+        BindingPriority::Batch => Priority::Batch,
     })
 }
 
@@ -245,7 +245,7 @@ impl BindingConfig {
         let conditions = self.when.iter().map(|(source, _)| ("when", source.to_string(), source));
         let count = self.topic.capture_count();
         for (key, name, source) in entities.chain(conditions) {
-            let KeySource::Topic(template) = source else { continue };
+            let JoinKeySource::Topic(template) = source else { continue };
             let highest = template.highest_capture();
             if highest > count {
                 let problem = format!("{name} names {{{highest}}}, and {} has {count} wildcards", self.topic);
@@ -256,7 +256,7 @@ impl BindingConfig {
             }
         }
         for (source, condition) in self.when.iter() {
-            if let (KeySource::Topic(template), Condition::Exists(_)) = (source, condition) {
+            if let (JoinKeySource::Topic(template), Condition::Exists(_)) = (source, condition) {
                 let problem =
                     format!("{template} is a part of the topic, which is always there: compare it with a text");
                 problems.push(ValueProblem::new("when", problem));
@@ -286,7 +286,7 @@ impl BindingConfig {
         if name.is_empty() {
             problems.push(ValueProblem::new("value", "is empty: name the feature, column or input that a message is"));
         }
-        if let Some((key, path)) = self.entities.iter().find(|(_, source)| matches!(source, KeySource::Field(_))) {
+        if let Some((key, path)) = self.entities.iter().find(|(_, source)| matches!(source, JoinKeySource::Field(_))) {
             let problem =
                 format!("{key} is at {path}, and a message that is one value has no fields: take it from the topic");
             problems.push(ValueProblem::new("entities", problem));

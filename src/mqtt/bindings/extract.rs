@@ -7,7 +7,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use ledge_base::serde_messages::in_json;
-use ledge_engine::backend::{Port, Signature};
+use ledge_engine::backend::{ModelPort, ModelSignature};
 use ledge_engine::pipeline::content::PipelineInput;
 use ledge_features::online::FrameColumns;
 use ledge_models::repository::LoadedModel;
@@ -26,7 +26,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// The input that a binding takes from a message.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Extracted {
+pub enum ExtractedInput {
     /// A photograph, a text, or an inference request as the protocol has it.
     Body(Bytes, BodyKind),
     /// The elements of each input, of which [`request_of_rows`] makes a request.
@@ -36,7 +36,7 @@ pub enum Extracted {
 }
 
 /// The photograph at `path`, in base64 or as a `data:` URL (RFC 2397).
-pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted, BindingError> {
+pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<ExtractedInput, BindingError> {
     let document = parse("message", payload)?;
     let value = find("message", path, &document)?;
     let Value::String(text) = value else {
@@ -57,22 +57,22 @@ pub(super) fn photograph(path: &FieldPath, payload: &Bytes) -> Result<Extracted,
         BASE64.decode(digits)
     };
     match decoded {
-        Ok(photograph) => Ok(Extracted::Body(photograph.into(), BodyKind::Photograph)),
+        Ok(photograph) => Ok(ExtractedInput::Body(photograph.into(), BodyKind::Photograph)),
         Err(error) => Err(BindingError::NotBase64 { path: path.to_string(), reason: error.to_string() }),
     }
 }
 
 /// The text at `path`.
-pub(super) fn text(path: &FieldPath, payload: &Bytes) -> Result<Extracted, BindingError> {
+pub(super) fn text(path: &FieldPath, payload: &Bytes) -> Result<ExtractedInput, BindingError> {
     let document = parse("message", payload)?;
     match find("message", path, &document)? {
-        Value::String(text) => Ok(Extracted::Body(text.clone().into(), BodyKind::Text)),
+        Value::String(text) => Ok(ExtractedInput::Body(text.clone().into(), BodyKind::Text)),
         other => Err(kind(path, other, "a text")),
     }
 }
 
 /// The elements of each input.
-pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -> Result<Extracted, BindingError> {
+pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -> Result<ExtractedInput, BindingError> {
     const EXPECTED: &str = "a number, a text, true or false, or an array of them";
     let document = parse("message", payload)?;
     let mut rows = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -
         }
         rows.push((name.clone(), row));
     }
-    Ok(Extracted::Rows(rows))
+    Ok(ExtractedInput::Rows(rows))
 }
 
 /// The request, in the JSON of the Open Inference Protocol, for one row of each input, and for the entities whose
@@ -104,7 +104,7 @@ pub(super) fn rows(inputs: &BTreeMap<String, Vec<FieldPath>>, payload: &Bytes) -
 /// Nothing is lost on the way: a number is written so that it reads the same again.
 pub fn request_of_rows(
     rows: &[(String, Vec<Value>)],
-    signature: &Signature,
+    signature: &ModelSignature,
     entities: FrameColumns,
 ) -> Result<Bytes, BindingError> {
     let input = |(name, row): &(String, Vec<Value>)| {
@@ -153,7 +153,7 @@ pub fn request_of_value(
 
 /// The shape of one row of `count` elements: `[1, count]`, unless the input has one dimension, or several of fixed
 /// sizes with as many elements.
-fn shape(port: &Port, count: usize) -> Vec<usize> {
+fn shape(port: &ModelPort, count: usize) -> Vec<usize> {
     match port.shape.as_slice() {
         [_] => vec![count],
         [_, inner @ ..] if inner.len() > 1 => {

@@ -11,7 +11,7 @@ use super::super::topics::{InvalidTopic, TopicTemplate};
 
 /// The source of the value of a join key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeySource {
+pub enum JoinKeySource {
     /// The topic and the box: `"{1}"`.
     Topic(TopicTemplate),
     /// The message: `"$.machine"`.
@@ -20,22 +20,22 @@ pub enum KeySource {
 
 /// The reason why a text is no source of a join key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidSource {
+pub enum InvalidJoinKeySource {
     #[error(transparent)]
     Topic(#[from] InvalidTopic),
     #[error(transparent)]
     Field(#[from] InvalidFieldPath),
 }
 
-impl FromStr for KeySource {
-    type Err = InvalidSource;
+impl FromStr for JoinKeySource {
+    type Err = InvalidJoinKeySource;
 
-    fn from_str(text: &str) -> Result<Self, InvalidSource> {
+    fn from_str(text: &str) -> Result<Self, InvalidJoinKeySource> {
         if text.starts_with('$') { Ok(Self::Field(text.parse()?)) } else { Ok(Self::Topic(text.parse()?)) }
     }
 }
 
-impl fmt::Display for KeySource {
+impl fmt::Display for JoinKeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Topic(template) => template.fmt(f),
@@ -44,13 +44,13 @@ impl fmt::Display for KeySource {
     }
 }
 
-impl Serialize for KeySource {
+impl Serialize for JoinKeySource {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for KeySource {
+impl<'de> Deserialize<'de> for JoinKeySource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         from_text(deserializer)
     }

@@ -16,7 +16,7 @@ use super::config::BindingConfig;
 use super::error::BindingError;
 use super::event_time::MissingTime;
 use super::extract::{find, kind, parse};
-use super::key_source::KeySource;
+use super::key_source::JoinKeySource;
 use super::value_kind::ValueKind;
 use crate::field_path::FieldPath;
 
@@ -32,7 +32,7 @@ pub struct MessageOrigin<'a> {
 
 /// The part of a message that is for the feature store.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PushRows {
+pub struct ExtractedPushRows {
     pub columns: FrameColumns,
     /// Fields of the message that nothing uses, where columns are taken by name: one of them may be a misspelt column.
     pub unused: Vec<String>,
@@ -44,7 +44,7 @@ pub fn push_rows(
     views: &[Arc<FeatureView>],
     payload: &Bytes,
     origin: MessageOrigin<'_>,
-) -> Result<PushRows, BindingError> {
+) -> Result<ExtractedPushRows, BindingError> {
     let document = match &config.value {
         Some(name) => row_of_value(name, views, payload)?,
         None => parse("message", payload)?,
@@ -74,7 +74,7 @@ pub fn push_rows(
     }
 
     let unused = if config.features.is_empty() { unused(config, views, &rows) } else { Vec::new() };
-    Ok(PushRows { columns, unused })
+    Ok(ExtractedPushRows { columns, unused })
 }
 
 /// The row of a message that is one value: the feature `name`, of the type that it has in the first of the views.
@@ -93,12 +93,12 @@ const UNUSED_FIELDS_MAX: usize = 64;
 /// The fields of rows that are not a column of any view, and that no path of the binding leads into.
 fn unused(config: &BindingConfig, views: &[Arc<FeatureView>], rows: &[&Json]) -> Vec<String> {
     let keys = config.entities.values().filter_map(|source| match source {
-        KeySource::Field(path) => Some(path),
-        KeySource::Topic(_) => None,
+        JoinKeySource::Field(path) => Some(path),
+        JoinKeySource::Topic(_) => None,
     });
     let conditions = config.when.iter().filter_map(|(source, _)| match source {
-        KeySource::Field(path) => Some(path),
-        KeySource::Topic(_) => None,
+        JoinKeySource::Field(path) => Some(path),
+        JoinKeySource::Topic(_) => None,
     });
     let paths = keys
         .chain(conditions)
@@ -126,7 +126,7 @@ pub fn entities(
     origin: MessageOrigin<'_>,
 ) -> Result<FrameColumns, BindingError> {
     let views: Vec<_> = registry.views().cloned().collect();
-    if config.entities.values().all(|source| matches!(source, KeySource::Topic(_))) {
+    if config.entities.values().all(|source| matches!(source, JoinKeySource::Topic(_))) {
         return entity_columns(config, &views, &[&Json::Null], origin);
     }
     let document = parse("message", payload)?;
@@ -163,12 +163,12 @@ fn entity_columns(
     rows: &[&Json],
     origin: MessageOrigin<'_>,
 ) -> Result<FrameColumns, BindingError> {
-    let column = |(name, source): (&String, &KeySource)| {
+    let column = |(name, source): (&String, &JoinKeySource)| {
         let cells: Vec<Json> = match source {
-            KeySource::Field(path) => {
+            JoinKeySource::Field(path) => {
                 rows.iter().map(|row| find("message", path, row).cloned()).collect::<Result<_, _>>()?
             }
-            KeySource::Topic(template) => {
+            JoinKeySource::Topic(template) => {
                 let text = template
                     .text(origin.captures, origin.device, config.model.as_ref().map(ModelName::as_str))
                     .map_err(|error| BindingError::Topic { reason: error.to_string() })?;

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_base::toml_check::{self, Mistake};
-use ledge_engine::backend::{Port, Signature};
+use ledge_base::toml_check::{self, ConfigMistake};
+use ledge_engine::backend::{ModelPort, ModelSignature};
 use ledge_features::registry::Registry;
 use ledge_models::repository::model_config::ModelConfig;
 use ledge_models::scheduling::terms::Priority;
@@ -29,13 +29,13 @@ fn binding(more: &str) -> Arc<Binding> {
     Bindings::new(&configs).iter().next().unwrap().clone()
 }
 
-fn request(more: &str, payload: impl Into<Bytes>) -> Result<Extracted, BindingError> {
+fn request(more: &str, payload: impl Into<Bytes>) -> Result<ExtractedInput, BindingError> {
     binding(more).request(&payload.into(), None)
 }
 
-fn signature(datatype: DataType, shape: &[i64]) -> Signature {
-    let port = Port { name: "x".into(), datatype, shape: shape.to_vec() };
-    Signature { inputs: vec![port], outputs: Vec::new() }
+fn signature(datatype: DataType, shape: &[i64]) -> ModelSignature {
+    let port = ModelPort { name: "x".into(), datatype, shape: shape.to_vec() };
+    ModelSignature { inputs: vec![port], outputs: Vec::new() }
 }
 
 /// The tensor that a row becomes in a model's input.
@@ -54,7 +54,7 @@ fn a_binding_has_defaults_for_all_but_its_topic_and_what_it_does() {
     assert_eq!((binding.name(), config.qos, config.priority), ("in/+", Qos::AtLeastOnce, Priority::Interactive));
     assert_eq!((binding.timeout(), binding.interval(), config.takes().as_str()), (None, None, "the message"));
     let mistakes = toml_check::parse::<MqttConfig>("t", "[[bindings]]\nmodel = 'm'\npublish = 'b'").unwrap_err();
-    let shown: Vec<_> = mistakes.iter().map(Mistake::to_string).collect();
+    let shown: Vec<_> = mistakes.iter().map(ConfigMistake::to_string).collect();
     assert_eq!(shown, ["t:1: bindings[0]: `topic` is missing"]);
 }
 
@@ -224,26 +224,29 @@ fn a_whole_message_is_a_photograph_when_it_says_so_or_begins_like_one() {
     let (jpeg, json) = (Bytes::from_static(b"\xff\xd8\xff\xe0"), Bytes::from_static(b"{}"));
     let tensors = BodyKind::Tensors { header_length: None };
     let whole = |payload: &Bytes, kind| binding("").request(payload, kind).unwrap();
-    assert_eq!(whole(&jpeg, None), Extracted::Body(jpeg.clone(), BodyKind::Photograph));
-    assert_eq!(whole(&json, Some("Image/PNG")), Extracted::Body(json.clone(), BodyKind::Photograph));
-    assert_eq!(whole(&json, None), Extracted::Body(json.clone(), tensors));
-    assert_eq!(whole(&jpeg, Some("application/octet-stream")), Extracted::Body(jpeg, tensors));
+    assert_eq!(whole(&jpeg, None), ExtractedInput::Body(jpeg.clone(), BodyKind::Photograph));
+    assert_eq!(whole(&json, Some("Image/PNG")), ExtractedInput::Body(json.clone(), BodyKind::Photograph));
+    assert_eq!(whole(&json, None), ExtractedInput::Body(json.clone(), tensors));
+    assert_eq!(whole(&jpeg, Some("application/octet-stream")), ExtractedInput::Body(jpeg, tensors));
     let text = Bytes::from_static(b"a pump is loud");
-    assert_eq!(whole(&text, None), Extracted::Body(text.clone(), BodyKind::Text));
-    assert_eq!(whole(&text, Some("application/json")), Extracted::Body(text, tensors));
+    assert_eq!(whole(&text, None), ExtractedInput::Body(text.clone(), BodyKind::Text));
+    assert_eq!(whole(&text, Some("application/json")), ExtractedInput::Body(text, tensors));
 }
 
 #[test]
 fn a_text_is_read_from_its_field() {
     let found = |message: &'static str| request("text = '$.note'", message);
-    assert_eq!(found(r#"{"note": "a \"b\""}"#), Ok(Extracted::Body(Bytes::from_static(b"a \"b\""), BodyKind::Text)));
+    assert_eq!(
+        found(r#"{"note": "a \"b\""}"#),
+        Ok(ExtractedInput::Body(Bytes::from_static(b"a \"b\""), BodyKind::Text))
+    );
     assert_eq!(found(r#"{"note": 7}"#).unwrap_err().to_string(), "at $.note there is a number, expected a text");
 }
 
 #[test]
 fn a_photograph_is_read_from_base64() {
     let found = |text: &str| request("photograph = '$.image'", json!({ "image": text }).to_string());
-    let photograph = |bytes: &'static [u8]| Ok(Extracted::Body(Bytes::from_static(bytes), BodyKind::Photograph));
+    let photograph = |bytes: &'static [u8]| Ok(ExtractedInput::Body(Bytes::from_static(bytes), BodyKind::Photograph));
     assert_eq!(found("/9j/4A=="), photograph(b"\xff\xd8\xff\xe0"));
     assert_eq!(found("/9j/4A"), photograph(b"\xff\xd8\xff\xe0"));
     assert_eq!(found("/9j/\r\n4A==\n"), photograph(b"\xff\xd8\xff\xe0"));
@@ -263,7 +266,7 @@ fn rows_are_the_elements_at_their_paths() {
     let message =
         r#"{"t": 21.5, "v": [1, -2, 18446744073709551615], "on": true, "s": "a", "n": null, "o": [{}], "d": [[1]]}"#;
     let rows = |paths: &str| request(&format!("inputs = {{ x = [{paths}] }}"), message);
-    let row = |row: Vec<Value>| Ok(Extracted::Rows(vec![("x".into(), row)]));
+    let row = |row: Vec<Value>| Ok(ExtractedInput::Rows(vec![("x".into(), row)]));
     assert_eq!(rows("'$.t', '$.v'"), row(vec![json!(21.5), json!(1), json!(-2), json!(u64::MAX)]));
     assert_eq!(rows("'$.on', '$.s', '$.v[-1]'"), row(vec![json!(true), json!("a"), json!(u64::MAX)]));
     for (path, word) in [
@@ -325,7 +328,7 @@ proptest! {
     fn numbers_arrive_as_they_were_sent(integers: Vec<i64>, reals in prop::collection::vec(prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO, 0..9)) {
         let message = json!({ "i": integers, "r": reals }).to_string();
         let rows = request("inputs = { i = ['$.i'], r = ['$.r'] }", message).unwrap();
-        let Extracted::Rows(mut rows) = rows else { unreachable!("inputs are set") };
+        let ExtractedInput::Rows(mut rows) = rows else { unreachable!("inputs are set") };
         let (_, real) = rows.pop().unwrap();
         let (_, integer) = rows.pop().unwrap();
         let read = tensor(integer, DataType::Int64, &[-1, -1]).unwrap();
@@ -341,7 +344,7 @@ proptest! {
         use base64::Engine;
         let text = base64::engine::general_purpose::STANDARD.encode(&photograph);
         let message = json!({ "image": format!("data:image/png;base64,{text}") }).to_string();
-        prop_assert_eq!(request("photograph = '$.image'", message), Ok(Extracted::Body(photograph.into(), BodyKind::Photograph)));
+        prop_assert_eq!(request("photograph = '$.image'", message), Ok(ExtractedInput::Body(photograph.into(), BodyKind::Photograph)));
     }
 }
 
@@ -603,7 +606,7 @@ fn a_binding_that_no_message_fits_is_told_by_its_model() {
             configs(&format!("[[bindings]]\ntopic = 'machines/+/telemetry'\nmodel = 'm'\npublish = 'p'\n{keys}"));
         let config = ModelConfig::parse("model.toml", model).unwrap();
         let inputs: Option<Vec<_>> = inputs.map(|names| names.iter().map(|&name| name.to_owned()).collect());
-        let known = KnownModel { name: &"m".parse().unwrap(), config: &config, inputs: inputs.as_deref() };
+        let known = BindingModel { name: &"m".parse().unwrap(), config: &config, inputs: inputs.as_deref() };
         let problems = against_model(&configs[0], &machines(), known);
         problems.into_iter().map(|found| found.key).collect::<Vec<_>>()
     };

@@ -11,11 +11,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
 
 use super::bare_value::excerpt;
-use super::key_source::KeySource;
+use super::key_source::JoinKeySource;
 
 /// The conditions on a message, all of which must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct When(Vec<(KeySource, Condition)>);
+pub struct MessageConditions(Vec<(JoinKeySource, Condition)>);
 
 /// A condition on a part of the topic, or on a value of the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,18 +52,18 @@ impl<'a> MessageParts<'a> {
     }
 }
 
-impl When {
+impl MessageConditions {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &(KeySource, Condition)> {
+    pub fn iter(&self) -> impl Iterator<Item = &(JoinKeySource, Condition)> {
         self.0.iter()
     }
 
     /// Returns `true` if a condition is about the content of messages.
     pub fn reads_payload(&self) -> bool {
-        self.0.iter().any(|(source, _)| matches!(source, KeySource::Field(_)))
+        self.0.iter().any(|(source, _)| matches!(source, JoinKeySource::Field(_)))
     }
 
     /// The first condition that does not hold, in words; `None` for a message that meets all of them.
@@ -73,16 +73,16 @@ impl When {
         captures: &[C],
         model: Option<&ModelName>,
     ) -> Option<String> {
-        let is_topic = |(source, _): &&(KeySource, Condition)| matches!(source, KeySource::Topic(_));
+        let is_topic = |(source, _): &&(JoinKeySource, Condition)| matches!(source, JoinKeySource::Topic(_));
         // Those on the topic first: they cost nothing.
         let (topic, payload) = (self.0.iter().filter(is_topic), self.0.iter().filter(|it| !is_topic(it)));
         topic.chain(payload).find_map(|(source, condition)| match source {
-            KeySource::Topic(template) => {
+            JoinKeySource::Topic(template) => {
                 let text = template.text(captures, subject.device, model.map(ModelName::as_str)).ok();
                 let value = text.map(Value::from);
                 condition.unmet(value.as_ref(), None).map(|found| format!("{source} {found}"))
             }
-            KeySource::Field(path) => {
+            JoinKeySource::Field(path) => {
                 let payload = subject.payload?;
                 let value = subject.document(payload).and_then(|document| path.find(document));
                 let value = value.filter(|value| !value.is_null());
@@ -138,7 +138,7 @@ fn listed(values: &[Value], between: &str) -> String {
     values.iter().map(shown).collect::<Vec<_>>().join(between)
 }
 
-impl fmt::Display for When {
+impl fmt::Display for MessageConditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (source, condition)) in self.0.iter().enumerate() {
             let and = if index == 0 { "" } else { " and " };
@@ -159,7 +159,7 @@ impl fmt::Display for Condition {
     }
 }
 
-impl Serialize for When {
+impl Serialize for MessageConditions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(source, condition)| (source.to_string(), condition)))
     }
@@ -186,27 +186,27 @@ fn one_or_more(values: &[Value]) -> Value {
     }
 }
 
-impl<'de> Deserialize<'de> for When {
+impl<'de> Deserialize<'de> for MessageConditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Conditions;
+        struct MessageConditionsVisitor;
 
-        impl<'de> Visitor<'de> for Conditions {
-            type Value = When;
+        impl<'de> Visitor<'de> for MessageConditionsVisitor {
+            type Value = MessageConditions;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a table of conditions, such as { \"$.type\" = \"climate\" }")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<When, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MessageConditions, A::Error> {
                 let mut conditions = Vec::new();
                 while let Some(condition) = map.next_entry()? {
                     conditions.push(condition);
                 }
-                Ok(When(conditions))
+                Ok(MessageConditions(conditions))
             }
         }
 
-        deserializer.deserialize_map(Conditions)
+        deserializer.deserialize_map(MessageConditionsVisitor)
     }
 }
 
@@ -252,16 +252,16 @@ impl<'de> Visitor<'de> for ConditionVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Condition, A::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "lowercase")]
-        enum ConditionWord {
+        enum ConditionOperator {
             Exists,
             Not,
         }
         let condition = match map.next_key()? {
             None => return Err(A::Error::custom("is empty: expected { not = ... } or { exists = true }")),
-            Some(ConditionWord::Exists) => Condition::Exists(map.next_value()?),
-            Some(ConditionWord::Not) => Condition::IsNot(map.next_value::<ConditionValues>()?.0),
+            Some(ConditionOperator::Exists) => Condition::Exists(map.next_value()?),
+            Some(ConditionOperator::Not) => Condition::IsNot(map.next_value::<ConditionValues>()?.0),
         };
-        match map.next_key::<ConditionWord>()? {
+        match map.next_key::<ConditionOperator>()? {
             None => Ok(condition),
             Some(_) => Err(A::Error::custom("has both exists and not: set one of them")),
         }
@@ -309,7 +309,7 @@ impl<'de> Visitor<'de> for ValuesVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Value>, A::Error> {
         let mut values = Vec::new();
-        while let Some(Scalar(value)) = list.next_element()? {
+        while let Some(ConditionScalar(value)) = list.next_element()? {
             values.push(value);
         }
         if values.is_empty() {
@@ -320,9 +320,9 @@ impl<'de> Visitor<'de> for ValuesVisitor {
 }
 
 /// A value that is no list.
-struct Scalar(Value);
+struct ConditionScalar(Value);
 
-impl<'de> Deserialize<'de> for Scalar {
+impl<'de> Deserialize<'de> for ConditionScalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         if value.is_string() || value.is_number() || value.is_boolean() {
@@ -334,20 +334,20 @@ impl<'de> Deserialize<'de> for Scalar {
 
 #[cfg(test)]
 mod tests {
-    use ledge_base::toml_check::{self, Mistake};
+    use ledge_base::toml_check::{self, ConfigMistake};
     use serde_json::json;
 
     use super::*;
 
-    fn when(text: &str) -> When {
+    fn when(text: &str) -> MessageConditions {
         #[derive(Debug, Deserialize)]
         struct ConditionalBinding {
-            when: When,
+            when: MessageConditions,
         }
         let read = toml_check::parse::<ConditionalBinding>("t", &format!("when = {text}"));
         let when = read.map(|binding| binding.when).unwrap();
         let written = serde_json::to_value(&when).unwrap();
-        assert_eq!(serde_json::from_value::<When>(written).unwrap(), when, "it is written as it was read");
+        assert_eq!(serde_json::from_value::<MessageConditions>(written).unwrap(), when, "it is written as it was read");
         when
     }
 
@@ -441,7 +441,7 @@ mod tests {
         #[derive(Debug, Deserialize)]
         #[expect(dead_code, reason = "only its mistakes are read")]
         struct BindingWithMistake {
-            when: When,
+            when: MessageConditions,
         }
         for (text, mistake) in [
             ("1", "t:1: when: expected a table of conditions"),
@@ -456,7 +456,7 @@ mod tests {
             ("{ '$.a' = 2026-11-25 }", "date"),
         ] {
             let mistakes = toml_check::parse::<BindingWithMistake>("t", &format!("when = {text}")).unwrap_err();
-            let told: Vec<_> = mistakes.iter().map(Mistake::to_string).collect();
+            let told: Vec<_> = mistakes.iter().map(ConfigMistake::to_string).collect();
             assert!(told.len() == 1 && told[0].contains(mistake), "{text}: {told:?}");
         }
         let both = "when = { '$.a' = [], '$..b' = 1, '$.c' = { exists = 1 } }";

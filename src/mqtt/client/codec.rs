@@ -20,38 +20,38 @@ mod tests;
 use bytes::{Buf, BufMut, BytesMut};
 
 use self::header::FixedHeader;
-use super::packet::{Incoming, Outgoing, ReasonCode, ReceivedMessage, Version};
+use super::packet::{IncomingPacket, MqttVersion, OutgoingPacket, ReasonCode, ReceivedMessage};
 
 pub use self::error::CodecError;
-pub(super) use self::read::{AckTarget, HEAD_MAX_BYTES, ack_target, head_length};
+pub(super) use self::read::{HEAD_MAX_BYTES, PacketToAcknowledge, ack_target, head_length};
 pub use header::PACKET_MAX_BYTES;
 
 /// Appends a packet to `buffer`, which is unchanged after an error.
-pub fn encode(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), CodecError> {
+pub fn encode(version: MqttVersion, packet: &OutgoingPacket, buffer: &mut BytesMut) -> Result<(), CodecError> {
     check::outgoing(version, packet)?;
     if write_short(version, packet, buffer) {
         return Ok(());
     }
     let before = buffer.len();
     let written = match version {
-        Version::V5 => v5::write(packet, buffer),
-        Version::V311 => v311::write(packet, buffer),
+        MqttVersion::V5 => v5::write(packet, buffer),
+        MqttVersion::V311 => v311::write(packet, buffer),
     };
     written.inspect_err(|_| buffer.truncate(before))
 }
 
 /// The number of bytes that [`encode`] appends, for the broker's Maximum Packet Size.
-pub fn encoded_size(version: Version, packet: &Outgoing) -> usize {
+pub fn encoded_size(version: MqttVersion, packet: &OutgoingPacket) -> usize {
     let mut short = BytesMut::new();
     match version {
         _ if write_short(version, packet, &mut short) => short.len(),
-        Version::V5 => v5::size(packet),
-        Version::V311 => v311::size(packet),
+        MqttVersion::V5 => v5::size(packet),
+        MqttVersion::V311 => v311::size(packet),
     }
 }
 
 /// Reads a packet from the broker. `frame` is one whole packet; a payload stays a slice of it.
-pub fn decode(version: Version, frame: BytesMut) -> Result<Incoming, CodecError> {
+pub fn decode(version: MqttVersion, frame: BytesMut) -> Result<IncomingPacket, CodecError> {
     let malformed =
         || CodecError::Malformed { packet: "packet", reason: "its length differs from the announced one".into() };
     let header = FixedHeader::parse(&frame)?.filter(|header| header.total() == frame.len()).ok_or_else(malformed)?;
@@ -61,10 +61,10 @@ pub fn decode(version: Version, frame: BytesMut) -> Result<Incoming, CodecError>
 }
 
 /// Writes the packets of at most five bytes; `false` for any other.
-fn write_short(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> bool {
-    let has_reason = |reason| version == Version::V5 && reason != ReasonCode::SUCCESS;
+fn write_short(version: MqttVersion, packet: &OutgoingPacket, buffer: &mut BytesMut) -> bool {
+    let has_reason = |reason| version == MqttVersion::V5 && reason != ReasonCode::SUCCESS;
     match *packet {
-        Outgoing::PubAck { packet_id, reason } => {
+        OutgoingPacket::PubAck { packet_id, reason } => {
             let has_reason = has_reason(reason);
             buffer.put_slice(&[0x40, 2 + u8::from(has_reason)]);
             buffer.put_u16(packet_id.get());
@@ -72,10 +72,13 @@ fn write_short(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> bo
                 buffer.put_u8(reason.0);
             }
         }
-        Outgoing::PingReq => buffer.put_slice(&[0xC0, 0]),
-        Outgoing::Disconnect { reason } if has_reason(reason) => buffer.put_slice(&[0xE0, 1, reason.0]),
-        Outgoing::Disconnect { .. } => buffer.put_slice(&[0xE0, 0]),
-        Outgoing::Connect(_) | Outgoing::Publish { .. } | Outgoing::Subscribe { .. } | Outgoing::Unsubscribe { .. } => {
+        OutgoingPacket::PingReq => buffer.put_slice(&[0xC0, 0]),
+        OutgoingPacket::Disconnect { reason } if has_reason(reason) => buffer.put_slice(&[0xE0, 1, reason.0]),
+        OutgoingPacket::Disconnect { .. } => buffer.put_slice(&[0xE0, 0]),
+        OutgoingPacket::Connect(_)
+        | OutgoingPacket::Publish { .. }
+        | OutgoingPacket::Subscribe { .. }
+        | OutgoingPacket::Unsubscribe { .. } => {
             return false;
         }
     }
@@ -84,7 +87,7 @@ fn write_short(version: Version, packet: &Outgoing, buffer: &mut BytesMut) -> bo
 
 /// Reads a message from its head (see [`head_length`]), for a payload that is skipped.
 pub(super) fn publish_head(
-    version: Version,
+    version: MqttVersion,
     header: FixedHeader,
     head: BytesMut,
 ) -> Result<ReceivedMessage, CodecError> {

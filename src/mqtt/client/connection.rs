@@ -3,11 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use ledge_egress::{Content, Destination, Egress, EgressError, LinkReader, LinkWriter, Purpose, PutError};
+use ledge_egress::{
+    Egress, EgressContent, EgressDestination, EgressError, EgressPurpose, EgressReader, EgressWriteError, EgressWriter,
+};
 
 use super::codec::{self, CodecError};
-use super::framing::Framing;
-use super::packet::{ConnAck, Connect, Incoming, Outgoing, ReasonCode, Version};
+use super::framing::PacketFraming;
+use super::packet::{ConnAck, Connect, IncomingPacket, MqttVersion, OutgoingPacket, ReasonCode};
 
 /// The reason why a connection could not be opened, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -50,16 +52,16 @@ fn quoted(text: Option<&str>) -> String {
 /// The receiving half of a connection.
 #[derive(Debug)]
 pub struct ConnectionReader {
-    link: LinkReader,
-    framing: Framing,
+    link: EgressReader,
+    framing: PacketFraming,
     received: u64,
 }
 
 /// The sending half of a connection.
 #[derive(Debug)]
 pub struct ConnectionWriter {
-    link: LinkWriter,
-    version: Version,
+    link: EgressWriter,
+    version: MqttVersion,
     /// The bytes that were put, sent or not.
     put: u64,
 }
@@ -69,7 +71,7 @@ pub struct ConnectionWriter {
 pub struct BrokerConnection {
     pub reader: ConnectionReader,
     pub writer: ConnectionWriter,
-    pub version: Version,
+    pub version: MqttVersion,
     /// The broker's answer to CONNECT.
     pub accepted: ConnAck,
 }
@@ -79,26 +81,29 @@ impl BrokerConnection {
     /// their payload.
     pub async fn open(
         egress: &Egress,
-        to: &Destination,
-        version: Version,
+        to: &EgressDestination,
+        version: MqttVersion,
         connect: Connect,
         max_packet: usize,
         timeout: Duration,
     ) -> Result<Self, ConnectionError> {
-        let (reader, writer) = egress.connect(to, Purpose::Mqtt).await?;
-        let mut reader = ConnectionReader { link: reader, framing: Framing::new(version, max_packet), received: 0 };
+        let (reader, writer) = egress.connect(to, EgressPurpose::Mqtt).await?;
+        let mut reader =
+            ConnectionReader { link: reader, framing: PacketFraming::new(version, max_packet), received: 0 };
         let mut writer = ConnectionWriter { link: writer, version, put: 0 };
-        writer.put(Content::Protocol, &Outgoing::Connect(connect))?;
+        writer.put(EgressContent::Protocol, &OutgoingPacket::Connect(connect))?;
         let accept = async {
             writer.flush().await?;
             reader.next().await
         };
         match tokio::time::timeout(timeout, accept).await {
             Err(_) => Err(ConnectionError::Silent(timeout)),
-            Ok(Ok(Incoming::ConnAck(accepted))) if !accepted.reason.is_failure() => {
+            Ok(Ok(IncomingPacket::ConnAck(accepted))) if !accepted.reason.is_failure() => {
                 Ok(Self { reader, writer, version, accepted })
             }
-            Ok(Ok(Incoming::ConnAck(ConnAck { reason, text, .. }))) => Err(ConnectionError::Refused { reason, text }),
+            Ok(Ok(IncomingPacket::ConnAck(ConnAck { reason, text, .. }))) => {
+                Err(ConnectionError::Refused { reason, text })
+            }
             Ok(Ok(_)) => Err(ConnectionError::NotAccepted),
             Ok(Err(error)) => Err(error),
         }
@@ -107,7 +112,7 @@ impl BrokerConnection {
 
 impl ConnectionReader {
     /// The next packet. The future may be dropped at any time: nothing is lost.
-    pub async fn next(&mut self) -> Result<Incoming, ConnectionError> {
+    pub async fn next(&mut self) -> Result<IncomingPacket, ConnectionError> {
         loop {
             if let Some(packet) = self.framing.next()? {
                 return Ok(packet);
@@ -120,7 +125,7 @@ impl ConnectionReader {
     }
 
     /// The next packet, if it has arrived.
-    pub fn next_buffered(&mut self) -> Result<Option<Incoming>, ConnectionError> {
+    pub fn next_buffered(&mut self) -> Result<Option<IncomingPacket>, ConnectionError> {
         Ok(self.framing.next()?)
     }
 
@@ -143,18 +148,18 @@ impl ConnectionReader {
 
 impl ConnectionWriter {
     /// Puts a packet, which the next [`Self::flush`] sends.
-    pub fn put(&mut self, content: Content, packet: &Outgoing) -> Result<(), ConnectionError> {
+    pub fn put(&mut self, content: EgressContent, packet: &OutgoingPacket) -> Result<(), ConnectionError> {
         let (version, before) = (self.version, self.link.queued());
         self.link.put(content, |buffer| codec::encode(version, packet, buffer)).map_err(|error| match error {
-            PutError::Write(error) => error.into(),
-            refused @ PutError::NotPermitted { .. } => ConnectionError::NotPermitted(refused.to_string()),
+            EgressWriteError::Write(error) => error.into(),
+            refused @ EgressWriteError::NotPermitted { .. } => ConnectionError::NotPermitted(refused.to_string()),
         })?;
         self.put += (self.link.queued() - before) as u64;
         Ok(())
     }
 
     /// The size of a packet, in bytes.
-    pub fn size(&self, packet: &Outgoing) -> usize {
+    pub fn size(&self, packet: &OutgoingPacket) -> usize {
         codec::encoded_size(self.version, packet)
     }
 

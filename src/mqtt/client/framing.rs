@@ -10,8 +10,8 @@ mod tests;
 use bytes::{Buf, BytesMut};
 
 use super::codec::header::FixedHeader;
-use super::codec::{self, AckTarget, CodecError, HEAD_MAX_BYTES};
-use super::packet::{Incoming, Version};
+use super::codec::{self, CodecError, HEAD_MAX_BYTES, PacketToAcknowledge};
+use super::packet::{IncomingPacket, MqttVersion};
 
 /// The size of the read buffer, and the largest packet that is copied out of it, in bytes.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -21,8 +21,8 @@ const OTHER_PACKET_MAX_BYTES: usize = 128 * 1024;
 
 /// Splits a stream of bytes into packets.
 #[derive(Debug)]
-pub struct Framing {
-    version: Version,
+pub struct PacketFraming {
+    version: MqttVersion,
     max_packet: usize,
     buffer: BytesMut,
     /// The size that the buffer needs for the packet that has begun.
@@ -34,13 +34,13 @@ pub struct Framing {
 #[derive(Debug)]
 struct SkippedMessage {
     /// The packet to deliver afterwards.
-    packet: Box<Incoming>,
+    packet: Box<IncomingPacket>,
     left: usize,
 }
 
-impl Framing {
+impl PacketFraming {
     /// Begins a new stream. Messages in packets of more than `max_packet` bytes are delivered without their payload.
-    pub fn new(version: Version, max_packet: usize) -> Self {
+    pub fn new(version: MqttVersion, max_packet: usize) -> Self {
         Self { version, max_packet, buffer: BytesMut::new(), wanted: READ_BUFFER_BYTES, skipping: None }
     }
 
@@ -79,7 +79,7 @@ impl Framing {
 
     /// The next packet, once it is complete. After an error the stream is lost.
     #[expect(clippy::should_implement_trait, reason = "an iterator ends; a stream that has no packet yet does not")]
-    pub fn next(&mut self) -> Result<Option<Incoming>, CodecError> {
+    pub fn next(&mut self) -> Result<Option<IncomingPacket>, CodecError> {
         loop {
             if let Some(skipping) = &mut self.skipping {
                 let passed = skipping.left.min(self.buffer.len());
@@ -120,7 +120,7 @@ impl Framing {
 
     /// The packet to deliver for a message that is skipped, and the bytes of it that are out of the buffer, once the
     /// head is complete.
-    fn begin_skipping(&mut self, header: FixedHeader) -> Result<Option<(Incoming, usize)>, CodecError> {
+    fn begin_skipping(&mut self, header: FixedHeader) -> Result<Option<(IncomingPacket, usize)>, CodecError> {
         let body = self.buffer.get(header.length..).unwrap_or_default();
         // The packet id comes after the topic, so it is there before a head is known to be unreadable.
         let ack_target = codec::ack_target(header.first, body);
@@ -135,7 +135,7 @@ impl Framing {
         };
         self.buffer.advance(header.length);
         let packet = match codec::publish_head(self.version, header, self.take(head)) {
-            Ok(received) => Incoming::Publish(received),
+            Ok(received) => IncomingPacket::Publish(received),
             Err(error) => unusable(ack_target.ok_or_else(|| error.clone())?, &error),
         };
         Ok(Some((packet, head)))
@@ -171,6 +171,6 @@ impl Framing {
     }
 }
 
-fn unusable(AckTarget(packet_id): AckTarget, error: &CodecError) -> Incoming {
-    Incoming::Unusable { packet_id, reason: error.to_string() }
+fn unusable(PacketToAcknowledge(packet_id): PacketToAcknowledge, error: &CodecError) -> IncomingPacket {
+    IncomingPacket::Unusable { packet_id, reason: error.to_string() }
 }

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use crate::topics::{TopicFilter, TopicName};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum MqttVersion {
     V5,
     /// MQTT 3.1.1 has no properties, and its reasons are only success or failure.
     V311,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for MqttVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::V5 => "MQTT 5",
@@ -117,19 +117,19 @@ impl fmt::Display for ReasonCode {
 
 /// A message, as a publisher sends it and a subscriber receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct MqttMessage {
     pub topic: TopicName,
     pub payload: Bytes,
     pub qos: Qos,
     /// Asks the broker to retain it for later subscribers; on a received message: it was retained.
     pub retain: bool,
     /// MQTT 5 only; empty and unsent otherwise.
-    pub properties: Properties,
+    pub properties: MessageProperties,
 }
 
 /// The properties of a message (section 3.3.2.3) that Ledge reads or writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Properties {
+pub struct MessageProperties {
     /// The topic for the answer. Foreign text, which is not necessarily a valid topic name.
     pub response_topic: Option<String>,
     /// Data to send back unchanged with the answer.
@@ -142,7 +142,7 @@ pub struct Properties {
     pub user: Vec<(String, String)>,
 }
 
-impl Properties {
+impl MessageProperties {
     /// The first value of a user property; the case of its name does not matter.
     pub fn user(&self, name: &str) -> Option<&str> {
         self.user.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
@@ -151,8 +151,8 @@ impl Properties {
 
 /// A packet from the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Incoming {
-    /// The answer to [`Outgoing::Connect`].
+pub enum IncomingPacket {
+    /// The answer to [`OutgoingPacket::Connect`].
     ConnAck(ConnAck),
     Publish(ReceivedMessage),
     /// A message with a topic or properties that cannot be read: too long, or against the standard. It was skipped.
@@ -172,11 +172,11 @@ pub enum Incoming {
         /// One for each filter; below 0x80 it is the QoS granted.
         reasons: Vec<ReasonCode>,
     },
-    /// The answer to [`Outgoing::Unsubscribe`].
+    /// The answer to [`OutgoingPacket::Unsubscribe`].
     UnsubAck {
         packet_id: PacketId,
     },
-    /// The answer to [`Outgoing::PingReq`].
+    /// The answer to [`OutgoingPacket::PingReq`].
     PingResp,
     /// The broker closes the connection (MQTT 5 only).
     Disconnect {
@@ -190,7 +190,7 @@ pub enum Incoming {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedMessage {
     /// The message. Its payload is empty when it was too large.
-    pub message: Message,
+    pub message: MqttMessage,
     /// The packet to acknowledge; `None` for QoS 0.
     pub packet_id: Option<PacketId>,
     /// The broker may have sent it before.
@@ -248,11 +248,11 @@ impl ConnAck {
 
 /// A packet to the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outgoing {
+pub enum OutgoingPacket {
     /// The first packet of a connection.
     Connect(Connect),
     Publish {
-        message: Message,
+        message: MqttMessage,
         /// Set for QoS 1.
         packet_id: Option<PacketId>,
         /// It may have been sent before.
@@ -299,7 +299,7 @@ pub struct Connect {
     pub receive_maximum: u16,
     pub login: Option<(String, String)>,
     /// The message that the broker publishes when the connection breaks.
-    pub will: Option<Message>,
+    pub will: Option<MqttMessage>,
 }
 
 impl fmt::Debug for Connect {

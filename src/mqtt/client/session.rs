@@ -5,10 +5,12 @@
 
 use std::collections::VecDeque;
 
-use ledge_egress::Content;
+use ledge_egress::EgressContent;
 
 use super::codec::PACKET_MAX_BYTES;
-use super::packet::{ConnAck, Incoming, Message, Outgoing, PacketId, Qos, ReasonCode, ReceivedMessage, Subscription};
+use super::packet::{
+    ConnAck, IncomingPacket, MqttMessage, OutgoingPacket, PacketId, Qos, ReasonCode, ReceivedMessage, Subscription,
+};
 use crate::topics::TopicFilter;
 
 /// The most QoS 1 messages that wait for their acknowledgement, even if a broker accepts more.
@@ -26,15 +28,15 @@ pub struct PendingDelivery(u64);
 
 /// A message to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outbound {
-    pub message: Message,
+pub struct OutboundMessage {
+    pub message: MqttMessage,
     /// The kind of content, for the egress policy.
-    pub content: Content,
+    pub content: EgressContent,
     /// The delivery that it answers: settled when the broker has acknowledged this message.
     pub settles: Option<PendingDelivery>,
 }
 
-impl Outbound {
+impl OutboundMessage {
     fn bytes(&self) -> usize {
         let properties = &self.message.properties;
         let texts: usize = properties.user.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -54,7 +56,7 @@ pub enum SessionEvent {
     /// A message that cannot be read, and the reason. It is settled.
     Unusable(String),
     /// The broker refused a published message.
-    Refused(Outbound, ReasonCode),
+    Refused(OutboundMessage, ReasonCode),
     Subscribed(Vec<(TopicFilter, ReasonCode)>),
     /// The broker closes the connection.
     Disconnected(ReasonCode, Option<String>),
@@ -64,9 +66,9 @@ pub enum SessionEvent {
 /// The next packet for the connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextPacket {
-    Send(Content, Outgoing),
+    Send(EgressContent, OutgoingPacket),
     /// A message is larger than the broker accepts, so it was removed. Its delivery is still to be settled.
-    TooLarge(Outbound),
+    TooLarge(OutboundMessage),
 }
 
 /// The limits that the broker announced.
@@ -81,7 +83,7 @@ struct BrokerLimits {
 #[derive(Debug)]
 struct InFlight {
     packet_id: PacketId,
-    outbound: Outbound,
+    outbound: OutboundMessage,
     sent: bool,
 }
 
@@ -97,16 +99,16 @@ struct PendingAck {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Session {
+pub struct MqttSession {
     /// `None` without a connection.
     limits: Option<BrokerLimits>,
     /// Acknowledgements and subscriptions, which are sent first. They belong to the connection.
-    control: VecDeque<Outgoing>,
+    control: VecDeque<OutgoingPacket>,
     /// Published, in order, and not acknowledged yet.
     in_flight: VecDeque<InFlight>,
-    waiting: VecDeque<Outbound>,
+    waiting: VecDeque<OutboundMessage>,
     /// Messages of QoS 0, which no window limits.
-    waiting_unacknowledged: VecDeque<Outbound>,
+    waiting_unacknowledged: VecDeque<OutboundMessage>,
     /// Deliveries on this connection, in their order, which is also that of their acknowledgements.
     pending_acks: VecDeque<PendingAck>,
     /// Deliveries on earlier connections. The broker delivers them again while it still expects their acknowledgement.
@@ -120,7 +122,7 @@ pub struct Session {
     unacknowledged_connections: u32,
 }
 
-impl Session {
+impl MqttSession {
     /// The memory of the messages that wait or are in flight, in bytes.
     pub fn outbox_bytes(&self) -> usize {
         self.bytes
@@ -141,7 +143,7 @@ impl Session {
     ///
     /// A broker without the session has forgotten its deliveries, and delivers them again; messages that it had not
     /// acknowledged are sent again as new ones (section 4.4).
-    pub fn connected(&mut self, broker: &ConnAck) -> Option<Outbound> {
+    pub fn connected(&mut self, broker: &ConnAck) -> Option<OutboundMessage> {
         self.disconnected();
         self.limits = Some(BrokerLimits {
             window: usize::from(broker.receive_maximum).clamp(1, IN_FLIGHT_MAX),
@@ -194,7 +196,7 @@ impl Session {
         let Some(packet_id) = self.new_packet_id() else { return };
         let filters = subscriptions.iter().map(|subscription| subscription.filter.clone()).collect();
         self.subscribing.push((packet_id, filters));
-        self.control.push_back(Outgoing::Subscribe { packet_id, subscriptions });
+        self.control.push_back(OutgoingPacket::Subscribe { packet_id, subscriptions });
     }
 
     /// Returns `true` if the broker has answered each SUBSCRIBE of this connection.
@@ -205,7 +207,7 @@ impl Session {
     pub fn unsubscribe(&mut self, filters: Vec<TopicFilter>) {
         let Some(packet_id) = self.new_packet_id() else { return };
         self.unsubscribing.push(packet_id);
-        self.control.push_back(Outgoing::Unsubscribe { packet_id, filters });
+        self.control.push_back(OutgoingPacket::Unsubscribe { packet_id, filters });
     }
 
     /// Returns `true` if the broker has answered each UNSUBSCRIBE of this connection.
@@ -215,11 +217,11 @@ impl Session {
 
     /// Sends a PINGREQ.
     pub fn ping(&mut self) {
-        self.control.push_back(Outgoing::PingReq);
+        self.control.push_back(OutgoingPacket::PingReq);
     }
 
     /// Publishes a message, now or when there is a connection.
-    pub fn publish(&mut self, outbound: Outbound) {
+    pub fn publish(&mut self, outbound: OutboundMessage) {
         self.bytes += outbound.bytes();
         match outbound.message.qos {
             Qos::AtMostOnce => self.waiting_unacknowledged.push_back(outbound),
@@ -228,7 +230,7 @@ impl Session {
     }
 
     /// Publishes a retained message. It replaces one for the same topic that has not been sent.
-    pub fn publish_latest(&mut self, outbound: Outbound) {
+    pub fn publish_latest(&mut self, outbound: OutboundMessage) {
         let topic = &outbound.message.topic;
         if let Some(at) = self.waiting.iter().position(|waiting| waiting.message.topic == *topic)
             && let Some(older) = self.waiting.remove(at)
@@ -267,36 +269,36 @@ impl Session {
 
     fn acknowledge(&mut self) {
         while let Some(PendingAck { packet_id, settled: Some(reason), .. }) = self.pending_acks.front() {
-            self.control.push_back(Outgoing::PubAck { packet_id: *packet_id, reason: *reason });
+            self.control.push_back(OutgoingPacket::PubAck { packet_id: *packet_id, reason: *reason });
             self.pending_acks.pop_front();
         }
     }
 
     /// Handles a packet from the broker.
-    pub fn receive(&mut self, packet: Incoming) -> SessionEvent {
+    pub fn receive(&mut self, packet: IncomingPacket) -> SessionEvent {
         match packet {
-            Incoming::Publish(received) => self.deliver(received),
-            Incoming::Unusable { packet_id, reason } => {
+            IncomingPacket::Publish(received) => self.deliver(received),
+            IncomingPacket::Unusable { packet_id, reason } => {
                 if let Some(packet_id) = packet_id {
                     self.add_pending_ack(packet_id, Some(ReasonCode::IMPLEMENTATION_SPECIFIC));
                     self.acknowledge();
                 }
                 SessionEvent::Unusable(reason)
             }
-            Incoming::PubAck { packet_id, reason } => self.acknowledged(packet_id, reason),
-            Incoming::SubAck { packet_id, reasons } => {
+            IncomingPacket::PubAck { packet_id, reason } => self.acknowledged(packet_id, reason),
+            IncomingPacket::SubAck { packet_id, reasons } => {
                 let Some(at) = self.subscribing.iter().position(|(id, _)| *id == packet_id) else {
                     return SessionEvent::None;
                 };
                 let (_, filters) = self.subscribing.swap_remove(at);
                 SessionEvent::Subscribed(filters.into_iter().zip(reasons).collect())
             }
-            Incoming::UnsubAck { packet_id } => {
+            IncomingPacket::UnsubAck { packet_id } => {
                 self.unsubscribing.retain(|open| *open != packet_id);
                 SessionEvent::None
             }
-            Incoming::Disconnect { reason, text } => SessionEvent::Disconnected(reason, text),
-            Incoming::ConnAck(_) | Incoming::PingResp => SessionEvent::None,
+            IncomingPacket::Disconnect { reason, text } => SessionEvent::Disconnected(reason, text),
+            IncomingPacket::ConnAck(_) | IncomingPacket::PingResp => SessionEvent::None,
         }
     }
 
@@ -339,18 +341,18 @@ impl Session {
     }
 
     /// The next packet; `None` without one that the broker accepts now. `size` measures a packet.
-    pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Option<NextPacket> {
+    pub fn next(&mut self, size: impl Fn(&OutgoingPacket) -> usize) -> Option<NextPacket> {
         let limits = self.limits?;
         if let Some(packet) = self.control.pop_front() {
-            return Some(NextPacket::Send(Content::Protocol, packet));
+            return Some(NextPacket::Send(EgressContent::Protocol, packet));
         }
         if let Some(outbound) = self.waiting_unacknowledged.pop_front() {
             self.bytes -= outbound.bytes();
-            let Outbound { message, content, settles } = outbound;
+            let OutboundMessage { message, content, settles } = outbound;
             let packet = publish(message, None, false, limits);
             if !limits.fits(&packet, size) {
-                let Outgoing::Publish { message, .. } = packet else { return None };
-                return Some(NextPacket::TooLarge(Outbound { message, content, settles }));
+                let OutgoingPacket::Publish { message, .. } = packet else { return None };
+                return Some(NextPacket::TooLarge(OutboundMessage { message, content, settles }));
             }
             if let Some(delivery) = settles {
                 self.settle(delivery, ReasonCode::SUCCESS);
@@ -360,7 +362,11 @@ impl Session {
         self.next_acknowledged(limits, size)
     }
 
-    fn next_acknowledged(&mut self, limits: BrokerLimits, size: impl Fn(&Outgoing) -> usize) -> Option<NextPacket> {
+    fn next_acknowledged(
+        &mut self,
+        limits: BrokerLimits,
+        size: impl Fn(&OutgoingPacket) -> usize,
+    ) -> Option<NextPacket> {
         if self.in_flight.iter().filter(|message| message.sent).count() >= limits.window {
             return None;
         }
@@ -395,7 +401,7 @@ impl Session {
         Some(NextPacket::Send(content, packet))
     }
 
-    fn remove_too_large(&mut self, outbound: Outbound) -> NextPacket {
+    fn remove_too_large(&mut self, outbound: OutboundMessage) -> NextPacket {
         self.bytes -= outbound.bytes();
         NextPacket::TooLarge(outbound)
     }
@@ -418,17 +424,22 @@ impl Session {
 
 impl BrokerLimits {
     /// Returns `true` if the broker accepts a packet. Most brokers accept any size, and then only a giant is measured.
-    fn fits(&self, packet: &Outgoing, size: impl Fn(&Outgoing) -> usize) -> bool {
+    fn fits(&self, packet: &OutgoingPacket, size: impl Fn(&OutgoingPacket) -> usize) -> bool {
         let is_giant =
-            matches!(packet, Outgoing::Publish { message, .. } if message.payload.len() > PACKET_MAX_BYTES / 2);
+            matches!(packet, OutgoingPacket::Publish { message, .. } if message.payload.len() > PACKET_MAX_BYTES / 2);
         (self.packet_size == PACKET_MAX_BYTES && !is_giant) || size(packet) <= self.packet_size
     }
 }
 
-fn publish(mut message: Message, packet_id: Option<PacketId>, duplicate: bool, limits: BrokerLimits) -> Outgoing {
+fn publish(
+    mut message: MqttMessage,
+    packet_id: Option<PacketId>,
+    duplicate: bool,
+    limits: BrokerLimits,
+) -> OutgoingPacket {
     message.retain &= limits.retain;
     message.qos = if packet_id.is_some() { Qos::AtLeastOnce } else { Qos::AtMostOnce };
-    Outgoing::Publish { message, packet_id, duplicate }
+    OutgoingPacket::Publish { message, packet_id, duplicate }
 }
 
 #[cfg(test)]

@@ -84,9 +84,12 @@ fn settings_that_do_not_fit_together_are_named() {
     assert_eq!(keys(MqttConfig { password_file: file(), ..MqttConfig::default() }), ["password_file"]);
     assert_eq!(keys(MqttConfig { user: "till".into(), ..MqttConfig::default() }), [""; 0]);
     assert_eq!(keys(MqttConfig { user: "a\0".into(), ..MqttConfig::default() }), ["user"]);
-    assert_eq!(keys(config(TlsFiles { certificate_file: file(), ..TlsFiles::default() })), ["tls.certificate_file"]);
-    assert_eq!(keys(config(TlsFiles { key_file: file(), ..TlsFiles::default() })), ["tls.key_file"]);
-    let all = TlsFiles { ca_file: file(), certificate_file: file(), key_file: file() };
+    assert_eq!(
+        keys(config(TlsClientFiles { certificate_file: file(), ..TlsClientFiles::default() })),
+        ["tls.certificate_file"]
+    );
+    assert_eq!(keys(config(TlsClientFiles { key_file: file(), ..TlsClientFiles::default() })), ["tls.key_file"]);
+    let all = TlsClientFiles { ca_file: file(), certificate_file: file(), key_file: file() };
     assert_eq!(keys(config(all.clone())), [""; 0]);
     let plain = MqttConfig { broker: Some(address("mqtt://localhost")), tls: all, ..MqttConfig::default() };
     assert_eq!(keys(plain), ["tls.ca_file", "tls.certificate_file", "tls.key_file"]);
@@ -97,7 +100,7 @@ fn settings_that_do_not_fit_together_are_named() {
 fn paths_are_resolved_and_credentials_are_not() {
     let mut config = MqttConfig {
         password_file: "secret/mqtt".parse().ok(),
-        tls: TlsFiles { key_file: "credential:key".parse().ok(), ..TlsFiles::default() },
+        tls: TlsClientFiles { key_file: "credential:key".parse().ok(), ..TlsClientFiles::default() },
         ..MqttConfig::default()
     };
     config.resolve(Path::new("/srv"));

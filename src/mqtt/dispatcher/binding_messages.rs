@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use ledge_base::telemetry::messages::MessageKind;
+use ledge_base::telemetry::messages::MqttMessageKind;
 use ledge_part::api_error::ApiError;
 
 use super::Dispatcher;
-use crate::binding_message::{BindingMessage, BindingOutcome, Dismissal, is_judged_inline};
+use crate::binding_message::{BindingDismissal, BindingMessage, BindingOutcome, is_judged_inline};
 use crate::bindings::{Binding, MessageParts};
-use crate::client::packet::{Message, Qos, ReasonCode, ReceivedMessage};
+use crate::client::packet::{MqttMessage, Qos, ReasonCode, ReceivedMessage};
 use crate::client::session::PendingDelivery;
 use crate::held_bytes::HeldBytesGuard;
 use crate::rate_limit::RateDecision;
@@ -26,10 +26,10 @@ impl Dispatcher {
     ) {
         let refusal = self.refusal(&received);
         let ReceivedMessage { message, duplicate, .. } = received;
-        match Dismissal::of(&message, refusal.is_some()) {
+        match BindingDismissal::of(&message, refusal.is_some()) {
             None => {}
-            Some(Dismissal::Empty) => return self.settle(delivery, ReasonCode::SUCCESS),
-            Some(Dismissal::Answer(why)) => return self.leave_unanswered(&message.topic, why, delivery, now),
+            Some(BindingDismissal::Empty) => return self.settle(delivery, ReasonCode::SUCCESS),
+            Some(BindingDismissal::Answer(why)) => return self.leave_unanswered(&message.topic, why, delivery, now),
         }
 
         let taking = bindings.iter().filter_map(|index| {
@@ -55,7 +55,7 @@ impl Dispatcher {
         let device = self.topics.device.clone();
         let subject = MessageParts::new(payload, &device);
         for (index, captures) in matching {
-            self.statistics.received(MessageKind::Binding);
+            self.statistics.received(MqttMessageKind::Binding);
             let Some(binding) = self.bindings.get(index).map(|limited| limited.binding.clone()) else { continue };
             if binding.unmet(&subject, &captures).is_some() {
                 self.statistics.skipped();
@@ -84,7 +84,7 @@ impl Dispatcher {
 
     /// Counts a message as memory of its device. One that the broker would not deliver again is counted beyond the limit
     /// rather than lost: [`DispatcherLimits::memory_bytes`](super::DispatcherLimits) bounds those.
-    fn counted(&self, message: &Message, is_acknowledged: bool) -> Result<HeldBytesGuard, ApiError> {
+    fn counted(&self, message: &MqttMessage, is_acknowledged: bool) -> Result<HeldBytesGuard, ApiError> {
         let account = self.serving.memory().account(principal(&message.topic));
         let bytes = message.payload.len();
         let memory = match account.take(bytes) {

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use ledge_base::names::RegionName;
 use ledge_egress::{DestinationCounts, EgressConfig};
 
-use crate::check::Check;
+use crate::check::Finding;
 
 /// Checks that the allowed destinations are restricted to regions, and that data sent before, by `counts`, went to
 /// these regions.
-pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Check {
+pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Finding {
     let name = "egress";
     let elsewhere = config.allow.iter().filter(|entry| !entry.host.host.is_loopback()).count();
     let regions: BTreeSet<&str> = config.allow.iter().map(|entry| entry.region.as_str()).collect();
@@ -30,23 +30,23 @@ pub fn check(config: &EgressConfig, counts: &[DestinationCounts]) -> Check {
     };
     if !outside.is_empty() {
         let advice = "no data is sent there now; `ledge audit egress` lists what was sent";
-        return Check::warn(name, format!("{detail}\nearlier, data went to {}", outside.join(", ")), advice);
+        return Finding::warn(name, format!("{detail}\nearlier, data went to {}", outside.join(", ")), advice);
     }
     if config.residency.is_empty() && elsewhere > 0 {
         let advice = "set egress.residency to the regions where data may be; the configuration then refuses \
                       destinations in other regions";
-        return Check::warn(name, detail, advice);
+        return Finding::warn(name, detail, advice);
     }
-    Check::ok(name, detail)
+    Finding::ok(name, detail)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::Status;
+    use crate::check::FindingStatus;
     use ledge_base::toml_check;
 
-    fn look(text: &str, went_to: &[(&str, &str)]) -> (Status, String) {
+    fn look(text: &str, went_to: &[(&str, &str)]) -> (FindingStatus, String) {
         let config: EgressConfig = toml_check::parse("f", text).unwrap();
         let destinations = went_to.iter().map(|(destination, region)| DestinationCounts {
             destination: (*destination).into(),
@@ -63,10 +63,14 @@ mod tests {
         let entry = "[[allow]]\nhost = 'b.example:1'\nregion = 'eu'";
         let local = "[[allow]]\nhost = '127.0.0.1:1'\nregion = 'eu'";
         for (text, status, detail) in [
-            ("", Status::Ok, "nothing may leave this box"),
-            (entry, Status::Warn, "1 destination, in eu; no residency is set"),
-            (local, Status::Ok, "1 destination, in eu; no residency is set"),
-            (&format!("residency = ['eu', 'ch']\n{entry}"), Status::Ok, "1 destination, in eu; data may be in eu, ch"),
+            ("", FindingStatus::Ok, "nothing may leave this box"),
+            (entry, FindingStatus::Warn, "1 destination, in eu; no residency is set"),
+            (local, FindingStatus::Ok, "1 destination, in eu; no residency is set"),
+            (
+                &format!("residency = ['eu', 'ch']\n{entry}"),
+                FindingStatus::Ok,
+                "1 destination, in eu; data may be in eu, ch",
+            ),
         ] {
             assert_eq!(look(text, &[("127.0.0.1:9", "local")]), (status, detail.to_owned()), "{text}");
         }
@@ -75,7 +79,7 @@ mod tests {
     #[test]
     fn data_sent_outside_the_residency_before_it_was_set_is_reported() {
         let (status, detail) = look("residency = ['eu']", &[("a.example:1", "us"), ("b.example:1", "eu")]);
-        assert_eq!(status, Status::Warn);
+        assert_eq!(status, FindingStatus::Warn);
         assert!(detail.ends_with("earlier, data went to a.example:1 in us"), "{detail}");
     }
 }

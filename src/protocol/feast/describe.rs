@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ledge_features::registry::Registry;
+use ledge_features::view::{AggregateFunction, WindowKind};
 use ledge_features::view::{Aggregation, FeatureService, FeatureView};
-use ledge_features::view::{Function, WindowKind};
 use serde::Serialize;
 
 /// A feature view.
@@ -100,14 +100,14 @@ fn aggregation_document<'a>(view: &'a FeatureView, aggregation: &'a Aggregation)
         name: &aggregation.name,
         column: view.fields.get(aggregation.column).map_or("", |field| &field.name),
         function: match aggregation.function {
-            Function::Count => "count",
-            Function::Sum => "sum",
-            Function::Mean => "mean",
-            Function::Min => "min",
-            Function::Max => "max",
-            Function::Last => "last",
-            Function::Std => "std",
-            Function::CountDistinct => "count_distinct",
+            AggregateFunction::Count => "count",
+            AggregateFunction::Sum => "sum",
+            AggregateFunction::Mean => "mean",
+            AggregateFunction::Min => "min",
+            AggregateFunction::Max => "max",
+            AggregateFunction::Last => "last",
+            AggregateFunction::Std => "std",
+            AggregateFunction::CountDistinct => "count_distinct",
         },
         time_window_s: aggregation.time_window.as_secs_f64(),
         slide_interval_s: aggregation.slide_interval.as_secs_f64(),

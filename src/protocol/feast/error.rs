@@ -41,21 +41,21 @@ pub struct RequestMistake {
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// Path to it from the body down.
-    pub loc: Vec<Location>,
+    pub loc: Vec<MistakeLocation>,
     pub msg: String,
 }
 
 /// A step to a part of a request: a key or an index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Location {
+pub enum MistakeLocation {
     /// The key of an object.
     Key(Cow<'static, str>),
     /// An index into an array.
     Index(usize),
 }
 
-impl From<&'static str> for Location {
+impl From<&'static str> for MistakeLocation {
     fn from(key: &'static str) -> Self {
         Self::Key(key.into())
     }
@@ -72,7 +72,7 @@ impl RequestMistake {
         Self { kind, loc: vec!["body".into()], msg: msg.into() }
     }
 
-    fn below(mut self, steps: impl IntoIterator<Item = Location>) -> Self {
+    fn below(mut self, steps: impl IntoIterator<Item = MistakeLocation>) -> Self {
         self.loc.extend(steps);
         self
     }
@@ -116,7 +116,7 @@ impl FeastError {
     /// One exhaustive match without `_`: a new error does not compile until someone decides.
     pub fn of_store(error: &FeatureError, place: &'static str) -> Self {
         let message = error.to_string();
-        let key = |name: &str| Location::Key(name.to_owned().into());
+        let key = |name: &str| MistakeLocation::Key(name.to_owned().into());
         let content = match error {
             FeatureError::Disabled { .. } | FeatureError::UnknownFeature { .. } => {
                 ErrorContent::Exception { class: "FeastObjectNotFoundException", message }
@@ -141,7 +141,7 @@ impl FeastError {
                 ErrorContent::Detail(RequestMistake::new("value_error", place, message))
             }
             FeatureError::Value { column, row, .. } => ErrorContent::Detail(
-                RequestMistake::new("value_error", place, message).below([key(column), Location::Index(*row)]),
+                RequestMistake::new("value_error", place, message).below([key(column), MistakeLocation::Index(*row)]),
             ),
             FeatureError::Unavailable { .. }
             | FeatureError::Overloaded { .. }

@@ -7,7 +7,7 @@ use ledge_features::online::FrameColumns;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::super::cells::{CellsSeed, REQUEST_VALUES_MAX};
+use super::super::cells::{ColumnCellsSeed, REQUEST_VALUES_MAX};
 
 /// The most columns of one frame.
 const FRAME_COLUMNS_MAX: usize = 4096;
@@ -44,7 +44,7 @@ impl<'de> Visitor<'de> for FrameVisitor {
             if columns.len() == FRAME_COLUMNS_MAX {
                 return Err(A::Error::custom(format!("more than {FRAME_COLUMNS_MAX} columns")));
             }
-            let cells = map.next_value_seed(CellsSeed { left: &mut left, column: &name })?;
+            let cells = map.next_value_seed(ColumnCellsSeed { left: &mut left, column: &name })?;
             columns.push((name.into_owned(), cells));
         }
         Ok(DataFrame(columns))
@@ -53,9 +53,9 @@ impl<'de> Visitor<'de> for FrameVisitor {
 
 /// Feature references.
 #[derive(Debug, Default)]
-pub struct References(pub Vec<String>);
+pub struct FeatureReferences(pub Vec<String>);
 
-impl<'de> Deserialize<'de> for References {
+impl<'de> Deserialize<'de> for FeatureReferences {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(ReferencesVisitor)
     }
@@ -64,13 +64,13 @@ impl<'de> Deserialize<'de> for References {
 struct ReferencesVisitor;
 
 impl<'de> Visitor<'de> for ReferencesVisitor {
-    type Value = References;
+    type Value = FeatureReferences;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an array of feature references")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<References, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<FeatureReferences, A::Error> {
         let mut references = Vec::new();
         while let Some(reference) = seq.next_element()? {
             if references.len() == FEATURE_REFERENCES_MAX {
@@ -78,6 +78,6 @@ impl<'de> Visitor<'de> for ReferencesVisitor {
             }
             references.push(reference);
         }
-        Ok(References(references))
+        Ok(FeatureReferences(references))
     }
 }

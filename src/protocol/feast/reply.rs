@@ -7,7 +7,7 @@ use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use ledge_base::clock;
-use ledge_features::LongRead;
+use ledge_features::LongFeatureRead;
 use ledge_features::online::{FeatureCell, FeatureCells, FieldStatus, FrameColumns, OnlineFeatures};
 use ledge_features::value::Value;
 use ledge_features::view::{Feature, ViewId};
@@ -35,10 +35,10 @@ const JSON_NUMBER_BYTES: usize = 26;
 /// An answer of many values, made of slices and written in pieces. Only the values are stored as text; the rest, most
 /// of its length, is written while it is sent.
 #[derive(Debug)]
-pub struct LongAnswer {
+pub struct LongFeaturesAnswer {
     metadata: Vec<u8>,
     /// Those of the join keys, then those of the features.
-    columns: Vec<LongColumn>,
+    columns: Vec<LongAnswerColumn>,
     /// The number of join keys.
     keys: usize,
     /// The event times of the entities in each view, in microseconds since the Unix epoch; the first are those of join
@@ -47,26 +47,26 @@ pub struct LongAnswer {
 }
 
 #[derive(Debug)]
-struct LongColumn {
+struct LongAnswerColumn {
     /// JSON, with commas between.
     values: Vec<u8>,
     statuses: Vec<FieldStatus>,
-    /// The index of the column's times in [`LongAnswer::times`].
+    /// The index of the column's times in [`LongFeaturesAnswer::times`].
     times: usize,
     /// True when those times are read from this column.
     brings_times: bool,
 }
 
-impl LongAnswer {
+impl LongFeaturesAnswer {
     /// An answer to `read`, with nothing read yet.
-    pub fn new(read: &LongRead, full_feature_names: bool) -> Result<Self, FeastError> {
+    pub fn new(read: &LongFeatureRead, full_feature_names: bool) -> Result<Self, FeastError> {
         let join_keys: FrameColumns = read.join_keys().map(|(name, _)| (name.clone(), Vec::new())).collect();
         let features = OnlineFeatures { join_keys, features: read.features().to_vec(), cells: FeatureCells::default() };
         let reply = FeaturesReply { features: &features, full: full_feature_names };
         if let Some(twice) = reply.duplicate() {
             return Err(FeastError::collision(&twice.to_string(), full_feature_names));
         }
-        let metadata = serde_json::to_vec(&Metadata(reply)).map_err(|reason| unwritten(&reason))?;
+        let metadata = serde_json::to_vec(&ReplyMetadata(reply)).map_err(|reason| unwritten(&reason))?;
 
         let key_times = read.join_keys().next().map_or(0, |(_, values)| values.len());
         let mut columns = Vec::new();
@@ -76,7 +76,7 @@ impl LongAnswer {
             values.pop();
             values.drain(..1);
             let statuses = vec![FieldStatus::Present; keys.len()];
-            columns.push(LongColumn { values, statuses, times: 0, brings_times: false });
+            columns.push(LongAnswerColumn { values, statuses, times: 0, brings_times: false });
         }
         let keys = columns.len();
         let mut views: Vec<ViewId> = Vec::new();
@@ -88,7 +88,7 @@ impl LongAnswer {
                 views.push(feature.view.id);
             }
             let statuses = Vec::with_capacity(read.count());
-            columns.push(LongColumn { values: Vec::new(), statuses, times: place + 1, brings_times });
+            columns.push(LongAnswerColumn { values: Vec::new(), statuses, times: place + 1, brings_times });
         }
         let mut times = vec![vec![0; key_times]];
         times.extend(views.iter().map(|_| Vec::with_capacity(read.count())));
@@ -103,7 +103,7 @@ impl LongAnswer {
                 if !column.statuses.is_empty() {
                     column.values.push(b',');
                 }
-                serde_json::to_writer(&mut column.values, &cell.value.as_ref().map(Native))
+                serde_json::to_writer(&mut column.values, &cell.value.as_ref().map(FeastValue))
                     .map_err(|reason| unwritten(&reason))?;
                 column.statuses.push(cell.status);
             }
@@ -115,7 +115,7 @@ impl LongAnswer {
     }
 
     /// The memory of an answer to `read` in bytes, without the values that are not read yet.
-    pub fn bytes_of(read: &LongRead) -> usize {
+    pub fn bytes_of(read: &LongFeatureRead) -> usize {
         let entities = read.count();
         let views: HashSet<ViewId> = read.features().iter().map(|feature| feature.view.id).collect();
         let text = |key: &serde_json::Value| JSON_NUMBER_BYTES + 2 * key.as_str().map_or(0, str::len);
@@ -145,8 +145,8 @@ impl LongAnswer {
     }
 
     /// The text of the answer, in pieces.
-    pub fn into_pieces(self) -> LongAnswerPieces {
-        LongAnswerPieces { answer: self, column: 0, part: ReplyPart::Begin, at: 0, is_over: false }
+    pub fn into_pieces(self) -> LongFeaturesAnswerPieces {
+        LongFeaturesAnswerPieces { answer: self, column: 0, part: ReplyPart::Begin, at: 0, is_over: false }
     }
 }
 
@@ -154,10 +154,10 @@ fn unwritten(reason: &serde_json::Error) -> FeastError {
     FeastError::new(500, format!("the answer cannot be written: {reason}"))
 }
 
-/// The text of a [`LongAnswer`], in pieces of about [`PIECE_BYTES`] bytes.
+/// The text of a [`LongFeaturesAnswer`], in pieces of about [`PIECE_BYTES`] bytes.
 #[derive(Debug)]
-pub struct LongAnswerPieces {
-    answer: LongAnswer,
+pub struct LongFeaturesAnswerPieces {
+    answer: LongFeaturesAnswer,
     column: usize,
     part: ReplyPart,
     /// Length of the part that is written.
@@ -178,7 +178,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Number of statuses or timestamps written in one step.
 const ELEMENTS_PER_STEP: usize = 1024;
 
-impl Iterator for LongAnswerPieces {
+impl Iterator for LongFeaturesAnswerPieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
@@ -193,9 +193,9 @@ impl Iterator for LongAnswerPieces {
     }
 }
 
-impl LongAnswerPieces {
+impl LongFeaturesAnswerPieces {
     fn step(&mut self, text: &mut Vec<u8>) {
-        let LongAnswer { metadata, columns, times, .. } = &self.answer;
+        let LongFeaturesAnswer { metadata, columns, times, .. } = &self.answer;
         let Some(column) = columns.get(self.column) else {
             text.extend_from_slice(b"],\"metadata\":");
             text.extend_from_slice(metadata);
@@ -265,12 +265,12 @@ struct FeaturesReply<'a> {
 }
 
 impl<'a> FeaturesReply<'a> {
-    fn names(self) -> impl Iterator<Item = AnsweredName<'a>> {
-        self.features.features.iter().map(move |feature| AnsweredName { feature, full: self.full })
+    fn names(self) -> impl Iterator<Item = AnsweredFeatureName<'a>> {
+        self.features.features.iter().map(move |feature| AnsweredFeatureName { feature, full: self.full })
     }
 
     /// Returns a name that two features would have.
-    fn duplicate(self) -> Option<AnsweredName<'a>> {
+    fn duplicate(self) -> Option<AnsweredFeatureName<'a>> {
         let mut seen = HashSet::with_capacity(self.features.features.len());
         self.names().find(|name| !seen.insert((self.full.then_some(name.feature.view.id), &**name.feature.name())))
     }
@@ -279,15 +279,15 @@ impl<'a> FeaturesReply<'a> {
 impl Serialize for FeaturesReply<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("OnlineFeaturesResponse", 2)?;
-        object.serialize_field("results", &Results(self.features))?;
-        object.serialize_field("metadata", &Metadata(*self))?;
+        object.serialize_field("results", &ReplyResults(self.features))?;
+        object.serialize_field("metadata", &ReplyMetadata(*self))?;
         object.end()
     }
 }
 
-struct Metadata<'a>(FeaturesReply<'a>);
+struct ReplyMetadata<'a>(FeaturesReply<'a>);
 
-impl Serialize for Metadata<'_> {
+impl Serialize for ReplyMetadata<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("OnlineFeaturesMetadata", 1)?;
         object.serialize_field("feature_names", &FeatureNames(self.0))?;
@@ -308,12 +308,12 @@ impl Serialize for FeatureNames<'_> {
 }
 
 /// The name of a feature in the answer.
-struct AnsweredName<'a> {
+struct AnsweredFeatureName<'a> {
     feature: &'a Feature,
     full: bool,
 }
 
-impl fmt::Display for AnsweredName<'_> {
+impl fmt::Display for AnsweredFeatureName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.full {
             write!(f, "{}__", self.feature.view.name)?;
@@ -322,33 +322,34 @@ impl fmt::Display for AnsweredName<'_> {
     }
 }
 
-impl Serialize for AnsweredName<'_> {
+impl Serialize for AnsweredFeatureName<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.full { serializer.collect_str(self) } else { serializer.serialize_str(self.feature.name()) }
     }
 }
 
-struct Results<'a>(&'a OnlineFeatures);
+struct ReplyResults<'a>(&'a OnlineFeatures);
 
-impl Serialize for Results<'_> {
+impl Serialize for ReplyResults<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let OnlineFeatures { join_keys: keys, features, .. } = self.0;
         let mut results = serializer.serialize_seq(Some(keys.len() + features.len()))?;
-        keys.iter().try_for_each(|(_, values)| results.serialize_element(&KeyVector(values)))?;
+        keys.iter().try_for_each(|(_, values)| results.serialize_element(&JoinKeyVector(values)))?;
         self.0.columns().try_for_each(|(_, cells)| results.serialize_element(&FeatureVector(cells)))?;
         results.end()
     }
 }
 
 /// A join key of every entity: always present, without an event time.
-struct KeyVector<'a>(&'a [serde_json::Value]);
+struct JoinKeyVector<'a>(&'a [serde_json::Value]);
 
-impl Serialize for KeyVector<'_> {
+impl Serialize for JoinKeyVector<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("FeatureVector", 3)?;
         object.serialize_field("values", self.0)?;
-        object.serialize_field("statuses", &Each(|| self.0.iter().map(|_| FieldStatus::Present.as_str())))?;
-        object.serialize_field("event_timestamps", &Timestamps(|| self.0.iter().map(|_| 0)))?;
+        object
+            .serialize_field("statuses", &ArraySerializer(|| self.0.iter().map(|_| FieldStatus::Present.as_str())))?;
+        object.serialize_field("event_timestamps", &TimestampsSerializer(|| self.0.iter().map(|_| 0)))?;
         object.end()
     }
 }
@@ -359,17 +360,21 @@ struct FeatureVector<'a>(&'a [FeatureCell]);
 impl Serialize for FeatureVector<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("FeatureVector", 3)?;
-        object.serialize_field("values", &Each(|| self.0.iter().map(|cell| cell.value.as_ref().map(Native))))?;
-        object.serialize_field("statuses", &Each(|| self.0.iter().map(|cell| cell.status.as_str())))?;
-        object.serialize_field("event_timestamps", &Timestamps(|| self.0.iter().map(|cell| cell.event_us)))?;
+        object.serialize_field(
+            "values",
+            &ArraySerializer(|| self.0.iter().map(|cell| cell.value.as_ref().map(FeastValue))),
+        )?;
+        object.serialize_field("statuses", &ArraySerializer(|| self.0.iter().map(|cell| cell.status.as_str())))?;
+        object
+            .serialize_field("event_timestamps", &TimestampsSerializer(|| self.0.iter().map(|cell| cell.event_us)))?;
         object.end()
     }
 }
 
 /// An array of an iterator's items.
-struct Each<F>(F);
+struct ArraySerializer<F>(F);
 
-impl<I, F> Serialize for Each<F>
+impl<I, F> Serialize for ArraySerializer<F>
 where
     I: Iterator<Item: Serialize>,
     F: Fn() -> I,
@@ -380,9 +385,9 @@ where
 }
 
 /// An array of moments. Neighbours are often the same: rows are pushed together.
-struct Timestamps<F>(F);
+struct TimestampsSerializer<F>(F);
 
-impl<I, F> Serialize for Timestamps<F>
+impl<I, F> Serialize for TimestampsSerializer<F>
 where
     I: Iterator<Item = i64>,
     F: Fn() -> I,
@@ -405,32 +410,34 @@ const EPOCH: &str = "1970-01-01T00:00:00Z";
 
 /// A value as Feast's server writes it: bytes in base64, timestamps in seconds, single precision as its value in double
 /// precision, and numbers that are not finite by name, as protobuf does in JSON.
-struct Native<'a>(&'a Value);
+struct FeastValue<'a>(&'a Value);
 
-impl Serialize for Native<'_> {
+impl Serialize for FeastValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             Value::Bytes(bytes) => Base64Bytes(bytes).serialize(serializer),
             Value::String(text) => serializer.serialize_str(text),
             Value::Int32(number) => serializer.serialize_i32(*number),
             Value::Int64(number) | Value::UnixTimestamp(number) => serializer.serialize_i64(*number),
-            Value::Float32(number) => Float(f64::from(*number)).serialize(serializer),
-            Value::Float64(number) => Float(*number).serialize(serializer),
+            Value::Float32(number) => FeastFloat(f64::from(*number)).serialize(serializer),
+            Value::Float64(number) => FeastFloat(*number).serialize(serializer),
             Value::Bool(value) => serializer.serialize_bool(*value),
             Value::BytesList(values) => serializer.collect_seq(values.iter().map(|bytes| Base64Bytes(bytes))),
             Value::StringList(values) => serializer.collect_seq(values),
             Value::Int32List(values) => serializer.collect_seq(values),
             Value::Int64List(values) | Value::UnixTimestampList(values) => serializer.collect_seq(values),
-            Value::Float32List(values) => serializer.collect_seq(values.iter().map(|number| Float(f64::from(*number)))),
-            Value::Float64List(values) => serializer.collect_seq(values.iter().copied().map(Float)),
+            Value::Float32List(values) => {
+                serializer.collect_seq(values.iter().map(|number| FeastFloat(f64::from(*number))))
+            }
+            Value::Float64List(values) => serializer.collect_seq(values.iter().copied().map(FeastFloat)),
             Value::BoolList(values) => serializer.collect_seq(values),
         }
     }
 }
 
-struct Float(f64);
+struct FeastFloat(f64);
 
-impl Serialize for Float {
+impl Serialize for FeastFloat {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.is_finite() {
             serializer.serialize_f64(self.0)

@@ -6,19 +6,19 @@
 
 use ledge_base::serde_messages::in_json;
 use ledge_features::online::{
-    EVENT_TIMESTAMP, FeatureSelection, FrameColumns, OnlineRequest, Push, PushTarget, listed,
+    EVENT_TIMESTAMP, FeaturePush, FeatureSelection, FrameColumns, OnlineFeaturesRequest, PushTarget, listed,
 };
 use ledge_features::registry::Registry;
 use serde::Deserialize;
 
 use super::ANSWER_CELLS_MAX;
 use super::error::{FeastError, RequestMistake};
-use super::frame::{DataFrame, References};
+use super::frame::{DataFrame, FeatureReferences};
 
 /// A decoded `/get-online-features`.
 #[derive(Debug, PartialEq)]
 pub struct OnlineFeaturesCall {
-    pub request: OnlineRequest,
+    pub request: OnlineFeaturesRequest,
     /// True when features are named `view__feature` in the answer.
     pub full_feature_names: bool,
 }
@@ -27,7 +27,7 @@ pub struct OnlineFeaturesCall {
 struct OnlineFeaturesBody {
     entities: DataFrame,
     feature_service: Option<String>,
-    features: Option<References>,
+    features: Option<FeatureReferences>,
     #[serde(default)]
     full_feature_names: bool,
 }
@@ -50,10 +50,10 @@ pub fn decode_online_features(body: &[u8]) -> Result<OnlineFeaturesCall, FeastEr
     let body: OnlineFeaturesBody = read(body)?;
     let selection = match (body.feature_service, body.features) {
         (Some(service), _) if !service.is_empty() => FeatureSelection::Service(service),
-        (_, Some(References(features))) if !features.is_empty() => FeatureSelection::Features(features),
+        (_, Some(FeatureReferences(features))) if !features.is_empty() => FeatureSelection::Features(features),
         _ => return Err(RequestMistake::new("missing", "features", "No features specified for retrieval").into()),
     };
-    let request = OnlineRequest { selection, entities: body.entities.0 };
+    let request = OnlineFeaturesRequest { selection, entities: body.entities.0 };
     Ok(OnlineFeaturesCall { request, full_feature_names: body.full_feature_names })
 }
 
@@ -100,10 +100,10 @@ fn count(registry: &Registry, reference: &str) -> usize {
 
 /// Reads the body of `/push`. A push that is also for an offline store is refused as a whole: a part that silently did not
 /// happen would be missing in training data.
-pub fn decode_push(body: &[u8]) -> Result<Push, FeastError> {
+pub fn decode_push(body: &[u8]) -> Result<FeaturePush, FeastError> {
     let PushBody { push_source_name, df: DataFrame(columns), to } = read(body)?;
     match to.as_deref() {
-        None | Some("online") => Ok(Push { target: PushTarget::Source(push_source_name), columns }),
+        None | Some("online") => Ok(FeaturePush { target: PushTarget::Source(push_source_name), columns }),
         Some("offline" | "online_and_offline") => {
             let message = "Ledge has no offline store, so nothing of the push was stored: push with 'to': 'online'";
             Err(FeastError::new(501, message))
@@ -116,12 +116,12 @@ pub fn decode_push(body: &[u8]) -> Result<Push, FeastError> {
 }
 
 /// Reads the body of `/write-to-online-store`.
-pub fn decode_write(body: &[u8], registry: &Registry) -> Result<Push, FeastError> {
+pub fn decode_write(body: &[u8], registry: &Registry) -> Result<FeaturePush, FeastError> {
     let WriteBody { feature_view_name: view, df: DataFrame(mut columns) } = read(body)?;
     if let Ok(view) = registry.view(&view) {
         name_timestamps(&mut columns, &view.source.timestamp_field);
     }
-    Ok(Push { target: PushTarget::View(view), columns })
+    Ok(FeaturePush { target: PushTarget::View(view), columns })
 }
 
 /// Renames the event times of Feast's client to the view's name for them.

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use ledge_features::online::{
-    FeatureCell, FeatureCells, FeatureError, FeatureSelection, FieldStatus, FrameColumns, OnlineFeatures, Push,
+    FeatureCell, FeatureCells, FeatureError, FeaturePush, FeatureSelection, FieldStatus, FrameColumns, OnlineFeatures,
     PushTarget,
 };
 use ledge_features::registry::Registry;
 use ledge_features::value::{ScalarType, Value, ValueType};
-use ledge_features::view::{Feature, FeatureIndex, FeatureView, Field, FieldId, JoinKey, PushSource, ViewId};
+use ledge_features::view::{Feature, FeaturePosition, FeatureView, FieldId, JoinKey, PushSource, ViewField, ViewId};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
@@ -14,7 +14,7 @@ use super::error::{ErrorContent, FeastError};
 use super::*;
 
 fn view(id: u32, name: &str, fields: &[(&str, ValueType)]) -> Arc<FeatureView> {
-    let fields = fields.iter().enumerate().map(|(at, (name, value_type))| Field {
+    let fields = fields.iter().enumerate().map(|(at, (name, value_type))| ViewField {
         id: FieldId(u16::try_from(at).unwrap()),
         name: (*name).into(),
         value_type: *value_type,
@@ -42,7 +42,7 @@ fn answer<const N: usize>(
     cells: [Vec<FeatureCell>; N],
 ) -> OnlineFeatures {
     let feature =
-        |(view, at): (&Arc<FeatureView>, usize)| Feature { view: view.clone(), index: FeatureIndex::Field(at) };
+        |(view, at): (&Arc<FeatureView>, usize)| Feature { view: view.clone(), index: FeaturePosition::Field(at) };
     let entities = cells.first().map_or(0, Vec::len);
     let cells = FeatureCells::new(entities, cells.into_iter().flatten().collect());
     OnlineFeatures { join_keys, features: features.map(feature).into(), cells }
@@ -147,7 +147,7 @@ fn what_feasts_client_sends_is_read() {
 
 #[test]
 fn what_is_no_request_is_told_where_and_why() {
-    let detail = |result: Result<Push, FeastError>| {
+    let detail = |result: Result<FeaturePush, FeastError>| {
         let error = result.unwrap_err();
         assert_eq!(error.status, 422, "{error:?}");
         let body: Json = serde_json::from_slice(&error.to_json()).unwrap();

@@ -15,9 +15,9 @@ pub(super) trait ElementSink {
 }
 
 /// One element of an array that is known to contain elements.
-struct Leaf<'s, S>(&'s mut S);
+struct ElementSeed<'s, S>(&'s mut S);
 
-impl<'de, S: ElementSink> DeserializeSeed<'de> for Leaf<'_, S> {
+impl<'de, S: ElementSink> DeserializeSeed<'de> for ElementSeed<'_, S> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -42,7 +42,7 @@ impl<S: ElementSink> ArrayLevel<'_, S> {
     }
 
     fn leaves<'de, A: SeqAccess<'de>>(&mut self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(Leaf(&mut *self.sink))?.is_some() {}
+        while seq.next_element_seed(ElementSeed(&mut *self.sink))?.is_some() {}
         Ok(())
     }
 
@@ -84,9 +84,9 @@ impl<'de, S: ElementSink> Visitor<'de> for ArrayLevel<'_, S> {
         };
         let mut entries = 0;
         if self.outermost {
-            match seq.next_element_seed(First(self.inner(inner)))? {
-                Some(Nest::Flat) => return self.leaves(seq),
-                Some(Nest::Nested) => entries = 1,
+            match seq.next_element_seed(FirstEntrySeed(self.inner(inner)))? {
+                Some(ArrayNesting::Flat) => return self.leaves(seq),
+                Some(ArrayNesting::Nested) => entries = 1,
                 // Correct if the shape has no elements; the count is checked later.
                 None => return Ok(()),
             }
@@ -99,7 +99,7 @@ impl<'de, S: ElementSink> Visitor<'de> for ArrayLevel<'_, S> {
 }
 
 /// Nesting of the outermost array.
-enum Nest {
+enum ArrayNesting {
     Flat,
     Nested,
 }
@@ -108,54 +108,54 @@ enum Nest {
 ///
 /// This one element goes through `f64`, so an `FP32` here is rounded twice. It matters only for decimals closer than
 /// 2^-54 to the middle of two floats.
-struct First<'s, S>(ArrayLevel<'s, S>);
+struct FirstEntrySeed<'s, S>(ArrayLevel<'s, S>);
 
-impl<'de, S: ElementSink> DeserializeSeed<'de> for First<'_, S> {
-    type Value = Nest;
+impl<'de, S: ElementSink> DeserializeSeed<'de> for FirstEntrySeed<'_, S> {
+    type Value = ArrayNesting;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Nest, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ArrayNesting, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<S: ElementSink> First<'_, S> {
-    fn element<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Nest, D::Error> {
-        self.0.sink.push(deserializer).map(|()| Nest::Flat)
+impl<S: ElementSink> FirstEntrySeed<'_, S> {
+    fn element<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<ArrayNesting, D::Error> {
+        self.0.sink.push(deserializer).map(|()| ArrayNesting::Flat)
     }
 }
 
-impl<'de, S: ElementSink> Visitor<'de> for First<'_, S> {
-    type Value = Nest;
+impl<'de, S: ElementSink> Visitor<'de> for FirstEntrySeed<'_, S> {
+    type Value = ArrayNesting;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an element or an array")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Nest, A::Error> {
-        self.0.visit_seq(seq).map(|()| Nest::Nested)
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<ArrayNesting, A::Error> {
+        self.0.visit_seq(seq).map(|()| ArrayNesting::Nested)
     }
 
-    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Nest, E> {
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<ArrayNesting, E> {
         self.element(value.into_deserializer())
     }
 
-    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Nest, E> {
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<ArrayNesting, E> {
         self.element(value.into_deserializer())
     }
 
-    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Nest, E> {
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<ArrayNesting, E> {
         self.element(value.into_deserializer())
     }
 
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Nest, E> {
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<ArrayNesting, E> {
         self.element(value.into_deserializer())
     }
 
-    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Nest, E> {
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<ArrayNesting, E> {
         self.element(value.into_deserializer())
     }
 
-    fn visit_unit<E: serde::de::Error>(self) -> Result<Nest, E> {
+    fn visit_unit<E: serde::de::Error>(self) -> Result<ArrayNesting, E> {
         self.element(UnitDeserializer::new())
     }
 }

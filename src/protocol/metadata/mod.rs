@@ -10,17 +10,19 @@ mod statistics;
 use std::collections::BTreeMap;
 
 use ledge_base::names::{ModelName, ModelVersion};
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use serde::Serialize;
 
 pub use model_config::{
-    InputConfig, ModelParameter, ModelResponseCache, OutputConfig, QueuePolicy, TimeoutAction, TritonDynamicBatching,
-    TritonInstanceGroup, TritonModelConfig, TritonVersionPolicy, config_datatype,
+    ModelResponseCache, TritonDynamicBatching, TritonInputConfig, TritonInstanceGroup, TritonModelConfig,
+    TritonModelParameter, TritonOutputConfig, TritonQueuePolicy, TritonTimeoutAction, TritonVersionPolicy,
+    config_datatype,
 };
 pub use of_box::{config_of, index, of_model, of_server, statistics_of};
 pub use repository::{IndexRequest, LoadRequest, ModelState, RepositoryIndexRow, UnloadRequest};
 pub use statistics::{
-    BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticsReply,
+    BatchStatistics, DurationStatistic, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics,
+    StatisticsReply,
 };
 
 /// `GET /v2`.
@@ -45,13 +47,13 @@ impl ServerMetadata {
 
 /// `GET /v2/health/live`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Live {
+pub struct LiveResponse {
     pub live: bool,
 }
 
 /// `GET /v2/health/ready` and `GET /v2/models/{model}[/versions/{version}]/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Ready<'a> {
+pub struct ReadyResponse<'a> {
     /// The model; `None` for the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a ModelName>,
@@ -67,8 +69,8 @@ pub struct ModelMetadata {
     /// The platform that runs it, such as `onnxruntime_onnx`.
     pub platform: String,
     /// The inputs; -1 is a variable dimension, the batch is included.
-    pub inputs: Vec<Port>,
-    pub outputs: Vec<Port>,
+    pub inputs: Vec<ModelPort>,
+    pub outputs: Vec<ModelPort>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub properties: BTreeMap<String, String>,
 }
@@ -79,8 +81,8 @@ impl ModelMetadata {
         name: ModelName,
         versions: &[ModelVersion],
         platform: &str,
-        inputs: Vec<Port>,
-        outputs: Vec<Port>,
+        inputs: Vec<ModelPort>,
+        outputs: Vec<ModelPort>,
     ) -> Self {
         let versions = versions.iter().map(ModelVersion::to_string).collect();
         Self { name, versions, platform: platform.into(), inputs, outputs, properties: BTreeMap::new() }
@@ -101,7 +103,7 @@ mod tests {
             serde_json::to_string(&server).unwrap(),
             r#"{"name":"ledge","version":"0.1.0","extensions":["statistics"],"inference_cores":4}"#
         );
-        let port = |name: &str| Port { name: name.into(), datatype: DataType::Fp32, shape: vec![-1, 16] };
+        let port = |name: &str| ModelPort { name: name.into(), datatype: DataType::Fp32, shape: vec![-1, 16] };
         let version = ModelVersion::try_from(3).unwrap();
         let name = "mlp".parse().unwrap();
         let mut model = ModelMetadata::new(name, &[version], "onnxruntime_onnx", vec![port("IN")], vec![port("OUT")]);

@@ -20,8 +20,8 @@ pub struct TritonModelConfig {
     pub version_policy: TritonVersionPolicy,
     /// The most elements of a batch; 0: the model is never batched, and `dims` below have all dimensions.
     pub max_batch_size: u64,
-    pub input: Vec<InputConfig>,
-    pub output: Vec<OutputConfig>,
+    pub input: Vec<TritonInputConfig>,
+    pub output: Vec<TritonOutputConfig>,
     pub instance_group: Vec<TritonInstanceGroup>,
     /// Rule for joining requests into batches; `None`: they are not joined.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ pub struct TritonModelConfig {
     pub response_cache: Option<ModelResponseCache>,
     /// The name of the model's file.
     pub default_model_filename: String,
-    pub parameters: BTreeMap<String, ModelParameter>,
+    pub parameters: BTreeMap<String, TritonModelParameter>,
 }
 
 impl TritonModelConfig {
@@ -65,7 +65,7 @@ pub enum TritonVersionPolicy {
 
 /// An input in a model config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct InputConfig {
+pub struct TritonInputConfig {
     pub name: String,
     /// Such as `TYPE_FP32`.
     pub data_type: &'static str,
@@ -81,7 +81,7 @@ pub struct InputConfig {
     pub optional: bool,
 }
 
-impl InputConfig {
+impl TritonInputConfig {
     /// A required input.
     pub fn new(name: &str, datatype: DataType, dims: Vec<i64>) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl InputConfig {
 
 /// An output in a model config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OutputConfig {
+pub struct TritonOutputConfig {
     pub name: String,
     /// Such as `TYPE_FP32`.
     pub data_type: &'static str,
@@ -110,7 +110,7 @@ pub struct OutputConfig {
     pub is_shape_tensor: bool,
 }
 
-impl OutputConfig {
+impl TritonOutputConfig {
     /// An output without labels.
     pub fn new(name: &str, datatype: DataType, dims: Vec<i64>) -> Self {
         let label_filename = String::new();
@@ -149,14 +149,14 @@ pub struct TritonDynamicBatching {
     pub priority_levels: u64,
     /// The priority of a request that has none.
     pub default_priority_level: u64,
-    pub default_queue_policy: QueuePolicy,
+    pub default_queue_policy: TritonQueuePolicy,
 }
 
 /// Policy of a queue for waiting requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct QueuePolicy {
+pub struct TritonQueuePolicy {
     /// Action at the timeout.
-    pub timeout_action: TimeoutAction,
+    pub timeout_action: TritonTimeoutAction,
     /// In microseconds; 0: no timeout.
     pub default_timeout_microseconds: u64,
     /// True when a request may shorten it.
@@ -168,7 +168,7 @@ pub struct QueuePolicy {
 /// Action on a request at its timeout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum TimeoutAction {
+pub enum TritonTimeoutAction {
     #[default]
     Reject,
     /// It waits until all others have been served.
@@ -183,7 +183,7 @@ pub struct ModelResponseCache {
 
 /// The value of a backend's parameter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ModelParameter {
+pub struct TritonModelParameter {
     pub string_value: String,
 }
 
@@ -217,12 +217,12 @@ mod tests {
     fn a_model_config_has_what_perf_analyzer_reads() {
         let mut config = TritonModelConfig::new("mlp".parse().unwrap(), "onnxruntime_onnx", "onnxruntime");
         config.max_batch_size = 8;
-        config.input.push(InputConfig::new("IN", DataType::Fp32, vec![-1, 16]));
-        config.output.push(OutputConfig::new("OUT", DataType::Bytes, vec![1]));
+        config.input.push(TritonInputConfig::new("IN", DataType::Fp32, vec![-1, 16]));
+        config.output.push(TritonOutputConfig::new("OUT", DataType::Bytes, vec![1]));
         config.dynamic_batching =
             Some(TritonDynamicBatching { max_queue_delay_microseconds: 100, ..Default::default() });
         config.response_cache = Some(ModelResponseCache { enable: true });
-        config.parameters.insert("threads".into(), ModelParameter { string_value: "2".into() });
+        config.parameters.insert("threads".into(), TritonModelParameter { string_value: "2".into() });
         let expected = json!({
             "name": "mlp", "platform": "onnxruntime_onnx", "backend": "onnxruntime",
             "version_policy": {"latest": {"num_versions": 1}},

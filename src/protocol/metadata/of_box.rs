@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::time;
 
 use ledge_base::names::ModelName;
-use ledge_engine::backend::{Port, Runtime};
+use ledge_engine::backend::{ModelPort, Runtime};
 use ledge_engine::pipeline::kind::PipelineSection;
 use ledge_models::repository::model_config::{self, PortConfig};
-use ledge_models::repository::statistics::{BatchTotals, Total, VersionCounters};
+use ledge_models::repository::statistics::{BatchTotals, CountAndTime, VersionCounters};
 use ledge_models::repository::{LoadedModel, PinError, VersionState};
 use ledge_models::scheduling::terms::Priority;
 use ledge_models::serving::{Serving, join_keys};
 
 use super::super::row_answers::csv_cell;
 use super::{
-    BatchStatistics, Duration, InferenceStatistics, InputConfig, MemoryUsage, ModelMetadata, ModelParameter,
-    ModelResponseCache, ModelState, ModelStatistics, OutputConfig, QueuePolicy, RepositoryIndexRow, ServerMetadata,
-    TimeoutAction, TritonDynamicBatching, TritonInstanceGroup, TritonModelConfig, TritonVersionPolicy,
+    BatchStatistics, DurationStatistic, InferenceStatistics, MemoryUsage, ModelMetadata, ModelResponseCache,
+    ModelState, ModelStatistics, RepositoryIndexRow, ServerMetadata, TritonDynamicBatching, TritonInputConfig,
+    TritonInstanceGroup, TritonModelConfig, TritonModelParameter, TritonOutputConfig, TritonQueuePolicy,
+    TritonTimeoutAction, TritonVersionPolicy,
 };
 
 /// The extensions of the protocol that every interface has.
@@ -91,24 +92,27 @@ pub fn config_of(serving: &Serving, model: &LoadedModel) -> TritonModelConfig {
     };
 
     // With a batch size, Triton omits the batch dimension.
-    let dims = |port: &Port| port.shape.iter().skip(usize::from(model.batch_limit.is_some())).copied().collect();
+    let dims = |port: &ModelPort| port.shape.iter().skip(usize::from(model.batch_limit.is_some())).copied().collect();
     let inputs = model.signature.inputs.iter();
-    let is_made = |port: &Port| model.config.feature_inputs().any(|input| input.name == port.name);
+    let is_made = |port: &ModelPort| model.config.feature_inputs().any(|input| input.name == port.name);
     config.input = inputs
-        .map(|port| InputConfig { optional: is_made(port), ..InputConfig::new(&port.name, port.datatype, dims(port)) })
+        .map(|port| TritonInputConfig {
+            optional: is_made(port),
+            ..TritonInputConfig::new(&port.name, port.datatype, dims(port))
+        })
         .collect();
 
     let properties = properties(serving, model).into_iter();
-    config.parameters = properties.map(|(name, string_value)| (name, ModelParameter { string_value })).collect();
-    let label_file = |port: &Port| {
+    config.parameters = properties.map(|(name, string_value)| (name, TritonModelParameter { string_value })).collect();
+    let label_file = |port: &ModelPort| {
         let declared = model.config.output.iter().find(|output| output.name == port.name);
         declared.and_then(|output| output.labels.clone()).unwrap_or_default()
     };
     let outputs = model.signature.outputs.iter();
     config.output = outputs
-        .map(|port| OutputConfig {
+        .map(|port| TritonOutputConfig {
             label_filename: label_file(port),
-            ..OutputConfig::new(&port.name, port.datatype, dims(port))
+            ..TritonOutputConfig::new(&port.name, port.datatype, dims(port))
         })
         .collect();
 
@@ -119,8 +123,8 @@ pub fn config_of(serving: &Serving, model: &LoadedModel) -> TritonModelConfig {
         preserve_ordering: false,
         priority_levels: Priority::ALL.len() as u64,
         default_priority_level: 1,
-        default_queue_policy: QueuePolicy {
-            timeout_action: TimeoutAction::Reject,
+        default_queue_policy: TritonQueuePolicy {
+            timeout_action: TritonTimeoutAction::Reject,
             default_timeout_microseconds: microseconds(model.timeout),
             allow_timeout_override: true,
             max_queue_size: model.queue_limit() as u64,
@@ -140,8 +144,10 @@ pub fn statistics_of(model: &LoadedModel) -> ModelStatistics {
 }
 
 fn statistics(model: &LoadedModel, counters: &VersionCounters) -> ModelStatistics {
-    let duration =
-        |total: Total| Duration { count: total.count, ns: u64::try_from(total.time.as_nanos()).unwrap_or(u64::MAX) };
+    let duration = |total: CountAndTime| DurationStatistic {
+        count: total.count,
+        ns: u64::try_from(total.time.as_nanos()).unwrap_or(u64::MAX),
+    };
     let batch = |(&size, totals): (&usize, &BatchTotals)| BatchStatistics {
         batch_size: size as u64,
         compute_input: duration(totals.compute_input),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::{Error, IgnoredAny, MapAccess};
 
 use super::super::error::{ProtocolError, excerpt};
-use super::super::object::{self, Nullable, Object, ObjectFields};
+use super::super::object::{self, NullableSeed, ObjectFields, ObjectSeed};
 use super::super::parameters::ParameterValue;
 pub use ledge_models::repository::ModelState;
 
@@ -66,7 +66,7 @@ impl IndexRequest {
 impl LoadRequest {
     /// Reads `{"parameters": {...}}` or an empty body.
     pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
-        read(body).map(|InParameters(request)| request)
+        read(body).map(|ParametersWrapper(request)| request)
     }
 
     /// Refuses a load with anything that a caller sent: models come from the repository.
@@ -88,7 +88,7 @@ impl LoadRequest {
 impl UnloadRequest {
     /// Reads `{"parameters": {"unload_dependents": bool}}` or an empty body.
     pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
-        read(body).map(|InParameters(request)| request)
+        read(body).map(|ParametersWrapper(request)| request)
     }
 }
 
@@ -102,14 +102,14 @@ fn read<'de, T: ObjectFields<'de> + Default>(body: &'de [u8]) -> Result<T, Proto
 
 /// A request with all of its fields in "parameters".
 #[derive(Default)]
-struct InParameters<T>(T);
+struct ParametersWrapper<T>(T);
 
-impl<'de, T: ObjectFields<'de>> ObjectFields<'de> for InParameters<T> {
+impl<'de, T: ObjectFields<'de>> ObjectFields<'de> for ParametersWrapper<T> {
     const EXPECTED: &'static str = "an object with 'parameters'";
 
     fn field<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
-            "parameters" => named(key, map.next_value_seed(Nullable(Object(&mut self.0)))).map(|_| ()),
+            "parameters" => named(key, map.next_value_seed(NullableSeed(ObjectSeed(&mut self.0)))).map(|_| ()),
             _ => map.next_value::<IgnoredAny>().map(|_| ()),
         }
     }

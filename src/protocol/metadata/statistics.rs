@@ -13,7 +13,7 @@ pub struct StatisticsReply {
 
 /// Count of an event and its total time, since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Duration {
+pub struct DurationStatistic {
     pub count: u64,
     /// Nanoseconds altogether.
     pub ns: u64,
@@ -62,30 +62,30 @@ impl ModelStatistics {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct InferenceStatistics {
     /// Answered, end to end.
-    pub success: Duration,
+    pub success: DurationStatistic,
     /// Failed, end to end.
-    pub fail: Duration,
-    pub queue: Duration,
-    pub compute_input: Duration,
-    pub compute_infer: Duration,
-    pub compute_output: Duration,
+    pub fail: DurationStatistic,
+    pub queue: DurationStatistic,
+    pub compute_input: DurationStatistic,
+    pub compute_infer: DurationStatistic,
+    pub compute_output: DurationStatistic,
     /// Answered from the cache.
-    pub cache_hit: Duration,
+    pub cache_hit: DurationStatistic,
     /// Not found in the cache, and inserted.
-    pub cache_miss: Duration,
+    pub cache_miss: DurationStatistic,
 }
 
 /// Responses of a model that answers more than once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ResponseStatistics {
-    pub compute_infer: Duration,
-    pub compute_output: Duration,
-    pub success: Duration,
-    pub fail: Duration,
+    pub compute_infer: DurationStatistic,
+    pub compute_output: DurationStatistic,
+    pub success: DurationStatistic,
+    pub fail: DurationStatistic,
     /// Responses without outputs.
-    pub empty_response: Duration,
+    pub empty_response: DurationStatistic,
     /// Responses that no caller waited for.
-    pub cancel: Duration,
+    pub cancel: DurationStatistic,
 }
 
 /// Executions of one batch size.
@@ -93,9 +93,9 @@ pub struct ResponseStatistics {
 pub struct BatchStatistics {
     /// Elements in the batch.
     pub batch_size: u64,
-    pub compute_input: Duration,
-    pub compute_infer: Duration,
-    pub compute_output: Duration,
+    pub compute_input: DurationStatistic,
+    pub compute_infer: DurationStatistic,
+    pub compute_output: DurationStatistic,
 }
 
 /// Memory of a model on one device.
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn statistics_have_tritons_shape() {
         let mut model = ModelStatistics::new("mlp".parse().unwrap(), ModelVersion::try_from(1).unwrap());
-        model.inference_stats.success = Duration { count: 2, ns: 3000 };
+        model.inference_stats.success = DurationStatistic { count: 2, ns: 3000 };
         model.batch_stats.push(BatchStatistics { batch_size: 1, ..BatchStatistics::default() });
         let none = json!({"count": 0, "ns": 0});
         let expected = json!({"model_stats": [{

@@ -3,7 +3,7 @@
 use ledge_features::online::FrameColumns;
 use serde::de::MapAccess;
 
-use super::super::cells::CellsSeed;
+use super::super::cells::ColumnCellsSeed;
 use super::super::error::{ProtocolError, excerpt};
 use super::super::object::{FirstError, ObjectFields};
 
@@ -31,7 +31,7 @@ impl<'de> ObjectFields<'de> for ColumnsReader<'_> {
         if self.columns.len() == ENTRIES_MAX {
             return Err(self.failure.refuse(ProtocolError::TooMany { key: self.key, limit: ENTRIES_MAX }));
         }
-        let cells = map.next_value_seed(CellsSeed { left: self.left, column: name });
+        let cells = map.next_value_seed(ColumnCellsSeed { left: self.left, column: name });
         let cells = self.failure.field(&place(), name, cells)?;
         self.columns.push((name.to_owned(), cells));
         Ok(())

@@ -1,32 +1,32 @@
 //! The bytes after the JSON of a request, and the refusal of a read.
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::names::ModelName;
 use ledge_features::online::FrameColumns;
 use serde::de::MapAccess;
 
-use super::super::object::{FirstError, Nullable, Object};
-use super::super::parameters::{KnownParameters, Parameters};
+use super::super::object::{FirstError, NullableSeed, ObjectSeed};
+use super::super::parameters::{KnownParameters, ParametersFields};
 use super::columns::ColumnsReader;
 
 /// The place of top-level keys in messages.
 pub(super) const REQUEST_PLACE: &str = "the request";
 
 /// State that the readers share: the source of data, and the reason of a refusal.
-pub(super) struct DataSource<'s> {
+pub(super) struct RequestReadState<'s> {
     pub(super) model: &'s ModelName,
     /// Binary data that is not read yet.
     pub(super) binary: Bytes,
     pub(super) json_length: usize,
     /// Account for tensors that are made from JSON, where they may be large.
-    pub(super) account: Option<&'s Account>,
+    pub(super) account: Option<&'s MemoryAccount>,
     /// Number of cells that "entities" and "features" may still have.
     pub(super) cells_left: usize,
     pub(super) failure: &'s mut FirstError,
 }
 
-impl DataSource<'_> {
+impl RequestReadState<'_> {
     /// Reads the value of "parameters".
     pub(super) fn parameters<'de, A: MapAccess<'de>, K: KnownParameters>(
         &mut self,
@@ -34,8 +34,8 @@ impl DataSource<'_> {
         known: &mut K,
         map: &mut A,
     ) -> Result<(), A::Error> {
-        let mut parameters = Parameters { place, known, failure: &mut *self.failure };
-        let result = map.next_value_seed(Nullable(Object(&mut parameters)));
+        let mut parameters = ParametersFields { place, known, failure: &mut *self.failure };
+        let result = map.next_value_seed(NullableSeed(ObjectSeed(&mut parameters)));
         self.failure.field(place, "parameters", result).map(|_| ())
     }
 
@@ -47,7 +47,7 @@ impl DataSource<'_> {
         map: &mut A,
     ) -> Result<(), A::Error> {
         let mut reader = ColumnsReader { key, columns, left: &mut self.cells_left, failure: &mut *self.failure };
-        let result = map.next_value_seed(Nullable(Object(&mut reader)));
+        let result = map.next_value_seed(NullableSeed(ObjectSeed(&mut reader)));
         self.failure.field(REQUEST_PLACE, key, result).map(|_| ())
     }
 }

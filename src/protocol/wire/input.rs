@@ -15,14 +15,14 @@ use super::super::error::{ProtocolError, excerpt};
 use super::super::json::{STRINGS_MAX, TensorSeed};
 use super::super::object::{FirstError, ObjectFields};
 use super::super::parameters::InputParameters;
-use super::data_source::DataSource;
+use super::data_source::RequestReadState;
 
 /// The most dimensions of a tensor, as in NumPy.
 pub const RANK_MAX: usize = 64;
 
 /// Collects the fields of one input.
 pub(super) struct InputReader<'r, 's, 'de> {
-    source: &'r mut DataSource<'s>,
+    source: &'r mut RequestReadState<'s>,
     /// The input in messages: its number until its name is read.
     place: String,
     name: Option<String>,
@@ -43,7 +43,7 @@ enum InputData<'de> {
 
 impl<'r, 's> InputReader<'r, 's, '_> {
     /// A reader of input number `index`.
-    pub(super) fn new(source: &'r mut DataSource<'s>, index: usize) -> Self {
+    pub(super) fn new(source: &'r mut RequestReadState<'s>, index: usize) -> Self {
         Self {
             source,
             place: format!("input #{index}"),
@@ -109,7 +109,7 @@ impl<'de> ObjectFields<'de> for InputReader<'_, '_, 'de> {
             }
             "shape" => {
                 self.source.failure.once(&self.place, "shape", self.shape.is_some())?;
-                let Dims(shape) = self.source.failure.field(&self.place, "shape", map.next_value())?;
+                let TensorShape(shape) = self.source.failure.field(&self.place, "shape", map.next_value())?;
                 let reason = if shape.len() > RANK_MAX {
                     Some("has more than 64 dimensions")
                 } else if element_count(&shape).is_none() {
@@ -145,9 +145,9 @@ impl<'de> ObjectFields<'de> for InputReader<'_, '_, 'de> {
 }
 
 /// A shape. Dimensions after the first one too many are dropped.
-struct Dims(Vec<usize>);
+struct TensorShape(Vec<usize>);
 
-impl<'de> Deserialize<'de> for Dims {
+impl<'de> Deserialize<'de> for TensorShape {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(DimsVisitor)
     }
@@ -156,26 +156,26 @@ impl<'de> Deserialize<'de> for Dims {
 struct DimsVisitor;
 
 impl<'de> Visitor<'de> for DimsVisitor {
-    type Value = Dims;
+    type Value = TensorShape;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an array")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dims, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<TensorShape, A::Error> {
         let mut dims = Vec::new();
         while let Some(dim) = seq.next_element()? {
             if dims.len() <= RANK_MAX {
                 dims.push(dim);
             }
         }
-        Ok(Dims(dims))
+        Ok(TensorShape(dims))
     }
 }
 
 /// Takes the next `size` bytes of the binary part of the body (Triton's binary tensor data extension); the bytes are shared, not copied.
 fn binary_tensor(
-    source: &mut DataSource<'_>,
+    source: &mut RequestReadState<'_>,
     name: &str,
     datatype: DataType,
     shape: Vec<usize>,

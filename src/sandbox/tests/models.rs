@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::tensor::{DataType, Tensor, element_count, from_f64};
 use ledge_engine::backend::{
-    Backend, CompiledCache, Dangers, LoadOptions, ModelFiles, ModelFormat, Port, RunPlace, Runtime,
+    Backend, CompiledModelCache, InputDangers, LoadOptions, ModelFiles, ModelFormat, ModelPort, RunContext, Runtime,
 };
 use ledge_engine::{Runtimes, onnx};
 use ledge_sandbox::MechanismState;
@@ -116,7 +116,7 @@ pub fn run(folders: &[PathBuf], threads: usize, runtimes: &Path, cache: &Path, m
         for runtime in Runtime::ALL {
             let cache = cache.join(files.model.display().to_string().replace('/', "_"));
             let options =
-                LoadOptions { threads, cache: CompiledCache::Shared(cache), exact_int8: false, is_part: false };
+                LoadOptions { threads, cache: CompiledModelCache::Shared(cache), exact_int8: false, is_part: false };
             let name = format!("{} {runtime}", files.model.display());
             tell(match runtimes.load(runtime, &files, &options) {
                 Ok(backend) => format!("{name} {}", answer(backend)),
@@ -145,7 +145,7 @@ fn files_of(model: PathBuf) -> Option<ModelFiles> {
         _ => return None,
     };
     let weights = (format == ModelFormat::OpenVinoIr).then(|| model.with_extension("bin"));
-    let dangers = Dangers::default();
+    let dangers = InputDangers::default();
     let mut files =
         ModelFiles { format, model, weights, external: Vec::new(), port_names: None, dangers, class_maps: Vec::new() };
     if format == ModelFormat::Onnx {
@@ -163,7 +163,7 @@ fn answer(mut backend: Box<dyn Backend>) -> String {
     let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
     let worker = std::thread::spawn(move || {
         ledge_engine::cores::pin(&ledge_engine::cores::allowed()).unwrap();
-        let place = RunPlace { core: 0, is_wide: true, deadline: std::time::Instant::now(), patience: None };
+        let place = RunContext { core: 0, is_wide: true, deadline: std::time::Instant::now(), patience: None };
         let [first, second] = [(); 2].map(|()| backend.run(&inputs, &outputs, place).map(|result| result.outputs));
         assert_eq!(first, second);
         first
@@ -181,7 +181,7 @@ fn answer(mut backend: Box<dyn Backend>) -> String {
 }
 
 /// Small numbers, which are valid as indices too.
-fn input(port: &Port) -> Tensor {
+fn input(port: &ModelPort) -> Tensor {
     let shape: Vec<usize> = port.shape.iter().map(|side| usize::try_from(*side).unwrap_or(2)).collect();
     let count = element_count(&shape).unwrap();
     let numbers = (0..count).map(|index| u32::try_from(index % 5).unwrap());

@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use ledge_sandbox::probe::{self, ProbeResult, Targets};
-use ledge_sandbox::{Sandbox, SandboxLimits, SealReport, deny_writable_code};
+use ledge_sandbox::probe::{self, ProbeResult, ProbeTargets};
+use ledge_sandbox::{Sandbox, SandboxLimits, SandboxReport, deny_writable_code};
 use rustix::net::{AddressFamily, SocketType, socket};
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ impl ProbeOrder {
         match self {
             Self::Probe { folders, is_sealed } => {
                 let unconnected = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-                let targets = Targets {
+                let targets = ProbeTargets {
                     outside: folders.outside.join("file"),
                     readable: folders.readable.join("file"),
                     writable: folders.writable.clone(),
@@ -124,7 +124,7 @@ pub fn parse<T: for<'j> Deserialize<'j>>(output: &Output) -> Vec<T> {
 }
 
 /// The report of a sandbox, and the attempts in it.
-pub fn report_and_attempts(output: &Output) -> (SealReport, Vec<ProbeResult>) {
+pub fn report_and_attempts(output: &Output) -> (SandboxReport, Vec<ProbeResult>) {
     let text = std::str::from_utf8(&output.stdout).unwrap();
     let (report, attempts) = text.split_once('\n').unwrap_or_else(|| panic!("{output:?}"));
     (serde_json::from_str(report).unwrap(), attempts.lines().map(|line| serde_json::from_str(line).unwrap()).collect())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ledge_sandbox::{Mechanism, MechanismState, SealReport};
+use ledge_sandbox::{Mechanism, MechanismState, SandboxReport};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -37,14 +37,14 @@ pub fn deny(calls: &[i64], error: i32) {
     seccompiler::apply_filter(&BpfProgram::try_from(filter.unwrap()).unwrap()).unwrap();
 }
 
-fn report(denied: &[i64], error: i32) -> SealReport {
+fn report(denied: &[i64], error: i32) -> SandboxReport {
     let mut reports = ProbeOrder::Report { denied: denied.to_vec(), error }.lines();
     assert_eq!(reports.len(), 1);
     reports.remove(0)
 }
 
 /// The reason why a mechanism is absent.
-fn reason(report: &SealReport, mechanism: Mechanism) -> &str {
+fn reason(report: &SandboxReport, mechanism: Mechanism) -> &str {
     match report.state(mechanism) {
         Some(MechanismState::Absent(reason)) => reason,
         other => panic!("{mechanism:?}: {other:?}"),
@@ -97,7 +97,7 @@ fn capabilities_that_cannot_be_dropped_are_reported_unless_there_are_none() {
 
     // The id of the user `nobody`, which has no capability wherever the test runs.
     let output = ProbeOrder::Report { denied: calls.to_vec(), error: libc::EPERM }.output(has_any.then_some(65534));
-    let report: Vec<SealReport> = parse(&output);
+    let report: Vec<SandboxReport> = parse(&output);
     assert!(report[0].is_tight(), "{report:?}");
 }
 

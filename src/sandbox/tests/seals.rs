@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 
 use ledge_sandbox::Mechanism;
-use ledge_sandbox::probe::{AttemptOutcome, ProbeResult};
+use ledge_sandbox::probe::{ProbeOutcome, ProbeResult};
 
 use crate::Test;
 use crate::order::{LIMITS, ProbeOrder, parse, report_and_attempts, with_folders};
@@ -33,7 +33,7 @@ fn assert_sealed(user: Option<u32>, exceptions: &[&str]) {
     let (report, attempts) = report_and_attempts(&output);
     assert!(report.is_tight(), "{report:?}");
     assert!(attempts.len() >= ATTEMPTS_MIN, "{output:?}");
-    let is_wrong = |result: &&ProbeResult| !matches!(result.outcome, AttemptOutcome::Denied(_));
+    let is_wrong = |result: &&ProbeResult| !matches!(result.outcome, ProbeOutcome::Denied(_));
     let wrong: Vec<_> = attempts.iter().filter(is_wrong).map(|result| result.attempt.as_str()).collect();
     assert_eq!(wrong, exceptions, "{attempts:#?}");
     if exceptions.is_empty() {
@@ -64,11 +64,11 @@ fn without_the_seal_the_attempts_succeed() {
     let attempts: Vec<ProbeResult> = parse(&output);
     // It became another program at the end.
     assert!(output.status.success() && attempts.len() >= ATTEMPTS_MIN - 1, "{output:?}");
-    let count = |wanted: fn(&AttemptOutcome) -> bool| attempts.iter().filter(|result| wanted(&result.outcome)).count();
+    let count = |wanted: fn(&ProbeOutcome) -> bool| attempts.iter().filter(|result| wanted(&result.outcome)).count();
     if is_root() {
-        assert_eq!(count(|outcome| matches!(outcome, AttemptOutcome::Denied(_))), 0, "{attempts:#?}");
+        assert_eq!(count(|outcome| matches!(outcome, ProbeOutcome::Denied(_))), 0, "{attempts:#?}");
     }
-    assert!(count(|outcome| *outcome == AttemptOutcome::Allowed) >= ATTEMPTS_MIN / 2, "{attempts:#?}");
+    assert!(count(|outcome| *outcome == ProbeOutcome::Allowed) >= ATTEMPTS_MIN / 2, "{attempts:#?}");
 }
 
 fn a_file_beyond_the_limit_ends_the_process() {

@@ -29,10 +29,10 @@ use ledge_service::shutdown::Shutdown;
 use serde::Serialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
-use super::folder::Made;
+use super::folder::MadeModelFolder;
 use super::state::{CatalogueState, CatalogueView};
 use super::upload::{UploadError, receive};
-use super::{CatalogueError, CatalogueModel, Description, folder};
+use super::{CatalogueDescription, CatalogueError, CatalogueModel, folder};
 
 /// The most bytes behind a refused archive, or behind its end, that are read so that the caller gets the answer.
 const DISCARDED_BYTES_MAX: u64 = 8 << 20;
@@ -45,7 +45,7 @@ const UPLOAD_BYTES_PER_S_MIN: u64 = 10_000;
 const UPLOAD_RATE_AFTER: Duration = Duration::from_mins(1);
 
 /// The routes of the catalogue.
-pub const ROUTES: &[Route<ServedCatalogue>] = &[
+pub const ROUTES: &[Route<CatalogueHttpState>] = &[
     Route::get("/catalogue", VIEW, || get(catalogue)).scope(RouteScope::Box),
     Route::post("/catalogue/refresh", OPERATE, || post(refresh))
         .scope(RouteScope::Box)
@@ -60,7 +60,7 @@ pub const ROUTES: &[Route<ServedCatalogue>] = &[
 
 /// The state of the routes.
 #[derive(Debug, Clone)]
-pub struct ServedCatalogue {
+pub struct CatalogueHttpState {
     pub(super) state: Arc<CatalogueState>,
     pub(super) context: HandlerContext,
 }
@@ -86,7 +86,7 @@ struct CatalogueDocument<'a> {
 struct ModelDocument<'a> {
     name: &'a ModelName,
     #[serde(flatten)]
-    description: &'a Description,
+    description: &'a CatalogueDescription,
     bytes: u64,
     state: &'static str,
     is_added: bool,
@@ -108,12 +108,12 @@ struct ResultDocument<'a> {
 }
 
 /// `GET /catalogue`: the list that was read last, and the addition under way. Reads no network.
-async fn catalogue(State(served): State<ServedCatalogue>) -> Response {
+async fn catalogue(State(served): State<CatalogueHttpState>) -> Response {
     document(served.state).await
 }
 
 /// `POST /catalogue/refresh`: reads the signed list of the catalogue.
-async fn refresh(State(served): State<ServedCatalogue>, request: Request) -> Result<Response, ApiError> {
+async fn refresh(State(served): State<CatalogueHttpState>, request: Request) -> Result<Response, ApiError> {
     body::discard(request.into_body(), served.context.limits()).await;
     served.context.run_to_completion(served.state.clone().refresh()).await??;
     Ok(document(served.state).await)
@@ -121,7 +121,7 @@ async fn refresh(State(served): State<ServedCatalogue>, request: Request) -> Res
 
 /// `POST /catalogue/models/{name}/add`: begins to fetch a model, which is loaded once it is here.
 async fn add(
-    State(served): State<ServedCatalogue>,
+    State(served): State<CatalogueHttpState>,
     PathParts(path): PathParts,
     Extension(caller): Extension<Caller>,
     request: Request,
@@ -136,7 +136,7 @@ async fn add(
 /// `POST /catalogue/models/{name}/remove`: takes a model out of service and removes its folder, if all of it came from a
 /// catalogue or an upload.
 async fn remove(
-    State(served): State<ServedCatalogue>,
+    State(served): State<CatalogueHttpState>,
     PathParts(path): PathParts,
     Extension(principal): Extension<Principal>,
     request: Request,
@@ -168,13 +168,13 @@ struct UploadDocument {
 /// `[catalogue] upload_max_mb`; each part of it must arrive within `http.body_timeout_ms`, and all of it at
 /// [`UPLOAD_BYTES_PER_S_MIN`].
 async fn upload(
-    State(served): State<ServedCatalogue>,
+    State(served): State<CatalogueHttpState>,
     PathParts(path): PathParts,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let ServedCatalogue { state, context } = served;
+    let CatalogueHttpState { state, context } = served;
     let begun = name(&path).and_then(|name| {
         if state.config.upload_max_mb == 0 {
             return Err(UploadError::Off.into());
@@ -203,7 +203,7 @@ async fn upload(
             let _ = io::copy(&mut archive.take(DISCARDED_BYTES_MAX), &mut io::sink());
             received
         });
-        let Made { folder, digest } = received.await?;
+        let MadeModelFolder { folder, digest } = received.await?;
         let principal = &caller.principal;
         let added = AuditEvent::ModelAdded { model: name.clone(), origin: "upload".into(), digest };
         state.audit.record(principal, added);

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
 use ledge_base::toml_check::{ValueProblem, empty_if_none, none_if_empty};
-use ledge_egress::{ConfiguredDestination, HostPort, TlsFiles};
-use ledge_part::check::Check;
-use ledge_part::section::{DoctorContext, Section};
+use ledge_egress::{ConfiguredDestination, HostPort, TlsClientFiles};
+use ledge_part::check::Finding;
+use ledge_part::section::{ConfigSection, DoctorContext};
 use serde::{Deserialize, Serialize};
 
 use crate::config::RepositoryAddress;
@@ -29,7 +29,7 @@ pub struct CatalogueConfig {
     /// The largest model that may be uploaded, in MiB; 0: no uploads.
     pub upload_max_mb: u64,
     /// The section `[catalogue.tls]`.
-    pub tls: TlsFiles,
+    pub tls: TlsClientFiles,
 }
 
 impl Default for CatalogueConfig {
@@ -40,12 +40,12 @@ impl Default for CatalogueConfig {
             root_file: "catalogue-root.json".into(),
             proxy: None,
             upload_max_mb: 0,
-            tls: TlsFiles::default(),
+            tls: TlsClientFiles::default(),
         }
     }
 }
 
-impl Section for CatalogueConfig {
+impl ConfigSection for CatalogueConfig {
     fn resolve(&mut self, root: &Path) {
         for path in [&mut self.path, &mut self.root_file] {
             config_path::resolve(path, root);
@@ -64,7 +64,7 @@ impl Section for CatalogueConfig {
         self.address.as_ref().and_then(destination).into_iter().collect()
     }
 
-    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Check> {
+    fn doctor(&self, context: &DoctorContext<'_>) -> Vec<Finding> {
         let Some(address) = &self.address else { return Vec::new() };
         let checked = CheckedRepository {
             section: "catalogue",

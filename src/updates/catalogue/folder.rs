@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest::{self, Context, SHA256};
 use ledge_base::durable;
 use ledge_base::names::ModelName;
-use ledge_base::telemetry::system::Disk;
+use ledge_base::telemetry::system::DiskSpace;
 
 use super::{CatalogueError, CatalogueModel};
-use crate::store::BlobStore;
+use crate::store::UpdateStore;
 
 /// The SHA-256 of files, by their paths below the folder of a model.
 pub(super) type FileDigests = BTreeMap<String, String>;
@@ -102,7 +102,7 @@ pub(super) fn remove_interrupted(repository: &Path) {
 
 /// A folder that was made.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct MadeModelFolder {
     pub folder: PathBuf,
     /// SHA-256 of its list of files.
     pub digest: String,
@@ -116,7 +116,7 @@ pub(super) fn make<E: From<CatalogueError>>(
     origin: FolderOrigin,
     fill: impl FnOnce(&Path) -> Result<FileDigests, E>,
     may_appear: impl FnOnce() -> Result<(), E>,
-) -> Result<Made, E> {
+) -> Result<MadeModelFolder, E> {
     let (folder, new) = (repository.join(name.as_str()), hidden(repository, name, origin.state()));
     if folder.symlink_metadata().is_ok() {
         return Err(CatalogueError::Exists { folder }.into());
@@ -135,12 +135,12 @@ pub(super) fn make<E: From<CatalogueError>>(
         });
     // Files that stay after an error are removed later: see [`FolderOrigin`].
     let digest = filled.inspect_err(|_| drop(remove_if_there(&new)))?;
-    Ok(Made { folder, digest })
+    Ok(MadeModelFolder { folder, digest })
 }
 
 /// Copies the files of a model from `store` into a folder.
 pub(super) fn copy_files(
-    store: &BlobStore,
+    store: &UpdateStore,
     model: &CatalogueModel,
     folder: &Path,
     min_free_bytes: u64,
@@ -163,7 +163,7 @@ pub(super) fn copy_files(
 
 /// Checks that `bytes` fit on the disk of a folder, where `kept` stay free.
 pub(super) fn room_for(folder: &Path, bytes: u64, kept: u64) -> Result<(), CatalogueError> {
-    let disk = Disk::of(folder).map_err(CatalogueError::at("read the free space of", folder))?;
+    let disk = DiskSpace::of(folder).map_err(CatalogueError::at("read the free space of", folder))?;
     let free = disk.available_bytes;
     if free < bytes.saturating_add(kept) {
         return Err(CatalogueError::Room { needed: bytes, free, kept });

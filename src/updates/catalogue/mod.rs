@@ -30,16 +30,16 @@ use ledge_service::audit_event::AuditSink;
 use crate::artifact::FileName;
 use crate::config::RepositoryAddress;
 use crate::download::{DownloadLimits, fetch};
-use crate::source::{self, Source};
-use crate::store::{BlobStore, StoreError};
-use crate::trust::{Target, Trust};
+use crate::source::{self, RepositorySource};
+use crate::store::{StoreError, UpdateStore};
+use crate::trust::{TrustedMetadata, TufTarget};
 pub use api::ROUTES;
 use config::CatalogueConfig;
 pub use error::{CatalogueError, InvalidCataloguePath};
 use folder::FolderOrigin;
 pub use folder::{CataloguePresence, remove};
+pub use model::CatalogueDescription;
 pub use model::CatalogueModel;
-pub use model::Description;
 use model::{FILES_MAX, LEVELS_MAX};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use upload::fuzz_upload;
@@ -49,9 +49,9 @@ pub use upload::fuzz_upload;
 pub struct Catalogue {
     address: RepositoryAddress,
     folder: PathBuf,
-    store: BlobStore,
-    trust: Trust,
-    source: Source,
+    store: UpdateStore,
+    trust: TrustedMetadata,
+    source: RepositorySource,
     limits: DownloadLimits,
 }
 
@@ -72,14 +72,21 @@ impl Catalogue {
         limits: DownloadLimits,
     ) -> Result<Self, CatalogueError> {
         let folder = config.path.clone();
-        let store = BlobStore::open(&folder).map_err(|error| match error {
+        let store = UpdateStore::open(&folder).map_err(|error| match error {
             StoreError::Locked { folder } => CatalogueError::Busy { folder },
             other => CatalogueError::Store(other),
         })?;
-        let trust = Trust::open(&folder, &config.root_file, AuditSink::to_nowhere())
+        let trust = TrustedMetadata::open(&folder, &config.root_file, AuditSink::to_nowhere())
             .map_err(|error| CatalogueError::of_trust(error, address, &folder))?;
         let client = source::client(address, egress, config.proxy.clone(), || config.tls.settings());
-        Ok(Self { address: address.clone(), folder, store, trust, source: Source::new(address, client), limits })
+        Ok(Self {
+            address: address.clone(),
+            folder,
+            store,
+            trust,
+            source: RepositorySource::new(address, client),
+            limits,
+        })
     }
 
     /// Fetches the signed list of models, and forgets unfinished downloads of files that it no longer has.
@@ -150,20 +157,20 @@ pub fn find<'a>(models: &'a [CatalogueModel], name: &ModelName) -> Result<&'a Ca
 
 /// Groups the files of a catalogue by their models. A model with a path that may lead elsewhere cannot be added; one
 /// with an invalid name is left out.
-fn models_of(targets: Vec<Target>) -> Vec<CatalogueModel> {
+fn models_of(targets: Vec<TufTarget>) -> Vec<CatalogueModel> {
     let mut models: BTreeMap<ModelName, CatalogueModel> = BTreeMap::new();
     for target in targets {
         let Some(Ok(name)) = target.path.split('/').next().map(str::parse::<ModelName>) else { continue };
         let model = models.entry(name).or_insert_with_key(|name| CatalogueModel {
             name: name.clone(),
-            description: Description::default(),
+            description: CatalogueDescription::default(),
             problem: None,
             files: BTreeMap::new(),
         });
         match path_in_folder(&target.path) {
             Ok(path) => {
                 if path == "model.toml" {
-                    model.description = Description::of(&target);
+                    model.description = CatalogueDescription::of(&target);
                 }
                 model.files.insert(path.to_owned(), target);
             }
@@ -204,11 +211,11 @@ pub fn fuzz_catalogue(data: &[u8]) -> bool {
     let Ok(listed) = serde_json::from_slice::<BTreeMap<String, serde_json::Value>>(data) else { return false };
     let target = |(path, custom)| {
         let (sha256, location) = ("0".repeat(64), String::new());
-        Target { path, length: 1, sha256, custom: Some(custom), location }
+        TufTarget { path, length: 1, sha256, custom: Some(custom), location }
     };
     let models = models_of(listed.into_iter().map(target).collect());
     for CatalogueModel { name, description, problem, files } in &models {
-        let Description { description, license, source, accuracy, release } = description;
+        let CatalogueDescription { description, license, source, accuracy, release } = description;
         for text in [description, license, source, accuracy, release].into_iter().flatten() {
             assert!(
                 text.chars().count() <= model::DESCRIPTION_CHARS_MAX && !text.contains(char::is_control),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ledge_base::names::ModelName;
 use serde::{Deserialize, Serialize};
 
-use crate::trust::Target;
+use crate::trust::TufTarget;
 
 /// The longest text of a description, in characters.
 pub(super) const DESCRIPTION_CHARS_MAX: usize = 500;
@@ -21,17 +21,17 @@ pub(super) const LEVELS_MAX: usize = 3;
 pub struct CatalogueModel {
     /// The name of its folder.
     pub name: ModelName,
-    pub description: Description,
+    pub description: CatalogueDescription,
     /// The reason why it cannot be added.
     pub problem: Option<String>,
     /// Its files, by their paths below its folder.
-    pub(super) files: BTreeMap<String, Target>,
+    pub(super) files: BTreeMap<String, TufTarget>,
 }
 
 /// The signed description of a model, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Description {
+pub struct CatalogueDescription {
     /// Its job.
     pub description: Option<String>,
     pub license: Option<String>,
@@ -42,9 +42,9 @@ pub struct Description {
     pub release: Option<String>,
 }
 
-impl Description {
+impl CatalogueDescription {
     /// Reads the custom data of a target: JSON in a text, since the canonical JSON of TUF has no fractions.
-    pub(super) fn of(target: &Target) -> Self {
+    pub(super) fn of(target: &TufTarget) -> Self {
         let text = target.custom.as_ref().and_then(|custom| custom.get("ledge")?.as_str());
         let mut description: Self = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let Self { description: job, license, source, accuracy, release } = &mut description;

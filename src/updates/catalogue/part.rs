@@ -6,11 +6,11 @@ use ledge_identity::authentication::Authenticator;
 use ledge_models::repository::Repository;
 use ledge_part::handler_context::HandlerContext;
 use ledge_part::route::{BoundRoute, bind};
-use ledge_part::{Environment, Subsystem};
+use ledge_part::{PartEnvironment, Subsystem};
 use ledge_service::off_thread::blocking;
 use tokio::sync::Semaphore;
 
-use super::api::{ROUTES, ServedCatalogue};
+use super::api::{CatalogueHttpState, ROUTES};
 use super::config::CatalogueConfig;
 use super::folder;
 use super::state::CatalogueState;
@@ -27,9 +27,9 @@ impl CataloguePart {
         limits: DownloadLimits,
         repository: Repository,
         authenticator: Authenticator,
-        environment: &Environment,
+        environment: &PartEnvironment,
     ) -> Self {
-        let Environment { egress, audit, shutdown, .. } = environment;
+        let PartEnvironment { egress, audit, shutdown, .. } = environment;
         Self(Arc::new(CatalogueState {
             config,
             repository,
@@ -50,11 +50,11 @@ impl Subsystem for CataloguePart {
     }
 
     fn routes(&self, context: &HandlerContext) -> Vec<BoundRoute> {
-        bind(ROUTES, &ServedCatalogue { state: self.0.clone(), context: context.clone() })
+        bind(ROUTES, &CatalogueHttpState { state: self.0.clone(), context: context.clone() })
     }
 
     /// Removes the remainders of an earlier process.
-    fn spawn(&self, environment: &Environment) -> Result<(), String> {
+    fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         let folder = self.0.folder().to_owned();
         environment.shutdown.spawn(blocking(move || folder::remove_interrupted(&folder)));
         Ok(())

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use ledge_egress::{Egress, EgressConfig};
-use ledge_part::section::Section as _;
+use ledge_part::section::ConfigSection as _;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -154,12 +154,12 @@ fn a_description_is_read_without_control_characters() {
     let text = json!({"description": "Finds\u{1b}[31m cats", "license": "MIT", "size": 3}).to_string();
     let of = |custom| {
         let (path, sha256, location) = ("m/model.toml".to_owned(), "0".repeat(64), String::new());
-        Description::of(&Target { path, length: 1, sha256, custom, location })
+        CatalogueDescription::of(&TufTarget { path, length: 1, sha256, custom, location })
     };
     let read = of(Some(json!({"ledge": text})));
     assert_eq!((read.description.as_deref(), read.license.as_deref()), (Some("Finds[31m cats"), Some("MIT")));
     for none in [None, Some(json!({})), Some(json!({"ledge": "{"})), Some(json!({"ledge": {"license": "x"}}))] {
-        assert_eq!(of(none), Description::default());
+        assert_eq!(of(none), CatalogueDescription::default());
     }
 }
 

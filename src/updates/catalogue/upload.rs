@@ -8,7 +8,7 @@ use ledge_base::durable;
 use ledge_base::names::ModelName;
 use tar::{Archive, EntryType};
 
-use super::folder::{self, FileDigests, FolderOrigin, Made};
+use super::folder::{self, FileDigests, FolderOrigin, MadeModelFolder};
 use super::{CatalogueError, InvalidCataloguePath, path_below};
 use crate::catalogue::model::FILES_MAX;
 
@@ -69,7 +69,7 @@ pub(super) fn receive(
     repository: &Path,
     limits: UploadLimits,
     may_appear: impl FnOnce() -> Result<(), UploadError>,
-) -> Result<Made, UploadError> {
+) -> Result<MadeModelFolder, UploadError> {
     let fill = |folder: &Path| {
         let mut digests = FileDigests::new();
         each_file(archive, limits.bytes, |file| {

@@ -57,9 +57,9 @@ impl AnswerWriter {
 /// A server, a store, and a file that was signed.
 struct Scene {
     folder: tempfile::TempDir,
-    store: BlobStore,
-    source: Source,
-    target: Target,
+    store: UpdateStore,
+    source: RepositorySource,
+    target: TufTarget,
     limits: DownloadLimits,
     /// The first byte of each request.
     asked: Arc<Mutex<Vec<u64>>>,
@@ -84,9 +84,9 @@ impl Scene {
         let client = source::client(&address, &egress, None, || unreachable!("there is no TLS"));
         let folder = tempfile::tempdir().unwrap();
         Self {
-            store: BlobStore::open(&folder.path().join("updates")).unwrap(),
+            store: UpdateStore::open(&folder.path().join("updates")).unwrap(),
             folder,
-            source: Source::new(&address, client),
+            source: RepositorySource::new(&address, client),
             target: target(signed),
             limits: DownloadLimits {
                 max_bytes_per_s: 0,
@@ -164,12 +164,12 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<u64>>, script: &Script) {
     script(number, from, &mut wire);
 }
 
-fn target(content: &[u8]) -> Target {
+fn target(content: &[u8]) -> TufTarget {
     let digits: Vec<_> = digest(&SHA256, content).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let sha256 = digits.concat();
     let path = "models/minilm/2/model.onnx".to_owned();
     let location = format!("models/minilm/2/{sha256}.model.onnx");
-    Target { path, length: content.len() as u64, sha256, custom: None, location }
+    TufTarget { path, length: content.len() as u64, sha256, custom: None, location }
 }
 
 fn content(length: usize) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 use ledge_service::limited_process::{self, ProcessLimits, TRIAL_NICENESS};
 
-use super::order::{PreflightMessage, PreflightOrder};
+use super::order::{PreflightMessage, PreflightRequest};
 use crate::state::RollbackReason;
 
 /// Reasons why no preflight begins.
@@ -21,12 +21,12 @@ pub enum PreflightChildError {
 }
 
 /// Reads the order from standard input, and limits this process to it. To be called while there is one thread.
-pub fn begin() -> Result<PreflightOrder, PreflightChildError> {
+pub fn begin() -> Result<PreflightRequest, PreflightChildError> {
     let mut input = BufReader::new(std::io::stdin());
     let mut line = String::new();
     // An order has a few hundred bytes.
     input.by_ref().take(1 << 20).read_line(&mut line).map_err(|error| PreflightChildError::Order(error.to_string()))?;
-    let order: PreflightOrder =
+    let order: PreflightRequest =
         serde_json::from_str(&line).map_err(|error| PreflightChildError::Order(error.to_string()))?;
     let data_bytes = order.limits.data_bytes();
     let cores = ledge_base::telemetry::process::usable_cores() as u64;

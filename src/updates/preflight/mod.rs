@@ -28,7 +28,7 @@ use super::state::{RollbackCause, RollbackReason};
 pub use error::PreflightError;
 pub use limits::TrialLimits;
 pub use order::ConfigurationPreflight;
-pub use order::{PreflightOrder, PreflightReport};
+pub use order::{PreflightReport, PreflightRequest};
 pub use requirements::HostCapabilities;
 pub use settings::PreflightSettings;
 pub use trial::LiveModel;
@@ -90,7 +90,7 @@ pub async fn run_configuration(
 ) -> Result<(), PreflightError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
-    let order = PreflightOrder { release: folder.to_owned(), how, limits: TrialLimits::of(package, &facts) };
+    let order = PreflightRequest { release: folder.to_owned(), how, limits: TrialLimits::of(package, &facts) };
     watch::run(&settings.children.starter, &order).await
 }
 

@@ -34,7 +34,7 @@ pub struct PreflightReport {
 
 /// The order to the process that reads settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PreflightOrder {
+pub struct PreflightRequest {
     /// The folder of the release.
     pub release: PathBuf,
     pub how: ConfigurationPreflight,

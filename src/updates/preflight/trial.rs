@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use ledge_base::names::{ModelName, ModelVersion};
 use ledge_base::telemetry::system::MachineMemory;
 use ledge_engine::Runtimes;
-use ledge_engine::backend::{Port, Runtime};
-use ledge_engine::cores::Topology;
-use ledge_identity::sealing::{OpenedFolder, SealPurpose, SealedFolder, Sealer};
-use ledge_isolation::{ChildEnd, ChildSettings, Children, Isolation, ThreadWork, TrialEnd};
-use ledge_models::repository::profile::Profiles;
+use ledge_engine::backend::{ModelPort, Runtime};
+use ledge_engine::cores::CpuTopology;
+use ledge_identity::sealing::{DecryptedFolder, EncryptedFolder, EncryptionPurpose, Sealer};
+use ledge_isolation::{ChildEnd, ChildSettings, Children, Isolation, ThreadWork, TrialProcessFailure};
+use ledge_models::repository::profile::RunProfiles;
 use ledge_models::repository::{
-    LoadedModel, ModelDefaults, ModelFolders, Predecessor, Repository, VersionError, golden_score, tuning,
+    LoadedModel, ModelDefaults, ModelFolders, Predecessor, Repository, VersionLoadError, golden_score, tuning,
 };
-use ledge_models::scheduling::engine::Engine;
+use ledge_models::scheduling::engine::InferScheduler;
 use ledge_service::audit_event::AuditSink;
 use rustix::process::Signal;
 
@@ -74,13 +74,13 @@ impl PreflightTrial {
             isolation: Isolation::Own,
             // The events of a trial are not recorded.
             audit: AuditSink::to_nowhere(),
-            profiles: Profiles::none(),
+            profiles: RunProfiles::none(),
             measure,
             sealer: sealer.clone(),
         };
         let most = children.memory_bytes.unwrap_or(u64::MAX).min(limits.data_bytes());
         let children = ChildSettings { memory_bytes: Some(most), ..children };
-        let engine = Engine::new(runtimes.clone(), Topology::read().budget(threads), None, children);
+        let engine = InferScheduler::new(runtimes.clone(), CpuTopology::read().budget(threads), None, children);
         let repository =
             Repository::new(ModelFolders::new(PathBuf::new()), engine, defaults, 1, AuditSink::to_nowhere());
         let ended_by_kernel = MachineMemory::processes_ended(Path::new("/"));
@@ -120,7 +120,7 @@ impl PreflightTrial {
         version.map_err(|reason| RollbackReason::new(RollbackCause::Load, reason))?;
         for LiveModel { name, version, folder, files, golden_min } in models {
             self.begin(&format!("loading {name} {version}"));
-            let files = OpenedVersion::open(folder, files, &self.sealer).await?;
+            let files = DecryptedVersion::open(folder, files, &self.sealer).await?;
             let loaded = self.load((name, *version), &files, *golden_min).await;
             let loaded = loaded.map_err(|error| self.stopped(&error, format!("{name} {version}: {error}")))?;
             self.repository.end(loaded).await;
@@ -140,7 +140,7 @@ impl PreflightTrial {
             let detail = format!("{} cannot be read: {error}", folder.display());
             return Err(PreflightError::Interrupted(RollbackReason::new(RollbackCause::Load, detail)));
         }
-        let files = OpenedVersion::open(folder, files, &self.sealer).await?;
+        let files = DecryptedVersion::open(folder, files, &self.sealer).await?;
         // Any name will do: no caller asks for it.
         let name = ModelName::constant("candidate");
         let version =
@@ -199,9 +199,9 @@ impl PreflightTrial {
     async fn load(
         &self,
         (name, version): (&ModelName, ModelVersion),
-        files: &OpenedVersion,
+        files: &DecryptedVersion,
         golden_min: Option<f64>,
-    ) -> Result<Arc<LoadedModel>, VersionError> {
+    ) -> Result<Arc<LoadedModel>, VersionLoadError> {
         let (folders, sealed, before) =
             ((&*files.folder, &*files.files), files.sealed.as_ref(), self.predecessor.as_ref());
         self.repository.load_from(name, version, folders, golden_min, sealed, before).await
@@ -238,15 +238,17 @@ impl PreflightTrial {
         match self.children().trial_end() {
             None => done,
             // This box is at fault, not the release.
-            Some(TrialEnd::NotStarted(reason)) => {
+            Some(TrialProcessFailure::NotStarted(reason)) => {
                 let detail = format!("the process of the trial cannot be started: {reason}");
                 Err(PreflightError::Interrupted(RollbackReason::new(RollbackCause::Load, detail)))
             }
             // Somebody froze it, which says nothing about the release.
-            Some(TrialEnd::Ended(ChildEnd { blamed: Some(ThreadWork::None), reason, .. })) => {
+            Some(TrialProcessFailure::Ended(ChildEnd { blamed: Some(ThreadWork::None), reason, .. })) => {
                 Err(PreflightError::Postponed(RollbackReason::new(RollbackCause::Load, reason)))
             }
-            Some(TrialEnd::Ended(ChildEnd { signal: Some(signal), reason, .. })) if signal == Signal::KILL.as_raw() => {
+            Some(TrialProcessFailure::Ended(ChildEnd { signal: Some(signal), reason, .. }))
+                if signal == Signal::KILL.as_raw() =>
+            {
                 match (self.ended_by_kernel, MachineMemory::processes_ended(Path::new("/"))) {
                     // Somebody killed it.
                     (Some(before), Some(now)) if before == now => {
@@ -255,7 +257,7 @@ impl PreflightTrial {
                     _ => Err(out_of_memory(&self.step())),
                 }
             }
-            Some(TrialEnd::Ended(ChildEnd { reason, .. })) => {
+            Some(TrialProcessFailure::Ended(ChildEnd { reason, .. })) => {
                 Err(RollbackReason::new(RollbackCause::Crash, format!("{reason} while {}", self.step())).into())
             }
         }
@@ -292,7 +294,7 @@ impl PreflightTrial {
     }
 
     /// Judges a model that was not loaded.
-    fn stopped(&self, error: &VersionError, detail: String) -> PreflightError {
+    fn stopped(&self, error: &VersionLoadError, detail: String) -> PreflightError {
         let failed = |cause| PreflightError::Failed(RollbackReason::new(cause, detail.clone()));
         match () {
             // The runtimes report it only by these texts.
@@ -312,14 +314,14 @@ impl PreflightTrial {
 }
 
 /// The files of a version, decrypted in memory if they are encrypted, while this exists.
-struct OpenedVersion {
+struct DecryptedVersion {
     folder: PathBuf,
     files: PathBuf,
-    sealed: Option<SealedFolder>,
-    _plain: Option<Arc<OpenedFolder>>,
+    sealed: Option<EncryptedFolder>,
+    _plain: Option<Arc<DecryptedFolder>>,
 }
 
-impl OpenedVersion {
+impl DecryptedVersion {
     /// `Err` is not the fault of the version.
     async fn open(folder: &Path, files: &Path, sealer: &Sealer) -> Result<Self, PreflightError> {
         if folder != files {
@@ -328,7 +330,8 @@ impl OpenedVersion {
         }
         let postponed = |detail: String| PreflightError::Postponed(RollbackReason::new(RollbackCause::Disk, detail));
         let (home, sealer) = (folder.to_owned(), sealer.clone());
-        let opening = tokio::task::spawn_blocking(move || SealedFolder::find_open(&home, SealPurpose::Model, &sealer));
+        let opening =
+            tokio::task::spawn_blocking(move || EncryptedFolder::find_open(&home, EncryptionPurpose::Model, &sealer));
         let opening = opening.await.map_err(|panic| postponed(format!("decrypting its files panicked: {panic}")))?;
         let (found, plain) = opening.map_err(|error| postponed(error.to_string()))?;
         let path = plain.as_ref().map_or(folder, |plain| plain.path()).to_owned();
@@ -392,8 +395,8 @@ fn had_room(most: u64, resident: u64, available: Option<u64>) -> bool {
     available.is_none_or(|available| available >= most.saturating_sub(resident))
 }
 
-fn declared(ports: &[Port]) -> Vec<DeclaredPort> {
-    let port = |port: &Port| DeclaredPort {
+fn declared(ports: &[ModelPort]) -> Vec<DeclaredPort> {
+    let port = |port: &ModelPort| DeclaredPort {
         name: port.name.clone(),
         datatype: port.datatype.to_string(),
         shape: port.shape.clone(),

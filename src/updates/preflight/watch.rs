@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use ledge_base::telemetry::process;
-use ledge_isolation::starter::{ChildProcess, Outputs, Starter, Verb};
+use ledge_isolation::starter::{ChildOutputs, ChildProcess, ChildStarter, SpawnVerb};
 use ledge_service::limited_process;
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::error::{PreflightError, out_of_memory};
 use super::limits::MEMORY_POLL_INTERVAL;
-use super::order::{PreflightMessage, PreflightOrder};
+use super::order::{PreflightMessage, PreflightRequest};
 use crate::state::{RollbackCause, RollbackReason};
 
 /// The step that it is in, for reasons.
@@ -29,7 +29,7 @@ const STDOUT_MAX_BYTES: u64 = 1 << 20;
 const STDERR_MAX_BYTES: u64 = 1 << 20;
 
 /// The end of the process, as the watch saw it.
-enum ProcessEnd {
+enum TrialProcessEnd {
     Exited(ExitStatus),
     TooLarge(u64),
     TooLong,
@@ -70,19 +70,19 @@ impl Drop for TrialProcess {
 }
 
 /// The daemon's ends of the pipes.
-struct Pipes {
+struct TrialProcessPipes {
     input: Sender,
     output: Receiver,
     errors: Receiver,
 }
 
-fn start(starter: &Starter) -> io::Result<(TrialProcess, Pipes)> {
+fn start(starter: &ChildStarter) -> io::Result<(TrialProcess, TrialProcessPipes)> {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (input, own_input): (OwnedFd, OwnedFd) = pipe()?;
     let ((own_output, output), (own_errors, errors)) = (pipe()?, pipe()?);
-    let process = starter.start(Verb::Trial, input, Some(Outputs { output, errors }))?;
+    let process = starter.start(SpawnVerb::Trial, input, Some(ChildOutputs { output, errors }))?;
     let trial = TrialProcess::new(process)?;
-    let pipes = Pipes {
+    let pipes = TrialProcessPipes {
         input: Sender::from_owned_fd(own_input)?,
         output: Receiver::from_owned_fd(own_output)?,
         errors: Receiver::from_owned_fd(own_errors)?,
@@ -91,7 +91,7 @@ fn start(starter: &Starter) -> io::Result<(TrialProcess, Pipes)> {
 }
 
 /// Runs a preflight to its end. The process is gone when this returns, and when it is dropped.
-pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<(), PreflightError> {
+pub(super) async fn run(starter: &ChildStarter, order: &PreflightRequest) -> Result<(), PreflightError> {
     // This box is at fault, not the release.
     let broken = |what: &str, error: io::Error| {
         PreflightError::Interrupted(RollbackReason::new(
@@ -100,7 +100,7 @@ pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<(),
         ))
     };
     let (mut trial, pipes) = start(starter).map_err(|error| broken("cannot be started", error))?;
-    let Pipes { input, output, errors } = pipes;
+    let TrialProcessPipes { input, output, errors } = pipes;
     let (end, said, complaints) =
         tokio::join!(watch(&mut trial, input, order), read(output, STDOUT_MAX_BYTES), read(errors, STDERR_MAX_BYTES),);
     let end = end.map_err(|error| broken("cannot be watched", error))?;
@@ -108,7 +108,7 @@ pub(super) async fn run(starter: &Starter, order: &PreflightOrder) -> Result<(),
 }
 
 /// Sends the order, and enforces the limits of time and memory until the process is gone.
-async fn watch(trial: &mut TrialProcess, mut input: Sender, order: &PreflightOrder) -> io::Result<ProcessEnd> {
+async fn watch(trial: &mut TrialProcess, mut input: Sender, order: &PreflightRequest) -> io::Result<TrialProcessEnd> {
     let deadline = Instant::now() + Duration::from_secs(order.limits.seconds);
     let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
@@ -117,12 +117,12 @@ async fn watch(trial: &mut TrialProcess, mut input: Sender, order: &PreflightOrd
     loop {
         let exited = tokio::time::timeout(MEMORY_POLL_INTERVAL, trial.wait());
         if let Ok(status) = exited.await {
-            return Ok(ProcessEnd::Exited(status?));
+            return Ok(TrialProcessEnd::Exited(status?));
         }
         let resident = process::resident_bytes_of(trial.pid).unwrap_or(0);
         let end = match () {
-            () if resident > order.limits.memory_bytes => ProcessEnd::TooLarge(resident),
-            () if Instant::now() >= deadline => ProcessEnd::TooLong,
+            () if resident > order.limits.memory_bytes => TrialProcessEnd::TooLarge(resident),
+            () if Instant::now() >= deadline => TrialProcessEnd::TooLong,
             () => continue,
         };
         trial.kill();
@@ -147,15 +147,15 @@ fn lines(said: &[u8]) -> Vec<PreflightMessage> {
 
 /// Judges the process by its end and the message before it.
 fn verdict(
-    end: &ProcessEnd,
+    end: &TrialProcessEnd,
     said: &[PreflightMessage],
     complaint: &str,
-    order: &PreflightOrder,
+    order: &PreflightRequest,
 ) -> Result<(), PreflightError> {
     let status = match end {
-        ProcessEnd::Exited(status) => status,
-        ProcessEnd::TooLarge(bytes) => return Err(order.limits.exceeded(*bytes, STEP).into()),
-        ProcessEnd::TooLong => return Err(order.limits.timed_out(STEP).into()),
+        TrialProcessEnd::Exited(status) => status,
+        TrialProcessEnd::TooLarge(bytes) => return Err(order.limits.exceeded(*bytes, STEP).into()),
+        TrialProcessEnd::TooLong => return Err(order.limits.timed_out(STEP).into()),
     };
     match (said.last(), limited_process::signal(*status)) {
         (Some(PreflightMessage::Passed), None) if status.success() => Ok(()),
@@ -169,7 +169,7 @@ fn verdict(
     }
 }
 
-fn killed(number: i32, complaint: &str, order: &PreflightOrder) -> PreflightError {
+fn killed(number: i32, complaint: &str, order: &PreflightRequest) -> PreflightError {
     match Signal::from_named_raw(number) {
         // Not sent by the daemon: the kernel sends it when the machine runs out of memory, and to preflights first.
         Some(Signal::KILL) => out_of_memory(STEP),
@@ -213,8 +213,8 @@ mod tests {
     fn ended_by(signal: Signal) -> PreflightError {
         let how = ConfigurationPreflight { arguments: Vec::new(), environment: Vec::new() };
         let limits = TrialLimits { memory_bytes: 512 << 20, seconds: 60 };
-        let order = PreflightOrder { release: "/release".into(), how, limits };
-        verdict(&ProcessEnd::Exited(ExitStatus::from_raw(signal.as_raw())), &[], "", &order).unwrap_err()
+        let order = PreflightRequest { release: "/release".into(), how, limits };
+        verdict(&TrialProcessEnd::Exited(ExitStatus::from_raw(signal.as_raw())), &[], "", &order).unwrap_err()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use ledge_audit::status::{AuditStatus, LogFigures, SyncStatus};
+use ledge_audit::status::{AuditStatus, AuditSyncStatus, LocalLogFigures};
 use ledge_base::telemetry::machine::CoreUsage;
 use ledge_models::repository::UnavailableReason;
 use serde_json::{Value, json};
@@ -10,9 +10,9 @@ use crate::artifact::Artifact;
 use crate::status::WaitingRollout;
 use crate::status_example;
 
-fn row(model: &str, version: Option<u64>, state: VersionState) -> IndexRow {
+fn row(model: &str, version: Option<u64>, state: VersionState) -> ModelIndexEntry {
     let version = version.map(|version| ModelVersion::try_from(version).unwrap());
-    IndexRow { model: model.parse().unwrap(), version, state, note: None }
+    ModelIndexEntry { model: model.parse().unwrap(), version, state, note: None }
 }
 
 fn snapshot() -> DeviceSnapshot {
@@ -52,9 +52,9 @@ fn audit() -> AuditStatus {
     AuditStatus {
         origin: "ledge.audit/box-1/2".into(),
         verifier_key: "ledge.audit/box-1+00+AA".into(),
-        log: Some(LogFigures { size: 8, ..LogFigures::default() }),
+        log: Some(LocalLogFigures { size: 8, ..LocalLogFigures::default() }),
         lost: (5, 1),
-        sync: Some(SyncStatus { size: 6, ..SyncStatus::default() }),
+        sync: Some(AuditSyncStatus { size: 6, ..AuditSyncStatus::default() }),
         alarm: Some("the log before was cut".into()),
         ..AuditStatus::default()
     }

@@ -7,8 +7,8 @@ use ledge_base::names::DeviceName;
 use super::manifest::{MANIFEST_MAX_BYTES, ManifestError, RolloutManifest};
 use crate::platform::Platform;
 use crate::sha256::sha256_hex;
-use crate::source::{Source, SourceError};
-use crate::trust::{Target, TrustError};
+use crate::source::{RepositorySource, SourceError};
+use crate::trust::{TrustError, TufTarget};
 
 /// The role that signs manifests.
 const FLEET_ROLE: &str = "fleet";
@@ -18,7 +18,7 @@ const MANIFEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A manifest that the platform signed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Accepted {
+pub struct SignedManifest {
     pub manifest: RolloutManifest,
     /// Its text, as it was signed.
     pub text: String,
@@ -81,11 +81,11 @@ impl RolloutCheckError {
 /// same as `known`.
 pub async fn check(
     platform: &Platform,
-    source: &Source,
+    source: &RepositorySource,
     fleet: &DeviceName,
-    known: Option<&Accepted>,
+    known: Option<&SignedManifest>,
     system_ms: u64,
-) -> Result<Accepted, RolloutCheckError> {
+) -> Result<SignedManifest, RolloutCheckError> {
     let path = format!("{FLEET_ROLE}/{fleet}/rollout.json");
     let (target, expires_ms) = {
         let mut trust = platform.trust().await?;
@@ -96,7 +96,7 @@ pub async fn check(
         (target, expires_ms)
     };
     let accepted = if let Some(known) = known.filter(|known| known.sha256 == target.sha256) {
-        Accepted { expires_ms, ..known.clone() }
+        SignedManifest { expires_ms, ..known.clone() }
     } else {
         let text = tokio::time::timeout(MANIFEST_TIMEOUT, fetch(source, &target))
             .await
@@ -108,7 +108,12 @@ pub async fn check(
 }
 
 /// Reads a manifest with the digest `sha256`.
-pub fn read(text: Vec<u8>, sha256: &str, fleet: &DeviceName, expires_ms: u64) -> Result<Accepted, RolloutCheckError> {
+pub fn read(
+    text: Vec<u8>,
+    sha256: &str,
+    fleet: &DeviceName,
+    expires_ms: u64,
+) -> Result<SignedManifest, RolloutCheckError> {
     if sha256_hex(&text) != sha256 {
         return Err(RolloutCheckError::Mismatch);
     }
@@ -118,11 +123,11 @@ pub fn read(text: Vec<u8>, sha256: &str, fleet: &DeviceName, expires_ms: u64) ->
     }
     // Text that was parsed as JSON is UTF-8.
     let text = String::from_utf8(text).map_err(|_| RolloutCheckError::Mismatch)?;
-    Ok(Accepted { manifest, text, sha256: sha256.to_owned(), expires_ms })
+    Ok(SignedManifest { manifest, text, sha256: sha256.to_owned(), expires_ms })
 }
 
 /// Fetches a small target, and not a byte more than its signed length.
-async fn fetch(source: &Source, target: &Target) -> Result<Vec<u8>, RolloutCheckError> {
+async fn fetch(source: &RepositorySource, target: &TufTarget) -> Result<Vec<u8>, RolloutCheckError> {
     if target.length > MANIFEST_MAX_BYTES {
         return Err(RolloutCheckError::TooLarge { bytes: target.length });
     }

@@ -11,13 +11,13 @@ use super::manifest::{LedgeVersion, Rollout, RolloutManifest};
 use super::waves::{reached_after_s, seed};
 use super::window::WindowOpening;
 use crate::artifact::Artifact;
-use crate::plan::{Allow, DesiredState, RolloutPlan, Wishes};
+use crate::plan::{DesiredState, DesiredStates, RolloutAllowance, RolloutPlan};
 use crate::status::WaitingRollout;
 
 /// The wishes for this box now, and the rollouts that have to wait.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Decision {
-    pub wishes: Wishes,
+pub struct RolloutDecision {
+    pub wishes: DesiredStates,
     /// Rollouts that have to wait, with the reason.
     pub waiting: BTreeMap<Artifact, WaitingRollout>,
 }
@@ -32,7 +32,7 @@ pub enum ManifestAuthority {
 }
 
 /// Returns the wishes for `device` at `now_ms`, by a valid manifest.
-pub fn wishes(manifest: &RolloutManifest, device: &DeviceIdentity, now_ms: u64) -> Wishes {
+pub fn wishes(manifest: &RolloutManifest, device: &DeviceIdentity, now_ms: u64) -> DesiredStates {
     decide(manifest, device, now_ms, ManifestAuthority::Valid).wishes
 }
 
@@ -42,10 +42,10 @@ pub fn decide(
     device: &DeviceIdentity,
     now_ms: u64,
     authority: ManifestAuthority,
-) -> Decision {
+) -> RolloutDecision {
     let own = LedgeVersion::parse(env!("CARGO_PKG_VERSION"));
     let device_now = DeviceNow { device, now_ms, authority, own };
-    let mut decision = Decision::default();
+    let mut decision = RolloutDecision::default();
     for subject in manifest.subjects() {
         let mut wish = DesiredState {
             desired: None,
@@ -81,7 +81,7 @@ impl DeviceNow<'_> {
         manifest: &RolloutManifest,
         subject: &Artifact,
         wish: &DesiredState,
-    ) -> (Option<(RolloutPlan, Allow)>, Option<WaitingRollout>) {
+    ) -> (Option<(RolloutPlan, RolloutAllowance)>, Option<WaitingRollout>) {
         let pin = self.pin(manifest, subject);
 
         let meant: Vec<&Rollout> = manifest
@@ -163,8 +163,8 @@ impl DeviceNow<'_> {
     }
 
     /// Returns how far a rollout may go now, and the condition that it waits for if that is not to its end.
-    fn allowed(&self, rollout: &Rollout, pin: Option<ModelVersion>) -> (Allow, Option<String>) {
-        let nothing = |reason: String| (Allow::Nothing, Some(reason));
+    fn allowed(&self, rollout: &Rollout, pin: Option<ModelVersion>) -> (RolloutAllowance, Option<String>) {
+        let nothing = |reason: String| (RolloutAllowance::Nothing, Some(reason));
         if let ManifestAuthority::Expired(expired_ms) = self.authority {
             let since = clock::rfc3339(expired_ms);
             return nothing(format!(
@@ -188,17 +188,17 @@ impl DeviceNow<'_> {
             return nothing(reason);
         }
 
-        let Some(window) = &rollout.window else { return (Allow::Everything, None) };
+        let Some(window) = &rollout.window else { return (RolloutAllowance::Everything, None) };
         match window.at(self.now_ms) {
-            Ok(WindowOpening::Open { .. }) => (Allow::Everything, None),
+            Ok(WindowOpening::Open { .. }) => (RolloutAllowance::Everything, None),
             Ok(WindowOpening::Closed { opens_ms }) => {
                 let opens = opens_ms.map_or_else(
                     || "it does not open within a week".to_owned(),
                     |opens_ms| format!("it opens {}", clock::rfc3339(opens_ms)),
                 );
-                (Allow::Prepare, Some(format!("outside the maintenance window ({window}); {opens}")))
+                (RolloutAllowance::Prepare, Some(format!("outside the maintenance window ({window}); {opens}")))
             }
-            Err(unknown) => (Allow::Prepare, Some(unknown.to_string())),
+            Err(unknown) => (RolloutAllowance::Prepare, Some(unknown.to_string())),
         }
     }
 }

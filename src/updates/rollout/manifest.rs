@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::waves::{Preset, SEED_COUNT, Wave};
+use super::waves::{SEED_COUNT, Wave, WavePreset};
 use super::window::{RolloutWindow, WindowForm};
 use crate::artifact::{Artifact, TargetPath};
 use crate::plan::{RolloutGate, RolloutPlan, StagePlan, StagePlanForm};
@@ -232,14 +232,14 @@ impl RolloutForm {
     fn check(self, mistakes: &mut Vec<String>) -> Rollout {
         let start_ms = moment("start", &self.start, mistakes);
         let waves = match self.waves {
-            None => Preset::Default.waves(),
+            None => WavePreset::Default.waves(),
             Some(WavesForm::Named(name)) => {
-                let preset = Preset::named(&name);
+                let preset = WavePreset::named(&name);
                 if preset.is_none() {
-                    let known = Preset::ALL.map(Preset::name).join(", ");
+                    let known = WavePreset::ALL.map(WavePreset::name).join(", ");
                     mistakes.push(format!("waves {:?} are not known: there are {known}, or a list", excerpt(&name)));
                 }
-                preset.map(Preset::waves).unwrap_or_default()
+                preset.map(WavePreset::waves).unwrap_or_default()
             }
             Some(WavesForm::Listed(waves)) => waves,
         };

@@ -7,7 +7,7 @@ use ledge_base::durable;
 use ledge_base::names::DeviceName;
 use serde::{Deserialize, Serialize};
 
-use super::check::{self, Accepted};
+use super::check::{self, SignedManifest};
 
 /// Name of the file in the update store.
 const FILE_NAME: &str = "rollout.json";
@@ -40,7 +40,7 @@ impl ManifestFile {
     }
 
     /// Reads the stored manifest, if it is undamaged and of this fleet. Otherwise the next check fetches it again.
-    pub fn load(&self, fleet: &DeviceName) -> Option<Accepted> {
+    pub fn load(&self, fleet: &DeviceName) -> Option<SignedManifest> {
         let found = self.read(fleet);
         match found {
             Ok(accepted) => Some(accepted),
@@ -52,14 +52,14 @@ impl ManifestFile {
         }
     }
 
-    fn read(&self, fleet: &DeviceName) -> io::Result<Accepted> {
+    fn read(&self, fleet: &DeviceName) -> io::Result<SignedManifest> {
         if std::fs::metadata(&self.path)?.len() > FILE_MAX_BYTES {
             return Err(io::Error::other("it is too large"));
         }
         self.parse(&std::fs::read(&self.path)?, fleet)
     }
 
-    fn parse(&self, content: &[u8], fleet: &DeviceName) -> io::Result<Accepted> {
+    fn parse(&self, content: &[u8], fleet: &DeviceName) -> io::Result<SignedManifest> {
         let StoredManifest { repository, expires_ms, sha256, manifest } = serde_json::from_slice(content)?;
         if repository != self.repository {
             return Err(io::Error::other(format!("it is of another repository: {repository}")));
@@ -68,7 +68,7 @@ impl ManifestFile {
     }
 
     /// Stores a manifest. When this returns `Ok`, it survives a power cut.
-    pub fn store(&self, accepted: &Accepted) -> io::Result<()> {
+    pub fn store(&self, accepted: &SignedManifest) -> io::Result<()> {
         let form = self.encode(accepted)?;
         if let Some(folder) = self.path.parent() {
             durable::create_folder(folder)?;
@@ -76,8 +76,8 @@ impl ManifestFile {
         durable::replace(&self.path, &form)
     }
 
-    fn encode(&self, accepted: &Accepted) -> serde_json::Result<Vec<u8>> {
-        let Accepted { text, sha256, expires_ms, .. } = accepted.clone();
+    fn encode(&self, accepted: &SignedManifest) -> serde_json::Result<Vec<u8>> {
+        let SignedManifest { text, sha256, expires_ms, .. } = accepted.clone();
         serde_json::to_vec(&StoredManifest { repository: self.repository.clone(), expires_ms, sha256, manifest: text })
     }
 }

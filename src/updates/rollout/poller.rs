@@ -16,15 +16,15 @@ use ledge_identity::device::DeviceIdentity;
 use ledge_service::shutdown::Shutdown;
 use tokio::sync::{mpsc, oneshot};
 
-use super::check::{self, Accepted, RolloutCheckError};
-use super::decide::{Decision, ManifestAuthority, decide};
+use super::check::{self, RolloutCheckError, SignedManifest};
+use super::decide::{ManifestAuthority, RolloutDecision, decide};
 use super::manifest_file::ManifestFile;
 use super::schedule::CheckSchedule;
 use crate::Updates;
 use crate::config::RepositoryAddress;
-use crate::handle::CheckRequest;
+use crate::handle::PollerCommand;
 use crate::platform::Platform;
-use crate::source::Source;
+use crate::source::RepositorySource;
 use crate::status::{CheckStatus, RoleStatus};
 
 /// Default interval at which wishes are decided again.
@@ -45,7 +45,7 @@ pub struct Poller<A> {
     /// Receives the wishes of the platform.
     pub updates: Updates,
     /// Requests for a check now.
-    pub checks: mpsc::Receiver<CheckRequest>,
+    pub checks: mpsc::Receiver<PollerCommand>,
     /// Returns a random number from 0 to 1.
     pub random: fn() -> f64,
 }
@@ -56,8 +56,8 @@ pub trait PlatformClient: Send + Sync + Clone + 'static {
     fn check(
         &self,
         from: Option<&RepositoryAddress>,
-        known: Option<&Accepted>,
-    ) -> impl Future<Output = Result<Accepted, RolloutCheckError>> + Send;
+        known: Option<&SignedManifest>,
+    ) -> impl Future<Output = Result<SignedManifest, RolloutCheckError>> + Send;
 
     /// Returns the trusted roles, and the earliest possible time, in milliseconds since the Unix epoch.
     fn trusted(&self) -> impl Future<Output = (BTreeMap<String, RoleStatus>, u64)> + Send;
@@ -69,10 +69,10 @@ pub trait PlatformClient: Send + Sync + Clone + 'static {
     fn system_ms(&self) -> u64;
 
     /// Returns the manifest that was accepted before the start.
-    fn stored_manifest(&self) -> Option<Accepted>;
+    fn stored_manifest(&self) -> Option<SignedManifest>;
 
     /// Stores a manifest for the next start.
-    fn store_manifest(&self, accepted: &Accepted);
+    fn store_manifest(&self, accepted: &SignedManifest);
 }
 
 /// The platform behind TUF metadata.
@@ -81,7 +81,7 @@ pub struct TufPlatform<C> {
     /// Its trusted metadata.
     pub platform: Platform,
     /// The configured repository.
-    pub source: Source,
+    pub source: RepositorySource,
     /// Makes the source of another repository.
     pub connect: C,
     /// The fleet of this box.
@@ -90,9 +90,15 @@ pub struct TufPlatform<C> {
     file: ManifestFile,
 }
 
-impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> TufPlatform<C> {
+impl<C: Fn(&RepositoryAddress) -> RepositorySource + Clone + Send + Sync + 'static> TufPlatform<C> {
     /// Makes the platform at `source`, for a box that stores the manifest in `file`.
-    pub fn new(platform: Platform, source: Source, connect: C, device: &DeviceIdentity, file: ManifestFile) -> Self {
+    pub fn new(
+        platform: Platform,
+        source: RepositorySource,
+        connect: C,
+        device: &DeviceIdentity,
+        file: ManifestFile,
+    ) -> Self {
         Self { platform, source, connect, fleet: fleet(device), file }
     }
 }
@@ -103,12 +109,12 @@ pub fn fleet(device: &DeviceIdentity) -> DeviceName {
     device.fleet.clone().or_else(|| DEFAULT_FLEET.parse().ok()).unwrap_or_else(|| device.id.clone())
 }
 
-impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> PlatformClient for TufPlatform<C> {
+impl<C: Fn(&RepositoryAddress) -> RepositorySource + Clone + Send + Sync + 'static> PlatformClient for TufPlatform<C> {
     async fn check(
         &self,
         from: Option<&RepositoryAddress>,
-        known: Option<&Accepted>,
-    ) -> Result<Accepted, RolloutCheckError> {
+        known: Option<&SignedManifest>,
+    ) -> Result<SignedManifest, RolloutCheckError> {
         let source = from.map_or_else(|| self.source.clone(), |address| (self.connect)(address));
         let accepted = check::check(&self.platform, &source, &self.fleet, known, self.system_ms()).await?;
         // The repository of the last successful check has the files, too: a USB stick until the network is back.
@@ -131,11 +137,11 @@ impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> Platfo
         clock::unix_millis()
     }
 
-    fn stored_manifest(&self) -> Option<Accepted> {
+    fn stored_manifest(&self) -> Option<SignedManifest> {
         self.file.load(&self.fleet)
     }
 
-    fn store_manifest(&self, accepted: &Accepted) {
+    fn store_manifest(&self, accepted: &SignedManifest) {
         if let Err(error) = self.file.store(accepted) {
             tracing::error!(
                 %error,
@@ -149,12 +155,12 @@ impl<C: Fn(&RepositoryAddress) -> Source + Clone + Send + Sync + 'static> Platfo
 struct RunningCheck {
     from: Option<RepositoryAddress>,
     answer: Option<oneshot::Sender<Result<(), String>>>,
-    work: Pin<Box<dyn Future<Output = Result<Accepted, RolloutCheckError>> + Send>>,
+    work: Pin<Box<dyn Future<Output = Result<SignedManifest, RolloutCheckError>> + Send>>,
 }
 
 /// The state of the poller between checks.
 struct PollerState {
-    accepted: Option<Accepted>,
+    accepted: Option<SignedManifest>,
     status: CheckStatus,
     /// The earliest possible time, in milliseconds since the Unix epoch.
     floor_ms: u64,
@@ -197,12 +203,12 @@ impl<A: PlatformClient> Poller<A> {
                 _ = decide.tick() => self.decide(&mut known),
                 () = tokio::time::sleep_until(schedule.next().into()), if idle => {}
                 request = self.checks.recv(), if idle => match request {
-                    Some(CheckRequest::Hint) => schedule.hint(now()),
-                    Some(CheckRequest::Now { from, answer }) => {
+                    Some(PollerCommand::Hint) => schedule.hint(now()),
+                    Some(PollerCommand::Now { from, answer }) => {
                         schedule.begin(now());
                         running = Some(self.begin(&known, from, Some(answer)));
                     }
-                    Some(CheckRequest::Reset { principal, answer }) => {
+                    Some(PollerCommand::Reset { principal, answer }) => {
                         self.reset(principal, answer, &mut known).await;
                         schedule.hint(now());
                     }
@@ -244,7 +250,7 @@ impl<A: PlatformClient> Poller<A> {
     /// Handles the end of a check.
     async fn ended(
         &self,
-        found: Result<Accepted, RolloutCheckError>,
+        found: Result<SignedManifest, RolloutCheckError>,
         elsewhere: bool,
         answer: Option<oneshot::Sender<Result<(), String>>>,
         known: &mut PollerState,
@@ -312,7 +318,7 @@ impl<A: PlatformClient> Poller<A> {
                 expires_ms if expires_ms <= now_ms => ManifestAuthority::Expired(expires_ms),
                 _ => ManifestAuthority::Valid,
             };
-            let Decision { wishes, waiting } = decide(&accepted.manifest, &self.device, now_ms, authority);
+            let RolloutDecision { wishes, waiting } = decide(&accepted.manifest, &self.device, now_ms, authority);
             known.status.published_ms = Some(accepted.manifest.published_ms);
             known.status.waiting = waiting;
             self.updates.set_wishes(wishes);

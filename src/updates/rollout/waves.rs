@@ -27,7 +27,7 @@ pub struct Wave {
 
 /// A schedule with a name. All but the last are those that Bottlerocket publishes for its own fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
+pub enum WavePreset {
     /// Six days: for releases that are not urgent.
     Default,
     Accelerated,
@@ -36,7 +36,7 @@ pub enum Preset {
     All,
 }
 
-impl Preset {
+impl WavePreset {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Default, Self::Accelerated, Self::Ohno, Self::All];
 
@@ -126,9 +126,9 @@ mod tests {
             );
         }
         let presets = shared["presets"].as_object().unwrap();
-        assert_eq!(presets.len(), Preset::ALL.len());
+        assert_eq!(presets.len(), WavePreset::ALL.len());
         for (name, waves) in presets {
-            assert_eq!(serde_json::to_value(Preset::named(name).unwrap().waves()).unwrap(), *waves, "{name}");
+            assert_eq!(serde_json::to_value(WavePreset::named(name).unwrap().waves()).unwrap(), *waves, "{name}");
         }
     }
 
@@ -141,7 +141,7 @@ mod tests {
                 (0..10_000).map(|number| seed(&name(&format!("ledge-{number:032x}")), &rollout)).collect()
             })
             .collect();
-        for preset in Preset::ALL {
+        for preset in WavePreset::ALL {
             let waves = preset.waves();
             for (percent, after_s) in preset.shares() {
                 let reached = |seeds: &Vec<u16>| {

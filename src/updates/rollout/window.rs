@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-use ledge_base::clock::{TimeZone, WallTime};
+use ledge_base::clock::{LocalTimeMapping, TimeZone};
 use serde::Deserialize;
 
 const DAY_S: u32 = 86_400;
@@ -140,14 +140,14 @@ impl RolloutWindow {
             (day.checked_add(1)?, DAY_S - self.from_s + self.to_s)
         };
         let begin = match zone.wall_time(day, self.from_s)? {
-            WallTime::Once(moment) | WallTime::Twice { first: moment, .. } | WallTime::Skipped { jump: moment, .. } => {
-                moment
-            }
+            LocalTimeMapping::Once(moment)
+            | LocalTimeMapping::Twice { first: moment, .. }
+            | LocalTimeMapping::Skipped { jump: moment, .. } => moment,
         };
         let end = match zone.wall_time(to_day, self.to_s)? {
-            WallTime::Once(moment)
-            | WallTime::Twice { first: moment, .. }
-            | WallTime::Skipped { shifted: moment, .. } => moment,
+            LocalTimeMapping::Once(moment)
+            | LocalTimeMapping::Twice { first: moment, .. }
+            | LocalTimeMapping::Skipped { shifted: moment, .. } => moment,
         };
         let end = if end > begin { end } else { begin.saturating_add(u64::from(length_s) * 1000) };
         Some((begin, end))

@@ -11,16 +11,16 @@ use std::time::Duration;
 use super::*;
 
 /// Makes a folder with `metadata/` and `targets/`, and its source.
-fn folder() -> (tempfile::TempDir, Source) {
+fn folder() -> (tempfile::TempDir, RepositorySource) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("metadata")).unwrap();
     std::fs::create_dir_all(folder.path().join("targets/a")).unwrap();
-    let source = Source::new(&RepositoryAddress::Folder(folder.path().to_owned()), None);
+    let source = RepositorySource::new(&RepositoryAddress::Folder(folder.path().to_owned()), None);
     (folder, source)
 }
 
 /// Starts a server that answers one connection after the other; its thread returns the requested paths.
-fn server(answers: Vec<String>) -> (Source, std::thread::JoinHandle<Vec<String>>) {
+fn server(answers: Vec<String>) -> (RepositorySource, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/base", listener.local_addr().unwrap()).parse().unwrap();
     let serving = std::thread::spawn(move || {
@@ -38,15 +38,15 @@ fn server(answers: Vec<String>) -> (Source, std::thread::JoinHandle<Vec<String>>
         answers.iter().map(answer).collect()
     });
     let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
-    let http = client(&address, &egress, None, TlsSettings::default);
-    (Source::new(&address, http), serving)
+    let http = client(&address, &egress, None, TlsClientSettings::default);
+    (RepositorySource::new(&address, http), serving)
 }
 
 fn answer(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-async fn all(mut arrival: Arrival) -> Vec<u8> {
+async fn all(mut arrival: TargetDownload) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(chunk) = arrival.chunk().await.unwrap() {
         all.extend_from_slice(&chunk);
@@ -143,7 +143,7 @@ async fn metadata_that_does_not_end_is_cut_off() {
 #[tokio::test]
 async fn an_address_without_a_client_is_told() {
     let address = "https://updates.example/".parse().unwrap();
-    let error = Source::new(&address, None).metadata("a.json", 1).await.unwrap_err();
+    let error = RepositorySource::new(&address, None).metadata("a.json", 1).await.unwrap_err();
     assert!(error.to_string().starts_with("https://updates.example:443/ is on the network"), "{error}");
 }
 
@@ -151,9 +151,9 @@ async fn an_address_without_a_client_is_told() {
 fn a_configuration_leads_to_its_source() {
     let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
     let mut config = UpdatesConfig::default();
-    assert!(Source::configured(&config, &egress).is_none());
+    assert!(RepositorySource::configured(&config, &egress).is_none());
     config.repository = Some("http://127.0.0.1:1/a".parse().unwrap());
-    let FileTree::Http { base, .. } = Source::configured(&config, &egress).unwrap().targets else { panic!() };
+    let FileTree::Http { base, .. } = RepositorySource::configured(&config, &egress).unwrap().targets else { panic!() };
     assert_eq!(&*base, "/a/targets/");
 }
 

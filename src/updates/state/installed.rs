@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A release in the update store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Installed {
+pub struct InstalledRelease {
     pub version: ModelVersion,
     /// SHA-256 of its signed content, in hexadecimal: its files and their description.
     pub digest: String,

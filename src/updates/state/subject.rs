@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use ledge_base::names::{DeviceName, ModelVersion};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::installed::Installed;
+use super::installed::InstalledRelease;
 use super::phase::RolloutPhase;
 use super::reason::RollbackReason;
-use super::trial::{Trial, UsedBudget};
+use super::trial::{ReleaseTrial, UsedBudget};
 
 /// The outcome of the last rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,19 +62,19 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Mo
 #[serde(default)]
 pub struct SubjectState {
     /// The version that runs when no trial is active. `None`: the owner's model, if there is one.
-    pub committed: Option<Installed>,
+    pub committed: Option<InstalledRelease>,
     /// The rollout that installed it.
     pub committed_by: Option<DeviceName>,
     /// The least share of golden inputs that it had to answer right; `None` is all of them.
     pub committed_golden_min: Option<f64>,
     /// The version that ran before it, kept until the next commit.
-    pub previous: Option<Installed>,
+    pub previous: Option<InstalledRelease>,
     /// The rollout that installed that.
     pub previous_by: Option<DeviceName>,
     /// The least share of golden inputs that it had to answer right.
     pub previous_golden_min: Option<f64>,
     /// The release on trial.
-    pub trial: Option<Trial>,
+    pub trial: Option<ReleaseTrial>,
     /// The used budgets of trials that were withdrawn or superseded, by their rollouts: they count on when these come
     /// back.
     pub used: Vec<UsedBudget>,

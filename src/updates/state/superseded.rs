@@ -6,7 +6,7 @@ use ledge_base::names::{DeviceName, ModelVersion};
 
 use super::SubjectState;
 use super::subject::Superseded;
-use crate::plan::{Allow, DesiredState, RolloutPlan};
+use crate::plan::{DesiredState, RolloutAllowance, RolloutPlan};
 
 /// Most superseded rollouts that are remembered, the newest: as many as two manifests may have.
 const SUPERSEDED_MAX: usize = 512;
@@ -20,7 +20,7 @@ impl SubjectState {
         let Some((plan, allow)) = &wish.desired else { return };
         let version = plan.target.version;
         // On a pinned subject nothing is replaced.
-        let may_begin = !self.pinned && *allow != Allow::Nothing && !wish.revokes(version);
+        let may_begin = !self.pinned && *allow != RolloutAllowance::Nothing && !wish.revokes(version);
         if may_begin && !self.stays_superseded(plan, wish) {
             self.remember_superseded(&wish.supersedes, version);
         }

@@ -8,10 +8,10 @@ use ledge_base::names::DeviceName;
 
 use super::delays::WORK_DEADLINE_S;
 use super::*;
-use crate::plan::{Quiet, RolloutGate, StagePlan};
+use crate::plan::{QuietStagePolicy, RolloutGate, StagePlan};
 
 fn step(share: f64) -> StagePlan {
-    StagePlan { share, min_s: 0, min_requests: 10, max_s: 3_600, quiet: Quiet::Pass }
+    StagePlan { share, min_s: 0, min_requests: 10, max_s: 3_600, quiet: QuietStagePolicy::Pass }
 }
 
 fn plan(rollout: &str, version: u64) -> RolloutPlan {
@@ -33,12 +33,12 @@ fn heard(wish: DesiredState) -> UpdateEvent {
     UpdateEvent::Wanted { wish, has_own: false }
 }
 
-fn wish(plan: RolloutPlan, allow: Allow) -> UpdateEvent {
+fn wish(plan: RolloutPlan, allow: RolloutAllowance) -> UpdateEvent {
     heard(DesiredState { desired: Some((plan, allow)), ..DesiredState::default() })
 }
 
 fn want(rollout: &str, version: u64) -> UpdateEvent {
-    wish(plan(rollout, version), Allow::Everything)
+    wish(plan(rollout, version), RolloutAllowance::Everything)
 }
 
 fn nothing() -> UpdateEvent {
@@ -137,7 +137,7 @@ fn a_release_passes_every_stage_and_is_committed_after_the_soak() {
 #[test]
 fn stages_without_a_share_are_left_out() {
     let staged = |plan: RolloutPlan, kind| {
-        let begun = SubjectState::default().after(wish(plan, Allow::Everything), kind);
+        let begun = SubjectState::default().after(wish(plan, RolloutAllowance::Everything), kind);
         [UpdateEvent::Passed, UpdateEvent::Passed].into_iter().fold(begun, |state, event| state.after(event, kind))
     };
     let next = |plan: RolloutPlan, kind| stage(&staged(plan, kind).after(UpdateEvent::Passed, kind)).unwrap();
@@ -215,7 +215,7 @@ fn the_same_manifest_again_changes_nothing() {
 #[test]
 fn a_changed_gate_reaches_a_trial_under_way() {
     let changed = RolloutPlan { gate: RolloutGate { psi_max: Some(0.1), ..RolloutGate::default() }, ..plan("r2", 2) };
-    let state = after(at(RolloutPhase::Shadow), [wish(changed.clone(), Allow::Everything)]);
+    let state = after(at(RolloutPhase::Shadow), [wish(changed.clone(), RolloutAllowance::Everything)]);
     assert_eq!((stage(&state), state.trial.unwrap().plan), (Some(RolloutPhase::Shadow), changed));
 }
 
@@ -259,7 +259,7 @@ fn a_start_while_files_are_fetched_counts_for_nothing() {
 
 #[test]
 fn a_start_while_it_waits_for_its_window_counts_for_nothing() {
-    let waiting = after(at(RolloutPhase::Staged), [wish(plan("r2", 2), Allow::Prepare)]);
+    let waiting = after(at(RolloutPhase::Staged), [wish(plan("r2", 2), RolloutAllowance::Prepare)]);
     assert_eq!(after(waiting.clone(), std::iter::repeat_n(start(false), 100)), waiting);
 }
 
@@ -279,7 +279,7 @@ fn a_start_takes_what_was_loaded_beside_back_to_staged_and_leaves_a_soak() {
 #[test]
 fn a_box_that_is_switched_off_every_night_passes_a_soak_of_weeks_and_one_that_falls_every_hour_does_not() {
     let weeks = RolloutPlan { soak: StagePlan { max_s: 30 * 86_400, ..step(0.0) }, ..plan("r2", 2) };
-    let soaking = after(at(RolloutPhase::Active), [wish(weeks, Allow::Everything)]);
+    let soaking = after(at(RolloutPhase::Active), [wish(weeks, RolloutAllowance::Everything)]);
     let starts = |every_s: u64| {
         (0..20).fold(soaking.clone(), |state, _| {
             let ticks =
@@ -310,7 +310,7 @@ fn every_stage_has_a_deadline_of_the_box_itself() {
 #[test]
 fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
     for reached in STAGES {
-        let state = after(at(reached), [wish(plan("r2", 2), Allow::Nothing)]);
+        let state = after(at(reached), [wish(plan("r2", 2), RolloutAllowance::Nothing)]);
         let soaks = reached == RolloutPhase::Active;
         assert_eq!(state.trial.as_ref().unwrap().held, !soaks, "{reached}");
         assert_eq!(state.duty() == UpdateAction::Rest, !soaks);
@@ -321,12 +321,12 @@ fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
         }
     }
     let state = commit(SubjectState::default(), "r1", 1);
-    assert_eq!(after(state.clone(), [wish(plan("r2", 2), Allow::Nothing)]), state, "and none begins");
+    assert_eq!(after(state.clone(), [wish(plan("r2", 2), RolloutAllowance::Nothing)]), state, "and none begins");
 }
 
 #[test]
 fn outside_its_window_a_box_prepares_and_goes_no_further() {
-    let prepare = wish(plan("r2", 2), Allow::Prepare);
+    let prepare = wish(plan("r2", 2), RolloutAllowance::Prepare);
     let mut state = after(commit(SubjectState::default(), "r1", 1), [prepare.clone(), described(2)]);
     for expected in [UpdateAction::Download, UpdateAction::Preflight] {
         assert_eq!(state.duty(), expected);
@@ -354,7 +354,7 @@ fn attempts_are_counted_and_their_number_is_bounded() {
 #[test]
 fn a_plan_of_no_attempts_still_has_one() {
     let none = RolloutPlan { max_attempts: 0, ..plan("r1", 1) };
-    let begun = from_nothing([wish(none, Allow::Everything)]);
+    let begun = from_nothing([wish(none, RolloutAllowance::Everything)]);
     assert_eq!(rolled_back(&after(begun, [interrupted()])), Some((RolloutPhase::Downloading, RollbackCause::Attempts)));
 }
 
@@ -376,7 +376,10 @@ fn what_a_rollout_has_used_up_counts_on_when_it_comes_back() {
 fn a_release_is_loaded_with_the_share_of_golden_inputs_that_it_was_taken_with() {
     let gated = |rollout: &str, version: u64, golden_min: f64| {
         let gate = RolloutGate { golden_min: Some(golden_min), ..RolloutGate::default() };
-        wish(RolloutPlan { gate, shadow: step(0.0), canary: step(0.0), ..plan(rollout, version) }, Allow::Everything)
+        wish(
+            RolloutPlan { gate, shadow: step(0.0), canary: step(0.0), ..plan(rollout, version) },
+            RolloutAllowance::Everything,
+        )
     };
     let passed = || (0..4).map(|_| UpdateEvent::Passed);
     let mut state = from_nothing([gated("r1", 1, 0.7), described(1)]);
@@ -397,7 +400,7 @@ fn the_byte_budget_holds_over_all_attempts() {
     let state = after(state, [UpdateEvent::Fetched { bytes: 1 }]);
     assert_eq!(rolled_back(&state), Some((RolloutPhase::Downloading, RollbackCause::Budget)));
     let free = RolloutPlan { byte_budget: None, ..plan("r1", 1) };
-    let state = from_nothing([wish(free, Allow::Everything), UpdateEvent::Fetched { bytes: u64::MAX }]);
+    let state = from_nothing([wish(free, RolloutAllowance::Everything), UpdateEvent::Fetched { bytes: u64::MAX }]);
     assert_eq!(stage(&after(state, [UpdateEvent::Fetched { bytes: 1 }])), Some(RolloutPhase::Downloading));
 }
 
@@ -420,7 +423,7 @@ fn a_revoked_version_runs_no_more() {
     assert_eq!((live(&state), rolled_back(&state)), (Some(1), Some((RolloutPhase::Active, RollbackCause::Revoked))));
     // Nor when it is wanted at the same time, or pinned.
     let both = DesiredState {
-        desired: Some((plan("r9", 2), Allow::Everything)),
+        desired: Some((plan("r9", 2), RolloutAllowance::Everything)),
         revoked: two.kept().map(|r| r.version).collect(),
         ..DesiredState::default()
     };
@@ -451,7 +454,7 @@ fn what_is_below_the_minimum_runs_no_more() {
 #[test]
 fn a_trial_goes_on_when_the_version_before_it_is_revoked() {
     let wish = DesiredState {
-        desired: Some((plan("r2", 2), Allow::Everything)),
+        desired: Some((plan("r2", 2), RolloutAllowance::Everything)),
         revoked: ["1".parse().unwrap()].into(),
         ..DesiredState::default()
     };
@@ -492,7 +495,7 @@ fn a_lower_version_is_taken_only_when_the_rollout_says_so() {
     let two = commit(SubjectState::default(), "r2", 2);
     assert_eq!(after(two.clone(), [want("r3", 1)]), two);
     let down = RolloutPlan { allow_downgrade: true, ..plan("r3", 1) };
-    assert_eq!(stage(&after(two, [wish(down, Allow::Everything)])), Some(RolloutPhase::Downloading));
+    assert_eq!(stage(&after(two, [wish(down, RolloutAllowance::Everything)])), Some(RolloutPhase::Downloading));
 }
 
 #[test]

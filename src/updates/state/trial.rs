@@ -5,17 +5,17 @@ use std::sync::Arc;
 use ledge_base::names::DeviceName;
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, Installed, RolloutPhase, STARTS_MAX};
+use super::{Fault, InstalledRelease, RolloutPhase, STARTS_MAX};
 use crate::package::Package;
-use crate::plan::{Allow, RolloutPlan};
+use crate::plan::{RolloutAllowance, RolloutPlan};
 
 /// A release on trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
+pub struct ReleaseTrial {
     /// The rollout that led to it.
     pub plan: RolloutPlan,
     /// The release; the digest is empty until its description was read.
-    pub release: Installed,
+    pub release: InstalledRelease,
     /// Its signed description, once it was read. It is kept here because it is needed without a network.
     pub package: Option<Arc<Package>>,
     /// Its stage.
@@ -30,7 +30,7 @@ pub struct Trial {
     /// The fault that delays it for now. Removed when the stage is passed.
     pub fault: Option<Fault>,
     /// The limit up to which it may go now.
-    pub allow: Allow,
+    pub allow: RolloutAllowance,
     /// True while it stands still: follows from the stage and `allow`.
     pub held: bool,
 }
@@ -51,7 +51,7 @@ const USED_BUDGETS_MAX: usize = 8;
 
 impl UsedBudget {
     /// Notes the used budget of a trial, for when its rollout comes back.
-    pub(super) fn remember(all: &mut Vec<Self>, trial: &Trial) {
+    pub(super) fn remember(all: &mut Vec<Self>, trial: &ReleaseTrial) {
         let (rollout, failures, fetched_bytes) = (trial.plan.rollout.clone(), trial.failures, trial.fetched_bytes);
         let fault = trial.fault.clone().filter(|_| trial.stage == RolloutPhase::Downloading);
         all.retain(|used| used.rollout != rollout);
@@ -63,12 +63,12 @@ impl UsedBudget {
     }
 }
 
-impl Trial {
-    pub(super) fn new(plan: RolloutPlan, allow: Allow, used: &[UsedBudget]) -> Self {
+impl ReleaseTrial {
+    pub(super) fn new(plan: RolloutPlan, allow: RolloutAllowance, used: &[UsedBudget]) -> Self {
         let used = used.iter().find(|used| used.rollout == plan.rollout);
         let (failures, fetched_bytes) = used.map_or((0, 0), |used| (used.failures, used.fetched_bytes));
         let fault = used.and_then(|used| used.fault.clone());
-        let release = Installed { version: plan.target.version, digest: String::new() };
+        let release = InstalledRelease { version: plan.target.version, digest: String::new() };
         Self {
             plan,
             release,
@@ -93,9 +93,9 @@ impl Trial {
     pub(super) fn hold(&mut self) {
         self.held = match self.allow {
             _ if self.stage == RolloutPhase::Active => false,
-            Allow::Everything => false,
-            Allow::Prepare => self.stage >= RolloutPhase::Staged,
-            Allow::Nothing => true,
+            RolloutAllowance::Everything => false,
+            RolloutAllowance::Prepare => self.stage >= RolloutPhase::Staged,
+            RolloutAllowance::Nothing => true,
         };
     }
 

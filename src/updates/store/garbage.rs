@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use super::layout::entries;
 use super::release::{remove_folder, remove_release};
 use super::sealed::SEALING_EXTENSION;
-use super::{BlobStore, StoreError};
+use super::{StoreError, UpdateStore};
 use crate::artifact::{Artifact, ArtifactKind};
-use crate::state::Installed;
+use crate::state::InstalledRelease;
 
-impl BlobStore {
+impl UpdateStore {
     /// Removes releases that are not kept, blobs of no release that are not `wanted`, parts that are not wanted, and
     /// leftovers of a power cut. Returns the bytes freed.
     ///
@@ -20,11 +20,11 @@ impl BlobStore {
     /// Files that were not removed before a power cut are removed the next time.
     pub fn collect(
         &self,
-        keep: &BTreeMap<Artifact, Vec<Installed>>,
+        keep: &BTreeMap<Artifact, Vec<InstalledRelease>>,
         wanted: &BTreeSet<String>,
     ) -> Result<u64, StoreError> {
         let _alone = self.names();
-        let kept = |(subject, releases): (&Artifact, &Vec<Installed>)| -> Vec<PathBuf> {
+        let kept = |(subject, releases): (&Artifact, &Vec<InstalledRelease>)| -> Vec<PathBuf> {
             releases.iter().map(|release| self.release_folder(subject, release)).collect()
         };
         let kept: BTreeSet<PathBuf> = keep.iter().flat_map(kept).collect();

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use ledge_identity::sealing::EncryptedHeader;
+use ledge_identity::sealing::EncryptedFileHeader;
 
 use super::super::artifact::ArtifactKind;
 use super::StoreError;
@@ -51,5 +51,5 @@ pub(super) fn releases(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
 }
 
 pub(super) fn is_sealed(path: &Path) -> bool {
-    File::open(path).and_then(|mut file| EncryptedHeader::read(&mut file)).is_ok_and(|header| header.is_some())
+    File::open(path).and_then(|mut file| EncryptedFileHeader::read(&mut file)).is_ok_and(|header| header.is_some())
 }

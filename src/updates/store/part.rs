@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use ledge_base::durable;
-use ledge_identity::sealing::{CHUNK_BYTES, EncryptedHeader};
+use ledge_identity::sealing::{CHUNK_BYTES, EncryptedFileHeader};
 
 use super::layout::PART_EXTENSION;
-use super::sealed_part::SealedChunks;
-use super::{BlobStore, StoreError, hash_some};
+use super::sealed_part::EncryptedChunks;
+use super::{StoreError, UpdateStore, hash_some};
 
 /// Bytes of a step, between two calls of fdatasync. A power cut costs two steps at most: the one in progress, and the
 /// one before if no byte of the next is on the disk, because its fdatasync had perhaps not returned.
@@ -33,10 +33,10 @@ pub(crate) struct PartialDownload {
     /// Bytes that are certainly on the disk.
     synced: u64,
     /// Its encrypted chunks, where it is encrypted.
-    chunks: Option<SealedChunks>,
+    chunks: Option<EncryptedChunks>,
 }
 
-impl BlobStore {
+impl UpdateStore {
     /// Opens the part of a blob of `length` bytes, with its certain bytes. Waits for another writer of it.
     pub(crate) fn part(&self, sha256: &str, length: u64) -> Result<PartialDownload, StoreError> {
         self.part_as(sha256, length, None)
@@ -45,10 +45,15 @@ impl BlobStore {
     /// Opens the part of a blob that is encrypted, where encryption is on.
     pub(crate) fn sealed_part(&self, sha256: &str, length: u64) -> Result<PartialDownload, StoreError> {
         let header = self.sealed_header(sha256, length)?;
-        self.part_as(sha256, length, self.sealer.is_on().then(|| SealedChunks::new(self.sealer.clone(), header)))
+        self.part_as(sha256, length, self.sealer.is_on().then(|| EncryptedChunks::new(self.sealer.clone(), header)))
     }
 
-    fn part_as(&self, sha256: &str, length: u64, chunks: Option<SealedChunks>) -> Result<PartialDownload, StoreError> {
+    fn part_as(
+        &self,
+        sha256: &str,
+        length: u64,
+        chunks: Option<EncryptedChunks>,
+    ) -> Result<PartialDownload, StoreError> {
         let blob = self.blob(sha256)?;
         let path = blob.with_extension(PART_EXTENSION);
         let file = lock(&path).map_err(StoreError::at("open", &path))?;
@@ -131,7 +136,7 @@ impl PartialDownload {
     fn resume(&mut self, sha256: &str, length: u64) -> io::Result<()> {
         let there = self.file.metadata()?.len();
         // An encrypted part is of no use without encryption.
-        let is_sealed = EncryptedHeader::read(&mut self.file)?.is_some();
+        let is_sealed = EncryptedFileHeader::read(&mut self.file)?.is_some();
         if there == 0 || there > length || is_sealed {
             return self.empty();
         }
@@ -184,7 +189,7 @@ impl PartialDownload {
     fn sync(&mut self) -> Result<(), StoreError> {
         if let Err(error) = self.file.sync_data() {
             let synced = self.synced;
-            let certain = self.chunks.as_ref().map_or(synced, |_| EncryptedHeader::offset(synced / SYNC_BYTES));
+            let certain = self.chunks.as_ref().map_or(synced, |_| EncryptedFileHeader::offset(synced / SYNC_BYTES));
             let _ = self.file.set_len(certain);
             self.length = self.synced;
             return Err(StoreError::at("sync", &self.path)(error));

@@ -6,14 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
-use ledge_identity::sealing::Rekeyed;
+use ledge_identity::sealing::RekeyCounts;
 
 use super::layout::{LIST_FILE, entries, is_sealed, read_list};
-use super::{BlobStore, StoreError, hash};
+use super::{StoreError, UpdateStore, hash};
 use crate::artifact::{Artifact, ArtifactKind, FileName};
-use crate::state::Installed;
+use crate::state::InstalledRelease;
 
-impl BlobStore {
+impl UpdateStore {
     /// Makes the folder of a release from blobs that are here, and returns it.
     ///
     /// The folder is made under a hidden name, fsynced and renamed: after a power cut it is there whole or not at all.
@@ -21,7 +21,7 @@ impl BlobStore {
     pub fn assemble(
         &self,
         subject: &Artifact,
-        release: &Installed,
+        release: &InstalledRelease,
         files: &[(FileName, String)],
     ) -> Result<PathBuf, StoreError> {
         let folder = self.release_folder(subject, release);
@@ -49,7 +49,7 @@ impl BlobStore {
             }
             if subject.kind == ArtifactKind::Model && self.sealer.is_on() && blob.is_file() {
                 // It was fetched while encryption was off, or while the key was changed.
-                self.seal_blob(&blob, sha256, &mut Rekeyed::default())?;
+                self.seal_blob(&blob, sha256, &mut RekeyCounts::default())?;
             }
             match fs::hard_link(blob, &path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -72,7 +72,7 @@ impl BlobStore {
     pub fn verify_release(
         &self,
         subject: &Artifact,
-        release: &Installed,
+        release: &InstalledRelease,
         progress: &dyn Fn(),
     ) -> Result<bool, StoreError> {
         let folder = self.release_folder(subject, release);
@@ -97,7 +97,12 @@ impl BlobStore {
 
     /// Removes a release that [`Self::verify_release`] finds damaged, and its damaged blobs, so that they are fetched
     /// again. `progress` as there.
-    pub fn discard(&self, subject: &Artifact, release: &Installed, progress: &dyn Fn()) -> Result<(), StoreError> {
+    pub fn discard(
+        &self,
+        subject: &Artifact,
+        release: &InstalledRelease,
+        progress: &dyn Fn(),
+    ) -> Result<(), StoreError> {
         let _alone = self.names();
         let folder = self.release_folder(subject, release);
         for sha256 in read_list(&folder)?.unwrap_or_default().into_values() {

@@ -14,30 +14,31 @@ use std::path::{Path, PathBuf};
 
 use ledge_base::durable;
 use ledge_identity::sealing::{
-    CipherError, EncryptedHeader, Rekey, Rekeyed, SealPurpose, StreamError, open_stream, seal_chunk, seal_stream,
+    CipherError, EncryptedFileError, EncryptedFileHeader, EncryptionPurpose, Rekey, RekeyCounts, open_stream,
+    seal_chunk, seal_stream,
 };
 
 use super::layout::{entries, read_list, releases};
 use super::survey::FileEncryption;
-use super::{BlobStore, StoreError, hash};
+use super::{StoreError, UpdateStore, hash};
 
 /// Extension of a file while it is encrypted again.
 pub(super) const SEALING_EXTENSION: &str = "sealing";
 
-impl Rekey for BlobStore {
+impl Rekey for UpdateStore {
     fn what(&self) -> &'static str {
         "models"
     }
 
-    fn rekey(&self, stop: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), String> {
+    fn rekey(&self, stop: &dyn Fn() -> bool, done: &mut RekeyCounts) -> Result<(), String> {
         self.rekey_all(stop, done).map_err(|error| error.to_string())
     }
 }
 
-impl BlobStore {
+impl UpdateStore {
     /// Encrypts all files of models again. A file that fails does not stop the others; the first error is returned at
     /// the end.
-    fn rekey_all(&self, stop: &dyn Fn() -> bool, done: &mut Rekeyed) -> Result<(), StoreError> {
+    fn rekey_all(&self, stop: &dyn Fn() -> bool, done: &mut RekeyCounts) -> Result<(), StoreError> {
         if !self.sealer.is_on() {
             return Ok(());
         }
@@ -88,7 +89,7 @@ impl BlobStore {
         Ok(FileEncryption::of(path)?.is_other_than(self.sealer.current()))
     }
 
-    fn rekey_in(&self, release: &Path, name: &str, sha256: &str, done: &mut Rekeyed) -> Result<(), StoreError> {
+    fn rekey_in(&self, release: &Path, name: &str, sha256: &str, done: &mut RekeyCounts) -> Result<(), StoreError> {
         let (path, blob) = (release.join(name), self.blob(sha256)?);
         if !path.is_file() || !self.is_outdated(&path)? {
             return Ok(());
@@ -103,13 +104,13 @@ impl BlobStore {
     }
 
     /// Encrypts a blob under the current key, unless it is already.
-    pub(super) fn seal_blob(&self, blob: &Path, sha256: &str, done: &mut Rekeyed) -> Result<(), StoreError> {
+    pub(super) fn seal_blob(&self, blob: &Path, sha256: &str, done: &mut RekeyCounts) -> Result<(), StoreError> {
         if self.is_outdated(blob)? { self.seal_anew(blob, sha256, blob, done) } else { Ok(()) }
     }
 
     /// Encrypts the file at `from` under the current key, as the blob. A damaged file is left to the next start, which
     /// finds it too.
-    fn seal_anew(&self, from: &Path, sha256: &str, blob: &Path, done: &mut Rekeyed) -> Result<(), StoreError> {
+    fn seal_anew(&self, from: &Path, sha256: &str, blob: &Path, done: &mut RekeyCounts) -> Result<(), StoreError> {
         if hash(from, &self.sealer, &|| {})? != sha256 {
             return Err(StoreError::at("encrypt", from)(io::Error::other("it is damaged")));
         }
@@ -133,7 +134,7 @@ impl BlobStore {
                 return Err(error);
             }
         };
-        *done += if was_sealed { Rekeyed { old: 1, plain: 0 } } else { Rekeyed { old: 0, plain: 1 } };
+        *done += if was_sealed { RekeyCounts { old: 1, plain: 0 } } else { RekeyCounts { old: 0, plain: 1 } };
         Ok(())
     }
 
@@ -144,16 +145,16 @@ impl BlobStore {
         let created = OpenOptions::new().write(true).create_new(true).open(fresh);
         let mut target = BufWriter::new(created.map_err(StoreError::at("create", fresh))?);
 
-        let of = |error: StreamError| match error {
-            StreamError::File(error) => StoreError::at("encrypt", fresh)(error),
-            StreamError::Open(error) => StoreError::Sealed { path: from.to_owned(), error },
+        let of = |error: EncryptedFileError| match error {
+            EncryptedFileError::File(error) => StoreError::at("encrypt", fresh)(error),
+            EncryptedFileError::Open(error) => StoreError::Sealed { path: from.to_owned(), error },
         };
-        let header = EncryptedHeader::read(&mut source).map_err(StoreError::at("read", from))?;
+        let header = EncryptedFileHeader::read(&mut source).map_err(StoreError::at("read", from))?;
         if let Some(header) = header {
             target.write_all(&header.to_bytes()).map_err(StoreError::at("write", fresh))?;
             let mut index = 0;
-            open_stream(&self.sealer, SealPurpose::Model, &header, &mut source, |plain| {
-                let sealed = seal_chunk(&self.sealer, SealPurpose::Model, &header, index, plain);
+            open_stream(&self.sealer, EncryptionPurpose::Model, &header, &mut source, |plain| {
+                let sealed = seal_chunk(&self.sealer, EncryptionPurpose::Model, &header, index, plain);
                 index += 1;
                 target.write_all(&sealed.map_err(io::Error::other)?)
             })
@@ -162,7 +163,7 @@ impl BlobStore {
             let length = source.metadata().map_err(StoreError::at("read the metadata of", from))?.len();
             source.rewind().map_err(StoreError::at("read", from))?;
             let header = self.sealed_header(sha256, length)?;
-            seal_stream(&self.sealer, SealPurpose::Model, &header, &mut source, &mut target).map_err(of)?;
+            seal_stream(&self.sealer, EncryptionPurpose::Model, &header, &mut source, &mut target).map_err(of)?;
         }
 
         let target = target.into_inner().map_err(|error| StoreError::at("write", fresh)(error.into_error()))?;
@@ -174,17 +175,16 @@ impl BlobStore {
     pub(super) fn unseal(&self, blob: &Path, path: &Path) -> Result<(), StoreError> {
         let mut sealed = File::open(blob).map_err(StoreError::at("read", blob))?;
 
-        let header = EncryptedHeader::read(&mut sealed).map_err(StoreError::at("read", blob))?;
+        let header = EncryptedFileHeader::read(&mut sealed).map_err(StoreError::at("read", blob))?;
         let not_sealed = || StoreError::Sealed { path: blob.to_owned(), error: CipherError::NotSealed };
         let created = OpenOptions::new().write(true).create_new(true).open(path);
         let mut plain = created.map_err(StoreError::at("create", path))?;
         let header = header.ok_or_else(not_sealed)?;
-        open_stream(&self.sealer, SealPurpose::Model, &header, &mut sealed, |chunk| plain.write_all(chunk)).map_err(
-            |error| match error {
-                StreamError::File(error) => StoreError::at("write", path)(error),
-                StreamError::Open(error) => StoreError::Sealed { path: blob.to_owned(), error },
-            },
-        )?;
+        open_stream(&self.sealer, EncryptionPurpose::Model, &header, &mut sealed, |chunk| plain.write_all(chunk))
+            .map_err(|error| match error {
+                EncryptedFileError::File(error) => StoreError::at("write", path)(error),
+                EncryptedFileError::Open(error) => StoreError::Sealed { path: blob.to_owned(), error },
+            })?;
         protect(&plain).map_err(StoreError::at("sync", path))
     }
 }

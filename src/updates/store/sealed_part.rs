@@ -6,21 +6,21 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use ledge_identity::sealing::{
-    CHUNK_BYTES, EncryptedHeader, OVERHEAD_BYTES, SealPurpose, Sealer, open_chunk, seal_chunk,
+    CHUNK_BYTES, EncryptedFileHeader, EncryptionPurpose, OVERHEAD_BYTES, Sealer, open_chunk, seal_chunk,
 };
 
 /// The chunks of a part.
-pub(super) struct SealedChunks {
+pub(super) struct EncryptedChunks {
     sealer: Sealer,
-    header: EncryptedHeader,
+    header: EncryptedFileHeader,
     /// The number of whole chunks that are written.
     whole: u64,
     /// The bytes of the next chunk that are here.
     rest: Vec<u8>,
 }
 
-impl SealedChunks {
-    pub fn new(sealer: Sealer, header: EncryptedHeader) -> Self {
+impl EncryptedChunks {
+    pub fn new(sealer: Sealer, header: EncryptedFileHeader) -> Self {
         Self { sealer, header, whole: 0, rest: Vec::with_capacity(CHUNK_BYTES) }
     }
 
@@ -57,8 +57,8 @@ impl SealedChunks {
     }
 
     fn write_chunk(&self, file: &mut File) -> io::Result<()> {
-        let sealed = seal_chunk(&self.sealer, SealPurpose::Model, &self.header, self.whole, &self.rest);
-        file.seek(SeekFrom::Start(EncryptedHeader::offset(self.whole)))?;
+        let sealed = seal_chunk(&self.sealer, EncryptionPurpose::Model, &self.header, self.whole, &self.rest);
+        file.seek(SeekFrom::Start(EncryptedFileHeader::offset(self.whole)))?;
         file.write_all(&sealed.map_err(io::Error::other)?)
     }
 
@@ -66,7 +66,7 @@ impl SealedChunks {
     /// part of another file.
     pub fn resume(&mut self, file: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<Option<u64>> {
         file.seek(SeekFrom::Start(0))?;
-        if EncryptedHeader::read(file)? != Some(self.header) {
+        if EncryptedFileHeader::read(file)? != Some(self.header) {
             return Ok(None);
         }
         let mut length = 0;
@@ -74,7 +74,7 @@ impl SealedChunks {
             let whole = self.header.chunk_length(self.whole);
             let mut sealed = Vec::with_capacity(whole + OVERHEAD_BYTES);
             Read::by_ref(file).take((whole + OVERHEAD_BYTES) as u64).read_to_end(&mut sealed)?;
-            let opened = open_chunk(&self.sealer, SealPurpose::Model, &self.header, self.whole, &sealed);
+            let opened = open_chunk(&self.sealer, EncryptionPurpose::Model, &self.header, self.whole, &sealed);
             let Ok(plain) = opened else { break };
             take(&plain);
             length += plain.len() as u64;
@@ -85,7 +85,7 @@ impl SealedChunks {
             self.whole += 1;
         }
         let rest = if self.rest.is_empty() { 0 } else { (self.rest.len() + OVERHEAD_BYTES) as u64 };
-        file.set_len(EncryptedHeader::offset(self.whole).min(self.header.sealed_length()) + rest)?;
+        file.set_len(EncryptedFileHeader::offset(self.whole).min(self.header.sealed_length()) + rest)?;
         Ok(Some(length))
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use ledge_identity::sealing::{EncryptedHeader, MasterKeyCounts, MasterKeyId, chunk_ids};
+use ledge_identity::sealing::{EncryptedFileHeader, MasterKeyCounts, MasterKeyId, chunk_ids};
 
 use super::StoreError;
 use super::layout::{PART_EXTENSION, entries, is_sealed, read_list, releases};
@@ -25,7 +25,7 @@ impl FileEncryption {
     pub fn of(path: &Path) -> Result<Self, StoreError> {
         let read = StoreError::at("read", path);
         let mut file = File::open(path).map_err(&read)?;
-        let Some(header) = EncryptedHeader::read(&mut file).map_err(&read)? else { return Ok(Self::Plain) };
+        let Some(header) = EncryptedFileHeader::read(&mut file).map_err(&read)? else { return Ok(Self::Plain) };
         let (under, is_whole) = chunk_ids(&header, &mut file).map_err(&read)?;
         Ok(Self::Sealed { under, is_whole })
     }

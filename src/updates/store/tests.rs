@@ -9,8 +9,8 @@ fn subject() -> Artifact {
     "models/minilm".parse().unwrap()
 }
 
-fn release(version: u64) -> Installed {
-    Installed { version: version.to_string().parse().unwrap(), digest: sha256(&version.to_le_bytes()) }
+fn release(version: u64) -> InstalledRelease {
+    InstalledRelease { version: version.to_string().parse().unwrap(), digest: sha256(&version.to_le_bytes()) }
 }
 
 fn sha256(content: &[u8]) -> String {
@@ -18,7 +18,7 @@ fn sha256(content: &[u8]) -> String {
 }
 
 /// Puts a file into the store as a download does.
-fn put(store: &BlobStore, content: &[u8]) -> String {
+fn put(store: &UpdateStore, content: &[u8]) -> String {
     let sha256 = sha256(content);
     if store.has(&sha256) {
         return sha256;
@@ -29,22 +29,22 @@ fn put(store: &BlobStore, content: &[u8]) -> String {
     sha256
 }
 
-fn files(store: &BlobStore, named: &[(&str, &str)]) -> Vec<(FileName, String)> {
+fn files(store: &UpdateStore, named: &[(&str, &str)]) -> Vec<(FileName, String)> {
     named.iter().map(|(name, content)| (name.parse().unwrap(), put(store, content.as_bytes()))).collect()
 }
 
-fn opened() -> (tempfile::TempDir, BlobStore) {
+fn opened() -> (tempfile::TempDir, UpdateStore) {
     let folder = tempfile::tempdir().unwrap();
-    let store = BlobStore::open(&folder.path().join("updates")).unwrap();
+    let store = UpdateStore::open(&folder.path().join("updates")).unwrap();
     (folder, store)
 }
 
-fn keep(releases: &[u64]) -> BTreeMap<Artifact, Vec<Installed>> {
+fn keep(releases: &[u64]) -> BTreeMap<Artifact, Vec<InstalledRelease>> {
     BTreeMap::from([(subject(), releases.iter().map(|version| release(*version)).collect())])
 }
 
 /// Returns the files below the folder of the store, without the lock.
-fn listing(store: &BlobStore) -> Vec<String> {
+fn listing(store: &UpdateStore) -> Vec<String> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -63,10 +63,10 @@ fn listing(store: &BlobStore) -> Vec<String> {
 fn a_second_process_does_not_get_the_store() {
     let (folder, store) = opened();
     let path = folder.path().join("updates");
-    let error = BlobStore::open(&path).unwrap_err();
+    let error = UpdateStore::open(&path).unwrap_err();
     assert!(matches!(&error, StoreError::Locked { folder } if *folder == path), "{error}");
     drop(store);
-    BlobStore::open(&path).unwrap();
+    UpdateStore::open(&path).unwrap();
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn what_is_no_hash_names_no_file() {
 #[test]
 fn a_digest_cannot_lead_a_release_elsewhere() {
     let (_folder, store) = opened();
-    let release = Installed { version: "2".parse().unwrap(), digest: "../../../ab0123456789abcdef".into() };
+    let release = InstalledRelease { version: "2".parse().unwrap(), digest: "../../../ab0123456789abcdef".into() };
     let folder = store.release_folder(&subject(), &release);
     assert_eq!(folder, store.folder.join("releases/models/minilm/2-ab0123456789abcd"));
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::snapshot_versions::VersionCheckedStore;
 use super::{RefusalKind, TrustError};
-use crate::source::{Source, SourceError, escaped};
+use crate::source::{RepositorySource, SourceError, escaped};
 
 /// Longest metadata of each role, in bytes.
 const ROOT_MAX_BYTES: u64 = 512 << 10;
@@ -52,7 +52,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 
 /// Fetches new metadata into `store`, from the root that is trusted first, all judged at `now`.
 pub(super) async fn refresh(
-    source: Source,
+    source: RepositorySource,
     root: Vec<u8>,
     store: impl MetadataStore + 'static,
     now: Timestamp,
@@ -74,7 +74,7 @@ pub(super) async fn refresh(
 
 /// A source as a repository of the library. Targets are not fetched through it: they are too large to be held in
 /// memory.
-struct SourceRepository(Source);
+struct SourceRepository(RepositorySource);
 
 impl Repository for SourceRepository {
     fn fetch_metadata<'a>(&'a self, name: &'a str, max_length: u64) -> FetchFuture<'a> {
@@ -102,7 +102,7 @@ pub(super) enum TargetLookup {
 /// The search for targets through delegations, which fetches, checks and stores roles.
 pub(super) struct DelegationSearch<S> {
     set: TrustedMetadataSet,
-    source: Source,
+    source: RepositorySource,
     store: S,
     now: Timestamp,
     /// The delegated roles in the set.
@@ -112,7 +112,7 @@ pub(super) struct DelegationSearch<S> {
 impl<S: MetadataStore> DelegationSearch<S> {
     pub(super) fn new(
         set: TrustedMetadataSet,
-        source: Source,
+        source: RepositorySource,
         store: S,
         now: Timestamp,
         delegated: BTreeSet<String>,

@@ -24,10 +24,10 @@ use serde_json::Value;
 use sigstore_tuf::TrustedMetadataSet;
 use tokio::time::Instant;
 
-use super::source::Source;
+use super::source::RepositorySource;
 use engine::DelegationSearch;
 pub use error::{RefusalKind, TrustError};
-use store::{OpenedStore, TrustedStore};
+use store::{OpenedStore, TrustedMetadataStore};
 
 /// Timeout of a whole refresh or resolution of a target: a server that is slow but never stalls must not block for
 /// ever.
@@ -44,11 +44,11 @@ const MODELS_ROLE: &str = "models";
 
 /// The trusted metadata of this box.
 #[derive(Debug)]
-pub struct Trust {
+pub struct TrustedMetadata {
     root_file: PathBuf,
     /// The root that this box trusts first.
     root: Vec<u8>,
-    store: Arc<TrustedStore>,
+    store: Arc<TrustedMetadataStore>,
     /// The damage, because of which nothing is trusted until an administrator resets it.
     damaged: Option<String>,
     audit: AuditSink,
@@ -83,7 +83,7 @@ pub struct RefreshSummary {
 
 /// A target that may be fetched.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Target {
+pub struct TufTarget {
     /// Its path in the metadata, such as `models/minilm/2/model.onnx`.
     pub path: String,
     /// In bytes.
@@ -96,7 +96,7 @@ pub struct Target {
     pub location: String,
 }
 
-impl Trust {
+impl TrustedMetadata {
     /// Opens the trusted metadata in `folder`, the update store, beginning with the root metadata in `root_file`.
     /// Damage is audited, and reported by every refresh.
     pub fn open(folder: &Path, root_file: &Path, audit: AuditSink) -> Result<Self, TrustError> {
@@ -104,7 +104,7 @@ impl Trust {
             .map_err(|error| TrustError::RootFile { file: root_file.to_owned(), reason: error.to_string() })?;
         TrustedMetadataSet::from_root(&root)
             .map_err(|error| TrustError::RootFile { file: root_file.to_owned(), reason: error::chain(&error) })?;
-        let (store, damaged) = match TrustedStore::open(folder)? {
+        let (store, damaged) = match TrustedMetadataStore::open(folder)? {
             OpenedStore::Whole(store) => (store, None),
             OpenedStore::Damaged(store, reason) => {
                 audit.record_own(AuditEvent::MetadataDamaged);
@@ -126,7 +126,7 @@ impl Trust {
     /// Forgets the trusted metadata, damaged or not, so that the next refresh begins with the root file. The old file
     /// is kept under another name. The next refresh is not protected from old metadata.
     pub fn reset(folder: &Path) -> Result<(), TrustError> {
-        TrustedStore::reset(folder)
+        TrustedMetadataStore::reset(folder)
     }
 
     /// Returns the time by which expiry is judged: that of the system, but never before the build, nor before the time
@@ -141,7 +141,7 @@ impl Trust {
     }
 
     /// Fetches new metadata, from the root on. All of it is judged at the time at which this starts.
-    pub async fn refresh(&mut self, source: &Source, system_ms: u64) -> Result<RefreshSummary, TrustError> {
+    pub async fn refresh(&mut self, source: &RepositorySource, system_ms: u64) -> Result<RefreshSummary, TrustError> {
         self.check_usable()?;
         let now_ms = self.now_ms(system_ms);
         let before = self.versions();
@@ -173,7 +173,7 @@ impl Trust {
 
     /// Finds a target through the role that must sign it: `fleet` for paths below `fleet/`, else `models`. Requires a
     /// refresh before.
-    pub async fn resolve(&mut self, source: &Source, path: &str) -> Result<Target, TrustError> {
+    pub async fn resolve(&mut self, source: &RepositorySource, path: &str) -> Result<TufTarget, TrustError> {
         self.check_usable()?;
         let Some(current) = self.current.clone() else { return Err(TrustError::NotRefreshed) };
         let role = if path.starts_with("fleet/") { FLEET_ROLE } else { MODELS_ROLE };
@@ -208,13 +208,13 @@ impl Trust {
     }
 
     /// Returns the targets that the top-level role of targets lists itself. Requires a refresh before.
-    pub fn top_level_targets(&self) -> Result<Vec<Target>, TrustError> {
+    pub fn top_level_targets(&self) -> Result<Vec<TufTarget>, TrustError> {
         let Some(current) = &self.current else { return Err(TrustError::NotRefreshed) };
         let listed = current.set.targets_role("targets").into_iter().flat_map(|targets| &targets.targets);
         listed.map(|(path, target)| self.target(path, target)).collect()
     }
 
-    fn target(&self, path: &str, target: &sigstore_tuf::TargetFile) -> Result<Target, TrustError> {
+    fn target(&self, path: &str, target: &sigstore_tuf::TargetFile) -> Result<TufTarget, TrustError> {
         let hex = |hash: &&String| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
         let sha256 = target.hashes.get("sha256").filter(hex).map(|hash| hash.to_ascii_lowercase());
         let Some(sha256) = sha256 else { return Err(TrustError::NoSha256 { path: path.to_owned() }) };
@@ -224,7 +224,7 @@ impl Trust {
             Some((folder, name)) => format!("{folder}/{sha256}.{name}"),
             None => format!("{sha256}.{path}"),
         };
-        Ok(Target { path: path.to_owned(), length: target.length, sha256, custom: target.custom.clone(), location })
+        Ok(TufTarget { path: path.to_owned(), length: target.length, sha256, custom: target.custom.clone(), location })
     }
 
     /// Checks that the trusted metadata can be used.

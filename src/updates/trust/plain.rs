@@ -12,7 +12,7 @@ use sigstore_tuf::{Error, MetadataStore, TargetFile, TrustedMetadataSet};
 
 use super::engine::{self, DelegationSearch};
 use super::{TrustError, time};
-use crate::source::{Source, escaped};
+use crate::source::{RepositorySource, escaped};
 
 /// Timeout of one refresh.
 const STEP_TIMEOUT: Duration = Duration::from_mins(1);
@@ -20,7 +20,7 @@ const STEP_TIMEOUT: Duration = Duration::from_mins(1);
 /// A client with its trusted metadata in a folder.
 #[derive(Debug)]
 pub struct PlainClient {
-    store: FolderStore,
+    store: FolderMetadataStore,
     root: Vec<u8>,
     now: jiff::Timestamp,
     set: Option<(TrustedMetadataSet, BTreeSet<String>)>,
@@ -28,7 +28,7 @@ pub struct PlainClient {
 
 /// A folder of metadata under the names of its roles.
 #[derive(Debug, Clone)]
-struct FolderStore(PathBuf);
+struct FolderMetadataStore(PathBuf);
 
 /// Makes a root the trusted root of `folder`.
 pub fn init(folder: &Path, root_file: &Path) -> Result<(), TrustError> {
@@ -44,11 +44,11 @@ impl PlainClient {
     pub fn open(folder: &Path, now_ms: u64) -> Result<Self, TrustError> {
         let file = folder.join("root.json");
         let root = std::fs::read(&file).map_err(|error| TrustError::RootFile { file, reason: error.to_string() })?;
-        Ok(Self { store: FolderStore(folder.to_owned()), root, now: time::timestamp(now_ms), set: None })
+        Ok(Self { store: FolderMetadataStore(folder.to_owned()), root, now: time::timestamp(now_ms), set: None })
     }
 
     /// Fetches new metadata.
-    pub async fn refresh(&mut self, source: &Source) -> Result<(), TrustError> {
+    pub async fn refresh(&mut self, source: &RepositorySource) -> Result<(), TrustError> {
         let work = engine::refresh(source.clone(), self.root.clone(), self.store.clone(), self.now);
         let set = engine::run_blocking(work, STEP_TIMEOUT).await?.map_err(|error| TrustError::of(error, self.now))?;
         self.set = Some((set, BTreeSet::new()));
@@ -56,7 +56,12 @@ impl PlainClient {
     }
 
     /// Fetches a target into `folder`, unless it is there, and returns its path.
-    pub async fn download(&mut self, source: &Source, path: &str, folder: &Path) -> Result<PathBuf, TrustError> {
+    pub async fn download(
+        &mut self,
+        source: &RepositorySource,
+        path: &str,
+        folder: &Path,
+    ) -> Result<PathBuf, TrustError> {
         let Some((set, delegated)) = self.set.clone() else { return Err(TrustError::NotRefreshed) };
         let mut walk = DelegationSearch::new(set, source.clone(), self.store.clone(), self.now, delegated);
         let found = walk.anywhere(path).await;
@@ -77,7 +82,12 @@ impl PlainClient {
     }
 }
 
-async fn fetch(source: &Source, path: &str, target: &TargetFile, consistent: bool) -> Result<Vec<u8>, TrustError> {
+async fn fetch(
+    source: &RepositorySource,
+    path: &str,
+    target: &TargetFile,
+    consistent: bool,
+) -> Result<Vec<u8>, TrustError> {
     let mismatch =
         || TrustError::of(Error::IntegrityMismatch(format!("{path} is not the signed file")), time::timestamp(0));
     let hash = ["sha256", "sha512"].into_iter().find_map(|name| target.hashes.get(name)).ok_or_else(mismatch)?;
@@ -118,7 +128,7 @@ fn is_hex_of(text: &str, bytes: &[u8]) -> bool {
     text.chars().map(|digit| digit.to_digit(16)).eq(digits.map(Some))
 }
 
-impl MetadataStore for FolderStore {
+impl MetadataStore for FolderMetadataStore {
     fn load(&self, name: &str) -> sigstore_tuf::Result<Option<Vec<u8>>> {
         let file = self.0.join(name);
         match std::fs::read(&file) {

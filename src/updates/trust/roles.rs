@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Trust, time};
+use super::{TrustedMetadata, time};
 use crate::status::RoleStatus;
 
-impl Trust {
+impl TrustedMetadata {
     /// Returns the trusted roles. Their expiry is known after the first refresh since the start.
     pub fn roles(&self) -> BTreeMap<String, RoleStatus> {
         let expires = |role: &str| {

@@ -14,22 +14,22 @@ const SNAPSHOT_FILE: &str = "snapshot.json";
 /// A store that refuses a snapshot with a lower version of any role, and all files after it.
 pub(super) struct VersionCheckedStore<S> {
     store: S,
-    refused: RefusedSnapshot,
+    refused: SnapshotRefusal,
 }
 
 /// The refusal of a [`VersionCheckedStore`], kept because the library goes on regardless.
 #[derive(Clone, Default)]
-pub(super) struct RefusedSnapshot(Arc<Mutex<Option<Error>>>);
+pub(super) struct SnapshotRefusal(Arc<Mutex<Option<Error>>>);
 
-impl RefusedSnapshot {
+impl SnapshotRefusal {
     pub(super) fn take(&self) -> Option<Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl<S: MetadataStore> VersionCheckedStore<S> {
-    pub(super) fn new(store: S) -> (Self, RefusedSnapshot) {
-        let refused = RefusedSnapshot::default();
+    pub(super) fn new(store: S) -> (Self, SnapshotRefusal) {
+        let refused = SnapshotRefusal::default();
         (Self { store, refused: refused.clone() }, refused)
     }
 

@@ -35,7 +35,7 @@ const TRUSTED_FILE_MAX_BYTES: u64 = 64 << 20;
 
 /// Trusted metadata, by the names of its files.
 #[derive(Debug)]
-pub(super) struct TrustedStore {
+pub(super) struct TrustedMetadataStore {
     folder: PathBuf,
     state: Mutex<TrustStoreState>,
 }
@@ -43,7 +43,7 @@ pub(super) struct TrustedStore {
 #[derive(Debug, Default)]
 struct TrustStoreState {
     files: BTreeMap<String, String>,
-    /// The first write error since [`TrustedStore::take_failure`].
+    /// The first write error since [`TrustedMetadataStore::take_failure`].
     failure: Option<TrustError>,
 }
 
@@ -59,8 +59,8 @@ struct TrustedFile {
 #[derive(Debug)]
 pub(super) enum OpenedStore {
     /// Undamaged, or empty as nothing was written yet.
-    Whole(TrustedStore),
-    Damaged(TrustedStore, String),
+    Whole(TrustedMetadataStore),
+    Damaged(TrustedMetadataStore, String),
 }
 
 /// The part that metadata of every role has.
@@ -74,7 +74,7 @@ struct Versioned {
     version: u64,
 }
 
-impl TrustedStore {
+impl TrustedMetadataStore {
     /// Opens the store below `folder`. A damaged file is set aside under another name.
     pub(super) fn open(folder: &Path) -> Result<OpenedStore, TrustError> {
         let folder = folder.join(TRUST_FOLDER);
@@ -192,7 +192,7 @@ impl TrustedStore {
     }
 }
 
-impl MetadataStore for TrustedStore {
+impl MetadataStore for TrustedMetadataStore {
     fn load(&self, name: &str) -> sigstore_tuf::Result<Option<Vec<u8>>> {
         Ok(self.state().files.get(name).map(|text| text.as_bytes().to_vec()))
     }

@@ -14,7 +14,7 @@ struct AuditedDevice {
     folder: tempfile::TempDir,
     root_file: PathBuf,
     events: AuditQueue,
-    trust: Trust,
+    trust: TrustedMetadata,
 }
 
 impl AuditedDevice {
@@ -25,7 +25,7 @@ impl AuditedDevice {
 
     fn at(folder: tempfile::TempDir, root_file: PathBuf) -> Self {
         let (audit, events) = AuditSink::channel();
-        let trust = Trust::open(folder.path(), &root_file, audit).unwrap();
+        let trust = TrustedMetadata::open(folder.path(), &root_file, audit).unwrap();
         Self { folder, root_file, events, trust }
     }
 
@@ -170,7 +170,7 @@ async fn the_same_refusal_again_is_no_news_until_it_is_over() {
     let expired = AuditEvent::MetadataRefused { cause: "expired".into() };
     let (right, late) = (clock::unix_millis(), at("2100-01-01T00:00:00Z"));
     let [older, newer] = [old.source(), platform.source()];
-    let nowhere = Source::new(&RepositoryAddress::Folder("/nowhere".into()), None);
+    let nowhere = RepositorySource::new(&RepositoryAddress::Folder("/nowhere".into()), None);
     for (source, system_ms, news) in [
         (&older, right, Some(&rollback)),
         (&older, right, None),
@@ -220,7 +220,7 @@ async fn a_damaged_trusted_file_is_an_alarm_until_it_is_reset() {
         assert!(device.trust.resolve(&platform.source(), MODEL).await.is_err());
         assert!(!device.file().exists());
     }
-    Trust::reset(device.folder.path()).unwrap();
+    TrustedMetadata::reset(device.folder.path()).unwrap();
     let mut device = device.again();
     assert_eq!(device.audited(), []);
     device.refresh(&platform).await.unwrap();
@@ -304,7 +304,7 @@ async fn another_platforms_root_is_told_apart() {
     let mut device = device.again();
     let error = device.refresh(&platform).await.unwrap_err();
     assert!(matches!(error, TrustError::OtherRoot { version: 1, .. }), "{error}");
-    let absent = Trust::open(device.folder.path(), Path::new("/nowhere/root.json"), AuditSink::to_nowhere());
+    let absent = TrustedMetadata::open(device.folder.path(), Path::new("/nowhere/root.json"), AuditSink::to_nowhere());
     assert!(matches!(absent, Err(TrustError::RootFile { .. })));
 }
 

@@ -7,34 +7,34 @@ use ledge_base::clock;
 use ledge_base::names::ModelName;
 use ledge_identity::sealing::Sealer;
 use ledge_models::repository::ManagedVersion;
-use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
+use ledge_models::repository::trial_mark::{TrialMark, TrialWorkGuard};
 
 use crate::artifact::{Artifact, ArtifactKind};
-use crate::persisted::{LiveRelease, Persisted, PersistedError, read_live_releases};
-use crate::state::{Installed, RolloutPhase, SubjectState, UpdateEvent};
-use crate::store::{BlobStore, StoreError, mark_path, release_folder};
+use crate::persisted::{LiveRelease, PersistedStates, PersistedStatesError, read_live_releases};
+use crate::state::{InstalledRelease, RolloutPhase, SubjectState, UpdateEvent};
+use crate::store::{StoreError, UpdateStore, mark_path, release_folder};
 
 /// The update store and its state, as found at the start.
 #[derive(Debug)]
-pub struct BootState {
-    pub store: BlobStore,
+pub struct UpdateBootState {
+    pub store: UpdateStore,
     /// The state of every subject, with this start counted.
-    pub persisted: Persisted,
+    pub persisted: PersistedStates,
     /// The live version of each managed model.
     pub managed: BTreeMap<ModelName, ManagedVersion>,
     /// The states before this start was counted.
     pub before: BTreeMap<Artifact, SubjectState>,
     /// The releases on trial that this start loads, until it has.
-    pub loads: BTreeMap<Artifact, WorkUnderWay>,
+    pub loads: BTreeMap<Artifact, TrialWorkGuard>,
 }
 
 /// Reasons why updates cannot continue.
 #[derive(Debug, thiserror::Error)]
-pub enum BootError {
+pub enum UpdateBootError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    State(#[from] PersistedError),
+    State(#[from] PersistedStatesError),
 }
 
 /// Opens the store, counts the start, and finds the live versions. A release that is damaged on disk is given up for
@@ -44,20 +44,20 @@ pub enum BootError {
 /// served, and the releases that the platform wants are fetched again.
 ///
 /// `progress` is called as the releases are read.
-pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<BootState, BootError> {
-    let store = BlobStore::open_with(folder, sealer)?;
-    let mut persisted = match Persisted::load(folder) {
+pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<UpdateBootState, UpdateBootError> {
+    let store = UpdateStore::open_with(folder, sealer)?;
+    let mut persisted = match PersistedStates::load(folder) {
         Ok(persisted) => persisted,
-        Err(damaged @ PersistedError::Damaged { .. }) => {
+        Err(damaged @ PersistedStatesError::Damaged { .. }) => {
             tracing::error!(
                 error = %damaged,
                 "the state files of updates are damaged: they are set aside, and the owner's models are served"
             );
             let now = clock::unix_millis().to_string();
-            if let Err(error) = Persisted::set_aside(folder, &now) {
+            if let Err(error) = PersistedStates::set_aside(folder, &now) {
                 tracing::error!(%error, "the damaged state cannot be set aside");
             }
-            Persisted::empty(folder)
+            PersistedStates::empty(folder)
         }
         Err(error) => return Err(error.into()),
     };
@@ -93,11 +93,11 @@ pub fn prepare(folder: &Path, sealer: &Sealer, progress: &dyn Fn()) -> Result<Bo
         Some((subject.name.clone(), ManagedVersion { version: release.version, folder, golden_min }))
     };
     let managed = persisted.subjects.iter().filter_map(live).collect();
-    Ok(BootState { store, persisted, managed, before, loads })
+    Ok(UpdateBootState { store, persisted, managed, before, loads })
 }
 
 /// Marks the load of a release on trial that this start makes, and removes any other mark.
-fn mark_load(folder: &Path, subject: &Artifact, state: &SubjectState) -> Option<(Artifact, WorkUnderWay)> {
+fn mark_load(folder: &Path, subject: &Artifact, state: &SubjectState) -> Option<(Artifact, TrialWorkGuard)> {
     let path = mark_path(folder, subject);
     if state.trial.as_ref().is_some_and(|trial| trial.stage == RolloutPhase::Active) {
         return Some((subject.clone(), TrialMark::open(&path).load()));
@@ -109,7 +109,12 @@ fn mark_load(folder: &Path, subject: &Artifact, state: &SubjectState) -> Option<
 }
 
 /// Returns the live release if its files on disk are not the signed ones.
-fn damaged(store: &BlobStore, subject: &Artifact, state: &SubjectState, progress: &dyn Fn()) -> Option<Installed> {
+fn damaged(
+    store: &UpdateStore,
+    subject: &Artifact,
+    state: &SubjectState,
+    progress: &dyn Fn(),
+) -> Option<InstalledRelease> {
     let live = state.live()?;
     match store.verify_release(subject, live, progress) {
         Ok(whole) => (!whole).then(|| live.clone()),

@@ -13,18 +13,18 @@ use crate::package::Package;
 use crate::platform::Platform;
 use crate::sha256::sha256_hex;
 use crate::state::{RollbackCause, RollbackReason, SubjectState};
-use crate::trust::{Target, Trust, TrustError};
-use crate::updater::job_outcome::JobOutcome;
-use crate::{preflight, source::Source, state::Installed};
+use crate::trust::{TrustError, TrustedMetadata, TufTarget};
+use crate::updater::job_outcome::UpdateJobOutcome;
+use crate::{preflight, source::RepositorySource, state::InstalledRelease};
 
 /// Name of the disk space for releases in the audit log.
 const AUDIT_SPACE_NAME: &str = "updates";
 
 /// A release: its description and every file of it.
-struct Release {
+struct ReleaseFiles {
     digest: String,
     package: Package,
-    files: Vec<(FileName, Target)>,
+    files: Vec<(FileName, TufTarget)>,
 }
 
 /// Starts the job, in two halves: first the description, which gives the release its digest, then the files.
@@ -32,7 +32,7 @@ pub(super) fn start(
     updater: &mut Updater,
     subject: &Artifact,
     state: &SubjectState,
-) -> Option<BoxFuture<'static, JobOutcome>> {
+) -> Option<BoxFuture<'static, UpdateJobOutcome>> {
     let trial = state.trial.as_ref()?;
     let (path, known) = (trial.plan.target.clone(), trial.release.clone());
     let (platform, store) = (updater.parts.platform.clone(), updater.store.clone());
@@ -52,9 +52,9 @@ pub(super) fn start(
 
         if !described || known.digest != release.digest {
             if let Err(reason) = preflight::check_requirements(&release.package, &settings) {
-                return JobOutcome::Failed(reason);
+                return UpdateJobOutcome::Failed(reason);
             }
-            return JobOutcome::Described { digest: release.digest, package: Box::new(release.package) };
+            return UpdateJobOutcome::Described { digest: release.digest, package: Box::new(release.package) };
         }
 
         let blobs: BTreeSet<String> = release.files.iter().map(|(_, target)| target.sha256.clone()).collect();
@@ -71,22 +71,22 @@ pub(super) fn start(
                     audit.record_space(AUDIT_SPACE_NAME, false);
                 }
                 let reason = RollbackReason::new(error.cause(), format!("{}: {error}", target.path));
-                return JobOutcome::Deferred { reason, after: error.retry_after(), wasted };
+                return UpdateJobOutcome::Deferred { reason, after: error.retry_after(), wasted };
             }
         }
 
         let files: Vec<_> = release.files.iter().map(|(name, target)| (name.clone(), target.sha256.clone())).collect();
-        let installed = Installed { version: path.version, digest: release.digest };
+        let installed = InstalledRelease { version: path.version, digest: release.digest };
         match store.assemble(&subject, &installed, &files) {
             Ok(_) => {
                 audit.record_space(AUDIT_SPACE_NAME, true);
-                JobOutcome::Passed
+                UpdateJobOutcome::Passed
             }
             Err(error) => {
                 if error.is_disk_full() {
                     audit.record_space(AUDIT_SPACE_NAME, false);
                 }
-                JobOutcome::Deferred {
+                UpdateJobOutcome::Deferred {
                     reason: RollbackReason::new(RollbackCause::Disk, error.to_string()),
                     after: None,
                     wasted: 0,
@@ -97,11 +97,15 @@ pub(super) fn start(
 }
 
 /// Reads the description of a release and finds its files.
-async fn resolve(platform: &Platform, source: &Source, path: &TargetPath) -> Result<Release, JobOutcome> {
+async fn resolve(
+    platform: &Platform,
+    source: &RepositorySource,
+    path: &TargetPath,
+) -> Result<ReleaseFiles, UpdateJobOutcome> {
     let mut trust = platform.trust().await.map_err(|error| signature(path, &error))?;
     let first = target(&mut trust, source, path).await?;
     let package = Package::from_custom(first.custom.as_ref()).map_err(|error| {
-        JobOutcome::Failed(RollbackReason::new(RollbackCause::Signature, format!("{path}: {error}")))
+        UpdateJobOutcome::Failed(RollbackReason::new(RollbackCause::Signature, format!("{path}: {error}")))
     })?;
     let mut files = vec![(path.file.clone(), first.clone())];
     for name in &package.files {
@@ -111,24 +115,28 @@ async fn resolve(platform: &Platform, source: &Source, path: &TargetPath) -> Res
         files.push((name.clone(), target(&mut trust, source, &path.sibling(name)).await?));
     }
     let digest = release_digest(&first, &files);
-    Ok(Release { digest, package, files })
+    Ok(ReleaseFiles { digest, package, files })
 }
 
-async fn target(trust: &mut Trust, source: &Source, path: &TargetPath) -> Result<Target, JobOutcome> {
+async fn target(
+    trust: &mut TrustedMetadata,
+    source: &RepositorySource,
+    path: &TargetPath,
+) -> Result<TufTarget, UpdateJobOutcome> {
     trust.resolve(source, &path.to_string()).await.map_err(|error| signature(path, &error))
 }
 
-fn signature(path: &TargetPath, error: &TrustError) -> JobOutcome {
+fn signature(path: &TargetPath, error: &TrustError) -> UpdateJobOutcome {
     let reason = RollbackReason::new(RollbackCause::Signature, format!("{path}: {error}"));
     if error.is_final() {
-        JobOutcome::Failed(reason)
+        UpdateJobOutcome::Failed(reason)
     } else {
-        JobOutcome::Deferred { reason, after: error.retry_after(), wasted: 0 }
+        UpdateJobOutcome::Deferred { reason, after: error.retry_after(), wasted: 0 }
     }
 }
 
 /// Computes the digest of a release: SHA-256 over the signed name and hash of every file, and the description.
-fn release_digest(first: &Target, files: &[(FileName, Target)]) -> String {
+fn release_digest(first: &TufTarget, files: &[(FileName, TufTarget)]) -> String {
     let mut lines: Vec<String> = files.iter().map(|(name, target)| format!("{} {name}\n", target.sha256)).collect();
     lines.sort_unstable();
     let custom = first.custom.as_ref().map(ToString::to_string).unwrap_or_default();

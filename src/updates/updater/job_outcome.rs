@@ -10,7 +10,7 @@ use crate::package::Package;
 use crate::state::RollbackReason;
 
 /// The result of a job.
-pub(super) enum JobOutcome {
+pub(super) enum UpdateJobOutcome {
     /// The release's signed description was read.
     Described {
         digest: String,

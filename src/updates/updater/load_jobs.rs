@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use ledge_base::names::ModelName;
-use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
-use ledge_models::repository::{LoadedModel, Repository, VersionError};
+use ledge_models::repository::trial_mark::{TrialMark, TrialWorkGuard};
+use ledge_models::repository::{LoadedModel, Repository, VersionLoadError};
 
 use super::{Updater, paces};
 use crate::artifact::{Artifact, ArtifactKind};
@@ -15,14 +15,14 @@ use crate::gates;
 use crate::plan::RolloutGate;
 use crate::preflight::{self, ConfigurationPreflight, PreflightError, PreflightSettings};
 use crate::state::{RollbackCause, RollbackReason, SubjectState};
-use crate::updater::job_outcome::JobOutcome;
+use crate::updater::job_outcome::UpdateJobOutcome;
 
 /// Runs the preflight of a release in a separate process.
 pub(super) fn run_preflight(
     updater: &mut Updater,
     subject: &Artifact,
     state: &SubjectState,
-) -> Option<BoxFuture<'static, JobOutcome>> {
+) -> Option<BoxFuture<'static, UpdateJobOutcome>> {
     let on_trial = state.trial.as_ref()?;
     let folder = updater.store.release_folder(subject, &on_trial.release);
     let repository = &updater.parts.repository;
@@ -49,20 +49,20 @@ pub(super) fn run_preflight(
             ArtifactKind::Runtime => preflight::run_runtime(&settings, &subject.name, &folder, &package, &models).await,
         };
 
-        tried.map_or_else(stopped, |()| JobOutcome::Passed)
+        tried.map_or_else(stopped, |()| UpdateJobOutcome::Passed)
     }))
 }
 
 /// Marks that a release works. The mark waits for the disk.
-async fn marked(mark: Arc<TrialMark>) -> Option<WorkUnderWay> {
+async fn marked(mark: Arc<TrialMark>) -> Option<TrialWorkGuard> {
     tokio::task::spawn_blocking(move || mark.load()).await.ok()
 }
 
-fn stopped(error: PreflightError) -> JobOutcome {
+fn stopped(error: PreflightError) -> UpdateJobOutcome {
     match error {
-        PreflightError::Failed(reason) => JobOutcome::Failed(reason),
-        PreflightError::Interrupted(reason) => JobOutcome::Interrupted(reason),
-        PreflightError::Postponed(reason) => JobOutcome::Deferred { reason, after: None, wasted: 0 },
+        PreflightError::Failed(reason) => UpdateJobOutcome::Failed(reason),
+        PreflightError::Interrupted(reason) => UpdateJobOutcome::Interrupted(reason),
+        PreflightError::Postponed(reason) => UpdateJobOutcome::Deferred { reason, after: None, wasted: 0 },
     }
 }
 
@@ -71,12 +71,12 @@ pub(super) fn load_candidate(
     updater: &mut Updater,
     subject: &Artifact,
     state: &SubjectState,
-) -> Option<BoxFuture<'static, JobOutcome>> {
+) -> Option<BoxFuture<'static, UpdateJobOutcome>> {
     let on_trial = state.trial.as_ref()?;
     match subject.kind {
         ArtifactKind::Model => {}
         // Settings are read when the daemon starts.
-        ArtifactKind::Configuration => return Some(Box::pin(async { JobOutcome::Passed })),
+        ArtifactKind::Configuration => return Some(Box::pin(async { UpdateJobOutcome::Passed })),
         ArtifactKind::Runtime => {
             let folder = updater.store.release_folder(subject, &on_trial.release);
             let (repository, name, mark) =
@@ -100,9 +100,9 @@ pub(super) fn load_candidate(
 
         // Its golden inputs have run.
         drop(work);
-        let Ok(incumbent) = repository.pin(&name, None) else { return JobOutcome::Loaded(loaded) };
+        let Ok(incumbent) = repository.pin(&name, None) else { return UpdateJobOutcome::Loaded(loaded) };
         match compare(&repository, &loaded, &incumbent, &gate).await {
-            Ok(()) => JobOutcome::Loaded(loaded),
+            Ok(()) => UpdateJobOutcome::Loaded(loaded),
             Err(error) => {
                 repository.end(loaded).await;
                 stopped(error)
@@ -112,28 +112,28 @@ pub(super) fn load_candidate(
 }
 
 /// Moves the models of a runtime to the library in `folder`.
-async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf) -> JobOutcome {
-    let Some(runtime) = preflight::runtime_named(&runtime) else { return JobOutcome::Passed };
+async fn move_models(repository: Repository, runtime: ModelName, folder: PathBuf) -> UpdateJobOutcome {
+    let Some(runtime) = preflight::runtime_named(&runtime) else { return UpdateJobOutcome::Passed };
     match repository.move_to_library(runtime, Some(folder)).await {
-        Ok(()) => JobOutcome::Passed,
+        Ok(()) => UpdateJobOutcome::Passed,
         // They loaded a moment ago, so the obstacle may pass.
-        Err(reason) => JobOutcome::Interrupted(RollbackReason::new(RollbackCause::Load, reason)),
+        Err(reason) => UpdateJobOutcome::Interrupted(RollbackReason::new(RollbackCause::Load, reason)),
     }
 }
 
 /// It loaded a moment ago in a separate process, so the obstacle here may pass: memory that others use, for example.
-fn load_failed(error: &VersionError) -> JobOutcome {
+fn load_failed(error: &VersionLoadError) -> UpdateJobOutcome {
     if error.is_wrong() {
-        JobOutcome::Failed(RollbackReason::new(RollbackCause::Golden, error.to_string()))
+        UpdateJobOutcome::Failed(RollbackReason::new(RollbackCause::Golden, error.to_string()))
     } else if error.is_interrupted() {
         // Somebody killed its process, which is no attempt of the release.
-        JobOutcome::Deferred {
+        UpdateJobOutcome::Deferred {
             reason: RollbackReason::new(RollbackCause::Load, error.to_string()),
             after: None,
             wasted: 0,
         }
     } else {
-        JobOutcome::Interrupted(RollbackReason::new(RollbackCause::Load, error.to_string()))
+        UpdateJobOutcome::Interrupted(RollbackReason::new(RollbackCause::Load, error.to_string()))
     }
 }
 

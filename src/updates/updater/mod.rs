@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{BoxFuture, abortable};
 use ledge_base::clock;
 use ledge_base::names::{DeviceName, ModelName};
-use ledge_models::repository::trial_mark::{TrialMark, WorkUnderWay};
+use ledge_models::repository::trial_mark::{TrialMark, TrialWorkGuard};
 use ledge_models::repository::{LoadedModel, Repository};
 use ledge_service::audit_event::AuditSink;
 use ledge_service::shutdown::Shutdown;
@@ -36,15 +36,17 @@ use tokio::time::MissedTickBehavior;
 use super::artifact::{Artifact, ArtifactKind};
 use super::download::DownloadLimits;
 use super::gates::PaceJudgement;
-use super::handle::{QueuedOrder, UpdaterInbox, Updates};
-use super::persisted::Persisted;
-use super::plan::Wishes;
+use super::handle::{QueuedAdministratorCommand, UpdaterInbox, Updates};
+use super::persisted::PersistedStates;
+use super::plan::DesiredStates;
 use super::platform::Platform;
 use super::preflight::{LiveModel, PreflightSettings};
-use super::state::{Installed, RollbackCause, RollbackReason, RolloutPhase, SubjectState, UpdateAction, UpdateEvent};
-use super::store::BlobStore;
-pub use boot::{BootError, BootState, prepare, read_managed};
-use job_outcome::JobOutcome;
+use super::state::{
+    InstalledRelease, RollbackCause, RollbackReason, RolloutPhase, SubjectState, UpdateAction, UpdateEvent,
+};
+use super::store::UpdateStore;
+pub use boot::{UpdateBootError, UpdateBootState, prepare, read_managed};
+use job_outcome::UpdateJobOutcome;
 use paces::PaceVerdict;
 use trial_runtime::{StageVerdict, TrialRuntime};
 
@@ -76,13 +78,13 @@ pub struct UpdaterParts {
 /// The task that owns the state of updates.
 pub struct Updater {
     parts: UpdaterParts,
-    store: BlobStore,
-    persisted: Persisted,
+    store: UpdateStore,
+    persisted: PersistedStates,
     volatiles: BTreeMap<Artifact, TrialRuntime>,
-    finished: mpsc::UnboundedReceiver<FinishedJob>,
-    finish: mpsc::UnboundedSender<FinishedJob>,
+    finished: mpsc::UnboundedReceiver<FinishedUpdateJob>,
+    finish: mpsc::UnboundedSender<FinishedUpdateJob>,
     /// One download and one preflight at a time, so that together they stay within the bandwidth and memory of one.
-    slots: JobSlots,
+    slots: UpdateJobSlots,
     next_job: u64,
     /// The states before this start was counted.
     before: BTreeMap<Artifact, SubjectState>,
@@ -91,14 +93,14 @@ pub struct Updater {
     /// Set when a step was not taken because the state could not be written.
     missed: bool,
     /// The releases on trial that this start loaded.
-    loads: BTreeMap<Artifact, WorkUnderWay>,
+    loads: BTreeMap<Artifact, TrialWorkGuard>,
     started: Instant,
 }
 
 impl Updater {
     /// Continues from the states found at the start.
-    pub fn new(prepared: BootState, parts: UpdaterParts) -> Self {
-        let BootState { store, persisted, before, loads, .. } = prepared;
+    pub fn new(prepared: UpdateBootState, parts: UpdaterParts) -> Self {
+        let UpdateBootState { store, persisted, before, loads, .. } = prepared;
         let volatile = |(subject, old): (&Artifact, &SubjectState)| {
             // Settings and libraries were read before this start was counted.
             let taken_up = if subject.kind == ArtifactKind::Model { persisted.subjects.get(subject)? } else { old };
@@ -113,7 +115,7 @@ impl Updater {
             volatiles,
             finished,
             finish,
-            slots: JobSlots::default(),
+            slots: UpdateJobSlots::default(),
             next_job: 0,
             before,
             written: Instant::now(),
@@ -160,7 +162,7 @@ impl Updater {
                     }
                 }
                 () = inbox.retries.notified() => self.retry().await,
-                Some(FinishedJob { subject, job, done }) = self.finished.recv() => {
+                Some(FinishedUpdateJob { subject, job, done }) = self.finished.recv() => {
                     self.job_finished(&subject, job, done).await;
                 }
                 _ = ticks.tick() => {
@@ -197,7 +199,7 @@ impl Updater {
         self.volatiles.entry(subject.clone()).or_default()
     }
 
-    async fn apply_wishes(&mut self, wishes: Wishes) {
+    async fn apply_wishes(&mut self, wishes: DesiredStates) {
         let mut subjects = self.known();
         subjects.extend(wishes.keys().filter(|subject| !self.persisted.subjects.contains_key(subject)).cloned());
         for subject in subjects {
@@ -253,7 +255,7 @@ impl Updater {
         }
     }
 
-    async fn job_finished(&mut self, subject: &Artifact, job: u64, done: JobOutcome) {
+    async fn job_finished(&mut self, subject: &Artifact, job: u64, done: UpdateJobOutcome) {
         if !self.volatile(subject).finish(job) {
             // The job belongs to a trial that is over. Models may have moved to its library meanwhile.
             let live = self.state(subject).live().cloned();
@@ -266,11 +268,11 @@ impl Updater {
         }
 
         match done {
-            JobOutcome::Described { digest, package } => {
+            UpdateJobOutcome::Described { digest, package } => {
                 self.volatile(subject).clear_pause();
                 self.advance(subject, UpdateEvent::Described { digest, package: package.into() }).await;
             }
-            JobOutcome::Loaded(model) => {
+            UpdateJobOutcome::Loaded(model) => {
                 self.volatile(subject).loaded = Some(model);
                 if !self.advance(subject, UpdateEvent::Passed).await
                     && let Some(model) = self.volatile(subject).loaded.take()
@@ -279,20 +281,20 @@ impl Updater {
                     self.parts.repository.clone().end(model).await;
                 }
             }
-            JobOutcome::Passed => _ = self.advance(subject, UpdateEvent::Passed).await,
-            JobOutcome::Paced(pace) => {
+            UpdateJobOutcome::Passed => _ = self.advance(subject, UpdateEvent::Passed).await,
+            UpdateJobOutcome::Paced(pace) => {
                 let measured = self.volatile(subject).paces.measured(pace, Instant::now());
                 tracing::debug!(%subject, ?measured, "the pace of a version on trial was measured");
                 if let PaceVerdict::TooSlow(reason) = measured {
                     self.advance(subject, UpdateEvent::Failed(reason)).await;
                 }
             }
-            JobOutcome::Failed(reason) => _ = self.advance(subject, UpdateEvent::Failed(reason)).await,
-            JobOutcome::Interrupted(reason) => {
+            UpdateJobOutcome::Failed(reason) => _ = self.advance(subject, UpdateEvent::Failed(reason)).await,
+            UpdateJobOutcome::Interrupted(reason) => {
                 self.volatile(subject).pause_after_attempt(&reason);
                 self.advance(subject, UpdateEvent::Interrupted(reason)).await;
             }
-            JobOutcome::Deferred { reason, after, wasted } => self.deferred(subject, reason, after, wasted).await,
+            UpdateJobOutcome::Deferred { reason, after, wasted } => self.deferred(subject, reason, after, wasted).await,
         }
         self.reconcile(subject).await;
     }
@@ -393,7 +395,7 @@ impl Updater {
             let (name, version, files) = (model.name.clone(), model.version, model.folder.clone());
             let subject = Artifact { kind: ArtifactKind::Model, name: name.clone() };
             let state = self.persisted.subjects.get(&subject);
-            let is_it = |release: &&Installed| self.store.release_folder(&subject, release) == files;
+            let is_it = |release: &&InstalledRelease| self.store.release_folder(&subject, release) == files;
             let golden_min = state.and_then(|state| state.golden_min(state.kept().find(is_it)?));
             // The owner's versions lie below the folder of their model, a release is flat.
             let above = files.parent().filter(|_| repository.is_of_folder(&files));
@@ -426,7 +428,7 @@ impl Updater {
         }
     }
 
-    fn start_job(&mut self, subject: &Artifact, duty: UpdateAction, job: BoxFuture<'static, JobOutcome>) {
+    fn start_job(&mut self, subject: &Artifact, duty: UpdateAction, job: BoxFuture<'static, UpdateJobOutcome>) {
         let number = self.next_job;
         self.next_job += 1;
         let turn = self.slots.of(duty);
@@ -448,7 +450,7 @@ impl Updater {
         self.volatile(subject).begin(duty, number, (duty != UpdateAction::LoadCandidate).then_some(end), waits);
 
         // A separate task, because the job may hold a lock that the updater waits for, such as a model's.
-        let ending = JobEndGuard { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
+        let ending = UpdateJobGuard { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
         self.parts.shutdown.spawn(async move {
             if let Ok(done) = work.await {
                 ending.with(done);
@@ -459,7 +461,7 @@ impl Updater {
     /// Returns the mark of a subject's loads and first runs.
     fn mark(&mut self, subject: &Artifact) -> Arc<TrialMark> {
         let path = self.store.mark_path(subject);
-        let of_start = self.loads.get(subject).map(WorkUnderWay::mark);
+        let of_start = self.loads.get(subject).map(TrialWorkGuard::mark);
         self.volatile(subject).mark(|| of_start.unwrap_or_else(|| TrialMark::open(&path)))
     }
 
@@ -492,35 +494,35 @@ impl Updater {
 }
 
 /// The end of a job, with its result.
-struct FinishedJob {
+struct FinishedUpdateJob {
     subject: Artifact,
     job: u64,
-    done: JobOutcome,
+    done: UpdateJobOutcome,
 }
 
 /// Reports the end of a job in any case: a bug in it must not stop its subject for ever.
-struct JobEndGuard {
-    finish: mpsc::UnboundedSender<FinishedJob>,
+struct UpdateJobGuard {
+    finish: mpsc::UnboundedSender<FinishedUpdateJob>,
     subject: Option<Artifact>,
     job: u64,
 }
 
-impl JobEndGuard {
-    fn with(mut self, done: JobOutcome) {
+impl UpdateJobGuard {
+    fn with(mut self, done: UpdateJobOutcome) {
         self.send(done);
     }
 
-    fn send(&mut self, done: JobOutcome) {
+    fn send(&mut self, done: UpdateJobOutcome) {
         if let Some(subject) = self.subject.take() {
             // During shutdown the receiver may be gone.
-            let _ = self.finish.send(FinishedJob { subject, job: self.job, done });
+            let _ = self.finish.send(FinishedUpdateJob { subject, job: self.job, done });
         }
     }
 }
 
-impl Drop for JobEndGuard {
+impl Drop for UpdateJobGuard {
     fn drop(&mut self) {
-        self.send(JobOutcome::Interrupted(RollbackReason::new(
+        self.send(UpdateJobOutcome::Interrupted(RollbackReason::new(
             RollbackCause::Load,
             "the job ended without a result, which is a bug in Ledge: see its log",
         )));
@@ -528,18 +530,18 @@ impl Drop for JobEndGuard {
 }
 
 /// Semaphores that let one download and one preflight run at a time.
-struct JobSlots {
+struct UpdateJobSlots {
     download: Arc<Semaphore>,
     preflight: Arc<Semaphore>,
 }
 
-impl Default for JobSlots {
+impl Default for UpdateJobSlots {
     fn default() -> Self {
         Self { download: Arc::new(Semaphore::new(1)), preflight: Arc::new(Semaphore::new(1)) }
     }
 }
 
-impl JobSlots {
+impl UpdateJobSlots {
     fn of(&self, duty: UpdateAction) -> Option<Arc<Semaphore>> {
         match duty {
             UpdateAction::Download => Some(self.download.clone()),
@@ -575,15 +577,15 @@ fn without_counts(state: &SubjectState) -> SubjectState {
 /// The updater's part of the inbox.
 #[derive(Debug)]
 pub struct UpdaterInboxParts {
-    pub wishes: tokio::sync::watch::Receiver<Option<Wishes>>,
-    pub orders: tokio::sync::mpsc::Receiver<QueuedOrder>,
+    pub wishes: tokio::sync::watch::Receiver<Option<DesiredStates>>,
+    pub orders: tokio::sync::mpsc::Receiver<QueuedAdministratorCommand>,
     /// Requests to make delayed attempts now.
     pub retries: Arc<Notify>,
 }
 
 impl UpdaterInbox {
     /// Splits the inbox into the updater's part and the poller's.
-    pub fn split(self) -> (UpdaterInboxParts, tokio::sync::mpsc::Receiver<super::handle::CheckRequest>) {
+    pub fn split(self) -> (UpdaterInboxParts, tokio::sync::mpsc::Receiver<super::handle::PollerCommand>) {
         (UpdaterInboxParts { wishes: self.wishes, orders: self.orders, retries: self.retries }, self.checks)
     }
 }

@@ -4,21 +4,23 @@ use ledge_service::audit_event::AuditEvent;
 
 use super::Updater;
 use crate::artifact::{Artifact, ArtifactKind};
-use crate::handle::{OrderError, QueuedOrder, UpdateOrder};
+use crate::handle::{AdministratorCommand, AdministratorCommandError, QueuedAdministratorCommand};
 use crate::state::{SubjectState, UpdateEvent};
 
 impl Updater {
     /// Carries out an order, and answers when its effect is on disk.
-    pub(super) async fn carry_out(&mut self, ordered: QueuedOrder) {
-        let QueuedOrder { subject, order, principal, answer } = ordered;
+    pub(super) async fn carry_out(&mut self, ordered: QueuedAdministratorCommand) {
+        let QueuedAdministratorCommand { subject, order, principal, answer } = ordered;
         let known = self.persisted.subjects.get(&subject);
         let impossible = match (order, known) {
-            (_, None) => Some(OrderError::Unknown { subject: subject.clone() }),
-            (UpdateOrder::Cancel, Some(state)) if state.trial.is_none() => {
-                Some(OrderError::NoTrial { subject: subject.clone() })
+            (_, None) => Some(AdministratorCommandError::Unknown { subject: subject.clone() }),
+            (AdministratorCommand::Cancel, Some(state)) if state.trial.is_none() => {
+                Some(AdministratorCommandError::NoTrial { subject: subject.clone() })
             }
-            (UpdateOrder::RollBack, Some(state)) if state.trial.is_none() && !self.has_previous(&subject, state) => {
-                Some(OrderError::NothingToRollBack { subject: subject.clone() })
+            (AdministratorCommand::RollBack, Some(state))
+                if state.trial.is_none() && !self.has_previous(&subject, state) =>
+            {
+                Some(AdministratorCommandError::NothingToRollBack { subject: subject.clone() })
             }
             _ => None,
         };
@@ -33,15 +35,15 @@ impl Updater {
         self.parts.audit.record(&principal, ordered);
 
         let event = match order {
-            UpdateOrder::Pin => UpdateEvent::Pin,
-            UpdateOrder::Unpin => UpdateEvent::Unpin,
-            UpdateOrder::RollBack if self.is_first(&subject) => UpdateEvent::LeaveToOwner,
-            UpdateOrder::RollBack => UpdateEvent::RollBack,
-            UpdateOrder::Cancel => UpdateEvent::Cancel,
+            AdministratorCommand::Pin => UpdateEvent::Pin,
+            AdministratorCommand::Unpin => UpdateEvent::Unpin,
+            AdministratorCommand::RollBack if self.is_first(&subject) => UpdateEvent::LeaveToOwner,
+            AdministratorCommand::RollBack => UpdateEvent::RollBack,
+            AdministratorCommand::Cancel => UpdateEvent::Cancel,
         };
 
         let taken = self.advance(&subject, event).await;
-        let failed = |reason: &str| Err(OrderError::Failed { subject, reason: reason.to_owned() });
+        let failed = |reason: &str| Err(AdministratorCommandError::Failed { subject, reason: reason.to_owned() });
         let answered = match (taken, self.unwritten) {
             (false, _) => failed(
                 "the order was not carried out, because the state of updates cannot be written (is the disk full?)",

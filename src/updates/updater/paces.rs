@@ -12,7 +12,7 @@ use crate::gates::{self, PaceJudgement};
 use crate::plan::RolloutGate;
 use crate::preflight::PreflightError;
 use crate::state::{RollbackCause, RollbackReason};
-use crate::updater::job_outcome::JobOutcome;
+use crate::updater::job_outcome::UpdateJobOutcome;
 
 /// Measurements that must find a version slow, and those that may be unclear in a row before the limit counts as kept.
 const SLOW_MIN: u32 = 2;
@@ -26,7 +26,7 @@ const TRUSTED_FOR: Duration = Duration::from_mins(2);
 
 /// The measurements so far. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Paces {
+pub(super) struct PaceMeasurements {
     slow: u32,
     unclear: u32,
     /// No measurement begins before.
@@ -43,7 +43,7 @@ pub(super) enum PaceVerdict {
     Again(Duration),
 }
 
-impl Paces {
+impl PaceMeasurements {
     /// Returns the consequence of a measurement.
     pub fn measured(&mut self, pace: PaceJudgement, now: Instant) -> PaceVerdict {
         match pace {
@@ -83,7 +83,7 @@ pub(super) fn measure(
     live: Arc<LoadedModel>,
     limit: f64,
     recent: Vec<SampleInput>,
-) -> BoxFuture<'static, JobOutcome> {
+) -> BoxFuture<'static, UpdateJobOutcome> {
     Box::pin(async move {
         let pace = match pace::pairs(&new, &live, recent).await {
             Ok(pairs) => gates::judge_pace(limit, &pairs),
@@ -91,7 +91,7 @@ pub(super) fn measure(
             Err(PaceError::Failed(_)) => PaceJudgement::Unclear,
             Err(PaceError::NoInput) => PaceJudgement::WithinLimit,
         };
-        JobOutcome::Paced(pace)
+        UpdateJobOutcome::Paced(pace)
     })
 }
 
@@ -102,7 +102,7 @@ pub(super) async fn compare(
     gate: &RolloutGate,
 ) -> Result<(), PreflightError> {
     let Some(limit) = gate.p95_ratio_max else { return Ok(()) };
-    let (mut paces, mut pairs) = (Paces::default(), Vec::new());
+    let (mut paces, mut pairs) = (PaceMeasurements::default(), Vec::new());
     loop {
         let measured = match pace::pairs(new, live, Vec::new()).await {
             Ok(measured) => measured,
@@ -147,12 +147,12 @@ mod tests {
 
     #[test]
     fn one_slow_measurement_stops_nothing_and_a_second_does() {
-        let (mut paces, now) = (Paces::default(), Instant::now());
+        let (mut paces, now) = (PaceMeasurements::default(), Instant::now());
         assert_eq!(paces.measured(slow(), now), PaceVerdict::Again(PAUSE));
         assert!(!paces.are_trusted() && !paces.are_due());
         assert!(matches!(paces.measured(slow(), now), PaceVerdict::TooSlow(_)));
         // One that was not confirmed is forgotten.
-        let mut paces = Paces::default();
+        let mut paces = PaceMeasurements::default();
         paces.measured(slow(), now);
         assert_eq!(paces.measured(PaceJudgement::WithinLimit, now), PaceVerdict::WithinLimit);
         assert!(paces.are_trusted() && paces.are_due());
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_too_busy_to_tell_is_asked_again_and_not_without_end() {
-        let (mut paces, now) = (Paces::default(), Instant::now());
+        let (mut paces, now) = (PaceMeasurements::default(), Instant::now());
         let pauses: Vec<_> = std::iter::from_fn(|| match paces.measured(PaceJudgement::Unclear, now) {
             PaceVerdict::Again(pause) => Some(pause.as_secs()),
             _ => None,

@@ -8,7 +8,7 @@ use ledge_models::repository::{LoadedModel, ManagedVersion};
 use super::Updater;
 use crate::artifact::{Artifact, ArtifactKind};
 use crate::preflight;
-use crate::state::{Installed, RollbackCause, RollbackReason, SubjectState, UpdateAction, UpdateEvent};
+use crate::state::{InstalledRelease, RollbackCause, RollbackReason, SubjectState, UpdateAction, UpdateEvent};
 
 impl Updater {
     /// Waits until the models that are not live have freed their memory: a process that ends while a runtime still
@@ -176,7 +176,7 @@ impl Updater {
     pub(super) async fn move_to_library_of(
         &self,
         subject: &Artifact,
-        release: Option<&Installed>,
+        release: Option<&InstalledRelease>,
     ) -> Result<(), String> {
         let Some(runtime) = preflight::runtime_named(&subject.name) else { return Ok(()) };
         let folder = release.map(|release| self.store.release_folder(subject, release));
@@ -194,7 +194,12 @@ impl Updater {
         live.find_map(fault).map(|detail| RollbackReason::new(RollbackCause::Crash, detail))
     }
 
-    pub(super) fn managed(&self, subject: &Artifact, release: &Installed, state: &SubjectState) -> ManagedVersion {
+    pub(super) fn managed(
+        &self,
+        subject: &Artifact,
+        release: &InstalledRelease,
+        state: &SubjectState,
+    ) -> ManagedVersion {
         let golden_min = state.golden_min(release);
         ManagedVersion { version: release.version, folder: self.store.release_folder(subject, release), golden_min }
     }

@@ -13,8 +13,8 @@ use ledge_models::repository::{
     Candidate, CandidateShare, LoadedModel, ObservationConfig, ObservationSnapshot, Observations,
 };
 
-use super::paces::Paces;
-use crate::state::{Installed, RollbackReason, RolloutPhase, SubjectState, Trial, UpdateAction};
+use super::paces::PaceMeasurements;
+use crate::state::{InstalledRelease, ReleaseTrial, RollbackReason, RolloutPhase, SubjectState, UpdateAction};
 
 /// Bounds of the pause between two attempts at a job.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub(super) enum StageVerdict {
 }
 
 /// A job under way.
-struct RunningJob {
+struct RunningUpdateJob {
     duty: UpdateAction,
     number: u64,
     end: Option<AbortHandle>,
@@ -49,7 +49,7 @@ struct RetryPause {
     reason: RollbackReason,
 }
 
-impl RunningJob {
+impl RunningUpdateJob {
     fn abort(&self) {
         if let Some(end) = &self.end {
             end.abort();
@@ -61,7 +61,7 @@ impl RunningJob {
 #[derive(Default)]
 pub(super) struct TrialRuntime {
     /// The release that the repository has live.
-    pub serving: Option<Installed>,
+    pub serving: Option<InstalledRelease>,
     /// The new version, loaded next to the live one.
     pub loaded: Option<Arc<LoadedModel>>,
     /// The previous version, until the new one is committed.
@@ -72,14 +72,14 @@ pub(super) struct TrialRuntime {
     of: Option<(DeviceName, ModelVersion)>,
     observations: Option<Arc<Observations>>,
     /// The paces that were measured while it sees requests.
-    pub paces: Paces,
+    pub paces: PaceMeasurements,
     /// The mark of the loads and the first run of any trial.
     mark: Option<Arc<TrialMark>>,
     /// The current stage, and the requests that the new version had seen before it.
     since: Option<(RolloutPhase, u64)>,
     /// The candidate that the repository last got: its stage, and the bits of its share.
     shown: Option<(RolloutPhase, u64)>,
-    job: Option<RunningJob>,
+    job: Option<RunningUpdateJob>,
     fetched: Arc<AtomicU64>,
     wanted: Arc<std::sync::Mutex<BTreeSet<String>>>,
     pause: Option<RetryPause>,
@@ -88,7 +88,7 @@ pub(super) struct TrialRuntime {
 
 impl TrialRuntime {
     /// Makes the state of a subject of which the repository has `live`.
-    pub fn serving(live: Option<Installed>) -> Self {
+    pub fn serving(live: Option<InstalledRelease>) -> Self {
         Self { serving: live, ..Self::default() }
     }
 
@@ -138,7 +138,7 @@ impl TrialRuntime {
         if of != self.of {
             self.pause = None;
         }
-        let is_other = |job: &mut RunningJob| job.duty != state.duty() || of != self.of;
+        let is_other = |job: &mut RunningUpdateJob| job.duty != state.duty() || of != self.of;
         if let Some(job) = self.job.take_if(is_other) {
             job.abort();
         }
@@ -158,7 +158,7 @@ impl TrialRuntime {
         self.loaded = None;
         self.is_watched = false;
         self.observations = None;
-        self.paces = Paces::default();
+        self.paces = PaceMeasurements::default();
         if let Some(mark) = &self.mark {
             mark.forget_runs();
         }
@@ -181,7 +181,7 @@ impl TrialRuntime {
 
     /// Notes that a job begins. `end` ends it, and `waits` is set while it waits for a permit.
     pub fn begin(&mut self, duty: UpdateAction, number: u64, end: Option<AbortHandle>, waits: Arc<AtomicBool>) {
-        self.job = Some(RunningJob { duty, number, end, waits });
+        self.job = Some(RunningUpdateJob { duty, number, end, waits });
     }
 
     /// Notes that a job ended by itself. Returns whether its result still counts.
@@ -229,7 +229,7 @@ impl TrialRuntime {
     }
 
     /// Returns the counts of the requests that the trial sees; made when first needed.
-    fn watch(&mut self, trial: &Trial) -> Arc<Observations> {
+    fn watch(&mut self, trial: &ReleaseTrial) -> Arc<Observations> {
         let package = trial.package.as_ref();
         let config = || ObservationConfig {
             reference_output: package.and_then(|package| Some(package.reference.as_ref()?.output.clone())),
@@ -244,13 +244,13 @@ impl TrialRuntime {
     }
 
     /// Returns the counts for a live version on trial, unless its requests are counted already.
-    pub fn watch_again(&mut self, trial: &Trial) -> Option<Arc<Observations>> {
+    pub fn watch_again(&mut self, trial: &ReleaseTrial) -> Option<Arc<Observations>> {
         let counted = std::mem::replace(&mut self.is_watched, true);
         (!counted).then(|| self.watch(trial))
     }
 
     /// Returns the requests that the new version has seen in this stage, and all counts of the trial.
-    pub fn seen(&mut self, trial: &Trial) -> (u64, ObservationSnapshot) {
+    pub fn seen(&mut self, trial: &ReleaseTrial) -> (u64, ObservationSnapshot) {
         let stage = trial.stage;
         let observed = self.watch(trial).snapshot();
         let all = observed.candidate.requests;
@@ -294,10 +294,10 @@ impl TrialRuntime {
 mod tests {
     use super::*;
     use crate::artifact::ArtifactKind;
-    use crate::plan::{Allow, DesiredState, RolloutGate, RolloutPlan, StagePlan};
+    use crate::plan::{DesiredState, RolloutAllowance, RolloutGate, RolloutPlan, StagePlan};
     use crate::state::UpdateEvent;
 
-    fn on_trial(allow: Allow, reached: RolloutPhase) -> SubjectState {
+    fn on_trial(allow: RolloutAllowance, reached: RolloutPhase) -> SubjectState {
         let plan = RolloutPlan {
             rollout: "r2".parse().unwrap(),
             target: "models/wine/2/model.onnx".parse().unwrap(),
@@ -313,7 +313,7 @@ mod tests {
             let wish = DesiredState { desired: Some((plan.clone(), allow)), ..DesiredState::default() };
             UpdateEvent::Wanted { wish, has_own: true }
         };
-        let mut state = SubjectState::default().after(wanted(Allow::Everything), ArtifactKind::Model);
+        let mut state = SubjectState::default().after(wanted(RolloutAllowance::Everything), ArtifactKind::Model);
         while state.trial.as_ref().unwrap().stage != reached {
             state = state.after(UpdateEvent::Passed, ArtifactKind::Model);
         }
@@ -354,12 +354,12 @@ mod tests {
     fn a_version_that_goes_live_as_a_candidate_stays_watched() {
         let mut volatile = TrialRuntime::default();
         for reached in [RolloutPhase::Shadow, RolloutPhase::Canary] {
-            assert!(volatile.candidate(&on_trial(Allow::Everything, reached)).is_some());
+            assert!(volatile.candidate(&on_trial(RolloutAllowance::Everything, reached)).is_some());
             // The end of a candidate ends every watch, that of the soak included.
-            assert!(volatile.candidate(&on_trial(Allow::Everything, RolloutPhase::Active)).is_none());
+            assert!(volatile.candidate(&on_trial(RolloutAllowance::Everything, RolloutPhase::Active)).is_none());
         }
-        assert!(volatile.candidate(&on_trial(Allow::Everything, RolloutPhase::Canary)).is_some());
-        let held = volatile.candidate(&on_trial(Allow::Nothing, RolloutPhase::Canary));
+        assert!(volatile.candidate(&on_trial(RolloutAllowance::Everything, RolloutPhase::Canary)).is_some());
+        let held = volatile.candidate(&on_trial(RolloutAllowance::Nothing, RolloutPhase::Canary));
         assert!(held.is_some_and(|shown| shown.is_none()), "a candidate that is held sees no requests");
     }
 }

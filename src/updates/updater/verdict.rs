@@ -3,7 +3,7 @@
 use super::trial_runtime::{StageVerdict, TrialRuntime};
 use crate::artifact::ArtifactKind;
 use crate::gates;
-use crate::plan::{Quiet, StagePlan};
+use crate::plan::{QuietStagePolicy, StagePlan};
 use crate::state::{RollbackCause, RollbackReason, RolloutPhase, SubjectState};
 
 /// Judges the stage that a subject is in.
@@ -56,8 +56,8 @@ fn stage_is_over(step: &StagePlan, stage: RolloutPhase, in_stage_s: u64, request
         return StageVerdict::Wait;
     }
     match step.quiet {
-        Quiet::Pass => StageVerdict::Pass,
-        Quiet::RollBack => {
+        QuietStagePolicy::Pass => StageVerdict::Pass,
+        QuietStagePolicy::RollBack => {
             let needed = step.min_requests;
             let detail = format!("too few requests: {requests} in {in_stage_s} s of {stage}, {needed} are needed");
             StageVerdict::Fail(RollbackReason::new(RollbackCause::Quiet, detail))
@@ -80,12 +80,12 @@ mod tests {
 
     #[test]
     fn a_stage_needs_its_time_and_its_requests_and_ends_at_its_longest() {
-        let step = StagePlan { share: 0.1, min_s: 60, min_requests: 100, max_s: 600, quiet: Quiet::Pass };
+        let step = StagePlan { share: 0.1, min_s: 60, min_requests: 100, max_s: 600, quiet: QuietStagePolicy::Pass };
         assert_eq!(over(step, 59, 1_000), "wait");
         assert_eq!(over(step, 60, 99), "wait");
         assert_eq!(over(step, 60, 100), "pass");
         assert_eq!(over(step, 600, 3), "pass");
-        assert_eq!(over(StagePlan { quiet: Quiet::RollBack, ..step }, 600, 3), "fail");
-        assert_eq!(over(StagePlan { quiet: Quiet::RollBack, ..step }, 600, 100), "pass");
+        assert_eq!(over(StagePlan { quiet: QuietStagePolicy::RollBack, ..step }, 600, 3), "fail");
+        assert_eq!(over(StagePlan { quiet: QuietStagePolicy::RollBack, ..step }, 600, 100), "pass");
     }
 }

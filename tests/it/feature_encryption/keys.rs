@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ledge::features::FeatureCaller;
-use ledge::features::online::{FeatureError, Push, PushTarget};
+use ledge::features::online::{FeatureError, FeaturePush, PushTarget};
 use ledge::identity::sealing::{EncryptionConfig, Sealer};
 use ledge::principal::Principal;
 use ledge::secret::SecretFile;
@@ -40,7 +40,7 @@ fn another_master_key_under_load_loses_nothing() {
                 while !stop.load(Ordering::Relaxed) {
                     let at = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap() % customers.len();
                     let columns = customers_columns(&customers[at..=at]);
-                    let push = Push { target: PushTarget::Source("customers".into()), columns };
+                    let push = FeaturePush { target: PushTarget::Source("customers".into()), columns };
                     feature_store.push(push, FeatureCaller::unlimited(Principal::Local)).await.unwrap();
                     acknowledged.push(at);
                 }

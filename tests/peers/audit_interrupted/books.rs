@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ledge::audit::key::SignedCheckpoint;
 use ledge::audit::layout::{TILE_WIDTH, TileKind, TilePath, entries, log_folder};
-use ledge::audit::local::{LocalLog, generations};
+use ledge::audit::local::{LocalAuditLog, generations};
 use ledge::audit::record::AuditRecord;
 use tlog_tiles::{Hash, HashReader, stored_hashes, tree_hash};
 
@@ -29,7 +29,7 @@ impl Books {
     #[track_caller]
     pub fn read(&mut self, audit: &Path, size: u64) -> Vec<AuditRecord> {
         assert_eq!(generations(audit).unwrap(), [1], "the log did not go on");
-        let (local, mut new) = (LocalLog::open(&log_folder(audit, 1)), Vec::new());
+        let (local, mut new) = (LocalAuditLog::open(&log_folder(audit, 1)), Vec::new());
         while self.size < size {
             let (index, first) = (self.size / TILE_WIDTH, self.size % TILE_WIDTH);
             let width = u16::try_from((size - index * TILE_WIDTH).min(TILE_WIDTH)).unwrap();

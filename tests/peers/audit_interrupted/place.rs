@@ -5,7 +5,7 @@ use std::process::Command;
 
 use ledge::audit::key::SignedCheckpoint;
 use ledge::audit::layout::{TilePath, changed, log_folder};
-use ledge::audit::local::LocalLog;
+use ledge::audit::local::LocalAuditLog;
 use tempfile::TempDir;
 
 use crate::audit_kit::Kit;
@@ -135,7 +135,7 @@ impl Place {
     /// Every file there must equal that of the box, and no file of the head there must be missing. Returns the head.
     #[track_caller]
     pub fn assert_copied(&self, root: &TestRoot, key: &str) -> SignedCheckpoint {
-        let (local, mut files) = (LocalLog::open(&log_folder(&root.folder.path().join("audit"), 1)), self.files());
+        let (local, mut files) = (LocalAuditLog::open(&log_folder(&root.folder.path().join("audit"), 1)), self.files());
         let head = SignedCheckpoint::open(&files.remove("1/checkpoint").unwrap(), key).unwrap();
         for tile in changed(0, head.size) {
             assert!(files.contains_key(&format!("1/{}", tile.path())), "{} is missing", tile.path());

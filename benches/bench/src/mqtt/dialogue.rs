@@ -3,9 +3,11 @@
 //! Pure: packets in, packets out.
 
 use bytes::Bytes;
-use ledge_egress::Content;
-use ledge_mqtt::client::packet::{ConnAck, Incoming, Message, Outgoing, Qos, ReasonCode, RetainHandling, Subscription};
-use ledge_mqtt::client::session::{NextPacket, Outbound, Session, SessionEvent};
+use ledge_egress::EgressContent;
+use ledge_mqtt::client::packet::{
+    ConnAck, IncomingPacket, MqttMessage, OutgoingPacket, Qos, ReasonCode, RetainHandling, Subscription,
+};
+use ledge_mqtt::client::session::{MqttSession, NextPacket, OutboundMessage, SessionEvent};
 use ledge_mqtt::topics::{TopicFilter, TopicName};
 
 use crate::random::Random;
@@ -30,7 +32,7 @@ pub enum Unanswered {
 #[derive(Debug, PartialEq, Eq)]
 pub enum DialogueEvent {
     /// The answer to the last request.
-    Answer(Message),
+    Answer(MqttMessage),
     /// The broker delivers answers from now on.
     Subscribed,
     /// A packet that is neither.
@@ -40,7 +42,7 @@ pub enum DialogueEvent {
 /// The state of a connection with one request in flight.
 #[derive(Debug)]
 pub struct Dialogue {
-    session: Session,
+    session: MqttSession,
     /// The topic for the answers.
     answers: TopicName,
     /// The number of the last request. It begins at a random number, so that an answer to an earlier connection does
@@ -51,7 +53,7 @@ pub struct Dialogue {
 impl Dialogue {
     /// Begins on an accepted connection, with a subscription to `answers`.
     pub fn new(accepted: &ConnAck, answers: TopicName, filter: TopicFilter, qos: Qos) -> Self {
-        let mut session = Session::default();
+        let mut session = MqttSession::default();
         session.connected(accepted);
         let retain_handling = RetainHandling::Never;
         session.subscribe(vec![Subscription { filter, qos, no_local: false, retain_handling, id: None }]);
@@ -59,15 +61,18 @@ impl Dialogue {
     }
 
     /// Sends a request. An answer to an earlier request no longer matches.
-    pub fn ask(&mut self, mut message: Message) {
+    pub fn ask(&mut self, mut message: MqttMessage) {
         self.number = self.number.wrapping_add(1);
         message.properties.response_topic = Some(self.answers.as_str().to_owned());
         message.properties.correlation_data = Some(Bytes::copy_from_slice(&self.number.to_be_bytes()));
-        self.session.publish(Outbound { message, content: Content::Call, settles: None });
+        self.session.publish(OutboundMessage { message, content: EgressContent::Call, settles: None });
     }
 
     /// The next packet to send. `size` measures a packet.
-    pub fn next(&mut self, size: impl Fn(&Outgoing) -> usize) -> Result<Option<(Content, Outgoing)>, Unanswered> {
+    pub fn next(
+        &mut self,
+        size: impl Fn(&OutgoingPacket) -> usize,
+    ) -> Result<Option<(EgressContent, OutgoingPacket)>, Unanswered> {
         match self.session.next(size) {
             Some(NextPacket::Send(content, packet)) => Ok(Some((content, packet))),
             Some(NextPacket::TooLarge(_)) => Err(Unanswered::TooLarge),
@@ -76,8 +81,8 @@ impl Dialogue {
     }
 
     /// Takes a packet from the broker. Its acknowledgement, if it needs one, is sent with the next packets.
-    pub fn take(&mut self, packet: Incoming) -> Result<DialogueEvent, Unanswered> {
-        if matches!(packet, Incoming::PubAck { reason: ReasonCode::NO_MATCHING_SUBSCRIBERS, .. }) {
+    pub fn take(&mut self, packet: IncomingPacket) -> Result<DialogueEvent, Unanswered> {
+        if matches!(packet, IncomingPacket::PubAck { reason: ReasonCode::NO_MATCHING_SUBSCRIBERS, .. }) {
             return Err(Unanswered::NoReceiver);
         }
         match self.session.receive(packet) {
@@ -103,7 +108,7 @@ impl Dialogue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ledge_mqtt::client::packet::{PacketId, Properties, ReceivedMessage};
+    use ledge_mqtt::client::packet::{MessageProperties, PacketId, ReceivedMessage};
 
     fn accepted() -> ConnAck {
         ConnAck { receive_maximum: 20, maximum_packet_size: Some(1000), ..ConnAck::accepting() }
@@ -111,36 +116,40 @@ mod tests {
 
     fn dialogue() -> Dialogue {
         let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), "a/1".parse().unwrap(), Qos::AtLeastOnce);
-        let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
-        let granted = Incoming::SubAck { packet_id, reasons: vec![ReasonCode(1)] };
+        let Some((_, OutgoingPacket::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
+        let granted = IncomingPacket::SubAck { packet_id, reasons: vec![ReasonCode(1)] };
         assert_eq!(dialogue.take(granted), Ok(DialogueEvent::Subscribed));
         dialogue
     }
 
-    fn request(payload: &'static str) -> Message {
-        let properties = Properties::default();
+    fn request(payload: &'static str) -> MqttMessage {
+        let properties = MessageProperties::default();
         let topic = "ledge/v1/box/infer/m".parse().unwrap();
-        Message { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: false, properties }
+        MqttMessage { topic, payload: payload.into(), qos: Qos::AtLeastOnce, retain: false, properties }
     }
 
     /// Sends a request, and returns the last published message.
-    fn asked(dialogue: &mut Dialogue, payload: &'static str) -> (Message, PacketId) {
+    fn asked(dialogue: &mut Dialogue, payload: &'static str) -> (MqttMessage, PacketId) {
         dialogue.ask(request(payload));
         let sent = std::iter::from_fn(|| dialogue.next(|_| 9).unwrap());
         let published = sent.filter_map(|(content, packet)| match packet {
-            Outgoing::Publish { message, packet_id, .. } if content == Content::Call => Some((message, packet_id?)),
+            OutgoingPacket::Publish { message, packet_id, .. } if content == EgressContent::Call => {
+                Some((message, packet_id?))
+            }
             _ => None,
         });
         published.last().unwrap()
     }
 
-    fn answer(to: &Message, packet_id: u16) -> Incoming {
-        let properties =
-            Properties { correlation_data: to.properties.correlation_data.clone(), ..Properties::default() };
+    fn answer(to: &MqttMessage, packet_id: u16) -> IncomingPacket {
+        let properties = MessageProperties {
+            correlation_data: to.properties.correlation_data.clone(),
+            ..MessageProperties::default()
+        };
         let topic = to.properties.response_topic.as_ref().unwrap().parse().unwrap();
-        let message = Message { topic, properties, ..to.clone() };
+        let message = MqttMessage { topic, properties, ..to.clone() };
         let packet_id = PacketId::new(packet_id);
-        Incoming::Publish(ReceivedMessage {
+        IncomingPacket::Publish(ReceivedMessage {
             message,
             packet_id,
             duplicate: false,
@@ -158,8 +167,8 @@ mod tests {
         let Ok(DialogueEvent::Answer(answered)) = dialogue.take(answer(&second, 8)) else { panic!() };
         assert_eq!((answered.topic.as_str(), &answered.payload[..]), ("a/1", &b"2"[..]));
         let acknowledged = std::iter::from_fn(|| dialogue.next(|_| 9).unwrap()).map(|(_, packet)| packet);
-        let expected =
-            [7, 8].map(|id| Outgoing::PubAck { packet_id: PacketId::new(id).unwrap(), reason: ReasonCode::SUCCESS });
+        let expected = [7, 8]
+            .map(|id| OutgoingPacket::PubAck { packet_id: PacketId::new(id).unwrap(), reason: ReasonCode::SUCCESS });
         assert_eq!(acknowledged.collect::<Vec<_>>(), expected);
     }
 
@@ -172,7 +181,7 @@ mod tests {
         for (reason, expected) in reasons {
             let mut dialogue = dialogue();
             let (_, packet_id) = asked(&mut dialogue, "1");
-            assert_eq!(dialogue.take(Incoming::PubAck { packet_id, reason }), Err(expected));
+            assert_eq!(dialogue.take(IncomingPacket::PubAck { packet_id, reason }), Err(expected));
         }
         let mut dialogue = dialogue();
         dialogue.ask(request("large"));
@@ -183,8 +192,8 @@ mod tests {
     fn a_refused_subscription_is_reported() {
         let filter: TopicFilter = "a/1".parse().unwrap();
         let mut dialogue = Dialogue::new(&accepted(), "a/1".parse().unwrap(), filter.clone(), Qos::AtMostOnce);
-        let Some((_, Outgoing::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
-        let refused = Incoming::SubAck { packet_id, reasons: vec![ReasonCode::NOT_AUTHORIZED] };
+        let Some((_, OutgoingPacket::Subscribe { packet_id, .. })) = dialogue.next(|_| 9).unwrap() else { panic!() };
+        let refused = IncomingPacket::SubAck { packet_id, reasons: vec![ReasonCode::NOT_AUTHORIZED] };
         assert_eq!(dialogue.take(refused), Err(Unanswered::Subscription(filter, ReasonCode::NOT_AUTHORIZED)));
     }
 }

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::status::LiveRecord;
+use crate::status::LiveCopyRecord;
 
 /// `SEVERITY_NUMBER_INFO` and `SEVERITY_NUMBER_WARN`.
 const INFO: u8 = 9;
@@ -16,7 +16,7 @@ const WARN: u8 = 13;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ExportRequest<'a> {
+struct ExportLogsServiceRequest<'a> {
     resource_logs: [ResourceLogs<'a>; 1],
 }
 
@@ -75,42 +75,42 @@ enum AnyValue<'a> {
 /// The fields of the response that are used.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct ExportResponse {
-    partial_success: Option<PartialSuccess>,
+struct ExportLogsServiceResponse {
+    partial_success: Option<ExportLogsPartialSuccess>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct PartialSuccess {
-    rejected_log_records: WireInt64,
+struct ExportLogsPartialSuccess {
+    rejected_log_records: ProtoJsonInt64,
 }
 
 /// A number of 64 bits. Protobuf writes it as a string, and takes a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum WireInt64 {
+enum ProtoJsonInt64 {
     Text(String),
     Number(i64),
 }
 
-impl Default for WireInt64 {
+impl Default for ProtoJsonInt64 {
     fn default() -> Self {
         Self::Number(0)
     }
 }
 
 /// The body of a request.
-pub(super) fn body(device: &str, records: &[Arc<LiveRecord>], now_ms: u64) -> serde_json::Result<Vec<u8>> {
+pub(super) fn body(device: &str, records: &[Arc<LiveCopyRecord>], now_ms: u64) -> serde_json::Result<Vec<u8>> {
     let text = |key, value| Attribute { key, value: AnyValue::Text(Cow::Borrowed(value)) };
     let scope = InstrumentationScope { name: "ledge.audit", version: env!("CARGO_PKG_VERSION") };
     let log_records = records.iter().map(|record| log_record(record, now_ms)).collect();
     let resource = Resource { attributes: [text("service.name", "ledge"), text("service.instance.id", device)] };
-    serde_json::to_vec(&ExportRequest {
+    serde_json::to_vec(&ExportLogsServiceRequest {
         resource_logs: [ResourceLogs { resource, scope_logs: [ScopeLogs { scope, log_records }] }],
     })
 }
 
-fn log_record(record: &LiveRecord, now_ms: u64) -> LogRecord<'_> {
+fn log_record(record: &LiveCopyRecord, now_ms: u64) -> LogRecord<'_> {
     let (severity_number, severity_text) = if record.is_warning { (WARN, "WARN") } else { (INFO, "INFO") };
     let text = |value| AnyValue::Text(Cow::Borrowed(value));
     LogRecord {
@@ -141,10 +141,10 @@ fn integer(number: u64) -> String {
 
 /// The number of records that a response says were refused. A response of another form counts as none.
 pub(super) fn refused(body: &[u8]) -> u64 {
-    let response: ExportResponse = serde_json::from_slice(body).unwrap_or_default();
+    let response: ExportLogsServiceResponse = serde_json::from_slice(body).unwrap_or_default();
     match response.partial_success.unwrap_or_default().rejected_log_records {
-        WireInt64::Text(text) => text.parse().unwrap_or(0),
-        WireInt64::Number(number) => u64::try_from(number).unwrap_or(0),
+        ProtoJsonInt64::Text(text) => text.parse().unwrap_or(0),
+        ProtoJsonInt64::Number(number) => u64::try_from(number).unwrap_or(0),
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_request_has_the_form_of_otlp_in_json() {
-        let record = LiveRecord {
+        let record = LiveCopyRecord {
             origin: "ledge.audit/box-7/1".into(),
             seq: u64::MAX,
             at_ms: 1_795_222_800_500,

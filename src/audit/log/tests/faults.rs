@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use super::*;
 
 /// A log of 200 records whose next commit fails. Only the records of that commit are lost.
-fn fails(break_it: impl Fn(&BoxDisk), repair: impl Fn(&BoxDisk)) -> LogError {
+fn fails(break_it: impl Fn(&BoxDisk), repair: impl Fn(&BoxDisk)) -> AuditLogError {
     let disk = BoxDisk::with(200, 200);
     let mut log = disk.open().log;
     let mut failed = None;

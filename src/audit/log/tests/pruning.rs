@@ -18,7 +18,7 @@ fn a_pruned_log_goes_on_and_proves_what_it_has() {
     let log = disk.goes_on(2100);
     assert_eq!(log.first(), 1024);
     let size = log.size();
-    let files = FileHashes { log: LocalLog::open(&log.folder), size };
+    let files = FileHashes { log: LocalAuditLog::open(&log.folder), size };
     let root = log.checkpoint().unwrap().root;
     for seq in [1024, 1500, 2099] {
         let proof = prove_record(size, seq, &files).unwrap();
@@ -83,7 +83,7 @@ fn logs_before_this_one_are_pruned_first() {
     check(&log);
     assert_eq!((log.prune_older().unwrap(), log.prune(0).unwrap()), (0, 0));
     // Of the log before, the tile with its last records stays, so its root can still be computed.
-    let files = FileHashes { log: LocalLog::open(&disk.log(1)), size: 600 };
+    let files = FileHashes { log: LocalAuditLog::open(&disk.log(1)), size: 600 };
     assert_eq!(tree_hash(600, &files).unwrap(), naive_root(&leaves(600)));
     assert_eq!(files.log.first(600).unwrap(), 512);
     assert!(log.prune(600).unwrap() > 0);

@@ -28,13 +28,13 @@ async fn a_tile_with_other_bytes_is_a_fork_and_one_with_the_same_is_there() {
             }
             platform.restore(BTreeMap::from([(path.to_owned(), other)]));
             let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
-            assert!(matches!(error, SyncError::Forked { generation: 1, .. }), "{error}");
+            assert!(matches!(error, AuditSyncError::Forked { generation: 1, .. }), "{error}");
             assert!(!platform.files().contains_key(CHECKPOINT));
         }
         // A file that has only the beginning of its content shows a server that broke, and no fork.
         platform.restore(BTreeMap::from([(path.to_owned(), of.files()[path][..20].to_vec())]));
         let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
-        assert!(matches!(error, SyncError::Cut { length: 20, .. }), "{error}");
+        assert!(matches!(error, AuditSyncError::Cut { length: 20, .. }), "{error}");
     }
 }
 
@@ -56,13 +56,13 @@ async fn a_checkpoint_that_this_log_never_had_is_a_fork() {
         let before = BTreeMap::from([(CHECKPOINT.to_owned(), note)]);
         platform.restore(before.clone());
         let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
-        assert!(matches!(error, SyncError::Forked { generation: 1, .. }), "{error}");
+        assert!(matches!(error, AuditSyncError::Forked { generation: 1, .. }), "{error}");
         assert_eq!(platform.files(), before);
     }
     for page in ["", "<html>Sign in</html>"] {
         platform.set(CHECKPOINT, page.as_bytes());
         let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
-        assert!(matches!(error, SyncError::Checkpoint { .. }), "{error}");
+        assert!(matches!(error, AuditSyncError::Checkpoint { .. }), "{error}");
     }
     // Its own goes on from there.
     platform.restore(BTreeMap::new());
@@ -86,7 +86,10 @@ async fn an_older_log_is_completed_first_and_one_that_forked_holds_up_nothing() 
     let both: BTreeMap<_, _> = first.into_iter().chain(of.files()).collect();
     assert_eq!(platform.files(), both);
     let order: Vec<_> = of.state.take_news();
-    assert_eq!(order, [SyncNews::Has { generation: 1, size: 300 }, SyncNews::Has { generation: 2, size: 20 }]);
+    assert_eq!(
+        order,
+        [AuditSyncEvent::Has { generation: 1, size: 300 }, AuditSyncEvent::Has { generation: 2, size: 20 }]
+    );
     // It is not looked at again, not even after a restart.
     platform.take_requests();
     copy_up_to(&mut of.task(&platform), &head).await.unwrap();

@@ -23,7 +23,7 @@ async fn a_platform_that_is_brought_up_to_a_head_has_the_files_of_the_log_and_no
         requests.iter().filter(|request| request.starts_with("PUT") && !request.contains("/checkpoint")).collect();
     assert_eq!(puts.iter().collect::<BTreeSet<_>>().len(), puts.len());
     assert!(puts.iter().all(|put| put.ends_with(" 201")), "{puts:?}");
-    assert_eq!(of.state.take_news().last(), Some(&SyncNews::Has { generation: 1, size: 956 }));
+    assert_eq!(of.state.take_news().last(), Some(&AuditSyncEvent::Has { generation: 1, size: 956 }));
     // Asked again, nothing is sent; and after a restart neither.
     let head = of.head();
     copy_up_to(&mut task, &head).await.unwrap();
@@ -43,7 +43,7 @@ async fn the_checkpoint_comes_last_however_the_link_breaks() {
         for at in 0..9 {
             platform.restore(BTreeMap::new());
             let mut task = of.task(&platform);
-            task.hint = Hint { url: task.hint.url, ..Hint::default() };
+            task.hint = AuditSyncProgress { url: task.hint.url, ..AuditSyncProgress::default() };
             let begun = std::sync::atomic::AtomicUsize::new(0);
             platform.misbehave(move |_, _, _| {
                 (begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= at).then_some(fault)
@@ -146,8 +146,8 @@ async fn what_is_damaged_or_gone_on_this_box_is_told_and_never_sent() {
         // A request that was under way when it failed may come later: not into the next round.
         let platform = TestPlatform::start().await;
         let error = copy_up_to(&mut of.task(&platform), &head).await.unwrap_err();
-        assert_eq!(matches!(error, SyncError::Damaged { .. }), changes, "{error}");
-        assert_eq!(matches!(error, SyncError::Missing { .. }), !changes, "{error}");
+        assert_eq!(matches!(error, AuditSyncError::Damaged { .. }), changes, "{error}");
+        assert_eq!(matches!(error, AuditSyncError::Missing { .. }), !changes, "{error}");
         let there: Vec<_> = platform.files().into_keys().collect();
         assert!(
             !there.iter().any(|file| file.ends_with(path) || file.ends_with("/checkpoint")),

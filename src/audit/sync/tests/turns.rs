@@ -8,7 +8,7 @@ use super::*;
 use crate::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 
 /// Runs the task until `waited` is done.
-async fn running(task: SyncTask, waited: impl Future<Output = ()>) {
+async fn running(task: AuditSyncTask, waited: impl Future<Output = ()>) {
     tokio::select! {
         () = task.run() => {}
         () = waited => {}
@@ -16,7 +16,7 @@ async fn running(task: SyncTask, waited: impl Future<Output = ()>) {
 }
 
 /// Waits until the status is so; the task runs in between.
-async fn until(state: &AuditState, is: impl Fn(&SyncStatus) -> bool) {
+async fn until(state: &AuditState, is: impl Fn(&AuditSyncStatus) -> bool) {
     while !is(&state.status().sync.unwrap_or_default()) {
         tokio::task::yield_now().await;
     }
@@ -31,7 +31,7 @@ async fn what_is_urgent_does_not_wait_for_the_interval() {
         state.publish(of.grow(2, "r"));
         until(&state, |sync| sync.size == 2).await;
         state.publish(of.grow(1, "r"));
-        state.publish(PublishedHead { is_urgent: true, ..of.grow(1, "r") });
+        state.publish(PublishedCheckpoint { is_urgent: true, ..of.grow(1, "r") });
         until(&state, |sync| sync.size == 4).await;
     })
     .await;
@@ -99,7 +99,7 @@ async fn a_fork_is_told_once_and_the_next_log_is_sent() {
     running(task, async {
         state.publish(of.grow(2, "r"));
         until(&state, |sync| sync.error.is_some()).await;
-        assert_eq!(state.take_news(), [SyncNews::Forked { generation: 1 }]);
+        assert_eq!(state.take_news(), [AuditSyncEvent::Forked { generation: 1 }]);
         let SyncBox { folder, key, log, state } = of;
         let log = log.begin_another("forked", &device()).unwrap().log;
         of = SyncBox { folder, key, log, state };
@@ -108,7 +108,7 @@ async fn a_fork_is_told_once_and_the_next_log_is_sent() {
         until(&of.state, |sync| sync.size == 3 && sync.error.is_none()).await;
     })
     .await;
-    assert_eq!(state.take_news(), [SyncNews::Has { generation: 2, size: 3 }]);
+    assert_eq!(state.take_news(), [AuditSyncEvent::Has { generation: 2, size: 3 }]);
 }
 
 #[tokio::test]
@@ -125,6 +125,6 @@ async fn a_restart_knows_what_the_platform_has_without_the_network() {
         until(&state, |sync| sync.error.is_some()).await;
     })
     .await;
-    assert_eq!(state.take_news(), [SyncNews::Has { generation: 1, size: 300 }]);
+    assert_eq!(state.take_news(), [AuditSyncEvent::Has { generation: 1, size: 300 }]);
     assert_eq!(state.status().sync.unwrap().size, 300);
 }

@@ -56,7 +56,7 @@ impl ResumedRun {
     }
 
     fn write_of(results: &mut ResultsFile, path: &Path, member: &str) {
-        let state = InputStamp::from(&std::fs::metadata(path).unwrap());
+        let state = InputFileStamp::from(&std::fs::metadata(path).unwrap());
         let answer = json!({"model_name": "m", "model_version": "1", "top": 5, member: "{\"x\": 1}"});
         let (path, answer) = (path.to_string_lossy(), answer.as_object().unwrap().clone());
         let line = ResultLine { file: &path, state: Some(&state), answer: &answer };

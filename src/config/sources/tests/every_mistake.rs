@@ -97,7 +97,7 @@ fn settings() -> Table {
 }
 
 /// The mistakes in a file.
-fn mistakes_in(text: &str) -> Vec<Mistake> {
+fn mistakes_in(text: &str) -> Vec<ConfigMistake> {
     let root = Root::new(text);
     let views = root.0.path().join("feature_views.d");
     std::fs::create_dir(&views).unwrap();
@@ -105,7 +105,7 @@ fn mistakes_in(text: &str) -> Vec<Mistake> {
     root.sources(&[], &[]).check().mistakes
 }
 
-fn places(mistakes: &[Mistake]) -> BTreeSet<(Option<usize>, String)> {
+fn places(mistakes: &[ConfigMistake]) -> BTreeSet<(Option<usize>, String)> {
     mistakes.iter().map(|mistake| (mistake.line, mistake.key.clone())).collect()
 }
 

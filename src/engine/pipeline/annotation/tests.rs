@@ -1,4 +1,4 @@
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use proptest::prelude::*;
 
 use super::super::image::Rgb8Image;
@@ -17,7 +17,7 @@ fn plain(width: u32, height: u32, color: RgbColor) -> Vec<u8> {
 
 fn annotated(photograph: &[u8], annotation: &Annotation<'_>) -> Rgb8Image {
     let limits = DecodeLimits::default();
-    let encoded = annotate(photograph, annotation, limits, &mut Account::unlimited().hold()).unwrap();
+    let encoded = annotate(photograph, annotation, limits, &mut MemoryAccount::unlimited().hold()).unwrap();
     image::decode(&encoded, limits).unwrap()
 }
 
@@ -132,7 +132,7 @@ fn both_formats_keep_the_size_and_leave_out_the_metadata() {
     for (format, kind) in [(PictureFormat::Jpeg, ImageFormat::Jpeg), (PictureFormat::Png, ImageFormat::Png)] {
         let annotation = Annotation { format, ..only_boxes(&[]) };
         let limits = DecodeLimits::default();
-        let encoded = annotate(&photograph, &annotation, limits, &mut Account::unlimited().hold()).unwrap();
+        let encoded = annotate(&photograph, &annotation, limits, &mut MemoryAccount::unlimited().hold()).unwrap();
         assert_eq!(ImageFormat::sniff(&encoded), Some(kind));
         let picture = image::decode(&encoded, limits).unwrap();
         assert_eq!((picture.width(), picture.height()), (64, 48));
@@ -144,7 +144,8 @@ fn both_formats_keep_the_size_and_leave_out_the_metadata() {
 
 #[test]
 fn what_is_no_photograph_is_an_error() {
-    let error = annotate(b"no picture", &only_boxes(&[]), DecodeLimits::default(), &mut Account::unlimited().hold());
+    let error =
+        annotate(b"no picture", &only_boxes(&[]), DecodeLimits::default(), &mut MemoryAccount::unlimited().hold());
     assert!(matches!(error, Err(AnnotationError::Photograph(ImageError::Unrecognized { .. }))), "{error:?}");
 }
 

@@ -7,7 +7,13 @@ fn names(names: &[&str]) -> Vec<String> {
 }
 
 /// Checks the shape and the strings that [`classify`] writes.
-fn check_classes<T: Element>(shape: &[usize], values: Vec<T>, n: usize, expected_shape: &[usize], strings: &[&str]) {
+fn check_classes<T: TensorElement>(
+    shape: &[usize],
+    values: Vec<T>,
+    n: usize,
+    expected_shape: &[usize],
+    strings: &[&str],
+) {
     let output = Tensor::from_vec(shape.to_vec(), values).unwrap();
     let classes = classify(&output, n, &names(&["tea", "", "espresso"])).unwrap();
     assert_eq!(classes.shape(), expected_shape);

@@ -5,25 +5,25 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::tensor::{DataType, Tensor};
 use ledge_documents::{DocumentError, DocumentFormat, DocumentLimits, PageContent};
 
-use super::super::error::{AnswerError, InputError};
-use super::super::prepared_inputs::PreparedInputs;
-use super::document::{self, Page};
+use super::super::error::{PostprocessError, PreprocessError};
+use super::super::prepared_inputs::PreprocessedInputs;
+use super::document::{self, DocumentPage};
 use super::models::{FIND, LINE_TURN, PAGE_TURN, READ, RESULTS};
-use super::pages::{self, StoredPages};
-use super::step::{PageSource, PageStep, StepResult, StepTask};
+use super::pages::{self, LeasedPages};
+use super::step::{OcrStep, OcrStepResult, OcrStepTask, PageSource};
 use super::steps::{FoundLine, LINES_PER_TURN_RUN, OcrSteps};
-use crate::backend::{Port, Signature};
-use crate::pipeline::chain::{Chain, ChainError, ChainStep, Lease, LeaseId, RunSteps, run_all, run_step};
+use crate::backend::{ModelPort, ModelSignature};
+use crate::pipeline::chain::{ChainError, ChainStep, Lease, LeaseId, ModelChain, RunSteps, run_all, run_step};
 use crate::pipeline::content::CallContent;
 use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::file_format::FileFormat;
 use crate::pipeline::image::DecodeLimits;
 use crate::pipeline::ocr::ctc::DecodedText;
-use crate::pipeline::ocr::geometry::Area;
+use crate::pipeline::ocr::geometry::PageArea;
 
 /// The name of the input: the bytes of a file.
 const DOCUMENT: &str = "document";
@@ -33,16 +33,16 @@ const DRAW: &str = "draw";
 
 /// The chain of one model.
 #[derive(Debug)]
-pub(super) struct DocumentChain {
+pub(super) struct OcrChain {
     pub reader: Arc<OcrSteps>,
-    pub pages: Arc<StoredPages>,
+    pub pages: Arc<LeasedPages>,
 }
 
-impl Chain for DocumentChain {
-    fn signature(&self) -> Signature {
-        let port = |name: &str, dim| Port { name: name.to_owned(), datatype: DataType::Bytes, shape: vec![dim] };
+impl ModelChain for OcrChain {
+    fn signature(&self) -> ModelSignature {
+        let port = |name: &str, dim| ModelPort { name: name.to_owned(), datatype: DataType::Bytes, shape: vec![dim] };
         let dims = [-1, 1];
-        Signature {
+        ModelSignature {
             inputs: vec![port(DOCUMENT, 1)],
             outputs: RESULTS.iter().zip(dims).map(|(name, dim)| port(name, dim)).collect(),
         }
@@ -56,9 +56,9 @@ impl Chain for DocumentChain {
     ) -> BoxFuture<'c, Result<Vec<Tensor>, ChainError>> {
         Box::pin(async move {
             let CallContent::Document(file) = content else {
-                return Err(InputError::Content("expected a document".to_owned()).into());
+                return Err(PreprocessError::Content("expected a document".to_owned()).into());
             };
-            let call = Call { reader: &self.reader, steps };
+            let call = OcrCall { reader: &self.reader, steps };
             let pages = match format_of(&file) {
                 Some(format) => call.pages(file, format).await?,
                 None => vec![call.page(1, PageSource::file(file, limits)).await?],
@@ -68,10 +68,10 @@ impl Chain for DocumentChain {
     }
 
     fn memory_of(&self, step: &ChainStep) -> usize {
-        PageStep::decode(step).map_or(0, |step| step.memory(&self.reader))
+        OcrStep::decode(step).map_or(0, |step| step.memory(&self.reader))
     }
 
-    fn prepare(&self, step: &ChainStep, account: &Account) -> Result<PreparedInputs, InputError> {
+    fn prepare(&self, step: &ChainStep, account: &MemoryAccount) -> Result<PreprocessedInputs, PreprocessError> {
         pages::prepare(&self.reader, &self.pages, step, account)
     }
 
@@ -90,14 +90,14 @@ fn format_of(file: &[u8]) -> Option<DocumentFormat> {
 }
 
 /// One call.
-struct Call<'c> {
+struct OcrCall<'c> {
     reader: &'c OcrSteps,
     steps: &'c dyn RunSteps,
 }
 
-impl Call<'_> {
+impl OcrCall<'_> {
     /// Reads the pages of a document, one after the other: the next one is drawn while the models read.
-    async fn pages(&self, file: Bytes, format: DocumentFormat) -> Result<Vec<Page>, ChainError> {
+    async fn pages(&self, file: Bytes, format: DocumentFormat) -> Result<Vec<DocumentPage>, ChainError> {
         let mut waited = Instant::now();
         let limits = DocumentLimits::new(self.reader.pages_max(), self.reader.lines_max());
         let (account, deadline) = (self.steps.account().clone(), self.steps.deadline());
@@ -112,13 +112,13 @@ impl Call<'_> {
                 PageContent::Text(lines) => {
                     let lines = lines.into_iter().map(|line| {
                         let ledge_documents::TextLine { text, left, top, right, bottom } = line;
-                        (text, Area { left, top, right, bottom })
+                        (text, PageArea { left, top, right, bottom })
                     });
                     self.reader.page_of_text(number, (width, height), lines)
                 }
                 PageContent::Picture { pixels, hold } => {
                     let source = PageSource::drawn(width, height, hold.attach(pixels.into()))
-                        .ok_or_else(|| InputError::Content(format!("page {number} is no picture")))?;
+                        .ok_or_else(|| PreprocessError::Content(format!("page {number} is no picture")))?;
                     self.page(number, source).await?
                 }
             });
@@ -127,15 +127,15 @@ impl Call<'_> {
         Ok(pages)
     }
 
-    async fn page(&self, number: usize, source: PageSource) -> Result<Page, ChainError> {
+    async fn page(&self, number: usize, source: PageSource) -> Result<DocumentPage, ChainError> {
         match self.page_once(number, source.clone()).await {
             // The process that had the page has ended, and the models are in another one now.
-            Err(ChainError::Input(InputError::StateLost(_))) => self.page_once(number, source).await,
+            Err(ChainError::Input(PreprocessError::StateLost(_))) => self.page_once(number, source).await,
             read => read,
         }
     }
 
-    async fn page_once(&self, number: usize, source: PageSource) -> Result<Page, ChainError> {
+    async fn page_once(&self, number: usize, source: PageSource) -> Result<DocumentPage, ChainError> {
         let page = self.steps.lease();
         let (shape, lines, _memory) = self.lines(&page, source).await?;
         let turned = self.upside_down(&page, &lines).await?;
@@ -160,14 +160,14 @@ impl Call<'_> {
         &self,
         page: &Lease,
         source: PageSource,
-    ) -> Result<(PageShape, Vec<FoundLine>, Reservation), ChainError> {
+    ) -> Result<(PageShape, Vec<FoundLine>, MemoryReservation), ChainError> {
         let form = source.form();
         let (mut source, mut upright) = (Some(source), None);
         if self.reader.turns_pages() {
-            let found = self.step(PAGE_TURN, page, source.take(), StepTask::PageTurn).await?;
+            let found = self.step(PAGE_TURN, page, source.take(), OcrStepTask::PageTurn).await?;
             upright = Some(found.upright(form)?);
         }
-        let found = self.step(FIND, page, source, StepTask::Find).await?;
+        let found = self.step(FIND, page, source, OcrStepTask::Find).await?;
         let (shape, lines) = found.lines(form, upright, self.reader.lines_max())?;
         OcrSteps::check_length(&lines)?;
         // The process of the models keeps the page for its other steps.
@@ -181,7 +181,7 @@ impl Call<'_> {
             return Ok(Vec::new());
         }
         let run = async |lines: &[FoundLine]| {
-            let task = StepTask::LineTurn { lines: lines.to_vec() };
+            let task = OcrStepTask::LineTurn { lines: lines.to_vec() };
             let found = self.step(LINE_TURN, page, None, task).await?;
             Ok(found.upside_down(lines.len())?)
         };
@@ -196,7 +196,7 @@ impl Call<'_> {
         let run = async |group: &Vec<usize>| {
             let lines: Vec<_> = group.iter().filter_map(|index| lines.get(*index).copied()).collect();
             let count = lines.len();
-            let found = self.step(READ, page, None, StepTask::Read { lines }).await?;
+            let found = self.step(READ, page, None, OcrStepTask::Read { lines }).await?;
             Ok(found.readings(count)?)
         };
         let runs: Vec<_> = groups.iter().map(run).collect();
@@ -216,18 +216,18 @@ impl Call<'_> {
         model: &'static str,
         page: &Lease,
         source: Option<PageSource>,
-        task: StepTask,
-    ) -> Result<StepResult, ChainError> {
-        run_step(self.steps, model, PageStep { source, task }.encode(page)?).await
+        task: OcrStepTask,
+    ) -> Result<OcrStepResult, ChainError> {
+        run_step(self.steps, model, OcrStep { source, task }.encode(page)?).await
     }
 }
 
 /// Why pages of a document did not come, for the caller.
 fn not_drawn(error: &DocumentError) -> ChainError {
     match error {
-        DocumentError::Mistake(_) | DocumentError::Page { .. } => InputError::Content(error.to_string()).into(),
+        DocumentError::Mistake(_) | DocumentError::Page { .. } => PreprocessError::Content(error.to_string()).into(),
         DocumentError::NoRoom(error) => ChainError::from(*error),
         DocumentError::Deadline => ChainError::Deadline,
-        DocumentError::Process { .. } => AnswerError::Values(error.to_string()).into(),
+        DocumentError::Process { .. } => PostprocessError::Values(error.to_string()).into(),
     }
 }

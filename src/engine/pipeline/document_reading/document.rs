@@ -6,24 +6,24 @@ use ledge_base::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::error::AnswerError;
+use super::super::error::PostprocessError;
 use crate::pipeline::annotation::TextOutline;
-use crate::pipeline::ocr::fields::{FieldDeclaration, PageRows as FieldsOfPage, ParsedValue};
+use crate::pipeline::ocr::fields::{DocumentFieldDeclaration, PageTextRows as FieldsOfPage, ParsedFieldValue};
 use crate::pipeline::ocr::geometry::Quadrilateral;
-use crate::pipeline::ocr::line::Line;
+use crate::pipeline::ocr::line::OcrLine;
 use crate::pipeline::ocr::order;
 
 /// A document that was read.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Document {
-    pages: Vec<Page>,
+    pages: Vec<DocumentPage>,
     /// The fields of `[[field]]` that were found, by their names.
     fields: BTreeMap<String, FieldValue>,
 }
 
 /// A page of a document.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Page {
+pub struct DocumentPage {
     /// From 1.
     #[serde(rename = "page")]
     number: usize,
@@ -34,7 +34,7 @@ pub struct Page {
     turned: u16,
     source: TextSource,
     /// In reading order.
-    lines: Vec<LineOfPage>,
+    lines: Vec<DocumentLine>,
     /// The lines that are next to each other on a line of this text.
     text: String,
     #[serde(skip)]
@@ -43,30 +43,30 @@ pub struct Page {
 
 /// A line of text.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct LineOfPage {
+pub struct DocumentLine {
     text: String,
     /// The corners on the page as it came in, clockwise from where the first letter begins at the top.
     #[serde(rename = "box")]
-    area: Corners,
+    area: QuadrilateralCorners,
     /// 0 to 1: the mean of the characters.
     confidence: f32,
 }
 
 /// Four points, each as x and y.
-pub type Corners = [[f32; 2]; 4];
+pub type QuadrilateralCorners = [[f32; 2]; 4];
 
 /// A field that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct FieldValue {
     /// An amount as `{"amount": "12.50", "currency": "EUR"}`, a date as `"2026-11-24"`, else a text.
     #[schemars(with = "serde_json::Value")]
-    value: ParsedValue,
+    value: ParsedFieldValue,
     /// The text on the page.
     text: String,
     /// The number of the page, from 1.
     page: usize,
     #[serde(rename = "box")]
-    area: Corners,
+    area: QuadrilateralCorners,
     /// That of the line.
     confidence: f32,
 }
@@ -91,19 +91,19 @@ pub enum TextSource {
     TextLayer,
 }
 
-impl Page {
+impl DocumentPage {
     /// A page by its lines, which lie on the page as it stands upright. `on_page` is the place on the page that came in.
     pub fn new(
         size: PageSize,
-        lines: &[Line],
-        fields: &[FieldDeclaration],
+        lines: &[OcrLine],
+        fields: &[DocumentFieldDeclaration],
         on_page: impl Fn(Quadrilateral) -> Quadrilateral,
     ) -> Self {
-        let areas: Vec<_> = lines.iter().map(Line::area).collect();
+        let areas: Vec<_> = lines.iter().map(OcrLine::area).collect();
         let rows = order::rows(&areas);
         let corners =
             |area: Quadrilateral| on_page(area).0.map(|point| [rounded(point.x, 10.0), rounded(point.y, 10.0)]);
-        let line = |line: &Line| LineOfPage {
+        let line = |line: &OcrLine| DocumentLine {
             text: line.text().to_owned(),
             area: corners(line.area()),
             confidence: rounded(line.confidence(), 1000.0),
@@ -135,8 +135,8 @@ impl Page {
 }
 
 /// The results of a document: the text of each page, and the answer in JSON. A field is that of the first page which has it.
-pub fn results(pages: Vec<Page>) -> Result<Vec<Tensor>, AnswerError> {
-    let wrong = |reason: String| AnswerError::Values(reason);
+pub fn results(pages: Vec<DocumentPage>) -> Result<Vec<Tensor>, PostprocessError> {
+    let wrong = |reason: String| PostprocessError::Values(reason);
     let texts = Tensor::from_strings(vec![pages.len()], pages.iter().map(|page| page.text.as_bytes()));
     let mut fields = BTreeMap::new();
     for page in &pages {
@@ -165,7 +165,7 @@ pub fn outlines(answer: &str) -> Option<Vec<TextOutline>> {
         #[serde(default)]
         page: Option<usize>,
         #[serde(rename = "box")]
-        corners: Corners,
+        corners: QuadrilateralCorners,
     }
     let DocumentAnswer { pages, fields } = serde_json::from_str(answer).ok()?;
     let lines = pages.into_iter().take(1).flat_map(|page| page.lines);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::pipeline::ocr::page_turn::Rotation;
+use crate::pipeline::ocr::page_turn::QuarterTurns;
 
 /// A page that stands upright, without its pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,7 +10,7 @@ pub struct PageShape {
     pub width: u32,
     pub height: u32,
     /// The turn that put it upright.
-    pub turn: Rotation,
+    pub turn: QuarterTurns,
 }
 
 impl PageShape {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 
-use super::super::error::InputError;
-use super::super::prepared_inputs::PreparedInputs;
-use super::step::{PageStep, StepResult, StepTask};
+use super::super::error::PreprocessError;
+use super::super::prepared_inputs::PreprocessedInputs;
+use super::step::{OcrStep, OcrStepResult, OcrStepTask};
 use super::steps::{OcrSteps, UprightPage};
 use crate::pipeline::chain::{ChainStep, LeasedStates, prepared};
 
@@ -14,34 +14,34 @@ use crate::pipeline::chain::{ChainStep, LeasedStates, prepared};
 const PAGE_LOST: &str = "the page was dropped before it was read to its end: send the document again";
 
 /// Pages between two of their steps.
-pub(super) type StoredPages = LeasedStates<StoredPage>;
+pub(super) type LeasedPages = LeasedStates<LeasedPage>;
 
 /// A page with its memory.
 #[derive(Debug)]
-pub(super) struct StoredPage {
+pub(super) struct LeasedPage {
     page: UprightPage,
     /// Shared with the page as it came in.
-    hold: Arc<Reservation>,
+    hold: Arc<MemoryReservation>,
 }
 
 /// Makes the input of a step, and the function that makes its result from the outputs.
 pub(super) fn prepare(
     reader: &Arc<OcrSteps>,
-    pages: &Arc<StoredPages>,
+    pages: &Arc<LeasedPages>,
     step: &ChainStep,
-    account: &Account,
-) -> Result<PreparedInputs, InputError> {
+    account: &MemoryAccount,
+) -> Result<PreprocessedInputs, PreprocessError> {
     let lease = step.lease.id();
-    let PageStep { source, task } = PageStep::decode(step)?;
+    let OcrStep { source, task } = OcrStep::decode(step)?;
     let stored = match source {
         Some(source) => {
             let (picture, hold) = source.decode(account)?;
-            pages.put(lease, StoredPage { page: OcrSteps::as_it_is(picture), hold: Arc::new(hold) })
+            pages.put(lease, LeasedPage { page: OcrSteps::as_it_is(picture), hold: Arc::new(hold) })
         }
-        None => pages.get(lease).ok_or_else(|| InputError::StateLost(PAGE_LOST.to_owned()))?,
+        None => pages.get(lease).ok_or_else(|| PreprocessError::StateLost(PAGE_LOST.to_owned()))?,
     };
     match task {
-        StepTask::PageTurn => {
+        OcrStepTask::PageTurn => {
             let input = OcrSteps::page_turn_input(&stored.page)?;
             let (pages, turner) = (pages.clone(), account.clone());
             prepared(input, account, move |outputs| {
@@ -53,27 +53,27 @@ pub(super) fn prepare(
                 } else {
                     Arc::new(turner.force_reserve(page.bytes()))
                 };
-                pages.put(lease, StoredPage { page, hold });
-                Ok(StepResult::Upright(shape))
+                pages.put(lease, LeasedPage { page, hold });
+                Ok(OcrStepResult::Upright(shape))
             })
         }
-        StepTask::Find => {
+        OcrStepTask::Find => {
             let (input, reader) = (reader.find_input(&stored.page)?, reader.clone());
             prepared(input, account, move |outputs| {
                 let lines = reader.found_lines(&stored.page, outputs)?;
-                Ok(StepResult::Lines { page: stored.page.shape(), lines })
+                Ok(OcrStepResult::Lines { page: stored.page.shape(), lines })
             })
         }
-        StepTask::LineTurn { lines } => {
+        OcrStepTask::LineTurn { lines } => {
             let input = OcrSteps::line_turn_input(&stored.page, &lines, account)?;
             drop(stored);
-            prepared(input, account, |outputs| OcrSteps::upside_down(outputs).map(StepResult::UpsideDown))
+            prepared(input, account, |outputs| OcrSteps::upside_down(outputs).map(OcrStepResult::UpsideDown))
         }
-        StepTask::Read { lines } => {
+        OcrStepTask::Read { lines } => {
             let (input, filled) = OcrSteps::read_input(&stored.page, &lines, account)?;
             drop(stored);
             let reader = reader.clone();
-            prepared(input, account, move |outputs| reader.readings(outputs, &filled).map(StepResult::Readings))
+            prepared(input, account, move |outputs| reader.readings(outputs, &filled).map(OcrStepResult::Readings))
         }
     }
 }
@@ -84,46 +84,46 @@ mod tests {
     use ledge_base::memory_budget::MemoryBudget;
     use ledge_base::principal::Principal;
     use ledge_base::tensor::Tensor;
-    use ledge_documents::TextLayer;
+    use ledge_documents::TextLayerPolicy;
 
     use super::super::DocumentReader;
-    use super::super::chain::DocumentChain;
+    use super::super::chain::OcrChain;
     use super::super::page_shape::PageShape;
     use super::super::step::PageSource;
     use super::*;
-    use crate::pipeline::chain::{Chain, Lease, result_of};
+    use crate::pipeline::chain::{Lease, ModelChain, result_of};
     use crate::pipeline::image::DecodeLimits;
     use crate::pipeline::kind::Pipeline as _;
-    use crate::pipeline::ocr::ctc::Alphabet;
-    use crate::pipeline::ocr::detection::{DetectionRules, DetectionSize};
-    use crate::pipeline::ocr::page_turn::Rotation;
+    use crate::pipeline::ocr::ctc::CtcAlphabet;
+    use crate::pipeline::ocr::detection::{TextDetectionRules, TextDetectionSize};
+    use crate::pipeline::ocr::page_turn::QuarterTurns;
 
     const SIDE: u32 = 200;
 
     fn reader() -> Arc<DocumentReader> {
         let reader = OcrSteps {
-            alphabet: Alphabet::from_lines("a\nb"),
-            size: DetectionSize { shorter_side_min: 32, longer_side_max: 64 },
-            rules: DetectionRules::default(),
+            alphabet: CtcAlphabet::from_lines("a\nb"),
+            size: TextDetectionSize { shorter_side_min: 32, longer_side_max: 64 },
+            rules: TextDetectionRules::default(),
             min_confidence: 0.0,
             turns_pages: true,
             turns_lines: true,
             fields: Vec::new(),
             pages_max: 1,
-            text_layer: TextLayer::Never,
+            text_layer: TextLayerPolicy::Never,
         };
-        Arc::new(DocumentReader { chain: DocumentChain { reader: Arc::new(reader), pages: Arc::default() } })
+        Arc::new(DocumentReader { chain: OcrChain { reader: Arc::new(reader), pages: Arc::default() } })
     }
 
     fn drawn(height: u32) -> Option<PageSource> {
         PageSource::drawn(SIDE, height, Bytes::from(vec![255; (3 * SIDE * height) as usize]))
     }
 
-    fn step(page: &Lease, source: Option<PageSource>, task: StepTask) -> ChainStep {
-        PageStep { source, task }.encode(page).unwrap()
+    fn step(page: &Lease, source: Option<PageSource>, task: OcrStepTask) -> ChainStep {
+        OcrStep { source, task }.encode(page).unwrap()
     }
 
-    fn result(pipeline: &DocumentReader, step: &ChainStep, output: Tensor, account: &Account) -> StepResult {
+    fn result(pipeline: &DocumentReader, step: &ChainStep, output: Tensor, account: &MemoryAccount) -> OcrStepResult {
         let prepared = pipeline.chain.prepare(step, account).unwrap();
         let results = prepared.postprocess.unwrap()(vec![output]).unwrap();
         result_of(&results).unwrap()
@@ -146,16 +146,16 @@ mod tests {
     #[test]
     fn a_page_stays_in_memory_for_its_steps_until_its_lease_is_dropped() {
         let pipeline = reader();
-        let account = Account::unlimited();
+        let account = MemoryAccount::unlimited();
         let page = lease(&pipeline);
-        let turn = step(&page, drawn(100), StepTask::PageTurn);
-        let turned = PageShape { width: 100, height: SIDE, turn: Rotation::ThreeQuarters };
+        let turn = step(&page, drawn(100), OcrStepTask::PageTurn);
+        let turned = PageShape { width: 100, height: SIDE, turn: QuarterTurns::ThreeQuarters };
         // A step may be run again.
         for _ in 0..2 {
-            assert_eq!(result(&pipeline, &turn, on_its_side(), &account), StepResult::Upright(turned));
+            assert_eq!(result(&pipeline, &turn, on_its_side(), &account), OcrStepResult::Upright(turned));
         }
-        let find = step(&page, None, StepTask::Find);
-        let found = StepResult::Lines { page: turned, lines: Vec::new() };
+        let find = step(&page, None, OcrStepTask::Find);
+        let found = OcrStepResult::Lines { page: turned, lines: Vec::new() };
         assert_eq!(result(&pipeline, &find, nothing(), &account), found);
         assert_eq!(pipeline.chain.pages.count(), 1);
         // The lease is that of the page and of its steps.
@@ -164,10 +164,10 @@ mod tests {
         let late = ChainStep { lease: Lease::of_other_process(find.lease.id()), ..find.clone() };
         drop(find);
         assert_eq!(pipeline.chain.pages.count(), 0);
-        let lost = InputError::StateLost(PAGE_LOST.to_owned());
+        let lost = PreprocessError::StateLost(PAGE_LOST.to_owned());
         assert_eq!(pipeline.chain.prepare(&late, &account).unwrap_err(), lost);
         let never = lease(&pipeline);
-        let read = step(&never, None, StepTask::Read { lines: Vec::new() });
+        let read = step(&never, None, OcrStepTask::Read { lines: Vec::new() });
         assert_eq!(pipeline.chain.prepare(&read, &account).unwrap_err(), lost);
     }
 
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(memory.used(), pixels);
         let page = lease(&pipeline);
-        let turn = step(&page, source, StepTask::PageTurn);
+        let turn = step(&page, source, OcrStepTask::PageTurn);
         result(&pipeline, &turn, on_its_side(), &account);
         // Until the job is dropped, there are the page as it came in and the turned one.
         assert_eq!(memory.used(), 2 * pixels);
@@ -194,7 +194,7 @@ mod tests {
 
         let file = PageSource::file(Bytes::from_static(include_bytes!("../sample.png")), DecodeLimits::default());
         let page = lease(&pipeline);
-        let find = step(&page, Some(file), StepTask::Find);
+        let find = step(&page, Some(file), OcrStepTask::Find);
         drop(pipeline.chain.prepare(&find, &account).unwrap());
         assert_eq!(pipeline.chain.pages.count(), 1);
         drop((page, find));

@@ -2,28 +2,28 @@
 //! that runs foreign models.
 
 use bytes::Bytes;
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use serde::{Deserialize, Serialize};
 
-use super::super::error::{AnswerError, InputError};
+use super::super::error::{PostprocessError, PreprocessError};
 use super::steps::{self, FoundLine, OcrSteps};
 use crate::pipeline::chain::{ChainStep, Lease, refused};
 use crate::pipeline::document_reading::page_shape::PageShape;
 use crate::pipeline::image::{self, DecodeLimits, Photograph, Rgb8Image};
 use crate::pipeline::ocr::ctc::DecodedText;
-use crate::pipeline::ocr::page_turn::Rotation;
+use crate::pipeline::ocr::page_turn::QuarterTurns;
 
 /// The request of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PageStep {
+pub struct OcrStep {
     /// The page, in the first of its steps. It stays in memory for the others.
     pub source: Option<PageSource>,
-    pub task: StepTask,
+    pub task: OcrStepTask,
 }
 
 /// The work of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum StepTask {
+pub enum OcrStepTask {
     /// Turn the page upright.
     PageTurn,
     /// Find its lines.
@@ -37,13 +37,13 @@ pub enum StepTask {
 /// A page before it is read. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PageSource {
-    form: SourceForm,
+    form: PageSourceForm,
     bytes: Bytes,
 }
 
 /// The meaning of the bytes of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SourceForm {
+pub enum PageSourceForm {
     /// A picture file.
     File { limits: DecodeLimits },
     /// A page of a document, drawn: three bytes a pixel.
@@ -52,29 +52,29 @@ pub enum SourceForm {
 
 /// The result of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum StepResult {
+pub enum OcrStepResult {
     Upright(PageShape),
     Lines { page: PageShape, lines: Vec<FoundLine> },
     UpsideDown(Vec<bool>),
     Readings(Vec<DecodedText>),
 }
 
-impl PageStep {
+impl OcrStep {
     /// The step as plain data. The lease is that of the page.
-    pub fn encode(self, page: &Lease) -> Result<ChainStep, AnswerError> {
+    pub fn encode(self, page: &Lease) -> Result<ChainStep, PostprocessError> {
         let Self { source, task } = self;
         let (form, bytes) = source.map(|source| (source.form, source.bytes)).unzip();
         // The rows of its run.
         let rows = match &task {
-            StepTask::PageTurn | StepTask::Find => 1,
-            StepTask::LineTurn { lines } | StepTask::Read { lines } => lines.len(),
+            OcrStepTask::PageTurn | OcrStepTask::Find => 1,
+            OcrStepTask::LineTurn { lines } | OcrStepTask::Read { lines } => lines.len(),
         };
         ChainStep::new(page, &(form, task), bytes, rows)
     }
 
-    pub fn decode(step: &ChainStep) -> Result<Self, InputError> {
-        let (form, task) = step.task::<(Option<SourceForm>, StepTask)>()?;
-        let no_picture = || InputError::Content("the page is no picture".to_owned());
+    pub fn decode(step: &ChainStep) -> Result<Self, PreprocessError> {
+        let (form, task) = step.task::<(Option<PageSourceForm>, OcrStepTask)>()?;
+        let no_picture = || PreprocessError::Content("the page is no picture".to_owned());
         let source = match (form, &step.bytes) {
             (None, None) => None,
             (Some(form), Some(bytes)) => Some(PageSource::from_parts(form, bytes.clone()).ok_or_else(no_picture)?),
@@ -86,13 +86,13 @@ impl PageStep {
     /// The memory that it takes besides its bytes: that of a page that comes with it, and of the tensors of its lines.
     pub fn memory(&self, reader: &OcrSteps) -> usize {
         let page = self.source.as_ref().map_or(0, |source| match source.form {
-            SourceForm::File { limits } => image::memory_of(&source.bytes, limits, &|size| size),
-            SourceForm::Drawn { .. } => 0,
+            PageSourceForm::File { limits } => image::memory_of(&source.bytes, limits, &|size| size),
+            PageSourceForm::Drawn { .. } => 0,
         });
         let lines = match &self.task {
-            StepTask::PageTurn | StepTask::Find => 0,
-            StepTask::LineTurn { lines } => OcrSteps::bytes_of_turned(lines),
-            StepTask::Read { lines } => OcrSteps::bytes_of_read(lines) + reader.bytes_of_scores(lines),
+            OcrStepTask::PageTurn | OcrStepTask::Find => 0,
+            OcrStepTask::LineTurn { lines } => OcrSteps::bytes_of_turned(lines),
+            OcrStepTask::Read { lines } => OcrSteps::bytes_of_read(lines) + reader.bytes_of_scores(lines),
         };
         page.saturating_add(lines)
     }
@@ -101,43 +101,43 @@ impl PageStep {
 impl PageSource {
     /// A picture file.
     pub fn file(bytes: Bytes, limits: DecodeLimits) -> Self {
-        Self { form: SourceForm::File { limits }, bytes }
+        Self { form: PageSourceForm::File { limits }, bytes }
     }
 
     /// A page that was drawn; `None` for another number of bytes or a side of zero. The memory of the page counts with
     /// these bytes.
     pub fn drawn(width: u32, height: u32, pixels: Bytes) -> Option<Self> {
         Rgb8Image::over(width, height, pixels.clone())?;
-        Some(Self { form: SourceForm::Drawn { width, height }, bytes: pixels })
+        Some(Self { form: PageSourceForm::Drawn { width, height }, bytes: pixels })
     }
 
-    pub fn form(&self) -> SourceForm {
+    pub fn form(&self) -> PageSourceForm {
         self.form
     }
 
     /// The source of these parts; `None` if they do not fit together.
-    fn from_parts(form: SourceForm, bytes: Bytes) -> Option<Self> {
+    fn from_parts(form: PageSourceForm, bytes: Bytes) -> Option<Self> {
         match form {
-            SourceForm::File { limits } => Some(Self::file(bytes, limits)),
-            SourceForm::Drawn { width, height } => Self::drawn(width, height, bytes),
+            PageSourceForm::File { limits } => Some(Self::file(bytes, limits)),
+            PageSourceForm::Drawn { width, height } => Self::drawn(width, height, bytes),
         }
     }
 
     /// The picture, with a reservation of the memory that it takes besides these bytes.
-    pub(super) fn decode(&self, account: &Account) -> Result<(Photograph, Reservation), InputError> {
+    pub(super) fn decode(&self, account: &MemoryAccount) -> Result<(Photograph, MemoryReservation), PreprocessError> {
         let mut hold = account.hold();
         match self.form {
-            SourceForm::File { limits } => Ok((steps::decode(&self.bytes, limits, &mut hold)?, hold)),
-            SourceForm::Drawn { width, height } => {
+            PageSourceForm::File { limits } => Ok((steps::decode(&self.bytes, limits, &mut hold)?, hold)),
+            PageSourceForm::Drawn { width, height } => {
                 let picture = Rgb8Image::over(width, height, self.bytes.clone());
-                let picture = picture.ok_or_else(|| InputError::Content("the page is no picture".to_owned()))?;
+                let picture = picture.ok_or_else(|| PreprocessError::Content("the page is no picture".to_owned()))?;
                 Ok((picture.into(), hold))
             }
         }
     }
 }
 
-impl SourceForm {
+impl PageSourceForm {
     /// Returns true if a page of this source can have that shape.
     fn admits(self, PageShape { width, height, turn }: PageShape) -> bool {
         match self {
@@ -149,9 +149,9 @@ impl SourceForm {
     }
 }
 
-impl StepResult {
-    /// The page that [`StepTask::PageTurn`] made of this source.
-    pub fn upright(self, source: SourceForm) -> Result<PageShape, AnswerError> {
+impl OcrStepResult {
+    /// The page that [`OcrStepTask::PageTurn`] made of this source.
+    pub fn upright(self, source: PageSourceForm) -> Result<PageShape, PostprocessError> {
         match self {
             Self::Upright(page) if source.admits(page) => Ok(page),
             Self::Upright(page) => Err(refused(&format!("{source:?} cannot become {page:?}"))),
@@ -159,16 +159,16 @@ impl StepResult {
         }
     }
 
-    /// The lines that [`StepTask::Find`] found, at most `lines_max`, on a page of that shape; without one, on the page as
+    /// The lines that [`OcrStepTask::Find`] found, at most `lines_max`, on a page of that shape; without one, on the page as
     /// its source has it.
     pub fn lines(
         self,
-        source: SourceForm,
+        source: PageSourceForm,
         known: Option<PageShape>,
         lines_max: usize,
-    ) -> Result<(PageShape, Vec<FoundLine>), AnswerError> {
+    ) -> Result<(PageShape, Vec<FoundLine>), PostprocessError> {
         let Self::Lines { page, lines } = self else { return Err(refused("it has no lines")) };
-        let is_right = known.map_or(page.turn == Rotation::None && source.admits(page), |known| known == page);
+        let is_right = known.map_or(page.turn == QuarterTurns::None && source.admits(page), |known| known == page);
         if !is_right {
             return Err(refused(&format!("the page is {page:?}, expected {known:?} of {source:?}")));
         }
@@ -181,16 +181,16 @@ impl StepResult {
         Ok((page, lines))
     }
 
-    /// The answers to [`StepTask::LineTurn`], for `count` lines.
-    pub fn upside_down(self, count: usize) -> Result<Vec<bool>, AnswerError> {
+    /// The answers to [`OcrStepTask::LineTurn`], for `count` lines.
+    pub fn upside_down(self, count: usize) -> Result<Vec<bool>, PostprocessError> {
         match self {
             Self::UpsideDown(turned) if turned.len() == count => Ok(turned),
             _ => Err(refused(&format!("it has no answer for each of {count} lines"))),
         }
     }
 
-    /// The readings of [`StepTask::Read`], for `count` lines.
-    pub fn readings(self, count: usize) -> Result<Vec<DecodedText>, AnswerError> {
+    /// The readings of [`OcrStepTask::Read`], for `count` lines.
+    pub fn readings(self, count: usize) -> Result<Vec<DecodedText>, PostprocessError> {
         match self {
             Self::Readings(readings) if readings.len() == count => {
                 match readings.iter().find(|read| !read.is_sound()) {
@@ -215,9 +215,9 @@ pub fn fuzz_step_result(data: &[u8]) -> bool {
     use crate::pipeline::chain::result_of;
 
     const LIMITS: DecodeLimits = DecodeLimits { max_pixels: 1 << 16 };
-    let form = SourceForm::File { limits: LIMITS };
+    let form = PageSourceForm::File { limits: LIMITS };
     let Ok(tensor) = Tensor::from_strings(vec![1], [data]) else { return false };
-    let Ok(result) = result_of::<StepResult>(&[tensor]) else { return false };
+    let Ok(result) = result_of::<OcrStepResult>(&[tensor]) else { return false };
     let fits = |page: PageShape| assert!(LIMITS.check(page.size()).is_ok() && page.width * page.height > 0, "{page:?}");
 
     let upright = result.clone().upright(form).map(fits);
@@ -239,10 +239,10 @@ mod tests {
     use crate::pipeline::chain::{LeaseId, result_of, result_tensor};
     use crate::pipeline::ocr::geometry::{Point, Quadrilateral};
 
-    const FILE: SourceForm = SourceForm::File { limits: DecodeLimits { max_pixels: 5000 } };
-    const DRAWN: SourceForm = SourceForm::Drawn { width: 100, height: 50 };
+    const FILE: PageSourceForm = PageSourceForm::File { limits: DecodeLimits { max_pixels: 5000 } };
+    const DRAWN: PageSourceForm = PageSourceForm::Drawn { width: 100, height: 50 };
 
-    fn shape(width: u32, height: u32, turn: Rotation) -> PageShape {
+    fn shape(width: u32, height: u32, turn: QuarterTurns) -> PageShape {
         PageShape { width, height, turn }
     }
 
@@ -255,23 +255,23 @@ mod tests {
         ]))
     }
 
-    fn reading(text: &str, confidence: f32, places: &[f32]) -> StepResult {
-        StepResult::Readings(vec![DecodedText { text: text.to_owned(), confidence, places: places.to_vec() }])
+    fn reading(text: &str, confidence: f32, places: &[f32]) -> OcrStepResult {
+        OcrStepResult::Readings(vec![DecodedText { text: text.to_owned(), confidence, places: places.to_vec() }])
     }
 
     fn page() -> Lease {
         Lease::of_other_process(LeaseId::default())
     }
 
-    fn steps() -> impl Strategy<Value = PageStep> {
+    fn steps() -> impl Strategy<Value = OcrStep> {
         let corners = proptest::array::uniform4((-5e3_f32..5e3, -5e3_f32..5e3));
         let line = corners.prop_map(|corners| FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y)))));
         let lines = || proptest::collection::vec(line.clone(), 0..4);
         let task = prop_oneof![
-            Just(StepTask::PageTurn),
-            Just(StepTask::Find),
-            lines().prop_map(|lines| StepTask::LineTurn { lines }),
-            lines().prop_map(|lines| StepTask::Read { lines }),
+            Just(OcrStepTask::PageTurn),
+            Just(OcrStepTask::Find),
+            lines().prop_map(|lines| OcrStepTask::LineTurn { lines }),
+            lines().prop_map(|lines| OcrStepTask::Read { lines }),
         ];
         let file = proptest::collection::vec(any::<u8>(), 0..60)
             .prop_map(|file| PageSource::file(file.into(), DecodeLimits { max_pixels: 9 }));
@@ -279,53 +279,53 @@ mod tests {
             PageSource::drawn(width, height, vec![shade; (3 * width * height) as usize].into()).unwrap()
         });
         let source = proptest::option::of(prop_oneof![file, drawn]);
-        (source, task).prop_map(|(source, task)| PageStep { source, task })
+        (source, task).prop_map(|(source, task)| OcrStep { source, task })
     }
 
     #[test]
     fn a_source_and_bytes_that_do_not_fit_together_are_refused() {
         let source = PageSource::drawn(2, 1, vec![0; 6].into());
-        let step = PageStep { source, task: StepTask::Find }.encode(&page()).unwrap();
-        assert!(PageStep::decode(&step).is_ok());
+        let step = OcrStep { source, task: OcrStepTask::Find }.encode(&page()).unwrap();
+        assert!(OcrStep::decode(&step).is_ok());
         for bytes in [None, Some(Bytes::from_static(&[0; 5]))] {
-            assert!(PageStep::decode(&ChainStep { bytes, ..step.clone() }).is_err());
+            assert!(OcrStep::decode(&ChainStep { bytes, ..step.clone() }).is_err());
         }
     }
 
     #[test]
     fn a_page_of_a_size_that_its_source_cannot_have_is_refused() {
-        let upright = |source, page| StepResult::Upright(page).upright(source);
-        assert!(upright(FILE, shape(100, 50, Rotation::Half)).is_ok());
-        assert!(upright(DRAWN, shape(100, 50, Rotation::Half)).is_ok());
-        assert!(upright(DRAWN, shape(50, 100, Rotation::Quarter)).is_ok());
-        assert!(upright(FILE, shape(100, 51, Rotation::None)).is_err(), "more pixels than the limit");
-        assert!(upright(FILE, shape(0, 51, Rotation::None)).is_err());
-        assert!(upright(DRAWN, shape(50, 100, Rotation::None)).is_err());
-        assert!(StepResult::UpsideDown(vec![]).upright(FILE).is_err());
+        let upright = |source, page| OcrStepResult::Upright(page).upright(source);
+        assert!(upright(FILE, shape(100, 50, QuarterTurns::Half)).is_ok());
+        assert!(upright(DRAWN, shape(100, 50, QuarterTurns::Half)).is_ok());
+        assert!(upright(DRAWN, shape(50, 100, QuarterTurns::Quarter)).is_ok());
+        assert!(upright(FILE, shape(100, 51, QuarterTurns::None)).is_err(), "more pixels than the limit");
+        assert!(upright(FILE, shape(0, 51, QuarterTurns::None)).is_err());
+        assert!(upright(DRAWN, shape(50, 100, QuarterTurns::None)).is_err());
+        assert!(OcrStepResult::UpsideDown(vec![]).upright(FILE).is_err());
     }
 
     #[test]
     fn lines_that_are_too_many_or_nowhere_are_refused() {
-        let page = shape(100, 50, Rotation::None);
+        let page = shape(100, 50, QuarterTurns::None);
         let found = |page, known, lines: &[FoundLine]| {
-            StepResult::Lines { page, lines: lines.to_vec() }.lines(FILE, known, 2).map(|(_, lines)| lines.len())
+            OcrStepResult::Lines { page, lines: lines.to_vec() }.lines(FILE, known, 2).map(|(_, lines)| lines.len())
         };
         assert_eq!(found(page, None, &[line(2.0); 2]), Ok(2));
         assert!(found(page, None, &[line(2.0); 3]).is_err());
         for nowhere in [f32::NAN, f32::INFINITY, -1e9, 1e9] {
             assert!(found(page, None, &[line(nowhere)]).is_err(), "{nowhere}");
         }
-        let turned = shape(100, 50, Rotation::Half);
+        let turned = shape(100, 50, QuarterTurns::Half);
         assert_eq!(found(turned, Some(turned), &[]), Ok(0));
         assert!(found(turned, None, &[]).is_err(), "no model turned it");
         assert!(found(page, Some(turned), &[]).is_err(), "another page than the one that was turned");
-        assert!(StepResult::Readings(vec![]).lines(FILE, None, 2).is_err());
+        assert!(OcrStepResult::Readings(vec![]).lines(FILE, None, 2).is_err());
     }
 
     #[test]
     fn answers_for_other_lines_than_those_asked_about_are_refused() {
-        assert_eq!(StepResult::UpsideDown(vec![true]).upside_down(1), Ok(vec![true]));
-        assert!(StepResult::UpsideDown(vec![true]).upside_down(2).is_err());
+        assert_eq!(OcrStepResult::UpsideDown(vec![true]).upside_down(1), Ok(vec![true]));
+        assert!(OcrStepResult::UpsideDown(vec![true]).upside_down(2).is_err());
         assert!(reading("ab", 0.5, &[0.2, 0.9]).readings(1).is_ok());
         assert!(reading("ab", 0.5, &[0.2, 0.9]).readings(0).is_err());
         for (confidence, places) in [
@@ -343,17 +343,17 @@ mod tests {
     #[test]
     fn a_result_that_is_none_is_refused() {
         let tensor = |bytes: &[u8]| Tensor::from_strings(vec![1], [bytes]).unwrap();
-        let good = result_tensor(&StepResult::UpsideDown(vec![true, false])).unwrap();
+        let good = result_tensor(&OcrStepResult::UpsideDown(vec![true, false])).unwrap();
         let bytes = good.strings().unwrap().next().unwrap().to_vec();
-        assert!(result_of::<StepResult>(std::slice::from_ref(&good)).is_ok());
-        assert!(result_of::<StepResult>(&[good.clone(), good]).is_err());
-        assert!(result_of::<StepResult>(&[]).is_err());
-        assert!(result_of::<StepResult>(&[Tensor::from_vec(vec![1], vec![1_i64]).unwrap()]).is_err());
-        assert!(result_of::<StepResult>(&[tensor(&bytes[..bytes.len() - 1])]).is_err());
-        assert!(result_of::<StepResult>(&[tensor(&[&bytes[..], &[0]].concat())]).is_err());
+        assert!(result_of::<OcrStepResult>(std::slice::from_ref(&good)).is_ok());
+        assert!(result_of::<OcrStepResult>(&[good.clone(), good]).is_err());
+        assert!(result_of::<OcrStepResult>(&[]).is_err());
+        assert!(result_of::<OcrStepResult>(&[Tensor::from_vec(vec![1], vec![1_i64]).unwrap()]).is_err());
+        assert!(result_of::<OcrStepResult>(&[tensor(&bytes[..bytes.len() - 1])]).is_err());
+        assert!(result_of::<OcrStepResult>(&[tensor(&[&bytes[..], &[0]].concat())]).is_err());
         // A list of 2^63 readings.
         let many = [&[3][..], &[0xff; 8], &[0x7f]].concat();
-        assert!(result_of::<StepResult>(&[tensor(&many)]).is_err());
+        assert!(result_of::<OcrStepResult>(&[tensor(&many)]).is_err());
     }
 
     proptest! {
@@ -364,14 +364,14 @@ mod tests {
             turned in proptest::collection::vec(any::<bool>(), 0..9),
             size in (1_u32..90, 1_u32..90),
         ) {
-            let page = shape(size.0, size.1, Rotation::ThreeQuarters);
+            let page = shape(size.0, size.1, QuarterTurns::ThreeQuarters);
             let lines = vec![FoundLine::at(Quadrilateral(corners.map(|(x, y)| Point::new(x, y))))];
             let readings = texts.into_iter().map(|(text, confidence, places)| DecodedText { text, confidence, places });
             for result in [
-                StepResult::Upright(page),
-                StepResult::Lines { page, lines },
-                StepResult::UpsideDown(turned),
-                StepResult::Readings(readings.collect()),
+                OcrStepResult::Upright(page),
+                OcrStepResult::Lines { page, lines },
+                OcrStepResult::UpsideDown(turned),
+                OcrStepResult::Readings(readings.collect()),
             ] {
                 prop_assert_eq!(result_of(&[result_tensor(&result).unwrap()]), Ok(result));
             }
@@ -380,13 +380,13 @@ mod tests {
         #[test]
         fn steps_come_back_as_they_went_in(step in steps()) {
             let encoded = step.clone().encode(&page()).unwrap();
-            prop_assert_eq!(PageStep::decode(&encoded), Ok(step));
+            prop_assert_eq!(OcrStep::decode(&encoded), Ok(step));
         }
 
         #[test]
         fn any_bytes_are_a_result_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             let tensor = Tensor::from_strings(vec![1], [bytes]).unwrap();
-            if let Ok(result) = result_of::<StepResult>(&[tensor]) {
+            if let Ok(result) = result_of::<OcrStepResult>(&[tensor]) {
                 let _ = result.clone().upright(DRAWN);
                 let _ = result.clone().lines(FILE, None, 9);
                 let _ = result.clone().upside_down(3);

@@ -1,26 +1,26 @@
 //! The steps between the models of one page. Each takes the result of the step before and the outputs of a run, and
 //! makes the tensors of the next run.
 
-use ledge_base::memory_budget::{Account, Reservation};
+use ledge_base::memory_budget::{MemoryAccount, MemoryReservation};
 use ledge_base::tensor::{DataType, Tensor};
-use ledge_documents::TextLayer;
+use ledge_documents::TextLayerPolicy;
 use serde::{Deserialize, Serialize};
 
-use super::document::{Page, PageSize, TextSource};
+use super::document::{DocumentPage, PageSize, TextSource};
 use crate::pipeline::content::PipelineInput;
 use crate::pipeline::document_reading::page_shape::PageShape;
-use crate::pipeline::error::{AnswerError, InputError};
+use crate::pipeline::error::{PostprocessError, PreprocessError};
 use crate::pipeline::file_format::UnexpectedFile;
 use crate::pipeline::image::{self, DecodeLimits, ImageError, Photograph, Rgb8Image};
-use crate::pipeline::ocr::ctc::{self, Alphabet, DecodedText};
-use crate::pipeline::ocr::detection::{DetectionRules, DetectionSize, ProbabilityMap};
-use crate::pipeline::ocr::fields::FieldDeclaration;
-use crate::pipeline::ocr::geometry::{Area, Quadrilateral};
-use crate::pipeline::ocr::line::Line;
+use crate::pipeline::ocr::ctc::{self, CtcAlphabet, DecodedText};
+use crate::pipeline::ocr::detection::{ProbabilityMap, TextDetectionRules, TextDetectionSize};
+use crate::pipeline::ocr::fields::DocumentFieldDeclaration;
+use crate::pipeline::ocr::geometry::{PageArea, Quadrilateral};
+use crate::pipeline::ocr::line::OcrLine;
 use crate::pipeline::ocr::line_image::{self, LINE_HEIGHT, LineImage};
 use crate::pipeline::ocr::line_turn;
-use crate::pipeline::ocr::page_turn::{self, Rotation};
-use crate::pipeline::ocr::recognition::{self, BatchRules, COLUMNS_PER_SCORE, LineBatch, WIDTH_STEP};
+use crate::pipeline::ocr::page_turn::{self, QuarterTurns};
+use crate::pipeline::ocr::recognition::{self, COLUMNS_PER_SCORE, LineBatchRules, TextLineBatch, WIDTH_STEP};
 
 /// The least score at which a page is turned.
 const PAGE_TURN_SCORE_MIN: f32 = 0.5;
@@ -36,15 +36,15 @@ const MIDDLE: [f32; 3] = [127.5; 3];
 /// The steps of one model.
 #[derive(Debug)]
 pub struct OcrSteps {
-    pub(super) alphabet: Alphabet,
-    pub(super) size: DetectionSize,
-    pub(super) rules: DetectionRules,
+    pub(super) alphabet: CtcAlphabet,
+    pub(super) size: TextDetectionSize,
+    pub(super) rules: TextDetectionRules,
     pub(super) min_confidence: f32,
     pub(super) turns_pages: bool,
     pub(super) turns_lines: bool,
-    pub(super) fields: Vec<FieldDeclaration>,
+    pub(super) fields: Vec<DocumentFieldDeclaration>,
     pub(super) pages_max: usize,
-    pub(super) text_layer: TextLayer,
+    pub(super) text_layer: TextLayerPolicy,
 }
 
 /// A page that stands upright.
@@ -52,7 +52,7 @@ pub struct OcrSteps {
 pub struct UprightPage {
     picture: Photograph,
     /// The rotation that put it upright.
-    turn: Rotation,
+    turn: QuarterTurns,
 }
 
 /// A line that was found. Its picture is cut out of the page where it is needed: those of a whole page may take half a
@@ -88,14 +88,14 @@ impl FoundLine {
 }
 
 /// Decodes a page that is a picture file.
-pub fn decode(file: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Photograph, InputError> {
+pub fn decode(file: &[u8], limits: DecodeLimits, hold: &mut MemoryReservation) -> Result<Photograph, PreprocessError> {
     image::decode_within(file, limits, &|size| size, hold).map_err(|error| match error {
-        ImageError::NoRoom(error) => InputError::NoRoom(error),
+        ImageError::NoRoom(error) => PreprocessError::NoRoom(error),
         // A document may be more than an image.
         ImageError::Unrecognized(_) => {
-            InputError::Content(UnexpectedFile::new(PipelineInput::Document, file).to_string())
+            PreprocessError::Content(UnexpectedFile::new(PipelineInput::Document, file).to_string())
         }
-        error => InputError::Content(error.to_string()),
+        error => PreprocessError::Content(error.to_string()),
     })
 }
 
@@ -121,23 +121,23 @@ impl OcrSteps {
     }
 
     /// The pages for which the text layer of a PDF is used in place of OCR.
-    pub fn text_layer(&self) -> TextLayer {
+    pub fn text_layer(&self) -> TextLayerPolicy {
         self.text_layer
     }
 
     /// The input of the model that finds the orientation of a page.
-    pub fn page_turn_input(page: &UprightPage) -> Result<Tensor, InputError> {
+    pub fn page_turn_input(page: &UprightPage) -> Result<Tensor, PreprocessError> {
         let tensor = page_turn::PREPARATION.prepare(&page.picture, DataType::Fp32, None);
-        tensor.map_err(|error| InputError::Content(error.to_string()))
+        tensor.map_err(|error| PreprocessError::Content(error.to_string()))
     }
 
     /// Turns a page upright by the outputs of that run.
-    pub fn upright(page: &UprightPage, outputs: &[Tensor]) -> Result<UprightPage, AnswerError> {
+    pub fn upright(page: &UprightPage, outputs: &[Tensor]) -> Result<UprightPage, PostprocessError> {
         let (shape, scores) = floats(outputs)?;
         let direction = page_turn::direction(shape, &scores, PAGE_TURN_SCORE_MIN);
         let direction = direction.ok_or_else(|| unexpected("page_turn", shape))?;
         let picture = match direction.turn {
-            Rotation::None => page.picture.clone(),
+            QuarterTurns::None => page.picture.clone(),
             turn => Photograph::from(turn.apply(page.image().clone())),
         };
         Ok(UprightPage { picture, turn: direction.turn })
@@ -145,18 +145,18 @@ impl OcrSteps {
 
     /// The page as it came in.
     pub fn as_it_is(picture: Photograph) -> UprightPage {
-        UprightPage { picture, turn: Rotation::None }
+        UprightPage { picture, turn: QuarterTurns::None }
     }
 
     /// The picture in which lines are found.
-    pub fn find_input(&self, page: &UprightPage) -> Result<Tensor, InputError> {
+    pub fn find_input(&self, page: &UprightPage) -> Result<Tensor, PreprocessError> {
         let preparation = self.size.preparation(page.size(), MIDDLE, MIDDLE);
         let tensor = preparation.prepare(&page.picture, DataType::Fp32, None);
-        tensor.map_err(|error| InputError::Content(error.to_string()))
+        tensor.map_err(|error| PreprocessError::Content(error.to_string()))
     }
 
     /// The lines of a page by the outputs of that run.
-    pub fn found_lines(&self, page: &UprightPage, outputs: &[Tensor]) -> Result<Vec<FoundLine>, AnswerError> {
+    pub fn found_lines(&self, page: &UprightPage, outputs: &[Tensor]) -> Result<Vec<FoundLine>, PostprocessError> {
         let (shape, values) = floats(outputs)?;
         let map = ProbabilityMap::new(shape, &values).ok_or_else(|| unexpected("find", shape))?;
         let lines = map.lines(self.rules, page.size()).into_iter();
@@ -164,12 +164,12 @@ impl OcrSteps {
     }
 
     /// Refuses a page with more text than a page has.
-    pub fn check_length(lines: &[FoundLine]) -> Result<(), InputError> {
+    pub fn check_length(lines: &[FoundLine]) -> Result<(), PreprocessError> {
         let columns: usize = lines.iter().map(|line| line.width()).sum();
         if columns <= COLUMNS_MAX {
             return Ok(());
         }
-        Err(InputError::Content(format!(
+        Err(PreprocessError::Content(format!(
             "the page has {} lines, which are {columns} pixels long where they are 48 high: at most {COLUMNS_MAX} are \
              read. Divide the page",
             lines.len()
@@ -193,13 +193,17 @@ impl OcrSteps {
     }
 
     /// The input of the model that finds upside-down lines. The pictures of the lines count in `account`.
-    pub fn line_turn_input(page: &UprightPage, lines: &[FoundLine], account: &Account) -> Result<Tensor, InputError> {
+    pub fn line_turn_input(
+        page: &UprightPage,
+        lines: &[FoundLine],
+        account: &MemoryAccount,
+    ) -> Result<Tensor, PreprocessError> {
         let (images, _hold) = cut(page, lines, line_turn::WIDTH, Self::bytes_of_turned(lines), account)?;
         tensor(line_turn::batch(&images.iter().collect::<Vec<_>>())).map(|(tensor, _)| tensor)
     }
 
     /// Finds the upside-down lines by the outputs of that run.
-    pub fn upside_down(outputs: &[Tensor]) -> Result<Vec<bool>, AnswerError> {
+    pub fn upside_down(outputs: &[Tensor]) -> Result<Vec<bool>, PostprocessError> {
         let (shape, scores) = floats(outputs)?;
         line_turn::upside_down(shape, &scores).ok_or_else(|| unexpected("line_turn", shape))
     }
@@ -207,34 +211,34 @@ impl OcrSteps {
     /// The lines that are read in one run each, as positions.
     pub fn groups(lines: &[FoundLine]) -> Vec<Vec<usize>> {
         let widths: Vec<_> = lines.iter().map(|line| line.width()).collect();
-        recognition::group(&widths, BatchRules::default())
+        recognition::group(&widths, LineBatchRules::default())
     }
 
     /// The tensor of lines that are read, and the share of it that each line takes. `account` pays for their pictures.
     pub fn read_input(
         page: &UprightPage,
         lines: &[FoundLine],
-        account: &Account,
-    ) -> Result<(Tensor, Vec<f32>), InputError> {
+        account: &MemoryAccount,
+    ) -> Result<(Tensor, Vec<f32>), PreprocessError> {
         let (images, _hold) = cut(page, lines, LINE_WIDTH_MAX, Self::bytes_of_read(lines), account)?;
-        tensor(LineBatch::of_lines(&images.iter().collect::<Vec<_>>(), BatchRules::default()))
+        tensor(TextLineBatch::of_lines(&images.iter().collect::<Vec<_>>(), LineBatchRules::default()))
     }
 
     /// The characters of these lines by the outputs of that run.
-    pub fn readings(&self, outputs: &[Tensor], filled: &[f32]) -> Result<Vec<DecodedText>, AnswerError> {
+    pub fn readings(&self, outputs: &[Tensor], filled: &[f32]) -> Result<Vec<DecodedText>, PostprocessError> {
         let (shape, scores) = floats(outputs)?;
         ctc::decode(shape, &scores, filled, &self.alphabet).ok_or_else(|| unexpected("read", shape))
     }
 
     /// The page of the answer. Lines that were read with too little confidence are left out.
-    pub fn page(&self, number: usize, page: PageShape, lines: Vec<(FoundLine, DecodedText)>) -> Page {
+    pub fn page(&self, number: usize, page: PageShape, lines: Vec<(FoundLine, DecodedText)>) -> DocumentPage {
         let sure = lines.into_iter().filter(|(_, reading)| reading.confidence >= self.min_confidence);
-        let lines: Vec<_> = sure.map(|(line, reading)| Line::new(reading, line.area)).collect();
+        let lines: Vec<_> = sure.map(|(line, reading)| OcrLine::new(reading, line.area)).collect();
         let lines: Vec<_> = lines.into_iter().filter(|line| !line.text().is_empty()).collect();
         let (width, height) = page.turn.turned_size(page.size());
         let sides = (side(width), side(height));
         let size = PageSize { number, width, height, turned: page.turn.degrees(), source: TextSource::Models };
-        Page::new(size, &lines, &self.fields, |area| page.turn.on_page(area, sides).within(sides))
+        DocumentPage::new(size, &lines, &self.fields, |area| page.turn.on_page(area, sides).within(sides))
     }
 
     /// A page by the lines of its text layer, which lie on it in pixels.
@@ -242,11 +246,11 @@ impl OcrSteps {
         &self,
         number: usize,
         (width, height): (u32, u32),
-        lines: impl Iterator<Item = (String, Area)>,
-    ) -> Page {
-        let lines: Vec<_> = lines.map(|(text, area)| Line::even(&text, Quadrilateral::upright(area), 1.0)).collect();
+        lines: impl Iterator<Item = (String, PageArea)>,
+    ) -> DocumentPage {
+        let lines: Vec<_> = lines.map(|(text, area)| OcrLine::even(&text, Quadrilateral::upright(area), 1.0)).collect();
         let size = PageSize { number, width, height, turned: 0, source: TextSource::TextLayer };
-        Page::new(size, &lines, &self.fields, |area| area)
+        DocumentPage::new(size, &lines, &self.fields, |area| area)
     }
 }
 
@@ -270,8 +274,8 @@ fn cut(
     lines: &[FoundLine],
     width_max: usize,
     bytes: usize,
-    account: &Account,
-) -> Result<(Vec<LineImage>, Reservation), InputError> {
+    account: &MemoryAccount,
+) -> Result<(Vec<LineImage>, MemoryReservation), PreprocessError> {
     let hold = account.take(bytes)?;
     Ok((lines.iter().map(|line| LineImage::cut(page.image(), line.area, width_max)).collect(), hold))
 }
@@ -306,21 +310,22 @@ fn side(pixels: u32) -> f32 {
     side
 }
 
-fn tensor(LineBatch { shape, values, filled }: LineBatch) -> Result<(Tensor, Vec<f32>), InputError> {
+fn tensor(TextLineBatch { shape, values, filled }: TextLineBatch) -> Result<(Tensor, Vec<f32>), PreprocessError> {
     let tensor = Tensor::from_vec(shape.to_vec(), values);
-    Ok((tensor.map_err(|error| InputError::Content(error.to_string()))?, filled))
+    Ok((tensor.map_err(|error| PreprocessError::Content(error.to_string()))?, filled))
 }
 
 /// The values of the first output of a run.
-fn floats(outputs: &[Tensor]) -> Result<(&[usize], std::borrow::Cow<'_, [f32]>), AnswerError> {
-    let output = outputs.first().ok_or_else(|| AnswerError::Outputs("the run gave no output".to_owned()))?;
+fn floats(outputs: &[Tensor]) -> Result<(&[usize], std::borrow::Cow<'_, [f32]>), PostprocessError> {
+    let output = outputs.first().ok_or_else(|| PostprocessError::Outputs("the run gave no output".to_owned()))?;
     let values = output.elements::<f32>();
-    let values = values.ok_or_else(|| AnswerError::Outputs(format!("expected FP32, got {}", output.datatype())))?;
+    let values =
+        values.ok_or_else(|| PostprocessError::Outputs(format!("expected FP32, got {}", output.datatype())))?;
     Ok((output.shape(), values))
 }
 
-fn unexpected(part: &str, shape: &[usize]) -> AnswerError {
-    AnswerError::Outputs(format!("{part} gave an output of shape {shape:?}, which has another meaning"))
+fn unexpected(part: &str, shape: &[usize]) -> PostprocessError {
+    PostprocessError::Outputs(format!("{part} gave an output of shape {shape:?}, which has another meaning"))
 }
 
 /// Gives the steps of a page outputs of any shape and values; true when lines were found. Boxes of the answer lie on the
@@ -355,17 +360,17 @@ pub fn fuzz_steps(data: &[u8]) -> bool {
         return false;
     };
     let reader = OcrSteps {
-        alphabet: Alphabet::from_lines("a\nb\n \n"),
-        size: DetectionSize { shorter_side_min: 32, longer_side_max: 64 },
-        rules: DetectionRules { lines_max: 20, ..DetectionRules::default() },
+        alphabet: CtcAlphabet::from_lines("a\nb\n \n"),
+        size: TextDetectionSize { shorter_side_min: 32, longer_side_max: 64 },
+        rules: TextDetectionRules { lines_max: 20, ..TextDetectionRules::default() },
         min_confidence: 0.0,
         turns_pages: true,
         turns_lines: true,
         fields: Vec::new(),
         pages_max: 1,
-        text_layer: TextLayer::Never,
+        text_layer: TextLayerPolicy::Never,
     };
-    let account = Account::unlimited();
+    let account = MemoryAccount::unlimited();
     let turns = output(vec![1, 4]).ok();
     let page = OcrSteps::as_it_is(picture.into());
     let Some(page) = turns.and_then(|turns| OcrSteps::upright(&page, &[turns]).ok()) else { return false };

@@ -1,17 +1,17 @@
 use super::document::PageSize;
 use super::steps::FoundLine;
 use super::*;
-use crate::backend::Port;
-use crate::pipeline::ocr::geometry::{Area, Quadrilateral};
-use crate::pipeline::ocr::line::Line;
+use crate::backend::ModelPort;
+use crate::pipeline::ocr::geometry::{PageArea, Quadrilateral};
+use crate::pipeline::ocr::line::OcrLine;
 
-fn port(name: &str, shape: &[i64]) -> Port {
-    Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
+fn port(name: &str, shape: &[i64]) -> ModelPort {
+    ModelPort { name: name.into(), datatype: DataType::Fp32, shape: shape.into() }
 }
 
-fn parts(classes: i64) -> HashMap<String, Signature> {
+fn parts(classes: i64) -> HashMap<String, ModelSignature> {
     let signature =
-        |output: &[i64]| Signature { inputs: vec![port("x", &[-1, 3, -1, -1])], outputs: vec![port("y", output)] };
+        |output: &[i64]| ModelSignature { inputs: vec![port("x", &[-1, 3, -1, -1])], outputs: vec![port("y", output)] };
     [(models::FIND, signature(&[-1, 1, -1, -1])), (models::READ, signature(&[-1, -1, classes]))]
         .map(|(name, signature)| (name.to_owned(), signature))
         .into()
@@ -19,13 +19,13 @@ fn parts(classes: i64) -> HashMap<String, Signature> {
 
 fn bind_with(
     section: &DocumentReading,
-    parts: &HashMap<String, Signature>,
+    parts: &HashMap<String, ModelSignature>,
     file: &'static [u8],
     metadata: &[(&str, &str)],
 ) -> Result<Arc<dyn Pipeline>, String> {
     let metadata = metadata.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
     section.bind(ModelFacts {
-        signature: &Signature::default(),
+        signature: &ModelSignature::default(),
         labels: &[].into(),
         quantization: &[].into(),
         files: &[("characters.txt".to_owned(), file.into())].into(),
@@ -35,7 +35,7 @@ fn bind_with(
     })
 }
 
-fn bind(parts: &HashMap<String, Signature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
+fn bind(parts: &HashMap<String, ModelSignature>, characters: &'static [u8]) -> Result<Arc<dyn Pipeline>, String> {
     let section = DocumentReading { characters: Some("characters.txt".to_owned()), ..DocumentReading::default() };
     bind_with(&section, parts, characters, &[])
 }
@@ -71,11 +71,11 @@ fn a_part_takes_a_picture() {
 #[test]
 fn outlines_are_the_lines_and_the_fields_of_the_first_page() {
     let page = |number: usize, left: f32| {
-        let area = Area { left, top: 2.0, right: left + 9.0, bottom: 4.0 };
-        let line = Line::even("Total 2.50", Quadrilateral::upright(area), 0.9);
+        let area = PageArea { left, top: 2.0, right: left + 9.0, bottom: 4.0 };
+        let line = OcrLine::even("Total 2.50", Quadrilateral::upright(area), 0.9);
         let size = PageSize { number, width: 20, height: 9, turned: 0, source: document::TextSource::Models };
         let field = toml::from_str("name = 'total'\npattern = 'amount'").unwrap();
-        document::Page::new(size, &[line], &[field], |area| area)
+        document::DocumentPage::new(size, &[line], &[field], |area| area)
     };
     let results = document::results(vec![page(1, 1.0), page(2, 5.0)]).unwrap();
     let json = String::from_utf8(results[1].strings().unwrap().next().unwrap().to_vec()).unwrap();
@@ -90,10 +90,10 @@ fn words_that_are_missing_are_named() {
     let pipeline = bind(&parts(5), b"a\nb\nc\n").unwrap();
     let results = document::results(Vec::new()).unwrap();
     let results: Vec<_> = results.iter().collect();
-    let none = Expected { label: None, min_score: None, detections: None, words: None };
+    let none = GoldenExpectation { label: None, min_score: None, detections: None, words: None };
     assert_eq!(pipeline.judge(&results, none), Ok(()));
     let words = ["Total".to_owned()];
-    let reason = pipeline.judge(&results, Expected { words: Some(&words), ..none }).unwrap_err();
+    let reason = pipeline.judge(&results, GoldenExpectation { words: Some(&words), ..none }).unwrap_err();
     assert!(reason.contains("\"Total\""), "{reason}");
     assert_eq!(pipeline.answer(&results).unwrap().get(), r#"{"pages":[],"fields":{}}"#);
 }
@@ -115,7 +115,7 @@ fn settings_out_of_their_range_are_mistakes() {
 
 #[test]
 fn a_page_with_more_text_than_a_page_has_is_refused() {
-    let area = |width| Area { left: 0.0, top: 0.0, right: width, bottom: 10.0 };
+    let area = |width| PageArea { left: 0.0, top: 0.0, right: width, bottom: 10.0 };
     let lines = |count| vec![FoundLine::at(Quadrilateral::upright(area(1000.0))); count];
     // 1000 by 10 pixels are 3200 by 48, the widest that a line is cut.
     assert!(OcrSteps::check_length(&lines(312)).is_ok());

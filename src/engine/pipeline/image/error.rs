@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ledge_base::memory_budget::NoRoom;
+use ledge_base::memory_budget::MemoryBudgetExhausted;
 
 use super::super::file_format::UnexpectedFile;
 use super::format::ImageFormat;
@@ -25,7 +25,7 @@ pub enum ImageError {
     #[error("the {format} image is cut off: its end is missing")]
     CutOff { format: ImageFormat },
     #[error(transparent)]
-    NoRoom(#[from] NoRoom),
+    NoRoom(#[from] MemoryBudgetExhausted),
     #[error("the {format} image cannot be decoded: {reason}")]
     Malformed { format: ImageFormat, reason: String },
 }

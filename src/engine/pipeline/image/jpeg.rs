@@ -1,6 +1,6 @@
 //! Decodes a JPEG: a plain one no larger than needed, any other as a whole.
 
-use ledge_base::memory_budget::{NoRoom, Reservation};
+use ledge_base::memory_budget::{MemoryBudgetExhausted, MemoryReservation};
 use zune_core::bytestream::{ZByteReaderTrait, ZCursor};
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -36,7 +36,7 @@ pub(super) fn decode(
     bytes: &[u8],
     limits: DecodeLimits,
     resized: ResizedSize<'_>,
-    hold: &mut Reservation,
+    hold: &mut MemoryReservation,
 ) -> Result<Photograph, ImageError> {
     match decode_scaled(bytes, limits, resized, hold)? {
         Some(photograph) => Ok(photograph),
@@ -46,7 +46,7 @@ pub(super) fn decode(
 
 /// The size at which a JPEG is decoded that will be resized, and the memory of a pixel of it.
 pub(super) fn memory_of(bytes: &[u8], resized: ResizedSize<'_>) -> Option<((u32, u32), u64)> {
-    let Headers { size, is_baseline, orientation } = Headers::read(&mut library(bytes)).ok()?;
+    let JpegHeaders { size, is_baseline, orientation } = JpegHeaders::read(&mut library(bytes)).ok()?;
     let upright = orientation.upright_size(size);
     let scale = JpegScale::for_resize(upright, resized(upright)).filter(|_| is_baseline);
     let whole = if is_baseline { 3 } else { 9 };
@@ -62,10 +62,10 @@ fn decode_scaled(
     bytes: &[u8],
     limits: DecodeLimits,
     resized: ResizedSize<'_>,
-    hold: &mut Reservation,
-) -> Result<Option<Photograph>, NoRoom> {
-    let headers = Headers::read(&mut library(bytes)).ok().filter(|headers| headers.is_baseline);
-    let Some(Headers { size, orientation, .. }) = headers else { return Ok(None) };
+    hold: &mut MemoryReservation,
+) -> Result<Option<Photograph>, MemoryBudgetExhausted> {
+    let headers = JpegHeaders::read(&mut library(bytes)).ok().filter(|headers| headers.is_baseline);
+    let Some(JpegHeaders { size, orientation, .. }) = headers else { return Ok(None) };
     let is_allowed = limits.check(size).is_ok();
     let upright = orientation.upright_size(size);
     let Some(scale) = JpegScale::for_resize(upright, resized(upright)).filter(|_| is_allowed) else { return Ok(None) };
@@ -79,12 +79,12 @@ fn decode_scaled(
 }
 
 /// Decodes a JPEG as a whole.
-fn decode_whole(bytes: &[u8], limits: DecodeLimits, hold: &mut Reservation) -> Result<Photograph, ImageError> {
+fn decode_whole(bytes: &[u8], limits: DecodeLimits, hold: &mut MemoryReservation) -> Result<Photograph, ImageError> {
     let refused = |reason: DecodeErrors| malformed(ImageFormat::Jpeg, reason);
     let cut_off = || ImageError::CutOff { format: ImageFormat::Jpeg };
     let scans = containers::jpeg_scans(bytes).map_err(|_| cut_off())?;
     let mut library = library([scans.bytes, &INVALID_CODE.repeat(8), JPEG_END].concat());
-    let Headers { size, is_baseline, orientation } = Headers::read(&mut library).map_err(refused)?;
+    let JpegHeaders { size, is_baseline, orientation } = JpegHeaders::read(&mut library).map_err(refused)?;
     limits.check(size)?;
 
     // A progressive picture keeps coefficients until the last scan.
@@ -105,14 +105,14 @@ fn library<B: AsRef<[u8]>>(bytes: B) -> JpegDecoder<ZCursor<B>> {
 }
 
 /// The facts in the headers of a JPEG.
-struct Headers {
+struct JpegHeaders {
     /// Width and height, not yet turned upright.
     size: (u32, u32),
     is_baseline: bool,
     orientation: Orientation,
 }
 
-impl Headers {
+impl JpegHeaders {
     fn read(library: &mut JpegDecoder<impl ZByteReaderTrait>) -> Result<Self, DecodeErrors> {
         library.decode_headers()?;
         let info = library.info();

@@ -1,6 +1,6 @@
 //! The limits of a picture.
 
-use ledge_base::memory_budget::{NoRoom, Reservation};
+use ledge_base::memory_budget::{MemoryBudgetExhausted, MemoryReservation};
 use serde::{Deserialize, Serialize};
 
 use super::error::ImageError;
@@ -32,7 +32,11 @@ impl DecodeLimits {
 }
 
 /// Takes the memory for a picture with so many bytes a pixel.
-pub(super) fn take_memory(hold: &mut Reservation, (width, height): (u32, u32), bytes_each: u64) -> Result<(), NoRoom> {
+pub(super) fn take_memory(
+    hold: &mut MemoryReservation,
+    (width, height): (u32, u32),
+    bytes_each: u64,
+) -> Result<(), MemoryBudgetExhausted> {
     let bytes = u64::from(width) * u64::from(height) * bytes_each;
     hold.grow(usize::try_from(bytes).unwrap_or(usize::MAX))
 }

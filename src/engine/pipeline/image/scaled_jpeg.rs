@@ -21,9 +21,9 @@ mod huffman;
 mod scale;
 mod transform;
 
-use self::huffman::Bits;
+use self::huffman::ScanBitReader;
 use super::rgb8::Rgb8Image;
-use band::Band;
+use band::McuRowBand;
 pub(super) use scale::JpegScale;
 
 /// Decodes a plain JPEG, not yet turned upright; `None` for any other file.
@@ -31,15 +31,18 @@ pub(super) fn decode(file: &[u8], scale: JpegScale) -> Option<Rgb8Image> {
     let (frame, scan) = headers::read(file)?;
     let (width, height) = scale.size((frame.width, frame.height));
     let (columns, rows) = frame.mcus();
-    let mut bands: Vec<_> =
-        frame.components.iter().map(|component| Band::new(&frame, component, scale, columns)).collect::<Option<_>>()?;
+    let mut bands: Vec<_> = frame
+        .components
+        .iter()
+        .map(|component| McuRowBand::new(&frame, component, scale, columns))
+        .collect::<Option<_>>()?;
 
     let line_length = width as usize * 3;
     let mut pixels = vec![0; line_length * height as usize];
     let lines_of_mcu = frame.blocks_of_mcu().1 * 8 / scale.denominator() as usize;
     let mut lines = pixels.chunks_mut(line_length * lines_of_mcu);
-    let mut bits = Bits::new(scan);
-    let mut restarts = Restarts { interval: frame.restart_interval, left: frame.restart_interval, number: 0 };
+    let mut bits = ScanBitReader::new(scan);
+    let mut restarts = RestartMarkers { interval: frame.restart_interval, left: frame.restart_interval, number: 0 };
     for _ in 0..rows {
         for column in 0..columns {
             restarts.before_mcu(&mut bits, &mut bands)?;
@@ -58,7 +61,7 @@ pub(super) fn decode(file: &[u8], scale: JpegScale) -> Option<Rgb8Image> {
 }
 
 /// The markers between the intervals of a scan.
-struct Restarts {
+struct RestartMarkers {
     /// The number of MCUs of an interval; 0 is one interval.
     interval: u32,
     /// The MCUs that are left of this one.
@@ -67,15 +70,15 @@ struct Restarts {
     number: u8,
 }
 
-impl Restarts {
+impl RestartMarkers {
     /// Passes by the marker before an MCU, if there must be one.
-    fn before_mcu(&mut self, bits: &mut Bits<'_>, bands: &mut [Band]) -> Option<()> {
+    fn before_mcu(&mut self, bits: &mut ScanBitReader<'_>, bands: &mut [McuRowBand]) -> Option<()> {
         if self.interval == 0 {
             return Some(());
         }
         if self.left == 0 {
             let behind = bits.end()?.strip_prefix(&[0xFF, 0xD0 + self.number])?;
-            *bits = Bits::new(behind);
+            *bits = ScanBitReader::new(behind);
             for band in bands {
                 band.prediction = 0;
             }

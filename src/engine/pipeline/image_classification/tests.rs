@@ -1,9 +1,9 @@
 use half::f16;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use proptest::prelude::*;
 
 use super::*;
-use crate::backend::{Port, Signature};
+use crate::backend::{ModelPort, ModelSignature};
 
 fn table(text: &str) -> ImageClassification {
     toml::from_str(text).unwrap()
@@ -20,7 +20,7 @@ fn only_the_crop_is_needed() {
     assert_eq!((config.top_k, config.activation), (5, ClassActivation::None));
     let preparation = config.preparation();
     assert_eq!((preparation.size, preparation.mean, preparation.std), ([224, 192], [0.0; 3], [1.0; 3]));
-    assert_eq!((preparation.layout, preparation.color), (Layout::Nchw, ChannelOrder::Rgb));
+    assert_eq!((preparation.layout, preparation.color), (TensorLayout::Nchw, ChannelOrder::Rgb));
     assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\ntopk = 3").is_err());
     assert!(toml::from_str::<ImageClassification>("crop = [1, 1]\nlayout = \"CHWN\"").is_err());
     assert!(toml::from_str::<ImageClassification>("top_k = 3").is_err());
@@ -124,8 +124,9 @@ fn integers_without_quantization_are_no_scores() {
 
 /// The pipeline for a model with one input and one output of `scores`.
 fn bound(section: &str, input: &[i64], labels: &[&str]) -> Result<Arc<dyn Pipeline>, String> {
-    let port = |name: &str, datatype, shape: &[i64]| Port { name: name.to_owned(), datatype, shape: shape.to_vec() };
-    let signature = Signature {
+    let port =
+        |name: &str, datatype, shape: &[i64]| ModelPort { name: name.to_owned(), datatype, shape: shape.to_vec() };
+    let signature = ModelSignature {
         inputs: vec![port("pixels", DataType::Uint8, input)],
         outputs: vec![port("aside", DataType::Fp32, &[1]), port("scores", DataType::Fp32, &[1, 3])],
     };
@@ -166,26 +167,27 @@ fn a_photograph_becomes_a_tensor_and_scores_an_answer() {
     assert_eq!((pipeline.outputs(), pipeline.scores()), (&[1][..], Some(1)));
 
     let prepare = |content: &CallContent, pixels| {
-        pipeline.prepare(content, DecodeLimits { max_pixels: pixels }, &mut Account::unlimited().hold())
+        pipeline.prepare(content, DecodeLimits { max_pixels: pixels }, &mut MemoryAccount::unlimited().hold())
     };
-    let PreparedInputs { inputs, .. } = prepare(&KIND.input.sample(), 32 * 24).unwrap();
+    let PreprocessedInputs { inputs, .. } = prepare(&KIND.input.sample(), 32 * 24).unwrap();
     assert_eq!((inputs.len(), inputs[0].shape(), inputs[0].datatype()), (1, &[1, 24, 32, 3][..], DataType::Uint8));
     assert!(prepare(&KIND.input.sample(), 32 * 24 - 1).unwrap_err().to_string().contains("at most 767 pixels"));
-    assert!(matches!(prepare(&CallContent::Photograph("tea".into()), 1), Err(InputError::Content(_))));
+    assert!(matches!(prepare(&CallContent::Photograph("tea".into()), 1), Err(PreprocessError::Content(_))));
 
     let scores = Tensor::from_vec(vec![1, 3], vec![0.1_f32, 0.2, 0.7]).unwrap();
     let expected = r#"[{"label":"espresso","index":2,"score":0.7},{"label":null,"index":1,"score":0.2}]"#;
     assert_eq!(pipeline.answer(&[&scores]).unwrap().get(), expected);
-    let judge =
-        |label, min_score| pipeline.judge(&[&scores], Expected { label, min_score, detections: None, words: None });
+    let judge = |label, min_score| {
+        pipeline.judge(&[&scores], GoldenExpectation { label, min_score, detections: None, words: None })
+    };
     assert_eq!(judge(Some("espresso"), Some(0.7)), Ok(()));
     assert_eq!(judge(Some("tea"), None).unwrap_err(), "expected \"tea\" first, got \"espresso\" (0.700)");
     assert_eq!(judge(None, Some(0.8)).unwrap_err(), "\"espresso\" scores 0.700, expected at least 0.8");
 
     let answer = |scores: &[f32]| pipeline.answer(&[&Tensor::from_vec(vec![scores.len()], scores.to_vec()).unwrap()]);
-    assert!(matches!(answer(&[f32::NAN]), Err(AnswerError::Values(_))));
+    assert!(matches!(answer(&[f32::NAN]), Err(PostprocessError::Values(_))));
     let integers = Tensor::from_vec(vec![1], vec![1_u8]).unwrap();
-    assert!(matches!(pipeline.answer(&[&integers]), Err(AnswerError::Outputs(_))));
+    assert!(matches!(pipeline.answer(&[&integers]), Err(PostprocessError::Outputs(_))));
 }
 
 #[test]

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
-use super::super::error::AnswerError;
-use super::candidates::{BoxActivation, Collector, Edges, RowActivation};
-use super::form::{BoxForm, FormOutput, strides_mistake};
+use super::super::error::PostprocessError;
+use super::candidates::{BoxActivation, BoxEdges, CandidateCollector, RowActivation};
+use super::form::{BoxFormat, BoxFormatOutput, strides_mistake};
 use super::values::OutputValues;
 
 /// The most anchors of a table: ten times those of detectors for 640 pixels.
@@ -16,7 +16,7 @@ const ANCHORS_MAX: usize = 1 << 18;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "the options of `MediaPipe`")]
-pub struct Anchors {
+pub struct AnchorBoxFormat {
     /// The output with the encodings: rows of at least four numbers.
     boxes: String,
     /// The output with the scores of each class, or with one score a row.
@@ -48,7 +48,7 @@ pub struct Anchors {
     box_scales: [f32; 4],
     /// The order of the four numbers of an encoding.
     #[serde(default)]
-    order: EncodingOrder,
+    order: AnchorEncodingOrder,
     /// A size is encoded as its logarithm.
     #[serde(default = "yes")]
     exponential: bool,
@@ -62,7 +62,7 @@ pub struct Anchors {
 /// The order of an encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum EncodingOrder {
+enum AnchorEncodingOrder {
     /// y, x, height, width, as of TensorFlow's Object Detection API.
     #[default]
     Yxhw,
@@ -101,7 +101,7 @@ pub(super) struct Anchor {
     pub size: [f32; 2],
 }
 
-impl Anchors {
+impl AnchorBoxFormat {
     /// The anchors in the order of the model's rows, for an input of this height and width.
     pub(super) fn table(&self, [height, width]: [f32; 2]) -> Vec<Anchor> {
         let mut anchors = Vec::new();
@@ -146,16 +146,16 @@ impl Anchors {
     }
 
     /// The box that an encoding gives an anchor, as shares of the input.
-    fn decode(&self, anchor: Anchor, raw: [f32; 4]) -> Edges {
+    fn decode(&self, anchor: Anchor, raw: [f32; 4]) -> BoxEdges {
         let [x, y, width, height] = match self.order {
-            EncodingOrder::Xywh => raw,
-            EncodingOrder::Yxhw => [raw[1], raw[0], raw[3], raw[2]],
+            AnchorEncodingOrder::Xywh => raw,
+            AnchorEncodingOrder::Yxhw => [raw[1], raw[0], raw[3], raw[2]],
         };
         let scales = self.box_scales;
         let size = |raw: f32| if self.exponential { raw.exp() } else { raw };
         let centre =
             [x / scales[0] * anchor.size[0] + anchor.centre[0], y / scales[1] * anchor.size[1] + anchor.centre[1]];
-        Edges::around(centre, [size(width / scales[2]) * anchor.size[0], size(height / scales[3]) * anchor.size[1]])
+        BoxEdges::around(centre, [size(width / scales[2]) * anchor.size[0], size(height / scales[3]) * anchor.size[1]])
     }
 }
 
@@ -167,11 +167,11 @@ fn positions(cells: f64, offset: f32) -> impl Iterator<Item = f32> {
     (0..count).map(move |cell| ((f64::from(cell) + f64::from(offset)) / cells) as f32)
 }
 
-impl BoxForm for Anchors {
-    fn outputs(&self) -> Vec<FormOutput<'_>> {
+impl BoxFormat for AnchorBoxFormat {
+    fn outputs(&self) -> Vec<BoxFormatOutput<'_>> {
         vec![
-            FormOutput { key: "scores", name: Some(&self.scores) },
-            FormOutput { key: "boxes", name: Some(&self.boxes) },
+            BoxFormatOutput { key: "scores", name: Some(&self.scores) },
+            BoxFormatOutput { key: "boxes", name: Some(&self.boxes) },
         ]
     }
 
@@ -216,9 +216,11 @@ impl BoxForm for Anchors {
         &self,
         outputs: &[OutputValues<'_>],
         size: [f32; 2],
-        found: &mut Collector<'_>,
-    ) -> Result<Option<usize>, AnswerError> {
-        let [scores, boxes] = outputs else { return Err(AnswerError::Outputs("no scores or no boxes".to_owned())) };
+        found: &mut CandidateCollector<'_>,
+    ) -> Result<Option<usize>, PostprocessError> {
+        let [scores, boxes] = outputs else {
+            return Err(PostprocessError::Outputs("no scores or no boxes".to_owned()));
+        };
         let anchors = self.table(size);
         let [rows, width] = boxes.rows()?;
         if rows != anchors.len() || width < 4 {

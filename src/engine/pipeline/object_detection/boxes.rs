@@ -4,16 +4,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::classification::softmax;
-use super::super::error::AnswerError;
-use super::candidates::{BoxActivation, Collector, Edges, RowActivation};
-use super::form::{BoxForm, FormOutput};
+use super::super::error::PostprocessError;
+use super::candidates::{BoxActivation, BoxEdges, CandidateCollector, RowActivation};
+use super::form::{BoxFormat, BoxFormatOutput};
 use super::values::OutputValues;
 
 /// The table `[pipeline.object_detection.boxes]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the keys of the table")]
-pub struct Boxes {
+pub struct DirectBoxFormat {
     /// The output with rows of six numbers: the four of a box, score and class. It takes the place of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     detections: Option<String>,
@@ -39,7 +39,7 @@ pub struct Boxes {
     activation: RowActivation,
     /// The class that stands for no object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    background: Option<Background>,
+    background: Option<BackgroundClass>,
 }
 
 /// The order of the four numbers of a box.
@@ -64,26 +64,26 @@ fn none() -> RowActivation {
 /// The place of a class among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Background {
+enum BackgroundClass {
     First,
     Last,
 }
 
 impl BoxOrder {
-    fn edges(self, [a, b, c, d]: [f32; 4]) -> Edges {
+    fn edges(self, [a, b, c, d]: [f32; 4]) -> BoxEdges {
         match self {
-            Self::Xyxy => Edges { left: a, top: b, right: c, bottom: d },
-            Self::Yxyx => Edges { left: b, top: a, right: d, bottom: c },
-            Self::Xywh => Edges { left: a, top: b, right: a + c, bottom: b + d },
-            Self::Cxcywh => Edges::around([a, b], [c, d]),
+            Self::Xyxy => BoxEdges { left: a, top: b, right: c, bottom: d },
+            Self::Yxyx => BoxEdges { left: b, top: a, right: d, bottom: c },
+            Self::Xywh => BoxEdges { left: a, top: b, right: a + c, bottom: b + d },
+            Self::Cxcywh => BoxEdges::around([a, b], [c, d]),
         }
     }
 }
 
-impl BoxForm for Boxes {
-    fn outputs(&self) -> Vec<FormOutput<'_>> {
+impl BoxFormat for DirectBoxFormat {
+    fn outputs(&self) -> Vec<BoxFormatOutput<'_>> {
         if self.detections.is_some() {
-            return vec![FormOutput { key: "detections", name: self.detections.as_deref() }];
+            return vec![BoxFormatOutput { key: "detections", name: self.detections.as_deref() }];
         }
         // The first one carries the labels.
         let outputs = match &self.classes {
@@ -91,7 +91,7 @@ impl BoxForm for Boxes {
             None => [("scores", &self.scores), ("boxes", &self.boxes), ("classes", &None)],
         };
         let named = outputs.into_iter().chain([("count", &self.count)]);
-        named.filter_map(|(key, name)| Some(FormOutput { key, name: Some(name.as_ref()?) })).collect()
+        named.filter_map(|(key, name)| Some(BoxFormatOutput { key, name: Some(name.as_ref()?) })).collect()
     }
 
     fn mistakes(&self) -> Vec<(&'static str, String)> {
@@ -125,9 +125,9 @@ impl BoxForm for Boxes {
         &self,
         outputs: &[OutputValues<'_>],
         [height, width]: [f32; 2],
-        found: &mut Collector<'_>,
-    ) -> Result<Option<usize>, AnswerError> {
-        let add = |found: &mut Collector<'_>, raw: [f32; 4], score: f32, class: usize| {
+        found: &mut CandidateCollector<'_>,
+    ) -> Result<Option<usize>, PostprocessError> {
+        let add = |found: &mut CandidateCollector<'_>, raw: [f32; 4], score: f32, class: usize| {
             let edges = self.order.edges(raw);
             found.add(if self.normalized { edges } else { edges.divided_by(width, height) }, score, class)
         };
@@ -171,8 +171,8 @@ impl BoxForm for Boxes {
                     return Err(scores.unfit(&format!("expected the scores of {rows} boxes")));
                 }
                 let objects = match self.background {
-                    Some(Background::First) => 1..count,
-                    Some(Background::Last) => 0..count.saturating_sub(1),
+                    Some(BackgroundClass::First) => 1..count,
+                    Some(BackgroundClass::Last) => 0..count.saturating_sub(1),
                     None => 0..count,
                 };
                 let mut shares = vec![0.0; count];
@@ -195,7 +195,7 @@ impl BoxForm for Boxes {
                 }
                 Ok((rows > 0).then_some(count))
             }
-            _ => Err(AnswerError::Outputs("an output is missing".to_owned())),
+            _ => Err(PostprocessError::Outputs("an output is missing".to_owned())),
         }
     }
 }
@@ -209,7 +209,7 @@ fn best(numbers: &[f32]) -> Option<usize> {
     ranked.map(|(index, _)| index)
 }
 
-fn box_rows(boxes: &OutputValues<'_>) -> Result<usize, AnswerError> {
+fn box_rows(boxes: &OutputValues<'_>) -> Result<usize, PostprocessError> {
     match boxes.rows()? {
         [rows, 4] => Ok(rows),
         _ => Err(boxes.unfit("expected rows of 4")),
@@ -217,22 +217,22 @@ fn box_rows(boxes: &OutputValues<'_>) -> Result<usize, AnswerError> {
 }
 
 /// The number of rows that count.
-fn counted(count: Option<&OutputValues<'_>>, rows: usize) -> Result<usize, AnswerError> {
+fn counted(count: Option<&OutputValues<'_>>, rows: usize) -> Result<usize, PostprocessError> {
     let Some(values) = count else { return Ok(rows) };
     let [count] = values.numbers() else { return Err(values.unfit("expected one number")) };
     if !count.is_finite() {
-        return Err(AnswerError::Values("the number of boxes is not a finite number".to_owned()));
+        return Err(PostprocessError::Values("the number of boxes is not a finite number".to_owned()));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     let count = *count as usize;
     Ok(count.min(rows))
 }
 
-fn class(number: f32, of: &OutputValues<'_>) -> Result<usize, AnswerError> {
+fn class(number: f32, of: &OutputValues<'_>) -> Result<usize, PostprocessError> {
     // Beyond this, neighbouring whole numbers are the same f32.
     if (0.0..16_777_216.0).contains(&number) {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
         return Ok(number as usize);
     }
-    Err(AnswerError::Values(of.unfit(&format!("{number} is no class")).to_string()))
+    Err(PostprocessError::Values(of.unfit(&format!("{number} is no class")).to_string()))
 }

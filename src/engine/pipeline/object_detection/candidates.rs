@@ -3,7 +3,7 @@
 use ledge_base::tensor::{Tensor, TensorError};
 
 use super::super::detection;
-use super::super::error::AnswerError;
+use super::super::error::PostprocessError;
 
 /// The most candidates of one picture that are compared with each other, best first: two of a model that calls every
 /// cell an object must not take seconds.
@@ -18,14 +18,14 @@ const KEPT_SHARE: f32 = 0.5;
 
 /// A rectangle by its edges.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Edges {
+pub struct BoxEdges {
     pub left: f32,
     pub top: f32,
     pub right: f32,
     pub bottom: f32,
 }
 
-impl Edges {
+impl BoxEdges {
     /// The rectangle around a centre.
     pub fn around([x, y]: [f32; 2], [width, height]: [f32; 2]) -> Self {
         let (half_width, half_height) = (width / 2.0, height / 2.0);
@@ -64,7 +64,7 @@ impl Edges {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CandidateBox {
     /// As fractions of the model's input: 0 is its left or upper edge, 1 its right or lower one.
-    pub edges: Edges,
+    pub edges: BoxEdges,
     pub score: f32,
     pub class: usize,
 }
@@ -119,14 +119,14 @@ impl RowActivation {
 
 /// The least scores of a class.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LeastScores {
+pub struct ClassThresholds {
     /// Of an object that an answer reports; infinity for a class that is not wanted there.
     pub reported: f32,
     /// Of a candidate that is kept.
     kept: f32,
 }
 
-impl LeastScores {
+impl ClassThresholds {
     pub fn new(least: f32, is_wanted: bool) -> Self {
         Self { reported: if is_wanted { least } else { f32::INFINITY }, kept: least * KEPT_SHARE }
     }
@@ -134,14 +134,14 @@ impl LeastScores {
 
 /// The least scores of each class.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Thresholds {
-    pub by_class: Vec<LeastScores>,
+pub struct ScoreThresholds {
+    pub by_class: Vec<ClassThresholds>,
     /// Of the classes beyond these.
-    pub others: LeastScores,
+    pub others: ClassThresholds,
 }
 
-impl Thresholds {
-    pub fn of(&self, class: usize) -> LeastScores {
+impl ScoreThresholds {
+    pub fn of(&self, class: usize) -> ClassThresholds {
         self.by_class.get(class).copied().unwrap_or(self.others)
     }
 
@@ -157,16 +157,16 @@ impl Thresholds {
 
 /// Collects the candidates of one run.
 #[derive(Debug)]
-pub struct Collector<'t> {
-    thresholds: &'t Thresholds,
+pub struct CandidateCollector<'t> {
+    thresholds: &'t ScoreThresholds,
     activation: BoxActivation,
     /// Numbers below this one are no candidates, whatever their class.
     lower_bound: f32,
     found: Vec<CandidateBox>,
 }
 
-impl<'t> Collector<'t> {
-    pub fn new(thresholds: &'t Thresholds, activation: BoxActivation) -> Self {
+impl<'t> CandidateCollector<'t> {
+    pub fn new(thresholds: &'t ScoreThresholds, activation: BoxActivation) -> Self {
         let lower_bound = activation.lower_bound(thresholds.lowest());
         Self { thresholds, activation, lower_bound, found: Vec::new() }
     }
@@ -177,25 +177,25 @@ impl<'t> Collector<'t> {
     }
 
     /// The score that `raw` is for `class`, if it is enough for a candidate.
-    pub fn score(&self, raw: f32, class: usize) -> Result<Option<f32>, AnswerError> {
+    pub fn score(&self, raw: f32, class: usize) -> Result<Option<f32>, PostprocessError> {
         self.reaches(self.activation.apply(raw), class)
     }
 
     /// `score`, if it is enough for a candidate of `class`.
-    pub fn reaches(&self, score: f32, class: usize) -> Result<Option<f32>, AnswerError> {
+    pub fn reaches(&self, score: f32, class: usize) -> Result<Option<f32>, PostprocessError> {
         if !score.is_finite() {
-            return Err(AnswerError::Values(format!("a score of class {class} is not a finite number")));
+            return Err(PostprocessError::Values(format!("a score of class {class} is not a finite number")));
         }
         Ok((score >= self.thresholds.of(class).kept).then_some(score))
     }
 
     /// Adds a candidate. `edges` are fractions of the model's input.
-    pub fn add(&mut self, edges: Edges, score: f32, class: usize) -> Result<(), AnswerError> {
+    pub fn add(&mut self, edges: BoxEdges, score: f32, class: usize) -> Result<(), PostprocessError> {
         let candidate = CandidateBox { edges: edges.clamped(), score, class };
         if edges.is_finite() {
             self.found.push(candidate);
         } else if self.thresholds.reports(&candidate) {
-            return Err(AnswerError::Values(format!("a box of class {class} is not of finite numbers")));
+            return Err(PostprocessError::Values(format!("a box of class {class} is not of finite numbers")));
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ pub fn from_tensor(tensor: &Tensor) -> Vec<CandidateBox> {
     let rows = elements.as_chunks::<COLUMNS>().0.iter();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `to_tensor`")]
     let candidate = |&[left, top, right, bottom, score, class]: &[f32; COLUMNS]| CandidateBox {
-        edges: Edges { left, top, right, bottom },
+        edges: BoxEdges { left, top, right, bottom },
         score,
         class: class as usize,
     };

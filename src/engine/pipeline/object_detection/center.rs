@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::error::AnswerError;
-use super::super::preparation::Layout;
-use super::candidates::{BoxActivation, Collector, Edges};
-use super::form::{BoxForm, FormOutput};
+use super::super::error::PostprocessError;
+use super::super::preparation::TensorLayout;
+use super::candidates::{BoxActivation, BoxEdges, CandidateCollector};
+use super::form::{BoxFormat, BoxFormatOutput};
 use super::values::OutputValues;
 
 /// The table `[pipeline.object_detection.center]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Center {
+pub struct CenterBoxFormat {
     /// The output with the heat map of each class.
     heat_map: String,
     /// The output with the distances from a cell's upper left corner to the left, upper, right and lower edge of the
@@ -26,16 +26,17 @@ pub struct Center {
     offsets: Option<String>,
     /// The order of the dimensions of all these outputs.
     #[serde(default)]
-    layout: Layout,
+    layout: TensorLayout,
     #[serde(default)]
     activation: BoxActivation,
 }
 
-impl BoxForm for Center {
-    fn outputs(&self) -> Vec<FormOutput<'_>> {
+impl BoxFormat for CenterBoxFormat {
+    fn outputs(&self) -> Vec<BoxFormatOutput<'_>> {
         let others = [("extents", &self.extents), ("sizes", &self.sizes), ("offsets", &self.offsets)];
-        let others = others.into_iter().filter_map(|(key, name)| Some(FormOutput { key, name: Some(name.as_ref()?) }));
-        std::iter::once(FormOutput { key: "heat_map", name: Some(&self.heat_map) }).chain(others).collect()
+        let others =
+            others.into_iter().filter_map(|(key, name)| Some(BoxFormatOutput { key, name: Some(name.as_ref()?) }));
+        std::iter::once(BoxFormatOutput { key: "heat_map", name: Some(&self.heat_map) }).chain(others).collect()
     }
 
     fn mistakes(&self) -> Vec<(&'static str, String)> {
@@ -57,10 +58,10 @@ impl BoxForm for Center {
         &self,
         outputs: &[OutputValues<'_>],
         [height, width]: [f32; 2],
-        found: &mut Collector<'_>,
-    ) -> Result<Option<usize>, AnswerError> {
-        let [heat, others @ ..] = outputs else { return Err(AnswerError::Outputs("no heat map".to_owned())) };
-        let map = Map::new(heat, self.layout)?;
+        found: &mut CandidateCollector<'_>,
+    ) -> Result<Option<usize>, PostprocessError> {
+        let [heat, others @ ..] = outputs else { return Err(PostprocessError::Outputs("no heat map".to_owned())) };
+        let map = CenterMap::new(heat, self.layout)?;
         let cell = [width / number(map.columns), height / number(map.rows)];
         let mut others = others.iter();
         let mut channels = |count: usize| match others.next() {
@@ -68,7 +69,7 @@ impl BoxForm for Center {
             None => Ok(None),
         };
         let (size, offset) = if self.extents.is_some() { (channels(4)?, None) } else { (channels(2)?, channels(2)?) };
-        let Some(size) = size else { return Err(AnswerError::Outputs("no size of the boxes".to_owned())) };
+        let Some(size) = size else { return Err(PostprocessError::Outputs("no size of the boxes".to_owned())) };
 
         for (index, &raw) in heat.numbers().iter().enumerate() {
             if !found.may_pass(raw) {
@@ -82,11 +83,11 @@ impl BoxForm for Center {
             let edges = if self.extents.is_some() {
                 let [left, top, right, bottom] = size.read(row, column);
                 let [x, y] = [at[0] * cell[0], at[1] * cell[1]];
-                Edges { left: x - left, top: y - top, right: x + right, bottom: y + bottom }
+                BoxEdges { left: x - left, top: y - top, right: x + right, bottom: y + bottom }
             } else {
                 let [x, y] = offset.as_ref().map_or([0.5; 2], |offset| offset.read(row, column));
                 let [wide, high] = size.read(row, column);
-                Edges::around([(at[0] + x) * cell[0], (at[1] + y) * cell[1]], [wide * cell[0], high * cell[1]])
+                BoxEdges::around([(at[0] + x) * cell[0], (at[1] + y) * cell[1]], [wide * cell[0], high * cell[1]])
             };
             found.add(edges.divided_by(width, height), score, class)?;
         }
@@ -96,11 +97,11 @@ impl BoxForm for Center {
 
 /// The dimensions of a map of cells.
 #[derive(Debug, Clone, Copy)]
-struct Map {
+struct CenterMap {
     classes: usize,
     rows: usize,
     columns: usize,
-    layout: Layout,
+    layout: TensorLayout,
 }
 
 struct HeatmapPeak {
@@ -109,8 +110,8 @@ struct HeatmapPeak {
     column: usize,
 }
 
-impl Map {
-    fn new(heat: &OutputValues<'_>, layout: Layout) -> Result<Self, AnswerError> {
+impl CenterMap {
+    fn new(heat: &OutputValues<'_>, layout: TensorLayout) -> Result<Self, PostprocessError> {
         let (classes, rows, columns) = dimensions(heat, layout)?;
         Ok(Self { classes, rows, columns, layout })
     }
@@ -119,10 +120,10 @@ impl Map {
     fn place(self, index: usize) -> HeatmapPeak {
         let Self { classes, rows, columns, layout } = self;
         match layout {
-            Layout::Nchw => {
+            TensorLayout::Nchw => {
                 HeatmapPeak { class: index / (rows * columns), row: index / columns % rows, column: index % columns }
             }
-            Layout::Nhwc => HeatmapPeak {
+            TensorLayout::Nhwc => HeatmapPeak {
                 class: index % classes,
                 row: index / (classes * columns),
                 column: index / classes % columns,
@@ -133,8 +134,8 @@ impl Map {
     fn index(self, class: usize, row: usize, column: usize) -> usize {
         let Self { classes, rows, columns, layout } = self;
         match layout {
-            Layout::Nchw => (class * rows + row) * columns + column,
-            Layout::Nhwc => (row * columns + column) * classes + class,
+            TensorLayout::Nchw => (class * rows + row) * columns + column,
+            TensorLayout::Nhwc => (row * columns + column) * classes + class,
         }
     }
 
@@ -154,40 +155,40 @@ impl Map {
     fn channels<'v>(
         self,
         values: &'v OutputValues<'v>,
-        layout: Layout,
+        layout: TensorLayout,
         count: usize,
-    ) -> Result<Channels<'v>, AnswerError> {
+    ) -> Result<CenterMapChannels<'v>, PostprocessError> {
         let (channels, rows, columns) = dimensions(values, layout)?;
         if (channels, rows, columns) != (count, self.rows, self.columns) {
             let Self { rows, columns, .. } = self;
             let reason = format!("expected {count} channels of {rows}x{columns} cells, as the heat map has");
             return Err(values.unfit(&reason));
         }
-        Ok(Channels { values, map: Self { classes: count, ..self } })
+        Ok(CenterMapChannels { values, map: Self { classes: count, ..self } })
     }
 }
 
 /// Some numbers for each cell.
 #[derive(Debug)]
-struct Channels<'v> {
+struct CenterMapChannels<'v> {
     values: &'v OutputValues<'v>,
-    map: Map,
+    map: CenterMap,
 }
 
-impl Channels<'_> {
+impl CenterMapChannels<'_> {
     fn read<const N: usize>(&self, row: usize, column: usize) -> [f32; N] {
         std::array::from_fn(|channel| self.values.at(self.map.index(channel, row, column)))
     }
 }
 
 /// Channels, rows and columns.
-fn dimensions(values: &OutputValues<'_>, layout: Layout) -> Result<(usize, usize, usize), AnswerError> {
+fn dimensions(values: &OutputValues<'_>, layout: TensorLayout) -> Result<(usize, usize, usize), PostprocessError> {
     let (channels, rows, columns) = match layout {
-        Layout::Nchw => {
+        TensorLayout::Nchw => {
             let [channels, rows, columns] = values.dimensions("channels, rows, columns")?;
             (channels, rows, columns)
         }
-        Layout::Nhwc => {
+        TensorLayout::Nhwc => {
             let [rows, columns, channels] = values.dimensions("rows, columns, channels")?;
             (channels, rows, columns)
         }

@@ -2,14 +2,14 @@
 
 use std::fmt::Debug;
 
-use super::super::error::AnswerError;
-use super::candidates::{BoxActivation, Collector};
+use super::super::error::PostprocessError;
+use super::candidates::{BoxActivation, CandidateCollector};
 use super::values::OutputValues;
 
 /// A form in which detectors give boxes.
-pub(super) trait BoxForm: Debug {
+pub(super) trait BoxFormat: Debug {
     /// The outputs that it reads, in the order in which [`Self::collect`] gets them. The first one has the labels.
-    fn outputs(&self) -> Vec<FormOutput<'_>>;
+    fn outputs(&self) -> Vec<BoxFormatOutput<'_>>;
 
     /// The mistakes that types let through, each with its key.
     fn mistakes(&self) -> Vec<(&'static str, String)>;
@@ -27,8 +27,8 @@ pub(super) trait BoxForm: Debug {
         &self,
         outputs: &[OutputValues<'_>],
         size: [f32; 2],
-        found: &mut Collector<'_>,
-    ) -> Result<Option<usize>, AnswerError>;
+        found: &mut CandidateCollector<'_>,
+    ) -> Result<Option<usize>, PostprocessError>;
 }
 
 /// The mistake in the strides of a grid's layers, if there is one.
@@ -38,7 +38,7 @@ pub(super) fn strides_mistake(strides: &[u32], is_missing: bool) -> Option<(&'st
 }
 
 /// An output that a form reads.
-pub(super) struct FormOutput<'s> {
+pub(super) struct BoxFormatOutput<'s> {
     /// The key in the form's table.
     pub(super) key: &'static str,
     /// The output's name; `None` is the only output of the model.

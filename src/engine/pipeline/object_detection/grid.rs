@@ -3,21 +3,21 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::error::AnswerError;
-use super::candidates::{BoxActivation, Collector, Edges};
-use super::form::{BoxForm, FormOutput, strides_mistake};
+use super::super::error::PostprocessError;
+use super::candidates::{BoxActivation, BoxEdges, CandidateCollector};
+use super::form::{BoxFormat, BoxFormatOutput, strides_mistake};
 use super::values::OutputValues;
 
 /// The table `[pipeline.object_detection.grid]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Grid {
+pub struct GridBoxFormat {
     /// The output; may be left out when the model has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     output: Option<String>,
     /// The order of the dimensions; without it the shorter one holds the numbers of a box.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    order: Option<DimensionOrder>,
+    order: Option<GridDimensionOrder>,
     /// Pixels from one cell to the next, for each layer, when boxes are still encoded relative to their cells, as
     /// YOLOX has them: centre in cells, logarithm of the size in cells. Without it the boxes are decoded.
     #[serde(default)]
@@ -35,16 +35,16 @@ pub struct Grid {
 /// The order of the dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum DimensionOrder {
+enum GridDimensionOrder {
     /// `[1, N, 4 + C]`: the numbers of a box lie together.
     Rows,
     /// `[1, 4 + C, N]`
     Columns,
 }
 
-impl BoxForm for Grid {
-    fn outputs(&self) -> Vec<FormOutput<'_>> {
-        vec![FormOutput { key: "output", name: self.output.as_deref() }]
+impl BoxFormat for GridBoxFormat {
+    fn outputs(&self) -> Vec<BoxFormatOutput<'_>> {
+        vec![BoxFormatOutput { key: "output", name: self.output.as_deref() }]
     }
 
     fn mistakes(&self) -> Vec<(&'static str, String)> {
@@ -63,12 +63,13 @@ impl BoxForm for Grid {
         &self,
         outputs: &[OutputValues<'_>],
         size: [f32; 2],
-        found: &mut Collector<'_>,
-    ) -> Result<Option<usize>, AnswerError> {
-        let [values] = outputs else { return Err(AnswerError::Outputs("no output".to_owned())) };
+        found: &mut CandidateCollector<'_>,
+    ) -> Result<Option<usize>, PostprocessError> {
+        let [values] = outputs else { return Err(PostprocessError::Outputs("no output".to_owned())) };
         let [first, second] = values.dimensions("boxes, 4 numbers and the scores")?;
-        let order = self.order.unwrap_or(if second <= first { DimensionOrder::Rows } else { DimensionOrder::Columns });
-        let (boxes, numbers) = if order == DimensionOrder::Rows { (first, second) } else { (second, first) };
+        let order =
+            self.order.unwrap_or(if second <= first { GridDimensionOrder::Rows } else { GridDimensionOrder::Columns });
+        let (boxes, numbers) = if order == GridDimensionOrder::Rows { (first, second) } else { (second, first) };
         let head = 4 + usize::from(self.objectness);
         if numbers <= head {
             let what = if self.objectness { ", an objectness" } else { "" };
@@ -76,8 +77,8 @@ impl BoxForm for Grid {
         }
         let cells = self.cells(size, boxes, values)?;
         let number = |index: usize, number: usize| match order {
-            DimensionOrder::Rows => values.at(index * numbers + number),
-            DimensionOrder::Columns => values.at(number * boxes + index),
+            GridDimensionOrder::Rows => values.at(index * numbers + number),
+            GridDimensionOrder::Columns => values.at(number * boxes + index),
         };
 
         let classes = numbers - head;
@@ -94,14 +95,14 @@ impl BoxForm for Grid {
         };
         // In the order of the memory.
         match order {
-            DimensionOrder::Rows => {
+            GridDimensionOrder::Rows => {
                 for (index, row) in values.numbers().chunks_exact(numbers).enumerate() {
                     for (class, &raw) in row.iter().skip(head).enumerate() {
                         add(index, class, raw)?;
                     }
                 }
             }
-            DimensionOrder::Columns => {
+            GridDimensionOrder::Columns => {
                 for (class, column) in values.numbers().chunks_exact(boxes.max(1)).skip(head).enumerate() {
                     for (index, &raw) in column.iter().enumerate() {
                         add(index, class, raw)?;
@@ -121,14 +122,14 @@ struct GridCell {
     stride: f32,
 }
 
-impl Grid {
+impl GridBoxFormat {
     /// The cells in the order of the boxes; none when boxes are decoded.
     fn cells(
         &self,
         [height, width]: [f32; 2],
         boxes: usize,
         values: &OutputValues<'_>,
-    ) -> Result<Vec<GridCell>, AnswerError> {
+    ) -> Result<Vec<GridCell>, PostprocessError> {
         if self.strides.is_empty() {
             return Ok(Vec::new());
         }
@@ -151,12 +152,13 @@ impl Grid {
     }
 
     /// The box of four numbers, as shares of the input.
-    fn decode(&self, [x, y, wide, high]: [f32; 4], cell: Option<GridCell>, [height, width]: [f32; 2]) -> Edges {
+    fn decode(&self, [x, y, wide, high]: [f32; 4], cell: Option<GridCell>, [height, width]: [f32; 2]) -> BoxEdges {
         let edges = match cell {
-            Some(GridCell { column, row, stride }) => {
-                Edges::around([(x + column) * stride, (y + row) * stride], [wide.exp() * stride, high.exp() * stride])
-            }
-            None => Edges::around([x, y], [wide, high]),
+            Some(GridCell { column, row, stride }) => BoxEdges::around(
+                [(x + column) * stride, (y + row) * stride],
+                [wide.exp() * stride, high.exp() * stride],
+            ),
+            None => BoxEdges::around([x, y], [wide, high]),
         };
         if self.normalized { edges } else { edges.divided_by(width, height) }
     }

@@ -1,24 +1,24 @@
 use std::collections::HashMap;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use proptest::prelude::*;
 
 use super::*;
-use crate::backend::{Port, Signature};
+use crate::backend::{ModelPort, ModelSignature};
 
 fn section(text: &str) -> ObjectDetection {
     toml::from_str(text).unwrap()
 }
 
-fn port(name: &str, shape: &[i64]) -> Port {
-    Port { name: name.to_owned(), datatype: DataType::Fp32, shape: shape.to_vec() }
+fn port(name: &str, shape: &[i64]) -> ModelPort {
+    ModelPort { name: name.to_owned(), datatype: DataType::Fp32, shape: shape.to_vec() }
 }
 
 /// The pipeline of a model with these outputs; the first one has the labels.
 fn bound(text: &str, outputs: &[&str], labels: &[&str]) -> Result<Arc<dyn Pipeline>, String> {
     let section = section(text);
     assert_eq!(section.mistakes(), [], "{text}");
-    let signature = Signature {
+    let signature = ModelSignature {
         inputs: vec![port("image", &[1, 3, i64::from(section.size[0]), i64::from(section.size[1])])],
         outputs: outputs.iter().map(|name| port(name, &[-1, -1, -1])).collect(),
     };
@@ -49,7 +49,7 @@ fn detect(
     pipeline: &Arc<dyn Pipeline>,
     picture: (u32, u32),
     outputs: Vec<Tensor>,
-) -> Result<Vec<Detection>, AnswerError> {
+) -> Result<Vec<Detection>, PostprocessError> {
     let results = results(pipeline, picture, outputs)?;
     Ok(pipeline.detections(&results.iter().collect::<Vec<_>>()).unwrap())
 }
@@ -59,8 +59,8 @@ fn results(
     pipeline: &Arc<dyn Pipeline>,
     picture: (u32, u32),
     outputs: Vec<Tensor>,
-) -> Result<Vec<Tensor>, AnswerError> {
-    let mut hold = Account::unlimited().hold();
+) -> Result<Vec<Tensor>, PostprocessError> {
+    let mut hold = MemoryAccount::unlimited().hold();
     let prepared = pipeline
         .prepare(&CallContent::Photograph(png(picture.0, picture.1).into()), DecodeLimits::default(), &mut hold)
         .unwrap();
@@ -370,7 +370,7 @@ proptest! {
                     prop_assert!(x + wide <= f64::from(width) && y + high <= f64::from(height));
                 }
             }
-            Err(error) => prop_assert!(matches!(error, AnswerError::Values(_)), "{error}"),
+            Err(error) => prop_assert!(matches!(error, PostprocessError::Values(_)), "{error}"),
         }
     }
 }
@@ -393,7 +393,7 @@ fn a_number_that_is_none_is_an_error_of_this_run() {
     };
     assert_eq!(run(0.2, f32::NAN), Ok(Vec::new()));
     for (heat, extent) in [(f32::NAN, 1.0), (f32::INFINITY, 1.0), (0.9, f32::NAN), (0.9, f32::INFINITY)] {
-        assert!(matches!(run(heat, extent), Err(AnswerError::Values(_))), "{heat} {extent}");
+        assert!(matches!(run(heat, extent), Err(PostprocessError::Values(_))), "{heat} {extent}");
     }
 }
 
@@ -460,7 +460,7 @@ fn outputs_that_are_not_of_the_form_refuse_the_model() {
     let refused = |text: &str, names: &[&str], labels: &[&str], outputs: Vec<Tensor>| {
         let pipeline = bound(&format!("size = [32, 32]\n{text}"), names, labels).unwrap();
         match detect(&pipeline, (32, 32), outputs) {
-            Err(AnswerError::Outputs(reason)) => reason,
+            Err(PostprocessError::Outputs(reason)) => reason,
             other => panic!("{text}: {other:?}"),
         }
     };
@@ -545,7 +545,7 @@ fn the_anchors_are_those_of_mediapipe() {
 fn a_golden_photograph_is_right_when_its_objects_are_found_where_they_are() {
     let pipeline = bound("size = [32, 32]\n[boxes]\ndetections = 'd'", &["d"], &["cat", "dog"]).unwrap();
     let rows = vec![0.0, 0.0, 8.0, 8.0, 0.9, 0.0, 16.0, 16.0, 32.0, 32.0, 0.6, 1.0];
-    let mut hold = Account::unlimited().hold();
+    let mut hold = MemoryAccount::unlimited().hold();
     let prepared =
         pipeline.prepare(&CallContent::Photograph(png(32, 32).into()), DecodeLimits::default(), &mut hold).unwrap();
     let results = prepared.postprocess.unwrap()(vec![tensor(&[1, 2, 6], rows)]).unwrap();
@@ -556,7 +556,7 @@ fn a_golden_photograph_is_right_when_its_objects_are_found_where_they_are() {
         }
         let GoldenDetections { detections } = toml::from_str(&format!("detections = {text}")).unwrap();
         assert!(detections.iter().all(|expected| expected.mistake().is_none()));
-        let expected = Expected { label: None, min_score: None, detections: Some(&detections), words: None };
+        let expected = GoldenExpectation { label: None, min_score: None, detections: Some(&detections), words: None };
         pipeline.judge(&results.iter().collect::<Vec<_>>(), expected)
     };
     assert_eq!(

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ledge_base::tensor::Tensor;
 
 use super::super::classification::{self, ClassificationError};
-use super::super::error::AnswerError;
+use super::super::error::PostprocessError;
 use super::super::quantization::Quantization;
 
 /// One output of one picture.
@@ -19,12 +19,16 @@ pub struct OutputValues<'t> {
 
 impl<'t> OutputValues<'t> {
     /// The numbers of an output. A first dimension of 1 is the batch, if there are others.
-    pub fn new(name: &'t str, output: &'t Tensor, quantization: Option<Quantization>) -> Result<Self, AnswerError> {
+    pub fn new(
+        name: &'t str,
+        output: &'t Tensor,
+        quantization: Option<Quantization>,
+    ) -> Result<Self, PostprocessError> {
         let numbers = match output.elements::<f32>() {
             Some(numbers) => numbers,
             None => Cow::Owned(classification::numbers(output, quantization).map_err(|error| match error {
-                ClassificationError::NotFinite { .. } => AnswerError::Values(format!("output {name:?}: {error}")),
-                _ => AnswerError::Outputs(format!("output {name:?}: {error}")),
+                ClassificationError::NotFinite { .. } => PostprocessError::Values(format!("output {name:?}: {error}")),
+                _ => PostprocessError::Outputs(format!("output {name:?}: {error}")),
             })?),
         };
         let shape = match output.shape() {
@@ -35,13 +39,13 @@ impl<'t> OutputValues<'t> {
     }
 
     /// The dimensions without the batch, when there are `N`; `expected` names them for the error.
-    pub fn dimensions<const N: usize>(&self, expected: &str) -> Result<[usize; N], AnswerError> {
+    pub fn dimensions<const N: usize>(&self, expected: &str) -> Result<[usize; N], PostprocessError> {
         <[usize; N]>::try_from(self.shape.as_slice())
             .map_err(|_| self.unfit(&format!("expected the shape [1, {expected}]")))
     }
 
     /// The shape as rows of numbers: every dimension but the last, and the last.
-    pub fn rows(&self) -> Result<[usize; 2], AnswerError> {
+    pub fn rows(&self) -> Result<[usize; 2], PostprocessError> {
         match self.shape.as_slice() {
             [rest @ .., last] if *last > 0 => Ok([rest.iter().product(), *last]),
             _ => Err(self.unfit("expected rows of numbers")),
@@ -68,8 +72,8 @@ impl<'t> OutputValues<'t> {
     }
 
     /// The error that this output does not have the shape that the section says.
-    pub fn unfit(&self, reason: &str) -> AnswerError {
-        AnswerError::Outputs(format!(
+    pub fn unfit(&self, reason: &str) -> PostprocessError {
+        PostprocessError::Outputs(format!(
             "output {:?} has the shape {:?} without its batch: {reason}",
             self.name, self.shape
         ))

@@ -14,7 +14,7 @@ pub(super) struct PixelRun {
 
 /// The connected parts, in the order of their first pixels. `rows` are the runs of each row, from left to right.
 pub(super) fn components(rows: &[Vec<PixelRun>]) -> Vec<PixelComponent> {
-    let mut sets = Sets::default();
+    let mut sets = DisjointSets::default();
     let mut above: (usize, &[PixelRun]) = (0, &[]);
     for runs in rows {
         let first = sets.add(runs.len());
@@ -47,11 +47,11 @@ pub(super) fn components(rows: &[Vec<PixelRun>]) -> Vec<PixelComponent> {
 
 /// Disjoint sets, each with its smallest member as the root.
 #[derive(Default)]
-struct Sets {
+struct DisjointSets {
     parents: Vec<usize>,
 }
 
-impl Sets {
+impl DisjointSets {
     /// Adds `count` members, each in a separate set; returns the first.
     fn add(&mut self, count: usize) -> usize {
         let first = self.parents.len();

@@ -7,19 +7,19 @@ use super::geometry::coordinate;
 
 /// The characters of a model, in the order of its classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alphabet {
+pub struct CtcAlphabet {
     /// The blank first.
     characters: Vec<String>,
 }
 
-impl Alphabet {
+impl CtcAlphabet {
     /// The number of characters, the blank included.
     pub fn count(&self) -> usize {
         self.characters.len()
     }
 }
 
-impl Alphabet {
+impl CtcAlphabet {
     /// The characters of `PaddleOCR`'s models, one a line, as their ONNX metadata has them under `character`. The blank
     /// is the class before them, and the space the one behind.
     pub fn from_lines(lines: &str) -> Self {
@@ -62,7 +62,7 @@ impl DecodedText {
 /// The lines of a batch, from the probabilities in the model's output `[N, steps, classes]`. `filled` are the shares of
 /// the steps that the lines take; text that is read outside of them is left out. `None` for another shape, and for a
 /// number of values that does not fit it.
-pub fn decode(shape: &[usize], scores: &[f32], filled: &[f32], alphabet: &Alphabet) -> Option<Vec<DecodedText>> {
+pub fn decode(shape: &[usize], scores: &[f32], filled: &[f32], alphabet: &CtcAlphabet) -> Option<Vec<DecodedText>> {
     let [lines, steps, classes] = *shape else { return None };
     let per_line = steps.checked_mul(classes)?;
     let fits = lines == filled.len() && classes == alphabet.classes() && per_line.checked_mul(lines)? == scores.len();
@@ -73,7 +73,7 @@ pub fn decode(shape: &[usize], scores: &[f32], filled: &[f32], alphabet: &Alphab
     Some(lines.map(|(scores, filled)| decode_line(scores, steps, *filled, alphabet)).collect())
 }
 
-fn decode_line(scores: &[f32], steps: usize, filled: f32, alphabet: &Alphabet) -> DecodedText {
+fn decode_line(scores: &[f32], steps: usize, filled: f32, alphabet: &CtcAlphabet) -> DecodedText {
     let (mut reading, mut sum, mut taken) = (DecodedText::default(), 0.0, 0_u16);
     let mut before = 0;
     for (step, scores) in scores.chunks_exact(alphabet.classes()).enumerate() {
@@ -120,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    fn alphabet() -> Alphabet {
-        Alphabet::from_lines("a\nb\nc\n")
+    fn alphabet() -> CtcAlphabet {
+        CtcAlphabet::from_lines("a\nb\nc\n")
     }
 
     /// The scores of steps with one class each: the class has the score, and the others share the rest.
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_metadata_may_end_as_on_windows() {
-        assert_eq!(Alphabet::from_lines("a\r\nb\r\n"), Alphabet::from_lines("a\nb"));
-        assert_eq!(Alphabet::from_lines("a\n\u{3000}\n").classes(), 4);
+        assert_eq!(CtcAlphabet::from_lines("a\r\nb\r\n"), CtcAlphabet::from_lines("a\nb"));
+        assert_eq!(CtcAlphabet::from_lines("a\n\u{3000}\n").classes(), 4);
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 use super::components::{PixelComponent, PixelRun, components};
 use super::geometry::{Point, Quadrilateral, coordinate, pixels};
 use super::rectangle::Rectangle;
-use crate::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
+use crate::pipeline::preparation::{ChannelOrder, ImagePreparation, PictureFit, TensorLayout};
 
 /// The sides of the map are multiples of this, because the model halves its input five times.
 const STEP: u32 = 32;
@@ -15,14 +15,14 @@ const GROWN_SIDE_MIN: f32 = 5.0;
 
 /// The size of the picture that the model gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DetectionSize {
+pub struct TextDetectionSize {
     /// A page with a shorter side below this is enlarged.
     pub shorter_side_min: u32,
     /// A page with a longer side above this is made smaller. This limit has precedence over `shorter_side_min`.
     pub longer_side_max: u32,
 }
 
-impl DetectionSize {
+impl TextDetectionSize {
     /// Height and width for a page of this width and height, both multiples of 32 and never more than one step above
     /// `longer_side_max`.
     pub fn fit(self, (width, height): (u32, u32)) -> [u32; 2] {
@@ -36,11 +36,11 @@ impl DetectionSize {
     /// `PaddleOCR` trains its models.
     pub fn preparation(self, page: (u32, u32), mean: [f32; 3], std: [f32; 3]) -> ImagePreparation {
         ImagePreparation {
-            fit: Fit::Stretch,
+            fit: PictureFit::Stretch,
             size: self.fit(page),
             mean,
             std,
-            layout: Layout::Nchw,
+            layout: TensorLayout::Nchw,
             color: ChannelOrder::Bgr,
         }
     }
@@ -54,7 +54,7 @@ fn rounded_to_step(side: f64) -> u32 {
 
 /// The rules by which a map becomes quadrilaterals.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DetectionRules {
+pub struct TextDetectionRules {
     /// Pixels above it belong to text.
     pub pixel_threshold: f32,
     /// The least mean of a line's pixels.
@@ -67,7 +67,7 @@ pub struct DetectionRules {
     pub lines_max: usize,
 }
 
-impl Default for DetectionRules {
+impl Default for TextDetectionRules {
     fn default() -> Self {
         Self { pixel_threshold: 0.3, line_threshold: 0.5, growth: 1.6, closes_gaps: true, lines_max: 1000 }
     }
@@ -75,7 +75,7 @@ impl Default for DetectionRules {
 
 /// A place with text.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DetectedLine {
+pub struct DetectedTextLine {
     /// In pixels of the page. It may reach over its edges.
     pub area: Quadrilateral,
     /// The mean probability of its pixels.
@@ -100,7 +100,7 @@ impl<'m> ProbabilityMap<'m> {
     }
 
     /// The lines of text on a page of this width and height, from top to bottom.
-    pub fn lines(&self, rules: DetectionRules, (page_width, page_height): (u32, u32)) -> Vec<DetectedLine> {
+    pub fn lines(&self, rules: TextDetectionRules, (page_width, page_height): (u32, u32)) -> Vec<DetectedTextLine> {
         let mut parts = components(&self.runs(rules));
         // The largest count where there are too many; a part is as large as it is high and long.
         let size = |part: &PixelComponent| part.iter().map(|run| run.end - run.start).sum::<usize>();
@@ -122,15 +122,15 @@ impl<'m> ProbabilityMap<'m> {
             let grown = core.grown(core.area() * rules.growth / core.circumference());
             let Quadrilateral(corners) = grown.corners();
             let area = Quadrilateral(corners.map(on_page));
-            (grown.shorter_side() >= GROWN_SIDE_MIN).then_some(DetectedLine { area, score })
+            (grown.shorter_side() >= GROWN_SIDE_MIN).then_some(DetectedTextLine { area, score })
         };
-        let mut lines: Vec<DetectedLine> = parts.iter().filter_map(line).collect();
+        let mut lines: Vec<DetectedTextLine> = parts.iter().filter_map(line).collect();
         lines.sort_by(|one, other| one.area.centre().y.total_cmp(&other.area.centre().y));
         lines
     }
 
     /// The runs of text in each row.
-    fn runs(&self, rules: DetectionRules) -> Vec<Vec<PixelRun>> {
+    fn runs(&self, rules: TextDetectionRules) -> Vec<Vec<PixelRun>> {
         let mut above = vec![false; self.width];
         let mut is_text = vec![false; self.width];
         let mut rows = Vec::with_capacity(self.height);
@@ -207,8 +207,8 @@ mod tests {
         (0..height).flat_map(|y| (0..width).map(move |x| if inside(x, y) { 0.9 } else { 0.01 })).collect()
     }
 
-    fn lines(width: usize, height: usize, values: &[f32], page: (u32, u32)) -> Vec<DetectedLine> {
-        let rules = DetectionRules { closes_gaps: false, ..DetectionRules::default() };
+    fn lines(width: usize, height: usize, values: &[f32], page: (u32, u32)) -> Vec<DetectedTextLine> {
+        let rules = TextDetectionRules { closes_gaps: false, ..TextDetectionRules::default() };
         ProbabilityMap::new(&[1, 1, height, width], values).unwrap().lines(rules, page)
     }
 
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn of_too_many_lines_the_largest_stay() {
         let values = map(64, 128, &[[5, 5, 20, 9], [5, 40, 50, 9], [5, 80, 40, 9]]);
-        let rules = DetectionRules { lines_max: 2, ..DetectionRules::default() };
+        let rules = TextDetectionRules { lines_max: 2, ..TextDetectionRules::default() };
         let found = ProbabilityMap::new(&[1, 128, 64], &values).unwrap().lines(rules, (64, 128));
         let tops: Vec<bool> = found.iter().map(|line| line.area.bounds().top > 30.0).collect();
         assert_eq!(tops, [true, true]);
@@ -255,7 +255,7 @@ mod tests {
     fn a_gap_of_one_pixel_is_closed_where_that_is_wanted() {
         let values = map(64, 64, &[[5, 5, 20, 9], [26, 5, 20, 9]]);
         let found = |closes_gaps| {
-            let rules = DetectionRules { closes_gaps, ..DetectionRules::default() };
+            let rules = TextDetectionRules { closes_gaps, ..TextDetectionRules::default() };
             ProbabilityMap::new(&[1, 64, 64], &values).unwrap().lines(rules, (64, 64)).len()
         };
         assert_eq!((found(false), found(true)), (2, 1));
@@ -272,7 +272,7 @@ mod tests {
         #[test]
         fn the_size_is_bounded_and_keeps_the_proportions(width in 1_u32..70_000, height in 1_u32..70_000) {
             let [rows, columns] =
-                DetectionSize { shorter_side_min: 736, longer_side_max: 1280 }.fit((width, height));
+                TextDetectionSize { shorter_side_min: 736, longer_side_max: 1280 }.fit((width, height));
             prop_assert!(rows % 32 == 0 && columns % 32 == 0 && rows.min(columns) >= 32, "{rows}x{columns}");
             prop_assert!(rows.max(columns) <= 1280 + 32);
             let stretch = f64::from(rows) / f64::from(height) / (f64::from(columns) / f64::from(width));
@@ -290,7 +290,7 @@ mod tests {
         ) {
             let height = values.len() / width;
             let map = ProbabilityMap::new(&[1, height, width], &values[..width * height]).unwrap();
-            let rules = DetectionRules { closes_gaps, lines_max: 5, line_threshold: 0.0, ..DetectionRules::default() };
+            let rules = TextDetectionRules { closes_gaps, lines_max: 5, line_threshold: 0.0, ..TextDetectionRules::default() };
             let found = map.lines(rules, (1000, 1000));
             prop_assert!(found.len() <= 5);
             for line in found {

@@ -19,19 +19,19 @@ mod value;
 use serde::{Deserialize, Serialize};
 
 pub use self::date::DayOrder;
-use self::labels::Label;
+use self::labels::FieldLabel;
 use self::row_text::RowText;
-use super::geometry::{Area, Quadrilateral};
-use super::line::Line;
+use super::geometry::{PageArea, Quadrilateral};
+use super::line::OcrLine;
 use super::order::RowOfLines;
-pub use value::Amount;
-use value::Match;
-pub use value::ParsedValue;
+use value::FieldMatch;
+pub use value::MoneyAmount;
+pub use value::ParsedFieldValue;
 
 /// A field as it is declared: `[[field]]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FieldDeclaration {
+pub struct DocumentFieldDeclaration {
     pub name: String,
     /// Words that stand before or above the value, in any language. Case, accents, spaces and signs do not matter.
     #[serde(default)]
@@ -39,9 +39,9 @@ pub struct FieldDeclaration {
     /// Words that contain a label and name something else, such as "sub total".
     #[serde(default)]
     pub not: Vec<String>,
-    pub pattern: FieldPattern,
+    pub pattern: DocumentFieldPattern,
     #[serde(default)]
-    pub choose: FieldChoice,
+    pub choose: DocumentFieldChoice,
     /// Takes a value without a label if no value with one is found.
     #[serde(default)]
     pub unlabelled: bool,
@@ -53,7 +53,7 @@ pub struct FieldDeclaration {
 /// The form of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FieldPattern {
+pub enum DocumentFieldPattern {
     /// A number with decimals or a currency.
     Amount,
     Date,
@@ -65,7 +65,7 @@ pub enum FieldPattern {
     Number,
 }
 
-impl FieldPattern {
+impl DocumentFieldPattern {
     /// Set for values that a text next to them does not resemble by chance.
     fn is_checked(self) -> bool {
         matches!(self, Self::Iban | Self::VatId)
@@ -75,7 +75,7 @@ impl FieldPattern {
 /// The choice among several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FieldChoice {
+pub enum DocumentFieldChoice {
     /// The one nearest to its label.
     #[default]
     Nearest,
@@ -89,8 +89,8 @@ pub enum FieldChoice {
 
 /// A field that was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FoundField {
-    pub value: ParsedValue,
+pub struct FoundDocumentField {
+    pub value: ParsedFieldValue,
     /// The text on the page.
     pub text: String,
     #[serde(rename = "box")]
@@ -107,34 +107,34 @@ const ROWS_BELOW: usize = 3;
 
 /// A page in rows, ready for any number of fields.
 #[derive(Debug)]
-pub struct PageRows<'p> {
+pub struct PageTextRows<'p> {
     rows: Vec<RowText<'p>>,
 }
 
-impl<'p> PageRows<'p> {
+impl<'p> PageTextRows<'p> {
     /// The rows of a page by the positions of its lines.
-    pub fn new(rows: &[RowOfLines], lines: &'p [Line]) -> Self {
+    pub fn new(rows: &[RowOfLines], lines: &'p [OcrLine]) -> Self {
         Self { rows: rows.iter().map(|row| RowText::new(row.iter().filter_map(|index| lines.get(*index)))).collect() }
     }
 
     /// The value of a field, if the page has one.
-    pub fn find(&self, field: &FieldDeclaration) -> Option<FoundField> {
-        let matches: Vec<Vec<Match>> = self.rows.iter().map(|row| field.matches(row, 0)).collect();
+    pub fn find(&self, field: &DocumentFieldDeclaration) -> Option<FoundDocumentField> {
+        let matches: Vec<Vec<FieldMatch>> = self.rows.iter().map(|row| field.matches(row, 0)).collect();
         let mut candidates = self.labelled(field, &matches);
         if candidates.is_empty() && (field.unlabelled || field.labels.is_empty()) {
             let all = matches.iter().enumerate().flat_map(|(row, found)| found.iter().map(move |found| (row, found)));
-            candidates.extend(all.map(|(row, found)| LabelledValue { row, found: found.clone(), distance: 0.0 }));
+            candidates.extend(all.map(|(row, found)| LabelledMatch { row, found: found.clone(), distance: 0.0 }));
         }
         let chosen = choose(field.choose, candidates)?;
         let row = self.rows.get(chosen.row)?;
         let (area, confidence) = row.place(&chosen.found.chars)?;
         let text = row.text(&chosen.found.chars);
-        Some(FoundField { value: chosen.found.value, text, area, confidence })
+        Some(FoundDocumentField { value: chosen.found.value, text, area, confidence })
     }
 
     /// The values next to a label, or else below it.
-    fn labelled(&self, field: &FieldDeclaration, matches: &[Vec<Match>]) -> Vec<LabelledValue> {
-        let (wanted, others) = (Label::all(&field.labels), Label::all(&field.not));
+    fn labelled(&self, field: &DocumentFieldDeclaration, matches: &[Vec<FieldMatch>]) -> Vec<LabelledMatch> {
+        let (wanted, others) = (FieldLabel::all(&field.labels), FieldLabel::all(&field.not));
         let mut candidates = Vec::new();
         for (index, row) in self.rows.iter().enumerate() {
             for label in labels::occurrences(row, &wanted, &others, field.pattern.is_checked()) {
@@ -145,7 +145,7 @@ impl<'p> PageRows<'p> {
                 candidates.extend(field.matches(row, label.end).into_iter().filter_map(|found| {
                     let area = row.place(&found.chars)?.0.bounds();
                     let distance = (area.left - label_area.right).max(0.0) / label_area.height().max(1.0);
-                    Some(LabelledValue { row: index, found, distance })
+                    Some(LabelledMatch { row: index, found, distance })
                 }));
                 if candidates.len() == before {
                     candidates.extend(self.below(index, &label_area, matches));
@@ -156,18 +156,18 @@ impl<'p> PageRows<'p> {
     }
 
     /// The values of the next row below a label that has any there.
-    fn below(&self, row: usize, label: &Area, matches: &[Vec<Match>]) -> Vec<LabelledValue> {
+    fn below(&self, row: usize, label: &PageArea, matches: &[Vec<FieldMatch>]) -> Vec<LabelledMatch> {
         let height = label.height().max(1.0);
         let next = self.rows.iter().zip(matches).enumerate().skip(row + 1).take(ROWS_BELOW);
         for (index, (row, found)) in next {
-            let candidate = |found: &Match| {
+            let candidate = |found: &FieldMatch| {
                 let area = row.place(&found.chars)?.0.bounds();
                 let gap = area.top - label.bottom;
                 let is_below = gap <= BELOW_HEIGHTS * height && label.overlap_across(&area) > -0.5 * height;
                 let distance = gap.max(0.0) / height;
-                is_below.then(|| LabelledValue { row: index, found: found.clone(), distance })
+                is_below.then(|| LabelledMatch { row: index, found: found.clone(), distance })
             };
-            let candidates: Vec<LabelledValue> = found.iter().filter_map(candidate).collect();
+            let candidates: Vec<LabelledMatch> = found.iter().filter_map(candidate).collect();
             if !candidates.is_empty() {
                 return candidates;
             }
@@ -176,54 +176,55 @@ impl<'p> PageRows<'p> {
     }
 }
 
-impl FieldDeclaration {
+impl DocumentFieldDeclaration {
     /// The values of the field's form in a row, from a character on that begins a word.
-    fn matches(&self, row: &RowText<'_>, start: usize) -> Vec<Match> {
+    fn matches(&self, row: &RowText<'_>, start: usize) -> Vec<FieldMatch> {
         let chars = row.chars().get(start..).unwrap_or_default();
         let found = match self.pattern {
-            FieldPattern::Amount => amount::amounts(chars),
-            FieldPattern::Date => date::dates(chars, self.day_order),
-            FieldPattern::Iban => identifiers::ibans(chars),
-            FieldPattern::VatId => identifiers::vat_ids(chars),
-            FieldPattern::Number => {
+            DocumentFieldPattern::Amount => amount::amounts(chars),
+            DocumentFieldPattern::Date => date::dates(chars, self.day_order),
+            DocumentFieldPattern::Iban => identifiers::ibans(chars),
+            DocumentFieldPattern::VatId => identifiers::vat_ids(chars),
+            DocumentFieldPattern::Number => {
                 let dates = date::dates(chars, self.day_order);
-                let is_of_date = |found: &Match| {
+                let is_of_date = |found: &FieldMatch| {
                     dates.iter().any(|date| date.chars.start <= found.chars.start && found.chars.end <= date.chars.end)
                 };
                 identifiers::numbers(chars).into_iter().filter(|found| !is_of_date(found)).collect()
             }
         };
-        let on_row = |found: Match| Match { chars: start + found.chars.start..start + found.chars.end, ..found };
+        let on_row =
+            |found: FieldMatch| FieldMatch { chars: start + found.chars.start..start + found.chars.end, ..found };
         found.into_iter().map(on_row).collect()
     }
 }
 
 /// A value with its label.
 #[derive(Debug, Clone)]
-struct LabelledValue {
+struct LabelledMatch {
     row: usize,
-    found: Match,
+    found: FieldMatch,
     /// The way from the label in line heights.
     distance: f32,
 }
 
-impl LabelledValue {
+impl LabelledMatch {
     fn place(&self) -> (usize, usize) {
         (self.row, self.found.chars.start)
     }
 
     fn size(&self) -> i64 {
-        if let ParsedValue::Amount(amount) = &self.found.value { amount.cents() } else { 0 }
+        if let ParsedFieldValue::Amount(amount) = &self.found.value { amount.cents() } else { 0 }
     }
 }
 
-fn choose(choice: FieldChoice, candidates: Vec<LabelledValue>) -> Option<LabelledValue> {
+fn choose(choice: DocumentFieldChoice, candidates: Vec<LabelledMatch>) -> Option<LabelledMatch> {
     let candidates = candidates.into_iter();
     match choice {
-        FieldChoice::Nearest => candidates.min_by(|one, other| one.distance.total_cmp(&other.distance)),
-        FieldChoice::First => candidates.min_by_key(LabelledValue::place),
-        FieldChoice::Last => candidates.max_by_key(LabelledValue::place),
-        FieldChoice::Largest => candidates.max_by_key(|candidate| (candidate.size(), candidate.place())),
+        DocumentFieldChoice::Nearest => candidates.min_by(|one, other| one.distance.total_cmp(&other.distance)),
+        DocumentFieldChoice::First => candidates.min_by_key(LabelledMatch::place),
+        DocumentFieldChoice::Last => candidates.max_by_key(LabelledMatch::place),
+        DocumentFieldChoice::Largest => candidates.max_by_key(|candidate| (candidate.size(), candidate.place())),
     }
 }
 

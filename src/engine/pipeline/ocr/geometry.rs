@@ -52,7 +52,7 @@ pub struct Quadrilateral(pub [Point; 4]);
 
 impl Quadrilateral {
     /// An upright one.
-    pub fn upright(Area { left, top, right, bottom }: Area) -> Self {
+    pub fn upright(PageArea { left, top, right, bottom }: PageArea) -> Self {
         Self([Point::new(left, top), Point::new(right, top), Point::new(right, bottom), Point::new(left, bottom)])
     }
 
@@ -101,10 +101,10 @@ impl Quadrilateral {
     }
 
     /// The upright rectangle around it.
-    pub fn bounds(&self) -> Area {
+    pub fn bounds(&self) -> PageArea {
         let [first, rest @ ..] = self.0;
-        let start = Area { left: first.x, top: first.y, right: first.x, bottom: first.y };
-        rest.into_iter().fold(start, |area, point| Area {
+        let start = PageArea { left: first.x, top: first.y, right: first.x, bottom: first.y };
+        rest.into_iter().fold(start, |area, point| PageArea {
             left: area.left.min(point.x),
             top: area.top.min(point.y),
             right: area.right.max(point.x),
@@ -121,14 +121,14 @@ impl Quadrilateral {
 
 /// An upright rectangle.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Area {
+pub struct PageArea {
     pub left: f32,
     pub top: f32,
     pub right: f32,
     pub bottom: f32,
 }
 
-impl Area {
+impl PageArea {
     pub fn width(&self) -> f32 {
         self.right - self.left
     }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_text_that_is_turned_keeps_its_corners_and_swaps_its_sides() {
-        let level = Quadrilateral::upright(Area { left: 10.0, top: 20.0, right: 110.0, bottom: 40.0 });
+        let level = Quadrilateral::upright(PageArea { left: 10.0, top: 20.0, right: 110.0, bottom: 40.0 });
         assert_eq!((level.width(), level.height(), level.angle()), (100.0, 20.0, 0.0));
         let turned = level.quarter_turned();
         assert_eq!((turned.width(), turned.height()), (20.0, 100.0));
@@ -192,11 +192,11 @@ mod tests {
 
     #[test]
     fn a_part_lies_along_the_text() {
-        let level = Quadrilateral::upright(Area { left: 10.0, top: 20.0, right: 110.0, bottom: 40.0 });
-        let expected = Area { left: 35.0, top: 20.0, right: 60.0, bottom: 40.0 };
+        let level = Quadrilateral::upright(PageArea { left: 10.0, top: 20.0, right: 110.0, bottom: 40.0 });
+        let expected = PageArea { left: 35.0, top: 20.0, right: 60.0, bottom: 40.0 };
         assert_eq!(level.part(0.25, 0.5).bounds(), expected);
         // Read from the right to the left: the first quarter is the last one of the page.
-        let expected = Area { left: 60.0, top: 20.0, right: 85.0, bottom: 40.0 };
+        let expected = PageArea { left: 60.0, top: 20.0, right: 85.0, bottom: 40.0 };
         assert_eq!(level.half_turned().part(0.25, 0.5).bounds(), expected);
     }
 }

@@ -7,7 +7,7 @@ use super::geometry::Quadrilateral;
 
 /// A line of text on a page.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct OcrLine {
     text: String,
     area: Quadrilateral,
     confidence: f32,
@@ -17,12 +17,12 @@ pub struct Line {
 
 /// A word of a line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Word<'l> {
+pub struct OcrWord<'l> {
     pub text: &'l str,
     pub area: Quadrilateral,
 }
 
-impl Line {
+impl OcrLine {
     /// A line with the places of its characters. Spaces at its ends are left out.
     pub fn new(reading: DecodedText, area: Quadrilateral) -> Self {
         let DecodedText { text, confidence, mut places } = reading;
@@ -67,12 +67,12 @@ impl Line {
     }
 
     /// The words between spaces, each with its place.
-    pub fn words(&self) -> impl Iterator<Item = Word<'_>> {
+    pub fn words(&self) -> impl Iterator<Item = OcrWord<'_>> {
         let mut start = 0;
         self.text.split(' ').filter_map(move |text| {
             let chars = start..start + text.chars().count();
             start = chars.end + 1;
-            (!text.is_empty()).then(|| Word { text, area: self.area_of(chars) })
+            (!text.is_empty()).then(|| OcrWord { text, area: self.area_of(chars) })
         })
     }
 
@@ -87,14 +87,14 @@ impl Line {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::geometry::Area;
+    use super::super::geometry::PageArea;
     use super::*;
 
-    const AREA: Area = Area { left: 100.0, top: 10.0, right: 200.0, bottom: 30.0 };
+    const AREA: PageArea = PageArea { left: 100.0, top: 10.0, right: 200.0, bottom: 30.0 };
 
     #[test]
     fn words_lie_between_their_spaces() {
-        let line = Line::even(" ab cde f", Quadrilateral::upright(AREA), 0.9);
+        let line = OcrLine::even(" ab cde f", Quadrilateral::upright(AREA), 0.9);
         let words: Vec<_> = line.words().map(|word| (word.text, word.area.bounds())).collect();
         let texts: Vec<_> = words.iter().map(|(text, _)| *text).collect();
         assert_eq!(texts, ["ab", "cde", "f"]);
@@ -107,7 +107,7 @@ mod tests {
     proptest! {
         #[test]
         fn words_are_those_of_the_text_in_order(text in "[a-zé ]{0,30}") {
-            let line = Line::even(&text, Quadrilateral::upright(AREA), 1.0);
+            let line = OcrLine::even(&text, Quadrilateral::upright(AREA), 1.0);
             let words: Vec<_> = line.words().collect();
             prop_assert_eq!(words.iter().map(|word| word.text).collect::<Vec<_>>(), text.split_whitespace().collect::<Vec<_>>());
             let edges: Vec<f32> = words.iter().flat_map(|word| [word.area.bounds().left, word.area.bounds().right]).collect();

@@ -134,7 +134,7 @@ fn rounded(channel: f32) -> u8 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::geometry::Area;
+    use super::super::geometry::PageArea;
     use super::*;
 
     /// A page with red that increases to the right and green that increases to the bottom.
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn area(left: f32, top: f32, right: f32, bottom: f32) -> Quadrilateral {
-        Quadrilateral::upright(Area { left, top, right, bottom })
+        Quadrilateral::upright(PageArea { left, top, right, bottom })
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! a turned line is read both ways, and [`super::ctc::DecodedText::or_surer`] decides.
 
 use super::line_image::{LINE_HEIGHT, LineImage};
-use super::recognition::LineBatch;
+use super::recognition::TextLineBatch;
 
 /// The width of the model's input. Of a longer line, the whole is squeezed into it.
 pub const WIDTH: usize = 192;
@@ -13,8 +13,8 @@ pub const WIDTH: usize = 192;
 const SCORE_MIN: f32 = 0.9;
 
 /// The tensor `[N, 3, 48, 192]` of lines, for the model of turns.
-pub fn batch(lines: &[&LineImage]) -> LineBatch {
-    LineBatch::new(lines, WIDTH)
+pub fn batch(lines: &[&LineImage]) -> TextLineBatch {
+    TextLineBatch::new(lines, WIDTH)
 }
 
 /// Finds the lines that are upside down, by the model's output `[N, 2]`: the scores of 0 and of 180 degrees. `None` for

@@ -1,8 +1,8 @@
 //! The order of reading: lines on the same height are a row, rows go from top to bottom, and columns of running text one
 //! after the other.
 
-use super::geometry::{Area, Point, Quadrilateral, coordinate};
-use super::line::Line;
+use super::geometry::{PageArea, Point, Quadrilateral, coordinate};
+use super::line::OcrLine;
 
 /// The lines of one row, as positions in the list of lines, from left to right.
 pub type RowOfLines = Vec<usize>;
@@ -28,7 +28,7 @@ const DEPTH_MAX: u8 = 6;
 
 /// Puts lines in rows, in the order of reading. Each position occurs once.
 pub fn rows(areas: &[Quadrilateral]) -> Vec<RowOfLines> {
-    let level = PageRotation::of(areas);
+    let level = PageLeveling::of(areas);
     let mut places: Vec<LevelLine> =
         areas.iter().enumerate().map(|(index, area)| LevelLine { index, area: level.area(area) }).collect();
     let mut rows = Vec::new();
@@ -37,9 +37,9 @@ pub fn rows(areas: &[Quadrilateral]) -> Vec<RowOfLines> {
 }
 
 /// The text of a page: lines of a row joined by spaces, and a row a line.
-pub fn plain_text(rows: &[RowOfLines], lines: &[Line]) -> String {
+pub fn plain_text(rows: &[RowOfLines], lines: &[OcrLine]) -> String {
     let row = |row: &RowOfLines| {
-        let texts = row.iter().filter_map(|index| lines.get(*index)).map(Line::text).filter(|text| !text.is_empty());
+        let texts = row.iter().filter_map(|index| lines.get(*index)).map(OcrLine::text).filter(|text| !text.is_empty());
         texts.collect::<Vec<_>>().join(" ")
     };
     let mut text = String::new();
@@ -54,16 +54,16 @@ pub fn plain_text(rows: &[RowOfLines], lines: &[Line]) -> String {
 #[derive(Debug, Clone, Copy)]
 struct LevelLine {
     index: usize,
-    area: Area,
+    area: PageArea,
 }
 
 /// Turns a page that was photographed at an angle, so that its lines are level.
-struct PageRotation {
+struct PageLeveling {
     sine: f32,
     cosine: f32,
 }
 
-impl PageRotation {
+impl PageLeveling {
     /// By the median angle of the lines, of which long ones know it best.
     fn of(areas: &[Quadrilateral]) -> Self {
         let mut angles: Vec<(f32, f32)> = areas
@@ -83,7 +83,7 @@ impl PageRotation {
     }
 
     /// The place of a line on the level page: its height is that of the line, not of the rectangle around it.
-    fn area(&self, area: &Quadrilateral) -> Area {
+    fn area(&self, area: &Quadrilateral) -> PageArea {
         let turned =
             |Point { x, y }: Point| Point::new(x * self.cosine + y * self.sine, y * self.cosine - x * self.sine);
         Quadrilateral(area.0.map(turned)).bounds()
@@ -219,7 +219,7 @@ mod tests {
 
     /// A line: left, top, width; all are 20 high.
     fn line(left: f32, top: f32, width: f32) -> Quadrilateral {
-        Quadrilateral::upright(Area { left, top, right: left + width, bottom: top + 20.0 })
+        Quadrilateral::upright(PageArea { left, top, right: left + width, bottom: top + 20.0 })
     }
 
     /// The page turned by some degrees.
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn the_text_has_a_line_for_each_row() {
         let areas = [line(0.0, 0.0, 50.0), line(80.0, 2.0, 50.0), line(0.0, 40.0, 50.0)];
-        let lines: Vec<Line> =
-            ["Total", "1.00", ""].iter().zip(areas).map(|(text, area)| Line::even(text, area, 1.0)).collect();
+        let lines: Vec<OcrLine> =
+            ["Total", "1.00", ""].iter().zip(areas).map(|(text, area)| OcrLine::even(text, area, 1.0)).collect();
         assert_eq!(plain_text(&rows(&areas), &lines), "Total 1.00\n");
         assert_eq!(rows(&[]), Vec::<RowOfLines>::new());
     }

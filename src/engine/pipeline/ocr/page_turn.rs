@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::image::Rgb8Image;
-use crate::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
+use crate::pipeline::preparation::{ChannelOrder, ImagePreparation, PictureFit, TensorLayout};
 
 use super::geometry::{Point, Quadrilateral};
 
 /// Quarter turns, clockwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Rotation {
+pub enum QuarterTurns {
     #[default]
     #[serde(rename = "0")]
     None,
@@ -21,7 +21,7 @@ pub enum Rotation {
     ThreeQuarters,
 }
 
-impl Rotation {
+impl QuarterTurns {
     const ALL: [Self; 4] = [Self::None, Self::Quarter, Self::Half, Self::ThreeQuarters];
 
     /// The rotation that undoes this one.
@@ -84,37 +84,37 @@ impl Rotation {
 
 /// The steps from a page to the tensor `[1, 3, 224, 224]` of the model of directions.
 pub const PREPARATION: ImagePreparation = ImagePreparation {
-    fit: Fit::Crop { shorter_side: 256 },
+    fit: PictureFit::Crop { shorter_side: 256 },
     size: [224, 224],
     mean: [123.675, 116.28, 103.53],
     std: [58.395, 57.12, 57.375],
-    layout: Layout::Nchw,
+    layout: TensorLayout::Nchw,
     color: ChannelOrder::Rgb,
 };
 
 /// The direction in which a page stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Direction {
+pub struct PageDirection {
     /// The rotation that puts it upright.
-    pub turn: Rotation,
+    pub turn: QuarterTurns,
     pub score: f32,
 }
 
 /// The direction by the model's output `[1, 4]`, the scores of pages that were turned clockwise by 0, 90, 180 and 270
 /// degrees. Below `score_min` a page is left as it is. `None` for another shape.
-pub fn direction(shape: &[usize], scores: &[f32], score_min: f32) -> Option<Direction> {
+pub fn direction(shape: &[usize], scores: &[f32], score_min: f32) -> Option<PageDirection> {
     let ([1, 4], 4) = (shape, scores.len()) else { return None };
-    let ranked = Rotation::ALL.into_iter().zip(scores.iter().copied()).filter(|(_, score)| !score.is_nan());
+    let ranked = QuarterTurns::ALL.into_iter().zip(scores.iter().copied()).filter(|(_, score)| !score.is_nan());
     let (stands, score) = ranked.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
-    let turn = if score >= score_min { stands.back() } else { Rotation::None };
-    Some(Direction { turn, score })
+    let turn = if score >= score_min { stands.back() } else { QuarterTurns::None };
+    Some(PageDirection { turn, score })
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::geometry::Area;
+    use super::super::geometry::PageArea;
     use super::*;
 
     fn picture(width: u8, height: u8) -> Rgb8Image {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_quarter_turn_moves_the_lower_left_corner_to_the_upper_left() {
-        let turned = Rotation::Quarter.apply(picture(3, 2));
+        let turned = QuarterTurns::Quarter.apply(picture(3, 2));
         assert_eq!((turned.width(), turned.height()), (2, 3));
         assert_eq!(turned.pixels(), [[0, 1, 1], [0, 0, 1], [1, 1, 1], [1, 0, 1], [2, 1, 1], [2, 0, 1]].as_flattened());
     }
@@ -132,10 +132,10 @@ mod tests {
     #[test]
     fn a_page_is_turned_back_where_the_model_is_sure() {
         let found = |scores: [f32; 4]| direction(&[1, 4], &scores, 0.5).map(|found| found.turn);
-        assert_eq!(found([0.1, 0.8, 0.05, 0.05]), Some(Rotation::ThreeQuarters));
-        assert_eq!(found([0.1, 0.1, 0.7, 0.1]), Some(Rotation::Half));
-        assert_eq!(found([0.3, 0.4, 0.2, 0.1]), Some(Rotation::None));
-        assert_eq!(found([f32::NAN, 0.2, 0.1, 0.9]), Some(Rotation::Quarter));
+        assert_eq!(found([0.1, 0.8, 0.05, 0.05]), Some(QuarterTurns::ThreeQuarters));
+        assert_eq!(found([0.1, 0.1, 0.7, 0.1]), Some(QuarterTurns::Half));
+        assert_eq!(found([0.3, 0.4, 0.2, 0.1]), Some(QuarterTurns::None));
+        assert_eq!(found([f32::NAN, 0.2, 0.1, 0.9]), Some(QuarterTurns::Quarter));
         assert_eq!(found([f32::NAN; 4]), None);
         assert_eq!(direction(&[4], &[0.0; 4], 0.5), None);
     }
@@ -143,7 +143,7 @@ mod tests {
     proptest! {
         #[test]
         fn turning_back_gives_the_same_page_and_places(width in 1_u8..20, height in 1_u8..20, index in 0_usize..4) {
-            let turn = Rotation::ALL[index];
+            let turn = QuarterTurns::ALL[index];
             let turned = turn.apply(picture(width, height));
             prop_assert_eq!((turned.width(), turned.height()), turn.turned_size((width.into(), height.into())));
             prop_assert_eq!(turn.back().apply(turned.clone()), picture(width, height));
@@ -151,7 +151,7 @@ mod tests {
             for (at, pixel) in turned.pixels().chunks(3).enumerate() {
                 let (x, y) = (at % turned.width() as usize, at / turned.width() as usize);
                 let place = |x: usize| f32::from(u8::try_from(x).unwrap());
-                let around = Area { left: place(x), top: place(y), right: place(x + 1), bottom: place(y + 1) };
+                let around = PageArea { left: place(x), top: place(y), right: place(x + 1), bottom: place(y + 1) };
                 let centre = turn.on_page(Quadrilateral::upright(around), (width.into(), height.into())).centre();
                 prop_assert_eq!((centre.x, centre.y), (f32::from(pixel[0]) + 0.5, f32::from(pixel[1]) + 0.5));
             }

@@ -12,7 +12,7 @@ pub const WIDTH_STEP: usize = 32;
 
 /// The rules by which lines are put together.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BatchRules {
+pub struct LineBatchRules {
     /// The smallest width of a tensor. Shorter lines are padded, as the model learned them.
     pub width_min: usize,
     /// The most pixels of all lines of a batch, from left to right, padding included. The time of a pixel does not depend on
@@ -22,7 +22,7 @@ pub struct BatchRules {
     pub padding_max: f32,
 }
 
-impl Default for BatchRules {
+impl Default for LineBatchRules {
     fn default() -> Self {
         Self { width_min: 160, columns_max: 1024, padding_max: 0.15 }
     }
@@ -30,7 +30,7 @@ impl Default for BatchRules {
 
 /// Puts lines together by their widths: positions in `widths`, each once, from the narrowest to the widest. A batch has at
 /// least one line, however wide.
-pub fn group(widths: &[usize], rules: BatchRules) -> Vec<Vec<usize>> {
+pub fn group(widths: &[usize], rules: LineBatchRules) -> Vec<Vec<usize>> {
     let mut order: Vec<(usize, usize)> =
         widths.iter().copied().enumerate().map(|(index, width)| (width, index)).collect();
     order.sort_unstable();
@@ -65,16 +65,16 @@ fn padded(width: usize, width_min: usize) -> usize {
 
 /// A tensor of lines: `[N, 3, 48, width]`, channels blue, green, red from -1 to 1, and 0 next to a line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LineBatch {
+pub struct TextLineBatch {
     pub shape: [usize; 4],
     pub values: Vec<f32>,
     /// The share of the width that each line takes.
     pub filled: Vec<f32>,
 }
 
-impl LineBatch {
+impl TextLineBatch {
     /// The tensor of lines for the model of characters.
-    pub fn of_lines(lines: &[&LineImage], rules: BatchRules) -> Self {
+    pub fn of_lines(lines: &[&LineImage], rules: LineBatchRules) -> Self {
         let widest = lines.iter().map(|line| line.width()).max().unwrap_or(0);
         Self::new(lines, padded(widest, rules.width_min))
     }
@@ -121,21 +121,21 @@ fn fill(row: &mut [f32], pixels_of_line: &[[u8; 3]], channel: usize) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::geometry::{Area, Quadrilateral};
+    use super::super::geometry::{PageArea, Quadrilateral};
     use super::*;
     use crate::pipeline::image::Rgb8Image;
 
     fn line(width: u16, color: [u8; 3]) -> LineImage {
         let pixels = color.repeat(usize::from(width) * 48);
         let page = Rgb8Image::new(width.into(), 48, pixels).unwrap();
-        let area = Area { left: 0.0, top: 0.0, right: width.into(), bottom: 48.0 };
+        let area = PageArea { left: 0.0, top: 0.0, right: width.into(), bottom: 48.0 };
         LineImage::cut(&page, Quadrilateral::upright(area), 4096)
     }
 
     #[test]
     fn channels_are_blue_green_red_and_the_rest_is_zero() {
-        let rules = BatchRules { width_min: 10, ..BatchRules::default() };
-        let batch = LineBatch::of_lines(&[&line(4, [255, 0, 51])], rules);
+        let rules = LineBatchRules { width_min: 10, ..LineBatchRules::default() };
+        let batch = TextLineBatch::of_lines(&[&line(4, [255, 0, 51])], rules);
         assert_eq!(batch.shape, [1, 3, 48, 32]);
         assert_eq!(batch.filled, [0.125]);
         let rows: Vec<&[f32]> = batch.values.chunks(32).collect();
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_line_wider_than_the_tensor_is_squeezed() {
-        let batch = LineBatch::new(&[&line(400, [10, 200, 30])], 192);
+        let batch = TextLineBatch::new(&[&line(400, [10, 200, 30])], 192);
         assert_eq!((batch.shape, batch.filled.as_slice()), ([1, 3, 48, 192], &[1.0_f32][..]));
         let blue = &batch.values[..48 * 192];
         assert!(blue.iter().all(|value| (value - (30.0 / 127.5 - 1.0)).abs() < 1e-6));
@@ -160,7 +160,7 @@ mod tests {
         fn each_line_is_in_one_batch_and_batches_are_bounded(
             widths in proptest::collection::vec(1_usize..3000, 0..60), columns_max in 1_usize..5000,
         ) {
-            let rules = BatchRules { columns_max, ..BatchRules::default() };
+            let rules = LineBatchRules { columns_max, ..LineBatchRules::default() };
             let groups = group(&widths, rules);
             let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
             all.sort_unstable();

@@ -28,7 +28,7 @@ pub enum TableCell {
 /// The treatment of a column of a row that the model does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ExtraColumns {
+pub enum ExtraColumnsPolicy {
     /// It may be a name written wrong.
     #[default]
     Refuse,
@@ -37,14 +37,14 @@ pub enum ExtraColumns {
 
 /// The names of the columns of a model, and where each is.
 #[derive(Debug)]
-pub struct ColumnNames {
+pub struct TableColumnNames {
     names: Vec<String>,
     places: HashMap<String, usize>,
-    extra: ExtraColumns,
+    extra: ExtraColumnsPolicy,
 }
 
-impl ColumnNames {
-    pub fn new(names: impl IntoIterator<Item = String>, extra: ExtraColumns) -> Self {
+impl TableColumnNames {
+    pub fn new(names: impl IntoIterator<Item = String>, extra: ExtraColumnsPolicy) -> Self {
         let names: Vec<String> = names.into_iter().collect();
         let places = names.iter().enumerate().map(|(place, name)| (name.clone(), place)).collect();
         Self { names, places, extra }
@@ -65,8 +65,8 @@ impl ColumnNames {
 
 /// Rows of the columns of a model. Each row has a cell of each column.
 #[derive(Debug)]
-pub struct Rows {
-    columns: Arc<ColumnNames>,
+pub struct TableRows {
+    columns: Arc<TableColumnNames>,
     /// Row by row.
     cells: Vec<TableCell>,
     count: usize,
@@ -80,14 +80,14 @@ pub struct Rows {
     mistake: Option<String>,
 }
 
-impl Rows {
+impl TableRows {
     /// No rows yet, of these columns. `first` is the number of the first one, for messages.
-    pub fn new(columns: Arc<ColumnNames>, first: usize) -> Self {
+    pub fn new(columns: Arc<TableColumnNames>, first: usize) -> Self {
         Self { columns, cells: Vec::new(), count: 0, first, next: 0, is_in_row: false, mistake: None }
     }
 
     /// The rows of a call.
-    pub fn read(columns: Arc<ColumnNames>, text: &RowsText) -> Result<Self, String> {
+    pub fn read(columns: Arc<TableColumnNames>, text: &RowsText) -> Result<Self, String> {
         let mut rows = Self::new(columns, text.first());
         rows.read_json(text.json())?;
         Ok(rows)
@@ -116,7 +116,7 @@ impl Rows {
     /// Adds the rows of a JSON text: an object is one row, a list has one in each element.
     pub fn read_json(&mut self, text: &[u8]) -> Result<(), String> {
         let mut deserializer = serde_json::Deserializer::from_slice(text);
-        let read = JsonRows(self).deserialize(&mut deserializer).and_then(|()| deserializer.end());
+        let read = TableRowsVisitor(self).deserialize(&mut deserializer).and_then(|()| deserializer.end());
         match (self.mistake.take(), read) {
             (Some(mistake), _) => Err(mistake),
             (None, Err(error)) if error.is_data() => {
@@ -149,7 +149,7 @@ impl Rows {
     /// The position of a column in the last row; `None` if it is ignored.
     fn place(&self, name: &str) -> Result<Option<usize>, String> {
         match (self.columns.place(name, self.next), self.columns.extra) {
-            (None, ExtraColumns::Refuse) => Err(format!(
+            (None, ExtraColumnsPolicy::Refuse) => Err(format!(
                 "row {}: the model has no column {}",
                 self.number(self.count.saturating_sub(1)),
                 excerpt(name)
@@ -187,9 +187,9 @@ pub fn excerpt(text: &str) -> String {
     }
 }
 
-struct JsonRows<'r>(&'r mut Rows);
+struct TableRowsVisitor<'r>(&'r mut TableRows);
 
-impl<'de> DeserializeSeed<'de> for JsonRows<'_> {
+impl<'de> DeserializeSeed<'de> for TableRowsVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -197,7 +197,7 @@ impl<'de> DeserializeSeed<'de> for JsonRows<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for JsonRows<'_> {
+impl<'de> Visitor<'de> for TableRowsVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -205,18 +205,18 @@ impl<'de> Visitor<'de> for JsonRows<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
-        JsonRow(self.0).visit_map(map)
+        TableRowVisitor(self.0).visit_map(map)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while list.next_element_seed(JsonRow(self.0))?.is_some() {}
+        while list.next_element_seed(TableRowVisitor(self.0))?.is_some() {}
         Ok(())
     }
 }
 
-struct JsonRow<'r>(&'r mut Rows);
+struct TableRowVisitor<'r>(&'r mut TableRows);
 
-impl<'de> DeserializeSeed<'de> for JsonRow<'_> {
+impl<'de> DeserializeSeed<'de> for TableRowVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -224,7 +224,7 @@ impl<'de> DeserializeSeed<'de> for JsonRow<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for JsonRow<'_> {
+impl<'de> Visitor<'de> for TableRowVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -300,10 +300,10 @@ impl Visitor<'_> for CellVisitor {
 /// When an invariant does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_rows(data: &[u8]) -> bool {
-    let columns = ColumnNames::new(["a", "b"].map(str::to_owned), ExtraColumns::Ignore);
+    let columns = TableColumnNames::new(["a", "b"].map(str::to_owned), ExtraColumnsPolicy::Ignore);
     let Ok(text) = RowsText::new(data.to_vec().into()) else { return false };
     let columns = Arc::new(columns);
-    let read = Rows::read(columns.clone(), &text);
+    let read = TableRows::read(columns.clone(), &text);
     if let Ok(rows) = &read {
         assert_eq!(rows.len(), text.count());
         assert_eq!(rows.cells.len(), rows.len() * columns.names.len());
@@ -311,7 +311,7 @@ pub fn fuzz_rows(data: &[u8]) -> bool {
     // Parts are read as the whole is.
     if let Some(parts) = text.divided(2) {
         assert_eq!(parts.iter().map(RowsText::count).sum::<usize>(), text.count());
-        let parts: Result<Vec<_>, _> = parts.iter().map(|part| Rows::read(columns.clone(), part)).collect();
+        let parts: Result<Vec<_>, _> = parts.iter().map(|part| TableRows::read(columns.clone(), part)).collect();
         match (&parts, &read) {
             (Ok(parts), Ok(whole)) => {
                 let cells: Vec<&TableCell> = parts.iter().flat_map(|part| &part.cells).collect();

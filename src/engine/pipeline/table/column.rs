@@ -4,7 +4,7 @@ use ledge_base::tensor::{DataType, Tensor, from_f64, to_f64};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::cell::{Rows, TableCell, excerpt};
+use super::cell::{TableCell, TableRows, excerpt};
 
 /// Integers above are not all doubles.
 const EXACT_MAX: u64 = 1 << 53;
@@ -26,7 +26,7 @@ pub struct TableColumn {
     pub kind: ColumnType,
     /// The treatment of a missing value without a `default`.
     #[serde(default)]
-    pub missing: Missing,
+    pub missing: MissingCellPolicy,
     /// The value of a missing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<TableCell>,
@@ -55,7 +55,7 @@ pub enum ColumnType {
 /// The treatment of a missing value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Missing {
+pub enum MissingCellPolicy {
     /// An error of the call.
     #[default]
     Refuse,
@@ -109,7 +109,7 @@ impl TableColumn {
             (_, false) => return Some("only type = \"category\" has categories".to_owned()),
         }
         let default = self.default.as_ref()?;
-        if self.missing == Missing::Nan {
+        if self.missing == MissingCellPolicy::Nan {
             return Some("missing = \"nan\" and default are both set".to_owned());
         }
         match self.value(default) {
@@ -121,7 +121,7 @@ impl TableColumn {
 
     /// True if a row without it is refused, whatever the feature store has.
     pub fn is_required(&self) -> bool {
-        self.default.is_none() && self.missing == Missing::Refuse && self.feature.is_none()
+        self.default.is_none() && self.missing == MissingCellPolicy::Refuse && self.feature.is_none()
     }
 
     /// The column for the feature store, if it has a feature.
@@ -140,7 +140,7 @@ impl TableColumn {
             }
             _ => {}
         }
-        if self.missing == Missing::Nan && !is_float(datatype) {
+        if self.missing == MissingCellPolicy::Nan && !is_float(datatype) {
             return Err(format!("{datatype} has no NaN: name a default"));
         }
         Ok(())
@@ -234,8 +234,8 @@ impl TableColumn {
         match (self.value(cell)?, &self.default, self.missing) {
             (Some(value), ..) => Ok(Some(value)),
             (None, Some(default), _) => self.value(default),
-            (None, None, Missing::Nan) => Ok(None),
-            (None, None, Missing::Refuse) => Err("is missing".to_owned()),
+            (None, None, MissingCellPolicy::Nan) => Ok(None),
+            (None, None, MissingCellPolicy::Refuse) => Err("is missing".to_owned()),
         }
     }
 
@@ -256,7 +256,7 @@ impl TableColumn {
 pub fn tensor(
     datatype: DataType,
     shape: Vec<usize>,
-    rows: &Rows,
+    rows: &TableRows,
     columns: &[(usize, &TableColumn)],
 ) -> Result<Tensor, String> {
     let cells = || (0..rows.len()).flat_map(|row| columns.iter().map(move |&(place, column)| (row, place, column)));

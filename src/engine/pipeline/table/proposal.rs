@@ -8,11 +8,14 @@ use std::sync::Arc;
 use ledge_base::tensor::DataType;
 
 use super::{COLUMNS_MAX, is_label};
-use crate::backend::{Port, Signature};
+use crate::backend::{ModelPort, ModelSignature};
 
 /// The section for a model that looks like one of a table: one matrix of fixed width, or one input a column. `labels` are
 /// the class names of outputs, by output name.
-pub fn propose(signature: &Signature, labels: &HashMap<String, Arc<[String]>, impl BuildHasher>) -> Option<String> {
+pub fn propose(
+    signature: &ModelSignature,
+    labels: &HashMap<String, Arc<[String]>, impl BuildHasher>,
+) -> Option<String> {
     let columns = match signature.inputs.as_slice() {
         [matrix] => match matrix.shape.as_slice() {
             [-1, width] if is_number(matrix.datatype) => {
@@ -24,8 +27,8 @@ pub fn propose(signature: &Signature, labels: &HashMap<String, Arc<[String]>, im
         inputs => one_each(inputs)?,
     };
 
-    let is_row = |port: &Port| matches!(port.shape.as_slice(), [-1] | [-1, _]);
-    let scores = |port: &Port| is_float(port.datatype) && port.shape.len() == 2;
+    let is_row = |port: &ModelPort| matches!(port.shape.as_slice(), [-1] | [-1, _]);
+    let scores = |port: &ModelPort| is_float(port.datatype) && port.shape.len() == 2;
     let (output, probabilities) = match signature.outputs.as_slice() {
         [only] if is_row(only) && (is_number(only.datatype) || is_label(only)) => (only, None),
         [label, second] if is_label(label) && scores(second) => (label, Some(second)),
@@ -52,8 +55,8 @@ pub fn propose(signature: &Signature, labels: &HashMap<String, Arc<[String]>, im
     Some(text)
 }
 
-fn one_each(inputs: &[Port]) -> Option<Vec<(String, DataType)>> {
-    let is_column = |port: &Port| matches!(port.shape.as_slice(), [-1] | [-1, 1]);
+fn one_each(inputs: &[ModelPort]) -> Option<Vec<(String, DataType)>> {
+    let is_column = |port: &ModelPort| matches!(port.shape.as_slice(), [-1] | [-1, 1]);
     let all = (1..=COLUMNS_MAX).contains(&inputs.len()) && inputs.iter().all(is_column);
     all.then(|| inputs.iter().map(|port| (port.name.clone(), port.datatype)).collect())
 }

@@ -1,27 +1,27 @@
 use std::collections::HashMap;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::backend::{Port, Signature};
+use crate::backend::{ModelPort, ModelSignature};
 use crate::pipeline::content::rows::ROWS_MAX;
 
 fn section(text: &str) -> TableConfig {
     toml::from_str(text).unwrap()
 }
 
-fn port(name: &str, datatype: DataType, shape: &[i64]) -> Port {
-    Port { name: name.into(), datatype, shape: shape.into() }
+fn port(name: &str, datatype: DataType, shape: &[i64]) -> ModelPort {
+    ModelPort { name: name.into(), datatype, shape: shape.into() }
 }
 
-fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pipeline>, String> {
+fn bound(text: &str, inputs: Vec<ModelPort>, outputs: Vec<ModelPort>) -> Result<Arc<dyn Pipeline>, String> {
     let section = section(text);
     assert_eq!(section.mistakes(), []);
     let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes".to_owned()].into())]);
     section.bind(ModelFacts {
-        signature: &Signature { inputs, outputs },
+        signature: &ModelSignature { inputs, outputs },
         labels: &labels,
         quantization: &HashMap::new(),
         files: &HashMap::new(),
@@ -32,7 +32,7 @@ fn bound(text: &str, inputs: Vec<Port>, outputs: Vec<Port>) -> Result<Arc<dyn Pi
 }
 
 fn prepare(pipeline: &dyn Pipeline, content: &str) -> Result<Vec<Tensor>, String> {
-    let mut hold = Account::unlimited().hold();
+    let mut hold = MemoryAccount::unlimited().hold();
     let rows = RowsText::new(content.to_owned().into()).map_err(|error| error.to_string())?;
     let prepared = pipeline.prepare(&CallContent::Rows(rows), DecodeLimits::default(), &mut hold);
     prepared.map(|prepared| prepared.inputs).map_err(|error| error.to_string())
@@ -101,7 +101,7 @@ fn a_model_with_one_input_a_column_gets_each_by_its_name() {
 #[test]
 fn columns_that_do_not_fit_the_model_refuse_it() {
     let refused =
-        |text: &str, inputs: Vec<Port>| bound(text, inputs, vec![port("y", DataType::Fp32, &[-1])]).unwrap_err();
+        |text: &str, inputs: Vec<ModelPort>| bound(text, inputs, vec![port("y", DataType::Fp32, &[-1])]).unwrap_err();
     let one = "columns = [{ name = 'a' }]";
     let floats = "numbers are for an input of floats";
     let two = vec![port("a", DataType::Fp32, &[-1, 1]), port("b", DataType::Fp32, &[-1, 1])];
@@ -144,8 +144,12 @@ fn a_classifier_answers_with_the_class_and_the_probabilities_in_the_order_of_the
         (Tensor::from_strings(vec![1], ["yes"]).unwrap(), Tensor::from_vec(vec![1, 2], vec![0.1_f32, 0.9]).unwrap());
     let expected = r#"[{"class":"yes","probabilities":{"no":0.1,"yes":0.9}}]"#;
     assert_eq!(answer(pipeline.as_ref(), &[&label, &chances]), expected);
-    let golden =
-        |label, min_score| Expected { label: Some(label), min_score: Some(min_score), detections: None, words: None };
+    let golden = |label, min_score| GoldenExpectation {
+        label: Some(label),
+        min_score: Some(min_score),
+        detections: None,
+        words: None,
+    };
     assert_eq!(pipeline.judge(&[&label, &chances], golden("yes", 0.5)), Ok(()));
     assert!(pipeline.judge(&[&label, &chances], golden("no", 0.5)).is_err());
     assert!(pipeline.judge(&[&label, &chances], golden("yes", 0.95)).is_err());
@@ -160,7 +164,7 @@ fn a_classifier_answers_with_the_class_and_the_probabilities_in_the_order_of_the
     let pipeline = bound(alone, inputs(), outputs(DataType::Int64)).unwrap();
     assert_eq!(answer(pipeline.as_ref(), &[&chances]), r#"[{"class":"yes","probabilities":{"no":0.1,"yes":0.9}}]"#);
     let three = Tensor::from_vec(vec![1, 3], vec![0.1_f32, 0.2, 0.7]).unwrap();
-    assert!(matches!(pipeline.answer(&[&three]), Err(AnswerError::Outputs(_))));
+    assert!(matches!(pipeline.answer(&[&three]), Err(PostprocessError::Outputs(_))));
 }
 
 #[test]
@@ -168,7 +172,7 @@ fn a_regressor_answers_with_numbers() {
     let numbers = Tensor::from_vec(vec![2, 1], vec![21.4_f32, -3.0]).unwrap();
     assert_eq!(answer(matrix().as_ref(), &[&numbers]), r#"[{"values":[21.4]},{"values":[-3.0]}]"#);
     let nan = Tensor::from_vec(vec![1, 1], vec![f32::NAN]).unwrap();
-    assert!(matches!(matrix().answer(&[&nan]), Err(AnswerError::Values(_))));
+    assert!(matches!(matrix().answer(&[&nan]), Err(PostprocessError::Values(_))));
 }
 
 #[test]
@@ -181,13 +185,13 @@ fn rows_of_one_call_are_bounded() {
 #[test]
 fn every_pipeline_answers_its_own_sample() {
     let sample = matrix().sample();
-    assert!(matrix().prepare(&sample, DecodeLimits::default(), &mut Account::unlimited().hold()).is_ok());
+    assert!(matrix().prepare(&sample, DecodeLimits::default(), &mut MemoryAccount::unlimited().hold()).is_ok());
 }
 
 #[test]
 fn a_proposed_section_fits_the_model_that_it_was_read_from() {
-    let propose = |inputs: Vec<Port>, outputs: Vec<Port>| {
-        let signature = Signature { inputs, outputs };
+    let propose = |inputs: Vec<ModelPort>, outputs: Vec<ModelPort>| {
+        let signature = ModelSignature { inputs, outputs };
         let labels = HashMap::from([("chances".to_owned(), ["no".to_owned(), "yes\n".to_owned()].into())]);
         let proposed = proposal::propose(&signature, &labels)?;
         let document: toml::Table = toml::from_str(&proposed).unwrap();

@@ -1,11 +1,11 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use proptest::prelude::*;
 
 use super::*;
-use crate::backend::Signature;
+use crate::backend::ModelSignature;
 
 /// Words by their place in the vocabulary, between `[CLS]` and `[SEP]`.
 const TOKENIZER: &str = r#"{"version":"1.0","truncation":{"max_length":3,"strategy":"LongestFirst","stride":0},
@@ -15,17 +15,17 @@ const TOKENIZER: &str = r#"{"version":"1.0","truncation":{"max_length":3,"strate
     "model":{"type":"WordLevel","vocab":{"[UNK]":1,"[CLS]":2,"[SEP]":3,"red":4,"green":5,"[PAD]":7},
     "unk_token":"[UNK]"}}"#;
 
-fn port(name: &str, datatype: DataType, shape: &[i64]) -> Port {
-    Port { name: name.to_owned(), datatype, shape: shape.to_vec() }
+fn port(name: &str, datatype: DataType, shape: &[i64]) -> ModelPort {
+    ModelPort { name: name.to_owned(), datatype, shape: shape.to_vec() }
 }
 
-fn inputs(names: &[&str], shape: &[i64]) -> Vec<Port> {
+fn inputs(names: &[&str], shape: &[i64]) -> Vec<ModelPort> {
     names.iter().map(|name| port(name, DataType::Int64, shape)).collect()
 }
 
-fn bind(section: &str, inputs: Vec<Port>, output: &[i64], file: &str) -> Result<Arc<dyn Pipeline>, String> {
+fn bind(section: &str, inputs: Vec<ModelPort>, output: &[i64], file: &str) -> Result<Arc<dyn Pipeline>, String> {
     let section: TextEmbedding = toml::from_str(section).unwrap();
-    let signature = Signature { inputs, outputs: vec![port("vectors", DataType::Fp32, output)] };
+    let signature = ModelSignature { inputs, outputs: vec![port("vectors", DataType::Fp32, output)] };
     let files = HashMap::from([("tokenizer.json".to_owned(), Bytes::copy_from_slice(file.as_bytes()))]);
     section.bind(ModelFacts {
         signature: &signature,
@@ -49,12 +49,12 @@ fn texts(texts: &[&str]) -> CallContent {
     CallContent::Texts(Texts::new(texts.iter()).unwrap())
 }
 
-fn prepare(pipeline: &dyn Pipeline, content: &CallContent) -> PreparedInputs {
-    pipeline.prepare(content, DecodeLimits::default(), &mut Account::unlimited().hold()).unwrap()
+fn prepare(pipeline: &dyn Pipeline, content: &CallContent) -> PreprocessedInputs {
+    pipeline.prepare(content, DecodeLimits::default(), &mut MemoryAccount::unlimited().hold()).unwrap()
 }
 
 /// The results of texts for an output.
-fn results(section: &str, of: &[&str], shape: &[usize], output: Vec<f32>) -> Result<Vec<Tensor>, AnswerError> {
+fn results(section: &str, of: &[&str], shape: &[usize], output: Vec<f32>) -> Result<Vec<Tensor>, PostprocessError> {
     let prepared = prepare(embedder(section).as_ref(), &texts(of));
     prepared.postprocess.unwrap()(vec![Tensor::from_vec(shape.to_vec(), output).unwrap()])
 }
@@ -102,9 +102,9 @@ fn a_vector_is_the_mean_of_its_tokens_the_first_one_or_the_output() {
 fn outputs_that_are_no_vectors_of_the_texts_are_errors() {
     let error = |shape: &[usize], value| results("", &["red"], shape, vec![value; shape.iter().product()]).unwrap_err();
     for shape in [&[2, 3, 2][..], &[1, 2], &[1, 0, 2], &[1, 3, 0]] {
-        assert!(matches!(error(shape, 1.0), AnswerError::Outputs(_)), "{shape:?}");
+        assert!(matches!(error(shape, 1.0), PostprocessError::Outputs(_)), "{shape:?}");
     }
-    assert!(matches!(error(&[1, 3, 2], f32::NAN), AnswerError::Values(_)));
+    assert!(matches!(error(&[1, 3, 2], f32::NAN), PostprocessError::Values(_)));
 }
 
 #[test]
@@ -118,11 +118,11 @@ fn the_answer_has_a_vector_for_each_text() {
 
 #[test]
 fn what_does_not_fit_the_model_refuses_it() {
-    let refused = |inputs: Vec<Port>, output: &[i64], file: &str| match bind("", inputs, output, file) {
+    let refused = |inputs: Vec<ModelPort>, output: &[i64], file: &str| match bind("", inputs, output, file) {
         Err(reason) => reason,
         // As the check at its load does.
         Ok(pipeline) => {
-            let mut hold = Account::unlimited().hold();
+            let mut hold = MemoryAccount::unlimited().hold();
             pipeline.prepare(&pipeline.sample(), DecodeLimits::default(), &mut hold).unwrap_err().to_string()
         }
     };
@@ -144,7 +144,7 @@ fn texts_of_like_length_share_a_run_of_bounded_size() {
     let long = "red ".repeat(300);
     let all: Vec<&str> = (0..400).map(|index| if index % 40 == 0 { long.as_str() } else { "red green red" }).collect();
     let pipeline = embedder("max_tokens = 256");
-    let Division { parts, places } = pipeline.divide(&texts(&all)).unwrap();
+    let ContentDivision { parts, places } = pipeline.divide(&texts(&all)).unwrap();
     // 390 short ones of 13 bytes, and 10 that count as 1024 bytes.
     let counts: Vec<_> = parts.iter().map(CallContent::count).collect();
     assert_eq!(counts, [[RUN_TEXTS_MAX; 12].as_slice(), &[6, 8, 2]].concat());
@@ -158,7 +158,7 @@ proptest! {
     fn every_text_is_in_one_run_within_its_bound(of in prop::collection::vec("[a-z ]{0,900}", 1..60), max_tokens in 3_usize..300) {
         let of: Vec<&str> = of.iter().map(String::as_str).collect();
         let pipeline = embedder(&format!("max_tokens = {max_tokens}"));
-        let Some(Division { parts, mut places }) = pipeline.divide(&texts(&of)) else { return Ok(()) };
+        let Some(ContentDivision { parts, mut places }) = pipeline.divide(&texts(&of)) else { return Ok(()) };
         let mut next = places.clone().into_iter();
         for part in &parts {
             let CallContent::Texts(part) = part else { panic!("texts") };

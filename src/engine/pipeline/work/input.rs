@@ -2,11 +2,11 @@
 //! small head with everything else.
 
 use bytes::Bytes;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use serde::{Deserialize, Serialize};
 
-use super::super::error::InputError;
-use super::super::prepared_inputs::PreparedInputs;
+use super::super::error::PreprocessError;
+use super::super::prepared_inputs::PreprocessedInputs;
 use crate::pipeline::chain::{ChainStep, Lease, LeaseId};
 use crate::pipeline::content::{CallContent, ContentForm};
 use crate::pipeline::image::DecodeLimits;
@@ -14,16 +14,16 @@ use crate::pipeline::kind::Pipeline;
 
 /// The data that a pipeline makes the inputs of one run of. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum WorkInput {
+pub enum PipelineRunInput {
     /// The content that a caller sent, or a part of it.
     Content { content: CallContent, limits: DecodeLimits },
     /// A step of a chain.
     Step(ChainStep),
 }
 
-/// A [`WorkInput`] without its large bytes.
+/// A [`PipelineRunInput`] without its large bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum WorkHead {
+pub enum PipelineRunHead {
     Content { form: ContentForm, limits: DecodeLimits },
     Step { lease: LeaseId, task: Bytes, has_bytes: bool, rows: usize },
 }
@@ -31,9 +31,9 @@ pub enum WorkHead {
 /// A head and bytes that do not fit together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the parts are no input of a run: {0}")]
-pub struct PartsError(String);
+pub struct InvalidRunParts(String);
 
-impl WorkInput {
+impl PipelineRunInput {
     /// The bytes that it keeps in memory until it runs.
     pub fn bytes(&self) -> usize {
         match self {
@@ -65,39 +65,44 @@ impl WorkInput {
     }
 
     /// Makes the inputs of the run.
-    pub(super) fn prepare(&self, pipeline: &dyn Pipeline, account: &Account) -> Result<PreparedInputs, InputError> {
+    pub(super) fn prepare(
+        &self,
+        pipeline: &dyn Pipeline,
+        account: &MemoryAccount,
+    ) -> Result<PreprocessedInputs, PreprocessError> {
         match self {
             Self::Content { content, limits } => pipeline.prepare(content, *limits, &mut account.hold()),
             Self::Step(step) => {
-                let no_chain = || InputError::Content(format!("pipeline.{} has no steps", pipeline.kind().name));
+                let no_chain = || PreprocessError::Content(format!("pipeline.{} has no steps", pipeline.kind().name));
                 pipeline.chain().ok_or_else(no_chain)?.prepare(step, account)
             }
         }
     }
 
     /// Takes the input apart.
-    pub fn into_parts(self) -> (WorkHead, Vec<Bytes>) {
+    pub fn into_parts(self) -> (PipelineRunHead, Vec<Bytes>) {
         match self {
             Self::Content { content, limits } => {
                 let (form, bytes) = (content.form(), content.data().clone());
-                (WorkHead::Content { form, limits }, vec![bytes])
+                (PipelineRunHead::Content { form, limits }, vec![bytes])
             }
             Self::Step(ChainStep { lease, task, bytes, rows }) => {
-                let head = WorkHead::Step { lease: lease.id(), task, has_bytes: bytes.is_some(), rows };
+                let head = PipelineRunHead::Step { lease: lease.id(), task, has_bytes: bytes.is_some(), rows };
                 (head, bytes.into_iter().collect())
             }
         }
     }
 
     /// Puts the parts together again.
-    pub fn from_parts(head: WorkHead, bytes: Vec<Bytes>) -> Result<Self, PartsError> {
+    pub fn from_parts(head: PipelineRunHead, bytes: Vec<Bytes>) -> Result<Self, InvalidRunParts> {
         match head {
-            WorkHead::Content { form, limits } => {
+            PipelineRunHead::Content { form, limits } => {
                 let [bytes] = <[Bytes; 1]>::try_from(bytes).map_err(|bytes| wrong_number(&bytes, 1))?;
-                let content = CallContent::from_parts(form, bytes).map_err(|error| PartsError(error.to_string()))?;
+                let content =
+                    CallContent::from_parts(form, bytes).map_err(|error| InvalidRunParts(error.to_string()))?;
                 Ok(Self::Content { content, limits })
             }
-            WorkHead::Step { lease, task, has_bytes, rows } => {
+            PipelineRunHead::Step { lease, task, has_bytes, rows } => {
                 if bytes.len() != usize::from(has_bytes) {
                     return Err(wrong_number(&bytes, usize::from(has_bytes)));
                 }
@@ -108,8 +113,8 @@ impl WorkInput {
     }
 }
 
-fn wrong_number(bytes: &[Bytes], expected: usize) -> PartsError {
-    PartsError(format!("expected {expected} buffers, got {}", bytes.len()))
+fn wrong_number(bytes: &[Bytes], expected: usize) -> InvalidRunParts {
+    InvalidRunParts(format!("expected {expected} buffers, got {}", bytes.len()))
 }
 
 #[cfg(test)]
@@ -140,10 +145,12 @@ mod tests {
         })
     }
 
-    fn inputs() -> impl Strategy<Value = WorkInput> {
-        let content = (contents(), any::<u64>())
-            .prop_map(|(content, max_pixels)| WorkInput::Content { content, limits: DecodeLimits { max_pixels } });
-        prop_oneof![content, steps().prop_map(WorkInput::Step)]
+    fn inputs() -> impl Strategy<Value = PipelineRunInput> {
+        let content = (contents(), any::<u64>()).prop_map(|(content, max_pixels)| PipelineRunInput::Content {
+            content,
+            limits: DecodeLimits { max_pixels },
+        });
+        prop_oneof![content, steps().prop_map(PipelineRunInput::Step)]
     }
 
     proptest! {
@@ -153,14 +160,14 @@ mod tests {
             prop_assert_eq!(bytes.iter().map(Bytes::len).sum::<usize>(), input.bytes());
             let message = postcard::to_stdvec(&head).unwrap();
             let copies: Vec<_> = bytes.iter().map(|bytes| Bytes::copy_from_slice(bytes)).collect();
-            let again = WorkInput::from_parts(postcard::from_bytes(&message).unwrap(), copies);
+            let again = PipelineRunInput::from_parts(postcard::from_bytes(&message).unwrap(), copies);
             prop_assert_eq!(again, Ok(input));
         }
 
         #[test]
         fn parts_of_different_inputs_are_an_error_or_another_input(one in inputs(), other in inputs()) {
             let ((head, _), (_, bytes)) = (one.into_parts(), other.into_parts());
-            if let Ok(mixed) = WorkInput::from_parts(head.clone(), bytes.clone()) {
+            if let Ok(mixed) = PipelineRunInput::from_parts(head.clone(), bytes.clone()) {
                 prop_assert_eq!(mixed.into_parts(), (head, bytes));
             }
         }
@@ -169,17 +176,19 @@ mod tests {
     #[test]
     fn the_bytes_of_an_input_are_not_copied() {
         let file = Bytes::from(vec![7; 100]);
-        let input =
-            WorkInput::Content { content: CallContent::Photograph(file.clone()), limits: DecodeLimits::default() };
+        let input = PipelineRunInput::Content {
+            content: CallContent::Photograph(file.clone()),
+            limits: DecodeLimits::default(),
+        };
         let (_, bytes) = input.into_parts();
         assert_eq!(bytes[0].as_ptr(), file.as_ptr());
     }
 
     #[test]
     fn a_wrong_number_of_buffers_is_refused() {
-        let head = WorkHead::Content { form: ContentForm::Photograph, limits: DecodeLimits::default() };
+        let head = PipelineRunHead::Content { form: ContentForm::Photograph, limits: DecodeLimits::default() };
         for count in [0, 2] {
-            let error = WorkInput::from_parts(head.clone(), vec![Bytes::new(); count]).unwrap_err();
+            let error = PipelineRunInput::from_parts(head.clone(), vec![Bytes::new(); count]).unwrap_err();
             assert!(error.to_string().contains(&format!("expected 1 buffers, got {count}")), "{error}");
         }
     }

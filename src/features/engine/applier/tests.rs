@@ -3,14 +3,14 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::super::catalog::Catalog;
+use super::super::super::catalog::ViewCatalog;
 use super::super::super::index::MemTable;
 use super::super::super::key::HashKey;
 use super::super::super::snapshot::{SnapshotHeader, SortedTable, write_file};
 use super::super::super::value::{ScalarType, Value};
 use super::super::super::view::{FieldId, WindowKind};
 use super::super::super::window::{every_function, view};
-use super::super::snapshots::ScanError;
+use super::super::snapshots::SnapshotScanError;
 use super::*;
 
 const SECOND: i64 = 1_000_000;
@@ -25,12 +25,12 @@ fn changes(steps: &[EntityStep]) -> Vec<PendingChange> {
     let change = |(seq, (entity, second)): (u64, &EntityStep)| {
         let entity = vec![Value::Int64(*entity)];
         let key = hash_key.index_key(view.id, &entity);
-        let row = |second| Row { entity: entity.clone(), event_us: second * SECOND, values: values(seq) };
-        let put = |row: Row| {
+        let row = |second| FeatureRow { entity: entity.clone(), event_us: second * SECOND, values: values(seq) };
+        let put = |row: FeatureRow| {
             let body = RecordBody::plain(row.encode().into());
-            Action::Put(view.clone(), row, body)
+            PendingAction::Put(view.clone(), row, body)
         };
-        PendingChange { seq, key, action: second.map_or(Action::Delete, |at| put(row(at))), latest_us: i64::MAX }
+        PendingChange { seq, key, action: second.map_or(PendingAction::Delete, |at| put(row(at))), latest_us: i64::MAX }
     };
     (1..).zip(steps).map(change).collect()
 }
@@ -39,14 +39,14 @@ fn values(number: u64) -> Vec<(FieldId, Value)> {
     vec![(FieldId(0), Value::Int64(i64::try_from(number).unwrap()))]
 }
 
-fn applier(folder: &tempfile::TempDir, name: &str) -> Applier {
+fn applier(folder: &tempfile::TempDir, name: &str) -> IndexApplier {
     let layer = MemTable::open(&folder.path().join(name), 16 << 20).unwrap();
-    let index = Index::new(None, Arc::new(layer));
-    let protection = Arc::new(Protection::new(None, &Catalog::default()));
-    Applier::new(Arc::new(index), IndexContent::default(), 0, SECOND, protection)
+    let index = EntityIndex::new(None, Arc::new(layer));
+    let protection = Arc::new(RowCipher::new(None, &ViewCatalog::default()));
+    IndexApplier::new(Arc::new(index), IndexContent::default(), 0, SECOND, protection)
 }
 
-fn records(applier: &Applier) -> Vec<(IndexKey, Vec<u8>)> {
+fn records(applier: &IndexApplier) -> Vec<(IndexKey, Vec<u8>)> {
     let mut found = Vec::new();
     applier
         .index
@@ -133,13 +133,13 @@ proptest! {
 }
 
 /// A snapshot of everything below the top layer.
-fn snapshot(folder: &tempfile::TempDir, index: &Index, replay_from: u64) -> SortedTable {
+fn snapshot(folder: &tempfile::TempDir, index: &EntityIndex, replay_from: u64) -> SortedTable {
     let header =
         SnapshotHeader { replay_from, created_ms: 0, hash_key_id: [0; 8], partial: false, catalog: String::new() };
     let (path, _) = write_file(folder.path(), &header, |writer| {
-        index.scan_frozen(|key, record| Ok(writer.add(&key, record)?)).map_err(|error: ScanError| match error {
-            ScanError::Io(error) => error,
-            ScanError::Index(error) => std::io::Error::other(error),
+        index.scan_frozen(|key, record| Ok(writer.add(&key, record)?)).map_err(|error: SnapshotScanError| match error {
+            SnapshotScanError::Io(error) => error,
+            SnapshotScanError::Index(error) => std::io::Error::other(error),
         })
     })
     .unwrap();

@@ -3,17 +3,17 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ledge_identity::sealing::{Rekey, Rekeyed, Sealer};
+use ledge_identity::sealing::{Rekey, RekeyCounts, Sealer};
 use ledge_service::audit_event::AuditSink;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::super::files::StoreFiles;
+use super::super::files::FeatureStoreFiles;
 use super::*;
 use crate::config::FeaturesConfig;
-use crate::mem_table::Changes;
-use crate::online::{FeatureSelection, FieldStatus, FrameColumns, OnlineRequest, Push, PushTarget};
+use crate::mem_table::MemTableChanges;
+use crate::online::{FeaturePush, FeatureSelection, FieldStatus, FrameColumns, OnlineFeaturesRequest, PushTarget};
 use crate::registry::Registry;
 use crate::{FeatureCaller, FeatureStore};
 
@@ -61,10 +61,10 @@ impl ErasureStore {
     }
 
     /// As the daemon asks for it, from a thread that may wait.
-    fn rekey(&self) -> Result<Rekeyed, String> {
+    fn rekey(&self) -> Result<RekeyCounts, String> {
         let features = self.features.clone();
         let rekey = move || {
-            let mut done = Rekeyed::default();
+            let mut done = RekeyCounts::default();
             Rekey::rekey(&features, &|| false, &mut done).map(|()| done)
         };
         self.runtime.block_on(self.runtime.spawn_blocking(rekey)).unwrap()
@@ -79,8 +79,8 @@ impl ErasureStore {
         Maintenance::new(self.features.engine().unwrap().clone())
     }
 
-    pub fn files(&self) -> StoreFiles {
-        StoreFiles::new(&self.folder.path().join("store")).unwrap()
+    pub fn files(&self) -> FeatureStoreFiles {
+        FeatureStoreFiles::new(&self.folder.path().join("store")).unwrap()
     }
 
     pub fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
@@ -101,12 +101,12 @@ impl ErasureStore {
     }
 
     pub fn push_columns(&self, columns: FrameColumns) {
-        let push = Push { target: PushTarget::Source("customers".into()), columns };
+        let push = FeaturePush { target: PushTarget::Source("customers".into()), columns };
         self.runtime.block_on(self.features.push(push, FeatureCaller::unlimited(Principal::Local))).unwrap();
     }
 
     pub fn has(&self, customer: i64) -> bool {
-        let request = OnlineRequest {
+        let request = OnlineFeaturesRequest {
             selection: FeatureSelection::Features(vec!["profile:note".into()]),
             entities: vec![("customer".into(), vec![json!(customer)])],
         };
@@ -117,7 +117,7 @@ impl ErasureStore {
         found.cells.column(0)[0].status == FieldStatus::Present
     }
 
-    fn erase(&self, entity: &serde_json::Value) -> Result<Erased, FeatureError> {
+    fn erase(&self, entity: &serde_json::Value) -> Result<ErasureCounts, FeatureError> {
         let entity: JoinKeyValues = serde_json::from_value(entity.clone()).unwrap();
         self.runtime.block_on(self.features.erase(vec![entity], Principal::Local))
     }
@@ -140,7 +140,7 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
             Ok(())
         });
         scanned.unwrap();
-        let mut lost = Changes::default();
+        let mut lost = MemTableChanges::default();
         keys.iter().take(6).for_each(|key| lost.put(key, None));
         index.top().apply(&lost).unwrap();
     }
@@ -174,7 +174,7 @@ fn an_erasure_says_so_when_an_old_file_cannot_be_removed() {
         if is_folder { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
     }
     fs::write(files.folder().join("snapshot.damaged"), "note of 4").unwrap();
-    assert_eq!(store.erase(&json!({ "customer": 4 })).unwrap(), Erased { records: 0, views: 0 });
+    assert_eq!(store.erase(&json!({ "customer": 4 })).unwrap(), ErasureCounts { records: 0, views: 0 });
     let snapshots = snapshot::list(files.folder()).unwrap();
     assert_eq!(snapshots.len(), 2);
     assert!(journal::list(&files.journal()).unwrap().iter().all(|(first_seq, _)| *first_seq >= snapshots[1].0));
@@ -193,7 +193,7 @@ fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
     store.push_these(vec![json!("anna"), json!("7")]);
     for customer in [json!("anna"), json!(1)] {
         let erased = store.erase(&json!({ "customer": customer })).unwrap();
-        assert_eq!((&customer, erased), (&customer, Erased { records: 1, views: 1 }));
+        assert_eq!((&customer, erased), (&customer, ErasureCounts { records: 1, views: 1 }));
     }
     for wrong in [json!(null), json!([1])] {
         assert!(matches!(store.erase(&json!({ "customer": wrong })), Err(FeatureError::Value { .. })));
@@ -206,10 +206,10 @@ fn a_view_that_had_the_join_key_in_another_type_blocks_no_erasure() {
 fn keys_that_cannot_be_sealed_anew_are_not_said_to_be() {
     let store = ErasureStore::ready(sealer());
     store.push(0..3);
-    assert_eq!(store.rekey(), Ok(Rekeyed::default()));
+    assert_eq!(store.rekey(), Ok(RekeyCounts::default()));
     let folder = store.close();
     let plain = ErasureStore::ready(Sealer::none());
-    assert_eq!(plain.rekey(), Ok(Rekeyed::default()), "that is not what it is asked for");
+    assert_eq!(plain.rekey(), Ok(RekeyCounts::default()), "that is not what it is asked for");
     plain.close();
     let both = Sealer::with_keys(&[[9; 32], [5; 32]]);
     // No view is declared any more, but the files exist.
@@ -220,7 +220,7 @@ fn keys_that_cannot_be_sealed_anew_are_not_said_to_be() {
     assert!(store.rekey().unwrap_err().contains("which this box does not have"));
     let store = ErasureStore::open(store.close(), both, VIEWS);
     assert!(store.rekey().unwrap().old > 0);
-    assert_eq!(store.rekey(), Ok(Rekeyed::default()));
+    assert_eq!(store.rekey(), Ok(RekeyCounts::default()));
     let store = ErasureStore::open(store.close(), Sealer::with_keys(&[[9; 32]]), VIEWS);
     store.until("ready", |store| store.engine().live().is_some());
     assert!(store.has(2));

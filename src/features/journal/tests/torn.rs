@@ -200,7 +200,7 @@ fn a_damaged_segment_is_set_aside_when_a_snapshot_makes_up_for_it() {
 
     // Damage that the scrub finds in the segment that is being written ends that segment.
     let current = journal.segments[0].path.clone();
-    journal.note_damage(&[Damage { file: current.clone(), ..damage.clone() }]).unwrap();
+    journal.note_damage(&[JournalDamage { file: current.clone(), ..damage.clone() }]).unwrap();
     journal.append(&changes(1, &[1]), LATEST_US).unwrap();
     assert_eq!(journal.segments(), 2);
     journal.remove_before(journal.next_seq()).unwrap();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::super::super::value::{ScalarType, Value};
 use super::super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::fuzz::{every_function, view};
-use super::super::{Added, WindowState};
+use super::super::{WindowAddOutcome, WindowState};
 use super::{Random, SECOND};
-use crate::view::{Function, WindowKind};
+use crate::view::{AggregateFunction, WindowKind};
 
 const HOUR: i64 = 3600 * SECOND;
 
@@ -74,16 +74,16 @@ impl SimulatedEntity {
     }
 
     /// The outcome of an event by the rules.
-    fn expect(&mut self, event: &WindowEvent, lateness_us: i64) -> Added {
+    fn expect(&mut self, event: &WindowEvent, lateness_us: i64) -> WindowAddOutcome {
         if self.newest_us.is_some_and(|newest| event.event_us < newest - lateness_us) {
-            return Added::TooLate;
+            return WindowAddOutcome::TooLate;
         }
         if !self.seen.insert((event.event_us, event.cells)) {
-            return Added::Duplicate;
+            return WindowAddOutcome::Duplicate;
         }
         self.newest_us = self.newest_us.max(Some(event.event_us));
         self.events.push(event.clone());
-        Added::New
+        WindowAddOutcome::New
     }
 }
 
@@ -139,16 +139,16 @@ fn check(window: &WindowValues, aggregation: &Aggregation, got: Option<&Value>, 
     };
 
     let right = match aggregation.function {
-        Function::Count => got == Some(&Value::Int64(count as i64)),
-        Function::Sum => near((count > 0).then(|| sum as f64 / unit)),
-        Function::Mean => near((count > 0).then(|| sum as f64 / unit / count as f64)),
-        Function::Min => got == numbers().reduce(f64::min).map(Value::Float64).as_ref(),
-        Function::Max => got == numbers().reduce(f64::max).map(Value::Float64).as_ref(),
-        Function::Std => {
+        AggregateFunction::Count => got == Some(&Value::Int64(count as i64)),
+        AggregateFunction::Sum => near((count > 0).then(|| sum as f64 / unit)),
+        AggregateFunction::Mean => near((count > 0).then(|| sum as f64 / unit / count as f64)),
+        AggregateFunction::Min => got == numbers().reduce(f64::min).map(Value::Float64).as_ref(),
+        AggregateFunction::Max => got == numbers().reduce(f64::max).map(Value::Float64).as_ref(),
+        AggregateFunction::Std => {
             let variance = |count: i128| (count * squares - sum * sum) as f64 / (count * (count - 1)) as f64;
             near((count > 1).then(|| variance(count).sqrt() / unit))
         }
-        Function::Last => {
+        AggregateFunction::Last => {
             // Of the greatest, `max_by_key` takes the one that came last.
             let last = values.iter().max_by_key(|(event_us, _)| *event_us).map(|(_, value)| *value);
             let last = last.map(|value| match aggregation.column {
@@ -158,7 +158,7 @@ fn check(window: &WindowValues, aggregation: &Aggregation, got: Option<&Value>, 
             });
             got == last.as_ref()
         }
-        Function::CountDistinct => match got {
+        AggregateFunction::CountDistinct => match got {
             Some(Value::Int64(got)) if variety > 24 => {
                 let error = (*got - distinct) as f64 / distinct as f64;
                 estimates.0.push(error);
@@ -190,7 +190,9 @@ fn every_window(lateness: Duration) -> FeatureView {
         let kind = if window == step { WindowKind::Tumbling } else { WindowKind::Sliding };
         view.aggregations.extend(every_function(column, window, step, kind));
     }
-    let counts = |function| matches!(function, Function::Count | Function::Last | Function::CountDistinct);
+    let counts = |function| {
+        matches!(function, AggregateFunction::Count | AggregateFunction::Last | AggregateFunction::CountDistinct)
+    };
     view.aggregations.retain(|aggregation| aggregation.column < 2 || counts(aggregation.function));
     view
 }

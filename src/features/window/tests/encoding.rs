@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::super::value::{ScalarType, Value};
 use super::super::super::view::{FeatureView, FieldId};
-use super::super::distinct::{Distinct, ENCODED_BYTES_MAX, EXACT_HASHES_MAX};
+use super::super::distinct::{DistinctValues, ENCODED_BYTES_MAX, EXACT_HASHES_MAX};
 use super::super::fuzz::{every_function, fuzz_window, view};
 use super::super::{DamagedWindow, WindowState, hash};
 use super::{Random, SECOND};
@@ -121,7 +121,7 @@ proptest! {
                         prop_assert!((one - other).abs() <= one.abs() * 1e-9, "{function:?} {one} {other}");
                     }
                     // Of the same time the one that was pushed later is the last, in both states.
-                    _ if function == crate::view::Function::Last => {}
+                    _ if function == crate::view::AggregateFunction::Last => {}
                     [one, other] => prop_assert_eq!(one, other),
                 }
             }
@@ -156,17 +156,17 @@ fn the_estimate_is_within_its_stated_error() {
         for _ in 0..rounds {
             let salt = random.next();
             // Over several buckets, with every value in two of them.
-            let mut parts: Vec<Option<Distinct>> = vec![None; 4];
+            let mut parts: Vec<Option<DistinctValues>> = vec![None; 4];
             for number in 0..count {
                 let hash = if count > 1000 { random.next() } else { hash(&(salt ^ number as u64).to_le_bytes()) };
                 for at in [number % 4, (number + 1) % 4] {
                     match &mut parts[at] {
                         Some(distinct) => distinct.add(hash),
-                        part @ None => *part = Some(Distinct::of(hash)),
+                        part @ None => *part = Some(DistinctValues::of(hash)),
                     }
                 }
             }
-            let estimate = Distinct::count(parts.iter().flatten()) as f64;
+            let estimate = DistinctValues::count(parts.iter().flatten()) as f64;
             let error = estimate / count as f64 - 1.0;
             squares += error * error;
             sum += error;
@@ -179,20 +179,20 @@ fn the_estimate_is_within_its_stated_error() {
 
 #[test]
 fn few_values_are_counted_exactly_and_many_take_no_more_room() {
-    let mut distinct = Distinct::of(0);
+    let mut distinct = DistinctValues::of(0);
     for number in 1..100_000_u64 {
         let hash = hash(&number.to_le_bytes());
         distinct.add(hash);
         distinct.add(hash);
         if number < EXACT_HASHES_MAX as u64 {
-            assert_eq!(Distinct::count([&distinct, &distinct].into_iter()), number + 1);
+            assert_eq!(DistinctValues::count([&distinct, &distinct].into_iter()), number + 1);
         }
         if !(100..99_000).contains(&number) {
             let mut bytes = Vec::new();
             distinct.encode(&mut bytes);
             assert!(bytes.len() <= ENCODED_BYTES_MAX);
             let mut reader = super::super::super::wire::ByteReader::new(&bytes);
-            assert_eq!(Distinct::read(&mut reader).as_ref(), Ok(&distinct));
+            assert_eq!(DistinctValues::read(&mut reader).as_ref(), Ok(&distinct));
             assert!(reader.is_empty());
         }
     }

@@ -9,9 +9,9 @@ use super::super::super::value::{ScalarType, Value, ValueType};
 use super::super::super::view::{Aggregation, FeatureView, FieldId};
 use super::super::fuzz::{every_function, view};
 use super::super::limits::most_bytes;
-use super::super::{Added, WindowState, state_limit_problem, value_problem};
+use super::super::{WindowAddOutcome, WindowState, state_limit_problem, value_problem};
 use super::SECOND;
-use crate::view::{Function, WindowKind};
+use crate::view::{AggregateFunction, WindowKind};
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -32,13 +32,13 @@ fn integer(number: i64) -> Vec<(FieldId, Value)> {
     vec![(FieldId(0), Value::Int64(number))]
 }
 
-fn get(state: &WindowState, view: &FeatureView, function: Function, now_s: i64) -> Option<Value> {
+fn get(state: &WindowState, view: &FeatureView, function: AggregateFunction, now_s: i64) -> Option<Value> {
     let at = view.aggregations.iter().position(|aggregation| aggregation.function == function).unwrap();
     state.evaluate(view, at, now_s * SECOND)
 }
 
 fn count(state: &WindowState, view: &FeatureView, now_s: i64) -> i64 {
-    match get(state, view, Function::Count, now_s) {
+    match get(state, view, AggregateFunction::Count, now_s) {
         Some(Value::Int64(count)) => count,
         other => panic!("{other:?}"),
     }
@@ -49,7 +49,7 @@ fn a_sliding_window_ends_with_the_step_that_now_is_in() {
     let view = minute(ScalarType::Float64, seconds(60));
     let mut state = WindowState::default();
     for at in [100, 109, 110, 169] {
-        assert_eq!(state.add(&view, at * SECOND, &float(1.0)), Added::New);
+        assert_eq!(state.add(&view, at * SECOND, &float(1.0)), WindowAddOutcome::New);
     }
     // Within the step of 110 to 120, before the event at 169.
     assert_eq!(count(&state, &view, 115), 3);
@@ -67,7 +67,7 @@ fn a_tumbling_window_is_the_last_one_that_is_over() {
     view.aggregations = every_function(0, seconds(60), seconds(60), WindowKind::Tumbling);
     let mut state = WindowState::default();
     for at in [0, 59, 60] {
-        assert_eq!(state.add(&view, at * SECOND, &float(1.0)), Added::New);
+        assert_eq!(state.add(&view, at * SECOND, &float(1.0)), WindowAddOutcome::New);
     }
     assert_eq!([59, 60, 119, 120, 179, 180].map(|now| count(&state, &view, now)), [0, 2, 2, 1, 1, 0]);
     assert_eq!(state.evaluate(&view, 0, 60 * SECOND - 1), Some(Value::Int64(0)));
@@ -79,16 +79,16 @@ fn of_nothing_the_counts_are_zero_and_the_rest_is_null() {
     let mut state = WindowState::default();
     for event_us in 0..2 {
         for (at, aggregation) in view.aggregations.iter().enumerate() {
-            let counts = matches!(aggregation.function, Function::Count | Function::CountDistinct);
+            let counts = matches!(aggregation.function, AggregateFunction::Count | AggregateFunction::CountDistinct);
             assert_eq!(state.evaluate(&view, at, 0), counts.then_some(Value::Int64(0)), "{aggregation:?}");
         }
         // Null and NaN are nothing.
-        assert_eq!(state.add(&view, event_us, &[]), Added::New);
-        assert_eq!(state.add(&view, event_us, &float(f64::NAN)), Added::New);
+        assert_eq!(state.add(&view, event_us, &[]), WindowAddOutcome::New);
+        assert_eq!(state.add(&view, event_us, &float(f64::NAN)), WindowAddOutcome::New);
     }
     state.add(&view, 1, &float(2.0));
-    assert_eq!(get(&state, &view, Function::Std, 0), None, "of one value");
-    assert_eq!(get(&state, &view, Function::Mean, 0), Some(Value::Float64(2.0)));
+    assert_eq!(get(&state, &view, AggregateFunction::Std, 0), None, "of one value");
+    assert_eq!(get(&state, &view, AggregateFunction::Mean, 0), Some(Value::Float64(2.0)));
 }
 
 #[test]
@@ -96,15 +96,15 @@ fn with_no_lateness_the_moment_of_the_watermark_is_still_open() {
     let view = minute(ScalarType::Int64, seconds(0));
     let mut state = WindowState::default();
     let mut add = |at, number| state.add(&view, at, &integer(number));
-    assert_eq!(add(5, 1), Added::New);
-    assert_eq!(add(5, 1), Added::Duplicate);
-    assert_eq!(add(5, 2), Added::New, "another event of the same microsecond");
-    assert_eq!(add(5, 1), Added::Duplicate);
-    assert_eq!(add(5, 2), Added::Duplicate);
-    assert_eq!(add(4, 3), Added::TooLate);
-    assert_eq!(add(6, 1), Added::New);
-    assert_eq!(add(5, 1), Added::TooLate);
-    assert_eq!(get(&state, &view, Function::Sum, 0), Some(Value::Float64(4.0)));
+    assert_eq!(add(5, 1), WindowAddOutcome::New);
+    assert_eq!(add(5, 1), WindowAddOutcome::Duplicate);
+    assert_eq!(add(5, 2), WindowAddOutcome::New, "another event of the same microsecond");
+    assert_eq!(add(5, 1), WindowAddOutcome::Duplicate);
+    assert_eq!(add(5, 2), WindowAddOutcome::Duplicate);
+    assert_eq!(add(4, 3), WindowAddOutcome::TooLate);
+    assert_eq!(add(6, 1), WindowAddOutcome::New);
+    assert_eq!(add(5, 1), WindowAddOutcome::TooLate);
+    assert_eq!(get(&state, &view, AggregateFunction::Sum, 0), Some(Value::Float64(4.0)));
 }
 
 #[test]
@@ -113,10 +113,10 @@ fn what_is_refused_changes_nothing() {
     let mut state = WindowState::default();
     state.add(&view, 100 * SECOND, &integer(1));
     let before = state.clone();
-    assert_eq!(state.add(&view, 100 * SECOND, &integer(1)), Added::Duplicate);
-    assert_eq!(state.add(&view, 90 * SECOND - 1, &integer(1)), Added::TooLate);
+    assert_eq!(state.add(&view, 100 * SECOND, &integer(1)), WindowAddOutcome::Duplicate);
+    assert_eq!(state.add(&view, 90 * SECOND - 1, &integer(1)), WindowAddOutcome::TooLate);
     assert_eq!(state, before);
-    assert_eq!(state.add(&view, 90 * SECOND, &integer(1)), Added::New, "as late as can be");
+    assert_eq!(state.add(&view, 90 * SECOND, &integer(1)), WindowAddOutcome::New, "as late as can be");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn of_one_moment_the_last_is_what_came_later() {
     for (at, number) in [(15, 1), (15, 2), (14, 3), (9, 4)] {
         state.add(&view, at * SECOND, &integer(number));
     }
-    assert_eq!(get(&state, &view, Function::Last, 19), Some(Value::Int64(2)));
-    assert_eq!(get(&state, &view, Function::Last, 9), Some(Value::Int64(4)));
+    assert_eq!(get(&state, &view, AggregateFunction::Last, 19), Some(Value::Int64(2)));
+    assert_eq!(get(&state, &view, AggregateFunction::Last, 9), Some(Value::Int64(4)));
 }
 
 #[test]
@@ -137,14 +137,14 @@ fn sums_of_integers_are_exact_and_those_of_floats_nearly() {
     for (at, number) in [i64::MAX, 1, i64::MIN, i64::MAX, -i64::MAX, 7].into_iter().enumerate() {
         state.add(&view, at as i64, &integer(number));
     }
-    assert_eq!(get(&state, &view, Function::Sum, 0), Some(Value::Float64(7.0)));
+    assert_eq!(get(&state, &view, AggregateFunction::Sum, 0), Some(Value::Float64(7.0)));
 
     let view = minute(ScalarType::Float64, seconds(0));
     let mut state = WindowState::default();
     for (at, number) in [1e100, 1.0, -1e100].into_iter().enumerate() {
         state.add(&view, at as i64 * 10 * SECOND, &float(number));
     }
-    assert_eq!(get(&state, &view, Function::Sum, 20), Some(Value::Float64(1.0)));
+    assert_eq!(get(&state, &view, AggregateFunction::Sum, 20), Some(Value::Float64(1.0)));
 }
 
 #[test]
@@ -153,11 +153,11 @@ fn infinities_count() {
     let mut state = WindowState::default();
     state.add(&view, 0, &float(1.0));
     state.add(&view, 1, &float(f64::INFINITY));
-    assert_eq!(get(&state, &view, Function::Sum, 0), Some(Value::Float64(f64::INFINITY)));
-    assert_eq!(get(&state, &view, Function::Min, 0), Some(Value::Float64(1.0)));
-    assert_eq!(get(&state, &view, Function::Std, 0), None);
+    assert_eq!(get(&state, &view, AggregateFunction::Sum, 0), Some(Value::Float64(f64::INFINITY)));
+    assert_eq!(get(&state, &view, AggregateFunction::Min, 0), Some(Value::Float64(1.0)));
+    assert_eq!(get(&state, &view, AggregateFunction::Std, 0), None);
     state.add(&view, 2, &float(f64::NEG_INFINITY));
-    assert_eq!(get(&state, &view, Function::Sum, 0), None);
+    assert_eq!(get(&state, &view, AggregateFunction::Sum, 0), None);
     assert_eq!(count(&state, &view, 0), 3);
 }
 
@@ -167,7 +167,7 @@ fn the_two_zeros_are_one_value() {
     let mut state = WindowState::default();
     state.add(&view, 0, &float(0.0));
     state.add(&view, 1, &float(-0.0));
-    assert_eq!(get(&state, &view, Function::CountDistinct, 0), Some(Value::Int64(1)));
+    assert_eq!(get(&state, &view, AggregateFunction::CountDistinct, 0), Some(Value::Int64(1)));
 }
 
 #[test]
@@ -178,20 +178,20 @@ fn an_aggregation_declared_later_begins_with_the_next_event() {
         FeatureView { aggregations: aggregations.cloned().collect(), ..all.clone() }
     };
     let mut state = WindowState::default();
-    state.add(&only(Function::Count), 0, &integer(5));
-    state.add(&only(Function::Count), 1, &integer(6));
+    state.add(&only(AggregateFunction::Count), 0, &integer(5));
+    state.add(&only(AggregateFunction::Count), 1, &integer(6));
     assert_eq!(count(&state, &all, 0), 2);
-    assert_eq!(get(&state, &all, Function::Sum, 0), None);
+    assert_eq!(get(&state, &all, AggregateFunction::Sum, 0), None);
     state.add(&all, 2, &integer(7));
     assert_eq!(count(&state, &all, 0), 3);
-    assert_eq!(get(&state, &all, Function::Sum, 0), Some(Value::Float64(7.0)));
-    assert_eq!(get(&state, &all, Function::Mean, 0), Some(Value::Float64(7.0)));
+    assert_eq!(get(&state, &all, AggregateFunction::Sum, 0), Some(Value::Float64(7.0)));
+    assert_eq!(get(&state, &all, AggregateFunction::Mean, 0), Some(Value::Float64(7.0)));
     // Parts that are no longer declared are dropped with the next event, and do not come back.
-    state.add(&only(Function::Max), 3, &integer(8));
+    state.add(&only(AggregateFunction::Max), 3, &integer(8));
     assert_eq!(count(&state, &all, 0), 0);
-    assert_eq!(get(&state, &all, Function::Max, 0), Some(Value::Float64(8.0)));
+    assert_eq!(get(&state, &all, AggregateFunction::Max, 0), Some(Value::Float64(8.0)));
     // A repeated event is recognized throughout.
-    assert_eq!(state.add(&all, 0, &integer(5)), Added::Duplicate);
+    assert_eq!(state.add(&all, 0, &integer(5)), WindowAddOutcome::Duplicate);
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn a_longer_lateness_lets_no_old_event_in_twice() {
     let mut state = WindowState::default();
     state.add(&short, 0, &integer(1));
     state.add(&short, 50 * SECOND, &integer(1));
-    assert_eq!(state.add(&long, 0, &integer(1)), Added::TooLate);
-    assert_eq!(state.add(&long, 1, &integer(1)), Added::New, "newer than all that is forgotten");
+    assert_eq!(state.add(&long, 0, &integer(1)), WindowAddOutcome::TooLate);
+    assert_eq!(state.add(&long, 1, &integer(1)), WindowAddOutcome::New, "newer than all that is forgotten");
     assert_eq!(count(&state, &long, 59), 3);
 }
 
@@ -215,15 +215,15 @@ fn too_many_identities_cost_lateness_and_not_exactness() {
     for pass in 0..3 {
         for event in 0..5000 {
             let added = state.add(&view, event / 2 * 1000, &integer(event));
-            assert_eq!(added == Added::New, pass == 0, "{event}: {added:?}");
+            assert_eq!(added == WindowAddOutcome::New, pass == 0, "{event}: {added:?}");
             assert!(state.identities.len() <= 2048);
         }
     }
     assert_eq!(count(&state, &view, 0), 5000);
     // Newer than the dropped ones, and not repeated.
-    assert_eq!(state.add(&view, 2490 * 1000, &integer(-1)), Added::New);
-    assert_eq!(state.add(&view, 2490 * 1000, &integer(-1)), Added::Duplicate);
-    assert_eq!(state.add(&view, 100, &integer(-2)), Added::TooLate, "within the lateness as declared");
+    assert_eq!(state.add(&view, 2490 * 1000, &integer(-1)), WindowAddOutcome::New);
+    assert_eq!(state.add(&view, 2490 * 1000, &integer(-1)), WindowAddOutcome::Duplicate);
+    assert_eq!(state.add(&view, 100, &integer(-2)), WindowAddOutcome::TooLate, "within the lateness as declared");
     assert_eq!(count(&state, &view, 0), 5001);
 }
 
@@ -234,13 +234,13 @@ fn many_events_of_one_moment_are_never_counted_twice() {
     let mut added = 0;
     for _ in 0..2 {
         for event in 0..3000 {
-            added += i64::from(state.add(&view, 0, &integer(event)) == Added::New);
+            added += i64::from(state.add(&view, 0, &integer(event)) == WindowAddOutcome::New);
         }
     }
     // When the first is dropped, events of that time are too late.
     assert_eq!(added, 2049);
     assert_eq!(count(&state, &view, 0), 2049);
-    assert_eq!(state.add(&view, 1, &integer(0)), Added::New);
+    assert_eq!(state.add(&view, 1, &integer(0)), WindowAddOutcome::New);
 }
 
 #[test]
@@ -327,7 +327,8 @@ fn aggregations_that_take_too_much_are_refused_with_the_figures() {
     assert_eq!(state_limit_problem(&view), None);
     // Mean and count of a day by minutes are fine.
     view.aggregations = every_function(0, seconds(86400), seconds(60), WindowKind::Sliding);
-    view.aggregations.retain(|aggregation| matches!(aggregation.function, Function::Count | Function::Mean));
+    view.aggregations
+        .retain(|aggregation| matches!(aggregation.function, AggregateFunction::Count | AggregateFunction::Mean));
     assert_eq!(state_limit_problem(&view), None);
     // No declaration is too large to be calculated.
     view.lateness = Duration::MAX;
@@ -341,7 +342,7 @@ fn a_text_that_is_too_long_for_last_is_refused() {
     let values = |length: usize| vec![(FieldId(0), Value::String("x".repeat(length).as_str().into()))];
     assert_eq!(value_problem(&view, &values(120)), None);
     assert!(value_problem(&view, &values(200)).unwrap().contains("'column_0' has 203 bytes"));
-    view.aggregations.retain(|aggregation: &Aggregation| aggregation.function != Function::Last);
+    view.aggregations.retain(|aggregation: &Aggregation| aggregation.function != AggregateFunction::Last);
     assert_eq!(value_problem(&view, &values(200)), None);
 }
 
@@ -352,8 +353,8 @@ fn a_last_of_another_type_is_null() {
     state.add(&view, 0, &integer(1));
     let mut other = view.clone();
     other.fields[0].value_type = ValueType::Scalar(ScalarType::String);
-    assert_eq!(get(&state, &view, Function::Last, 0), Some(Value::Int64(1)));
-    assert_eq!(get(&state, &other, Function::Last, 0), None);
+    assert_eq!(get(&state, &view, AggregateFunction::Last, 0), Some(Value::Int64(1)));
+    assert_eq!(get(&state, &other, AggregateFunction::Last, 0), None);
 }
 
 #[test]
@@ -362,15 +363,15 @@ fn of_the_step_that_now_is_in_only_the_newest_value_is_taken_back() {
     view.aggregations = every_function(0, seconds(600), seconds(300), WindowKind::Sliding);
     let mut state = WindowState::default();
     for (at, number) in [(10, 1.0), (200, 2.0)] {
-        assert_eq!(state.add(&view, at * SECOND, &float(number)), Added::New);
+        assert_eq!(state.add(&view, at * SECOND, &float(number)), WindowAddOutcome::New);
     }
     state.take_back(100 * SECOND, 50 * SECOND);
-    assert_eq!(get(&state, &view, Function::Last, 50), None);
+    assert_eq!(get(&state, &view, AggregateFunction::Last, 50), None);
     // The other functions cannot be separated within a step.
-    assert_eq!(get(&state, &view, Function::Count, 50), Some(Value::Int64(2)));
-    assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), Added::New);
-    assert_eq!(get(&state, &view, Function::Last, 50), Some(Value::Float64(3.0)));
-    assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), Added::Duplicate);
+    assert_eq!(get(&state, &view, AggregateFunction::Count, 50), Some(Value::Int64(2)));
+    assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), WindowAddOutcome::New);
+    assert_eq!(get(&state, &view, AggregateFunction::Last, 50), Some(Value::Float64(3.0)));
+    assert_eq!(state.add(&view, 50 * SECOND, &float(3.0)), WindowAddOutcome::Duplicate);
 }
 
 proptest! {
@@ -396,7 +397,7 @@ proptest! {
         }
         for (at, values) in &now {
             state.take_back(100 * SECOND, *at);
-            prop_assert_eq!(state.add(&view, *at, values), Added::New);
+            prop_assert_eq!(state.add(&view, *at, values), WindowAddOutcome::New);
         }
 
         for (at, values) in past.iter().chain(&now) {

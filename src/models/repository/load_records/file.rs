@@ -11,7 +11,7 @@ use ledge_base::clock;
 use ledge_base::durable;
 use ledge_base::names::{ModelName, ModelVersion};
 
-use super::{FailedLoad, LoadFailure, LoadRecords, ServedVersion};
+use super::{FailedLoad, LoadFailureStreak, LoadRecords, ServedVersion};
 
 /// Name of the file in the box's state folder.
 const FILE_NAME: &str = "load_records.json";
@@ -133,7 +133,7 @@ impl LoadFileState {
 }
 
 /// The versions in the file of `folder` with a failed last load; empty when the file cannot be read.
-pub fn failures(folder: &Path) -> Vec<(ModelName, ModelVersion, LoadFailure)> {
+pub fn failures(folder: &Path) -> Vec<(ModelName, ModelVersion, LoadFailureStreak)> {
     let records = read(&folder.join(FILE_NAME)).unwrap_or_default();
     records.failures().map(|(model, version, failure)| (model.clone(), version, failure.clone())).collect()
 }

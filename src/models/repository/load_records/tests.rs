@@ -113,7 +113,7 @@ fn a_description_says_the_reason_the_count_and_the_next_try() {
 
 #[test]
 fn records_of_a_later_version_are_not_read() {
-    assert!(matches!(LoadRecords::parse(br#"{"format":2,"versions":[]}"#), Err(ParseError::Later(2))));
+    assert!(matches!(LoadRecords::parse(br#"{"format":2,"versions":[]}"#), Err(LoadRecordsError::Later(2))));
     assert_eq!(LoadRecords::parse(br#"{"format":1,"versions":[]}"#).unwrap(), LoadRecords::default());
 }
 

@@ -8,7 +8,7 @@ const CALM: Duration = Duration::from_secs(30);
 
 /// The refusals for want of room in one queue.
 #[derive(Debug, Default)]
-pub struct FullQueue(Mutex<Option<RefusalSpell>>);
+pub struct QueueRefusals(Mutex<Option<RefusalSpell>>);
 
 /// Refusals without a calm between two of them.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,7 @@ struct RefusalSpell {
     refusals: u64,
 }
 
-impl FullQueue {
+impl QueueRefusals {
     /// Takes note of a refusal.
     pub fn refused(&self, now: Instant) {
         let mut span = self.lock();
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_full_from_its_first_refusal_to_the_calm_after_the_last() {
-        let (queue, start) = (FullQueue::default(), Instant::now());
+        let (queue, start) = (QueueRefusals::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(queue.full(at(0)), None);
         for seconds in [0, 20, 40] {

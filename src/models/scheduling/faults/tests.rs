@@ -17,15 +17,15 @@ fn input(byte: u8) -> InputDigest {
 }
 
 /// Counts a fault of a caller.
-fn crash(faults: &ModelFaults, principal: Principal, byte: u8, now: Instant) -> Consequences {
-    faults.count("SIGSEGV", Culprit { principal, input: Some(input(byte)) }.cause(), now)
+fn crash(faults: &ModelFaults, principal: Principal, byte: u8, now: Instant) -> FaultConsequences {
+    faults.count("SIGSEGV", FaultingCaller { principal, input: Some(input(byte)) }.cause(), now)
 }
 
 #[test]
 fn a_model_with_a_fault_gets_its_own_process() {
     let faults = ModelFaults::default();
     assert_eq!(faults.isolation(Isolation::Process), Isolation::Process);
-    assert_eq!(faults.count("crashed", FaultCause::Own, Instant::now()), Consequences::default());
+    assert_eq!(faults.count("crashed", FaultCause::Own, Instant::now()), FaultConsequences::default());
     assert_eq!(faults.isolation(Isolation::Process), Isolation::Own);
 }
 
@@ -93,8 +93,8 @@ fn an_input_is_refused_after_two_faults_whoever_sends_it() {
     assert!(faults.needs_input());
     assert_eq!(admit(7, now), Ok(()));
     crash(&faults, key("b"), 7, now);
-    assert_eq!((admit(7, now), admit(8, now)), (Err(Blamed::Input), Ok(())));
-    assert_eq!(Blamed::Input.retry_after(), None);
+    assert_eq!((admit(7, now), admit(8, now)), (Err(FaultRefusal::Input), Ok(())));
+    assert_eq!(FaultRefusal::Input.retry_after(), None);
     assert_eq!(admit(7, now + HELD_FOR), Ok(()));
 }
 
@@ -137,7 +137,7 @@ fn the_tables_are_bounded() {
     for count in 0..1000_u16 {
         let principal = key(&count.to_string());
         let input = Some(InputDigest::of_tensors(&[], &[usize::from(count)]));
-        faults.count("SIGSEGV", Culprit { principal, input }.cause(), now + SECOND * count.into());
+        faults.count("SIGSEGV", FaultingCaller { principal, input }.cause(), now + SECOND * count.into());
     }
     let state = faults.state();
     assert_eq!((state.callers.len(), state.inputs.len()), (REMEMBERED_MAX, REMEMBERED_MAX));
@@ -151,7 +151,7 @@ fn golden_inputs_that_fail_unload_the_model_until_they_pass() {
     crash(&faults, key("a"), 0, now);
     assert_eq!(faults.next_trial(), Some(now));
     assert!(faults.begin_trial(now) && !faults.begin_trial(now));
-    assert_eq!(faults.end_trial(GoldenResult::Failed("off by 1".into()), now), TrialChange::Unloaded);
+    assert_eq!(faults.end_trial(GoldenTrialResult::Failed("off by 1".into()), now), GoldenTrialChange::Unloaded);
     assert!(faults.unloadable().unwrap().contains("off by 1"));
 
     let mut now = now;
@@ -161,25 +161,25 @@ fn golden_inputs_that_fail_unload_the_model_until_they_pass() {
         now += SECOND;
         assert!(faults.begin_trial(now));
         assert!(faults.unloaded().is_some() && faults.unloadable().is_none(), "it is loaded to be tried");
-        assert_eq!(faults.end_trial(GoldenResult::Unknown("no answer".into()), now), TrialChange::None);
+        assert_eq!(faults.end_trial(GoldenTrialResult::Unknown("no answer".into()), now), GoldenTrialChange::None);
     }
     let now = faults.next_trial().unwrap();
     assert!(faults.begin_trial(now));
-    assert_eq!(faults.end_trial(GoldenResult::Passed, now), TrialChange::Back);
+    assert_eq!(faults.end_trial(GoldenTrialResult::Passed, now), GoldenTrialChange::Back);
     assert_eq!((faults.unloaded(), faults.next_trial()), (None, None));
 }
 
 #[test]
 fn golden_inputs_that_could_not_be_run_unload_nothing_unless_they_crash() {
     let (faults, now) = (ModelFaults::new(true), Instant::now());
-    let unknown = || GoldenResult::Unknown("no answer".into());
+    let unknown = || GoldenTrialResult::Unknown("no answer".into());
     crash(&faults, key("a"), 0, now);
     assert!(faults.begin_trial(now));
-    assert_eq!(faults.end_trial(unknown(), now), TrialChange::None);
+    assert_eq!(faults.end_trial(unknown(), now), GoldenTrialChange::None);
     let now = now + TRIAL_PAUSE_MIN;
     assert!(faults.begin_trial(now));
     faults.count("SIGSEGV", FaultCause::Own, now);
-    assert_eq!(faults.end_trial(unknown(), now), TrialChange::Unloaded);
+    assert_eq!(faults.end_trial(unknown(), now), GoldenTrialChange::Unloaded);
 }
 
 #[test]

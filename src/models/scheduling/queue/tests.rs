@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::scheduling::outcome::FinishedRun;
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::tensor::DataType;
-use ledge_engine::backend::{Port, Signature};
+use ledge_engine::backend::{ModelPort, ModelSignature};
 use ledge_engine::pipeline::content::{CallContent, PipelineInput, Texts};
 use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::setup::PipelineSetup;
-use ledge_engine::pipeline::work::WorkInput;
+use ledge_engine::pipeline::work::PipelineRunInput;
 
 type QueuedRun = oneshot::Receiver<Result<FinishedRun, InferError>>;
 
@@ -27,12 +27,12 @@ impl Maker {
         Self { now: Instant::now(), kept: Vec::new() }
     }
 
-    fn job(&self, who: u32, rows: usize, tag: f32, deadline: Duration, priority: Priority) -> (Job, QueuedRun) {
+    fn job(&self, who: u32, rows: usize, tag: f32, deadline: Duration, priority: Priority) -> (InferJob, QueuedRun) {
         let (reply, receiver) = oneshot::channel();
-        let terms = Terms { deadline: self.now + deadline, priority, principal: Principal::User(who) };
+        let terms = RunTerms { deadline: self.now + deadline, priority, principal: Principal::User(who) };
         let inputs = vec![Tensor::from_vec::<f32>(vec![rows, 1], vec![tag; rows]).unwrap()];
         (
-            Job {
+            InferJob {
                 inputs: JobInputs::Tensors(inputs),
                 outputs: vec![0],
                 rows,
@@ -47,35 +47,39 @@ impl Maker {
     }
 
     /// A job with a caller that waits to the end.
-    fn stays(&mut self, who: u32, rows: usize, tag: f32) -> Job {
+    fn stays(&mut self, who: u32, rows: usize, tag: f32) -> InferJob {
         let (job, receiver) = self.job(who, rows, tag, LONG_DEADLINE, Priority::Interactive);
         self.kept.push(receiver);
         job
     }
 }
 
-fn photograph() -> RawInputs {
+fn photograph() -> PipelineInputs {
     let config = serde_json::from_str(r#"{"image_classification": {"crop": [2, 2]}}"#).unwrap();
-    let port = |name: &str, shape: &[i64]| Port { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
-    let signature = Signature { inputs: vec![port("x", &[1, 3, 2, 2])], outputs: vec![port("y", &[1, 2])] };
+    let port =
+        |name: &str, shape: &[i64]| ModelPort { name: name.into(), datatype: DataType::Fp32, shape: shape.into() };
+    let signature = ModelSignature { inputs: vec![port("x", &[1, 3, 2, 2])], outputs: vec![port("y", &[1, 2])] };
     let setup = PipelineSetup { signature, ..PipelineSetup::new(&config, &[]).unwrap() };
-    RawInputs {
+    PipelineInputs {
         pipeline: setup.bind().unwrap(),
-        input: WorkInput::Content { content: PipelineInput::Photograph.sample(), limits: DecodeLimits::default() },
-        account: Account::unlimited(),
+        input: PipelineRunInput::Content {
+            content: PipelineInput::Photograph.sample(),
+            limits: DecodeLimits::default(),
+        },
+        account: MemoryAccount::unlimited(),
         own: 0,
     }
 }
 
-fn tag(job: &Job) -> f32 {
+fn tag(job: &InferJob) -> f32 {
     job.tensors().unwrap()[0].elements::<f32>().unwrap()[0]
 }
 
-fn take(queue: &mut Queue, policy: Option<&BatchPolicy>, now: Instant) -> Vec<f32> {
+fn take(queue: &mut JobQueue, policy: Option<&BatchPolicy>, now: Instant) -> Vec<f32> {
     queue.take(Priority::Interactive, policy, now).iter().map(tag).collect()
 }
 
-fn bytes(queue: &Queue) -> usize {
+fn bytes(queue: &JobQueue) -> usize {
     queue.levels.iter().map(|level| level.bytes).sum()
 }
 
@@ -86,7 +90,7 @@ fn is_refused(receiver: &mut QueuedRun) -> bool {
 #[test]
 fn a_full_queue_refuses_at_once_and_says_how_deep_it_is() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
     for tag in [1.0, 2.0] {
         queue.offer(maker.stays(1, 1, tag));
     }
@@ -103,7 +107,7 @@ fn a_full_queue_refuses_at_once_and_says_how_deep_it_is() {
 #[test]
 fn bytes_bound_a_queue_too_but_one_large_input_gets_in() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 100, bytes: 40 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 100, bytes: 40 });
     queue.offer(maker.stays(1, 100, 1.0));
     assert_eq!(queue.len(), 1);
     let (job, mut refused) = maker.job(1, 1, 2.0, LONG_DEADLINE, Priority::Interactive);
@@ -120,7 +124,7 @@ fn bytes_bound_a_queue_too_but_one_large_input_gets_in() {
 #[test]
 fn callers_that_left_make_room_and_are_never_run() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
     let (first, left) = maker.job(1, 1, 1.0, LONG_DEADLINE, Priority::Interactive);
     queue.offer(first);
     queue.offer(maker.stays(1, 1, 2.0));
@@ -134,7 +138,7 @@ fn callers_that_left_make_room_and_are_never_run() {
 #[test]
 fn a_job_past_its_deadline_is_dropped_unrun() {
     let maker = Maker::new();
-    let mut queue = Queue::new(WIDE_LIMITS);
+    let mut queue = JobQueue::new(WIDE_LIMITS);
     let (late, mut receiver) = maker.job(1, 1, 1.0, Duration::ZERO, Priority::Interactive);
     queue.offer(late);
     assert_eq!(queue.due(Priority::Interactive, None, maker.now), BatchDue::Never);
@@ -145,7 +149,7 @@ fn a_job_past_its_deadline_is_dropped_unrun() {
 #[test]
 fn one_caller_that_floods_a_model_delays_itself_alone() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(WIDE_LIMITS);
+    let mut queue = JobQueue::new(WIDE_LIMITS);
     for tag in [1.0, 2.0, 3.0, 4.0] {
         queue.offer(maker.stays(1, 1, tag));
     }
@@ -158,7 +162,7 @@ fn one_caller_that_floods_a_model_delays_itself_alone() {
 #[test]
 fn in_a_full_queue_the_newcomer_takes_the_place_of_who_holds_most() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 3, bytes: 1 << 20 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 3, bytes: 1 << 20 });
     let mut noisy: Vec<QueuedRun> = Vec::new();
     for tag in [1.0, 2.0, 3.0] {
         let (job, receiver) = maker.job(1, 1, tag, LONG_DEADLINE, Priority::Interactive);
@@ -176,7 +180,7 @@ fn in_a_full_queue_the_newcomer_takes_the_place_of_who_holds_most() {
 #[test]
 fn a_refusal_can_be_told_before_the_job_is_there() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 2, bytes: 1 << 20 });
     let (noisy, quiet) = (Principal::User(1), Principal::User(2));
     assert_eq!(queue.refusal(Priority::Interactive, &noisy), None);
     for tag in [1.0, 2.0] {
@@ -190,7 +194,7 @@ fn a_refusal_can_be_told_before_the_job_is_there() {
 #[test]
 fn background_work_takes_no_room_from_interactive_work() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 10, bytes: 40 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 10, bytes: 40 });
     let (job, mut background) = maker.job(1, 10, 1.0, LONG_DEADLINE, Priority::Batch);
     queue.offer(job);
     queue.offer(maker.stays(2, 10, 2.0));
@@ -201,7 +205,7 @@ fn background_work_takes_no_room_from_interactive_work() {
 #[test]
 fn nobody_is_displaced_for_a_newcomer_that_does_not_fit_all_the_same() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 100, bytes: 400 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 100, bytes: 400 });
     // One caller holds 40 bytes in ten jobs, another 200 in one.
     for tag in [1.0; 10] {
         queue.offer(maker.stays(1, 1, tag));
@@ -219,7 +223,7 @@ fn nobody_is_displaced_for_a_newcomer_that_does_not_fit_all_the_same() {
 #[test]
 fn who_holds_most_bytes_makes_room_for_a_smaller_newcomer() {
     let mut maker = Maker::new();
-    let mut queue = Queue::new(QueueLimits { jobs: 100, bytes: 400 });
+    let mut queue = JobQueue::new(QueueLimits { jobs: 100, bytes: 400 });
     for tag in [1.0, 2.0, 3.0, 4.0] {
         queue.offer(maker.stays(1, 25, tag));
     }
@@ -235,12 +239,12 @@ fn photographs_wait_for_one_another_and_texts_for_nothing() {
     let mut maker = Maker::new();
     let (delay, level) = (Duration::from_millis(5), Priority::Interactive);
     let policy = BatchPolicy::powers_of_two(4, delay);
-    let mut queue = Queue::new(WIDE_LIMITS);
+    let mut queue = JobQueue::new(WIDE_LIMITS);
     let shared = photograph();
     let mut photograph = |caller| {
         let mut job = maker.stays(caller, 1, 1.0);
-        let RawInputs { pipeline, input, account, own } = &shared;
-        job.inputs = JobInputs::Raw(RawInputs {
+        let PipelineInputs { pipeline, input, account, own } = &shared;
+        job.inputs = JobInputs::Raw(PipelineInputs {
             pipeline: pipeline.clone(),
             input: input.clone(),
             account: account.clone(),
@@ -264,8 +268,8 @@ fn photographs_wait_for_one_another_and_texts_for_nothing() {
 
     let mut text = maker.stays(1, 1, 1.0);
     let content = CallContent::Texts(Texts::one(b"a").unwrap());
-    text.inputs = JobInputs::Raw(RawInputs {
-        input: WorkInput::Content { content, limits: DecodeLimits::default() },
+    text.inputs = JobInputs::Raw(PipelineInputs {
+        input: PipelineRunInput::Content { content, limits: DecodeLimits::default() },
         ..self::photograph()
     });
     queue.offer(text);
@@ -277,7 +281,7 @@ fn a_batch_waits_for_its_delay_or_for_enough_rows() {
     let mut maker = Maker::new();
     let delay = Duration::from_millis(5);
     let policy = BatchPolicy::powers_of_two(4, delay);
-    let mut queue = Queue::new(WIDE_LIMITS);
+    let mut queue = JobQueue::new(WIDE_LIMITS);
     queue.offer(maker.stays(1, 1, 1.0));
     let (now, level) = (maker.now, Priority::Interactive);
     assert_eq!(queue.due(level, Some(&policy), now), BatchDue::At(now + delay));
@@ -291,7 +295,7 @@ fn a_batch_waits_for_its_delay_or_for_enough_rows() {
 fn a_batch_has_a_size_that_was_warmed_up_and_equal_shapes_only() {
     let mut maker = Maker::new();
     let policy = BatchPolicy::powers_of_two(8, Duration::ZERO);
-    let mut queue = Queue::new(WIDE_LIMITS);
+    let mut queue = JobQueue::new(WIDE_LIMITS);
     for tag in [1.0, 2.0, 3.0] {
         queue.offer(maker.stays(1, 1, tag));
     }
@@ -318,9 +322,9 @@ proptest! {
     ) {
         let mut maker = Maker::new();
         let policy = batched.then(|| BatchPolicy::powers_of_two(limit, Duration::ZERO));
-        let mut queue = Queue::new(WIDE_LIMITS);
+        let mut queue = JobQueue::new(WIDE_LIMITS);
         let (mut sent, mut run, mut number) = (0, Vec::new(), 0.0);
-        let taken = |queue: &mut Queue, now| -> Result<Vec<(u32, f32)>, TestCaseError> {
+        let taken = |queue: &mut JobQueue, now| -> Result<Vec<(u32, f32)>, TestCaseError> {
             let jobs = queue.take(Priority::Interactive, policy.as_ref(), now);
             let rows: usize = jobs.iter().map(|job| job.rows).sum();
             prop_assert!(jobs.len() <= 1 || rows <= limit);

@@ -1,45 +1,45 @@
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::{Backend, ComputeTime, RunError, RunPlace, RunResult, Runtime, Signature};
+use ledge_engine::backend::{Backend, ComputeTime, ModelRunError, ModelSignature, RunContext, RunResult, Runtime};
 use ledge_engine::pipeline::kind::Pipeline;
-use ledge_engine::pipeline::work::{FinishedWork, PipelineRun, WorkTimes};
+use ledge_engine::pipeline::work::{FinishedPipelineRun, PipelineRun, PipelineRunTimes};
 use tokio::sync::{oneshot, watch};
 
 use super::*;
 use crate::scheduling::instance::{FinishedRun, InferError};
 use crate::scheduling::queue::{JobInputs, QueueLimits};
-use crate::scheduling::terms::Terms;
+use crate::scheduling::terms::RunTerms;
 
 /// Never run: these tests check only the order of runs.
-struct Unrun(Signature);
+struct Unrun(ModelSignature);
 
 impl Backend for Unrun {
     fn runtime(&self) -> Runtime {
         Runtime::OnnxRuntime
     }
 
-    fn signature(&self) -> &Signature {
+    fn signature(&self) -> &ModelSignature {
         &self.0
     }
 
-    fn run(&mut self, _: &[Tensor], _: &[usize], _: RunPlace) -> Result<RunResult, RunError> {
+    fn run(&mut self, _: &[Tensor], _: &[usize], _: RunContext) -> Result<RunResult, ModelRunError> {
         Ok(RunResult::default())
     }
 }
 
-impl RunWork for Unrun {
-    fn run_work(&mut self, _: &dyn Pipeline, _: PipelineRun<'_>, _: RunPlace) -> FinishedWork {
+impl RunPipeline for Unrun {
+    fn run_work(&mut self, _: &dyn Pipeline, _: PipelineRun<'_>, _: RunContext) -> FinishedPipelineRun {
         self.finish(Duration::ZERO)
     }
 
-    fn finish(&mut self, _: Duration) -> FinishedWork {
-        FinishedWork { result: Ok(RunResult::default()), times: WorkTimes::default() }
+    fn finish(&mut self, _: Duration) -> FinishedPipelineRun {
+        FinishedPipelineRun { result: Ok(RunResult::default()), times: PipelineRunTimes::default() }
     }
 }
 
 struct Silent;
 
-impl Observer for Silent {
+impl RunObserver for Silent {
     fn executed(&self, _: usize, _: ComputeTime, _: Duration) {}
 
     fn prepared(&self, _: Duration) {}
@@ -73,14 +73,14 @@ impl SchedulerMachine {
         let (alive, start) = (watch::Sender::new(()), Instant::now());
         let mut state = SchedulerState::new(cores, None);
         for worker in 0..2 * cores {
-            assert!(matches!(state.next(worker, start), NextAction::Sleep(None)));
+            assert!(matches!(state.next(worker, start), WorkerAction::Sleep(None)));
         }
         Self { state, start, alive, kept: Vec::new() }
     }
 
-    fn instance(&self) -> Instance {
-        Instance {
-            backend: Box::new(Unrun(Signature::default())),
+    fn instance(&self) -> ModelInstance {
+        ModelInstance {
+            backend: Box::new(Unrun(ModelSignature::default())),
             last_core: 0,
             last_used: self.start,
             bytes: 100,
@@ -95,8 +95,8 @@ impl SchedulerMachine {
         let keep_alive = Some(Duration::from_secs(10));
         let scale = InstanceScale { min: 1, max, threads, target_queue_time: 10 * MS, keep_alive };
         let cores = (0..self.state.cores()).collect();
-        let queue = Queue::new(QueueLimits { jobs: 100, bytes: 1 << 20 });
-        let mut entry = ModelEntry::new(queue, scale, None, cores, self.start);
+        let queue = JobQueue::new(QueueLimits { jobs: 100, bytes: 1 << 20 });
+        let mut entry = ScheduledModel::new(queue, scale, None, cores, self.start);
         entry.instances = instances;
         entry.bytes_each = 100;
         entry.steady = true;
@@ -110,10 +110,10 @@ impl SchedulerMachine {
         self.kept.push(receiver);
         let queued = self.start + at;
         let deadline = queued + Duration::from_mins(1);
-        let terms = Terms { deadline, priority, principal: Principal::Local };
+        let terms = RunTerms { deadline, priority, principal: Principal::Local };
         self.state.offer(
             model,
-            Job {
+            InferJob {
                 inputs: JobInputs::Tensors(vec![]),
                 outputs: vec![],
                 rows: 1,
@@ -127,15 +127,15 @@ impl SchedulerMachine {
     }
 
     /// Wakes a worker at `at`, and returns the task that it takes.
-    fn wake(&mut self, worker: usize, at: Duration) -> Option<Task> {
+    fn wake(&mut self, worker: usize, at: Duration) -> Option<WorkerTask> {
         self.state.mark_awake(worker);
         match self.state.next(worker, self.start + at) {
-            NextAction::Run(task) => Some(task),
-            NextAction::Sleep(_) => None,
+            WorkerAction::Run(task) => Some(task),
+            WorkerAction::Sleep(_) => None,
         }
     }
 
-    fn done(&mut self, worker: usize, task: Task, spent: Duration) {
+    fn done(&mut self, worker: usize, task: WorkerTask, spent: Duration) {
         let end = task.taken + spent;
         self.state.finish_run(worker, task.model, task.instance, &task.reserved, spent, end);
     }

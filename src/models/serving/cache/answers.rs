@@ -18,7 +18,7 @@ const TENSOR_OVERHEAD: u64 = 160;
 /// An answer's tensors, in the order asked for.
 pub type CachedOutputs = Arc<[Tensor]>;
 
-pub(super) type AnswerCache = Cache<CacheKey, CachedAnswer, StoredBytes>;
+pub(super) type AnswerCache = Cache<CacheKey, CachedAnswer, CachedAnswerWeighter>;
 
 #[derive(Debug, Clone)]
 pub(super) struct CachedAnswer {
@@ -28,9 +28,9 @@ pub(super) struct CachedAnswer {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct StoredBytes;
+pub(super) struct CachedAnswerWeighter;
 
-impl Weighter<CacheKey, CachedAnswer> for StoredBytes {
+impl Weighter<CacheKey, CachedAnswer> for CachedAnswerWeighter {
     fn weight(&self, _: &CacheKey, entry: &CachedAnswer) -> u64 {
         entry.bytes
     }

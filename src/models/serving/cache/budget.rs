@@ -10,18 +10,18 @@ use crate::serving::cache::answers::AnswerCache;
 
 /// The bytes for all caches, and the request of each.
 #[derive(Debug)]
-pub struct Budget {
+pub struct CacheBudget {
     total: u64,
-    members: Mutex<Vec<Member>>,
+    members: Mutex<Vec<CacheBudgetMember>>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct CacheBudgetMember {
     store: Arc<AnswerCache>,
     wanted: u64,
 }
 
-impl Budget {
+impl CacheBudget {
     /// A budget of `total` bytes; 0 caches nothing.
     pub fn new(total: u64) -> Self {
         Self { total, members: Mutex::default() }
@@ -37,7 +37,7 @@ impl Budget {
         let wanted = wanted.min(self.total);
         if wanted > 0 {
             let mut members = self.lock();
-            members.push(Member { store: store.clone(), wanted });
+            members.push(CacheBudgetMember { store: store.clone(), wanted });
             self.share_out(&members);
         }
         wanted > 0
@@ -50,9 +50,9 @@ impl Budget {
         self.share_out(&members);
     }
 
-    fn share_out(&self, members: &[Member]) {
+    fn share_out(&self, members: &[CacheBudgetMember]) {
         let asked: u128 = members.iter().map(|member| u128::from(member.wanted)).sum();
-        let share = |member: &Member| {
+        let share = |member: &CacheBudgetMember| {
             let part = u128::from(member.wanted) * u128::from(self.total) / asked.max(u128::from(self.total));
             u64::try_from(part).unwrap_or(self.total)
         };
@@ -66,7 +66,7 @@ impl Budget {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<CacheBudgetMember>> {
         // Nothing panics under this lock.
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }

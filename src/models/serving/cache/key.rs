@@ -10,13 +10,13 @@ use std::sync::Arc;
 use blake3::Hasher;
 use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_engine::pipeline::content::CallContent;
 use ledge_service::off_thread::blocking;
 
 use crate::digest::{add, add_tensor, number};
 use crate::scheduling::terms::Priority;
-use crate::serving::inputs::Fitted;
+use crate::serving::inputs::FittedRequest;
 
 /// Bytes from which on hashing is done off the async threads: this many take some tenths of a millisecond.
 const OFF_THREAD_HASH_BYTES_MIN: usize = 1 << 20;
@@ -50,17 +50,17 @@ impl CacheKey {
 
 /// Makes the keys of one loaded version.
 #[derive(Debug)]
-pub struct KeyMaker {
+pub struct CacheKeyBuilder {
     /// Hash of everything that is the same for every request of the version.
     version: [u8; 32],
     /// The names of its inputs.
     inputs: Vec<String>,
 }
 
-impl KeyMaker {
+impl CacheKeyBuilder {
     /// For a version with these inputs. `identity` is all that its answers depend on besides the request: its name and
     /// version, the digest of its files, its config, the runtime.
-    pub fn new(identity: &[&str], inputs: &[Port]) -> Self {
+    pub fn new(identity: &[&str], inputs: &[ModelPort]) -> Self {
         let mut hasher = Hasher::new_derive_key("ledge response cache, 2026: version");
         for part in identity {
             add(&mut hasher, part.as_bytes());
@@ -72,7 +72,7 @@ impl KeyMaker {
     ///
     /// Left out, because the outputs do not depend on them: the request's id, priority and timeout, how its tensors
     /// travel, and classifications, which are made from the cached outputs.
-    pub async fn of_tensors(self: &Arc<Self>, fitted: &Fitted) -> CacheKey {
+    pub async fn of_tensors(self: &Arc<Self>, fitted: &FittedRequest) -> CacheKey {
         if fitted.inputs.iter().map(|tensor| tensor.data().len()).sum::<usize>() < OFF_THREAD_HASH_BYTES_MIN {
             return self.tensors(&fitted.inputs, &fitted.outputs);
         }
@@ -127,13 +127,13 @@ mod tests {
     use ledge_base::tensor::DataType;
     use ledge_engine::pipeline::content::Texts;
 
-    fn port(name: &str) -> Port {
-        Port { name: name.to_owned(), datatype: DataType::Uint8, shape: vec![-1] }
+    fn port(name: &str) -> ModelPort {
+        ModelPort { name: name.to_owned(), datatype: DataType::Uint8, shape: vec![-1] }
     }
 
-    fn key_of(identity: &[&str], ports: &[Port], inputs: Vec<Tensor>, outputs: Vec<usize>) -> CacheKey {
-        let fitted = Fitted { inputs, outputs, batch: 1 };
-        Arc::new(KeyMaker::new(identity, ports)).of_tensors(&fitted).now_or_never().unwrap()
+    fn key_of(identity: &[&str], ports: &[ModelPort], inputs: Vec<Tensor>, outputs: Vec<usize>) -> CacheKey {
+        let fitted = FittedRequest { inputs, outputs, batch: 1 };
+        Arc::new(CacheKeyBuilder::new(identity, ports)).of_tensors(&fitted).now_or_never().unwrap()
     }
 
     fn tensor(datatype: DataType, shape: &[usize], data: &[u8]) -> Tensor {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_photograph_is_never_taken_for_tensors_of_the_same_bytes() {
-        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
+        let keys = Arc::new(CacheKeyBuilder::new(&["m"], &[port("a")]));
         let bytes = Bytes::from_static(&[1, 2, 3]);
         let photograph = keys.of_content(&CallContent::Photograph(bytes.clone())).now_or_never().unwrap();
         assert_ne!(photograph, key_of(&["m"], &[port("a")], vec![tensor(DataType::Uint8, &[3], &bytes)], vec![]));
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_same_bytes_as_other_texts_or_as_a_photograph_have_another_key() {
-        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
+        let keys = Arc::new(CacheKeyBuilder::new(&["m"], &[port("a")]));
         let key = |content: &CallContent| keys.of_content(content).now_or_never().unwrap();
         let texts = |texts: &[&str]| Texts::new(texts.iter()).unwrap();
         let bytes = texts(&["ab"]).tensor().data().clone();
@@ -192,11 +192,11 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_hashed_off_the_async_threads_give_the_same_key() {
-        let keys = Arc::new(KeyMaker::new(&["m"], &[port("a")]));
+        let keys = Arc::new(CacheKeyBuilder::new(&["m"], &[port("a")]));
         let large = Bytes::from(vec![7; OFF_THREAD_HASH_BYTES_MIN]);
         let photograph = CallContent::Photograph(large.clone());
         assert_eq!(keys.of_content(&photograph).await, keys.content(&photograph));
-        let fitted = Fitted {
+        let fitted = FittedRequest {
             inputs: vec![tensor(DataType::Uint8, &[OFF_THREAD_HASH_BYTES_MIN], &large)],
             outputs: vec![0],
             batch: 1,

@@ -10,8 +10,8 @@ use ledge_engine::pipeline::content::CallContent;
 
 use super::*;
 
-fn keys() -> KeyMaker {
-    KeyMaker::new(&["m"], &[])
+fn keys() -> CacheKeyBuilder {
+    CacheKeyBuilder::new(&["m"], &[])
 }
 
 fn key(number: u64) -> CacheKey {
@@ -26,10 +26,10 @@ fn answer(bytes: usize) -> Vec<Tensor> {
 }
 
 fn cache(max_bytes: u64, ttl: Option<Duration>) -> ResponseCache {
-    ResponseCache::new(keys(), &Arc::new(Budget::new(1 << 20)), max_bytes, ttl).unwrap()
+    ResponseCache::new(keys(), &Arc::new(CacheBudget::new(1 << 20)), max_bytes, ttl).unwrap()
 }
 
-fn lead(cache: &ResponseCache, key: CacheKey, priority: Priority) -> AnswerLead<'_> {
+fn lead(cache: &ResponseCache, key: CacheKey, priority: Priority) -> AnswerComputationLead<'_> {
     match cache.join(key, priority, Instant::now()).now_or_never() {
         Some(JoinOutcome::Lead(lead)) => lead,
         other => panic!("expected to lead, got {other:?}"),
@@ -173,13 +173,13 @@ fn kept_bytes_are_not_part_of_a_larger_allocation() {
 
 #[test]
 fn without_bytes_there_is_no_cache() {
-    assert!(ResponseCache::new(keys(), &Arc::new(Budget::new(0)), 1000, None).is_none());
-    assert!(ResponseCache::new(keys(), &Arc::new(Budget::new(1000)), 0, None).is_none());
+    assert!(ResponseCache::new(keys(), &Arc::new(CacheBudget::new(0)), 1000, None).is_none());
+    assert!(ResponseCache::new(keys(), &Arc::new(CacheBudget::new(1000)), 0, None).is_none());
 }
 
 #[test]
 fn caches_that_ask_for_more_than_there_is_share_and_get_it_back() {
-    let budget = Arc::new(Budget::new(3000));
+    let budget = Arc::new(CacheBudget::new(3000));
     let cache = |wanted| ResponseCache::new(keys(), &budget, wanted, None).unwrap();
     let first = cache(2000);
     let second = cache(1000);
@@ -199,7 +199,7 @@ proptest! {
         total in 1_u64..30_000,
         steps in prop::collection::vec((0_usize..4, 0_u64..40, 0_usize..6000, any::<bool>()), 0..200),
     ) {
-        let budget = Arc::new(Budget::new(total));
+        let budget = Arc::new(CacheBudget::new(total));
         let now = Instant::now();
         let mut caches: Vec<ResponseCache> = Vec::new();
         for (which, number, size, reload) in steps {

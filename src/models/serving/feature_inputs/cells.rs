@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
 use ledge_engine::pipeline::content::rows::RowsText;
 use ledge_engine::pipeline::kind::FeatureColumn;
-use ledge_features::online::{FeatureSelection, FrameColumns, OnlineRequest};
+use ledge_features::online::{FeatureSelection, FrameColumns, OnlineFeaturesRequest};
 use ledge_features::registry::Registry;
 use ledge_features::value::ScalarType;
 use ledge_features::{FeatureCaller, FeatureStore};
@@ -32,7 +32,7 @@ pub async fn fill(
     rows: &RowsText,
     columns: &[FeatureColumn],
     principal: &Principal,
-    account: &Account,
+    account: &MemoryAccount,
 ) -> Result<Option<RowsText>, FeatureInputError> {
     let registry = store.registry();
     let (json, bytes) = (rows.json().clone(), rows.json().len());
@@ -70,7 +70,7 @@ pub async fn fill(
         // A model reads the features of its inputs for every caller.
         let (principal, model_name, account) = (principal.clone(), Some(model.name.clone()), account.clone());
         let caller = FeatureCaller { principal, views: ViewScope::ALL, model: model_name, account };
-        let found = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
+        let found = store.get_online_features(OnlineFeaturesRequest { selection, entities }, caller).await;
         let found = found.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
         for (column, cells) in columns.iter().zip(found.into_columns()) {
             for (&place, cell) in places.iter().zip(cells) {
@@ -97,7 +97,7 @@ pub async fn fill(
 /// Does `work` on this many bytes of JSON, off the async thread if they are many.
 async fn large_off_thread<T: Send + 'static>(
     bytes: usize,
-    account: &Account,
+    account: &MemoryAccount,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     if bytes <= INLINE_BYTES_MAX { work() } else { off_thread(account, work).await }

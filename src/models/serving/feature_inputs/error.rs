@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ledge_features::online::{FeatureError, FieldStatus};
 
-use crate::repository::feature_elements::Unconvertible;
+use crate::repository::feature_elements::FeatureConversionError;
 
 /// Reason why the inputs cannot be made of features.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,7 +52,7 @@ pub enum FeatureInputError {
         feature: String,
         /// The row, from 0.
         row: usize,
-        reason: Unconvertible,
+        reason: FeatureConversionError,
     },
     #[error(
         "input '{input}' of model '{model}': entity row {row} has {got} elements, but the first row has {expected}"

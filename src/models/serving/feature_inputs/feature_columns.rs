@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::principal::Principal;
-use ledge_features::online::{FeatureSelection, FieldStatus, FrameColumns, OnlineRequest};
+use ledge_features::online::{FeatureSelection, FieldStatus, FrameColumns, OnlineFeaturesRequest};
 use ledge_features::registry::Registry;
 use ledge_features::value::Value;
 use ledge_features::{FeatureCaller, FeatureStore};
@@ -30,7 +30,7 @@ impl<'m> FeatureColumns<'m> {
         model: &LoadedModel,
         wanted: &[&'m PortConfig],
         request: &FeatureRequest,
-        (principal, account): (&Principal, &Account),
+        (principal, account): (&Principal, &MemoryAccount),
     ) -> Result<Self, FeatureInputError> {
         let mut columns: Vec<(&FeatureReference, Vec<UsedCell>)> = Vec::new();
         let mut asked: Vec<&FeatureReference> = Vec::new();
@@ -57,7 +57,7 @@ impl<'m> FeatureColumns<'m> {
             let views = if request.values_wanted { request.views.clone() } else { ViewScope::ALL };
             let (principal, model_name) = (principal.clone(), Some(model.name.clone()));
             let caller = FeatureCaller { principal, views, model: model_name, account: account.clone() };
-            let read = store.get_online_features(OnlineRequest { selection, entities }, caller).await;
+            let read = store.get_online_features(OnlineFeaturesRequest { selection, entities }, caller).await;
             let read = read.map_err(|reason| FeatureInputError::Store { model: model.name.to_string(), reason })?;
             for (feature, cells) in asked.into_iter().zip(read.into_columns()) {
                 let cells = cells.into_iter().map(|cell| UsedCell {

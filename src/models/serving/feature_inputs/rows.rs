@@ -1,12 +1,12 @@
 //! A tensor made of the cells of its features, row by row.
 
 use ledge_base::tensor::{Tensor, element_count};
-use ledge_engine::backend::Port;
+use ledge_engine::backend::ModelPort;
 use ledge_features::online::FieldStatus;
 
 use crate::repository::LoadedModel;
 use crate::repository::feature_config::{FeaturePolicy, InputFeature};
-use crate::repository::feature_elements::{FeatureElements, Unconvertible};
+use crate::repository::feature_elements::{FeatureConversionError, FeatureElements};
 use crate::repository::model_config::PortConfig;
 use crate::serving::feature_inputs::error::FeatureInputError;
 use crate::serving::feature_inputs::feature_columns::FeatureColumns;
@@ -16,7 +16,7 @@ use crate::serving::request::{UsedCell, UsedFeature, ValueSource};
 /// once, as used in the first.
 pub(super) fn tensor(
     model: &LoadedModel,
-    port: &Port,
+    port: &ModelPort,
     config: &PortConfig,
     known: &FeatureColumns<'_>,
     used: Option<&mut Vec<UsedFeature>>,
@@ -93,10 +93,10 @@ fn apply_policy(
 
 fn unconvertible(
     model: &LoadedModel,
-    port: &Port,
+    port: &ModelPort,
     feature: &InputFeature,
     row: usize,
-    reason: Unconvertible,
+    reason: FeatureConversionError,
 ) -> FeatureInputError {
     let (model, input, feature) = (model.name.to_string(), port.name.clone(), feature.feature.to_string());
     FeatureInputError::Unconvertible { model, input, feature, row, reason }

@@ -9,40 +9,42 @@ use rumqttc::mqttbytes::{self, v4};
 use rumqttc::v5::mqttbytes::{QoS, v5};
 
 use crate::client::packet::{
-    ConnAck, Incoming, Message, PacketId, Properties, Qos, ReasonCode, ReceivedMessage, Subscription, SubscriptionId,
-    Version,
+    ConnAck, IncomingPacket, MessageProperties, MqttMessage, MqttVersion, PacketId, Qos, ReasonCode, ReceivedMessage,
+    Subscription, SubscriptionId,
 };
 
-pub fn version() -> impl Strategy<Value = Version> {
-    prop_oneof![Just(Version::V5), Just(Version::V311)]
+pub fn version() -> impl Strategy<Value = MqttVersion> {
+    prop_oneof![Just(MqttVersion::V5), Just(MqttVersion::V311)]
 }
 
 /// Any packet that a broker may send, with a payload of at most `payload` bytes.
-pub fn incoming(version: Version, payload: usize) -> impl Strategy<Value = Incoming> {
-    let v5 = version == Version::V5;
+pub fn incoming(version: MqttVersion, payload: usize) -> impl Strategy<Value = IncomingPacket> {
+    let v5 = version == MqttVersion::V5;
     let text = move || of(text()).prop_map(move |text| text.filter(|_| v5));
     let reasons = move |known: &'static [u8]| prop::sample::select(known).prop_map(ReasonCode);
     let (publish_reasons, subscribe_reasons, disconnect_reasons): (&[u8], &[u8], &[u8]) = match version {
-        Version::V5 => (&[0, 0x10, 0x80, 0x87, 0x90, 0x97], &[0, 1, 2, 0x80, 0x87, 0x9E], &[0x80, 0x8B, 0x8E, 0x9C]),
-        Version::V311 => (&[0], &[0, 1, 2, 0x80], &[0]),
+        MqttVersion::V5 => {
+            (&[0, 0x10, 0x80, 0x87, 0x90, 0x97], &[0, 1, 2, 0x80, 0x87, 0x9E], &[0x80, 0x8B, 0x8E, 0x9C])
+        }
+        MqttVersion::V311 => (&[0], &[0, 1, 2, 0x80], &[0]),
     };
     prop_oneof![
-        2 => connack(version).prop_map(Incoming::ConnAck),
-        8 => received(version, payload).prop_map(Incoming::Publish),
+        2 => connack(version).prop_map(IncomingPacket::ConnAck),
+        8 => received(version, payload).prop_map(IncomingPacket::Publish),
         4 => (packet_id(), reasons(publish_reasons))
-            .prop_map(|(packet_id, reason)| Incoming::PubAck { packet_id, reason }),
+            .prop_map(|(packet_id, reason)| IncomingPacket::PubAck { packet_id, reason }),
         2 => (packet_id(), vec(reasons(subscribe_reasons), 1..300))
-            .prop_map(|(packet_id, reasons)| Incoming::SubAck { packet_id, reasons }),
-        1 => packet_id().prop_map(|packet_id| Incoming::UnsubAck { packet_id }),
-        2 => Just(Incoming::PingResp),
+            .prop_map(|(packet_id, reasons)| IncomingPacket::SubAck { packet_id, reasons }),
+        1 => packet_id().prop_map(|packet_id| IncomingPacket::UnsubAck { packet_id }),
+        2 => Just(IncomingPacket::PingResp),
         u32::from(v5) => (reasons(disconnect_reasons), text())
             // rumqttc writes a DISCONNECT with a reason and no properties wrongly.
             .prop_filter("needs a text", |(_, text)| text.is_some())
-            .prop_map(|(reason, text)| Incoming::Disconnect { reason, text }),
+            .prop_map(|(reason, text)| IncomingPacket::Disconnect { reason, text }),
     ]
 }
 
-fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
+fn connack(version: MqttVersion) -> impl Strategy<Value = ConnAck> {
     let v5 = (0..3_u8, of(text()), 1..=u16::MAX, of(1..=u32::MAX), any::<[bool; 4]>(), of(any::<u16>()));
     let v5 = v5.prop_map(|(reason, text, receive_maximum, maximum_packet_size, flags, server_keep_alive_s)| {
         let reason = [ReasonCode::SUCCESS, ReasonCode::UNSUPPORTED_VERSION, ReasonCode(0x9F)][usize::from(reason)];
@@ -67,13 +69,13 @@ fn connack(version: Version) -> impl Strategy<Value = ConnAck> {
         ..ConnAck::accepting()
     });
     match version {
-        Version::V5 => v5.boxed(),
-        Version::V311 => v311.boxed(),
+        MqttVersion::V5 => v5.boxed(),
+        MqttVersion::V311 => v311.boxed(),
     }
 }
 
-fn received(version: Version, payload: usize) -> impl Strategy<Value = ReceivedMessage> {
-    let ids = vec(subscription_id(), 0..if version == Version::V5 { 4 } else { 1 });
+fn received(version: MqttVersion, payload: usize) -> impl Strategy<Value = ReceivedMessage> {
+    let ids = vec(subscription_id(), 0..if version == MqttVersion::V5 { 4 } else { 1 });
     let parts = (message(version, payload), packet_id(), any::<bool>(), ids);
     parts.prop_map(|(message, packet_id, duplicate, subscription_ids)| {
         let packet_id = (message.qos == Qos::AtLeastOnce).then_some(packet_id);
@@ -82,24 +84,24 @@ fn received(version: Version, payload: usize) -> impl Strategy<Value = ReceivedM
 }
 
 /// A message; in 3.1.1 without properties.
-pub fn message(version: Version, payload: usize) -> impl Strategy<Value = Message> {
+pub fn message(version: MqttVersion, payload: usize) -> impl Strategy<Value = MqttMessage> {
     let payload = vec(any::<u8>(), 0..=payload).prop_map(Bytes::from);
     let properties = match version {
-        Version::V5 => properties().boxed(),
-        Version::V311 => Just(Properties::default()).boxed(),
+        MqttVersion::V5 => properties().boxed(),
+        MqttVersion::V311 => Just(MessageProperties::default()).boxed(),
     };
     (topic(), payload, any::<[bool; 2]>(), properties).prop_map(
         |(topic, payload, [acknowledged, retain], properties)| {
             let qos = if acknowledged { Qos::AtLeastOnce } else { Qos::AtMostOnce };
-            Message { topic: topic.parse().unwrap(), payload, qos, retain, properties }
+            MqttMessage { topic: topic.parse().unwrap(), payload, qos, retain, properties }
         },
     )
 }
 
-pub fn properties() -> impl Strategy<Value = Properties> {
+pub fn properties() -> impl Strategy<Value = MessageProperties> {
     let data = vec(any::<u8>(), 0..40).prop_map(Bytes::from);
     (of(text()), of(data), of(text()), of(any::<u32>()), vec((text(), text()), 0..5)).prop_map(
-        |(response_topic, correlation_data, content_type, message_expiry_s, user)| Properties {
+        |(response_topic, correlation_data, content_type, message_expiry_s, user)| MessageProperties {
             response_topic,
             correlation_data,
             content_type,
@@ -122,18 +124,18 @@ pub fn packet_id() -> impl Strategy<Value = PacketId> {
 }
 
 /// A packet as the broker's side of rumqttc writes it.
-pub fn write(version: Version, packet: &Incoming) -> Vec<u8> {
+pub fn write(version: MqttVersion, packet: &IncomingPacket) -> Vec<u8> {
     let mut bytes = BytesMut::new();
     match version {
-        Version::V5 => write_v5(packet).write(&mut bytes, None).map(drop).unwrap(),
-        Version::V311 => write_v311(packet).write(&mut bytes, usize::MAX).map(drop).unwrap(),
+        MqttVersion::V5 => write_v5(packet).write(&mut bytes, None).map(drop).unwrap(),
+        MqttVersion::V311 => write_v311(packet).write(&mut bytes, usize::MAX).map(drop).unwrap(),
     }
     bytes.to_vec()
 }
 
-fn write_v5(packet: &Incoming) -> v5::Packet {
+fn write_v5(packet: &IncomingPacket) -> v5::Packet {
     match packet.clone() {
-        Incoming::ConnAck(connack) => v5::Packet::ConnAck(v5::ConnAck {
+        IncomingPacket::ConnAck(connack) => v5::Packet::ConnAck(v5::ConnAck {
             session_present: connack.session_present,
             code: match connack.reason.0 {
                 0 => v5::ConnectReturnCode::Success,
@@ -160,7 +162,7 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 authentication_data: None,
             }),
         }),
-        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate, subscription_ids, .. }) => {
+        IncomingPacket::Publish(ReceivedMessage { message, packet_id, duplicate, subscription_ids, .. }) => {
             v5::Packet::Publish(v5::Publish {
                 dup: duplicate,
                 qos: if message.qos == Qos::AtLeastOnce { QoS::AtLeastOnce } else { QoS::AtMostOnce },
@@ -180,7 +182,7 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 }),
             })
         }
-        Incoming::PubAck { packet_id, reason } => v5::Packet::PubAck(v5::PubAck {
+        IncomingPacket::PubAck { packet_id, reason } => v5::Packet::PubAck(v5::PubAck {
             pkid: packet_id.get(),
             reason: match reason.0 {
                 0 => v5::PubAckReason::Success,
@@ -192,7 +194,7 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
             },
             properties: None,
         }),
-        Incoming::SubAck { packet_id, reasons } => v5::Packet::SubAck(v5::SubAck {
+        IncomingPacket::SubAck { packet_id, reasons } => v5::Packet::SubAck(v5::SubAck {
             pkid: packet_id.get(),
             return_codes: reasons
                 .into_iter()
@@ -207,13 +209,13 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 .collect(),
             properties: None,
         }),
-        Incoming::UnsubAck { packet_id } => v5::Packet::UnsubAck(v5::UnsubAck {
+        IncomingPacket::UnsubAck { packet_id } => v5::Packet::UnsubAck(v5::UnsubAck {
             pkid: packet_id.get(),
             reasons: vec![v5::UnsubAckReason::Success],
             properties: None,
         }),
-        Incoming::PingResp => v5::Packet::PingResp(v5::PingResp),
-        Incoming::Disconnect { reason, text } => v5::Packet::Disconnect(v5::Disconnect {
+        IncomingPacket::PingResp => v5::Packet::PingResp(v5::PingResp),
+        IncomingPacket::Disconnect { reason, text } => v5::Packet::Disconnect(v5::Disconnect {
             reason_code: reason.0.try_into().unwrap(),
             properties: Some(v5::DisconnectProperties {
                 session_expiry_interval: None,
@@ -222,13 +224,13 @@ fn write_v5(packet: &Incoming) -> v5::Packet {
                 server_reference: Some("elsewhere".into()),
             }),
         }),
-        Incoming::Unusable { .. } => unreachable!("it is no packet but the lack of one"),
+        IncomingPacket::Unusable { .. } => unreachable!("it is no packet but the lack of one"),
     }
 }
 
-fn write_v311(packet: &Incoming) -> v4::Packet {
+fn write_v311(packet: &IncomingPacket) -> v4::Packet {
     match packet.clone() {
-        Incoming::ConnAck(connack) => {
+        IncomingPacket::ConnAck(connack) => {
             let code = match connack.reason.0 {
                 0 => v4::ConnectReturnCode::Success,
                 0x84 => v4::ConnectReturnCode::RefusedProtocolVersion,
@@ -239,22 +241,26 @@ fn write_v311(packet: &Incoming) -> v4::Packet {
             };
             v4::Packet::ConnAck(v4::ConnAck::new(code, connack.session_present))
         }
-        Incoming::Publish(ReceivedMessage { message, packet_id, duplicate, .. }) => v4::Packet::Publish(v4::Publish {
-            dup: duplicate,
-            qos: mqttbytes::qos(u8::from(message.qos == Qos::AtLeastOnce)).unwrap(),
-            retain: message.retain,
-            topic: message.topic.as_str().to_owned(),
-            pkid: packet_id.map_or(0, PacketId::get),
-            payload: message.payload,
-        }),
-        Incoming::PubAck { packet_id, .. } => v4::Packet::PubAck(v4::PubAck::new(packet_id.get())),
-        Incoming::SubAck { packet_id, reasons } => {
+        IncomingPacket::Publish(ReceivedMessage { message, packet_id, duplicate, .. }) => {
+            v4::Packet::Publish(v4::Publish {
+                dup: duplicate,
+                qos: mqttbytes::qos(u8::from(message.qos == Qos::AtLeastOnce)).unwrap(),
+                retain: message.retain,
+                topic: message.topic.as_str().to_owned(),
+                pkid: packet_id.map_or(0, PacketId::get),
+                payload: message.payload,
+            })
+        }
+        IncomingPacket::PubAck { packet_id, .. } => v4::Packet::PubAck(v4::PubAck::new(packet_id.get())),
+        IncomingPacket::SubAck { packet_id, reasons } => {
             let codes = reasons.into_iter().map(|reason| reason.0.try_into().unwrap()).collect();
             v4::Packet::SubAck(v4::SubAck::new(packet_id.get(), codes))
         }
-        Incoming::UnsubAck { packet_id } => v4::Packet::UnsubAck(v4::UnsubAck::new(packet_id.get())),
-        Incoming::PingResp => v4::Packet::PingResp,
-        Incoming::Disconnect { .. } | Incoming::Unusable { .. } => unreachable!("no broker of 3.1.1 sends it"),
+        IncomingPacket::UnsubAck { packet_id } => v4::Packet::UnsubAck(v4::UnsubAck::new(packet_id.get())),
+        IncomingPacket::PingResp => v4::Packet::PingResp,
+        IncomingPacket::Disconnect { .. } | IncomingPacket::Unusable { .. } => {
+            unreachable!("no broker of 3.1.1 sends it")
+        }
     }
 }
 

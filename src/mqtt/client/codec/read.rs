@@ -6,7 +6,8 @@ use rumqttc::v5::mqttbytes::v5 as wire;
 use super::CodecError;
 use super::header::{PUBLISH, malformed, protocol, put_variable_byte_integer, variable_byte_integer};
 use crate::client::packet::{
-    ConnAck, Incoming, Message, PacketId, Properties, Qos, ReasonCode, ReceivedMessage, SubscriptionId, Version,
+    ConnAck, IncomingPacket, MessageProperties, MqttMessage, MqttVersion, PacketId, Qos, ReasonCode, ReceivedMessage,
+    SubscriptionId,
 };
 
 /// The most bytes for the topic and the properties of a message. Each user property becomes two separate allocations,
@@ -20,12 +21,12 @@ const UNSUBACK: u8 = 11;
 const PINGRESP: u8 = 13;
 const DISCONNECT: u8 = 14;
 
-pub(super) fn packet(version: Version, first: u8, mut body: Bytes) -> Result<Incoming, CodecError> {
+pub(super) fn packet(version: MqttVersion, first: u8, mut body: Bytes) -> Result<IncomingPacket, CodecError> {
     let kind = first >> 4;
     match kind {
-        PUBLISH => return publish(version, first, body).map(Incoming::Publish),
+        PUBLISH => return publish(version, first, body).map(IncomingPacket::Publish),
         CONNACK | PUBACK | SUBACK | UNSUBACK | PINGRESP => {}
-        DISCONNECT if version == Version::V5 => {}
+        DISCONNECT if version == MqttVersion::V5 => {}
         5..=7 => return Err(protocol(kind, "QoS 2 was never granted")),
         15 => return Err(protocol(kind, "no authentication method was asked for")),
         _ => return Err(protocol(kind, "only a client sends it")),
@@ -35,29 +36,31 @@ pub(super) fn packet(version: Version, first: u8, mut body: Bytes) -> Result<Inc
     }
     let body = &mut body;
     match kind {
-        CONNACK => connack(version, body).map(Incoming::ConnAck),
-        PUBACK => Ok(Incoming::PubAck { packet_id: packet_id(kind, body)?, reason: puback_reason(version, body)? }),
+        CONNACK => connack(version, body).map(IncomingPacket::ConnAck),
+        PUBACK => {
+            Ok(IncomingPacket::PubAck { packet_id: packet_id(kind, body)?, reason: puback_reason(version, body)? })
+        }
         SUBACK => suback(version, body),
-        UNSUBACK => Ok(Incoming::UnsubAck { packet_id: packet_id(kind, body)? }),
+        UNSUBACK => Ok(IncomingPacket::UnsubAck { packet_id: packet_id(kind, body)? }),
         DISCONNECT => Ok(disconnect(body)),
-        _ if body.is_empty() => Ok(Incoming::PingResp),
+        _ if body.is_empty() => Ok(IncomingPacket::PingResp),
         _ => Err(malformed(kind, "it is not empty")),
     }
 }
 
 /// The packet to acknowledge for a PUBLISH: none for QoS 0.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::client) struct AckTarget(pub Option<PacketId>);
+pub(in crate::client) struct PacketToAcknowledge(pub Option<PacketId>);
 
 /// The packet to acknowledge for a PUBLISH that may be wrong in other parts; `None` where it cannot be read. `body` has
 /// the bytes at hand after the fixed header.
-pub(in crate::client) fn ack_target(first: u8, body: &[u8]) -> Option<AckTarget> {
+pub(in crate::client) fn ack_target(first: u8, body: &[u8]) -> Option<PacketToAcknowledge> {
     match (first >> 1) & 0b11 {
-        0 => Some(AckTarget(None)),
+        0 => Some(PacketToAcknowledge(None)),
         1 => {
             let topic = usize::from(u16::from_be_bytes(*body.first_chunk::<2>()?));
             let id = body.get(2 + topic..)?.first_chunk::<2>()?;
-            PacketId::new(u16::from_be_bytes(*id)).map(|id| AckTarget(Some(id)))
+            PacketId::new(u16::from_be_bytes(*id)).map(|id| PacketToAcknowledge(Some(id)))
         }
         _ => None,
     }
@@ -67,7 +70,7 @@ pub(in crate::client) fn ack_target(first: u8, body: &[u8]) -> Option<AckTarget>
 /// while too few bytes are there. `remaining` is the length of the packet after its fixed header, `body` the bytes of
 /// it at hand.
 pub(in crate::client) fn head_length(
-    version: Version,
+    version: MqttVersion,
     first: u8,
     remaining: usize,
     body: &[u8],
@@ -85,7 +88,7 @@ pub(in crate::client) fn head_length(
     let Some(topic) = body.first_chunk::<2>() else { return fits(2).map(|_| None) };
     let packet_id = if first & 0b0110 == 0 { 0 } else { 2 };
     let mut length = fits(2 + usize::from(u16::from_be_bytes(*topic)) + packet_id)?;
-    if version == Version::V5 {
+    if version == MqttVersion::V5 {
         fits(length + 1)?;
         let properties = variable_byte_integer(body.get(length..).unwrap_or_default());
         let Some((properties, width)) = properties.map_err(|reason| malformed(PUBLISH, reason))? else {
@@ -97,7 +100,7 @@ pub(in crate::client) fn head_length(
 }
 
 /// Reads a message from the bytes after the fixed header.
-pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<ReceivedMessage, CodecError> {
+pub(super) fn publish(version: MqttVersion, first: u8, mut body: Bytes) -> Result<ReceivedMessage, CodecError> {
     let cut = || malformed(PUBLISH, "it ends within its topic or properties");
     let qos = match (first >> 1) & 0b11 {
         0 => Qos::AtMostOnce,
@@ -119,15 +122,15 @@ pub(super) fn publish(version: Version, first: u8, mut body: Bytes) -> Result<Re
         Qos::AtLeastOnce => Some(packet_id(PUBLISH, &mut head)?),
     };
     let (properties, subscription_ids) = match version {
-        Version::V5 => publish_properties(&head)?,
-        Version::V311 => (Properties::default(), Vec::new()),
+        MqttVersion::V5 => publish_properties(&head)?,
+        MqttVersion::V311 => (MessageProperties::default(), Vec::new()),
     };
-    let message = Message { topic, payload: body, qos, retain: first & 1 != 0, properties };
+    let message = MqttMessage { topic, payload: body, qos, retain: first & 1 != 0, properties };
     Ok(ReceivedMessage { message, packet_id, duplicate: first & 0b1000 != 0, oversized: None, subscription_ids })
 }
 
 /// Reads the properties and the subscription identifiers. `section` has their length and the properties.
-fn publish_properties(section: &Bytes) -> Result<(Properties, Vec<SubscriptionId>), CodecError> {
+fn publish_properties(section: &Bytes) -> Result<(MessageProperties, Vec<SubscriptionId>), CodecError> {
     let unreadable = |error: &dyn std::fmt::Display| malformed(PUBLISH, format!("its properties: {error}"));
     let (length, width) = variable_byte_integer(section).ok().flatten().unwrap_or_default();
     let mut counted = length;
@@ -148,7 +151,7 @@ fn publish_properties(section: &Bytes) -> Result<(Properties, Vec<SubscriptionId
     };
     let id = |id: &usize| u32::try_from(*id).ok().and_then(SubscriptionId::new);
     let ids = read.subscription_identifiers.iter().filter_map(id).collect();
-    let properties = Properties {
+    let properties = MessageProperties {
         response_topic: read.response_topic,
         // Copied: it is kept until the answer, and a slice would keep the whole packet in memory.
         correlation_data: read.correlation_data.map(|data| Bytes::copy_from_slice(&data)),
@@ -166,13 +169,13 @@ fn with_length(length: usize, rest: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
+fn connack(version: MqttVersion, body: &mut Bytes) -> Result<ConnAck, CodecError> {
     let cut = || malformed(CONNACK, "it is too short");
     let flags = u8(body).ok_or_else(cut)?;
     let reason = connack_reason(u8(body).ok_or_else(cut)?);
     let properties = match version {
         // A broker of 3.1.1 that does not support MQTT 5 refuses it in two bytes.
-        Version::V5 if !body.is_empty() => match wire::ConnAckProperties::read(&mut section(CONNACK, body)?) {
+        MqttVersion::V5 if !body.is_empty() => match wire::ConnAckProperties::read(&mut section(CONNACK, body)?) {
             Ok(properties) => properties,
             // The reason of a refusal is worth more than its properties.
             Err(_) if reason.is_failure() => None,
@@ -198,7 +201,7 @@ fn connack(version: Version, body: &mut Bytes) -> Result<ConnAck, CodecError> {
         },
         retain_available: properties.and_then(|all| all.retain_available) != Some(0),
         shared_subscriptions: properties.and_then(|all| all.shared_subscription_available) != Some(0),
-        subscription_ids: version == Version::V5
+        subscription_ids: version == MqttVersion::V5
             && properties.and_then(|all| all.subscription_identifiers_available) != Some(0),
         server_keep_alive_s: properties.and_then(|all| all.server_keep_alive),
     })
@@ -219,31 +222,31 @@ fn connack_reason(code: u8) -> ReasonCode {
 }
 
 /// Reads the reason after the packet id. Properties only explain it, and are not read.
-fn puback_reason(version: Version, body: &mut Bytes) -> Result<ReasonCode, CodecError> {
+fn puback_reason(version: MqttVersion, body: &mut Bytes) -> Result<ReasonCode, CodecError> {
     match version {
-        Version::V5 => Ok(u8(body).map_or(ReasonCode::SUCCESS, ReasonCode)),
-        Version::V311 if body.is_empty() => Ok(ReasonCode::SUCCESS),
-        Version::V311 => Err(malformed(PUBACK, "it is too long")),
+        MqttVersion::V5 => Ok(u8(body).map_or(ReasonCode::SUCCESS, ReasonCode)),
+        MqttVersion::V311 if body.is_empty() => Ok(ReasonCode::SUCCESS),
+        MqttVersion::V311 => Err(malformed(PUBACK, "it is too long")),
     }
 }
 
-fn suback(version: Version, body: &mut Bytes) -> Result<Incoming, CodecError> {
+fn suback(version: MqttVersion, body: &mut Bytes) -> Result<IncomingPacket, CodecError> {
     let packet_id = packet_id(SUBACK, body)?;
-    if version == Version::V5 {
+    if version == MqttVersion::V5 {
         section(SUBACK, body)?;
     }
     if body.is_empty() {
         return Err(malformed(SUBACK, "it has no reason codes"));
     }
-    Ok(Incoming::SubAck { packet_id, reasons: body.iter().copied().map(ReasonCode).collect() })
+    Ok(IncomingPacket::SubAck { packet_id, reasons: body.iter().copied().map(ReasonCode).collect() })
 }
 
 /// Reads a DISCONNECT. Never an error: the connection ends in any case.
-fn disconnect(body: &mut Bytes) -> Incoming {
+fn disconnect(body: &mut Bytes) -> IncomingPacket {
     let reason = u8(body).map_or(ReasonCode::SUCCESS, ReasonCode);
     // rumqttc reports an error for a packet without properties; here it counts as none.
     let properties = wire::DisconnectProperties::extract(body).ok().flatten();
-    Incoming::Disconnect { reason, text: properties.and_then(|properties| properties.reason_string) }
+    IncomingPacket::Disconnect { reason, text: properties.and_then(|properties| properties.reason_string) }
 }
 
 fn packet_id(kind: u8, body: &mut Bytes) -> Result<PacketId, CodecError> {

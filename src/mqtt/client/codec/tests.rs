@@ -8,17 +8,17 @@ use rumqttc::v5::mqttbytes::{QoS, v5};
 use super::broker::{self, message, packet_id, subscription, text, version};
 use super::header::put_variable_byte_integer;
 use super::{CodecError, HEAD_MAX_BYTES, decode, encode, encoded_size};
-use crate::client::packet::Version::{V5, V311};
+use crate::client::packet::MqttVersion::{V5, V311};
 use crate::client::packet::{
-    ConnAck, Connect, Incoming, Message, Outgoing, PacketId, Properties, Qos, ReasonCode, RetainHandling, Subscription,
-    SubscriptionId, Version,
+    ConnAck, Connect, IncomingPacket, MessageProperties, MqttMessage, MqttVersion, OutgoingPacket, PacketId, Qos,
+    ReasonCode, RetainHandling, Subscription, SubscriptionId,
 };
 
-fn read(version: Version, bytes: &[u8]) -> Result<Incoming, CodecError> {
+fn read(version: MqttVersion, bytes: &[u8]) -> Result<IncomingPacket, CodecError> {
     decode(version, BytesMut::from(bytes))
 }
 
-fn written(version: Version, packet: &Outgoing) -> BytesMut {
+fn written(version: MqttVersion, packet: &OutgoingPacket) -> BytesMut {
     let mut bytes = BytesMut::new();
     encode(version, packet, &mut bytes).unwrap();
     bytes
@@ -36,13 +36,13 @@ fn id(number: u16) -> PacketId {
     PacketId::new(number).unwrap()
 }
 
-fn a_message() -> Message {
-    Message {
+fn a_message() -> MqttMessage {
+    MqttMessage {
         topic: "a/b".parse().unwrap(),
         payload: Bytes::from_static(b"payload"),
         qos: Qos::AtLeastOnce,
         retain: false,
-        properties: Properties::default(),
+        properties: MessageProperties::default(),
     }
 }
 
@@ -58,26 +58,26 @@ fn a_connect() -> Connect {
     }
 }
 
-fn publish(message: Message) -> Outgoing {
-    Outgoing::Publish { message, packet_id: Some(id(1)), duplicate: false }
+fn publish(message: MqttMessage) -> OutgoingPacket {
+    OutgoingPacket::Publish { message, packet_id: Some(id(1)), duplicate: false }
 }
 
-fn connack(version: Version, bytes: &[u8]) -> ConnAck {
+fn connack(version: MqttVersion, bytes: &[u8]) -> ConnAck {
     match read(version, bytes) {
-        Ok(Incoming::ConnAck(connack)) => connack,
+        Ok(IncomingPacket::ConnAck(connack)) => connack,
         other => panic!("{other:?}"),
     }
 }
 
-fn is_malformed(version: Version, bytes: &[u8]) -> bool {
+fn is_malformed(version: MqttVersion, bytes: &[u8]) -> bool {
     matches!(read(version, bytes), Err(CodecError::Malformed { .. }))
 }
 
-fn is_against_the_protocol(version: Version, bytes: &[u8]) -> bool {
+fn is_against_the_protocol(version: MqttVersion, bytes: &[u8]) -> bool {
     matches!(read(version, bytes), Err(CodecError::Protocol { .. }))
 }
 
-fn outgoing() -> impl Strategy<Value = Outgoing> {
+fn outgoing() -> impl Strategy<Value = OutgoingPacket> {
     let login = (text(), text()).prop_filter("a user name", |(user, _)| !user.is_empty());
     let connect = (text(), any::<bool>(), any::<u16>(), any::<u32>(), any::<u16>(), of(login), of(message(V5, 300)));
     let connect = connect.prop_map(|(client_id, clean_start, keep_alive_s, session_expiry_s, most, login, will)| {
@@ -86,19 +86,19 @@ fn outgoing() -> impl Strategy<Value = Outgoing> {
     });
     let publish = (message(V5, 20_000), packet_id(), any::<bool>());
     prop_oneof![
-        connect.prop_map(Outgoing::Connect),
+        connect.prop_map(OutgoingPacket::Connect),
         publish.prop_map(|(message, packet_id, duplicate)| {
             let packet_id = Some(packet_id);
-            Outgoing::Publish { message, packet_id, duplicate }
+            OutgoingPacket::Publish { message, packet_id, duplicate }
         }),
         (packet_id(), any::<u8>())
-            .prop_map(|(packet_id, reason)| Outgoing::PubAck { packet_id, reason: ReasonCode(reason) }),
+            .prop_map(|(packet_id, reason)| OutgoingPacket::PubAck { packet_id, reason: ReasonCode(reason) }),
         (packet_id(), vec(subscription(), 1..20))
-            .prop_map(|(packet_id, subscriptions)| Outgoing::Subscribe { packet_id, subscriptions }),
+            .prop_map(|(packet_id, subscriptions)| OutgoingPacket::Subscribe { packet_id, subscriptions }),
         (packet_id(), vec(subscription().prop_map(|one| one.filter), 1..20))
-            .prop_map(|(packet_id, filters)| Outgoing::Unsubscribe { packet_id, filters }),
-        Just(Outgoing::PingReq),
-        any::<u8>().prop_map(|reason| Outgoing::Disconnect { reason: ReasonCode(reason) }),
+            .prop_map(|(packet_id, filters)| OutgoingPacket::Unsubscribe { packet_id, filters }),
+        Just(OutgoingPacket::PingReq),
+        any::<u8>().prop_map(|reason| OutgoingPacket::Disconnect { reason: ReasonCode(reason) }),
     ]
 }
 
@@ -129,8 +129,8 @@ proptest! {
     ) {
         // A PUBLISH has the same form in both directions.
         let packet_id = (message.qos == Qos::AtLeastOnce).then_some(packet_id);
-        let sent = Outgoing::Publish { message: message.clone(), packet_id, duplicate };
-        let Ok(Incoming::Publish(received)) = decode(version, written(version, &sent)) else { panic!("{sent:?}") };
+        let sent = OutgoingPacket::Publish { message: message.clone(), packet_id, duplicate };
+        let Ok(IncomingPacket::Publish(received)) = decode(version, written(version, &sent)) else { panic!("{sent:?}") };
         prop_assert_eq!(received.message, message);
         prop_assert_eq!(received.packet_id, packet_id);
         prop_assert_eq!(received.duplicate, duplicate && packet_id.is_some());
@@ -203,10 +203,10 @@ fn a_receive_maximum_of_nothing_is_against_the_protocol() {
 fn any_reason_code_is_carried_through() {
     for code in 0..=u8::MAX {
         let reason = ReasonCode(code);
-        assert_eq!(read(V5, &[0x40, 3, 0, 7, code]), Ok(Incoming::PubAck { packet_id: id(7), reason }));
-        assert_eq!(read(V5, &[0x40, 4, 0, 7, code, 0]), Ok(Incoming::PubAck { packet_id: id(7), reason }));
-        assert_eq!(read(V5, &[0xE0, 1, code]), Ok(Incoming::Disconnect { reason, text: None }));
-        let suback = Incoming::SubAck { packet_id: id(7), reasons: vec![ReasonCode(1), reason] };
+        assert_eq!(read(V5, &[0x40, 3, 0, 7, code]), Ok(IncomingPacket::PubAck { packet_id: id(7), reason }));
+        assert_eq!(read(V5, &[0x40, 4, 0, 7, code, 0]), Ok(IncomingPacket::PubAck { packet_id: id(7), reason }));
+        assert_eq!(read(V5, &[0xE0, 1, code]), Ok(IncomingPacket::Disconnect { reason, text: None }));
+        let suback = IncomingPacket::SubAck { packet_id: id(7), reasons: vec![ReasonCode(1), reason] };
         assert_eq!(read(V5, &[0x90, 5, 0, 7, 0, 1, code]), Ok(suback.clone()));
         assert_eq!(read(V311, &[0x90, 4, 0, 7, 1, code]), Ok(suback));
         if code >= 0x80 {
@@ -217,16 +217,16 @@ fn any_reason_code_is_carried_through() {
 
 #[test]
 fn short_acknowledgements_are_successes() {
-    let success = Incoming::PubAck { packet_id: id(0x1234), reason: ReasonCode::SUCCESS };
+    let success = IncomingPacket::PubAck { packet_id: id(0x1234), reason: ReasonCode::SUCCESS };
     assert_eq!(read(V5, &[0x40, 2, 0x12, 0x34]), Ok(success.clone()));
     assert_eq!(read(V311, &[0x40, 2, 0x12, 0x34]), Ok(success));
-    assert_eq!(read(V5, &[0xE0, 0]), Ok(Incoming::Disconnect { reason: ReasonCode::SUCCESS, text: None }));
+    assert_eq!(read(V5, &[0xE0, 0]), Ok(IncomingPacket::Disconnect { reason: ReasonCode::SUCCESS, text: None }));
 }
 
 #[test]
 fn the_words_of_a_disconnect_may_be_unreadable() {
     let taken_over = |text: Option<&str>| {
-        Ok(Incoming::Disconnect { reason: ReasonCode::SESSION_TAKEN_OVER, text: text.map(str::to_owned) })
+        Ok(IncomingPacket::Disconnect { reason: ReasonCode::SESSION_TAKEN_OVER, text: text.map(str::to_owned) })
     };
     assert_eq!(read(V5, &[0xE0, 7, 0x8E, 5, 0x1F, 0, 2, b'h', b'i']), taken_over(Some("hi")));
     assert_eq!(read(V5, &[0xE0, 7, 0x8E, 5, 0x1F, 0, 9, b'h', b'i']), taken_over(None));
@@ -295,7 +295,7 @@ fn subscription_identifiers_are_read_and_all_properties_behind_them() {
         body.extend_from_slice(&properties);
         body.extend_from_slice(b"payload");
         let bytes = frame(0x30, &body);
-        let Ok(Incoming::Publish(received)) = decode(V5, bytes) else { panic!("{count}") };
+        let Ok(IncomingPacket::Publish(received)) = decode(V5, bytes) else { panic!("{count}") };
         assert_eq!(received.message.properties.user, [("k".into(), "v".into())]);
         assert_eq!(received.message.payload, "payload");
         assert_eq!(received.subscription_ids, vec![SubscriptionId::new(129).unwrap(); count]);
@@ -306,14 +306,17 @@ fn subscription_identifiers_are_read_and_all_properties_behind_them() {
 fn a_payload_is_a_slice_of_the_packet() {
     let bytes = written(V5, &publish(a_message()));
     let range = bytes.as_ptr_range();
-    let Ok(Incoming::Publish(received)) = decode(V5, bytes) else { panic!("no message") };
+    let Ok(IncomingPacket::Publish(received)) = decode(V5, bytes) else { panic!("no message") };
     assert!(range.contains(&received.message.payload.as_ptr()));
 }
 
 #[test]
 fn user_properties_keep_their_order() {
     let user = vec![("b".into(), "1".into()), ("a".into(), "2".into()), ("b".into(), "3".into())];
-    let message = Message { properties: Properties { user: user.clone(), ..Properties::default() }, ..a_message() };
+    let message = MqttMessage {
+        properties: MessageProperties { user: user.clone(), ..MessageProperties::default() },
+        ..a_message()
+    };
     let v5::Packet::Publish(read) = broker::read_v5(written(V5, &publish(message))) else { panic!("no message") };
     assert_eq!(read.properties.unwrap().user_properties, user);
 }
@@ -321,7 +324,8 @@ fn user_properties_keep_their_order() {
 #[test]
 fn too_many_properties_are_refused() {
     let one = (0..6_000).map(|n| (format!("name of property {n}"), String::new())).collect();
-    let message = Message { properties: Properties { user: one, ..Properties::default() }, ..a_message() };
+    let message =
+        MqttMessage { properties: MessageProperties { user: one, ..MessageProperties::default() }, ..a_message() };
     let bytes = written(V5, &publish(message));
     assert!(bytes.len() > HEAD_MAX_BYTES);
     assert!(matches!(decode(V5, bytes), Err(CodecError::Oversized { limit: HEAD_MAX_BYTES, .. })));
@@ -331,20 +335,20 @@ fn too_many_properties_are_refused() {
 fn a_long_text_is_an_error_and_leaves_the_buffer_as_it_was() {
     let long = "x".repeat(65_536);
     let data = Some(Bytes::from(long.clone()));
-    let with = |properties| publish(Message { properties, ..a_message() });
+    let with = |properties| publish(MqttMessage { properties, ..a_message() });
     let packets = [
-        Outgoing::Connect(Connect { client_id: long.clone(), ..a_connect() }),
-        Outgoing::Connect(Connect { login: Some((long.clone(), String::new())), ..a_connect() }),
-        Outgoing::Connect(Connect { login: Some(("user".into(), long.clone())), ..a_connect() }),
-        Outgoing::Connect(Connect {
-            will: Some(Message { payload: Bytes::from(long.clone()), ..a_message() }),
+        OutgoingPacket::Connect(Connect { client_id: long.clone(), ..a_connect() }),
+        OutgoingPacket::Connect(Connect { login: Some((long.clone(), String::new())), ..a_connect() }),
+        OutgoingPacket::Connect(Connect { login: Some(("user".into(), long.clone())), ..a_connect() }),
+        OutgoingPacket::Connect(Connect {
+            will: Some(MqttMessage { payload: Bytes::from(long.clone()), ..a_message() }),
             ..a_connect()
         }),
-        with(Properties { response_topic: Some(long.clone()), ..Properties::default() }),
-        with(Properties { correlation_data: data, ..Properties::default() }),
-        with(Properties { content_type: Some(long.clone()), ..Properties::default() }),
-        with(Properties { user: vec![(long.clone(), String::new())], ..Properties::default() }),
-        with(Properties { user: vec![(String::new(), long)], ..Properties::default() }),
+        with(MessageProperties { response_topic: Some(long.clone()), ..MessageProperties::default() }),
+        with(MessageProperties { correlation_data: data, ..MessageProperties::default() }),
+        with(MessageProperties { content_type: Some(long.clone()), ..MessageProperties::default() }),
+        with(MessageProperties { user: vec![(long.clone(), String::new())], ..MessageProperties::default() }),
+        with(MessageProperties { user: vec![(String::new(), long)], ..MessageProperties::default() }),
     ];
     for packet in packets {
         let mut buffer = BytesMut::from(&b"before"[..]);
@@ -358,11 +362,11 @@ fn a_long_text_is_an_error_and_leaves_the_buffer_as_it_was() {
 fn a_packet_that_lacks_something_is_not_written() {
     let mut buffer = BytesMut::from(&b"before"[..]);
     let unsendable = [
-        Outgoing::Publish { message: a_message(), packet_id: None, duplicate: false },
-        Outgoing::Subscribe { packet_id: id(1), subscriptions: Vec::new() },
-        Outgoing::Unsubscribe { packet_id: id(1), filters: Vec::new() },
-        Outgoing::Connect(Connect { login: Some((String::new(), "secret".into())), ..a_connect() }),
-        Outgoing::Connect(Connect { client_id: "a\0b".into(), ..a_connect() }),
+        OutgoingPacket::Publish { message: a_message(), packet_id: None, duplicate: false },
+        OutgoingPacket::Subscribe { packet_id: id(1), subscriptions: Vec::new() },
+        OutgoingPacket::Unsubscribe { packet_id: id(1), filters: Vec::new() },
+        OutgoingPacket::Connect(Connect { login: Some((String::new(), "secret".into())), ..a_connect() }),
+        OutgoingPacket::Connect(Connect { client_id: "a\0b".into(), ..a_connect() }),
     ];
     for packet in unsendable {
         assert!(encode(V311, &packet, &mut buffer).is_err(), "{packet:?}");
@@ -372,9 +376,9 @@ fn a_packet_that_lacks_something_is_not_written() {
 
 #[test]
 fn a_connection_is_asked_for_with_its_will_and_login() {
-    let will = Message {
+    let will = MqttMessage {
         retain: true,
-        properties: Properties {
+        properties: MessageProperties {
             content_type: Some("text/plain".into()),
             correlation_data: Some(Bytes::from_static(b"\0\xFF")),
             message_expiry_s: Some(9),
@@ -384,9 +388,9 @@ fn a_connection_is_asked_for_with_its_will_and_login() {
         ..a_message()
     };
     let connect = Connect { login: Some(("user".into(), "secret".into())), will: Some(will), ..a_connect() };
-    let packet = Outgoing::Connect(connect);
+    let packet = OutgoingPacket::Connect(connect);
     // After another packet in the buffer: rumqttc must still put the flags in the right place.
-    let mut bytes = written(V5, &Outgoing::PingReq);
+    let mut bytes = written(V5, &OutgoingPacket::PingReq);
     encode(V5, &packet, &mut bytes).unwrap();
     let v5::Packet::Connect(read, Some(will), Some(login)) = broker::read_v5(bytes.split_off(2)) else { panic!() };
     assert_eq!((&*read.client_id, read.clean_start, read.keep_alive), ("box-1", false, 60));
@@ -411,7 +415,7 @@ fn a_connection_is_asked_for_with_its_will_and_login() {
 
 #[test]
 fn a_session_of_3_1_1_that_is_not_kept_is_clean() {
-    let packet = Outgoing::Connect(Connect { session_expiry_s: 0, ..a_connect() });
+    let packet = OutgoingPacket::Connect(Connect { session_expiry_s: 0, ..a_connect() });
     let v4::Packet::Connect(read) = broker::read_v311(written(V311, &packet)) else { panic!() };
     assert!(read.clean_session);
 }
@@ -428,7 +432,7 @@ fn subscriptions_carry_their_options() {
         // The standard does not allow No Local for a shared subscription.
         subscription("$share/g/c", true, RetainHandling::Never),
     ];
-    let bytes = written(V5, &Outgoing::Subscribe { packet_id: id(9), subscriptions });
+    let bytes = written(V5, &OutgoingPacket::Subscribe { packet_id: id(9), subscriptions });
     let v5::Packet::Subscribe(read) = broker::read_v5(bytes) else { panic!() };
     assert_eq!(read.pkid, 9);
     let options: Vec<_> =
@@ -442,29 +446,29 @@ fn subscriptions_carry_their_options() {
 
     let with_id =
         Subscription { id: SubscriptionId::new(268_435_455), ..subscription("d", true, RetainHandling::Never) };
-    let packet = Outgoing::Subscribe { packet_id: id(9), subscriptions: vec![with_id.clone()] };
+    let packet = OutgoingPacket::Subscribe { packet_id: id(9), subscriptions: vec![with_id.clone()] };
     let v5::Packet::Subscribe(read) = broker::read_v5(written(V5, &packet)) else { panic!() };
     assert_eq!(read.properties.and_then(|properties| properties.id), Some(268_435_455));
     // Only MQTT 5 has it, and a packet has one for all of its filters.
     let v4::Packet::Subscribe(read) = broker::read_v311(written(V311, &packet)) else { panic!() };
     assert_eq!(read.filters.len(), 1);
-    let two = Outgoing::Subscribe { packet_id: id(9), subscriptions: vec![with_id.clone(), with_id] };
+    let two = OutgoingPacket::Subscribe { packet_id: id(9), subscriptions: vec![with_id.clone(), with_id] };
     assert!(matches!(encode(V5, &two, &mut BytesMut::new()), Err(CodecError::Unsendable { .. })));
 }
 
 #[test]
 fn an_older_broker_gets_neither_properties_nor_reasons() {
-    let ack = Outgoing::PubAck { packet_id: id(0x1234), reason: ReasonCode::UNSPECIFIED_ERROR };
+    let ack = OutgoingPacket::PubAck { packet_id: id(0x1234), reason: ReasonCode::UNSPECIFIED_ERROR };
     assert_eq!(written(V5, &ack)[..], [0x40, 3, 0x12, 0x34, 0x80]);
     assert_eq!(written(V311, &ack)[..], [0x40, 2, 0x12, 0x34]);
-    let ack = Outgoing::PubAck { packet_id: id(0x1234), reason: ReasonCode::SUCCESS };
+    let ack = OutgoingPacket::PubAck { packet_id: id(0x1234), reason: ReasonCode::SUCCESS };
     assert_eq!(written(V5, &ack)[..], [0x40, 2, 0x12, 0x34]);
-    let disconnect = Outgoing::Disconnect { reason: ReasonCode(0x04) };
+    let disconnect = OutgoingPacket::Disconnect { reason: ReasonCode(0x04) };
     assert_eq!(written(V5, &disconnect)[..], [0xE0, 1, 0x04]);
     assert_eq!(written(V311, &disconnect)[..], [0xE0, 0]);
-    assert_eq!(written(V5, &Outgoing::PingReq)[..], [0xC0, 0]);
-    let long = Properties { content_type: Some("x".repeat(70_000)), ..Properties::default() };
-    let read = broker::read_v311(written(V311, &publish(Message { properties: long, ..a_message() })));
+    assert_eq!(written(V5, &OutgoingPacket::PingReq)[..], [0xC0, 0]);
+    let long = MessageProperties { content_type: Some("x".repeat(70_000)), ..MessageProperties::default() };
+    let read = broker::read_v311(written(V311, &publish(MqttMessage { properties: long, ..a_message() })));
     let v4::Packet::Publish(read) = read else { panic!() };
     assert_eq!((&*read.topic, read.pkid, read.payload), ("a/b", 1, "payload".into()));
 }

@@ -5,13 +5,13 @@ use rumqttc::mqttbytes::v4 as wire;
 use rumqttc::mqttbytes::{Protocol, QoS};
 
 use super::{CodecError, PACKET_MAX_BYTES};
-use crate::client::packet::{Connect, Message, Outgoing, PacketId, Qos};
+use crate::client::packet::{Connect, MqttMessage, OutgoingPacket, PacketId, Qos};
 
-pub(super) fn size(packet: &Outgoing) -> usize {
+pub(super) fn size(packet: &OutgoingPacket) -> usize {
     translate(packet).map_or(0, |packet| packet.size())
 }
 
-pub(super) fn write(packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), CodecError> {
+pub(super) fn write(packet: &OutgoingPacket, buffer: &mut BytesMut) -> Result<(), CodecError> {
     let Some(packet) = translate(packet) else { return Ok(()) };
     let unsendable = |reason: String| CodecError::Unsendable { packet: "packet", reason };
     buffer.reserve(packet.size().min(PACKET_MAX_BYTES));
@@ -26,10 +26,10 @@ pub(super) fn write(packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), Code
 }
 
 /// `None` for the packets that `write_short` writes.
-fn translate(packet: &Outgoing) -> Option<wire::Packet> {
+fn translate(packet: &OutgoingPacket) -> Option<wire::Packet> {
     Some(match packet {
-        Outgoing::Connect(connect) => wire::Packet::Connect(self::connect(connect)),
-        Outgoing::Publish { message, packet_id, duplicate } => wire::Packet::Publish(wire::Publish {
+        OutgoingPacket::Connect(connect) => wire::Packet::Connect(self::connect(connect)),
+        OutgoingPacket::Publish { message, packet_id, duplicate } => wire::Packet::Publish(wire::Publish {
             dup: *duplicate && message.qos == Qos::AtLeastOnce,
             qos: qos(message.qos),
             retain: message.retain,
@@ -37,16 +37,16 @@ fn translate(packet: &Outgoing) -> Option<wire::Packet> {
             pkid: packet_id.map_or(0, PacketId::get),
             payload: message.payload.clone(),
         }),
-        Outgoing::Subscribe { packet_id, subscriptions } => {
+        OutgoingPacket::Subscribe { packet_id, subscriptions } => {
             let filter = |path: &str, asked| wire::SubscribeFilter::new(path.to_owned(), qos(asked));
             let filters = subscriptions.iter().map(|one| filter(one.filter.as_str(), one.qos)).collect();
             wire::Packet::Subscribe(wire::Subscribe { pkid: packet_id.get(), filters })
         }
-        Outgoing::Unsubscribe { packet_id, filters } => wire::Packet::Unsubscribe(wire::Unsubscribe {
+        OutgoingPacket::Unsubscribe { packet_id, filters } => wire::Packet::Unsubscribe(wire::Unsubscribe {
             pkid: packet_id.get(),
             topics: filters.iter().map(|filter| filter.as_str().to_owned()).collect(),
         }),
-        Outgoing::PubAck { .. } | Outgoing::PingReq | Outgoing::Disconnect { .. } => return None,
+        OutgoingPacket::PubAck { .. } | OutgoingPacket::PingReq | OutgoingPacket::Disconnect { .. } => return None,
     })
 }
 
@@ -62,7 +62,7 @@ fn connect(connect: &Connect) -> wire::Connect {
     }
 }
 
-fn will(message: &Message) -> wire::LastWill {
+fn will(message: &MqttMessage) -> wire::LastWill {
     wire::LastWill {
         topic: message.topic.as_str().to_owned(),
         message: message.payload.clone(),

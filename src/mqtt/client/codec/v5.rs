@@ -5,16 +5,18 @@ use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5 as wire;
 
 use super::{CodecError, PACKET_MAX_BYTES};
-use crate::client::packet::{Connect, Message, Outgoing, PacketId, Properties, Qos, RetainHandling, Subscription};
+use crate::client::packet::{
+    Connect, MessageProperties, MqttMessage, OutgoingPacket, PacketId, Qos, RetainHandling, Subscription,
+};
 
 /// The beginning of a shared subscription.
 const SHARE_PREFIX: &str = "$share/";
 
-pub(super) fn size(packet: &Outgoing) -> usize {
+pub(super) fn size(packet: &OutgoingPacket) -> usize {
     translate(packet).map_or(0, |packet| packet.size())
 }
 
-pub(super) fn write(packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), CodecError> {
+pub(super) fn write(packet: &OutgoingPacket, buffer: &mut BytesMut) -> Result<(), CodecError> {
     let Some(packet) = translate(packet) else { return Ok(()) };
     let unsendable = |reason: String| CodecError::Unsendable { packet: "packet", reason };
     match packet.size() {
@@ -34,10 +36,10 @@ pub(super) fn write(packet: &Outgoing, buffer: &mut BytesMut) -> Result<(), Code
 }
 
 /// `None` for the packets that `write_short` writes.
-fn translate(packet: &Outgoing) -> Option<wire::Packet> {
+fn translate(packet: &OutgoingPacket) -> Option<wire::Packet> {
     Some(match packet {
-        Outgoing::Connect(connect) => self::connect(connect),
-        Outgoing::Publish { message, packet_id, duplicate } => wire::Packet::Publish(wire::Publish {
+        OutgoingPacket::Connect(connect) => self::connect(connect),
+        OutgoingPacket::Publish { message, packet_id, duplicate } => wire::Packet::Publish(wire::Publish {
             // The DUP flag must be 0 with QoS 0.
             dup: *duplicate && message.qos == Qos::AtLeastOnce,
             qos: qos(message.qos),
@@ -47,7 +49,7 @@ fn translate(packet: &Outgoing) -> Option<wire::Packet> {
             payload: message.payload.clone(),
             properties: Some(publish_properties(&message.properties)),
         }),
-        Outgoing::Subscribe { packet_id, subscriptions } => wire::Packet::Subscribe(wire::Subscribe {
+        OutgoingPacket::Subscribe { packet_id, subscriptions } => wire::Packet::Subscribe(wire::Subscribe {
             pkid: packet_id.get(),
             filters: subscriptions.iter().map(filter).collect(),
             properties: subscriptions.first().and_then(|first| first.id).map(|id| wire::SubscribeProperties {
@@ -55,12 +57,12 @@ fn translate(packet: &Outgoing) -> Option<wire::Packet> {
                 user_properties: Vec::new(),
             }),
         }),
-        Outgoing::Unsubscribe { packet_id, filters } => wire::Packet::Unsubscribe(wire::Unsubscribe {
+        OutgoingPacket::Unsubscribe { packet_id, filters } => wire::Packet::Unsubscribe(wire::Unsubscribe {
             pkid: packet_id.get(),
             filters: filters.iter().map(|filter| filter.as_str().to_owned()).collect(),
             properties: None,
         }),
-        Outgoing::PubAck { .. } | Outgoing::PingReq | Outgoing::Disconnect { .. } => return None,
+        OutgoingPacket::PubAck { .. } | OutgoingPacket::PingReq | OutgoingPacket::Disconnect { .. } => return None,
     })
 }
 
@@ -81,8 +83,9 @@ fn connect(connect: &Connect) -> wire::Packet {
     wire::Packet::Connect(packet, connect.will.as_ref().map(will), login)
 }
 
-fn will(message: &Message) -> wire::LastWill {
-    let Properties { response_topic, correlation_data, content_type, message_expiry_s, user } = &message.properties;
+fn will(message: &MqttMessage) -> wire::LastWill {
+    let MessageProperties { response_topic, correlation_data, content_type, message_expiry_s, user } =
+        &message.properties;
     wire::LastWill {
         topic: Bytes::copy_from_slice(message.topic.as_str().as_bytes()),
         message: message.payload.clone(),
@@ -100,8 +103,8 @@ fn will(message: &Message) -> wire::LastWill {
     }
 }
 
-fn publish_properties(properties: &Properties) -> wire::PublishProperties {
-    let Properties { response_topic, correlation_data, content_type, message_expiry_s, user } = properties;
+fn publish_properties(properties: &MessageProperties) -> wire::PublishProperties {
+    let MessageProperties { response_topic, correlation_data, content_type, message_expiry_s, user } = properties;
     wire::PublishProperties {
         message_expiry_interval: *message_expiry_s,
         response_topic: response_topic.clone(),

@@ -11,18 +11,18 @@ fn limits() -> ConnAck {
     ConnAck { receive_maximum: WINDOW_OF_3, ..ConnAck::accepting() }
 }
 
-fn message(payload: &str, qos: Qos) -> Message {
-    let properties = crate::client::packet::Properties::default();
-    Message { topic: "t".parse().unwrap(), payload: payload.to_owned().into(), qos, retain: false, properties }
+fn message(payload: &str, qos: Qos) -> MqttMessage {
+    let properties = crate::client::packet::MessageProperties::default();
+    MqttMessage { topic: "t".parse().unwrap(), payload: payload.to_owned().into(), qos, retain: false, properties }
 }
 
-fn outbound(payload: &str, qos: Qos, settles: Option<PendingDelivery>) -> Outbound {
-    Outbound { message: message(payload, qos), content: Content::Answer, settles }
+fn outbound(payload: &str, qos: Qos, settles: Option<PendingDelivery>) -> OutboundMessage {
+    OutboundMessage { message: message(payload, qos), content: EgressContent::Answer, settles }
 }
 
-fn received(id: u16, duplicate: bool) -> Incoming {
+fn received(id: u16, duplicate: bool) -> IncomingPacket {
     let message = message("request", Qos::AtLeastOnce);
-    Incoming::Publish(ReceivedMessage {
+    IncomingPacket::Publish(ReceivedMessage {
         message,
         packet_id: PacketId::new(id),
         duplicate,
@@ -38,20 +38,22 @@ fn delivery(event: SessionEvent) -> PendingDelivery {
     }
 }
 
-fn acknowledge(id: u16, reason: ReasonCode) -> Incoming {
-    Incoming::PubAck { packet_id: PacketId::new(id).unwrap(), reason }
+fn acknowledge(id: u16, reason: ReasonCode) -> IncomingPacket {
+    IncomingPacket::PubAck { packet_id: PacketId::new(id).unwrap(), reason }
 }
 
 /// The packets that are sent now, in short.
-fn sent(session: &mut Session) -> Vec<String> {
+fn sent(session: &mut MqttSession) -> Vec<String> {
     let steps = std::iter::from_fn(|| session.next(|_| 100));
     let show = |step| match step {
-        NextPacket::Send(_, Outgoing::Publish { message, packet_id, duplicate }) => {
+        NextPacket::Send(_, OutgoingPacket::Publish { message, packet_id, duplicate }) => {
             let again = if duplicate { " again" } else { "" };
             let id = packet_id.map_or(0, PacketId::get);
             format!("{id}:{}{again}", String::from_utf8_lossy(&message.payload))
         }
-        NextPacket::Send(_, Outgoing::PubAck { packet_id, reason }) => format!("ack {packet_id} {:02x}", reason.0),
+        NextPacket::Send(_, OutgoingPacket::PubAck { packet_id, reason }) => {
+            format!("ack {packet_id} {:02x}", reason.0)
+        }
         NextPacket::Send(_, other) => format!("{other:?}"),
         NextPacket::TooLarge(outbound) => format!("too large: {}", String::from_utf8_lossy(&outbound.message.payload)),
     };
@@ -59,12 +61,12 @@ fn sent(session: &mut Session) -> Vec<String> {
 }
 
 /// The number of deliveries that the broker expects to be acknowledged.
-fn owed(session: &Session) -> usize {
+fn owed(session: &MqttSession) -> usize {
     session.pending_acks.len() + session.earlier_pending_acks.len()
 }
 
-fn session() -> Session {
-    let mut session = Session::default();
+fn session() -> MqttSession {
+    let mut session = MqttSession::default();
     session.connected(&limits());
     session
 }
@@ -176,7 +178,7 @@ fn what_the_broker_let_expire_holds_up_no_later_acknowledgement() {
 
 #[test]
 fn a_message_larger_than_the_broker_takes_comes_back_with_its_delivery_open() {
-    let mut session = Session::default();
+    let mut session = MqttSession::default();
     session.connected(&ConnAck { maximum_packet_size: Some(99), ..limits() });
     let request = delivery(session.receive(received(7, false)));
     for qos in [Qos::AtLeastOnce, Qos::AtMostOnce] {
@@ -228,12 +230,13 @@ fn a_connection_on_which_something_was_acknowledged_speaks_for_all_messages() {
 
 #[test]
 fn a_broker_that_acknowledges_nothing_gets_everything_once() {
-    let mut session = Session::default();
+    let mut session = MqttSession::default();
     session.connected(&ConnAck { maximum_qos: Qos::AtMostOnce, retain_available: false, ..limits() });
     let mut kept = outbound("kept", Qos::AtLeastOnce, None);
     kept.message.retain = true;
     session.publish(kept);
-    let Some(NextPacket::Send(_, Outgoing::Publish { message, packet_id: None, .. })) = session.next(|_| 1) else {
+    let Some(NextPacket::Send(_, OutgoingPacket::Publish { message, packet_id: None, .. })) = session.next(|_| 1)
+    else {
         panic!()
     };
     assert_eq!((message.qos, message.retain), (Qos::AtMostOnce, false));
@@ -252,11 +255,13 @@ fn subscriptions_are_told_one_by_one() {
         id: None,
     };
     session.subscribe(filters.iter().map(subscription).collect());
-    let Some(NextPacket::Send(Content::Protocol, Outgoing::Subscribe { packet_id, .. })) = session.next(|_| 1) else {
+    let Some(NextPacket::Send(EgressContent::Protocol, OutgoingPacket::Subscribe { packet_id, .. })) =
+        session.next(|_| 1)
+    else {
         panic!()
     };
     let reasons = vec![ReasonCode(1), ReasonCode::NOT_AUTHORIZED];
-    let told = session.receive(Incoming::SubAck { packet_id, reasons: reasons.clone() });
+    let told = session.receive(IncomingPacket::SubAck { packet_id, reasons: reasons.clone() });
     assert_eq!(told, SessionEvent::Subscribed(filters.into_iter().zip(reasons).collect()));
 }
 
@@ -296,7 +301,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// The session and its broker, and the invariants between them.
 struct World {
-    session: Session,
+    session: MqttSession,
     broker: Broker,
     /// Requests in progress at the client.
     open: Vec<(u32, PendingDelivery)>,
@@ -306,7 +311,7 @@ struct World {
 }
 
 impl World {
-    fn take(&mut self, packet: Incoming, request: Option<u32>) {
+    fn take(&mut self, packet: IncomingPacket, request: Option<u32>) {
         match self.session.receive(packet) {
             SessionEvent::Message(_, Some(delivery)) => self.open.push((request.unwrap(), delivery)),
             SessionEvent::None => {}
@@ -318,7 +323,7 @@ impl World {
         while let Some(step) = self.session.next(|_| 1) {
             let NextPacket::Send(_, packet) = step else { panic!("{step:?}") };
             match packet {
-                Outgoing::Publish { message, packet_id, .. } => {
+                OutgoingPacket::Publish { message, packet_id, .. } => {
                     let id = packet_id.unwrap();
                     let payload = String::from_utf8(message.payload.to_vec()).unwrap();
                     *self.broker.taken.entry(payload).or_default() += 1;
@@ -326,7 +331,7 @@ impl World {
                     self.broker.to_acknowledge.push_back(id);
                     assert!(self.broker.to_acknowledge.len() <= usize::from(WINDOW_OF_3));
                 }
-                Outgoing::PubAck { packet_id, .. } => {
+                OutgoingPacket::PubAck { packet_id, .. } => {
                     let (id, request) = self.broker.unacknowledged.pop_front().expect("nothing to acknowledge");
                     assert_eq!(id, packet_id.get(), "acknowledgements keep the order of the deliveries");
                     assert!(self.answered.contains(&request), "request {request} acknowledged without an answer");
@@ -340,7 +345,7 @@ impl World {
         if let Some(packet_id) = self.broker.to_acknowledge.pop_front() {
             // The broker has the message before it acknowledges it.
             self.note_answers();
-            self.take(Incoming::PubAck { packet_id, reason: ReasonCode::SUCCESS }, None);
+            self.take(IncomingPacket::PubAck { packet_id, reason: ReasonCode::SUCCESS }, None);
         }
     }
 
@@ -398,7 +403,7 @@ proptest! {
         acts in proptest::collection::vec(act(), 0..200),
     ) {
         let mut world = World {
-            session: Session::default(),
+            session: MqttSession::default(),
             broker: Broker::default(),
             open: Vec::new(),
             answered: BTreeSet::new(),

@@ -6,9 +6,9 @@ use crate::trust::tests::signer::{self, Signer};
 
 const TEXT: &str = r#"{"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z", "rollouts": []}"#;
 
-fn target(length: u64) -> Target {
+fn target(length: u64) -> TufTarget {
     let sha256 = sha256_hex(TEXT.as_bytes());
-    Target { path: "x".into(), length, sha256, custom: None, location: "rollout.json".into() }
+    TufTarget { path: "x".into(), length, sha256, custom: None, location: "rollout.json".into() }
 }
 
 #[tokio::test]
@@ -17,7 +17,7 @@ async fn a_manifest_is_fetched_up_to_its_signed_length_and_not_beyond() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("targets")).unwrap();
     std::fs::write(folder.path().join("targets/rollout.json"), TEXT).unwrap();
-    let source = Source::new(&format!("file://{}", folder.path().display()).parse().unwrap(), None);
+    let source = RepositorySource::new(&format!("file://{}", folder.path().display()).parse().unwrap(), None);
     let length = TEXT.len() as u64;
     assert_eq!(fetch(&source, &target(length)).await.unwrap(), TEXT.as_bytes());
     assert!(matches!(fetch(&source, &target(length - 1)).await, Err(RolloutCheckError::Mismatch)));
@@ -52,7 +52,7 @@ fn publish(signer: &mut Signer, text: &str, published: &str) {
 struct FleetDevice {
     _folder: tempfile::TempDir,
     platform: Platform,
-    source: Source,
+    source: RepositorySource,
 }
 
 impl FleetDevice {
@@ -63,7 +63,7 @@ impl FleetDevice {
         Self { _folder: folder, platform, source }
     }
 
-    async fn check(&self, known: Option<&Accepted>) -> Result<Accepted, RolloutCheckError> {
+    async fn check(&self, known: Option<&SignedManifest>) -> Result<SignedManifest, RolloutCheckError> {
         check(&self.platform, &self.source, &"default".parse().unwrap(), known, clock::unix_millis()).await
     }
 }

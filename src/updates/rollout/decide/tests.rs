@@ -37,7 +37,7 @@ fn for_box(
     manifest: &RolloutManifest,
     device: &DeviceIdentity,
     now_ms: u64,
-) -> (Option<(String, Allow)>, Option<String>) {
+) -> (Option<(String, RolloutAllowance)>, Option<String>) {
     let mut decision = decide(manifest, device, now_ms, ManifestAuthority::Valid);
     let wish = decision.wishes.remove(&subject()).unwrap();
     let waiting = decision.waiting.remove(&subject());
@@ -47,8 +47,8 @@ fn for_box(
     )
 }
 
-fn everything(id: &str) -> (Option<(String, Allow)>, Option<String>) {
-    (Some((id.to_owned(), Allow::Everything)), None)
+fn everything(id: &str) -> (Option<(String, RolloutAllowance)>, Option<String>) {
+    (Some((id.to_owned(), RolloutAllowance::Everything)), None)
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_last_rollout_whose_wave_has_come_counts() {
     assert_eq!(for_box(&manifest, &device, START_MS + HOUR_MS), everything("r-2"));
     assert_eq!(for_box(&manifest, &device, START_MS + 2 * HOUR_MS), everything("r-3"));
     let (wanted, waiting) = for_box(&manifest, &device, START_MS - 1);
-    assert_eq!(wanted, Some(("r-3".to_owned(), Allow::Nothing)));
+    assert_eq!(wanted, Some(("r-3".to_owned(), RolloutAllowance::Nothing)));
     assert_eq!(waiting.unwrap(), "r-3: its wave comes at 2026-11-20T02:00:00Z");
 }
 
@@ -125,12 +125,15 @@ fn a_wish_names_the_rollouts_for_this_box_whose_place_it_takes() {
 fn a_paused_rollout_and_one_that_is_signed_no_more_stand_still() {
     let paused = manifest(json!([rollout("r-1", 1, json!({"paused": true}))]), json!({}));
     let (wanted, waiting) = for_box(&paused, &device("box-1", None), START_MS);
-    assert_eq!((wanted, waiting), (Some(("r-1".into(), Allow::Nothing)), Some("r-1: paused by the platform".into())));
+    assert_eq!(
+        (wanted, waiting),
+        (Some(("r-1".into(), RolloutAllowance::Nothing)), Some("r-1: paused by the platform".into()))
+    );
 
     let manifest = manifest(json!([rollout("r-1", 2, json!({}))]), json!({"revoked": ["models/m/1"]}));
     let decision = decide(&manifest, &device("box-1", None), START_MS, ManifestAuthority::Expired(START_MS - HOUR_MS));
     let wish = &decision.wishes[&subject()];
-    assert_eq!(wish.desired.as_ref().unwrap().1, Allow::Nothing);
+    assert_eq!(wish.desired.as_ref().unwrap().1, RolloutAllowance::Nothing);
     assert!(wish.revokes(1.try_into().unwrap()), "what was revoked stays revoked");
     assert!(decision.waiting[&subject()].reason.contains("2026-11-19T23:00:00Z"));
 }
@@ -140,7 +143,7 @@ fn outside_its_window_a_rollout_is_prepared() {
     let window = json!({"window": {"timezone": "UTC", "from": "01:00", "to": "02:00"}});
     let manifest = manifest(json!([rollout("r-1", 1, window)]), json!({}));
     let (wanted, waiting) = for_box(&manifest, &device("box-1", None), START_MS);
-    assert_eq!(wanted, Some(("r-1".into(), Allow::Prepare)));
+    assert_eq!(wanted, Some(("r-1".into(), RolloutAllowance::Prepare)));
     let told = "r-1: outside the maintenance window (01:00 to 02:00 UTC); it opens 2026-11-20T01:00:00Z";
     assert_eq!(waiting.unwrap(), told);
     assert_eq!(for_box(&manifest, &device("box-1", None), START_MS + HOUR_MS), everything("r-1"));
@@ -151,12 +154,12 @@ fn a_box_that_is_too_old_takes_the_rollout_before_and_says_so() {
     let newer = rollout("r-2", 2, json!({"requires_ledge": "99.0.0"}));
     let both = manifest(json!([rollout("r-1", 1, json!({})), newer]), json!({}));
     let (wanted, waiting) = for_box(&both, &device("box-1", None), START_MS);
-    assert_eq!(wanted, Some(("r-1".into(), Allow::Everything)));
+    assert_eq!(wanted, Some(("r-1".into(), RolloutAllowance::Everything)));
     assert!(waiting.unwrap().starts_with("r-2: needs Ledge 99.0.0, this is "));
 
     let newer = rollout("r-2", 2, json!({"requires_ledge": "99.0.0"}));
     let (wanted, waiting) = for_box(&manifest(json!([newer]), json!({})), &device("box-1", None), START_MS);
-    assert_eq!(wanted, Some(("r-2".into(), Allow::Nothing)));
+    assert_eq!(wanted, Some(("r-2".into(), RolloutAllowance::Nothing)));
     assert!(waiting.unwrap().contains("99.0.0"));
 }
 
@@ -175,8 +178,8 @@ proptest! {
         let allow = |now: u64| {
             wishes(&manifest, &device(&id, None), START_MS + now).remove(&subject()).unwrap().desired.unwrap().1
         };
-        if allow(before) == Allow::Everything {
-            prop_assert_eq!(allow(before + after), Allow::Everything);
+        if allow(before) == RolloutAllowance::Everything {
+            prop_assert_eq!(allow(before + after), RolloutAllowance::Everything);
         }
     }
 }

@@ -61,7 +61,7 @@ fn a_rollout_needs_little() {
         "rollouts": [{"id": "r", "target": "models/m/1/model.onnx", "start": "2026-11-20T00:00:00Z"}],
     }));
     let rollout = &manifest.unwrap().rollouts[0];
-    assert_eq!(rollout.waves, Preset::Default.waves());
+    assert_eq!(rollout.waves, WavePreset::Default.waves());
     assert_eq!((rollout.plan.max_attempts, rollout.paused), (5, false));
 }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 use super::*;
-use crate::handle::{CheckRefused, UpdaterInbox};
-use crate::plan::{Allow, Wishes};
+use crate::handle::{PollerCommandError, UpdaterInbox};
+use crate::plan::{DesiredStates, RolloutAllowance};
 use crate::sha256::sha256_hex;
 
 const START_MS: u64 = 1_795_132_800_000;
@@ -14,8 +14,8 @@ const HOUR_MS: u64 = 3_600_000;
 /// A platform that answers as set.
 #[derive(Clone, Default)]
 struct Fake {
-    answer: Arc<Mutex<Option<Accepted>>>,
-    kept: Arc<Mutex<Option<Accepted>>>,
+    answer: Arc<Mutex<Option<SignedManifest>>>,
+    kept: Arc<Mutex<Option<SignedManifest>>>,
     checks: watch::Sender<u64>,
     elsewhere: Arc<AtomicU64>,
     resets: Arc<AtomicU64>,
@@ -28,8 +28,8 @@ impl PlatformClient for Fake {
     async fn check(
         &self,
         from: Option<&RepositoryAddress>,
-        _: Option<&Accepted>,
-    ) -> Result<Accepted, RolloutCheckError> {
+        _: Option<&SignedManifest>,
+    ) -> Result<SignedManifest, RolloutCheckError> {
         self.checks.send_modify(|checks| *checks += 1);
         if self.hangs {
             std::future::pending::<()>().await;
@@ -53,17 +53,17 @@ impl PlatformClient for Fake {
         self.system_ms.load(Ordering::Relaxed)
     }
 
-    fn stored_manifest(&self) -> Option<Accepted> {
+    fn stored_manifest(&self) -> Option<SignedManifest> {
         self.kept.lock().unwrap().clone()
     }
 
-    fn store_manifest(&self, accepted: &Accepted) {
+    fn store_manifest(&self, accepted: &SignedManifest) {
         *self.kept.lock().unwrap() = Some(accepted.clone());
     }
 }
 
 impl Fake {
-    fn says(&self, accepted: Option<Accepted>) {
+    fn says(&self, accepted: Option<SignedManifest>) {
         *self.answer.lock().unwrap() = accepted;
     }
 
@@ -73,7 +73,7 @@ impl Fake {
 }
 
 /// A manifest that reaches every box an hour after its start, with a signature for a week.
-fn accepted() -> Accepted {
+fn accepted() -> SignedManifest {
     let text = r#"{"schema": 1, "fleet": "default", "published": "2026-11-20T00:00:00Z", "rollouts": [
         {"id": "r-1", "target": "models/m/2/model.onnx", "start": "2026-11-20T00:00:00Z",
          "waves": [{"seed_below": 2048, "after_s": 3600}]}]}"#;
@@ -83,11 +83,11 @@ fn accepted() -> Accepted {
 
 struct RunningPoller {
     updates: Updates,
-    wishes: watch::Receiver<Option<Wishes>>,
+    wishes: watch::Receiver<Option<DesiredStates>>,
     checks: watch::Receiver<u64>,
     retries: Arc<tokio::sync::Notify>,
     shutdown: Shutdown,
-    _inbox: mpsc::Receiver<crate::handle::QueuedOrder>,
+    _inbox: mpsc::Receiver<crate::handle::QueuedAdministratorCommand>,
 }
 
 /// Starts a poller that checks and decides without much waiting.
@@ -114,7 +114,7 @@ fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> RunningPolle
 }
 
 impl RunningPoller {
-    fn allowed(&self) -> Option<Allow> {
+    fn allowed(&self) -> Option<RolloutAllowance> {
         let wishes = self.wishes.borrow();
         Some(wishes.as_ref()?.get(&"models/m".parse().unwrap())?.desired.as_ref()?.1)
     }
@@ -138,16 +138,20 @@ async fn waves_open_by_time_without_another_word_from_the_platform() {
     fake.says(Some(accepted()));
     let mut running = start(&fake);
     running.status_when(|status| status.checked_ms == Some(START_MS)).await;
-    assert_eq!(running.allowed(), Some(Allow::Nothing));
+    assert_eq!(running.allowed(), Some(RolloutAllowance::Nothing));
     assert_eq!(fake.stored_manifest(), Some(accepted()));
     fake.says(None);
     fake.it_is(START_MS + HOUR_MS);
     running.wishes.wait_for(|_| true).await.unwrap();
     running.wishes.mark_unchanged();
     running.wishes.changed().await.unwrap();
-    assert_eq!(running.allowed(), Some(Allow::Everything));
+    assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
     let status = running.status_when(|status| status.error.is_some()).await;
-    assert_eq!(running.allowed(), Some(Allow::Everything), "a platform that is not heard takes nothing back");
+    assert_eq!(
+        running.allowed(),
+        Some(RolloutAllowance::Everything),
+        "a platform that is not heard takes nothing back"
+    );
     assert_eq!((status.checked_ms, status.waiting.len()), (Some(START_MS), 0));
     assert!(running.shutdown.drain(Duration::from_secs(5)).await);
 }
@@ -159,17 +163,17 @@ async fn a_box_that_starts_without_a_network_goes_on_by_what_it_kept_until_that_
     fake.store_manifest(&accepted());
     let mut running = start(&fake);
     running.wishes.wait_for(Option::is_some).await.unwrap();
-    assert_eq!(running.allowed(), Some(Allow::Everything));
+    assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
     fake.it_is(START_MS + 168 * HOUR_MS);
     running.wishes.mark_unchanged();
     running.wishes.changed().await.unwrap();
-    assert_eq!(running.allowed(), Some(Allow::Nothing));
+    assert_eq!(running.allowed(), Some(RolloutAllowance::Nothing));
     let status = running.status_when(|status| !status.waiting.is_empty()).await;
     assert!(status.waiting.values().all(|waiting| waiting.reason.contains("expired")), "{status:?}");
     // The clock was wrong.
     fake.it_is(START_MS + 2 * HOUR_MS);
     running.wishes.changed().await.unwrap();
-    assert_eq!(running.allowed(), Some(Allow::Everything));
+    assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
 }
 
 #[tokio::test]
@@ -186,7 +190,7 @@ async fn time_never_runs_behind_what_is_proven() {
     fake.says(Some(accepted()));
     let mut running = start(&fake);
     running.wishes.wait_for(Option::is_some).await.unwrap();
-    assert_eq!(running.allowed(), Some(Allow::Everything), "although the clock of the system is at 1970");
+    assert_eq!(running.allowed(), Some(RolloutAllowance::Everything), "although the clock of the system is at 1970");
 }
 
 #[tokio::test]
@@ -249,7 +253,7 @@ async fn another_repository_is_checked_once_and_its_failure_is_not_the_platforms
     assert_eq!(running.updates.check(usb()).await, Ok(()));
     fake.says(None);
     let failed = running.updates.check(usb()).await;
-    assert_eq!(failed, Err(CheckRefused::Failed(RolloutCheckError::Slow.to_string())));
+    assert_eq!(failed, Err(PollerCommandError::Failed(RolloutCheckError::Slow.to_string())));
     assert_eq!(running.updates.status().check.error, None);
     assert_eq!(fake.elsewhere.load(Ordering::Relaxed), 2);
 }
@@ -264,6 +268,6 @@ async fn a_check_that_hangs_delays_neither_decisions_nor_the_shutdown() {
     running.wishes.mark_unchanged();
     fake.it_is(START_MS + HOUR_MS);
     running.wishes.changed().await.unwrap();
-    assert_eq!(running.allowed(), Some(Allow::Everything));
+    assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
     assert!(running.shutdown.drain(Duration::from_secs(5)).await);
 }

@@ -8,7 +8,7 @@ use super::faults::wasted;
 use super::*;
 
 fn any_event() -> impl Strategy<Value = UpdateEvent> {
-    let allow = prop_oneof![1 => Just(Allow::Nothing), 1 => Just(Allow::Prepare), 3 => Just(Allow::Everything)];
+    let allow = prop_oneof![1 => Just(RolloutAllowance::Nothing), 1 => Just(RolloutAllowance::Prepare), 3 => Just(RolloutAllowance::Everything)];
     let desired =
         (0_u64..4, 1_u64..5, allow, any::<bool>(), any::<bool>()).prop_map(|(rollout, version, allow, down, quick)| {
             let mut plan = RolloutPlan { allow_downgrade: down, ..plan(&format!("r{rollout}"), version) };
@@ -25,7 +25,7 @@ fn any_event() -> impl Strategy<Value = UpdateEvent> {
     let before = proptest::collection::btree_set((0_u64..4).prop_map(|number| format!("r{number}")), 0..4);
     let wanted = (wanted, before, any::<bool>()).prop_map(|((desired, revoked), before, has_own)| {
         let others = before.iter().map(|rollout| rollout.parse().unwrap());
-        let chosen = desired.as_ref().map(|(plan, _): &(RolloutPlan, Allow)| plan.rollout.clone());
+        let chosen = desired.as_ref().map(|(plan, _): &(RolloutPlan, RolloutAllowance)| plan.rollout.clone());
         let supersedes = others.filter(|rollout| Some(rollout) != chosen.as_ref()).collect();
         UpdateEvent::Wanted { wish: DesiredState { desired, revoked, minimum: None, supersedes }, has_own }
     });

@@ -6,7 +6,7 @@ use super::*;
 /// these versions are revoked.
 fn list(desired: u64, revoked: &[u64]) -> DesiredState {
     DesiredState {
-        desired: Some((plan(&format!("r{desired}"), desired), Allow::Everything)),
+        desired: Some((plan(&format!("r{desired}"), desired), RolloutAllowance::Everything)),
         revoked: revoked.iter().map(|version| version.to_string().parse().unwrap()).collect(),
         minimum: None,
         supersedes: (1..desired).map(|number| format!("r{number}").parse().unwrap()).collect(),
@@ -29,7 +29,7 @@ fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_rev
         assert_eq!((live(&state), stage(&state)), (Some(1), None), "{reached}");
         assert_eq!(rolled_back(&state), Some((RolloutPhase::Active, RollbackCause::Revoked)));
         // A new rollout of the same version is a new decision of the platform.
-        let anew = DesiredState { desired: Some((plan("r4", 2), Allow::Everything)), ..list(4, &[3]) };
+        let anew = DesiredState { desired: Some((plan("r4", 2), RolloutAllowance::Everything)), ..list(4, &[3]) };
         assert_eq!(stage(&after(state, [heard(anew)])), Some(RolloutPhase::Downloading));
     }
     // Nor one that was never tried here: the box was away while both were published.
@@ -52,7 +52,7 @@ fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_rev
 /// number.
 fn above(desired: u64, others: &[u64], revoked: &[u64]) -> DesiredState {
     DesiredState {
-        desired: Some((plan(&format!("r{desired}"), desired + 1), Allow::Everything)),
+        desired: Some((plan(&format!("r{desired}"), desired + 1), RolloutAllowance::Everything)),
         supersedes: others.iter().map(|number| format!("r{number}").parse().unwrap()).collect(),
         ..list(1, revoked)
     }
@@ -108,7 +108,7 @@ fn a_superseded_rollout_comes_back_when_the_platform_takes_the_newer_one_back() 
         assert_eq!(state.trial.as_ref().map(|trial| trial.release.version.get()), Some(2), "{reached}");
     }
     // One that has not moved yet has replaced none.
-    let waits = DesiredState { desired: Some((plan("r3", 3), Allow::Nothing)), ..list(3, &[]) };
+    let waits = DesiredState { desired: Some((plan("r3", 3), RolloutAllowance::Nothing)), ..list(3, &[]) };
     let state = after(commit(SubjectState::default(), "r1", 1), [heard(waits), heard(list(2, &[3]))]);
     assert_eq!(stage(&state), Some(RolloutPhase::Downloading));
 }

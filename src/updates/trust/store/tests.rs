@@ -1,7 +1,7 @@
 use super::*;
 
-fn opened(folder: &Path) -> (TrustedStore, Option<String>) {
-    match TrustedStore::open(folder).unwrap() {
+fn opened(folder: &Path) -> (TrustedMetadataStore, Option<String>) {
+    match TrustedMetadataStore::open(folder).unwrap() {
         OpenedStore::Whole(store) => (store, None),
         OpenedStore::Damaged(store, reason) => (store, Some(reason)),
     }
@@ -65,7 +65,7 @@ fn a_file_that_cannot_be_read_now_stays_for_the_next_attempt() {
     let (file, whole) = (folder.path().join("tuf/trusted.json"), folder.path().join("whole"));
     durable::rename(&file, &whole).unwrap();
     std::fs::create_dir(&file).unwrap();
-    assert!(matches!(TrustedStore::open(folder.path()), Err(TrustError::Store { .. })));
+    assert!(matches!(TrustedMetadataStore::open(folder.path()), Err(TrustError::Store { .. })));
     std::fs::remove_dir(&file).unwrap();
     durable::rename(&whole, &file).unwrap();
     let (store, damage) = opened(folder.path());
@@ -81,9 +81,9 @@ fn a_file_that_is_gone_is_an_alarm_and_none_yet_is_not() {
     for _ in 0..2 {
         assert!(opened(folder.path()).1.unwrap().ends_with("tuf/trusted.json is gone"));
     }
-    TrustedStore::reset(folder.path()).unwrap();
+    TrustedMetadataStore::reset(folder.path()).unwrap();
     assert_eq!(opened(folder.path()).1, None);
-    TrustedStore::reset(folder.path()).unwrap();
+    TrustedMetadataStore::reset(folder.path()).unwrap();
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn damaged_files_are_set_aside_each_under_a_name_of_its_own() {
         assert!(opened(folder.path()).1.is_some());
         let aside = folder.path().join(format!("tuf/trusted.set-aside-{number}.json"));
         assert_eq!(std::fs::read_to_string(aside).unwrap(), garbage);
-        TrustedStore::reset(folder.path()).unwrap();
+        TrustedMetadataStore::reset(folder.path()).unwrap();
     }
 }
 

@@ -10,7 +10,7 @@ use sigstore_tuf::canonical_json::to_canonical_bytes;
 
 use super::super::time;
 use crate::config::RepositoryAddress;
-use crate::source::Source;
+use crate::source::RepositorySource;
 
 const ROLES: [&str; 6] = ["root", "timestamp", "snapshot", "targets", "models", "fleet"];
 
@@ -83,8 +83,8 @@ impl Signer {
         RepositoryAddress::Folder(self.folder.path().to_owned())
     }
 
-    pub fn source(&self) -> Source {
-        Source::new(&self.address(), None)
+    pub fn source(&self) -> RepositorySource {
+        RepositorySource::new(&self.address(), None)
     }
 
     /// Writes the file of a listed target.

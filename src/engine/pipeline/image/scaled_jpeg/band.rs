@@ -1,15 +1,15 @@
 //! The lines of one component that are decoded.
 
 use super::headers::JpegFrame;
-use super::huffman::{Bits, JpegComponent};
+use super::huffman::{JpegComponent, ScanBitReader};
 use super::scale::JpegScale;
 use super::transform;
-use super::transform::Inverse;
+use super::transform::InverseDct;
 
 /// Where a component's blocks of one row of MCUs are decoded to.
-pub(super) struct Band {
+pub(super) struct McuRowBand {
     /// Turns a block into samples. The colours' blocks become larger ones where there are fewer of them.
-    pub(super) inverse: Inverse,
+    pub(super) inverse: InverseDct,
     /// The index of the last coefficient that it uses.
     pub(super) last: usize,
     /// Width and height of a block's samples.
@@ -21,22 +21,27 @@ pub(super) struct Band {
     pub(super) prediction: i32,
 }
 
-impl Band {
+impl McuRowBand {
     pub(super) fn new(frame: &JpegFrame, component: &JpegComponent, scale: JpegScale, columns: usize) -> Option<Self> {
         let ((across, down), side) = (frame.blocks_of_mcu(), 8 / scale.denominator() as usize);
         let block_size = (side * across / component.across, side * down / component.down);
         let stride = columns * across * side;
         let samples = vec![0; stride * down * side];
-        let inverse = Inverse::to(block_size)?;
+        let inverse = InverseDct::to(block_size)?;
         Some(Self { last: inverse.last(), inverse, block_size, stride, samples, prediction: 0 })
     }
 
     /// Decodes the component's blocks of one MCU.
-    pub(super) fn decode(&mut self, component: &JpegComponent, bits: &mut Bits<'_>, column: usize) -> Option<()> {
+    pub(super) fn decode(
+        &mut self,
+        component: &JpegComponent,
+        bits: &mut ScanBitReader<'_>,
+        column: usize,
+    ) -> Option<()> {
         let (width, height) = self.block_size;
         for y in 0..component.down {
             for x in 0..component.across {
-                let mut block = transform::Block::default();
+                let mut block = transform::CoefficientBlock::default();
                 bits.read_block(component, self.last, &mut self.prediction, &mut block)?;
                 let start = y * height * self.stride + (column * component.across + x) * width;
                 self.inverse.apply(&block, self.samples.get_mut(start..)?, self.stride);

@@ -1,10 +1,10 @@
 //! Converts lines of samples into RGB (ITU-T T.871, section 7).
 
-use super::band::Band;
+use super::band::McuRowBand;
 
 /// Converts the lines of gray, or of luma and two colours, into lines of pixels. Samples behind the end of a line are
 /// left out.
-pub(super) fn convert<'p>(bands: &[Band], lines: impl Iterator<Item = &'p mut [u8]>) {
+pub(super) fn convert<'p>(bands: &[McuRowBand], lines: impl Iterator<Item = &'p mut [u8]>) {
     match bands {
         [gray] => {
             for (line, gray) in lines.zip(gray.lines()) {

@@ -28,17 +28,17 @@ impl JpegFrame {
 
 /// Reads all segments up to the scan; returns the frame and the bytes behind them. `None` where a file is not plain.
 pub(super) fn read(file: &[u8]) -> Option<(JpegFrame, &[u8])> {
-    let (mut tables, mut start, mut restart_interval) = (Tables::default(), None, 0);
+    let (mut tables, mut start, mut restart_interval) = (JpegTables::default(), None, 0);
     let mut rest = file.strip_prefix(b"\xFF\xD8")?;
     loop {
         let (code, body, behind) = segment(rest)?;
         match code {
-            0xC0 | 0xC1 if start.is_none() => start = Some(Start::read(body)?),
+            0xC0 | 0xC1 if start.is_none() => start = Some(JpegFrameHeader::read(body)?),
             0xC4 => tables.read_huffman(body)?,
             0xDB => tables.read_quantization(body)?,
             0xDD => restart_interval = u32::from(u16::from_be_bytes(body.try_into().ok()?)),
             0xDA => {
-                let Start { width, height, components } = start?;
+                let JpegFrameHeader { width, height, components } = start?;
                 let components = tables.read_scan(body, &components)?;
                 return Some((JpegFrame { width, height, components, restart_interval }, behind));
             }
@@ -59,14 +59,14 @@ fn segment(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 /// The header of the frame.
-struct Start {
+struct JpegFrameHeader {
     width: u32,
     height: u32,
     /// The id, the sampling factors and the number of the quantization table of each component.
     components: Vec<[u8; 3]>,
 }
 
-impl Start {
+impl JpegFrameHeader {
     fn read(body: &[u8]) -> Option<Self> {
         let (&[8, h1, h0, w1, w0, count], rest) = body.split_first_chunk()? else { return None };
         let (components, []) = rest.as_chunks::<3>() else { return None };
@@ -85,7 +85,7 @@ impl Start {
 
 /// The tables that segments have defined so far. They are built when a scan selects them: a file may define any number.
 #[derive(Default)]
-struct Tables<'f> {
+struct JpegTables<'f> {
     quantization: [Option<&'f [u8; 64]>; 4],
     dc: [Option<HuffmanCodes<'f>>; 4],
     ac: [Option<HuffmanCodes<'f>>; 4],
@@ -94,7 +94,7 @@ struct Tables<'f> {
 /// The number of codes of each length, and their symbols.
 type HuffmanCodes<'f> = (&'f [u8; 16], &'f [u8]);
 
-impl<'f> Tables<'f> {
+impl<'f> JpegTables<'f> {
     fn read_quantization(&mut self, body: &'f [u8]) -> Option<()> {
         // Tables of 16 bits have a number from 16 on.
         let (tables, []) = body.as_chunks::<65>() else { return None };

@@ -1,6 +1,6 @@
 //! Reads the codes of a scan (ITU-T T.81, annexes C and F): blocks of frequencies.
 
-use super::transform::Block;
+use super::transform::CoefficientBlock;
 
 /// The bits by which a code is looked up. Few codes are longer.
 const LOOKUP_BITS: u32 = 10;
@@ -22,7 +22,7 @@ pub(super) enum CoefficientKind {
 #[derive(Debug, Clone, Copy, Default)]
 // One load of 4 bytes in place of three: 7 % of the time.
 #[repr(align(4))]
-struct Code {
+struct HuffmanCode {
     /// The length of the code with the number that follows it, in bits; 0 for no code.
     bits: u8,
     /// The length of the number.
@@ -31,7 +31,7 @@ struct Code {
     passed: u8,
 }
 
-impl Code {
+impl HuffmanCode {
     /// The meaning of `symbol`; `None` for one that a baseline picture of 8 bits has no use for.
     fn new(kind: CoefficientKind, length: u8, symbol: u8) -> Option<Self> {
         let (number_bits, passed) = match (kind, symbol >> 4, symbol & 0x0F) {
@@ -48,16 +48,16 @@ impl Code {
 /// A Huffman table.
 pub(super) struct HuffmanTable {
     /// For each value of `LOOKUP_BITS` bits, the code at its beginning.
-    short: Box<[Code; 1 << LOOKUP_BITS]>,
+    short: Box<[HuffmanCode; 1 << LOOKUP_BITS]>,
     /// The codes that are longer, in the order of their bits: the first 16 bits behind each, and the code.
-    long: Vec<(u32, Code)>,
+    long: Vec<(u32, HuffmanCode)>,
     /// For each value of `RUN_BITS` bits, as many whole codes with their numbers as fit.
-    runs: Box<[CodeRun; 1 << RUN_BITS]>,
+    runs: Box<[HuffmanCodeRun; 1 << RUN_BITS]>,
 }
 
 /// Codes that follow each other in one block.
 #[derive(Debug, Clone, Copy, Default)]
-struct CodeRun {
+struct HuffmanCodeRun {
     /// The length of all, in bits.
     bits: u8,
     /// The number of coefficients that they pass.
@@ -67,13 +67,13 @@ struct CodeRun {
 impl HuffmanTable {
     /// A table from the number of codes of each length, and their symbols.
     pub(super) fn new(kind: CoefficientKind, counts: &[u8; 16], symbols: &[u8]) -> Option<Self> {
-        let (mut short, mut long) = (Box::new([Code::default(); 1 << LOOKUP_BITS]), Vec::new());
+        let (mut short, mut long) = (Box::new([HuffmanCode::default(); 1 << LOOKUP_BITS]), Vec::new());
         let mut symbols = symbols.iter();
         // Codes follow each other without gaps: the end of one, as 16 bits, is the start of the next one.
         let mut end = 0_u32;
         for (length, count) in (1..).zip(counts) {
             for _ in 0..*count {
-                let code = Code::new(kind, length, *symbols.next()?)?;
+                let code = HuffmanCode::new(kind, length, *symbols.next()?)?;
                 let start = end;
                 end += 1 << (16 - length);
                 // A code of only 1-bits is reserved, and no code can follow it.
@@ -88,7 +88,7 @@ impl HuffmanTable {
                 }
             }
         }
-        let mut table = Self { short, long, runs: Box::new([CodeRun::default(); 1 << RUN_BITS]) };
+        let mut table = Self { short, long, runs: Box::new([HuffmanCodeRun::default(); 1 << RUN_BITS]) };
         if kind == CoefficientKind::Ac {
             table.runs = Box::new(std::array::from_fn(|bits| table.run((bits as u64) << (64 - RUN_BITS))));
         }
@@ -96,34 +96,34 @@ impl HuffmanTable {
     }
 
     /// The codes at the beginning of these bits, up to the end of a block.
-    fn run(&self, bits: u64) -> CodeRun {
-        let mut run = CodeRun::default();
+    fn run(&self, bits: u64) -> HuffmanCodeRun {
+        let mut run = HuffmanCodeRun::default();
         while run.passed < END_OF_BLOCK
             && let Some(code) = self.code(bits << run.bits)
             && u32::from(run.bits + code.bits) <= RUN_BITS
             && run.passed + code.passed % END_OF_BLOCK < END_OF_BLOCK
         {
-            run = CodeRun { bits: run.bits + code.bits, passed: run.passed + code.passed };
+            run = HuffmanCodeRun { bits: run.bits + code.bits, passed: run.passed + code.passed };
         }
         run
     }
 
     /// The code at the beginning of these bits.
     #[inline]
-    fn code(&self, bits: u64) -> Option<Code> {
+    fn code(&self, bits: u64) -> Option<HuffmanCode> {
         let short = self.short.get((bits >> (64 - LOOKUP_BITS)) as usize)?;
         if short.bits > 0 { Some(*short) } else { self.long_code(bits) }
     }
 
     #[cold]
-    fn long_code(&self, bits: u64) -> Option<Code> {
+    fn long_code(&self, bits: u64) -> Option<HuffmanCode> {
         let at = self.long.partition_point(|(end, _)| u64::from(*end) <= bits >> 48);
         self.long.get(at).map(|(_, code)| *code)
     }
 }
 
 /// Reads the bits of an interval of a scan.
-pub(super) struct Bits<'a> {
+pub(super) struct ScanBitReader<'a> {
     /// The bytes that are not in `buffer` yet.
     rest: &'a [u8],
     /// The next bits, from the highest bit on.
@@ -134,7 +134,7 @@ pub(super) struct Bits<'a> {
     invented: u32,
 }
 
-impl<'a> Bits<'a> {
+impl<'a> ScanBitReader<'a> {
     pub(super) fn new(rest: &'a [u8]) -> Self {
         Self { rest, buffer: 0, count: 0, invented: 0 }
     }
@@ -158,7 +158,7 @@ impl<'a> Bits<'a> {
         component: &JpegComponent,
         last: usize,
         prediction: &mut i32,
-        block: &mut Block,
+        block: &mut CoefficientBlock,
     ) -> Option<()> {
         let mean = self.take(&component.dc)?;
         *prediction += mean.number;
@@ -167,7 +167,7 @@ impl<'a> Bits<'a> {
         // The index of the next coefficient.
         let mut at = 1;
         while at <= last {
-            let TakenCode { passed, number } = self.take(&component.ac)?;
+            let DecodedCoefficient { passed, number } = self.take(&component.ac)?;
             if passed == END_OF_BLOCK {
                 return Some(());
             }
@@ -181,7 +181,7 @@ impl<'a> Bits<'a> {
             let mut run = *table.runs.get((self.buffer >> (64 - RUN_BITS)) as usize)?;
             if run.bits == 0 || at + usize::from(run.passed % END_OF_BLOCK) > 63 {
                 let code = table.code(self.buffer)?;
-                run = CodeRun { bits: code.bits, passed: code.passed };
+                run = HuffmanCodeRun { bits: code.bits, passed: code.passed };
             }
             self.pass(run.bits);
             if run.passed >= END_OF_BLOCK {
@@ -195,12 +195,12 @@ impl<'a> Bits<'a> {
     /// Takes a code and its number.
     #[expect(clippy::inline_always, reason = "a tenth of the time")]
     #[inline(always)]
-    fn take(&mut self, table: &HuffmanTable) -> Option<TakenCode> {
+    fn take(&mut self, table: &HuffmanTable) -> Option<DecodedCoefficient> {
         self.fill();
         let code = table.code(self.buffer)?;
         let number = self.buffer << (code.bits - code.number_bits);
         self.pass(code.bits);
-        Some(TakenCode { passed: code.passed, number: signed(number, code.number_bits) })
+        Some(DecodedCoefficient { passed: code.passed, number: signed(number, code.number_bits) })
     }
 
     #[inline]
@@ -248,7 +248,7 @@ impl<'a> Bits<'a> {
 }
 
 /// A code that was read.
-struct TakenCode {
+struct DecodedCoefficient {
     /// The number of coefficients up to the one that gets the number.
     passed: u8,
     number: i32,

@@ -2,14 +2,14 @@
 
 mod encoder;
 
-use ledge_base::memory_budget::Account;
+use ledge_base::memory_budget::MemoryAccount;
 use ledge_base::tensor::DataType;
 use proptest::prelude::*;
 
 use self::encoder::{JpegEncoding, encode};
 use super::super::{DecodeLimits, Photograph, decode as decode_whole, decode_within};
 use super::*;
-use crate::pipeline::preparation::{ChannelOrder, Fit, ImagePreparation, Layout};
+use crate::pipeline::preparation::{ChannelOrder, ImagePreparation, PictureFit, TensorLayout};
 
 const SCALES: [JpegScale; 3] = [JpegScale::Half, JpegScale::Quarter, JpegScale::Eighth];
 
@@ -136,24 +136,24 @@ fn a_scaled_picture_becomes_the_tensor_of_the_whole_one_however_it_is_turned() {
             let file = encode((width, height), JpegEncoding { orientation, ..PLAIN }, smooth(orientation.into()));
             let whole = Photograph::from(whole(&file));
             for (fit, size, denominator) in [
-                (Fit::Stretch, [5, 6], 8),
-                (Fit::Stretch, [13, 12], 4),
-                (Fit::Letterbox { gray: 9, centred: true }, [12, 15], 4),
-                (Fit::Crop { shorter_side: 26 }, [24, 11], 2),
+                (PictureFit::Stretch, [5, 6], 8),
+                (PictureFit::Stretch, [13, 12], 4),
+                (PictureFit::Letterbox { gray: 9, centred: true }, [12, 15], 4),
+                (PictureFit::Crop { shorter_side: 26 }, [24, 11], 2),
             ] {
                 let preparation = ImagePreparation {
                     fit,
                     size,
                     mean: [0.0; 3],
                     std: [1.0; 3],
-                    layout: Layout::Nhwc,
+                    layout: TensorLayout::Nhwc,
                     color: ChannelOrder::Rgb,
                 };
                 let decoded = decode_within(
                     &file,
                     DecodeLimits::default(),
                     &|size| preparation.resized_size(size),
-                    &mut Account::unlimited().hold(),
+                    &mut MemoryAccount::unlimited().hold(),
                 );
                 let scaled = decoded.unwrap();
                 assert_eq!((scaled.size(), scaled.denominator), (whole.size(), denominator), "{fit:?}");
@@ -236,7 +236,8 @@ fn a_damaged_picture_is_left_to_the_library_or_is_the_one_that_the_library_decod
             }
             let resized = [(2, 2), (15, 15), (20, 16)][round % 3];
             let limits = DecodeLimits { max_pixels: 1 << 20 };
-            let Ok(scaled) = decode_within(&damaged, limits, &|_| resized, &mut Account::unlimited().hold()) else {
+            let Ok(scaled) = decode_within(&damaged, limits, &|_| resized, &mut MemoryAccount::unlimited().hold())
+            else {
                 continue;
             };
             if scaled.denominator > 1 {
@@ -255,7 +256,7 @@ fn a_damaged_picture_is_left_to_the_library_or_is_the_one_that_the_library_decod
 fn a_scaled_picture_takes_the_memory_of_its_own_size() {
     let file = encode((200, 120), PLAIN, smooth(2));
     let held = |file: &[u8], resized: (u32, u32)| {
-        let mut hold = Account::unlimited().hold();
+        let mut hold = MemoryAccount::unlimited().hold();
         decode_within(file, DecodeLimits::default(), &|_| resized, &mut hold).unwrap();
         hold.bytes()
     };
@@ -264,6 +265,6 @@ fn a_scaled_picture_takes_the_memory_of_its_own_size() {
     let not_plain = [&file[..file.len() - 2], b"\0\xFF\xD9"].concat();
     assert_eq!(held(&not_plain, (10, 10)), 200 * 120 * 3, "the library decodes it as a whole");
     let limits = DecodeLimits { max_pixels: 200 * 120 - 1 };
-    let refused = decode_within(&file, limits, &|_| (10, 10), &mut Account::unlimited().hold());
+    let refused = decode_within(&file, limits, &|_| (10, 10), &mut MemoryAccount::unlimited().hold());
     assert!(refused.is_err(), "the limit is for the size of the photograph");
 }

@@ -13,20 +13,20 @@ pub(super) const ZIGZAG: [u8; 64] = [
 const COEFFICIENT_MAX: i32 = 2047;
 
 /// The frequencies of a block.
-pub(super) struct Block {
+pub(super) struct CoefficientBlock {
     /// In rows; the first row has the frequencies across.
     coefficients: [i16; 64],
     /// The index of the last coefficient that was set, in the order of the scan.
     pub(super) reach: usize,
 }
 
-impl Default for Block {
+impl Default for CoefficientBlock {
     fn default() -> Self {
         Self { coefficients: [0; 64], reach: 0 }
     }
 }
 
-impl Block {
+impl CoefficientBlock {
     /// Sets the coefficient at a place to a number of quantization steps; `None` if no picture has so large a one.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "at most 2047")]
@@ -41,13 +41,13 @@ impl Block {
 }
 
 /// The transform to a block of some size.
-pub(super) struct Inverse {
-    transform: fn(&Block, &mut [u8], usize),
+pub(super) struct InverseDct {
+    transform: fn(&CoefficientBlock, &mut [u8], usize),
     width: usize,
     height: usize,
 }
 
-impl Inverse {
+impl InverseDct {
     /// The transform to `width` by `height` samples.
     pub(super) fn to((width, height): (usize, usize)) -> Option<Self> {
         let transform = match (width, height) {
@@ -71,12 +71,12 @@ impl Inverse {
 
     /// Writes the samples of a block to lines of length `stride`.
     #[inline]
-    pub(super) fn apply(&self, block: &Block, samples: &mut [u8], stride: usize) {
+    pub(super) fn apply(&self, block: &CoefficientBlock, samples: &mut [u8], stride: usize) {
         (self.transform)(block, samples, stride);
     }
 }
 
-fn transform<const W: usize, const H: usize>(block: &Block, samples: &mut [u8], stride: usize) {
+fn transform<const W: usize, const H: usize>(block: &CoefficientBlock, samples: &mut [u8], stride: usize) {
     // In the order of the scan, the coefficients before an index are in a corner of the block.
     match block.reach {
         0 => flat::<W, H>(block, samples, stride),
@@ -88,7 +88,7 @@ fn transform<const W: usize, const H: usize>(block: &Block, samples: &mut [u8], 
 
 /// Transforms a block that has no frequency besides its mean.
 #[expect(clippy::cast_sign_loss, reason = "clamped to 8 bits")]
-fn flat<const W: usize, const H: usize>(block: &Block, samples: &mut [u8], stride: usize) {
+fn flat<const W: usize, const H: usize>(block: &CoefficientBlock, samples: &mut [u8], stride: usize) {
     let [mean, ..] = block.coefficients;
     let sample = (((mean + 4) >> 3) + 128).clamp(0, 255) as u8;
     for line in samples.chunks_mut(stride).take(H) {
@@ -103,12 +103,12 @@ fn flat<const W: usize, const H: usize>(block: &Block, samples: &mut [u8], strid
 /// A coefficient is at most [`COEFFICIENT_MAX`], so a transformed line is within 16 bits and every sum within 32.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 16 bits; clamped to 8")]
 #[inline]
-fn corner<const W: usize, const H: usize, const K: usize>(block: &Block, samples: &mut [u8], stride: usize) {
+fn corner<const W: usize, const H: usize, const K: usize>(block: &CoefficientBlock, samples: &mut [u8], stride: usize) {
     // Transformed across; with 2 bits behind the point.
     let mut lines = [[0_i16; W]; H];
     for (line, row) in lines.iter_mut().zip(block.coefficients.as_chunks::<8>().0).take(K) {
         let mut sums = [1 << 10; W];
-        for (coefficient, wave) in row.iter().zip(&Waves::<W>::WAVES).take(K) {
+        for (coefficient, wave) in row.iter().zip(&CosineWaves::<W>::WAVES).take(K) {
             for (sum, height) in sums.iter_mut().zip(wave) {
                 *sum += i32::from(*coefficient) * i32::from(*height);
             }
@@ -117,7 +117,7 @@ fn corner<const W: usize, const H: usize, const K: usize>(block: &Block, samples
     }
     for (y, out) in samples.chunks_mut(stride).take(H).enumerate() {
         let mut sums = [(128 << 15) + (1 << 14); W];
-        for (line, wave) in lines.iter().zip(&Waves::<H>::WAVES).take(K) {
+        for (line, wave) in lines.iter().zip(&CosineWaves::<H>::WAVES).take(K) {
             let height = wave.get(y).copied().unwrap_or_default();
             for (sum, value) in sums.iter_mut().zip(line) {
                 *sum += i32::from(*value) * i32::from(height);
@@ -132,9 +132,9 @@ fn corner<const W: usize, const H: usize, const K: usize>(block: &Block, samples
 /// `cos(n pi / 16) / 2`, in 1/8192.
 const COSINES: [i16; 9] = [4096, 4017, 3784, 3406, 2896, 2276, 1567, 799, 0];
 
-struct Waves<const N: usize>;
+struct CosineWaves<const N: usize>;
 
-impl<const N: usize> Waves<N> {
+impl<const N: usize> CosineWaves<N> {
     /// The waves of the first `N` frequencies at `N` samples, in 1/8192.
     const WAVES: [[i16; N]; N] = waves();
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::digits::{digit, run};
-pub use super::value::Amount;
-use super::value::{Match, ParsedValue};
+pub use super::value::MoneyAmount;
+use super::value::{FieldMatch, ParsedFieldValue};
 
 /// The most digits of an amount; more are a number of another kind.
 const DIGITS_MAX: usize = 12;
@@ -55,7 +55,7 @@ const CURRENCIES: &[(&str, Option<&str>)] = &[
 const SIGN_LOOKALIKES: &[char] = &['E', 'C', 'e', 'c', 'f', 'L'];
 
 /// The amounts of a row.
-pub(super) fn amounts(chars: &[char]) -> Vec<Match> {
+pub(super) fn amounts(chars: &[char]) -> Vec<FieldMatch> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < chars.len() {
@@ -65,7 +65,7 @@ pub(super) fn amounts(chars: &[char]) -> Vec<Match> {
         };
         at = number.chars.end;
         if let Some((chars, amount)) = number.amount(chars) {
-            found.push(Match { chars, value: ParsedValue::Amount(amount) });
+            found.push(FieldMatch { chars, value: ParsedFieldValue::Amount(amount) });
         }
     }
     found
@@ -127,7 +127,7 @@ impl AmountNumber {
     }
 
     /// The amount with its currency and sign, and the place of all.
-    fn amount(&self, chars: &[char]) -> Option<(Range<usize>, Amount)> {
+    fn amount(&self, chars: &[char]) -> Option<(Range<usize>, MoneyAmount)> {
         let before = chars.get(..self.chars.start)?;
         let behind = chars.get(self.chars.end..)?;
         if behind.iter().find(|char| **char != ' ').is_some_and(|char| *char == '%') {
@@ -169,7 +169,7 @@ impl AmountNumber {
         // Yen have no decimals: the sign is another one, of a currency that the model does not know.
         let currency = named(leading).or(named(trailing)).filter(|code| *code != "JPY" || self.decimals == 0);
         let units = if is_negative { -self.units } else { self.units };
-        Some((leading_start..trailing_end, Amount { units, decimals: self.decimals, currency }))
+        Some((leading_start..trailing_end, MoneyAmount { units, decimals: self.decimals, currency }))
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digits::{digit, number, run};
 use super::labels::folded;
-use super::value::{Match, ParsedValue};
+use super::value::{FieldMatch, ParsedFieldValue};
 
 /// The order of day and month in dates such as 03/04/2026.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ const WEEKDAYS: [&[&str]; 7] = [
 const BETWEEN: &[&str] = &["de", "del", "of", "den", "st", "nd", "rd", "th", "er"];
 
 /// The dates of a row.
-pub(super) fn dates(chars: &[char], order: DayOrder) -> Vec<Match> {
+pub(super) fn dates(chars: &[char], order: DayOrder) -> Vec<FieldMatch> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < chars.len() {
@@ -58,7 +58,7 @@ pub(super) fn dates(chars: &[char], order: DayOrder) -> Vec<Match> {
             at += 1;
             continue;
         };
-        found.push(Match { chars: at..end, value: ParsedValue::Text(date) });
+        found.push(FieldMatch { chars: at..end, value: ParsedFieldValue::Text(date) });
         at = end;
     }
     found

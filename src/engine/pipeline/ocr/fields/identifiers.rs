@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::digits::{digit, likely_digit};
 use super::row_text::GAP;
-use super::value::{Match, ParsedValue};
+use super::value::{FieldMatch, ParsedFieldValue};
 
 /// Countries with the lengths of their account numbers (ISO 13616), and whether all characters behind the country are
 /// digits.
@@ -80,7 +80,7 @@ const VAT_IDS: &[(&str, &[usize], &[usize])] = &[
 ];
 
 /// The account numbers of a row that have right check digits.
-pub(super) fn ibans(chars: &[char]) -> Vec<Match> {
+pub(super) fn ibans(chars: &[char]) -> Vec<FieldMatch> {
     found(chars, |start| {
         let country = country_at(chars, start)?;
         let (_, length, is_numeric) = IBANS.iter().find(|(code, ..)| *code == country)?;
@@ -97,7 +97,7 @@ pub(super) fn ibans(chars: &[char]) -> Vec<Match> {
 }
 
 /// The tax numbers of a row.
-pub(super) fn vat_ids(chars: &[char]) -> Vec<Match> {
+pub(super) fn vat_ids(chars: &[char]) -> Vec<FieldMatch> {
     found(chars, |start| {
         let country = country_at(chars, start)?;
         let (_, lengths, letters) = VAT_IDS.iter().find(|(code, ..)| *code == country)?;
@@ -119,7 +119,7 @@ pub(super) fn vat_ids(chars: &[char]) -> Vec<Match> {
 }
 
 /// The numbers of a row: letters and digits, with signs between them.
-pub(super) fn numbers(chars: &[char]) -> Vec<Match> {
+pub(super) fn numbers(chars: &[char]) -> Vec<FieldMatch> {
     found(chars, |start| {
         let is_part = |char: &char| char.is_alphanumeric() || matches!(char, '-' | '/' | '.' | '_');
         let length = chars.get(start..)?.iter().take_while(|char| is_part(char)).count();
@@ -132,14 +132,14 @@ pub(super) fn numbers(chars: &[char]) -> Vec<Match> {
 }
 
 /// The identifier that begins at each place, without overlaps.
-fn found(chars: &[char], at: impl Fn(usize) -> Option<(Range<usize>, String)>) -> Vec<Match> {
-    let mut found: Vec<Match> = Vec::new();
+fn found(chars: &[char], at: impl Fn(usize) -> Option<(Range<usize>, String)>) -> Vec<FieldMatch> {
+    let mut found: Vec<FieldMatch> = Vec::new();
     for start in 0..chars.len() {
         let is_taken = found.last().is_some_and(|last| start < last.chars.end);
         let is_inside =
             start.checked_sub(1).and_then(|before| chars.get(before)).is_some_and(|before| before.is_alphanumeric());
         if let Some((chars, text)) = (!is_taken && !is_inside).then(|| at(start)).flatten() {
-            found.push(Match { chars, value: ParsedValue::Text(text) });
+            found.push(FieldMatch { chars, value: ParsedFieldValue::Text(text) });
         }
     }
     found

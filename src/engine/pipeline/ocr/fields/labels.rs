@@ -7,9 +7,9 @@ use super::row_text::RowText;
 
 /// A label in the form in which it is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Label(Vec<char>);
+pub(super) struct FieldLabel(Vec<char>);
 
-impl Label {
+impl FieldLabel {
     /// The labels of a list that have any letter.
     pub(super) fn all(labels: &[String]) -> Vec<Self> {
         let folded = labels.iter().map(|label| Self(label.chars().flat_map(folded).map(lookalike).collect()));
@@ -21,8 +21,8 @@ impl Label {
 /// `may_be_joined`: a letter may be right behind a label.
 pub(super) fn occurrences(
     row: &RowText<'_>,
-    wanted: &[Label],
-    others: &[Label],
+    wanted: &[FieldLabel],
+    others: &[FieldLabel],
     may_be_joined: bool,
 ) -> Vec<Range<usize>> {
     let letters: Vec<(usize, char)> = row
@@ -31,7 +31,7 @@ pub(super) fn occurrences(
         .enumerate()
         .flat_map(|(index, char)| folded(*char).map(move |letter| (index, lookalike(letter))))
         .collect();
-    let places = |labels: &[Label]| -> Vec<Range<usize>> {
+    let places = |labels: &[FieldLabel]| -> Vec<Range<usize>> {
         labels.iter().flat_map(|label| places_of(label, &letters, row.chars(), may_be_joined)).collect()
     };
     let (found, others) = (places(wanted), places(others));
@@ -47,7 +47,7 @@ pub(super) fn occurrences(
     kept
 }
 
-fn places_of(label: &Label, letters: &[(usize, char)], chars: &[char], may_be_joined: bool) -> Vec<Range<usize>> {
+fn places_of(label: &FieldLabel, letters: &[(usize, char)], chars: &[char], may_be_joined: bool) -> Vec<Range<usize>> {
     let windows = letters.windows(label.0.len());
     let equal = windows.filter(|window| window.iter().map(|(_, letter)| letter).eq(&label.0));
     let places = equal.filter_map(|window| Some(window.first()?.0..window.last()?.0 + 1));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::geometry::Quadrilateral;
-use super::super::line::Line;
+use super::super::line::OcrLine;
 
 /// Divides lines of a row. No value reaches over it.
 pub(super) const GAP: char = '\t';
@@ -13,11 +13,11 @@ pub(super) const GAP: char = '\t';
 pub(super) struct RowText<'p> {
     chars: Vec<char>,
     /// The lines from left to right, each with the position of its first character.
-    lines: Vec<(usize, &'p Line)>,
+    lines: Vec<(usize, &'p OcrLine)>,
 }
 
 impl<'p> RowText<'p> {
-    pub(super) fn new(row: impl Iterator<Item = &'p Line>) -> Self {
+    pub(super) fn new(row: impl Iterator<Item = &'p OcrLine>) -> Self {
         let (mut chars, mut lines) = (Vec::new(), Vec::new());
         for line in row {
             if !chars.is_empty() {

@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 
-use super::super::geometry::Area;
+use super::super::geometry::PageArea;
 use super::super::order;
 use super::*;
 
 /// A page of text: each line of it is a row, and two or more spaces divide its lines. A letter is 10 wide, a line 20 high.
-fn find(text: &str, field: &FieldDeclaration) -> Option<FoundField> {
+fn find(text: &str, field: &DocumentFieldDeclaration) -> Option<FoundDocumentField> {
     let mut lines = Vec::new();
     for (row, top) in text.lines().zip((0_u16..).step_by(30)) {
         let mut start = 0;
@@ -13,25 +13,25 @@ fn find(text: &str, field: &FieldDeclaration) -> Option<FoundField> {
             let length = u16::try_from(cell.chars().count()).unwrap();
             let indent = u16::try_from(cell.chars().take_while(|char| *char == ' ').count()).unwrap();
             let (left, right) = (f32::from(start + indent) * 10.0, f32::from(start + length) * 10.0);
-            let area = Area { left, top: f32::from(top), right, bottom: f32::from(top) + 20.0 };
+            let area = PageArea { left, top: f32::from(top), right, bottom: f32::from(top) + 20.0 };
             if !cell.trim().is_empty() {
-                lines.push(Line::even(cell.trim(), Quadrilateral::upright(area), 0.9));
+                lines.push(OcrLine::even(cell.trim(), Quadrilateral::upright(area), 0.9));
             }
             start += length + 2;
         }
     }
-    let areas: Vec<Quadrilateral> = lines.iter().map(Line::area).collect();
-    PageRows::new(&order::rows(&areas), &lines).find(field)
+    let areas: Vec<Quadrilateral> = lines.iter().map(OcrLine::area).collect();
+    PageTextRows::new(&order::rows(&areas), &lines).find(field)
 }
 
-fn field(toml: &str) -> FieldDeclaration {
+fn field(toml: &str) -> DocumentFieldDeclaration {
     toml::from_str(&format!("name = \"x\"\n{toml}")).unwrap()
 }
 
-fn value(text: &str, field: &FieldDeclaration) -> String {
+fn value(text: &str, field: &DocumentFieldDeclaration) -> String {
     match find(text, field).map(|found| found.value) {
-        Some(ParsedValue::Amount(amount)) => format!("{amount} {}", amount.currency().unwrap_or("?")),
-        Some(ParsedValue::Text(text)) => text,
+        Some(ParsedFieldValue::Amount(amount)) => format!("{amount} {}", amount.currency().unwrap_or("?")),
+        Some(ParsedFieldValue::Text(text)) => text,
         None => "none".to_owned(),
     }
 }
@@ -256,7 +256,7 @@ fn the_choice_is_among_all_values_with_a_label() {
 #[test]
 fn a_value_without_its_label_counts_where_that_is_wanted() {
     let labelled = field("pattern = 'date'\nlabels = ['date', 'Datum']");
-    let either = FieldDeclaration { unlabelled: true, ..labelled.clone() };
+    let either = DocumentFieldDeclaration { unlabelled: true, ..labelled.clone() };
     assert_eq!(value("23.11.2026 14:05", &labelled), "none");
     assert_eq!(value("23.11.2026 14:05", &either), "2026-11-23");
     assert_eq!(value("01.01.2026\nDatum: 23.11.2026", &either), "2026-11-23");
@@ -266,7 +266,7 @@ fn a_value_without_its_label_counts_where_that_is_wanted() {
 fn a_field_tells_its_text_its_place_and_its_confidence() {
     let found = find("Kaffee  2,50\nTOTAL: EUR 2,70", &field(TOTAL)).unwrap();
     assert_eq!((found.text.as_str(), found.confidence), ("EUR 2,70", 0.9));
-    let expected = Area { left: 70.0, top: 30.0, right: 150.0, bottom: 50.0 };
+    let expected = PageArea { left: 70.0, top: 30.0, right: 150.0, bottom: 50.0 };
     let bounds = found.area.bounds();
     let near = |one: f32, other: f32| (one - other).abs() < 0.01;
     assert!(near(bounds.left, expected.left) && near(bounds.right, expected.right), "{bounds:?}");

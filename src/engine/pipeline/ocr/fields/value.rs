@@ -8,7 +8,7 @@ use serde::ser::SerializeStruct;
 
 /// An amount of money.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Amount {
+pub struct MoneyAmount {
     /// In the smallest unit written: of 12.5 the 125.
     pub(super) units: i64,
     pub(super) decimals: u8,
@@ -16,7 +16,7 @@ pub struct Amount {
     pub(super) currency: Option<&'static str>,
 }
 
-impl Amount {
+impl MoneyAmount {
     /// In hundredths, to compare.
     pub(super) fn cents(self) -> i64 {
         if self.decimals == 0 { self.units.saturating_mul(100) } else { self.units }
@@ -29,7 +29,7 @@ impl Amount {
 }
 
 /// A decimal number with a point.
-impl fmt::Display for Amount {
+impl fmt::Display for MoneyAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.decimals == 0 {
             return write!(f, "{}", self.units);
@@ -40,7 +40,7 @@ impl fmt::Display for Amount {
     }
 }
 
-impl Serialize for Amount {
+impl Serialize for MoneyAmount {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("Amount", 2)?;
         object.serialize_field("amount", &self.to_string())?;
@@ -52,15 +52,15 @@ impl Serialize for Amount {
 /// A value in a form that programs read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum ParsedValue {
-    Amount(Amount),
+pub enum ParsedFieldValue {
+    Amount(MoneyAmount),
     /// `YYYY-MM-DD`, or a number without spaces.
     Text(String),
 }
 
 /// A value in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Match {
+pub(super) struct FieldMatch {
     pub(super) chars: Range<usize>,
-    pub(super) value: ParsedValue,
+    pub(super) value: ParsedFieldValue,
 }
