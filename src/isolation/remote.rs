@@ -402,11 +402,11 @@ impl RunPipeline for RemoteBackend {
         let Some(id) = pipeline.remote_id() else { return work::run(self, pipeline, work, place) };
         let model = self.model;
         // The process works within the memory of the callers, as this one would.
-        let hold = |PipelineCall { input, account }: &PipelineCall<'_>| {
+        let reserve = |PipelineCall { input, account }: &PipelineCall<'_>| {
             let is_counted = account.counted_owner().is_some();
             account.take(if is_counted { input.memory_elsewhere(pipeline) } else { 0 })
         };
-        let _held = match work.calls.iter().map(hold).collect::<Result<Vec<_>, _>>() {
+        let _held = match work.calls.iter().map(reserve).collect::<Result<Vec<_>, _>>() {
             Ok(held) => held,
             Err(no_room) => {
                 let result = Err(PreprocessError::from(no_room).into());

@@ -231,7 +231,7 @@ impl JobQueue {
         let Some(oldest) = self.oldest(priority) else { return BatchDue::Never };
         let Some(policy) = policy else { return BatchDue::Now };
         // Waiting would not join such a job with others.
-        let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(|job| job.runs_alone());
+        let alone = level.lanes.iter().filter_map(|lane| lane.jobs.front()).any(InferJob::runs_alone);
         let at = oldest + policy.delay;
         if alone || at <= now || level.rows >= policy.worth_waiting_for() { BatchDue::Now } else { BatchDue::At(at) }
     }
