@@ -1,7 +1,8 @@
 //! Models in processes of their own: a small daemon, and children that hold the runtimes and whatever reads foreign bytes.
 //!
 //! Files, in reading order:
-//! * `setting.rs` - where a model runs, as files say
+//! * `isolation_setting.rs` - `isolation` in files: the process that a model runs in
+//! * `child_settings.rs` - the settings of all children
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
 //! * `exit_status.rs` - the end of a process, in words
@@ -58,17 +59,17 @@
 
 pub mod child;
 mod channel;
+mod child_settings;
 mod doctor;
 mod exit_status;
 mod heartbeat;
+mod isolation_setting;
 mod job_channel;
 mod own_folders;
 mod pipeline;
 mod pool;
 mod process;
 mod remote;
-mod setting;
-mod settings;
 mod shared_memory;
 pub mod spawner;
 mod staged_files;
@@ -77,13 +78,13 @@ mod wire;
 mod worker_process;
 
 pub use child::crash::ThreadWork;
+pub use child_settings::ChildSettings;
 pub use doctor::seal_report;
+pub use isolation_setting::{Isolation, IsolationFinding, IsolationSetting};
 pub use job_channel::JOBS_MAX as HAND_OVER_MAX;
 pub use pool::{ChildUsage, Children, KeptWorkerProcess, ModelLoadRequest, TrialProcessFailure, remove_leftovers};
 pub use process::{ChildEnd, ChildId, ModelReadError, OnEnd};
 pub use remote::RemoteBackend;
-pub use setting::{Isolation, IsolationFinding, IsolationSetting};
-pub use settings::ChildSettings;
 pub use spawner::{ForkServer, SPAWNER_VARIABLE, SpawnerProcess};
 pub use starter::{ChildStarter, ChildUser};
 pub use wire::JobChannelThread;

@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::settings::ChildSettings;
+use crate::child_settings::ChildSettings;
 use crate::staged_files;
 use crate::starter::ChildUser;
 

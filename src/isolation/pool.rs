@@ -20,12 +20,12 @@ use ledge_sandbox::SandboxReport;
 use ledge_service::limited_process::TRIAL_NICENESS;
 use rustix::process::{Pid, setpriority_process};
 
+use crate::child_settings::ChildSettings;
+use crate::isolation_setting::Isolation;
 use crate::own_folders::{ChildFolders, FILES, WRITTEN};
 use crate::pipeline::RemotePipeline;
 use crate::process::{Child, ChildEnd, ModelReadError, OnEnd};
 use crate::remote::RemoteBackend;
-use crate::setting::Isolation;
-use crate::settings::ChildSettings;
 use crate::staged_files::{StagedFileFolders, StagedFiles};
 use crate::starter::ChildUser;
 use crate::wire::{ChildLoadRequest, ChildSetup, JobChannelThread};

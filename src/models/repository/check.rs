@@ -19,7 +19,7 @@ use super::model_config::{DynamicBatching, InstanceGroup, ModelConfig, RuntimeCh
 use super::profile::{RunProfileChoice, RunProfiles};
 use super::reader::ModelReader;
 use super::sources::ModelFolders;
-use crate::scheduling::batcher::BatchPolicy;
+use crate::scheduling::batch_policy::BatchPolicy;
 
 /// Result of trying one version in one runtime.
 #[derive(Debug)]

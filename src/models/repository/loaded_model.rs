@@ -25,7 +25,7 @@ use super::model_config::ModelConfig;
 use super::profile::{RunProfile, RunProfiles};
 use super::runtime_refusal::RuntimeRefusal;
 use super::statistics::VersionStatistics;
-use crate::scheduling::batcher::BatchPolicy;
+use crate::scheduling::batch_policy::BatchPolicy;
 use crate::scheduling::faults::ModelFaults;
 use crate::scheduling::instance::ModelInstances;
 use crate::scheduling::terms::Priority;

@@ -32,7 +32,7 @@ use super::reader::{ModelReader, own_process};
 pub use super::runtime_refusal::RuntimeRefusal;
 use super::statistics::VersionStatistics;
 use super::{pipeline_check, placement, tuning};
-use crate::scheduling::batcher::BatchPolicy;
+use crate::scheduling::batch_policy::BatchPolicy;
 use crate::scheduling::engine::InferScheduler;
 use crate::scheduling::faults::ModelFaults;
 use crate::scheduling::instance::ModelInstances;

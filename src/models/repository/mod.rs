@@ -80,7 +80,7 @@
 //! 4. a separate thread loads the instance, pinned to the cores that models use, because a runtime's threads inherit
 //!    them. With a memory budget loads of instances take turns, so that the memory that each adds to the process can be
 //!    measured;
-//! 5. `warm_up.rs` runs zeros in every batch size that the batcher prefers; only then are requests joined into batches.
+//! 5. `warm_up.rs` runs zeros in every batch size of the batch policy; only then are requests joined into batches.
 //!    Without batching a golden input serves the same purpose. Later instances run the same zeros before they serve;
 //! 6. a drawing goes through the pipeline of a model that takes photographs (`pipeline_check.rs`): one that cannot
 //!    answer is refused. Golden inputs run through the model itself, and their answers are compared. A wrong answer

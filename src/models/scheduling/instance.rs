@@ -13,7 +13,7 @@ use ledge_engine::warm_up::WarmUp;
 use ledge_service::off_thread::blocking;
 use tokio::sync::{oneshot, watch};
 
-use super::batcher::BatchPolicy;
+use super::batch_policy::BatchPolicy;
 use super::brief::{self, BriefRun};
 use super::engine::InferScheduler;
 use super::faults::ModelFaults;

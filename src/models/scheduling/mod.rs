@@ -4,7 +4,7 @@
 //! * `terms.rs` - terms of a run: deadline, priority, caller
 //! * `outcome.rs`, `inputs.rs` - the outcome of a run, and the inputs of a job
 //! * `queue.rs`, `queue/` - jobs that wait for one model: bounded, by priority, callers in turn
-//! * `batcher.rs`, `batcher/` - requests joined into one run, and its output split for their callers
+//! * `batch_policy.rs`, `batch_policy/` - the sizes of a joined run, and the time that it waits for requests
 //! * `instance_spec.rs` - the files of a model, how to load them, and how many instances there are
 //! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
 //! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
@@ -43,7 +43,7 @@
 //! * Workers sleep until they are woken or until something is due.
 //! * No socket is opened, and no file written except OpenVINO's cache of compiled models.
 
-pub mod batcher;
+pub mod batch_policy;
 pub mod brief;
 pub mod engine;
 pub mod faults;

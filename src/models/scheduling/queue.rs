@@ -13,7 +13,7 @@ use ledge_engine::backend::RunInputs;
 use ledge_engine::batch::batch_together;
 use tokio::sync::oneshot;
 
-use super::batcher::BatchPolicy;
+use super::batch_policy::BatchPolicy;
 use super::faults::FaultingCaller;
 use super::input_digest::InputDigest;
 pub use super::inputs::JobInputs;

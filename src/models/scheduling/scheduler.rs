@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use ledge_engine::pipeline::work::RunPipeline;
 use tokio::sync::watch;
 
-use super::batcher::BatchPolicy;
+use super::batch_policy::BatchPolicy;
 use super::faults::ModelFaults;
 use super::inputs::JobInputs;
 pub use super::instance_spec::InstanceScale;
