@@ -29,7 +29,7 @@ use super::plan::{SessionName, SubscriptionPlan};
 use super::publisher::{Publisher, TopicListener};
 use super::request::MESSAGE_HEAD_BYTES;
 pub use super::session_plans::FormerBindings;
-use super::session_plans::{FIRST_RECONNECT_PAUSE, RefusedSessionEffect, SessionStop, SubscriptionPlans};
+use super::session_plans::{RefusedSessionEffect, SessionStop, SubscriptionPlans};
 use super::topics::DeviceTopics;
 
 /// Bytes in the writer above which no more packets are put into it.
@@ -42,6 +42,9 @@ const PACKETS_PER_TURN: usize = 32;
 /// broker may hold back the next ones. Doing it at once would cost a system call for each packet when answers are
 /// quick.
 const TCP_ACK_DELAY: Duration = Duration::from_millis(1);
+
+/// Upper bound of the first pause between attempts to connect.
+pub(super) const FIRST_RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Age from which a connection counts as stable: the pause after it is short again.
 const STABLE_CONNECTION_AGE: Duration = Duration::from_secs(10);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use ledge_base::names::DeviceName;
 use ledge_service::shutdown::Shutdown;
@@ -12,9 +11,6 @@ use super::bindings::Bindings;
 use super::client::packet::{ConnAck, MqttVersion};
 use super::plan::{SessionName, SubscriptionPlan, SubscriptionPlanRules};
 use super::topics::{DeviceTopics, TopicFilter};
-
-/// Upper bound of the first pause between attempts to connect.
-pub(super) const FIRST_RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct SubscriptionPlansState {

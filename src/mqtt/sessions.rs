@@ -9,9 +9,9 @@ use super::client::connection::ConnectionError;
 use super::client::packet::{MqttVersion, ReasonCode};
 use super::connect::{self, ConnectError};
 use super::dispatcher::Dispatcher;
-use super::gateway::SessionTask;
+use super::gateway::{FIRST_RECONNECT_PAUSE, SessionTask};
 use super::plan::{SessionName, SubscriptionPlan};
-use super::session_plans::{FIRST_RECONNECT_PAUSE, RefusedSessionEffect, SessionStop};
+use super::session_plans::{RefusedSessionEffect, SessionStop};
 
 /// Connections in a row that the broker ended instead of accepting a session, after which it counts as refused: some brokers
 /// give no reason.
