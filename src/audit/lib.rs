@@ -11,6 +11,7 @@
 //! * `tags.rs`, `tags/` - the keys for tags, one for each period, and their destruction; `files.rs` is their folder, `error.rs` why there are none
 //! * `log.rs` - the log on the disk: records appended, made durable, signed
 //! * `log/` - parts of the log:
+//!   * `error.rs` - reasons why the log cannot be written
 //!   * `frontier.rs` - the right edge of the tree in memory
 //!   * `files.rs` - writes of everything but the checkpoint
 //!   * `inspect.rs` - the state of a log found at a start; it writes nothing
@@ -23,6 +24,7 @@
 //! * `writer.rs` - the one thread that owns the log: takes events, writes, signs, keeps the quota
 //! * `writer/` - parts of that thread:
 //!   * `open.rs` - the log that is written: opened, and replaced by another one
+//!   * `open_log.rs` - the open log, with its keys
 //!   * `entries.rs`, `append.rs` - events to entries, and entries to durable records
 //!   * `room.rs` - room within the quota and on the disk
 //!   * `losses.rs` - events that never became records, until a record reports them
@@ -41,7 +43,7 @@
 //!   * `copy.rs` - the interface of a live copy
 //!   * `feed.rs` - the records that wait for one copy, and its status
 //!   * `stream.rs`, `requests.rs` - sending on a connection that stays open, and in batches that are acknowledged
-//!   * the others - a file for each live copy: its section of the configuration and its protocol
+//!   * `syslog.rs`, `otlp.rs` - one live copy each: its section of the configuration and its protocol
 //! * `files.rs` - the files of a log on this box, in a folder or at an address
 //! * `verify.rs` - verification of a whole log in one pass, with the verifier key only
 //! * `verify/` - `walk.rs` reads the log, `tree.rs` computes its tree, `findings.rs` and `summary.rs` report

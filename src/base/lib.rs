@@ -21,6 +21,7 @@
 //! * `sys.rs` - system calls that no safe crate wraps
 //! * `telemetry/` - the log and the figures of the machine:
 //!   * `logging.rs`, `journal.rs` - the log, to standard error or with searchable fields to systemd's journal
+//!   * `event_name.rs` - the names of events, such as `update.committed`, in JSON and in the journal
 //!   * `system.rs`, `system/` - CPU, memory, disk and the limits of the control group
 //!   * `process.rs`, `machine.rs` - resources that this process uses; load, frequency and temperature of the machine
 //!   * `service_usage.rs` - resources that this process and all that it started use together

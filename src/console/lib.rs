@@ -5,7 +5,7 @@
 //! Files, in reading order:
 //! * `config.rs` - `[console]`
 //! * `part.rs` - the console as a part of the daemon
-//! * `http.rs` - `ROUTES`, the table of the routes of this crate
+//! * `http.rs` - `ROUTES`, the table of the routes of this crate; `state.rs` has the state of their handlers
 //! * `page.rs`, `page/` - the files of the page, in the binary, and the headers that confine them. The fleet page in
 //!   `packaging/platform/` uses `console.css`, `dom.js`, `plot.js`, `table.js` and `icon.svg`
 //! * `access.rs` - the identity and the permissions of a caller

@@ -8,21 +8,25 @@
 //! * `onnxruntime.rs` - ONNX Runtime behind `Backend`
 //! * `openvino.rs` - OpenVINO behind `Backend`
 //! * `files.rs` - the facts about a model that its file shows without a runtime, and the bounds of them
+//! * `external_file.rs` - files next to a model file with its weights
 //! * `onnx.rs` - facts that an ONNX file states, read without a runtime: names, external data
-//! * `onnx/` - `limits.rs` refuses absurd shapes, sizes and depths, and `tensor.rs` counts the data of a tensor; `dangers.rs`
-//!   finds operators that crash a runtime or corrupt its memory for some inputs, and `domains.rs` those that it lacks;
-//!   `class_maps.rs` makes tensors of outputs that are maps
+//! * `onnx/` - `protos.rs` has the messages of a file and `error.rs` the refusals; `limits.rs` refuses absurd shapes,
+//!   sizes and depths, and `tensor.rs` counts the data of a tensor; `dangers.rs` finds operators that crash a runtime or
+//!   corrupt its memory for some inputs, and `domains.rs` those that it lacks; `class_maps.rs` makes tensors of outputs
+//!   that are maps
 //! * `operators.rs` - the table of what callers' numbers do to the runtimes (`operators.tsv`), by operator
 //! * `values.rs` - the numbers that a runtime computes right, by operator and datatype (`values.tsv`), and the bounds of values
 //! * `ir.rs` - follows callers' numbers through the graph of an OpenVINO IR
-//! * `tflite.rs` - the same of a TensorFlow Lite file, and the scales of its quantized inputs and outputs
+//! * `tflite.rs` - follows callers' numbers through a TensorFlow Lite file, and reads the scales of its quantized inputs
+//!   and outputs
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `warm_up.rs` - runs on zeros, in every batch size that will be used
+//! * `elements.rs`, `text.rs` - copies of the elements of an output; messages on one line, of bounded length
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
 //!
 //! Invariants:
-//! * No task and no thread of the async runtime: the side of a chain beside its caller is a future, which the caller polls. No
-//!   socket. No file is written except OpenVINO's cache of compiled models.
+//! * No task and no thread of the async runtime. The order of the steps of a chain (`ModelChain::run`) is a future, which
+//!   the task of the call polls. No socket. No file is written except OpenVINO's cache of compiled models.
 //! * Only `onnxruntime.rs`, `openvino.rs` and `ffi.rs` name the crates of the runtimes. Only `ffi.rs` has
 //!   unsafe code.
 //! * A backend is loaded on one thread and run by any thread, one at a time: `Backend` is `Send`, not `Sync`.
@@ -36,14 +40,20 @@
 //!
 //! * The effect of callers' numbers on a runtime: `operators.rs`, from the measured table `operators.tsv`.
 //!   `onnx/dangers.rs`, `ir.rs` and `tflite.rs` follow these numbers through a file
-//! * The numbers that a runtime computes right: `values.rs`, from the measured table `values.tsv`; the limit for the
-//!   integers of a call: `InputDangers::bits_of` in `backend.rs`
+//! * The numbers that a runtime computes right: `values.rs`, from the measured table `values.tsv`
+//! * The limit for the integers of a call, found when the file is read: `find` in `onnx/dangers.rs` for ONNX,
+//!   `within_limits` in `operators.rs` for IR and TensorFlow Lite. Each runtime asks for its own by
+//!   `InputDangers::bits_of` at a load. A call with larger ones is refused with 400: `check_numbers` in `openvino.rs`,
+//!   `check_bits` in `values.rs`
 //! * A panic in a run: `pipeline/work.rs`, which makes it an error of that run
 //! * The steps of a chain, and the state between them: `pipeline/chain.rs` (`Chain`, `RunSteps`)
 //! * The steps of a document through several models: `pipeline/document_reading/chain.rs`; the request and the result
 //!   of a step: `step.rs` beside it; the inputs of the models, and the meaning of their outputs: `steps.rs` beside it,
 //!   and `pipeline/ocr/`
-//! * The size at which a JPEG is decoded: `JpegScale::for_resize` in `pipeline/image/scaled_jpeg.rs`
+//! * The size at which a JPEG is decoded: `JpegScale::for_resize` in
+//!   `pipeline/image/scaled_jpeg/scale.rs`
+//! * A picture with too many pixels is refused before it is decoded: `DecodeLimits::check` in
+//!   `pipeline/image/limits.rs`; the number is `http.max_pixels`
 //! * The format of a file, and its name in messages: `pipeline/file_format.rs`
 
 pub mod backend;

@@ -10,6 +10,8 @@
 //! * `registry/` - `file.rs` reads, `declared.rs` and `view_check.rs` check, `duration.rs` parses lengths of time
 //! * `catalog.rs` - the number of each view and field
 //! * `catalog/` - `translation.rs` converts the numbers of one store to those of another, by names
+//! * `store.rs` - `FeatureStore`, the handle of all other crates: its declarations, and the calls that read and write
+//! * `opening.rs` - opens the files of the store and starts its threads
 //! * `online.rs` - requests, answers and errors of the store, independent of the protocol
 //! * `typed.rs`, `typed/` - columns of JSON to rows; event times in all their forms
 //! * `incoming.rs` - checks a push against the declared views, and makes its rows for the writer
@@ -25,6 +27,7 @@
 //! * `merge.rs`, `merge/` - merges a row into a record, or says why not
 //! * `window.rs` - aggregates over windows of event time, as bytes in the record of an entity
 //! * `window/` - parts of the aggregates:
+//!   * `state.rs`, `error.rs` - the aggregates of one entity, and why their bytes cannot be read
 //!   * `bucket.rs`, `distinct.rs` - the values of one step, and counts of distinct values
 //!   * `encoding.rs`, `limits.rs` - the state as bytes, and its largest size
 //!   * `fuzz.rs`, `tests.rs`, `tests/` - properties and tests

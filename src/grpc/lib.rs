@@ -6,11 +6,12 @@
 //! * `part.rs` - `ROUTES`, the table of methods, and gRPC as a part of the daemon
 //! * `connection.rs`, `streams.rs` - connections with HTTP/2 under limits, and the streams of one
 //! * `message_reader.rs` - messages of a request, under the limits of bodies
-//! * `call.rs` - the frame of every method: its request, its response, its trailers
+//! * `methods.rs` - the state of every method, and its caller
+//! * `call.rs` - the frame of every method: its request, its deadline, its response, its trailers
 //! * `infer.rs` - `ModelInfer` and `ModelStreamInfer`; `request.rs` reads their requests, `response.rs` writes answers
 //! * `models.rs` - metadata, config, statistics and the model repository
 //! * `health.rs`, `reflection.rs` - liveness, readiness and gRPC's health checks; reflection
-//! * `proto/`, `messages.rs` - the messages
+//! * `proto/`, `messages.rs` - the messages; `build.rs`, the build script, makes Rust types of `proto/`
 //!
 //! A method is a route: `http/guard.rs` finds its caller and checks the permission, as for every other route, and an error
 //! is an `ApiError`, which `part/grpc.rs` writes as a status.

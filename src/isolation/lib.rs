@@ -4,6 +4,8 @@
 //! * `isolation_setting.rs` - `isolation` in files: the process that a model runs in
 //! * `child_settings.rs` - the settings of all children
 //! * `pool.rs` - the children: the shared one, and those of models that have one to themselves
+//! * `own_folders.rs` - `ChildFolders`, the folders of one child
+//! * `worker_process.rs` - a child with the pipelines that it has bound
 //! * `process.rs` - one child, from the daemon: its start, its orders, its end
 //! * `exit_status.rs` - the end of a process, in words
 //! * `heartbeat.rs` - signs of life of a child and of the spawner, to notice one that is stopped or frozen
@@ -34,7 +36,7 @@
 //! # Where it is decided
 //!
 //! * A child or the spawner is frozen: `heartbeat.rs`, `spawner.rs`
-//! * The folders of a child when the disk cannot be written: `ChildFolders` in `pool.rs`
+//! * The folders of a child when the disk cannot be written: `ChildFolders` in `own_folders.rs`
 //! * The memory that a call may take in a child: `remote.rs` (`run_work`)
 //!
 //! # One run

@@ -3,6 +3,7 @@
 //!
 //! Files, in reading order:
 //! * `address.rs` - the address of a listener, and the networks that it serves
+//! * `endpoint.rs` - a listener: its address, the name of its service, and the networks that it serves
 //! * `listeners.rs` - binds the sockets and accepts connections
 //! * `connection.rs` - one connection, and the reasons to end it
 //! * `handover.rs` - sockets that stay open while the program restarts
@@ -12,6 +13,7 @@
 //! * `tls/` - TLS as a server:
 //!   * `mod.rs` - the certificate of this box, renewed while it serves, and those of callers
 //!   * `config.rs`, `files.rs` - `[http.tls]`, and its files ready to serve with
+//!   * `accept.rs` - connections of callers: admission, then the handshake
 //!   * `handshake.rs`, `network_limiter.rs` - handshakes under limits, and the connections of one network
 //!   * `names.rs`, `self_signed.rs` - names and addresses of this box, and a certificate made for them
 //!   * `certificate.rs` - all code that reads X.509

@@ -15,7 +15,7 @@
 //!   message
 //! * `field_path.rs` - values in JSON, by JSONPath
 //! * `bindings.rs` - bindings: messages of devices that know nothing of Ledge
-//! * `bindings/` - `config.rs` reads `[[mqtt.bindings]]`, `when.rs` says which messages are meant, `extract.rs`,
+//! * `bindings/` - `config.rs` reads `[[mqtt.bindings]]`, `error.rs` has the reasons why a message does not fit, `when.rs` says which messages are meant, `extract.rs`,
 //!   `rows.rs`, `event_time.rs` and `bare_value.rs` read messages and answers, `check.rs` compares with feature views
 //!   and models
 //! * `rate_limit.rs` - the rate limit of each topic: the newest message is kept
@@ -31,6 +31,7 @@
 //! * `connect.rs` - connecting and disconnecting: password, version, last will
 //! * `keep_alive.rs` - pings, and the time after which the broker counts as gone
 //! * `gateway.rs` - the task of one session: connects, reads, writes, reports, disconnects in order
+//! * `session_plans.rs` - the plan that all sessions share, and the end of a session
 //! * `sessions.rs` - the sessions besides the main one: when they are there, and what happens where the broker refuses them
 //! * `dry_run.rs` - one message without a broker: `ledge mqtt try`
 //! * `check.rs` - what the broker grants, and whether messages come: `ledge mqtt check`
@@ -52,7 +53,7 @@
 //! * Memory is bounded: requests being answered, kept messages and waiting answers count against `max_memory_bytes`.
 //!   With memory full the reading goes on, and a call is answered 429. Reading stops only while 4096 messages are being
 //!   answered, or messages that wait for models take half of the memory.
-//! * Nothing is sent except under a `Content`. No connection is opened past `egress`.
+//! * Nothing is sent except under an `EgressContent`. No connection is opened past `egress`.
 //! * `rate_limit.rs`, `keep_alive.rs`, `plan.rs`, `client/session.rs` and `bindings/` are pure, but for the time zones of the
 //!   configuration. The time is passed in.
 //! * Only `client/codec.rs` and `client/codec/` know rumqttc.
@@ -86,7 +87,7 @@
 //! 6. `Dispatcher::finish` gives the answer, or the error as an answer, to `MqttSession::publish` with the delivery that it
 //!    settles.
 //! 7. `MqttSession::next` yields it when the broker's window and packet size allow; `EgressWriter::put` sends it as
-//!    `Content::Answer`.
+//!    `EgressContent::Answer`.
 //! 8. The broker's PUBACK settles the delivery. The PUBACK of this box follows when every earlier delivery of this
 //!    connection is settled.
 //!

@@ -13,7 +13,7 @@
 //!   * `inference.rs` - inference calls, one by one or counted by the minute
 //!   * `feature.rs` - reads and pushes of feature views, counted by the minute
 //!   * `repeated.rs` - events that repeat while their cause lasts, recorded once a minute: denials, connections, a full
-//!     disk
+//!     disk; `record_repeated.rs` records them
 //!   * `tag.rs`, `tag/` - keyed hashes that stand in a record for data about a person
 //!
 //! Invariants:

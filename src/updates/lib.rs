@@ -7,8 +7,11 @@
 //! * `plan.rs` - the wishes of the platform for this box, as plain data
 //! * `state.rs` - the state of one subject, and every step that it can take
 //! * `state/` - parts of that state:
+//!   * `subject.rs` - the state of one subject, as it is kept on the disk
+//!   * `installed.rs`, `phase.rs` - a release in the update store, and the progress of a trial
 //!   * `trial.rs` - a release on its way
-//!   * `fault.rs` - faults of the server, the link or the disk that delay a trial
+//!   * `fault.rs`, `delays.rs` - faults of the server, the link or the disk, and the deadlines for the delays of a
+//!     trial
 //!   * `reason.rs` - reasons why a release was stopped
 //!   * `superseded.rs` - rollouts that later ones replaced
 //!   * `tests.rs`, `tests/` - every rule, by example and at random
@@ -25,12 +28,13 @@
 //!   * `plain.rs` - a plain client for the public conformance suite: `ledge update tuf`
 //!   * `fuzz.rs` - properties that hold for any bytes in place of metadata
 //!   * `tests.rs`, `tests/` - tests against repositories that are signed there
-//! * `source.rs`, `source/` - a web server or, in `folder.rs`, a folder as a repository
+//! * `source.rs`, `source/` - a web server or, in `folder.rs`, a folder as a repository; `error.rs` has its errors
 //! * `platform.rs` - trust and source together, shared by the poller and the updater
 //! * `download.rs`, `download/` - one file into the store: resumed, bounded, and taken only if its hash is right;
 //!   `rate.rs` limits its rate and requires a minimum, `error.rs` has the reasons of failure
 //! * `store.rs` - the update store: files by their hashes, and releases made of them
 //! * `store/` - parts of the store:
+//!   * `layout.rs`, `error.rs` - its names and files on the disk, and its errors
 //!   * `part.rs`, `sealed_part.rs` - a file on its way, plain or encrypted, fsynced after each 512 KiB
 //!   * `release.rs` - folders of hard links to files
 //!   * `garbage.rs` - removal of files that no release needs
@@ -38,7 +42,9 @@
 //!   * `survey.rs` - the master keys that the files need
 //!   * `tests.rs` - tests
 //! * `preflight/` - the trial run of a release in a process of its own, before it is loaded next to the live version:
-//!   * `mod.rs` - what is tried, and the limits of a trial
+//!   * `mod.rs` - the preflight of each kind of artifact
+//!   * `settings.rs`, `limits.rs` - the settings of every preflight on this box, and the memory and time of one
+//!   * `order.rs`, `error.rs` - the order to the process, its report, and why a preflight is not passed
 //!   * `trial.rs` - a model, or the models of a library: load, golden inputs, measurement, in a sealed process
 //!   * `watch.rs`, `child.rs` - the process that reads settings, from outside and from inside
 //!   * `requirements.rs` - compares this box with the requirements of a release
@@ -46,6 +52,7 @@
 //! * `updater/` - the one task that owns the state:
 //!   * `mod.rs` - an event to a state, the state to disk, then the box to the state
 //!   * `boot.rs` - the start, before any model is loaded
+//!   * `jobs.rs`, `job_outcome.rs` - the job of each action, and its outcome
 //!   * `download_job.rs`, `load_jobs.rs` - the jobs: a download, a preflight, a load next to the live version
 //!   * `verdict.rs` - passes, continues or fails a stage that sees requests
 //!   * `paces.rs` - measures a version again before it counts as too slow

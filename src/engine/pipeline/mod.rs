@@ -18,15 +18,17 @@
 //! * `table.rs`, `table/` - the kind: rows with named columns in, classes or numbers out
 //!
 //! Tools for kinds:
-//! * `tokenizer.rs` - texts to tokens
+//! * `tokenizer.rs` - texts to tokens; `tokenizer_limits.rs` has the bounds on a tokenizer file
 //! * `file_format.rs` - the format of a file by its first bytes, and its name in messages
 //! * `containers.rs` - sizes and ends of image files, read before a decoder gets them
 //! * `image.rs`, `image/` - decode: JPEG, PNG or WebP bytes into an upright RGB image, a JPEG no larger than needed
+//! * `orientation.rs` - the rotation and mirroring of a photograph, by its Exif data
 //! * `picture_size.rs` - the size of a photograph by its header
 //! * `preparation.rs` - prepare: an image into the tensor that a model expects
 //! * `quantization.rs` - scale: integers into the real numbers that they stand for, and back
 //! * `detection.rs` - objects in a photograph, and whether two versions found the same
-//! * `annotation.rs`, `annotation/` - annotate: a photograph with boxes and labels drawn, and places blurred
+//! * `annotation.rs`, `annotation/` - annotate: a photograph with boxes and labels drawn, and places
+//!   blurred; `canvas.rs` draws
 //! * `classification.rs`, `classification/` - rank: a tensor of scores into classes, or into Triton's classification
 //!   strings
 //! * `ocr.rs`, `ocr/` - read: the steps around the models that find, turn and read lines of text, their order, and
