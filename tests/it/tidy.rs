@@ -145,6 +145,82 @@ fn maps_name_only_files_that_exist() {
     assert!(count > 500, "{count}");
 }
 
+/// The names in backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The modules that a file declares in files of their own, without its tests.
+fn declared_modules(text: &str) -> Vec<&str> {
+    fn declared(line: &str) -> Option<&str> {
+        let (before, declaration) = line.split_once("mod ")?;
+        let name = declaration.strip_suffix(';')?;
+        let is_item = ["", "pub ", "pub(crate) ", "pub(super) "].contains(&before);
+        (is_item && name != "tests").then_some(name)
+    }
+    text.lines().filter_map(declared).collect()
+}
+
+/// The lists of files in the comment on top of a file: that of the file itself under "", and those of folders whose files
+/// have entries of their own.
+fn lists_of_files(text: &str) -> BTreeMap<&str, String> {
+    let mut lists = BTreeMap::from([("", String::new())]);
+    let mut folder = None;
+    for line in text.lines().take_while(|line| line.starts_with("//!") && *line != "//! Invariants:") {
+        if !line.starts_with("//!   ") {
+            let entry = line.strip_prefix("//! * ").unwrap_or_default();
+            folder = quoted(entry).into_iter().find_map(|name| name.strip_suffix('/'));
+        }
+        let is_entry_of_folder = line.starts_with("//!   * ") || line.starts_with("//!     ");
+        // A folder without entries of its own is described in that of the file.
+        let list = if is_entry_of_folder { folder } else { Some("") };
+        if let Some(list) = list {
+            let text = lists.entry(list).or_default();
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    lists
+}
+
+#[test]
+fn maps_name_each_module_of_their_crate_and_folders() {
+    let sources: BTreeMap<String, String> = sources().into_iter().collect();
+    let (mut count, mut missing) = (0, Vec::new());
+    for (file, text) in &sources {
+        let lists = lists_of_files(text);
+        let is_list = lists[""].lines().any(|line| {
+            let name = line.strip_prefix("//! * `").and_then(|entry| entry.split('`').next());
+            name.is_some_and(|name| name.ends_with('/') || Path::new(name).extension().is_some_and(|it| it == "rs"))
+        });
+        if !is_list {
+            continue;
+        }
+        let is_root = file.ends_with("lib.rs") || file.ends_with("mod.rs");
+        let own_folder =
+            if is_root { Path::new(file).parent().unwrap().to_owned() } else { file.trim_end_matches(".rs").into() };
+        for (folder, list) in &lists {
+            let at = own_folder.join(folder).display().to_string();
+            let flat = format!("{at}.rs");
+            let module = match *folder {
+                "" => file.clone(),
+                _ if sources.contains_key(&flat) => flat,
+                _ => format!("{at}/mod.rs"),
+            };
+            let names = quoted(list);
+            for name in declared_modules(&sources[&module]) {
+                count += 1;
+                let [as_file, as_folder, in_folder] = [format!("{name}.rs"), format!("{name}/"), format!("/{name}.rs")];
+                if !names.iter().any(|named| *named == as_file || *named == as_folder || named.ends_with(&in_folder)) {
+                    missing.push(format!("src/{file} does not name {name} of src/{module}"));
+                }
+            }
+        }
+    }
+    assert_eq!(missing, [""; 0]);
+    assert!(count > 500, "{count}");
+}
+
 #[test]
 fn documents_name_each_file_with_unsafe_code() {
     let has_unsafe = |(_, text): &(String, String)| text.contains("#![expect(unsafe_code");
