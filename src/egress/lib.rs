@@ -6,7 +6,7 @@
 //! * `address.rs`, `web_address.rs` - `HOST:PORT`, and addresses of web servers, as the configuration has them
 //! * `destination.rs` - the destinations that sections of the configuration name, and the checks of them
 //! * `policy.rs` - `[egress]`: destinations, their regions, and the contents that each may get
-//! * `link.rs` - the two halves of an open connection; bytes are written under the name of a `EgressContent`
+//! * `link.rs` - the two halves of an open connection; bytes are written under the name of an `EgressContent`
 //! * `channel.rs` - a connection on which everything sent has one content, for an HTTP client
 //! * `tls.rs`, `tls/`, `tls_files.rs` - TLS as a client, pinned certificates, and its files as a section of the
 //!   configuration; `files.rs` reads certificates and keys
@@ -23,7 +23,7 @@
 //! Invariants:
 //! * No other crate opens an outbound connection or looks up a name. `tests/it/tidy.rs` checks it.
 //! * A destination outside this box must be in the allow-list. It is refused before its name is looked up.
-//! * Bytes leave only through `EgressWriter::put`, under a `EgressContent`. The allow-list permits contents for each
+//! * Bytes leave only through `EgressWriter::put`, under an `EgressContent`. The allow-list permits contents for each
 //!   destination, and all are counted.
 //! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box. Only the
 //!   clients of cameras and of alerts log in.

@@ -11,7 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::error::{ProtocolError, excerpt};
 
-/// Reads `json`, one object, into a [`ObjectFields`], which may have recorded a better reason for an error in its
+/// Reads `json`, one object, into an [`ObjectFields`], which may have recorded a better reason for an error in its
 /// [`FirstError`].
 pub(super) fn read<'de>(json: &'de [u8], fields: &mut impl ObjectFields<'de>) -> Result<(), ProtocolError> {
     let text = std::str::from_utf8(json).map_err(|_| ProtocolError::NotText)?;
@@ -73,7 +73,7 @@ pub(super) trait ArrayItems<'de> {
     fn item<A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error>;
 }
 
-/// Reads an object into a [`ObjectFields`].
+/// Reads an object into an [`ObjectFields`].
 pub(super) struct ObjectSeed<'f, F>(pub &'f mut F);
 
 impl<'de, F: ObjectFields<'de>> DeserializeSeed<'de> for ObjectSeed<'_, F> {

@@ -81,7 +81,7 @@ impl fmt::Debug for EncryptedFolder {
     }
 }
 
-/// The plain files of a [`EncryptedFolder`], which exist while a handle does.
+/// The plain files of an [`EncryptedFolder`], which exist while a handle does.
 #[derive(Debug)]
 pub struct DecryptedFolder {
     path: PathBuf,
