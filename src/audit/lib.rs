@@ -66,6 +66,24 @@
 //! * Live copies are fed from a bounded channel that the writer never waits for.
 //! * `verify/tree.rs` shares no code with the tree of `log/`, so that a fault there cannot hide itself.
 //! * Only `key.rs` knows `signed_note` and the signature scheme. Only `sync/` knows S3.
+//!
+//! # Where it is decided
+//!
+//! * An event is lost, and which kind first: `service/audit_event/sink.rs` for a full queue, `writer/room.rs` for the
+//!   quota and the disk
+//! * Another log begins: `writer/open.rs`
+//!
+//! # One record
+//!
+//! 1. A part calls `AuditSink::record`, which puts the event into the queue and never waits. Inference calls that are not
+//!    recorded one by one are counted for a minute.
+//! 2. The writer takes all that waits (`AuditWriter::turn`). `writer/room.rs` says which entries have room; older files
+//!    are removed first where the quota requires it.
+//! 3. `append` in `writer/append.rs` makes a record of each entry. Data that a caller chose becomes a tag. The record is
+//!    one leaf, appended to the log by `AuditLog::append`; `AuditLog::commit` fsyncs all of them at once.
+//! 4. Those who waited in `AuditSink::durable` go on. Live copies get the records.
+//! 5. `AuditLog::sign` writes a checkpoint over the durable records, at the latest after the interval of the writer.
+//! 6. `sync/` sends tiles and then the checkpoint to the platform.
 #![forbid(unsafe_code)]
 
 pub mod config;

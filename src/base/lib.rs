@@ -43,6 +43,8 @@
 //!
 //! * The caller that gets no memory because others wait for it: `memory_budget.rs` (`BudgetUsage::admit`)
 //! * A link in the folder of a model: `contained.rs`
+//! * The name of an event: the macro of `tracing` that logs it (`name: "update.committed"`); `telemetry/event_name.rs`
+//!   puts it into JSON and the journal
 //! * The processes that count in the figures of cores and memory: `telemetry/service_usage.rs`. Each counts from its
 //!   start, in `isolation/starter.rs`, `isolation/spawner.rs` or `documents/pages.rs`
 

@@ -28,8 +28,8 @@
 //!   `http.rs` knows HTTP.
 //! * `zones.rs`, `presence.rs`, `health.rs`, `retry.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are
 //!   passed in.
-//! * A camera that is not online makes no event. It is online while its last picture was looked at. A picture that showed
-//!   nothing new counts as another look at the last one.
+//! * A camera that is not online makes no event. It is online while its last picture was looked at: the
+//!   model answered it, or it showed nothing new. In the second case the objects of the last answer are seen once more.
 //! * No picture leaves the box, and none is shown to anybody, without its blurred places: `render.rs` is the only way.
 //! * A camera has one picture in progress at most, and the fetched pictures of all cameras share one bound. So do those
 //!   that are kept to be shown, of each camera the last one. None is written to a disk.
@@ -39,7 +39,9 @@
 //! * An object appeared or is gone: `presence.rs`
 //! * A picture is passed to the model: `change.rs`
 //! * A camera is online, failing, frozen or away: `health.rs`; the time at which it is asked again: `retry.rs`
-//! * A picture may be shown, and the places that are blurred on it: `render.rs` (`blur_fault`, `draw`)
+//! * A picture may be shown, and the places that are blurred on it: `draw` in `render.rs`. A label to blur must be one
+//!   of the camera's model (`blur_fault`). Faces are found by another model, the one named in `[vision]`, which must be
+//!   loaded (`face_fault`)
 //! * The record of who saw a picture: `pictures_audit.rs`
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,7 @@
 //! Invariants:
 //! * What the process says is as foreign as the document: sizes are compared with limits before memory is taken.
 //! * A page is refused for the work that it asks for, and ended by its CPU time.
-//! * A page is in memory once here, and one more is on its way.
+//! * The daemon holds one page of a document. The process may draw the next one meanwhile, and waits to send it.
 //! * The process ends when the document is read, when its caller has gone, and when the daemon ends.
 //! * The crate knows no model.
 //!

@@ -46,7 +46,7 @@
 //!   `InputDangers::bits_of` at a load. A call with larger ones is refused with 400: `check_numbers` in `openvino.rs`,
 //!   `check_bits` in `values.rs`
 //! * A panic in a run: `pipeline/work.rs`, which makes it an error of that run
-//! * The steps of a chain, and the state between them: `pipeline/chain.rs` (`Chain`, `RunSteps`)
+//! * The steps of a chain, and the state between them: `pipeline/chain.rs` (`ModelChain`, `RunSteps`)
 //! * The steps of a document through several models: `pipeline/document_reading/chain.rs`; the request and the result
 //!   of a step: `step.rs` beside it; the inputs of the models, and the meaning of their outputs: `steps.rs` beside it,
 //!   and `pipeline/ocr/`

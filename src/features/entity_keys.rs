@@ -298,7 +298,7 @@ impl EntityKeys {
         }
     }
 
-    /// True when enough keys were added for [`Self::fold`]. Returns true once.
+    /// True when enough keys were added for [`Self::compact`]. Returns true once.
     pub fn is_fold_due(&self) -> bool {
         let mut adding = lock(&self.adding);
         let many = adding.files > ADDED_FILES_MAX || (adding.keys >= FOLD_KEYS_MIN && adding.keys >= self.count() / 4);

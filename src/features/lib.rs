@@ -35,7 +35,8 @@
 //! * `journal/` - parts of the journal:
 //!   * `entry.rs` - one entry
 //!   * `format.rs` - the bytes of segments, groups and entries
-//!   * `scan.rs`, `chain.rs` - reading one segment, and all segments of a folder in order
+//!   * `scan.rs` - the groups of one segment, whatever bytes it has
+//!   * `chain.rs` - the segments of a folder in order; one segment with the damage that its successor shows
 //!   * `damage.rs`, `replay.rs` - reports of damage, and reading the whole journal
 //!   * `fuzz.rs`, `tests.rs`, `tests/` - properties and tests with damage and faults
 //! * `snapshot.rs` - all records in one file or stream that proves that it is complete; a backup has the same bytes
@@ -63,7 +64,7 @@
 //! * `backup_cipher.rs` - encrypted backups as age files; `backup_cipher_left_out.rs` takes its place in a build
 //!   without the feature `age`
 //! * `backup_rows.rs` - the rows of one view in a backup, for readers without a store
-//! * `encryption.rs` - the master keys of the store's files, and encrypting them again under another one
+//! * `encryption.rs` - counts the files of the store by their master keys, and encrypts them again under another one
 //! * `reading.rs` - reads: names to records to cells; large ones slice by slice
 //! * `statistics.rs` - counters
 //! * `config.rs` - `[features]`
@@ -84,9 +85,9 @@
 //! * A snapshot has exactly the entries before its number, and a layer over it those from there on.
 //! * Damaged files are set aside, not deleted; the last one of each kind is kept. A snapshot is read back before the
 //!   files that it replaces are removed.
-//! * One bad place in any file loses no acknowledged push, except in the newest entries of the journal when the layer
-//!   does not have them: there are two snapshots, or a journal from the beginning, or a second one is due as soon as the
-//!   disk has room, and a layer has a second copy of the journal's end.
+//! * One bad place in any file loses no acknowledged push. There are two snapshots or a journal from the beginning;
+//!   until then a second snapshot is due as soon as the disk has room. The layer over the snapshot is a second copy of the
+//!   journal's end. The exception is the newest entries of the journal, while the layer does not have them yet.
 //! * A loss is reported with its numbers, and the store continues. `commit_watermark.rs` is never ahead of the journal's
 //!   fsync.
 //! * A view and a field keep their numbers for ever, and no number is reused. Rows carry numbers, never names.
@@ -98,6 +99,8 @@
 //!
 //! # Where it is decided
 //!
+//! * A start without the master key, or without the key files: `opening.rs`, with the errors of `entity_keys/files.rs`.
+//!   The daemon serves models without the store, and `store.rs` tries again (`reopen`)
 //! * The memory that a read takes: `reading.rs`
 //! * The rows that are lost with snapshots: `engine/manifest.rs`, reported by `engine/recovery.rs`
 //! * The erasure of an entity: `engine/erasure.rs`; in backups: `engine/tombstones.rs` and `engine/restore.rs`
@@ -132,9 +135,9 @@
 //! values.
 //!
 //! Snapshots are due when the journal has grown by half of the last one, or when the layer no longer fits sled's cache:
-//! sled takes 20 us for a record that is not in it, and never frees space. `Freeze` makes the writer begin a segment, and
+//! sled takes 20 us for a record that is not in it, and never frees space. `StoreWriterCommand::Freeze` makes the writer begin a segment, and
 //! a new layer on top; the one before does not change any more. The upkeep thread merges it into the snapshot below,
-//! leaves out what expired, reads the new file back, counts and renames it. `Rebase` makes the index read from it, and
+//! leaves out what expired, reads the new file back, counts and renames it. `StoreWriterCommand::Rebase` makes the index read from it, and
 //! the frozen layer is removed. When a snapshot fails, the next attempt takes the same layer. Two snapshots are kept,
 //! and the journal from the older one on.
 //!
@@ -150,8 +153,8 @@
 //! 1. removes the record of the clean stop, so that any later crash is not taken for a clean stop;
 //! 2. opens the newest good snapshot: its end, with the index of its blocks; a block is checked whenever it is read. It
 //!    opens the layer over that snapshot, on a thread that may panic or hang, and reads every record of it. A layer over
-//!    an older snapshot is removed, and one over a later snapshot, which is damaged, is taken over value by value; one
-//!    whose hash key is lost counts as damaged;
+//!    an older snapshot is removed: the newest snapshot has its values. A layer over a later snapshot shows that this
+//!    snapshot is damaged; its values are copied into a new layer. A layer whose hash key is lost counts as damaged;
 //! 3. after a clean stop compares the layer's tally with the recorded one. Any difference is damage;
 //! 4. after any other stop applies the journal from the snapshot on. A record that has an entry in it already is left
 //!    alone;

@@ -24,6 +24,8 @@
 //! # Where it is decided
 //!
 //! * The memory that a message takes: `MessageSize` in `request.rs`
+//! * The deadline of a call: `CallHead::read` in `call.rs`, from `grpc-timeout`; `infer.rs` takes the earlier of
+//!   it and the request's own
 //! * The time that an idle connection may stay open: `http.header_timeout_ms`, applied in `connection.rs`
 #![forbid(unsafe_code)]
 

@@ -194,7 +194,7 @@ impl FormCaller {
     }
 }
 
-/// Refuses a model that is not one of the caller's, for routes of [`Scope::Configured`].
+/// Refuses a model that is not one of the caller's, for routes of [`RouteScope::Configured`].
 pub(super) fn check_model(
     app: &App,
     parts: &Parts,

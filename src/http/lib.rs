@@ -66,10 +66,11 @@
 //! 5. `RouteRule::needs`: one of these permissions in the caller's roles suffices. Otherwise the answer is 403 and
 //!    names the role, or 401 for a caller without a credential.
 //! 6. The scope (`RouteRule::scope`): a caller that is limited to some models is refused for other models
-//!    (`Scope::Model`, `Subject`) and for the whole box (`Box`), and sees its own models in lists (`Listed`). The
+//!    (`RouteScope::Model`, `Subject`) and for the whole box (`Box`), and sees its own models in lists (`Listed`). The
 //!    feature views of values (`Values`) are in the body: `features/caller.rs` refuses those that are not the caller's,
 //!    and records reads and pushes, those of models included. A caller over TCP without a credential is refused when
-//!    the request comes from a foreign web page (`browser::foreign_request`: `Origin`, `Sec-Fetch-DiscoverySite`, a foreign `Host`).
+//!    the request comes from a foreign web page (`browser::foreign_request`: `Origin`, `Sec-Fetch-Site`, a foreign
+//!    `Host`).
 //! 7. The handler gets the `Principal`, for quotas and audit. An audited route has `administration::audited` around it:
 //!    it is refused while the log cannot be written, and answered when its records are on the disk.
 //!

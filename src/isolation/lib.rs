@@ -36,7 +36,9 @@
 //! # Where it is decided
 //!
 //! * A child or the spawner is frozen: `heartbeat.rs`, `spawner.rs`
-//! * The folders of a child when the disk cannot be written: `ChildFolders` in `own_folders.rs`
+//! * While the disk cannot be written, a child has folders in memory only: `ChildFolders::create` in `own_folders.rs`
+//! * The release of a lease, the state that the steps of a call keep in children: `RemotePipeline::release` in
+//!   `pipeline.rs`, in every child that has bound the pipeline; `child/mod.rs` frees it there
 //! * The memory that a call may take in a child: `remote.rs` (`run_work`)
 //!
 //! # One run

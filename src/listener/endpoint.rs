@@ -11,7 +11,7 @@ use super::address::{ListenAddress, PeerNetwork};
 /// get to one that serves more than the listener it connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerEndpoint {
-    /// The name of the [`Service`] of its connections.
+    /// The name of the [`ConnectionService`](crate::ConnectionService) of its connections.
     pub service: Cow<'static, str>,
     pub address: ListenAddress,
     /// The networks that it serves without encryption; empty for a listener that serves everybody.

@@ -25,6 +25,12 @@
 //! * A connection that is idle is closed for a newcomer at the limit; one with a call never is.
 //! * Only `tls/certificate.rs` reads X.509.
 //! * The crate knows no protocol above TLS.
+//!
+//! # Where it is decided
+//!
+//! * The connection that is closed for a newcomer: `connection_limiter.rs`
+//! * The callers of one network that are refused: `tls/network_limiter.rs`
+//! * The time that a caller has to read its answer: `write_timeout.rs`
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -19,10 +19,15 @@
 //!
 //! # Where it is decided
 //!
-//! * A call runs in the foreground or gives way: `ScheduledModel::tier` in `scheduling/scheduler.rs`
+//! * The tier of a call: `ScheduledModel::tier` in `scheduling/scheduler.rs`. Interactive calls of models with short
+//!   runs are in the foreground; all others are in the background, which gets the CPU time that the foreground leaves
+//! * The calls that become one run: `PriorityLevel::turns` in `scheduling/queue.rs`, under the limits of
+//!   `scheduling/batch_policy.rs`; the split of its outputs: `engine/batch.rs`
 //! * A full queue (429): `scheduling/queue.rs` (`offer`); before a large body is read: `Serving::refusal` in
 //!   `serving/mod.rs`
-//! * The key of a kept answer: `serving/cache/key.rs`
+//! * The key of a kept answer: `serving/cache/key.rs`. Its end: a `ResponseCache` belongs to one loaded version
+//!   (`LoadedModel::attached`) and is dropped with it
+//! * The runtime of a model with `auto`: `load_isolated` and `choose` in `repository/loading.rs`
 //! * A model gets a process of its own, or is unloaded: `scheduling/faults.rs`; for a new version:
 //!   `repository/loading.rs` (`load_read`, `try_first`)
 //! * A caller or an input is refused after crashes: `scheduling/faults.rs`

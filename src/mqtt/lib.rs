@@ -62,6 +62,8 @@
 //!
 //! * A message is meant for a binding: `bindings/when.rs`, before the rate limit (`dispatcher/binding_messages.rs`)
 //! * A message waits for its model: `model_wait.rs`, by `Repository::wait_while_loading`
+//! * The time of the next attempt to connect: `gateway.rs`, by `base/backoff.rs`. A refused session besides the main
+//!   one: `sessions.rs`
 //! * The 401 and 403 of a message: `caller.rs`
 //! * The memory of messages: `held_bytes.rs`, for `mqtt.max_memory_bytes`
 //!

@@ -134,7 +134,7 @@ impl<S> Route<S> {
         Self::new("POST", path, needs, handler)
     }
 
-    /// Sets the scope; the default is [`Scope::Other`].
+    /// Sets the scope; the default is [`RouteScope::Other`].
     #[must_use]
     pub const fn scope(mut self, scope: RouteScope) -> Self {
         self.rule.scope = scope;

@@ -23,6 +23,11 @@
 //! * An event is reported as recorded only when it is on the disk (`AuditSink::durable`).
 //! * An event holds names that the operator of the box chose. Data that a caller chose is in it only as a tag.
 //! * The crate uses `base` only, and has no logic of the domain.
+//!
+//! # Where it is decided
+//!
+//! * The events that are dropped when the queue is full: `audit_event/sink.rs`
+//! * The end of a task stops the daemon: `shutdown.rs`
 #![forbid(unsafe_code)]
 
 pub mod shutdown;

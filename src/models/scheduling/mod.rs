@@ -7,8 +7,8 @@
 //! * `batch_policy.rs`, `batch_policy/` - the sizes of a joined run, and the time that it waits for requests
 //! * `instance_spec.rs` - the files of a model, how to load them, and how many instances there are
 //! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
-//! * `worker.rs` - the thread behind each core: takes a job, runs it, answers
-//! * `waiting_groups.rs` - jobs that wait for the others of their group
+//! * `worker.rs` - a worker, which is one thread: takes a job, runs it, answers
+//! * `waiting_groups.rs` - the jobs of calls that are ready at one moment, until they are run together
 //! * `brief.rs` - brief runs on the thread of their callers, several in one hand-over
 //! * `shared.rs` - the state behind its one lock; loads
 //! * `engine.rs` - the handle of the engine, its threads, and unloading of idle instances
@@ -25,9 +25,11 @@
 //! Invariants:
 //! * Every job has a deadline. A queued job is dropped before any work is done for it when its caller left or its
 //!   deadline passed.
-//! * A run is tried again after its process ended, unless the run is the cause. It counts as the cause when it is known
-//!   to be, or when nothing else can be.
-//! * Each core of the budget has one worker, pinned to it. Busy workers and workers reserved for a run of another
+//! * A run is tried again after its process ended, unless the run is the cause. It counts as the cause when the report
+//!   of the crash names it, or when it was in three processes that ended without a known cause, in the last one alone
+//!   (`UNEXPLAINED_ENDS_MAX`).
+//! * Each core of the budget has two workers, pinned to it: one for the foreground, one for the background (`Tier`).
+//!   In each tier, busy workers and workers reserved for a run of another
 //!   worker never exceed the cores. One more, the spare, runs only while long runs hold every core.
 //! * A run in another process has an end: beyond its deadline it is cancelled, and then its process is ended.
 //! * An inference runs on a worker, or on the caller's thread when it is known to be brief. Any other inference never

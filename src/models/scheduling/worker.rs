@@ -1,4 +1,4 @@
-//! The thread behind each core: takes the next run, runs it, answers its callers.
+//! A worker, one of the two threads of each core: takes the next run, runs it, answers its callers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
