@@ -75,14 +75,14 @@
 //!
 //! # One record
 //!
-//! 1. A part calls `AuditSink::record`, which puts the event into the queue and never waits. Inference calls that are not
-//!    recorded one by one are counted for a minute.
-//! 2. The writer takes all that waits (`AuditWriter::turn`). `writer/room.rs` says which entries have room; older files
-//!    are removed first where the quota requires it.
-//! 3. `append` in `writer/append.rs` makes a record of each entry. Data that a caller chose becomes a tag. The record is
-//!    one leaf, appended to the log by `AuditLog::append`; `AuditLog::commit` fsyncs all of them at once.
-//! 4. Those who waited in `AuditSink::durable` go on. Live copies get the records.
-//! 5. `AuditLog::sign` writes a checkpoint over the durable records, at the latest after the interval of the writer.
+//! 1. A part calls `AuditSink::record`, which puts the event into the queue and never waits. Inference calls that are
+//!    not recorded one by one are counted for a minute.
+//! 2. The writer takes all that waits (`AuditLogWriter::turn`). `writer/room.rs` says which entries have room; older
+//!    files are removed first where the quota requires it.
+//! 3. `append` in `writer/append.rs` makes a record of each entry. Data that a caller chose becomes a tag. A record is
+//!    one leaf, added by `AuditLog::append`; `AuditLog::commit` makes all of them durable at once. Live copies get them.
+//! 4. `AuditLog::sign` writes a checkpoint over the durable records when they have waited long enough.
+//! 5. Callers that wait in `AuditSink::durable` go on.
 //! 6. `sync/` sends tiles and then the checkpoint to the platform.
 #![forbid(unsafe_code)]
 
