@@ -2,10 +2,10 @@
 //!
 //! A part is a subsystem of the daemon: the audit log, updates, MQTT. It contains everything that the daemon has to
 //! know about it, so a new part is a crate of its own and one line in `src/config.rs`:
-//! * its section of the configuration is a [`ConfigSection`]: its mistakes, its findings for `ledge doctor`, and how to open
-//!   the part;
-//! * [`ConfigSection::open`] returns a [`Subsystem`]: routes, metrics, tasks, a heartbeat for the watchdog, a line for
-//!   `systemctl status`, and the files that it encrypts.
+//! * its section of the configuration is a [`ConfigSection`](section::ConfigSection): its mistakes, its findings for
+//!   `ledge doctor`, and how to open the part;
+//! * [`ConfigSection::open`](section::ConfigSection::open) returns a [`Subsystem`]: routes, metrics, tasks, a heartbeat
+//!   for the watchdog, a line for `systemctl status`, and the files that it encrypts.
 //!
 //! Files, in reading order:
 //! * `section.rs` - `ConfigSection`, a section of the configuration, and `DoctorContext`, the input of `ledge doctor`

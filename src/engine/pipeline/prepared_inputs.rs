@@ -15,7 +15,7 @@ pub struct PreprocessedInputs {
     pub postprocess: Option<Postprocess>,
 }
 
-/// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`].
+/// Makes results of the outputs of one run, in the order of [`Pipeline::outputs`](super::kind::Pipeline::outputs).
 pub type Postprocess = Box<dyn FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>, PostprocessError> + Send>;
 
 impl fmt::Debug for PreprocessedInputs {

@@ -156,7 +156,7 @@ pub fn encode_frame(sealed: &[u8]) -> Vec<u8> {
 }
 
 /// The complete frames of a file of added keys, in order. The flag is true when nothing else is behind them. No
-/// encrypted piece is shorter than [`OVERHEAD`]: zeros, as a power cut may leave them, are no frames.
+/// encrypted piece is shorter than [`OVERHEAD_BYTES`]: zeros, as a power cut may leave them, are no frames.
 pub fn decode_frames(bytes: &[u8]) -> (Vec<&[u8]>, bool) {
     let mut reader = ByteReader::new(bytes);
     let mut frames = Vec::new();

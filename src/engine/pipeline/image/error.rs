@@ -13,7 +13,7 @@ use super::rgb8::SIDE_MAX;
 pub enum ImageError {
     #[error(transparent)]
     Unrecognized(#[from] UnexpectedFile),
-    /// The size in the header is above [`DecodeLimits`].
+    /// The size in the header is above [`DecodeLimits`](super::limits::DecodeLimits).
     #[error("image of {width}x{height} pixels: expected at most {max_pixels} pixels and {SIDE_MAX} a side")]
     TooLarge {
         /// Width in pixels.
