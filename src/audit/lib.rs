@@ -80,7 +80,8 @@
 //! 2. The writer takes all that waits (`AuditLogWriter::turn`). `writer/room.rs` says which entries have room; older
 //!    files are removed first where the quota requires it.
 //! 3. `append` in `writer/append.rs` makes a record of each entry. Data that a caller chose becomes a tag. A record is
-//!    one leaf, added by `AuditLog::append`; `AuditLog::commit` makes all of them durable at once. Live copies get them.
+//!    one leaf, added by `AuditLog::append`; `AuditLog::commit` makes all of them durable at once. Live copies get
+//!    them.
 //! 4. `AuditLog::sign` writes a checkpoint over the durable records when they have waited long enough.
 //! 5. Callers that wait in `AuditSink::durable` go on.
 //! 6. `sync/` sends tiles and then the checkpoint to the platform.

@@ -11,22 +11,22 @@
 //! * `external_file.rs` - files next to a model file with its weights
 //! * `onnx.rs` - facts that an ONNX file states, read without a runtime: names, external data
 //! * `onnx/` - `protos.rs` has the messages of a file and `error.rs` the refusals; `limits.rs` refuses absurd shapes,
-//!   sizes and depths, and `tensor.rs` counts the data of a tensor; `dangers.rs` finds operators that crash a runtime or
-//!   corrupt its memory for some inputs, and `domains.rs` those that it lacks; `class_maps.rs` makes tensors of outputs
-//!   that are maps
+//!   sizes and depths, and `tensor.rs` counts the data of a tensor; `dangers.rs` finds operators that crash a runtime
+//!   or corrupt its memory for some inputs, and `domains.rs` those that it lacks; `class_maps.rs` makes tensors of
+//!   outputs that are maps
 //! * `operators.rs` - the table of what callers' numbers do to the runtimes (`operators.tsv`), by operator
 //! * `values.rs` - the numbers that a runtime computes right, by operator and datatype (`values.tsv`), and the bounds of values
 //! * `ir.rs` - follows callers' numbers through the graph of an OpenVINO IR
-//! * `tflite.rs` - follows callers' numbers through a TensorFlow Lite file, and reads the scales of its quantized inputs
-//!   and outputs
+//! * `tflite.rs` - follows callers' numbers through a TensorFlow Lite file, and reads the scales of its quantized
+//!   inputs and outputs
 //! * `pipeline/` - images to tensors, and outputs to answers; its `mod.rs` has the map
 //! * `warm_up.rs` - runs on zeros, in every batch size that will be used
 //! * `elements.rs`, `text.rs` - copies of the elements of an output; messages on one line, of bounded length
 //! * `cores.rs` - the cores of the machine, the daemon's budget of them, and pinning
 //!
 //! Invariants:
-//! * No task and no thread of the async runtime. The order of the steps of a chain (`ModelChain::run`) is a future, which
-//!   the task of the call polls. No socket. No file is written except OpenVINO's cache of compiled models.
+//! * No task and no thread of the async runtime. The order of the steps of a chain (`ModelChain::run`) is a future,
+//!   which the task of the call polls. No socket. No file is written except OpenVINO's cache of compiled models.
 //! * Only `onnxruntime.rs`, `openvino.rs` and `ffi.rs` name the crates of the runtimes. Only `ffi.rs` has
 //!   unsafe code.
 //! * A backend is loaded on one thread and run by any thread, one at a time: `Backend` is `Send`, not `Sync`.

@@ -86,8 +86,8 @@
 //! * Damaged files are set aside, not deleted; the last one of each kind is kept. A snapshot is read back before the
 //!   files that it replaces are removed.
 //! * One bad place in any file loses no acknowledged push. There are two snapshots or a journal from the beginning;
-//!   until then a second snapshot is due as soon as the disk has room. The layer over the snapshot is a second copy of the
-//!   journal's end. The exception is the newest entries of the journal, while the layer does not have them yet.
+//!   until then a second snapshot is due as soon as the disk has room. The layer over the snapshot is a second copy of
+//!   the journal's end. The exception is the newest entries of the journal, while the layer does not have them yet.
 //! * A loss is reported with its numbers, and the store continues. `commit_watermark.rs` is never ahead of the journal's
 //!   fsync.
 //! * A view and a field keep their numbers for ever, and no number is reused. Rows carry numbers, never names.
@@ -135,11 +135,11 @@
 //! values.
 //!
 //! Snapshots are due when the journal has grown by half of the last one, or when the layer no longer fits sled's cache:
-//! sled takes 20 us for a record that is not in it, and never frees space. `StoreWriterCommand::Freeze` makes the writer begin a segment, and
-//! a new layer on top; the one before does not change any more. The upkeep thread merges it into the snapshot below,
-//! leaves out what expired, reads the new file back, counts and renames it. `StoreWriterCommand::Rebase` makes the index read from it, and
-//! the frozen layer is removed. When a snapshot fails, the next attempt takes the same layer. Two snapshots are kept,
-//! and the journal from the older one on.
+//! sled takes 20 us for a record that is not in it, and never frees space. `StoreWriterCommand::Freeze` makes the
+//! writer begin a segment, and a new layer on top; the one before does not change any more. The upkeep thread merges it
+//! into the snapshot below, leaves out what expired, reads the new file back, counts and renames it.
+//! `StoreWriterCommand::Rebase` makes the index read from it, and the frozen layer is removed. When a snapshot fails,
+//! the next attempt takes the same layer. Two snapshots are kept, and the journal from the older one on.
 //!
 //! # One start of the store
 //!

@@ -15,9 +15,9 @@
 //!   message
 //! * `field_path.rs` - values in JSON, by JSONPath
 //! * `bindings.rs` - bindings: messages of devices that know nothing of Ledge
-//! * `bindings/` - `config.rs` reads `[[mqtt.bindings]]`, `error.rs` has the reasons why a message does not fit, `when.rs` says which messages are meant, `extract.rs`,
-//!   `rows.rs`, `event_time.rs` and `bare_value.rs` read messages and answers, `check.rs` compares with feature views
-//!   and models
+//! * `bindings/` - `config.rs` reads `[[mqtt.bindings]]`, `error.rs` has the reasons why a message does not fit,
+//!   `when.rs` says which messages are meant, `extract.rs`, `rows.rs`, `event_time.rs` and `bare_value.rs` read
+//!   messages and answers, `check.rs` compares with feature views and models
 //! * `rate_limit.rs` - the rate limit of each topic: the newest message is kept
 //! * `binding_message.rs`, `binding_message/` - a message of a binding, up to its push and its published answer
 //! * `publisher.rs` - messages of other parts of the daemon: what they publish, and the topics that they hear

@@ -77,8 +77,8 @@
 //! Invariants:
 //! * Nothing of a release is loaded that the role `models` did not sign, whatever `fleet` states. A target counts
 //!   only through the one role that must sign it.
-//! * The state is on disk before the box acts on it. One exception: a model falls back to its previous version even when
-//!   the state cannot be written.
+//! * The state is on disk before the box acts on it. One exception: a model falls back to its previous version even
+//!   when the state cannot be written.
 //! * The duty of a box follows from its state only (`SubjectState::duty`), so a power cut at any point does no harm.
 //! * No failure here takes a running version away, and no answer of the platform does. Only a signed revocation does.
 //! * A name without a dot in the update store appears by a rename, after everything behind it was fsynced.

@@ -161,8 +161,8 @@ fn declared_modules(text: &str) -> Vec<&str> {
     text.lines().filter_map(declared).collect()
 }
 
-/// The lists of files in the comment on top of a file: that of the file itself under "", and those of folders whose files
-/// have entries of their own.
+/// The lists of files in the comment on top of a file: that of the file itself under "", and those of folders whose
+/// files have entries of their own.
 fn lists_of_files(text: &str) -> BTreeMap<&str, String> {
     let mut lists = BTreeMap::from([("", String::new())]);
     let mut folder = None;
