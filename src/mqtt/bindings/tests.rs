@@ -554,8 +554,8 @@ fn a_binding_that_no_message_fits_is_told_by_the_declared_views() {
             "feature_view = 'stats'\nvalue = 'temperatur'\nentities = { machine_id = '{1}' }",
             vec![
                 "value: \"temperatur\" is no column of the feature view 'stats', which has 'temperature', 'vibration'",
-                "value: is one feature, and the feature view 'stats' needs 'temperature' too: declare a feature view of \
-                 its own for each value",
+                "value: is one feature, and the feature view 'stats' needs 'temperature' too: declare a \
+                 separate feature view for each value",
             ],
         ),
         (
