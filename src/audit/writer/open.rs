@@ -112,7 +112,7 @@ impl AuditLogWriter {
         for news in self.state.take_news() {
             match news {
                 AuditSyncEvent::Has { generation, size } if generation == current => {
-                    self.synced = self.synced.max(size)
+                    self.synced = self.synced.max(size);
                 }
                 AuditSyncEvent::Has { generation, .. } => {
                     self.complete.insert(generation);

@@ -47,7 +47,7 @@ impl fmt::Display for JournalDamage {
         let Self { file, offset, from_seq, to_seq, reason } = self;
         match reason {
             JournalDamageReason::Header(damaged) => {
-                write!(f, "{}: the header cannot be used: {damaged}", file.display())?
+                write!(f, "{}: the header cannot be used: {damaged}", file.display())?;
             }
             JournalDamageReason::Group(damaged) => {
                 write!(f, "{}: the group at byte {offset} cannot be used: {damaged}", file.display())?;

@@ -320,7 +320,7 @@ pub(super) fn load(
                 return Err(error);
             }
             Err(ModelLoadError::Crashed { reason, .. }) if tries > 0 => {
-                shared.count_fault(spec, &reason, FaultCause::Own)
+                shared.count_fault(spec, &reason, FaultCause::Own);
             }
             // A fault of another model, which is unloaded after some.
             Err(ModelLoadError::Interrupted { is_explained: true, .. }) => tries += 1,

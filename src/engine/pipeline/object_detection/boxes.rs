@@ -12,7 +12,6 @@ use super::values::OutputValues;
 /// The table `[pipeline.object_detection.boxes]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::struct_field_names, reason = "the keys of the table")]
 pub struct DirectBoxFormat {
     /// The output with rows of six numbers: the four of a box, score and class. It takes the place of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
