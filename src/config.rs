@@ -1,6 +1,6 @@
 //! The configuration: a section for each part, defined by that part.
 //!
-//! [`Config::load`] reads it from all its sources and reports the mistakes of all; a [`Config`] is valid.
+//! `Config::load` reads it from all its sources and reports the mistakes of all; a `Config` is valid.
 
 mod alerts;
 mod bindings;

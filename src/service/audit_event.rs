@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for FixedWord {
 }
 
 /// An event of the audit log, as it stands in a record. No payloads, no free text from outside. A variant or a field
-/// may be added; the version of [`ledge_audit::record::AuditRecord`] grows when one changes its meaning.
+/// may be added; the version of `AuditRecord` in the crate `audit` grows when one changes its meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AuditEvent {

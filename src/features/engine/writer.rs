@@ -27,7 +27,7 @@ use super::{StoreEngine, StoreState};
 /// The most rows that share one write to the disk: bounds how long the first of them waits.
 const GROUP_ROWS_MAX: usize = 512;
 
-/// The same limit in bytes. A push has [`super::super::PUSH_BYTES_MAX`] at most, and the journal takes twice that at
+/// The same limit in bytes. A push has [`crate::incoming::PUSH_BYTES_MAX`] at most, and the journal takes twice that at
 /// once.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 

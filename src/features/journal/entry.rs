@@ -18,7 +18,7 @@ pub struct JournalEntry {
 /// The change of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JournalChange {
-    /// A row is merged into it, as [`super::record::FeatureRow::encode`] wrote it.
+    /// A row is merged into it, as [`crate::record::FeatureRow::encode`] wrote it.
     Put(Bytes),
     /// Likewise, encrypted under the key of its entity, which has this number.
     PutSealed(u32, Bytes),

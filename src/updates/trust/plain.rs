@@ -1,5 +1,5 @@
 //! A plain TUF client with the clock of the system and a folder of metadata, for the public conformance suite of TUF.
-//! It shares refresh and walk with [`super::Trust`], but neither its store nor its time.
+//! It shares refresh and walk with [`super::TrustedMetadata`], but neither its store nor its time.
 
 use std::collections::BTreeSet;
 use std::io;
