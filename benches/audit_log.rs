@@ -16,7 +16,7 @@ use ledge::audit::log::AuditLog;
 use ledge::audit::record::{Actor, ActorKind, AuditRecord, Timestamp, VERSION};
 use ledge::audit::status::AuditState;
 use ledge::audit::writer::AuditLogWriter;
-use ledge::audit_event::inference::{CallKey, CallOutcome, DigestPrefix, RecordDetail};
+use ledge::audit_event::inference::{AuditCallGroup, CallOutcome, DigestPrefix, RecordDetail};
 use ledge::audit_event::tag::{TagContent, TagKey};
 use ledge::audit_event::{AuditEvent, AuditSink};
 use ledge::names::DeviceName;
@@ -144,7 +144,7 @@ fn calls(criterion: &mut Criterion) {
     let tensor = |elements: usize| Tensor::from_vec(vec![1, elements], vec![0.5_f32; elements]).unwrap();
     let content = |elements| TagContent::Tensors(vec![("input".to_owned(), tensor(elements))]);
     let (row, picture, answer) = (content(13), content(150_528), content(3));
-    let key = CallKey {
+    let key = AuditCallGroup {
         model: Some("person_detect".parse().unwrap()),
         version: Some(2.try_into().unwrap()),
         digest: DigestPrefix::of("0123456789abcdef"),

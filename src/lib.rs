@@ -1,5 +1,5 @@
 //! Ledge turns a CPU-only server into an inference appliance. This crate connects the parts: the command line, the
-//! daemon and its configuration. Every other part is a crate of its own below `src/`; `ARCHITECTURE.md` has the map.
+//! daemon and its configuration. Every other part is a separate crate below `src/`; `ARCHITECTURE.md` has the map.
 //!
 //! Files, in reading order:
 //! * `main.rs`, `cli/` - the command line, one file a verb; `scratch.rs` a folder for temporary files
@@ -13,6 +13,12 @@
 //! * The configuration is valid once it is loaded. The mistakes of all sources are reported together: unknown keys, wrong
 //!   values, and the problems of each section without a wrong value. Sections are compared with one another once all
 //!   can be read.
+//!
+//! # Where it is decided
+//!
+//! * The exit code of a verb: `cli/exit.rs` (`Exit::of`); 78 for a wrong configuration, stores of a later version and a
+//!   wrong master key
+//! * The stores are encrypted under a new master key: `daemon/rekey.rs`
 #![forbid(unsafe_code)]
 
 /// The command line: one file a verb.

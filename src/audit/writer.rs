@@ -22,7 +22,7 @@ use ledge_base::clock;
 use ledge_base::names::DeviceName;
 use ledge_base::principal::Principal;
 use ledge_identity::sealing::Sealer;
-use ledge_service::audit_event::sink::{EntryBatch, LostEntries, QueuedEntry, RecordedItem};
+use ledge_service::audit_event::sink::{AuditItem, EntryBatch, LostEntries, QueuedEntry};
 use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
 use super::config::AuditConfig;
@@ -487,5 +487,5 @@ impl AuditLogWriter {
 }
 
 fn own_entry(at_ms: u64, event: AuditEvent) -> QueuedEntry {
-    QueuedEntry { at_ms, what: RecordedItem::Event(Principal::Local, event) }
+    QueuedEntry { at_ms, what: AuditItem::Event(Principal::Local, event) }
 }

@@ -43,6 +43,8 @@
 //!
 //! * The caller that gets no memory because others wait for it: `memory_budget.rs` (`BudgetUsage::admit`)
 //! * A link in the folder of a model: `contained.rs`
+//! * A time that is wrong: `clock.rs` (`ClockFloor`). Certificates, keys and TUF metadata are then judged by the floor;
+//!   features accept any event time (`FeaturesConfig::accepted_until`); `updates/doctor.rs` reports it
 //! * The name of an event: the macro of `tracing` that logs it (`name: "update.committed"`); `telemetry/event_name.rs`
 //!   puts it into JSON and the journal
 //! * The processes that count in the figures of cores and memory: `telemetry/service_usage.rs`. Each counts from its

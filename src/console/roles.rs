@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::access::names;
 
 #[derive(Serialize)]
-struct RoleDocument {
+struct UserRoleDocument {
     name: Role,
     /// In words; code is between backticks.
     may: &'static str,
@@ -17,7 +17,7 @@ struct RoleDocument {
 
 /// `GET /roles`.
 pub async fn roles() -> Response {
-    let document = |role: Role| RoleDocument {
+    let document = |role: Role| UserRoleDocument {
         name: role,
         may: role.may(),
         permissions: names(role.permissions().iter().copied()),

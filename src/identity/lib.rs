@@ -46,6 +46,8 @@
 //! * A key that a caller creates or revokes, whose change it is, and when it counts:
 //!   `authentication/administration.rs`; the record of it: `authentication/watch.rs`. The request comes from
 //!   `console/keys.rs`
+//! * The order in which stores are encrypted again under a new master key, and what follows an interruption:
+//!   `daemon/rekey.rs`; each store implements `Rekey`
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -28,7 +28,9 @@
 //! * The key of a kept answer: `serving/cache/key.rs`. Its end: a `ResponseCache` belongs to one loaded version
 //!   (`LoadedModel::attached`) and is dropped with it
 //! * The runtime of a model with `auto`: `load_isolated` and `choose` in `repository/loading.rs`
-//! * A model gets a process of its own, or is unloaded: `scheduling/faults.rs`; for a new version:
+//! * An idle instance is unloaded: `expired` in `scheduling/scheduler.rs`
+//! * The labels of an output fit its classes: `LoadedModel::check_labels` in `repository/loaded_model.rs`
+//! * A model gets a process of its own, or is unloaded after crashes: `scheduling/faults.rs`; for a new version:
 //!   `repository/loading.rs` (`load_read`, `try_first`)
 //! * A caller or an input is refused after crashes: `scheduling/faults.rs`
 //! * A run that goes on after its deadline: `scheduling/long_run.rs`; the cores that such runs may hold:

@@ -60,7 +60,7 @@ pub struct SubjectReport {
     /// The release on trial.
     pub trial: Option<TrialReport>,
     /// The rollout that must not continue now.
-    pub waiting: Option<WaitingReport>,
+    pub waiting: Option<WaitingRolloutReport>,
     /// The reason why the last attempt at a step failed, when another follows.
     pub error: Option<String>,
     /// The outcome of the last rollout.
@@ -97,7 +97,7 @@ pub struct FaultReport {
 
 /// A rollout that must not continue now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WaitingReport {
+pub struct WaitingRolloutReport {
     /// The rollout.
     pub rollout: String,
     /// The version that it brings.
@@ -149,7 +149,7 @@ impl From<&UpdatesStatus> for UpdatesReport {
 impl SubjectReport {
     fn new(subject: &Artifact, state: &SubjectState, waiting: Option<&WaitingRollout>, error: Option<&String>) -> Self {
         let live = state.live();
-        let waiting = waiting.map(|WaitingRollout { rollout, version, reason }| WaitingReport {
+        let waiting = waiting.map(|WaitingRollout { rollout, version, reason }| WaitingRolloutReport {
             rollout: rollout.to_string(),
             version: version.get(),
             reason: reason.clone(),
@@ -170,7 +170,7 @@ impl SubjectReport {
 }
 
 impl TrialReport {
-    fn new(trial: &ReleaseTrial, waiting: Option<&WaitingReport>) -> Self {
+    fn new(trial: &ReleaseTrial, waiting: Option<&WaitingRolloutReport>) -> Self {
         let rollout = trial.plan.rollout.to_string();
         let reason = waiting.filter(|waiting| waiting.rollout == rollout).map(|waiting| waiting.reason.clone());
         let held = trial.held.then(|| reason.unwrap_or_else(|| "held".to_owned()));

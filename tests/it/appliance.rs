@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledge::audit_event::inference::{CallOutcome, RecordDetail, RecordPolicy};
-use ledge::audit_event::sink::RecordedItem;
+use ledge::audit_event::sink::AuditItem;
 use ledge::audit_event::{AuditQueue, AuditSink};
 use ledge::config::Config;
 use ledge::daemon::Standalone;
@@ -111,10 +111,10 @@ impl Appliance {
     /// The versions that calls were audited for.
     pub fn audited(&mut self) -> Vec<(Option<u64>, bool)> {
         let audited = self.events.take().entries.into_iter().filter_map(|entry| match entry.what {
-            RecordedItem::Call(call) => {
+            AuditItem::Call(call) => {
                 Some((call.key.version.map(ModelVersion::get), call.key.outcome == CallOutcome::Ok))
             }
-            RecordedItem::Event(..) => None,
+            AuditItem::Event(..) => None,
         });
         audited.collect()
     }

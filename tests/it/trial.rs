@@ -12,7 +12,7 @@ use ledge::isolation::{ChildSettings, ChildStarter};
 use ledge::updates::package::{DeclaredPort, Package, PreflightLimits, Requirements};
 use ledge::updates::plan::RolloutGate;
 use ledge::updates::preflight::{
-    self, ConfigurationPreflight, LiveModel, PreflightError, PreflightReport, PreflightSettings,
+    self, ConfigurationPreflight, LiveModel, PreflightError, PreflightSettings, ReleaseTrialFigures,
 };
 use ledge::updates::state::{RollbackCause, RollbackReason};
 
@@ -66,12 +66,12 @@ fn run(
     folder: &Path,
     package: &Package,
     gate: &RolloutGate,
-) -> Result<PreflightReport, PreflightError> {
+) -> Result<ReleaseTrialFigures, PreflightError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(preflight::run(settings, folder, package, gate))
 }
 
-fn tried(name: &str) -> Result<PreflightReport, PreflightError> {
+fn tried(name: &str) -> Result<ReleaseTrialFigures, PreflightError> {
     run(&settings(), &release(name), &package(), &RolloutGate::default())
 }
 
@@ -94,7 +94,7 @@ fn interrupted<T: std::fmt::Debug>(outcome: Result<T, PreflightError>) -> Rollba
 }
 
 #[track_caller]
-fn stopped(outcome: Result<PreflightReport, PreflightError>, cause: RollbackCause, words: &str) {
+fn stopped(outcome: Result<ReleaseTrialFigures, PreflightError>, cause: RollbackCause, words: &str) {
     let reason = refused(outcome);
     assert!(reason.cause == cause && reason.detail.contains(words) && !reason.detail.contains('\n'), "{reason}");
 }

@@ -16,14 +16,14 @@ pub struct AuditSyncProgress {
     /// The address of the platform. The hint does not count for another one.
     pub url: String,
     /// The logs of this box that it has.
-    pub logs: BTreeMap<u32, SyncedLog>,
+    pub logs: BTreeMap<u32, UploadedLog>,
     /// Tiles that were being sent.
     pub sending: Option<UnconfirmedTiles>,
 }
 
 /// The part of a log that the platform has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SyncedLog {
+pub struct UploadedLog {
     pub size: u64,
     /// The time of that contact, in milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -79,7 +79,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut hint = AuditSyncProgress::read(folder.path(), "https://a/");
         assert_eq!(hint, AuditSyncProgress { url: "https://a/".to_owned(), ..AuditSyncProgress::default() });
-        hint.logs.insert(2, SyncedLog { size: 700, at_ms: 5 });
+        hint.logs.insert(2, UploadedLog { size: 700, at_ms: 5 });
         hint.sending = Some(UnconfirmedTiles { generation: 2, after: 700, tiles: 9 });
         hint.keep(folder.path()).await;
         let again = AuditSyncProgress::read(folder.path(), "https://a/");

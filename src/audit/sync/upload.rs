@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use ledge_base::clock;
 
-use super::hint::{AuditSyncProgress, SyncedLog, UnconfirmedTiles};
+use super::hint::{AuditSyncProgress, UnconfirmedTiles, UploadedLog};
 use super::remote::{AuditRemote, RemoteGetOutcome, RemotePutOutcome};
 use super::tiles::SignedLog;
 use super::{AuditSyncError, AuditSyncSettings};
@@ -51,7 +51,7 @@ impl AuditLogUpload<'_> {
             *self.made_progress = true;
         }
 
-        let synced = SyncedLog { size: log.head.size, at_ms: clock::unix_millis() };
+        let synced = UploadedLog { size: log.head.size, at_ms: clock::unix_millis() };
         self.hint.logs.insert(log.generation, synced);
         self.hint.sending = self.hint.sending.filter(|sending| sending.generation != log.generation);
         self.hint.keep(&self.settings.folder).await;

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use ledge_base::principal::Principal;
 use ledge_service::audit_event::feature::{FeatureAction, FeatureCounts, FeatureKey};
-use ledge_service::audit_event::inference::{CallCounts, CallKey, CallRecord, Taggable};
-use ledge_service::audit_event::sink::{LostEntries, QueuedEntry, RecordedItem};
+use ledge_service::audit_event::inference::{AuditCallGroup, CallCounts, CallRecord, Taggable};
+use ledge_service::audit_event::sink::{AuditItem, LostEntries, QueuedEntry};
 use ledge_service::audit_event::tag::{Tag, TagKey};
 use ledge_service::audit_event::{AuditEvent, AuditQueue};
 
 /// The counts of a minute as events of now, sorted by model and caller.
-pub fn of_counts(counts: HashMap<CallKey, CallCounts>, at_ms: u64) -> Vec<QueuedEntry> {
+pub fn of_counts(counts: HashMap<AuditCallGroup, CallCounts>, at_ms: u64) -> Vec<QueuedEntry> {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_cached_key(|(key, _)| (key.model.clone(), key.version, key.principal.to_string()));
-    let entry = |(key, counts): (CallKey, CallCounts)| {
-        let CallKey { model, version, digest, principal, outcome } = key;
+    let entry = |(key, counts): (AuditCallGroup, CallCounts)| {
+        let AuditCallGroup { model, version, digest, principal, outcome } = key;
         let CallCounts { calls, us, us_max } = counts;
         let digest = digest.map(|digest| digest.to_string());
         let event = AuditEvent::InferenceMinute { model, version, digest, outcome, calls, us, us_max };
-        QueuedEntry { at_ms, what: RecordedItem::Event(principal, event) }
+        QueuedEntry { at_ms, what: AuditItem::Event(principal, event) }
     };
     counts.into_iter().map(entry).collect()
 }
@@ -39,23 +39,21 @@ pub fn of_features(counts: HashMap<FeatureKey, FeatureCounts>, at_ms: u64) -> Ve
             FeatureAction::Read => AuditEvent::FeaturesRead { feature_view, model, calls, rows, entities, unlisted },
             FeatureAction::Push => AuditEvent::FeaturesPushed { feature_view, calls, rows, entities, unlisted },
         };
-        QueuedEntry { at_ms, what: RecordedItem::Event(principal, event) }
+        QueuedEntry { at_ms, what: AuditItem::Event(principal, event) }
     };
     counts.into_iter().map(entry).collect()
 }
 
 /// The denials without a separate record.
 pub fn of_denials(denials: Vec<(Principal, AuditEvent)>, at_ms: u64) -> impl Iterator<Item = QueuedEntry> {
-    denials
-        .into_iter()
-        .map(move |(principal, event)| QueuedEntry { at_ms, what: RecordedItem::Event(principal, event) })
+    denials.into_iter().map(move |(principal, event)| QueuedEntry { at_ms, what: AuditItem::Event(principal, event) })
 }
 
 /// The number of inference calls in an entry; `None` for an event of another kind.
 pub fn calls(entry: &QueuedEntry) -> Option<u64> {
     match &entry.what {
-        RecordedItem::Call(_) => Some(1),
-        RecordedItem::Event(_, event) => event.calls(),
+        AuditItem::Call(_) => Some(1),
+        AuditItem::Event(_, event) => event.calls(),
     }
 }
 
@@ -72,11 +70,12 @@ pub fn sum(entries: &[QueuedEntry], since_ms: u64) -> LostEntries {
 }
 
 /// The caller and the event of an entry. Contents are replaced by their tags, and their memory is released.
-pub fn resolve(what: RecordedItem, key: Option<&Arc<TagKey>>, queue: &AuditQueue) -> (Principal, AuditEvent) {
+pub fn resolve(what: AuditItem, key: Option<&Arc<TagKey>>, queue: &AuditQueue) -> (Principal, AuditEvent) {
     match what {
-        RecordedItem::Event(principal, event) => (principal, event),
-        RecordedItem::Call(call) => {
-            let CallRecord { key: CallKey { model, version, digest, principal, outcome }, us, input, output } = *call;
+        AuditItem::Event(principal, event) => (principal, event),
+        AuditItem::Call(call) => {
+            let CallRecord { key: AuditCallGroup { model, version, digest, principal, outcome }, us, input, output } =
+                *call;
             let tag = |taggable: Option<Taggable>| -> Option<Tag> {
                 match taggable? {
                     Taggable::Tag(tag) => Some(tag),
@@ -96,7 +95,7 @@ pub fn resolve(what: RecordedItem, key: Option<&Arc<TagKey>>, queue: &AuditQueue
 
 /// Releases the memory of an entry that is dropped.
 pub fn forget(entry: &QueuedEntry, queue: &AuditQueue) {
-    let RecordedItem::Call(call) = &entry.what else { return };
+    let AuditItem::Call(call) = &entry.what else { return };
     for taggable in [&call.input, &call.output].into_iter().flatten() {
         if let Taggable::Content(content) = taggable {
             queue.tagged(content.size());

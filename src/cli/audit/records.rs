@@ -19,7 +19,7 @@ pub struct LogReader<'a> {
 }
 
 /// A line of the log, and the record in it.
-pub struct RecordLine {
+pub struct AuditLogLine {
     pub seq: u64,
     pub text: Vec<u8>,
     /// `None` if the line is damaged.
@@ -36,7 +36,7 @@ impl<'a> LogReader<'a> {
     }
 
     /// The records of a bundle; `None` if it does not exist.
-    pub async fn bundle(&self, index: u64) -> anyhow::Result<Option<Vec<RecordLine>>> {
+    pub async fn bundle(&self, index: u64) -> anyhow::Result<Option<Vec<AuditLogLine>>> {
         let bytes = if self.files.is_local() {
             self.files.local_bundle(index)?
         } else {
@@ -83,7 +83,7 @@ impl<'a> LogReader<'a> {
     pub async fn for_each(
         &self,
         filter: &RecordFilter,
-        mut found: impl FnMut(RecordLine) -> anyhow::Result<()>,
+        mut found: impl FnMut(AuditLogLine) -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<u64>> {
         let (mut first, mut end) = self.range()?;
         first = first.max(filter.seq.first / TILE_WIDTH);
@@ -117,10 +117,10 @@ impl<'a> LogReader<'a> {
     }
 }
 
-fn lines(index: u64, bytes: &Bytes) -> Vec<RecordLine> {
+fn lines(index: u64, bytes: &Bytes) -> Vec<AuditLogLine> {
     let records = (index * TILE_WIDTH..).zip(whole_entries(bytes).0);
     let line =
-        |(seq, text): (u64, &[u8])| RecordLine { seq, text: text.to_vec(), record: AuditRecord::parse(text).ok() };
+        |(seq, text): (u64, &[u8])| AuditLogLine { seq, text: text.to_vec(), record: AuditRecord::parse(text).ok() };
     records.map(line).collect()
 }
 
@@ -130,7 +130,7 @@ pub fn report_damaged(seq: u64) {
 }
 
 /// Writes one record: its line unchanged, or as text in columns.
-pub fn write(line: &RecordLine, json: bool, out: &mut Output) -> anyhow::Result<()> {
+pub fn write(line: &AuditLogLine, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let Some(record) = line.record.as_ref().filter(|_| !json) else {
         out.write_all(&line.text)?;
         return Ok(writeln!(out)?);

@@ -10,7 +10,7 @@ use ledge_audit::layout::TILE_WIDTH;
 use super::super::{Exit, GlobalArgs, Output, block_on};
 use super::filter::{AuditFilterArgs, RecordFilter};
 use super::logs::AuditLogArgs;
-use super::records::{self, LogReader, RecordLine};
+use super::records::{self, AuditLogLine, LogReader};
 
 /// The interval between reads of the log for new records.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -65,7 +65,11 @@ pub fn run(globals: &GlobalArgs, args: &TailArgs, out: &mut Output) -> anyhow::R
 }
 
 /// The last records that a filter selects, and the sequence number of the next record.
-async fn last(log: &LogReader<'_>, filter: &RecordFilter, count: usize) -> anyhow::Result<(VecDeque<RecordLine>, u64)> {
+async fn last(
+    log: &LogReader<'_>,
+    filter: &RecordFilter,
+    count: usize,
+) -> anyhow::Result<(VecDeque<AuditLogLine>, u64)> {
     let (first, end) = log.range()?;
     let (mut found, mut next) = (VecDeque::new(), None);
     for index in (first..end).rev() {

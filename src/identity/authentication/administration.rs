@@ -173,7 +173,7 @@ mod tests {
     use std::time::Instant;
 
     use ledge_base::token_bucket::CallRate;
-    use ledge_service::audit_event::sink::RecordedItem;
+    use ledge_service::audit_event::sink::AuditItem;
     use ledge_service::audit_event::{AuditQueue, AuditSink};
 
     use super::super::{CredentialError, Peer};
@@ -203,7 +203,7 @@ mod tests {
                     queue.wait(Instant::now() + Duration::from_secs(1), false);
                     let batch = queue.take();
                     for entry in batch.entries {
-                        let RecordedItem::Event(principal, event) = entry.what else { continue };
+                        let AuditItem::Event(principal, event) = entry.what else { continue };
                         if told.send(format!("{principal} {}", event.action())).is_err() {
                             return;
                         }

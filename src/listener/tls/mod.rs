@@ -34,7 +34,7 @@ use files::{ClientTrust, LoadedTlsFiles, TlsFilesToLoad};
 pub use handshake::HandshakeCounts;
 pub use handshake::TlsCaller;
 use handshake::{Handshakes, now_ms};
-use names::BoxNames;
+use names::CertificateNames;
 pub use self_signed::SelfSignedError;
 
 /// The time between two checks whether the files changed.
@@ -382,7 +382,7 @@ impl TlsSource {
         if !self.settings.self_signed {
             return Ok(());
         }
-        let names = BoxNames::find(Path::new("/"), &self.listen);
+        let names = CertificateNames::find(Path::new("/"), &self.listen);
         if let Some(reason) = self_signed::renew(&self.state, &names, now_ms)? {
             tracing::info!(reason, "a self-signed certificate was made");
         }

@@ -8,7 +8,7 @@ use crate::address::ListenAddress;
 
 /// The names and addresses for a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct BoxNames {
+pub(super) struct CertificateNames {
     /// The host name first, if a certificate can have it; `localhost` last.
     pub names: Vec<String>,
     /// The addresses of the interfaces and of `http.listen`.
@@ -17,7 +17,7 @@ pub(super) struct BoxNames {
     pub listened: BTreeSet<IpAddr>,
 }
 
-impl BoxNames {
+impl CertificateNames {
     /// Reads them from the system. `root` is the folder that contains `proc`: `/`, except in tests.
     pub fn find(root: &Path, listen: &[ListenAddress]) -> Self {
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
@@ -119,7 +119,7 @@ fe80000000000000021122fffe334455 02 40 20 80     eth0
     fn listen_addresses_are_included_except_unspecified_ones() {
         let listen = ["https://192.0.2.1:443", "https://0.0.0.0:1", "127.0.0.2:1"].map(|text| text.parse().unwrap());
         let folder = tempfile::tempdir().unwrap();
-        let found = BoxNames::find(folder.path(), &listen);
+        let found = CertificateNames::find(folder.path(), &listen);
         let expected = ["127.0.0.1", "192.0.2.1", "::1"].map(|text| text.parse::<IpAddr>().unwrap());
         assert_eq!(found.addresses, BTreeSet::from(expected));
         assert_eq!(found.listened, BTreeSet::from([expected[1]]));

@@ -14,7 +14,7 @@ use rcgen::{
 };
 
 use super::certificate::CertificateFacts;
-use super::names::BoxNames;
+use super::names::CertificateNames;
 
 /// The time for which the certificate is valid.
 const CERTIFICATE_LIFETIME: Duration = Duration::from_hours(365 * 24);
@@ -76,7 +76,11 @@ fn usable<T>(read: Result<T, TlsError>) -> Result<Option<T>, TlsError> {
 }
 
 /// Makes a new certificate if the stored one is missing or outdated, and returns the reason.
-pub(super) fn renew(state: &Path, names: &BoxNames, now_ms: u64) -> Result<Option<&'static str>, SelfSignedError> {
+pub(super) fn renew(
+    state: &Path,
+    names: &CertificateNames,
+    now_ms: u64,
+) -> Result<Option<&'static str>, SelfSignedError> {
     let stored = StoredCertificatePair::read(state)?;
     let reason = outdated(stored.facts.as_ref(), names, now_ms);
     if reason.is_some() {
@@ -87,7 +91,7 @@ pub(super) fn renew(state: &Path, names: &BoxNames, now_ms: u64) -> Result<Optio
 
 /// The reason why the stored certificate must be replaced; `None` when it stays. A certificate that is not valid yet
 /// stays: the clock of this box is behind, and a new certificate would not be better.
-fn outdated(stored: Option<&CertificateFacts>, names: &BoxNames, now_ms: u64) -> Option<&'static str> {
+fn outdated(stored: Option<&CertificateFacts>, names: &CertificateNames, now_ms: u64) -> Option<&'static str> {
     let Some(stored) = stored else { return Some("there was none") };
     let left = Duration::from_millis(stored.not_after_ms.saturating_sub(now_ms));
     let has = |address: &IpAddr| stored.addresses.contains(address);
@@ -101,7 +105,7 @@ fn outdated(stored: Option<&CertificateFacts>, names: &BoxNames, now_ms: u64) ->
 }
 
 /// Makes a certificate for these names, with a new key where none is stored, and replaces the previous one.
-fn make(state: &Path, stored: Option<KeyPair>, names: &BoxNames, now_ms: u64) -> Result<(), SelfSignedError> {
+fn make(state: &Path, stored: Option<KeyPair>, names: &CertificateNames, now_ms: u64) -> Result<(), SelfSignedError> {
     let is_new = stored.is_none();
     let key = match stored {
         Some(key) => key,
@@ -123,7 +127,7 @@ fn make(state: &Path, stored: Option<KeyPair>, names: &BoxNames, now_ms: u64) ->
 }
 
 /// Signs a certificate, and returns it as PEM.
-fn sign(key: &KeyPair, names: &BoxNames, now_ms: u64) -> Result<String, rcgen::Error> {
+fn sign(key: &KeyPair, names: &CertificateNames, now_ms: u64) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::new(names.names.clone())?;
     params.subject_alt_names.extend(names.addresses.iter().copied().map(SanType::IpAddress));
     let mut subject = DistinguishedName::new();
@@ -146,9 +150,13 @@ mod tests {
 
     const NOW_MS: u64 = 1_800_000_000_000;
 
-    fn names(listened: &str) -> BoxNames {
+    fn names(listened: &str) -> CertificateNames {
         let listened = std::collections::BTreeSet::from([listened.parse::<IpAddr>().unwrap()]);
-        BoxNames { names: vec!["box".to_owned(), "localhost".to_owned()], addresses: listened.clone(), listened }
+        CertificateNames {
+            names: vec!["box".to_owned(), "localhost".to_owned()],
+            addresses: listened.clone(),
+            listened,
+        }
     }
 
     fn shown(state: &Path) -> CertificateFacts {
@@ -158,7 +166,7 @@ mod tests {
     #[test]
     fn it_is_renewed_for_a_new_configuration_and_with_the_same_key() {
         let folder = tempfile::tempdir().unwrap();
-        let renew = |names: &BoxNames, now_ms| renew(folder.path(), names, now_ms).unwrap();
+        let renew = |names: &CertificateNames, now_ms| renew(folder.path(), names, now_ms).unwrap();
         let mut names = names("192.0.2.1");
         assert_eq!(renew(&names, NOW_MS), Some("there was none"));
         let first = shown(folder.path());

@@ -11,7 +11,7 @@
 //! * `waiting_groups.rs` - the jobs of calls that are ready at one moment, until they are run together
 //! * `brief.rs` - brief runs on the thread of their callers, several in one hand-over
 //! * `shared.rs` - the state behind its one lock; loads
-//! * `engine.rs` - the handle of the engine, its threads, and unloading of idle instances
+//! * `engine.rs` - the handle of the engine and its threads; one unloads the instances that `scheduler.rs` finds idle
 //! * `long_run.rs` - runs that take long: their deadline, their cancellation, and the end of their process
 //! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for them
 //! * `input_digest.rs` - the digest by which such an input is recognized

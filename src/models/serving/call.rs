@@ -9,7 +9,7 @@ use ledge_base::principal::Principal;
 use ledge_base::tensor::Tensor;
 use ledge_engine::backend::ComputeTime;
 use ledge_service::audit_event::AuditSink;
-use ledge_service::audit_event::inference::{CallKey, CallOutcome, DigestPrefix, Taggable};
+use ledge_service::audit_event::inference::{AuditCallGroup, CallOutcome, DigestPrefix, Taggable};
 use ledge_service::audit_event::tag::TagContent;
 
 use crate::repository::LoadedModel;
@@ -127,7 +127,7 @@ impl Drop for CountedCall<'_> {
             Some(CallStatistics::Hit { lookup }) => statistics.cache_hit(clock::unix_millis(), total, *lookup),
             None => statistics.failed(total),
         }
-        let key = CallKey {
+        let key = AuditCallGroup {
             model: Some(self.model.name.clone()),
             version: Some(self.model.version),
             digest: DigestPrefix::of(&self.model.digest),

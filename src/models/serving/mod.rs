@@ -55,7 +55,7 @@ use ledge_engine::pipeline::image::DecodeLimits;
 use ledge_engine::pipeline::kind::{Pipeline, PostprocessError};
 use ledge_features::FeatureStore;
 use ledge_service::audit_event::AuditSink;
-use ledge_service::audit_event::inference::{CallKey, CallOutcome};
+use ledge_service::audit_event::inference::{AuditCallGroup, CallOutcome};
 use ledge_service::audit_event::tag;
 use ledge_service::off_thread::off_thread;
 use ledge_service::readiness::Readiness;
@@ -224,7 +224,7 @@ impl Serving {
         self.repository.pin_call(name, version).map_err(|error| {
             // An unknown name is the caller's own text, so it is not recorded.
             let model = (!matches!(error, PinError::UnknownModel { .. })).then(|| name.clone());
-            let key = CallKey {
+            let key = AuditCallGroup {
                 model,
                 version: None,
                 digest: None,

@@ -81,7 +81,7 @@ impl fmt::Display for DigestPrefix {
 
 /// The key that calls are counted by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct CallKey {
+pub struct AuditCallGroup {
     /// The model; `None` when no model has the requested name, because a caller chose that name.
     pub model: Option<ModelName>,
     /// The version that was to answer.
@@ -103,7 +103,7 @@ pub enum Taggable {
 /// One call that becomes a separate record.
 #[derive(Debug, Clone)]
 pub struct CallRecord {
-    pub key: CallKey,
+    pub key: AuditCallGroup,
     /// The duration in microseconds.
     pub us: u64,
     pub input: Option<Taggable>,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::AuditEvent;
 use super::feature::{FeatureCounts, FeatureKey};
-use super::inference::{CallCounts, CallKey, CallRecord, RecordPolicy, Taggable};
+use super::inference::{AuditCallGroup, CallCounts, CallRecord, RecordPolicy, Taggable};
 use super::repeated::RepeatedEvents;
 use super::tag::{Tag, TagContent, TagKey};
 
@@ -67,7 +67,7 @@ struct SinkState {
 #[derive(Debug, Default)]
 struct PendingEntries {
     entries: Vec<QueuedEntry>,
-    counts: HashMap<CallKey, CallCounts>,
+    counts: HashMap<AuditCallGroup, CallCounts>,
     lost: Option<LostEntries>,
     flushes: Vec<oneshot::Sender<()>>,
     is_urgent: bool,
@@ -78,12 +78,12 @@ struct PendingEntries {
 #[derive(Debug, Clone)]
 pub struct QueuedEntry {
     pub at_ms: u64,
-    pub what: RecordedItem,
+    pub what: AuditItem,
 }
 
 /// An event with its caller, or an inference call.
 #[derive(Debug, Clone)]
-pub enum RecordedItem {
+pub enum AuditItem {
     Event(Principal, AuditEvent),
     /// An inference call that becomes a separate record.
     Call(Box<CallRecord>),
@@ -149,7 +149,7 @@ impl AuditSink {
     /// Records an event of a caller. Never blocks; when the queue is full, the event is counted as lost.
     pub fn record(&self, principal: &Principal, event: AuditEvent) {
         let is_urgent = event.is_urgent();
-        self.push(RecordedItem::Event(principal.clone(), event), is_urgent, QUEUE_ENTRIES_MAX + RESERVED_ENTRIES_MAX);
+        self.push(AuditItem::Event(principal.clone(), event), is_urgent, QUEUE_ENTRIES_MAX + RESERVED_ENTRIES_MAX);
     }
 
     /// Records an event of the daemon itself.
@@ -163,16 +163,16 @@ impl AuditSink {
     }
 
     /// Records an inference call: as a separate record, or counted with others of its minute, by the policy.
-    pub fn record_call(&self, key: CallKey, us: u64, input: Option<Taggable>, output: Option<Taggable>) {
+    pub fn record_call(&self, key: AuditCallGroup, us: u64, input: Option<Taggable>, output: Option<Taggable>) {
         if self.shared.closed.load(Ordering::Relaxed) {
             return;
         }
         if key.model.as_ref().is_some_and(|model| self.shared.policy.is_each_call(model)) {
-            self.push(RecordedItem::Call(Box::new(CallRecord { key, us, input, output })), false, QUEUE_ENTRIES_MAX);
+            self.push(AuditItem::Call(Box::new(CallRecord { key, us, input, output })), false, QUEUE_ENTRIES_MAX);
             return;
         }
         let mut pending = self.shared.lock();
-        let others = |key| CallKey { principal: Principal::Others, ..key };
+        let others = |key| AuditCallGroup { principal: Principal::Others, ..key };
         counts_of(&mut pending.counts, key, others).count(us);
         drop(pending);
         // The writer is not woken: it takes the counts once a minute.
@@ -193,7 +193,7 @@ impl AuditSink {
         self.shared.recorded.fetch_add(calls, Ordering::Relaxed);
     }
 
-    fn push(&self, what: RecordedItem, is_urgent: bool, room: usize) {
+    fn push(&self, what: AuditItem, is_urgent: bool, room: usize) {
         if self.shared.closed.load(Ordering::Relaxed) {
             return;
         }
@@ -202,11 +202,11 @@ impl AuditSink {
         if pending.entries.len() >= room {
             let lost = pending.lost.get_or_insert(LostEntries { since_ms: at_ms, calls: 0, events: 0 });
             match &what {
-                RecordedItem::Event(..) => {
+                AuditItem::Event(..) => {
                     lost.events += 1;
                     self.shared.losses.fetch_add(1, Ordering::Relaxed);
                 }
-                RecordedItem::Call(call) => {
+                AuditItem::Call(call) => {
                     lost.calls += 1;
                     self.shared.release(call.waiting());
                 }
@@ -337,7 +337,7 @@ impl AuditQueue {
     }
 
     /// Takes the calls counted since the last time.
-    pub fn take_counts(&mut self) -> HashMap<CallKey, CallCounts> {
+    pub fn take_counts(&mut self) -> HashMap<AuditCallGroup, CallCounts> {
         std::mem::take(&mut self.shared.lock().counts)
     }
 
@@ -359,10 +359,10 @@ impl AuditQueue {
     /// Takes the next event that is not a call, for tests.
     pub fn try_next(&mut self) -> Option<AuditEvent> {
         let mut pending = self.shared.lock();
-        let next = pending.entries.iter().position(|entry| matches!(entry.what, RecordedItem::Event(..)))?;
+        let next = pending.entries.iter().position(|entry| matches!(entry.what, AuditItem::Event(..)))?;
         match pending.entries.remove(next).what {
-            RecordedItem::Event(_, event) => Some(event),
-            RecordedItem::Call(_) => None,
+            AuditItem::Event(_, event) => Some(event),
+            AuditItem::Call(_) => None,
         }
     }
 }
@@ -407,9 +407,9 @@ mod tests {
     use bytes::Bytes;
     use std::time::Duration;
 
-    fn key(model: &str, uid: u32) -> CallKey {
+    fn key(model: &str, uid: u32) -> AuditCallGroup {
         let model = Some(model.parse().unwrap());
-        CallKey { model, version: None, digest: None, principal: Principal::User(uid), outcome: CallOutcome::Ok }
+        AuditCallGroup { model, version: None, digest: None, principal: Principal::User(uid), outcome: CallOutcome::Ok }
     }
 
     #[test]
@@ -478,7 +478,7 @@ mod tests {
         }
         sink.record_call(key("m", 0), 1, None, None);
         let counts = queue.take_counts();
-        let others = CallKey { principal: Principal::Others, ..key("m", 0) };
+        let others = AuditCallGroup { principal: Principal::Others, ..key("m", 0) };
         assert_eq!((counts.len(), counts[&key("m", 0)].calls), (COUNTED_KEYS_MAX + 1, 2));
         assert_eq!(counts[&others].calls, 2000 - COUNTED_KEYS_MAX as u64);
     }

@@ -28,7 +28,7 @@ use super::state::{RollbackCause, RollbackReason};
 pub use error::PreflightError;
 pub use limits::TrialLimits;
 pub use order::ConfigurationPreflight;
-pub use order::{PreflightReport, PreflightRequest};
+pub use order::{PreflightRequest, ReleaseTrialFigures};
 pub use requirements::HostCapabilities;
 pub use settings::PreflightSettings;
 pub use trial::LiveModel;
@@ -42,7 +42,7 @@ pub async fn run(
     folder: &Path,
     package: &Package,
     gate: &RolloutGate,
-) -> Result<PreflightReport, PreflightError> {
+) -> Result<ReleaseTrialFigures, PreflightError> {
     let facts = settings.facts();
     requirements::check(&package.requires, &facts)?;
     let trial = PreflightTrial::new(settings, settings.runtimes.clone(), TrialLimits::of(package, &facts));
@@ -95,7 +95,7 @@ pub async fn run_configuration(
 }
 
 /// Checks that the model has the signed inputs and outputs.
-fn same_signature(report: &PreflightReport, package: &Package) -> Result<(), RollbackReason> {
+fn same_signature(report: &ReleaseTrialFigures, package: &Package) -> Result<(), RollbackReason> {
     for (kind, declared, found) in
         [("input", &package.inputs, &report.inputs), ("output", &package.outputs, &report.outputs)]
     {

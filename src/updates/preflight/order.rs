@@ -11,7 +11,7 @@ use super::limits::TrialLimits;
 
 /// The figures of a release that passed its preflight.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct PreflightReport {
+pub struct ReleaseTrialFigures {
     /// The runtime that the daemon would choose.
     pub runtime: String,
     /// The time to load it, warmed up, in milliseconds.

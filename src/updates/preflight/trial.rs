@@ -22,7 +22,7 @@ use rustix::process::Signal;
 
 use super::error::{PreflightError, out_of_memory};
 use super::limits::{MEMORY_POLL_INTERVAL, TrialLimits};
-use super::order::PreflightReport;
+use super::order::ReleaseTrialFigures;
 use super::settings::PreflightSettings;
 use crate::package::DeclaredPort;
 use crate::state::{RollbackCause, RollbackReason};
@@ -102,7 +102,7 @@ impl PreflightTrial {
         folder: &Path,
         files: &Path,
         golden_min: Option<f64>,
-    ) -> Result<PreflightReport, PreflightError> {
+    ) -> Result<ReleaseTrialFigures, PreflightError> {
         self.watched(self.try_model(folder, files, golden_min)).await
     }
 
@@ -133,7 +133,7 @@ impl PreflightTrial {
         folder: &Path,
         files: &Path,
         golden_min: Option<f64>,
-    ) -> Result<PreflightReport, PreflightError> {
+    ) -> Result<ReleaseTrialFigures, PreflightError> {
         self.begin("loading it");
         if let Err(error) = std::fs::read_dir(folder) {
             // A folder that cannot be read was not tried.
@@ -174,7 +174,7 @@ impl PreflightTrial {
             _ => u64::try_from(load.percentile(share).as_micros()).unwrap_or(u64::MAX),
         };
 
-        let report = PreflightReport {
+        let report = ReleaseTrialFigures {
             runtime: loaded.runtime().to_string(),
             load_ms,
             golden_right: score.right as u64,
