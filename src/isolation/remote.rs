@@ -19,7 +19,7 @@ use crate::child::crash::ThreadWork as ChildWork;
 use crate::job_channel::{AreaWriter, JobAnswerError, JobChannel, JobChannelError};
 use crate::process::{ChildEnd, ChildId, SETUP_TIME_MAX};
 use crate::staged_files::StagedFiles;
-use crate::wire::{AnswerHead, CallHead, JobHead, LoadedModelFacts, ModelId, RunHead, TensorHead};
+use crate::wire::{AnswerHead, JobHead, LoadedModelFacts, ModelId, PipelineCallHead, RunHead, TensorHead};
 use crate::worker_process::WorkerProcess;
 
 /// The time beyond its deadline, or beyond the model's own time limit, after which unwatched work, such as a repair,
@@ -426,7 +426,7 @@ impl RunPipeline for RemoteBackend {
             for call in work.calls {
                 let (input, bytes) = call.input.clone().into_parts();
                 let places = bytes.iter().map(|bytes| area.put(bytes)).collect::<Result<_, _>>()?;
-                calls.push(CallHead { input, places });
+                calls.push(PipelineCallHead { input, places });
             }
             let (outputs, own, is_wide) = (work.outputs.to_vec(), work.own, place.is_wide);
             Ok(JobHead::Work { model, pipeline: id, calls, outputs, own, is_wide })

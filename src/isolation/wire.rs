@@ -131,7 +131,7 @@ pub enum JobHead {
     Work {
         model: ModelId,
         pipeline: PipelineId,
-        calls: Vec<CallHead>,
+        calls: Vec<PipelineCallHead>,
         outputs: Vec<usize>,
         own: usize,
         is_wide: bool,
@@ -142,7 +142,7 @@ pub enum JobHead {
 
 /// One call of a run with a pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CallHead {
+pub struct PipelineCallHead {
     pub input: PipelineRunHead,
     /// The large bytes of the input.
     pub places: Vec<ByteRange>,

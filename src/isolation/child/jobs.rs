@@ -17,7 +17,7 @@ use super::models::ChildModels;
 use super::running::RunningJobs;
 use super::threads::{EndOnPanic, complain};
 use crate::job_channel::{AreaWriter, JobChannel, JobChannelError};
-use crate::wire::{AnswerHead, CallHead, JobHead, ModelId, RunHead, TensorHead};
+use crate::wire::{AnswerHead, JobHead, ModelId, PipelineCallHead, RunHead, TensorHead};
 
 /// Runs the jobs of the channel `index`, on `core` of `all`, until the daemon gives an invalid one.
 pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models: &ChildModels, running: &RunningJobs) {
@@ -124,7 +124,10 @@ impl ChildJob<'_> {
         Tensor::new(datatype, shape, bytes).map_err(|_| JobChannelError::Head)
     }
 
-    fn input(&self, CallHead { input: head, places }: CallHead) -> Result<PipelineRunInput, JobChannelError> {
+    fn input(
+        &self,
+        PipelineCallHead { input: head, places }: PipelineCallHead,
+    ) -> Result<PipelineRunInput, JobChannelError> {
         // The state of a step stays after it, and must not be in memory that the next job uses.
         let is_kept = matches!(head, PipelineRunHead::Step { .. });
         let own = |bytes: Bytes| {
