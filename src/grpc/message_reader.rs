@@ -96,8 +96,6 @@ impl GrpcMessageReader {
         while self.received.len() < length {
             let Some(data) = self.frame().await? else { return Ok(false) };
             self.hold.grow(data.len())?;
-            let missing = length - self.received.len();
-            self.received.reserve(missing.min(RESERVE_BYTES_MAX).max(data.len()));
             self.received.extend_from_slice(&data);
         }
         Ok(true)

@@ -1,5 +1,6 @@
 //! A model in a child, behind the interface that models in this process have.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,18 +49,18 @@ pub struct RemoteBackend {
 #[derive(Debug)]
 struct UnfinishedRun {
     job: SentJob,
-    expected: ExpectedOutputs,
+    expected: ExpectedOutputs<'static>,
     /// True for a run without a pipeline.
     is_of_tensors: bool,
     is_wide: bool,
 }
 
 /// The outputs that an answer must have.
-#[derive(Debug, Clone, Default)]
-struct ExpectedOutputs {
+#[derive(Debug, Default)]
+struct ExpectedOutputs<'o> {
     calls: usize,
     /// The positions of the outputs asked for by each call, and the number of results of a pipeline behind them.
-    asked: Vec<usize>,
+    asked: Cow<'o, [usize]>,
     others: usize,
 }
 
@@ -181,7 +182,7 @@ impl RemoteBackend {
                 let result = self.receive(&home, &lane, job, read, &mut times);
                 self.of_tensors(result, times)
             } else if number == job.last {
-                let expected = ExpectedOutputs::of_tensors(run.outputs);
+                let expected = ExpectedOutputs::of_tensors(run.outputs).into_owned();
                 self.in_progress = Some(UnfinishedRun { job, expected, is_of_tensors: true, is_wide: false });
                 Err(ModelRunError::InProgress)
             } else {
@@ -314,9 +315,13 @@ fn ended_by(home: &WorkerProcess, own: ChildWork) -> ModelRunError {
     }
 }
 
-impl ExpectedOutputs {
-    fn of_tensors(asked: &[usize]) -> Self {
-        Self { calls: 1, asked: asked.to_vec(), others: 0 }
+impl<'o> ExpectedOutputs<'o> {
+    fn of_tensors(asked: &'o [usize]) -> Self {
+        Self { calls: 1, asked: asked.into(), others: 0 }
+    }
+
+    fn into_owned(self) -> ExpectedOutputs<'static> {
+        ExpectedOutputs { calls: self.calls, asked: self.asked.into_owned().into(), others: self.others }
     }
 }
 
@@ -326,7 +331,7 @@ fn outputs(
     signature: &ModelSignature,
     lane: &JobChannel,
     head: RunHead,
-    ExpectedOutputs { calls, asked, others }: &ExpectedOutputs,
+    ExpectedOutputs { calls, asked, others }: &ExpectedOutputs<'_>,
 ) -> Result<RunResult, String> {
     let RunHead { outputs: heads, time } = head;
     let of_call = asked.len() + others;
@@ -381,7 +386,7 @@ impl Backend for RemoteBackend {
             |signature: &ModelSignature, lane: &JobChannel, head| self::outputs(signature, lane, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
-            run.expected = expected;
+            run.expected = expected.into_owned();
         }
         self.of_tensors(result, times)
     }
@@ -438,11 +443,11 @@ impl RunPipeline for RemoteBackend {
             Some(names) => (work.outputs.get(..work.own).unwrap_or_default(), names.len()),
             None => (work.outputs, 0),
         };
-        let expected = ExpectedOutputs { calls: work.calls.len(), asked: asked.to_vec(), others };
+        let expected = ExpectedOutputs { calls: work.calls.len(), asked: asked.into(), others };
         let read = |signature: &ModelSignature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
-            (run.expected, run.is_of_tensors) = (expected, false);
+            (run.expected, run.is_of_tensors) = (expected.into_owned(), false);
         }
         FinishedPipelineRun { result, times }
     }
