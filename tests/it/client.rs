@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -71,6 +72,14 @@ impl Client {
 
     pub fn get(&mut self, path: &str) -> Response {
         self.request("GET", path, &[], b"")
+    }
+
+    /// A figure of `GET /metrics` by its name, with its labels if it has some.
+    #[track_caller]
+    pub fn metric<T: FromStr>(&mut self, series: &str) -> T {
+        let text = String::from_utf8(self.get("/metrics").body).unwrap();
+        let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("no {series} in {text}"))
     }
 
     pub fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {

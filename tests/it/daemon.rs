@@ -274,9 +274,7 @@ impl TestDaemon {
     /// A figure of `GET /metrics` by its name, with its labels if it has some.
     #[track_caller]
     pub fn metric<T: FromStr>(&self, series: &str) -> T {
-        let text = String::from_utf8(self.client().get("/metrics").body).unwrap();
-        let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
-        found.unwrap_or_else(|| panic!("no {series} in {text}"))
+        self.client().metric(series)
     }
 
     /// The process id.

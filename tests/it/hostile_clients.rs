@@ -136,9 +136,7 @@ impl Target {
     }
 
     fn metric(&self, name: &str) -> f64 {
-        let metrics = String::from_utf8(self.daemon.unix_client().get("/metrics").body).unwrap();
-        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
+        self.daemon.unix_client().metric(name)
     }
 
     /// Waits until nothing is held for any call.

@@ -83,12 +83,6 @@ fn assert_memory(daemon: &TestDaemon, source: &str, figure: impl FnOnce() -> f64
     assert!(range.contains(&figure), "{source} has {figure}, /proc {least} to {most}");
 }
 
-fn metric(client: &mut Client, name: &str) -> f64 {
-    let text = String::from_utf8(client.get("/metrics").body).unwrap();
-    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
-    found.unwrap_or_else(|| panic!("no {name} in {text}"))
-}
-
 fn top(daemon: &TestDaemon, interval: &str) -> Value {
     let url = format!("http://{}", daemon.address);
     let arguments = ["top", "--url", &url, "--once", "--json", "--interval", interval];
@@ -123,24 +117,24 @@ fn cores_and_memory_are_those_of_all_processes_under_three_loads() {
     let loads: [(&str, Call); 3] = [("tensors", tensors), ("photographs", photograph), ("documents", document)];
     for (name, call) in loads {
         assert_eq!(call(client), 200, "{name}");
-        let (before, shown_before) = (cpu_seconds(&daemon), metric(client, "ledge_service_cpu_seconds_total"));
+        let (before, shown_before) = (cpu_seconds(&daemon), client.metric::<f64>("ledge_service_cpu_seconds_total"));
         while cpu_seconds(&daemon) < before + CPU_SECONDS_MIN {
             // Looking takes longer than a call of a tiny model.
             let calls = if name == "tensors" { 100 } else { 1 };
             (0..calls).for_each(|_| assert_eq!(call(client), 200, "{name}"));
         }
         let least = cpu_seconds(&daemon) - before;
-        let shown = metric(client, "ledge_service_cpu_seconds_total") - shown_before;
+        let shown = client.metric::<f64>("ledge_service_cpu_seconds_total") - shown_before;
         let most = cpu_seconds(&daemon) - before;
         let range = least * (1.0 - TOLERANCE)..=most * (1.0 + TOLERANCE);
         assert!(range.contains(&shown), "{name}: {shown} of {least} to {most} s");
-        assert_memory(&daemon, name, || metric(client, "ledge_service_memory_bytes"));
+        assert_memory(&daemon, name, || client.metric::<f64>("ledge_service_memory_bytes"));
     }
 
     // The daemon itself is a small part of it.
-    let whole = metric(client, "ledge_service_memory_bytes");
-    assert!(metric(client, "ledge_process_resident_memory_bytes") < whole / 2.0);
-    let processes = metric(client, "ledge_service_processes");
+    let whole = client.metric::<f64>("ledge_service_memory_bytes");
+    assert!(client.metric::<f64>("ledge_process_resident_memory_bytes") < whole / 2.0);
+    let processes = client.metric::<f64>("ledge_service_processes");
     assert!((processes - tree(&daemon).len() as f64).abs() < 0.5, "{processes}");
     assert_memory(&daemon, "ledge top", || top(&daemon, "0.2")["process"]["memory_bytes"].as_f64().unwrap());
 
@@ -173,15 +167,15 @@ fn figures_go_on_after_a_process_of_models_was_killed() {
     while cpu_seconds(&daemon) < before + 1.0 {
         assert_eq!(photograph(client), 200);
     }
-    let counted = metric(client, "ledge_service_cpu_seconds_total");
+    let counted = client.metric::<f64>("ledge_service_cpu_seconds_total");
     let [spawner] = processes(daemon.pid(), "spawner")[..] else { panic!("one spawner") };
     let [worker] = processes(spawner, "runtime")[..] else { panic!("one process of models") };
     crate::daemon::send_signal(worker, "KILL");
     while photograph(client) != 200 || processes(spawner, "runtime") == [worker] {}
 
-    let (shown, used) = (metric(client, "ledge_service_cpu_seconds_total"), cpu_seconds(&daemon));
+    let (shown, used) = (client.metric::<f64>("ledge_service_cpu_seconds_total"), cpu_seconds(&daemon));
     assert!(shown >= counted && (shown / used - 1.0).abs() < TOLERANCE, "{counted}, then {shown} of {used} s");
-    assert_memory(&daemon, "after a crash", || metric(client, "ledge_service_memory_bytes"));
+    assert_memory(&daemon, "after a crash", || client.metric::<f64>("ledge_service_memory_bytes"));
 }
 
 #[test]

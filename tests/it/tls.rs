@@ -2,12 +2,10 @@
 
 mod callers;
 
-use std::fmt::Debug;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,15 +22,8 @@ fn start(authority: &Authority) -> TestDaemon {
     with_certificate(TestRoot::new(), authority).start()
 }
 
-/// The samples of a metric.
-fn metric<T: FromStr<Err: Debug>>(daemon: &TestDaemon, name: &str) -> T {
-    let text = String::from_utf8(daemon.unix_client().get("/metrics").body).unwrap();
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
-}
-
 fn ended(daemon: &TestDaemon, result: &str) -> u64 {
-    metric(daemon, &format!("ledge_http_tls_handshakes_total{{result=\"{result}\"}}"))
+    daemon.unix_client().metric(&format!("ledge_http_tls_handshakes_total{{result=\"{result}\"}}"))
 }
 
 fn socket(address: SocketAddr) -> TcpStream {
@@ -66,7 +57,7 @@ fn a_caller_over_tls_sees_the_certificate_of_the_box_and_is_served() {
     assert!(!TlsClient::new(Authority::new().pem(), None).is_served(daemon.address), "a stranger's authority");
     trusting.config.alpn_protocols = vec![b"h2".to_vec()];
     assert!(trusting.connect(daemon.address).is_err(), "HTTP/2 is not spoken");
-    let left: f64 = metric(&daemon, "ledge_http_certificate_expiry_timestamp_seconds");
+    let left: f64 = daemon.unix_client().metric("ledge_http_certificate_expiry_timestamp_seconds");
     assert!(left > 2e9, "{left}");
 }
 
@@ -179,7 +170,7 @@ fn a_broken_renewal_keeps_the_certificate_of_before_and_says_so() {
     let daemon = start(&authority);
     let trusting = TlsClient::new(authority.pem(), None);
     let before = trusting.shown(daemon.address);
-    let refused = || metric::<u64>(&daemon, "ledge_http_tls_files_refused");
+    let refused = || daemon.unix_client().metric::<u64>("ledge_http_tls_files_refused");
     let good = authority.issue("127.0.0.1");
     let expired = authority.issue_with("127.0.0.1", |params| {
         params.not_before = date_time_ymd(2024, 1, 1);
