@@ -464,8 +464,9 @@ fn other_requests_over_http_2_are_answered_with_505_and_http_1_is_refused() {
     let client = client(&daemon);
     let request = Request::get("http://localhost/v2/health/live").body(()).unwrap();
     let mut call = client.send(request).unwrap();
-    call.send_framed(Bytes::new(), true).unwrap();
-    assert_eq!(call.finish().unwrap().http, 505);
+    // The answer may come first, which resets the stream.
+    let _ = call.send_framed(Bytes::new(), true);
+    assert_eq!(call.head().unwrap().0, 505);
     let mut plain = TcpStream::connect(grpc_address(&daemon)).unwrap();
     plain.write_all(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut told = Vec::new();

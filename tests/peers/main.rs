@@ -44,6 +44,7 @@ mod console_audit;
 mod console_features;
 mod console_updates;
 mod cpus;
+#[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/daemon.rs"]
 mod daemon;
 mod deepstack;
