@@ -1,5 +1,5 @@
-//! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the other
-//! tests, where each has its seeds.
+//! The fuzz targets. `target.rs` runs them under libFuzzer, and `tests/it/fuzz.rs` compiles and runs them with the
+//! other tests, where each has its seeds.
 
 use ledge::engine::{ir, onnx, tflite};
 use ledge::features::window::fuzz_window;

@@ -11,7 +11,7 @@
 //! * `console.rs`, `alerts.rs` - the console and alerts as parts of the daemon, connected to the findings about this
 //!   box, and alerts to MQTT
 //! * `messaging.rs` - MQTT as a part of the daemon: the gateway, and the report that it passes on
-//! * `own_seal.rs` - the sandbox of the daemon itself, and the starter of other processes
+//! * `own_sandbox.rs` - the sandbox of the daemon itself, and the starter of other processes
 //! * `rekey.rs` - encryption of every store again, at a start and after a SIGHUP with another key
 //! * `serving_core.rs` - the models of the repository, and the engine that runs them
 //! * `standalone.rs` - a serving core without a daemon, for commands
@@ -36,7 +36,7 @@ pub mod formats;
 mod health;
 mod messaging;
 mod notify;
-pub mod own_seal;
+pub mod own_sandbox;
 mod rekey;
 mod serving_core;
 mod standalone;
@@ -73,7 +73,7 @@ use ledge_isolation::ChildSettings;
 use ledge_listener::{ConnectionLimits, Handover, Listeners, ServerTls};
 use ledge_models::repository::load_records::file::LoadRecordFile;
 use ledge_models::repository::{Refresh, Repository};
-use ledge_models::scheduling::brief;
+use ledge_models::scheduling::inline;
 use ledge_models::serving::Serving;
 use ledge_mqtt::bindings;
 use ledge_mqtt::part::MqttPart;
@@ -92,7 +92,7 @@ pub use audit::record_without_daemon;
 use configuration_change::ConfigurationChanges;
 use health::DaemonHealth;
 use messaging::Messaging;
-use own_seal::DaemonSandbox;
+use own_sandbox::DaemonSandbox;
 use serving_core::{instances_folder, runtimes, serving};
 pub use standalone::Standalone;
 
@@ -101,7 +101,12 @@ const OTHER_OPEN_FILES_MAX: u64 = 512;
 
 /// Runs the daemon with the feature views of `registry` until it is asked to stop. It listens on the sockets of
 /// `handover`, or on new ones. An error is the reason why it could not start or had to stop.
-pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &DaemonSandbox) -> anyhow::Result<DaemonEnd> {
+pub fn run(
+    config: Config,
+    registry: Registry,
+    handover: &Handover,
+    sandbox: &DaemonSandbox,
+) -> anyhow::Result<DaemonEnd> {
     let (limit, needed) = (process::raise_open_files(), config.http.open_files_max() + OTHER_OPEN_FILES_MAX);
     if limit < needed {
         tracing::warn!(
@@ -124,12 +129,12 @@ pub fn run(config: Config, registry: Registry, handover: &Handover, seal: &Daemo
         .worker_threads(config.control.threads)
         // For reading files and decompressing bodies. These threads end after ten idle seconds.
         .max_blocking_threads(process::usable_cores() + 4)
-        .on_thread_park(brief::thread_sleeps)
+        .on_thread_park(inline::thread_sleeps)
         .thread_name("control");
     let runtime = builder.build().context("the async runtime cannot be started")?;
 
     // Behind a pointer, as in `block_on`: it is large, and tokio compiles it for each kind of runtime.
-    let serving: Pin<Box<dyn Future<Output = _>>> = Box::pin(serve(config, registry, handover, seal));
+    let serving: Pin<Box<dyn Future<Output = _>>> = Box::pin(serve(config, registry, handover, sandbox));
     let ended = runtime.block_on(serving);
     // A body that is still being decompressed, or a file system that hangs, must not delay the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -140,14 +145,14 @@ async fn serve(
     config: Config,
     registry: Registry,
     handover: &Handover,
-    seal: &DaemonSandbox,
+    sandbox: &DaemonSandbox,
 ) -> anyhow::Result<DaemonEnd> {
     let shutdown = Shutdown::default();
     let grace = config.shutdown.grace();
     // Signals first, so that one that arrives while models load stops the daemon in order.
     let mut signals = DaemonSignals::listen()?;
-    let app = DaemonApp::build(config, registry, handover, seal, &shutdown).await?;
-    seal.watch(&shutdown);
+    let app = DaemonApp::build(config, registry, handover, sandbox, &shutdown).await?;
+    sandbox.watch(&shutdown);
     let (audit, repository) = (app.environment.audit.clone(), app.serving.repository().clone());
     let (features, counts) = (app.serving.features().clone(), app.counts.clone());
     // The audit writer is not among the other tasks: it writes the events that they record until they end.
@@ -233,7 +238,7 @@ struct DaemonApp {
     tls: Option<ServerTls>,
     counts: EgressCountsKeeper,
     updates: updates::PreparedUpdates,
-    seal: DaemonSandbox,
+    sandbox: DaemonSandbox,
     children: ChildSettings,
     environment: PartEnvironment,
 }
@@ -243,7 +248,7 @@ impl DaemonApp {
         config: Config,
         registry: Registry,
         handover: &Handover,
-        seal: &DaemonSandbox,
+        sandbox: &DaemonSandbox,
         shutdown: &Shutdown,
     ) -> anyhow::Result<Self> {
         let device = device::load_or_create(&config.state.path, &config.device)?;
@@ -315,7 +320,7 @@ impl DaemonApp {
         }
 
         let features = FeatureStore::open(&config.features, registry, audit.clone(), sealer.clone());
-        let children = child_settings(&config, seal);
+        let children = child_settings(&config, sandbox);
         if let Err(error) = checked_folder::close_to_others(cache)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -350,7 +355,7 @@ impl DaemonApp {
             tls,
             counts,
             updates,
-            seal: seal.clone(),
+            sandbox: sandbox.clone(),
             children,
             environment,
         })
@@ -389,7 +394,7 @@ impl DaemonApp {
         }
         parts.extend(self.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Subsystem>));
         let (config, repository) = (&self.config, self.serving.repository());
-        let findings = findings::source(config, repository, cameras, messages, routers, &self.seal);
+        let findings = findings::source(config, repository, cameras, messages, routers, &self.sandbox);
         parts.push(Arc::new(alerts::alerts(config, &self.environment, findings.clone(), publisher)));
         let console = console::console(config, &self.environment, &self.serving, &self.authenticator, findings);
         parts.extend(console.map(|console| Arc::new(console) as Arc<dyn Subsystem>));
@@ -532,13 +537,13 @@ async fn store_recorded_settings(changes: ConfigurationChanges, audit: AuditSink
 }
 
 /// The settings of the processes of models.
-fn child_settings(config: &Config, seal: &DaemonSandbox) -> ChildSettings {
+fn child_settings(config: &Config, sandbox: &DaemonSandbox) -> ChildSettings {
     let folder = instances_folder(&config.runtimes.cache);
     let memory_folder =
         memory_folder().map(|place| place.join(format!("ledge-models-{}", rustix::process::geteuid().as_raw())));
     std::iter::once(&folder).chain(&memory_folder).for_each(|folder| ledge_isolation::remove_leftovers(folder));
     ChildSettings {
-        starter: seal.starter(),
+        starter: sandbox.starter(),
         folder,
         memory_folder,
         content_bytes: config.http.counted_memory_bytes(),
@@ -556,8 +561,8 @@ struct ModelLatches {
     loaded: ReadinessLatch,
 }
 
-/// Loads every model; then, at each SIGHUP, the changed feature views and models. No load holds up the end of the start, or
-/// the next SIGHUP.
+/// Loads every model; then, at each SIGHUP, the changed feature views and models. No load holds up the end of the
+/// start, or the next SIGHUP.
 async fn run_model_repository(
     serving: &Serving,
     config: &Config,

@@ -32,8 +32,8 @@ pub enum FindingsRunner {
     Daemon,
 }
 
-/// The findings about the machine, access and every section. `ask_daemon` returns the answer of the daemon to a GET of a
-/// path.
+/// The findings about the machine, access and every section. `ask_daemon` returns the answer of the daemon to a GET of
+/// a path.
 pub fn findings(config: &Config, seeker: FindingsRunner, ask_daemon: &dyn Fn(&str) -> Option<Value>) -> Vec<Finding> {
     let site = DoctorContext {
         state: &config.state.path,

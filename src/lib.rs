@@ -10,9 +10,9 @@
 //!
 //! Invariants:
 //! * The crate holds no logic of a part.
-//! * The configuration is valid once it is loaded. The mistakes of all sources are reported together: unknown keys, wrong
-//!   values, and the problems of each section without a wrong value. Sections are compared with one another once all
-//!   can be read.
+//! * The configuration is valid once it is loaded. The mistakes of all sources are reported together: unknown keys,
+//!   wrong values, and the problems of each section without a wrong value. Sections are compared with one another once
+//!   all can be read.
 //!
 //! # Where it is decided
 //!

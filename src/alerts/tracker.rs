@@ -158,7 +158,8 @@ impl AlertTracker {
         Self { rules, checks: told.into_iter().take(CHECKS_MAX).map(tracked).collect() }
     }
 
-    /// Takes the findings of a look at `now_ms`, `elapsed` after the look before. A check that is not among them is right.
+    /// Takes the findings of a look at `now_ms`, `elapsed` after the look before. A check that is not among them is
+    /// right.
     pub fn look(&mut self, findings: &[Finding], now_ms: u64, elapsed: Duration) {
         let mut found = by_name(findings);
         for (name, tracked) in &mut self.checks {

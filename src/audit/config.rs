@@ -27,8 +27,8 @@ pub struct AuditConfig {
     pub inference: RecordDetail,
     /// Models with a record for each call, regardless of `inference`.
     pub calls: BTreeSet<ModelName>,
-    /// Number of entities that a record of feature reads or pushes lists, as tags; rows of further ones are counted in it. A
-    /// tag takes some 40 bytes, and a record has 65,535 at most.
+    /// Number of entities that a record of feature reads or pushes lists, as tags; rows of further ones are counted in
+    /// it. A tag takes some 40 bytes, and a record has 65,535 at most.
     #[serde(deserialize_with = "in_range::<0, 1500, _, _>")]
     pub feature_entities: u32,
     /// The largest size of the log on the disk, in MiB.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ledge_egress::{
-    AllowedDestination, Egress, EgressConfig, EgressContent, HttpClient, HttpClientSettings, HttpError,
+    AllowedDestination, Egress, EgressConfig, EgressContent, EgressPurpose, HttpClient, HttpClientSettings, HttpError,
     TlsClientSettings, WebAddress,
 };
 use ledge_service::audit_event::AuditSink;
@@ -251,7 +251,8 @@ impl HttpAuditLog {
     async fn ask(&self, path: &str, limit: u64) -> Result<Option<Bytes>, AuditFilesError> {
         let server = &self.server;
         let idle = server.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let client = idle.unwrap_or_else(|| HttpClient::new(server.egress.clone(), server.settings.clone()));
+        let client = idle
+            .unwrap_or_else(|| HttpClient::new(server.egress.clone(), server.settings.clone(), EgressPurpose::Audit));
 
         let mut download = client.get(path, 0).await?;
         let url = || WebAddress { path: path.to_owned(), ..self.address.clone() }.to_string();

@@ -8,7 +8,8 @@
 //! * `record.rs` - a record, which is one leaf: canonical JSON of a closed form
 //! * `layout.rs` - the files of a log, as C2SP tlog-tiles names them
 //! * `key.rs` - the signing key of the box; checkpoints signed and opened
-//! * `tags.rs`, `tags/` - the keys for tags, one for each period, and their destruction; `files.rs` is their folder, `error.rs` why there are none
+//! * `tags.rs`, `tags/` - the keys for tags, one for each period, and their destruction; `files.rs` is their folder,
+//!   `error.rs` why there are none
 //! * `log.rs` - the log on the disk: records appended, made durable, signed
 //! * `log/` - parts of the log:
 //!   * `error.rs` - reasons why the log cannot be written
@@ -50,7 +51,8 @@
 //! * `proof.rs` - proof that one record is in a log
 //! * `sealed.rs` - the keys of the log, encrypted again under another master key
 //! * `config.rs` - `[audit]`
-//! * `part.rs` - the log as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are its routes, metrics and findings
+//! * `part.rs` - the log as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are its routes, metrics and
+//!   findings
 //! * `fuzz.rs` - properties that hold for any bytes in place of a file of a log
 //!
 //! Invariants:

@@ -4,8 +4,8 @@
 //! {"v":1,"seq":4711,"ts":"2026-01-01T00:00:00.250Z","actor":{"kind":"ip","tag":"3:0f..."},"event":{"action":"model_loaded","model":"m","version":2,"digest":"..."}}
 //! ```
 //!
-//! The form is closed: unknown fields are refused when a record is read, and none of its types could carry a payload. The
-//! caller is a tag, because an address or a topic may be that of a person.
+//! The form is closed: unknown fields are refused when a record is read, and none of its types could carry a payload.
+//! The caller is a tag, because an address or a topic may be that of a person.
 
 use std::fmt;
 

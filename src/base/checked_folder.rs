@@ -113,8 +113,8 @@ fn open_lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Closes the files and folders below `folder`, and the folder itself, to everybody but their owner: earlier versions left
-/// some open. Files with several names stay: the other name may be that of a file of a model.
+/// Closes the files and folders below `folder`, and the folder itself, to everybody but their owner: earlier versions
+/// left some open. Files with several names stay: the other name may be that of a file of a model.
 pub fn close_to_others(folder: &Path) -> io::Result<()> {
     let facts = folder.symlink_metadata()?;
     let (is_folder, is_open) = (facts.is_dir(), facts.mode() & OF_OTHERS != 0);
@@ -129,8 +129,8 @@ pub fn close_to_others(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes each folder in `folder` in which no [`CheckedFolder`] was taken and no file changed for this time, if `may_go` says so
-/// of its name. Returns their number.
+/// Removes each folder in `folder` in which no [`CheckedFolder`] was taken and no file changed for this time, if
+/// `may_go` says so of its name. Returns their number.
 pub fn remove_unused(folder: &Path, unused_for: Duration, may_go: impl Fn(&str) -> bool) -> io::Result<usize> {
     let now = now();
     let mut removed = 0;

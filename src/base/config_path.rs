@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Makes a path relative to `root` unless it is absolute. It is rebuilt from its components, so that no "." stays in the
-/// middle.
+/// Makes a path relative to `root` unless it is absolute. It is rebuilt from its components, so that no "." stays in
+/// the middle.
 pub fn resolve(path: &mut PathBuf, root: &Path) {
     *path = root.join(&path).components().collect();
 }

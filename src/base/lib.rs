@@ -16,7 +16,8 @@
 //! * `checked_folder.rs` - a folder that a foreign library writes, read only where the library finished
 //! * `secret.rs` - places of secrets: a file, or a credential of systemd
 //! * `config_path.rs` - paths of the configuration, relative to its root
-//! * `toml_check.rs`, `toml_check/` - TOML read into a type, with mistakes and their places; `keys.rs` has the keys of entries, `reader.rs` deserializes
+//! * `toml_check.rs`, `toml_check/` - TOML read into a type, with mistakes and their places; `keys.rs` has the keys of
+//!   entries, `reader.rs` deserializes
 //! * `serde_messages.rs` - messages of `serde_json` without the names of Rust's types
 //! * `sys.rs` - system calls that no safe crate wraps
 //! * `telemetry/` - the log and the figures of the machine:

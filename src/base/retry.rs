@@ -57,8 +57,8 @@ impl FailureStreak {
         self.last_ms.saturating_add(u64::try_from(pause).unwrap_or(u64::MAX))
     }
 
-    /// The time until the next try; zero when it is due. After the clock was set back the elapsed time is unknown, and a
-    /// try does no harm.
+    /// The time until the next try; zero when it is due. After the clock was set back the elapsed time is unknown, and
+    /// a try does no harm.
     pub fn wait(self, pauses: RetryPauses, now_ms: u64) -> Duration {
         if now_ms < self.last_ms {
             return Duration::ZERO;

@@ -40,8 +40,8 @@ pub fn close_other_files_on_exec() {
     }
 }
 
-/// Closes every open file but standard input, output and error. Call it before this program opens a file: it would close
-/// files that somebody uses.
+/// Closes every open file but standard input, output and error. Call it before this program opens a file: it would
+/// close files that somebody uses.
 pub fn close_other_files() {
     if !close_range(0) {
         for number in other_files() {
@@ -51,8 +51,8 @@ pub fn close_other_files() {
     }
 }
 
-/// Calls `close_range(2)` on the files behind standard error. False in a kernel without it (5.9, with this flag 5.11), or
-/// where a filter denies it.
+/// Calls `close_range(2)` on the files behind standard error. False in a kernel without it (5.9, with this flag 5.11),
+/// or where a filter denies it.
 fn close_range(flags: libc::c_uint) -> bool {
     // SAFETY: `close_range(2)` takes only numbers. The callers say why these files may be closed.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST_OTHER_FILE, libc::c_uint::MAX, flags) == 0 }
@@ -88,8 +88,8 @@ pub fn adopt_file(number: RawFd) -> Option<OwnedFd> {
 
 /// Takes over the open file with this number if it has this type of inode(7).
 fn adopt_of_type(number: RawFd, kind: libc::mode_t) -> Option<OwnedFd> {
-    // SAFETY: fstat(2) answers a number that is not open with an error, and writes to the given pointer, a live local of the
-    // type that it expects, which is valid when it is zeroed.
+    // SAFETY: fstat(2) answers a number that is not open with an error, and writes to the given pointer, a live local
+    // of the type that it expects, which is valid when it is zeroed.
     let is_it = unsafe {
         let mut found: libc::stat = std::mem::zeroed();
         libc::fstat(number, &raw mut found) == 0 && found.st_mode & libc::S_IFMT == kind
@@ -124,9 +124,9 @@ pub fn share_memory_arenas() {
     }
 }
 
-/// Makes the allocator return every block of a mebibyte and more to the system when it is freed, and the end of its heap
-/// above two. By default glibc keeps blocks of up to 32 MiB for later calls, and twice as much at the end of its heap:
-/// with many callers, tens of MiB more than their bodies and answers take. Call it before any thread is started.
+/// Makes the allocator return every block of a mebibyte and more to the system when it is freed, and the end of its
+/// heap above two. By default glibc keeps blocks of up to 32 MiB for later calls, and twice as much at the end of its
+/// heap: with many callers, tens of MiB more than their bodies and answers take. Call it before any thread is started.
 pub fn return_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt(3) takes no pointer; it must not run while another thread allocates, and no other exists yet.
@@ -164,8 +164,8 @@ pub fn reset_signals() {
     }
 }
 
-/// Ignores the signals that stop a daemon, in this process and in the programs that it starts: the daemon ends them when it
-/// has drained, also where a service manager or a terminal signals every process.
+/// Ignores the signals that stop a daemon, in this process and in the programs that it starts: the daemon ends them
+/// when it has drained, also where a service manager or a terminal signals every process.
 pub fn ignore_stop_signals() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
         // SAFETY: as in `reset_signals`.
@@ -176,8 +176,8 @@ pub fn ignore_stop_signals() {
 /// The writing end of the pipe of [`child_signals`]; -1 for none.
 static CHILD_SIGNALS: AtomicI32 = AtomicI32::new(-1);
 
-/// Returns the reading end of a pipe that is readable after a child of this process has ended, stopped or continued. To be
-/// called once.
+/// Returns the reading end of a pipe that is readable after a child of this process has ended, stopped or continued. To
+/// be called once.
 pub fn child_signals() -> io::Result<OwnedFd> {
     /// Runs in a signal handler: write(2) is on the list of signal-safety(7), and the pipe never blocks.
     extern "C" fn handle(_: libc::c_int) {
@@ -230,8 +230,8 @@ const HANDLER_BYTES: usize = 64 << 10;
 
 /// A stack for the signal handlers of the calling thread, in place of the one that it had, until this is dropped.
 ///
-/// The kernel saves the state of the processor there first. With AMX that takes some 11 KiB, which is all that the stack
-/// from Rust has then (`AT_MINSIGSTKSZ`), so a handler overflows it, and the process ends by another signal.
+/// The kernel saves the state of the processor there first. With AMX that takes some 11 KiB, which is all that the
+/// stack from Rust has then (`AT_MINSIGSTKSZ`), so a handler overflows it, and the process ends by another signal.
 #[derive(Debug)]
 pub struct SignalStack {
     former: libc::stack_t,
@@ -250,9 +250,9 @@ impl SignalStack {
         let frame = usize::try_from(frame).unwrap_or(0).max(libc::SIGSTKSZ);
         let length = page + (frame + HANDLER_BYTES).next_multiple_of(page);
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: mmap(2) chooses a range of addresses that nothing uses. The first page of it becomes a guard below the
-        // stack. sigaltstack(2) reads and writes live locals; the range outlives its use as a stack, because `drop` takes it
-        // from the thread first.
+        // SAFETY: mmap(2) chooses a range of addresses that nothing uses. The first page of it becomes a guard below
+        // the stack. sigaltstack(2) reads and writes live locals; the range outlives its use as a stack, because `drop`
+        // takes it from the thread first.
         unsafe {
             let start = libc::mmap(std::ptr::null_mut(), length, access, kind | libc::MAP_STACK, -1, 0);
             if start == libc::MAP_FAILED {
@@ -298,7 +298,8 @@ pub fn raise(signal: libc::c_int) {
     unsafe { libc::raise(signal) };
 }
 
-/// The least bytes of a block that [`LargeBlocks`] count: blocks of this size are made so seldom that counting costs nothing.
+/// The least bytes of a block that [`LargeBlocks`] count: blocks of this size are made so seldom that counting costs
+/// nothing.
 const LARGE_BYTES_MIN: usize = 1 << 20;
 
 /// The large blocks of Rust's memory that one thread holds, and the allocation that failed there.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory_budget::MemoryReservation;
 
-/// The blocks of a large tensor that are read for a look at its values, and the bytes of each: a megabyte takes a tenth of
-/// a millisecond.
+/// The blocks of a large tensor that are read for a look at its values, and the bytes of each: a megabyte takes a tenth
+/// of a millisecond.
 const SAMPLED_BLOCKS_MAX: usize = 256;
 const SAMPLED_BLOCK_BYTES: usize = 4096;
 

@@ -1,7 +1,7 @@
 //! Detects whether a picture differs from an earlier one: a small grey picture of each is compared.
 //!
-//! Pure, except for the decoder. The comparison is made for cameras that stand still: noise is averaged out within a cell,
-//! light that gets brighter or darker as a whole is no change, and a clock in the picture is masked.
+//! Pure, except for the decoder. The comparison is made for cameras that stand still: noise is averaged out within a
+//! cell, light that gets brighter or darker as a whole is no change, and a clock in the picture is masked.
 
 use ledge_base::memory_budget::MemoryAccount;
 use ledge_engine::pipeline::image::{self, DecodeLimits, ImageError, Rgb8Image};
@@ -15,8 +15,8 @@ const ROWS: usize = 48;
 /// The size of a picture that is large enough for them: a JPEG is decoded no larger than needed.
 const PIXELS_NEEDED: (u32, u32) = (64, 48);
 
-/// The difference of brightness, of 255, from which a cell has changed. Noise of a dark picture is below it, averaged over
-/// the pixels of a cell.
+/// The difference of brightness, of 255, from which a cell has changed. Noise of a dark picture is below it, averaged
+/// over the pixels of a cell.
 const CELL_DIFFERENCE: i32 = 14;
 
 /// The change of brightness of the whole picture, of 255, from which it is a change: the light was turned off.

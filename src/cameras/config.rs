@@ -184,8 +184,8 @@ fn hold_ms() -> u64 {
     5000
 }
 
-/// Two pictures of a live sensor never have the same bytes, but a camera may serve one for some time before it takes the
-/// next one.
+/// Two pictures of a live sensor never have the same bytes, but a camera may serve one for some time before it takes
+/// the next one.
 fn frozen_after_ms() -> u64 {
     120_000
 }

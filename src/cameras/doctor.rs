@@ -65,8 +65,8 @@ pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Findin
     let memory = PictureMemory::new(PICTURES_BYTES_MAX);
     let with_address =
         config.iter().filter_map(|camera| Some((camera, PictureFetcher::new(camera, &egress, &memory)?)));
-    let turns = Semaphore::new(1);
-    let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher, &turns).await))));
+    let permits = Semaphore::new(1);
+    let asked = block_on(join_all(with_address.map(async |(camera, fetcher)| (camera, ask(fetcher, &permits).await))));
     match asked {
         Ok(asked) => asked.iter().map(|(camera, asked)| check(camera, asked)).collect(),
         Err(error) => vec![Finding::fail("cameras", error.to_string(), "see the message")],
@@ -74,7 +74,7 @@ pub fn checks(config: &CamerasConfig, context: &DoctorContext<'_>) -> Vec<Findin
 }
 
 /// Fetches a picture, and decodes it while holding a permit, so that only one picture is decoded at a time.
-async fn ask(mut fetcher: PictureFetcher, turns: &Semaphore) -> PictureProbe {
+async fn ask(mut fetcher: PictureFetcher, permits: &Semaphore) -> PictureProbe {
     let picture = match fetcher.picture().await {
         Ok(picture) => {
             // Decoded as the daemon does it: a whole header says nothing about the rest.
@@ -82,7 +82,7 @@ async fn ask(mut fetcher: PictureFetcher, turns: &Semaphore) -> PictureProbe {
                 let gray = gray_thumbnail(&picture, DecodeLimits::default(), &MemoryAccount::unlimited())?;
                 Ok::<_, ImageError>((picture.len(), gray.size))
             };
-            let _turn = turns.acquire().await;
+            let _permit = permits.acquire().await;
             blocking(decode).await.map_err(|error| format!("its picture cannot be used: {error}"))
         }
         Err(error) => Err(format!("it gives no picture: {error}")),

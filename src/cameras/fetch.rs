@@ -100,7 +100,8 @@ impl PictureFetcher {
         match answer.status {
             200 => {
                 let room = self.memory.room(answer.bytes_max).await;
-                // Its bytes say whether it is a picture, and of which format, as in calls. Cameras often send another type.
+                // Its bytes say whether it is a picture, and of which format, as in calls. Cameras often send another
+                // type.
                 Ok(room.keep(answer.body().await?))
             }
             401 => {

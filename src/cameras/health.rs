@@ -82,7 +82,8 @@ impl CameraHealth {
         self.fail(CameraState::Failing, is_refuted || self.failures >= FAILURES_MAX, reason, now)
     }
 
-    /// True if a picture with these bytes makes the camera a frozen one: they are those of `frozen_after_ms` ago. 0 is never.
+    /// True if a picture with these bytes makes the camera a frozen one: they are those of `frozen_after_ms` ago. 0 is
+    /// never.
     pub fn is_frozen_by(&self, hash: &blake3::Hash, frozen_after_ms: u64, now: Moment) -> bool {
         let newest = self.newest.filter(|(newest, _)| frozen_after_ms > 0 && newest == hash);
         newest.is_some_and(|(_, at)| now.since_ms(at) >= frozen_after_ms)

@@ -24,10 +24,10 @@
 //! * `part.rs`, `metrics.rs`, `doctor.rs` - cameras as a part of the daemon
 //!
 //! Invariants:
-//! * The crate does not know MQTT: messages leave through `CameraPublisher`, pictures come through `egress` or with a call. Only
-//!   `http.rs` knows HTTP.
-//! * `zones.rs`, `presence.rs`, `health.rs`, `retry.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times are
-//!   passed in.
+//! * The crate does not know MQTT: messages leave through `CameraPublisher`, pictures come through `egress` or with a
+//!   call. Only `http.rs` knows HTTP.
+//! * `zones.rs`, `presence.rs`, `health.rs`, `retry.rs`, `discovery.rs` and `camera.rs` are pure: pictures and times
+//!   are passed in.
 //! * A camera that is not online makes no event. It is online while its last picture was looked at: the
 //!   model answered it, or it showed nothing new. In the second case the objects of the last answer are seen once more.
 //! * No picture leaves the box, and none is shown to anybody, without its blurred places: `render.rs` is the only way.

@@ -9,7 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub const PICTURES_BYTES_MAX: usize = 256 << 20;
 
 /// The most bytes of the pictures that are kept to be shown, and of their drawings, for all cameras together. A kept
-/// picture that was fetched counts in [`PICTURES_BYTES_MAX`] as well, so most of that is left for pictures on their way.
+/// picture that was fetched counts in [`PICTURES_BYTES_MAX`] as well, so most of that is left for pictures on their
+/// way.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// The memory of all cameras. Clones share it.

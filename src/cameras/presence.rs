@@ -1,5 +1,5 @@
-//! Counts that do not flicker: a label is in a zone once it was seen on some pictures in a row, and gone once it was not
-//! seen for a while.
+//! Counts that do not flicker: a label is in a zone once it was seen on some pictures in a row, and gone once it was
+//! not seen for a while.
 //!
 //! Pure. A look is the set of objects on one picture; its time is passed in. No look is ever made up while the camera
 //! or its model is away, so nothing appears and nothing is gone meanwhile.

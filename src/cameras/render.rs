@@ -28,14 +28,14 @@ use crate::found::{ExaminedPicture, FoundObjects};
 /// The longest time of an inference, waiting included. A picture is old by then.
 const INFERENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks models about pictures, and draws pictures. Clones share the turns.
+/// Asks models about pictures, and draws pictures. Clones share the permits.
 #[derive(Debug, Clone)]
 pub struct PictureRenderer {
     pub serving: Serving,
     /// The model that finds faces to blur.
     faces: ModelName,
     /// Bounds the pictures that are decoded at a time, one for each core.
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 /// The reason why the model did not answer.
@@ -68,7 +68,7 @@ impl From<ImageError> for PictureRenderError {
 impl PictureRenderer {
     pub fn new(serving: Serving, faces: ModelName) -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
-        Self { serving, faces, turns: Arc::new(Semaphore::new(cores)) }
+        Self { serving, faces, permits: Arc::new(Semaphore::new(cores)) }
     }
 
     /// The memory of the pictures of a camera.
@@ -146,16 +146,16 @@ impl PictureRenderer {
         .await
     }
 
-    /// Runs work of milliseconds outside of the async threads, for as many cameras at a time as there are cores. A panic
-    /// is an error of this picture only: the task of a camera must not end unnoticed.
+    /// Runs work of milliseconds outside of the async threads, for as many cameras at a time as there are cores. A
+    /// panic is an error of this picture only: the task of a camera must not end unnoticed.
     pub async fn on_a_core<T: Send + 'static, E: From<ImageError> + Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
         // The semaphore is never closed.
-        let turn = self.turns.clone().acquire_owned().await.ok();
+        let permit = self.permits.clone().acquire_owned().await.ok();
         blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                 let reason = "its processing panicked".to_owned();
                 Err(ImageError::Malformed { format: ImageFormat::Jpeg, reason }.into())

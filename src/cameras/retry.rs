@@ -6,7 +6,8 @@ use ledge_base::backoff::Backoff;
 
 use crate::clock::Moment;
 
-/// The time after the first failure in which a camera is asked often: most are back soon, after a restart or a loose plug.
+/// The time after the first failure in which a camera is asked often: most are back soon, after a restart or a loose
+/// plug.
 const EAGER_MS: u64 = 5 * 60_000;
 
 /// The first and the longest pause in that time.

@@ -10,15 +10,15 @@ use std::path::Path;
 
 use clap::Args;
 use ledge_egress::DaemonConnection;
-use ledge_isolation::{ChildStarter, seal_report};
-use ledge_models::runtimes::seal;
+use ledge_isolation::{ChildStarter, sandbox_report};
+use ledge_models::runtimes::sandbox;
 use serde_json::Value;
 
 use super::checks::{Finding, FindingStatus, text};
 use super::server::own_daemon;
 use super::{BadConfiguration, Exit, GlobalArgs, Output, block_on};
 use crate::config::Config;
-use crate::daemon::{formats, own_seal};
+use crate::daemon::{formats, own_sandbox};
 use crate::findings::{FindingsRunner, findings};
 use progress::DoctorProgress;
 
@@ -79,7 +79,7 @@ fn checks(globals: &GlobalArgs, progress: &DoctorProgress) -> Vec<Finding> {
     checks.extend(unit::check(&config));
     checks.extend(findings(&config, FindingsRunner::Command, &|path| ask_own_daemon(&config, path)));
     progress.step("checking the sandbox of the models");
-    checks.extend(seals(&config));
+    checks.extend(sandboxes(&config));
     if config.mqtt.broker.is_some() {
         progress.step("asking the MQTT broker");
     }
@@ -91,20 +91,20 @@ fn checks(globals: &GlobalArgs, progress: &DoctorProgress) -> Vec<Finding> {
 /// The findings about the sandboxes of the daemon and of the processes of models. They come from the running daemon,
 /// because its service manager may forbid or allow other things than this command may do. Without a daemon, the
 /// expected ones.
-fn seals(config: &Config) -> Vec<Finding> {
+fn sandboxes(config: &Config) -> Vec<Finding> {
     let answer = ask_own_daemon(config, "/findings");
     let checks = answer.and_then(|mut answer| serde_json::from_value(answer.get_mut("checks")?.take()).ok());
     let found: Vec<Finding> = checks.unwrap_or_default();
     let of_daemon = |name| found.iter().find(|check| check.name == name).cloned();
     let models = || {
         let starter = ChildStarter::of_command(&config.state.path);
-        let mut check = seal::check(seal_report(&starter, &config.runtimes.dir));
+        let mut check = sandbox::check(sandbox_report(&starter, &config.runtimes.dir));
         check.detail.insert_str(0, "no daemon answers this; in a process that this command started: ");
         check
     };
     vec![
-        of_daemon(own_seal::FINDING).unwrap_or_else(own_seal::expected),
-        of_daemon(seal::FINDING).unwrap_or_else(models),
+        of_daemon(own_sandbox::FINDING).unwrap_or_else(own_sandbox::expected),
+        of_daemon(sandbox::FINDING).unwrap_or_else(models),
     ]
 }
 
@@ -114,7 +114,8 @@ fn defaults(globals: &GlobalArgs) -> Config {
     root.map_or_else(Config::packaged, |root| Config::with_root(&root))
 }
 
-/// The JSON that the daemon of this configuration answers at `path`; `None` without an answer, and where it is an error.
+/// The JSON that the daemon of this configuration answers at `path`; `None` without an answer, and where it is an
+/// error.
 fn ask_own_daemon(config: &Config, path: &str) -> Option<Value> {
     let url = own_daemon(&config.http.listen).ok()?;
     let answer = block_on(async { DaemonConnection::open(&url.as_str().into()).await?.get(path).await }).ok()?.ok()?;

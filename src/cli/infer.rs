@@ -44,8 +44,9 @@ use stop::StopSignal;
 pub struct InferArgs {
     /// The model: the name of its folder in the repository.
     pub model: ModelName,
-    /// The files to run the model on: photographs, documents, inference requests or rows as .json, .csv, each row of which is
-    /// an input, or .txt with a text in each line. From a folder, every picture, document and .json file at any depth.
+    /// The files to run the model on: photographs, documents, inference requests or rows as .json, .csv, each row of
+    /// which is an input, or .txt with a text in each line. From a folder, every picture, document and .json file at
+    /// any depth.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Use a running server instead of this process, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock.

@@ -193,7 +193,8 @@ fn create(
     Ok(())
 }
 
-/// Warns of models that the key is for and that this box does not have: a misspelt name refuses every call of its holder.
+/// Warns of models that the key is for and that this box does not have: a misspelt name refuses every call of its
+/// holder.
 fn warn_of_missing_models(globals: &GlobalArgs, models: &[ModelName]) {
     // With mistakes elsewhere in the configuration, the models may be in another place.
     let Ok(config) = globals.load_config() else { return };

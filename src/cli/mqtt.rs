@@ -30,8 +30,8 @@ pub enum MqttCommand {
     },
     /// Show what this box would do with a message. The dry run needs no broker and sends nothing.
     ///
-    /// The message counts as published with QoS 1. Its models are loaded and run in sealed processes. Rate limits are shown
-    /// and not applied. The exit code is 1 when nothing takes the message, or when a recipient has no result.
+    /// The message counts as published with QoS 1. Its models are loaded and run in sandboxed processes. Rate limits
+    /// are shown and not applied. The exit code is 1 when nothing takes the message, or when a recipient has no result.
     Try(dry_run::MqttTryArgs),
     /// Connect to the broker and show what it grants: the sessions, each subscription, the publishing of answers, and
     /// whether messages come.
@@ -39,12 +39,12 @@ pub enum MqttCommand {
     /// The check connects like the server, but with other client ids and without a last will, so it does not disturb a
     /// running server. For a subscription that a group shares it uses another group name, so that no call is lost.
     ///
-    /// It publishes one small message, to the topic ledge/v1/DEVICE/result/check, and one message for each subscription,
-    /// which has to come back: a broker can grant a subscription and still withhold its messages, as mosquitto does with
-    /// acl_file. These messages are empty and not retained. In the place of each wildcard their topics have a level that
-    /// begins with ledge-check-; where a filter has no wildcard, the message goes to that topic, and other programs there
-    /// get it, too. Ledge ignores it. A subscription is a warning where this box may not publish. The exit code is 1 when
-    /// something is refused, or a message does not come back.
+    /// It publishes one small message, to the topic ledge/v1/DEVICE/result/check, and one message for each
+    /// subscription, which has to come back: a broker can grant a subscription and still withhold its messages, as
+    /// mosquitto does with acl_file. These messages are empty and not retained. In the place of each wildcard their
+    /// topics have a level that begins with ledge-check-; where a filter has no wildcard, the message goes to that
+    /// topic, and other programs there get it, too. Ledge ignores it. A subscription is a warning where this box may
+    /// not publish. The exit code is 1 when something is refused, or a message does not come back.
     Check(check::BrokerCheckArgs),
 }
 

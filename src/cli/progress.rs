@@ -4,7 +4,8 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar up to `total`, or a counter without one, drawn by a template of `indicatif`. Without a terminal nothing is drawn.
+/// A bar up to `total`, or a counter without one, drawn by a template of `indicatif`. Without a terminal nothing is
+/// drawn.
 pub fn bar(total: Option<u64>, template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -12,7 +12,7 @@ use rustix::process::DumpableBehavior;
 
 use super::{BadConfiguration, Exit, GlobalArgs, Output};
 use crate::config::LoadedConfig;
-use crate::daemon::own_seal::DaemonSandbox;
+use crate::daemon::own_sandbox::DaemonSandbox;
 use crate::daemon::{self, DaemonEnd};
 
 /// The arguments of `ledge serve`.
@@ -51,19 +51,19 @@ pub fn run(globals: &GlobalArgs, _: &ServeArgs, _: &mut Output) -> anyhow::Resul
         tracing::error!(%mistake, "a signed setting is not valid on this box and is ignored");
     }
 
-    let seal = DaemonSandbox::apply(spawner)?;
-    match daemon::run(config, registry, &handover, &seal)? {
+    let sandbox = DaemonSandbox::apply(spawner)?;
+    match daemon::run(config, registry, &handover, &sandbox)? {
         DaemonEnd::Stopped => Ok(Exit::Success),
-        DaemonEnd::ToRestart => Err(restart_in_place(&handover, &seal).into()),
+        DaemonEnd::ToRestart => Err(restart_in_place(&handover, &sandbox).into()),
     }
 }
 
 /// Replaces this process by a new start of the program, with the same arguments, listening sockets and spawner, so that
 /// the process id stays and the service manager sees no end. Returns only when that fails.
-fn restart_in_place(handover: &Handover, seal: &DaemonSandbox) -> std::io::Error {
+fn restart_in_place(handover: &Handover, sandbox: &DaemonSandbox) -> std::io::Error {
     use std::os::unix::process::CommandExt as _;
     let listeners = handover.leave();
-    let spawner = match seal.leave() {
+    let spawner = match sandbox.leave() {
         Ok(spawner) => spawner,
         Err(error) => return error,
     };

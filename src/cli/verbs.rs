@@ -51,9 +51,9 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Run a model on files, here or at a running server.
     ///
-    /// Loads the model from the repository and runs it in a sealed process, so no server is needed. With --url, a running
-    /// server is asked instead. The model decides which files it takes: photographs (JPEG, PNG, WebP), or the JSON of
-    /// an inference request.
+    /// Loads the model from the repository and runs it in a sandboxed process, so no server is needed. With --url, a
+    /// running server is asked instead. The model decides which files it takes: photographs (JPEG, PNG, WebP), or the
+    /// JSON of an inference request.
     Infer(infer::InferArgs),
     /// Show the activity of a running server: requests, latencies, queues, the cache and the cores, refreshed each
     /// second.

@@ -12,8 +12,8 @@
 //! * `roles.rs` - what each role may
 //! * `models.rs` - every model with its state and its figures, in one answer
 //! * `keys.rs` - API keys: all of them, a new one, the end of one; with the table of their routes
-//! * `figures.rs` - figures of the last hour and the last day; `ring.rs` the samples of one of these, `readings.rs` what
-//!   they are made of
+//! * `figures.rs` - figures of the last hour and the last day; `ring.rs` the samples of one of these, `readings.rs`
+//!   what they are made of
 //! * `live.rs` - each new sample as a server-sent event
 //! * `findings.rs` - the findings about this box, kept for a minute
 //! * `egress.rs` - what can leave this box, and how much did

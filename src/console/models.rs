@@ -16,8 +16,8 @@ struct ModelsDocument {
     models: Vec<ModelRow>,
 }
 
-/// One version, or a model that has none. Figures are those since the start of the daemon; `None` for a version that is not
-/// loaded.
+/// One version, or a model that has none. Figures are those since the start of the daemon; `None` for a version that is
+/// not loaded.
 #[derive(Serialize)]
 struct ModelRow {
     name: ModelName,

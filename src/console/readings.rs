@@ -12,8 +12,8 @@ use ledge_models::serving::Serving;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-/// The names of the figures, in base units. Those of calls are of the interval; the others are of its end, or the mean of
-/// a longer interval.
+/// The names of the figures, in base units. Those of calls are of the interval; the others are of its end, or the mean
+/// of a longer interval.
 pub const COLUMNS: [&str; 11] = [
     "calls_per_s",
     "failed_per_s",
@@ -95,8 +95,8 @@ pub struct FigureTotals {
     calls: u64,
     failed: u64,
     refused: u64,
-    /// The upper bounds of times to answers in nanoseconds, each with the count of those that fell between it and the one
-    /// below. `None` is above the last.
+    /// The upper bounds of times to answers in nanoseconds, each with the count of those that fell between it and the
+    /// one below. `None` is above the last.
     times: Vec<(Option<u64>, u64)>,
     /// The CPU time of all processes of the service; `None` where it is not known.
     cpu: Option<Duration>,

@@ -30,8 +30,9 @@ impl FigureRing {
         self.interval
     }
 
-    /// The rows since `after_ms`, in milliseconds since the Unix epoch, as if each took an interval. It is the end of an
-    /// earlier answer, cut to seconds, and intervals are a little longer or shorter: so it is rounded to an interval.
+    /// The rows since `after_ms`, in milliseconds since the Unix epoch, as if each took an interval. It is the end of
+    /// an earlier answer, cut to seconds, and intervals are a little longer or shorter: so it is rounded to an
+    /// interval.
     pub fn after(&self, after_ms: u64) -> Self {
         let interval_ms = self.interval.as_millis().max(1);
         let newer = (u128::from(self.end_ms.saturating_sub(after_ms)) + interval_ms / 2) / interval_ms;
@@ -56,8 +57,8 @@ impl FigureRing {
     }
 }
 
-/// `{"interval_s": 5, "end": "2026-01-01T00:00:00Z", "columns": {"calls_per_s": [...], ...}}`; a figure that is not known
-/// is `null`.
+/// `{"interval_s": 5, "end": "2026-01-01T00:00:00Z", "columns": {"calls_per_s": [...],
+/// ...}}`; a figure that is not known is `null`.
 impl Serialize for FigureRing {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(3))?;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use ledge_base::telemetry::messages::MqttStatistics;
 use ledge_cameras::cameras::Cameras;
 use ledge_http::Routers;
-use ledge_isolation::seal_report;
+use ledge_isolation::sandbox_report;
 use ledge_models::repository::{ModelIndexEntry, Repository, VersionState};
-use ledge_models::runtimes::seal;
+use ledge_models::runtimes::sandbox;
 use ledge_part::check::Finding;
 use ledge_part::findings::FindingsSource;
 use ledge_sandbox::SandboxReport;
@@ -16,7 +16,7 @@ use ledge_service::shutdown::Shutdown;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::own_seal::DaemonSandbox;
+use super::own_sandbox::DaemonSandbox;
 use crate::config::Config;
 use crate::findings::{FindingsRunner, findings};
 
@@ -51,7 +51,7 @@ pub fn source(
     cameras: &Cameras,
     messages: Option<&MqttStatistics>,
     routers: &OwnRouters,
-    seal: &DaemonSandbox,
+    sandbox: &DaemonSandbox,
 ) -> FindingsSource {
     let looked_at = FindingsInputs {
         config: config.clone(),
@@ -59,8 +59,8 @@ pub fn source(
         cameras: cameras.clone(),
         messages: messages.cloned(),
         routers: routers.clone(),
-        seal: seal.clone(),
-        expected_seal: OnceLock::new(),
+        sandbox: sandbox.clone(),
+        expected_sandbox: OnceLock::new(),
         runtime: Handle::current(),
     };
     FindingsSource::new(move || looked_at.findings())
@@ -73,24 +73,25 @@ struct FindingsInputs {
     cameras: Cameras,
     messages: Option<MqttStatistics>,
     routers: OwnRouters,
-    seal: DaemonSandbox,
+    sandbox: DaemonSandbox,
     /// The sandbox of a process that was started only to report it.
-    expected_seal: OnceLock<SandboxReport>,
+    expected_sandbox: OnceLock<SandboxReport>,
     runtime: Handle,
 }
 
 impl FindingsInputs {
     /// The findings of `ledge doctor`, as far as they make sense within the daemon:
     /// * the configuration was valid when it started;
-    /// * it opens no connections to find something ([`FindingsRunner::Daemon`]), and reports its own connection to the broker;
+    /// * it opens no connections to find something ([`FindingsRunner::Daemon`]), and reports its own connection to the
+    ///   broker;
     /// * it has loaded the models, so it reports those that do not serve, that calls
     ///   crash, that fail calls, whose queues are full or whose answers are not finite, and tries none again;
     /// * it watches the cameras, so it reports those that are not online;
     /// * systemd is not asked: the unit forbids what that takes.
     fn findings(&self) -> Vec<Finding> {
         let mut checks = findings(&self.config, FindingsRunner::Daemon, &|path| self.ask(path));
-        checks.push(self.seal.finding());
-        checks.push(seal::check(self.seal_of_models()));
+        checks.push(self.sandbox.finding());
+        checks.push(sandbox::check(self.sandbox_of_models()));
         checks.extend(self.broker());
         checks.extend(self.models());
         checks.extend(self.repository.misnamed_folders());
@@ -104,15 +105,15 @@ impl FindingsInputs {
 
     /// The sandboxes that the processes of models reported. Without a process of a model, another one is started in the
     /// same way to report it: only once, because neither the kernel nor the service manager changes it.
-    fn seal_of_models(&self) -> io::Result<SandboxReport> {
-        if let Some(report) = SandboxReport::weakest(self.repository.engine().children().seals()) {
+    fn sandbox_of_models(&self) -> io::Result<SandboxReport> {
+        if let Some(report) = SandboxReport::weakest(self.repository.engine().children().sandboxes()) {
             return Ok(report);
         }
-        if let Some(report) = self.expected_seal.get() {
+        if let Some(report) = self.expected_sandbox.get() {
             return Ok(report.clone());
         }
-        let report = seal_report(&self.seal.starter(), &self.config.runtimes.dir)?;
-        Ok(self.expected_seal.get_or_init(|| report).clone())
+        let report = sandbox_report(&self.sandbox.starter(), &self.config.runtimes.dir)?;
+        Ok(self.expected_sandbox.get_or_init(|| report).clone())
     }
 
     fn ask(&self, path: &str) -> Option<Value> {
@@ -146,8 +147,8 @@ impl FindingsInputs {
     }
 }
 
-/// The finding about a version of a model; `None` for one that is unloaded or being loaded. `stands_in` is true for a version
-/// of the owner that answers because the release does not load.
+/// The finding about a version of a model; `None` for one that is unloaded or being loaded. `stands_in` is true for a
+/// version of the owner that answers because the release does not load.
 fn model(row: &ModelIndexEntry, stands_in: bool) -> Option<Finding> {
     let name = format!("model {}", row.model);
     let detail = |text: &str| match row.version {

@@ -26,7 +26,8 @@ pub struct Standalone {
 }
 
 impl Standalone {
-    /// A serving core of this program. Its feature store has the declarations and no values, which belong to the daemon.
+    /// A serving core of this program. Its feature store has the declarations and no values, which belong to the
+    /// daemon.
     pub fn new(config: &Config, audit: AuditSink) -> Self {
         Self::with_starter(config, audit, ChildStarter::of_command(&config.state.path))
     }
@@ -35,8 +36,8 @@ impl Standalone {
     pub fn with_starter(config: &Config, audit: AuditSink, starter: ChildStarter) -> Self {
         // Mistakes in the declarations are reported where they matter, by the daemon and `config check`.
         let registry = Registry::load(&config.features.views, &config.features.path).unwrap_or_default();
-        // Only the daemon creates the cache, so that a command that only reads leaves nothing behind. And only the owner of
-        // a compiled model may read it: root would leave files that the daemon of another user cannot use.
+        // Only the daemon creates the cache, so that a command that only reads leaves nothing behind. And only the
+        // owner of a compiled model may read it: root would leave files that the daemon of another user cannot use.
         let is_own = |metadata: Metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
         let cache = Some(&config.runtimes.cache).filter(|cache| std::fs::metadata(cache).is_ok_and(is_own));
         // The first process makes it.

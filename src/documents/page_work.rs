@@ -1,10 +1,10 @@
 //! The work that a page of a PDF asks for, counted before any of it is done.
 //!
-//! A few kB can ask for any amount of work: forms that call each other, patterns of a million cells, operators that were
-//! a thousand times smaller before they were inflated. hayro has no limits, and cannot be stopped. So the operators of a
-//! page are read here first in the order in which hayro interprets them, and counted with their bytes and with those of
-//! the forms, patterns, glyphs and soft masks that they call, as often as they call them. The count itself ends at its
-//! limit.
+//! A few kB can ask for any amount of work: forms that call each other, patterns of a million cells, operators that
+//! were a thousand times smaller before they were inflated. hayro has no limits, and cannot be stopped. So the
+//! operators of a page are read here first in the order in which hayro interprets them, and counted with their bytes
+//! and with those of the forms, patterns, glyphs and soft masks that they call, as often as they call them. The count
+//! itself ends at its limit.
 //!
 //! The cost of an operator also depends on its operands, such as the function of a shading. Costs that are not counted
 //! here are bounded by the CPU time of the page (`process.rs`).

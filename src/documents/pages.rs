@@ -78,7 +78,7 @@ pub struct PagesProcess {
     errors: Option<oneshot::Receiver<String>>,
     /// Kept open to the end: the process ends with it.
     _input: ChildStdin,
-    _turn: Option<CallerPermit>,
+    _permit: Option<CallerPermit>,
     _counted: CountedProcess,
     account: MemoryAccount,
     limits: DocumentLimits,
@@ -97,13 +97,13 @@ impl PagesProcess {
         account: MemoryAccount,
         deadline: Instant,
     ) -> Result<Self, DocumentError> {
-        let turn = async {
+        let permit = async {
             match account.counted_owner() {
                 Some(owner) => Some(TURNS.take(owner).await),
                 None => None,
             }
         };
-        let turn = tokio::time::timeout_at(deadline.into(), turn).await.map_err(|_| DocumentError::Deadline)?;
+        let permit = tokio::time::timeout_at(deadline.into(), permit).await.map_err(|_| DocumentError::Deadline)?;
         let broken = |what| move |error| DocumentError::Process { what, error };
         let started = limited_process::start(Path::new(THIS_PROGRAM), &VERB, "pages");
         let (mut child, errors) = started.map_err(broken("cannot be started"))?;
@@ -126,7 +126,7 @@ impl PagesProcess {
             output,
             errors,
             _input: input,
-            _turn: turn,
+            _permit: permit,
             _counted: counted,
             account,
             limits,

@@ -201,7 +201,8 @@ impl<'a> Device<'a> for SurveyedPage {
             let place = props.transform * glyph.transform();
             let start = place * Point::ZERO;
             let (along, up) = (place * Point::new(1000.0, 0.0) - start, place * Point::new(0.0, 1000.0) - start);
-            // A letter of a font that is not in the file is stretched to its width, text may be condensed: the shorter one.
+            // A letter of a font that is not in the file is stretched to its width, text may be condensed: the shorter
+            // one.
             let length = along.hypot().min(up.hypot());
             let direction = if along.hypot() > 0.0 { along / along.hypot() } else { along };
             let end = start + direction * (length * f64::from(advance.unwrap_or(500.0)) / 1000.0);

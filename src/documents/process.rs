@@ -35,7 +35,8 @@ pub enum PagesProcessError {
     Output(#[from] std::io::Error),
 }
 
-/// Reads a document from standard input, and writes its pages to standard output. To be called while there is one thread.
+/// Reads a document from standard input, and writes its pages to standard output. To be called while there is one
+/// thread.
 pub fn run() -> Result<(), PagesProcessError> {
     sys::close_other_files();
     let wrong = |error: &dyn std::fmt::Display| PagesProcessError::Order(error.to_string());

@@ -170,8 +170,8 @@ fn plain_text(text: &str) -> String {
     plain
 }
 
-/// Makes lines of characters at any places; true when there is a line. The lines lie on the page, and have the characters
-/// that were given, but for spaces. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Makes lines of characters at any places; true when there is a line. The lines lie on the page, and have the
+/// characters that were given, but for spaces. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

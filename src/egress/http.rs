@@ -173,9 +173,9 @@ pub const ALERT_HEADERS: [(&str, &str); 6] = [
 ];
 
 impl HttpClient {
-    /// A client for one server. Nothing is connected yet.
-    pub fn new(egress: Egress, settings: HttpClientSettings) -> Self {
-        Self::with(egress, settings, EgressPurpose::Updates, EgressContent::Request, REPLY_TIMEOUT)
+    /// A client for one server, which only reads from it. Nothing is connected yet.
+    pub fn new(egress: Egress, settings: HttpClientSettings, purpose: EgressPurpose) -> Self {
+        Self::with(egress, settings, purpose, EgressContent::Request, REPLY_TIMEOUT)
     }
 
     #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Outbound connections: the only code that opens them. The daemon opens them through `Egress`, to destinations of
-//! the allow-list, and sends only bytes of the closed list `EgressContent`. The command line connects to its daemon through
+//! Outbound connections: the only code that opens them. The daemon opens them through `Egress`, to destinations of the
+//! allow-list, and sends only bytes of the closed list `EgressContent`. The command line connects to its daemon through
 //! `DaemonConnection`.
 //!
 //! Files, in reading order:
@@ -25,8 +25,8 @@
 //! * A destination outside this box must be in the allow-list. It is refused before its name is looked up.
 //! * Bytes leave only through `EgressWriter::put`, under an `EgressContent`. The allow-list permits contents for each
 //!   destination, and all are counted.
-//! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box. Only the
-//!   clients of cameras and of alerts log in.
+//! * The HTTP client talks to one server, follows no redirect, keeps no cookie and sends nothing about this box. Only
+//!   the clients of cameras and of alerts log in.
 //! * Certificates are read at each connection, so a renewed one needs no restart. No TLS session is resumed.
 //! * No connection waits for the file of `stored_counts.rs`.
 //!

@@ -301,8 +301,8 @@ pub struct RunResult {
     pub outputs: Vec<Tensor>,
     /// The time of each phase.
     pub time: ComputeTime,
-    /// The CPU time of the thread that ran it, as far as it was measured, without a runtime's own threads; of a run with a
-    /// pipeline, with that of the pipeline.
+    /// The CPU time of the thread that ran it, as far as it was measured, without a runtime's own threads; of a run
+    /// with a pipeline, with that of the pipeline.
     pub cpu: Duration,
 }
 
@@ -358,8 +358,9 @@ pub trait Backend: Send {
     /// Does the repair now, before the next run.
     fn repair(&mut self) {}
 
-    /// Releases memory that runs have left for later ones, such as that of the largest so far. It takes as long as a small run,
-    /// or as a compilation from the cache. `smallest` are inputs of the smallest shapes, in the signature's order.
+    /// Releases memory that runs have left for later ones, such as that of the largest so far. It takes as long as a
+    /// small run, or as a compilation from the cache. `smallest` are inputs of the smallest shapes, in the signature's
+    /// order.
     fn release_memory(&mut self, _smallest: &[Tensor]) {}
 
     /// The number of the process that runs it, if that is not this one; see the crate `isolation`.
@@ -373,8 +374,9 @@ pub trait Backend: Send {
     /// tensors come back in that order.
     fn run(&mut self, inputs: &[Tensor], outputs: &[usize], place: RunContext) -> Result<RunResult, ModelRunError>;
 
-    /// Runs the model for several callers, one run after the other, with a result for each. In another process they share one
-    /// hand-over: when one of them is [`ModelRunError::InProgress`], those behind it are [`ModelRunError::Interrupted`].
+    /// Runs the model for several callers, one run after the other, with a result for each. In another process they
+    /// share one hand-over: when one of them is [`ModelRunError::InProgress`], those behind it are
+    /// [`ModelRunError::Interrupted`].
     fn run_each(&mut self, runs: &[RunInputs<'_>], place: RunContext) -> Vec<Result<RunResult, ModelRunError>> {
         runs.iter().map(|run| self.run(run.inputs, run.outputs, place)).collect()
     }
@@ -394,8 +396,8 @@ pub struct RunInputs<'r> {
 
 /// Cancels the run of one loaded model.
 pub trait CancelRun: Send + Sync {
-    /// Asks the runtime to end the run with an error. To be called only while the model runs. A runtime looks for it between
-    /// two operators.
+    /// Asks the runtime to end the run with an error. To be called only while the model runs. A runtime looks for it
+    /// between two operators.
     fn cancel(&self);
 
     /// Lets later runs go on. To be called after the end of a run that was cancelled.
@@ -428,8 +430,8 @@ pub struct RunContext {
     pub is_wide: bool,
     /// The time after which the caller no longer waits for the answer.
     pub deadline: Instant,
-    /// The longest wait of the calling thread for a run in another process, which goes on as [`ModelRunError::InProgress`];
-    /// `None` waits to its end.
+    /// The longest wait of the calling thread for a run in another process, which goes on as
+    /// [`ModelRunError::InProgress`]; `None` waits to its end.
     pub patience: Option<Duration>,
 }
 
@@ -450,8 +452,8 @@ pub struct LoadOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompiledModelCache {
     None,
-    /// Kept between starts and used by several processes: locked, and checked by hashes. A folder in it for each version
-    /// of the runtime.
+    /// Kept between starts and used by several processes: locked, and checked by hashes. A folder in it for each
+    /// version of the runtime.
     Shared(PathBuf),
     /// For this load only.
     Own(PathBuf),

@@ -21,8 +21,8 @@ pub struct ExternalDataFile {
     pub bytes: u64,
 }
 
-/// Refuses a path that leads out of the folder of the model by its words, or to an address in the memory of the process.
-/// Symbolic links are checked when the file is opened.
+/// Refuses a path that leads out of the folder of the model by its words, or to an address in the memory of the
+/// process. Symbolic links are checked when the file is opened.
 pub(crate) fn check_path(path: &Path) -> Result<(), String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     let is_beside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));

@@ -46,8 +46,8 @@ impl OpenVinoCanceller {
         }
         type Pointer = *mut openvino_sys::ov_infer_request_t;
         const { assert!(size_of::<openvino::InferRequest>() == size_of::<Pointer>()) };
-        // SAFETY: the version is pinned, and in it `InferRequest` is a struct of one field, this pointer; the assertion above
-        // fails to compile when its size changes. The pointer is only copied.
+        // SAFETY: the version is pinned, and in it `InferRequest` is a struct of one field, this pointer; the assertion
+        // above fails to compile when its size changes. The pointer is only copied.
         let pointer: Pointer = unsafe { *std::ptr::from_mut(request).cast() };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = NonNull::new(pointer).map(RunningInferRequest);
         let _forget = RunningRequestGuard(self);
@@ -58,8 +58,8 @@ impl OpenVinoCanceller {
     pub fn cancel_run(&self) {
         let running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(RunningInferRequest(request)) = &*running {
-            // SAFETY: the request lives until it is forgotten, for which `while_running` waits for this lock. OpenVINO allows
-            // this call at any time and on any thread. Its status says only that there was nothing to cancel.
+            // SAFETY: the request lives until it is forgotten, for which `while_running` waits for this lock. OpenVINO
+            // allows this call at any time and on any thread. Its status says only that there was nothing to cancel.
             unsafe { openvino_sys::ov_infer_request_cancel(request.as_ptr()) };
         }
     }

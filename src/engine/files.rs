@@ -1,8 +1,8 @@
 //! The facts about a model that its file shows without a runtime, for every format.
 //!
 //! Model files are foreign bytes. If models run in other processes, one of these reads the file, and the daemon checks
-//! the facts by [`ModelFileFacts::check`]; otherwise the daemon reads it. Both by [`read`], which gives no facts that the
-//! check refuses.
+//! the facts by [`ModelFileFacts::check`]; otherwise the daemon reads it. Both by [`read`], which gives no facts that
+//! the check refuses.
 
 use std::collections::BTreeMap;
 

@@ -15,7 +15,8 @@
 //!   or corrupt its memory for some inputs, and `domains.rs` those that it lacks; `class_maps.rs` makes tensors of
 //!   outputs that are maps
 //! * `operators.rs` - the table of what callers' numbers do to the runtimes (`operators.tsv`), by operator
-//! * `values.rs` - the numbers that a runtime computes right, by operator and datatype (`values.tsv`), and the bounds of values
+//! * `values.rs` - the numbers that a runtime computes right, by operator and datatype (`values.tsv`), and the bounds
+//!   of values
 //! * `ir.rs` - follows callers' numbers through the graph of an OpenVINO IR
 //! * `tflite.rs` - follows callers' numbers through a TensorFlow Lite file, and reads the scales of its quantized
 //!   inputs and outputs
@@ -113,8 +114,8 @@ impl Runtimes {
         Self { inner: Arc::new(RuntimesInner { folder, own_folders, onnxruntime, openvino }) }
     }
 
-    /// The same, with the library of `runtime` in the folder `own`, or with `None` in that of all others. The other runtime
-    /// stays as it is. For a process that has not loaded the library: nothing takes one out of a process.
+    /// The same, with the library of `runtime` in the folder `own`, or with `None` in that of all others. The other
+    /// runtime stays as it is. For a process that has not loaded the library: nothing takes one out of a process.
     #[must_use]
     pub fn with_library_in(&self, runtime: Runtime, own: Option<PathBuf>) -> Self {
         let RuntimesInner { folder, own_folders, onnxruntime, openvino } = &*self.inner;

@@ -1,10 +1,10 @@
 //! Reads an ONNX file without a runtime.
 //!
-//! Only the needed parts are declared (`protos.rs`), with the field numbers of `onnx.proto3`; weights are counted, not kept
-//! (`tensor.rs`). Six things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data outside the
-//! model's folder is refused before a runtime opens it, and so are shapes without data and graphs nested too deep
-//! (`limits.rs`), inputs and outputs have the names of the file in every runtime, no runtime gets a model that lets
-//! callers crash it (`dangers.rs`) or has operators that it does not know (`domains.rs`), and pipelines use the
+//! Only the needed parts are declared (`protos.rs`), with the field numbers of `onnx.proto3`; weights are counted, not
+//! kept (`tensor.rs`). Six things depend on it: outputs that are maps become tensors (`class_maps.rs`), external data
+//! outside the model's folder is refused before a runtime opens it, and so are shapes without data and graphs nested
+//! too deep (`limits.rs`), inputs and outputs have the names of the file in every runtime, no runtime gets a model that
+//! lets callers crash it (`dangers.rs`) or has operators that it does not know (`domains.rs`), and pipelines use the
 //! metadata of a file.
 
 pub(crate) mod class_maps;

@@ -166,8 +166,8 @@ struct OnnxRuntimeBackend {
     options: Arc<SessionRunOptions>,
 }
 
-/// The options of all runs of one session. The runtime looks before each operator if a run is to end, also before those of
-/// the body of a loop.
+/// The options of all runs of one session. The runtime looks before each operator if a run is to end, also before those
+/// of the body of a loop.
 struct SessionRunOptions(RunOptions);
 
 impl CancelRun for SessionRunOptions {
@@ -224,8 +224,8 @@ impl Backend for OnnxRuntimeBackend {
         self.run_with(&options.0, inputs, outputs)
     }
 
-    /// Runs with the option to shrink the arena at the end of the run: there is no other way to shrink it. With fixed shapes the
-    /// next run would need the same memory.
+    /// Runs with the option to shrink the arena at the end of the run: there is no other way to shrink it. With fixed
+    /// shapes the next run would need the same memory.
     fn release_memory(&mut self, smallest: &[Tensor]) {
         let varies = self.signature.inputs.iter().any(|port| port.shape.contains(&-1));
         if varies

@@ -133,8 +133,9 @@ const PREPARED_NODES: &str = "CPU_RUNTIME_CACHE_CAPACITY";
 /// and text detection grew by 6 MiB with each size. A run with a new shape takes up to a fifth longer.
 const PREPARED_NODES_MAX: &str = "300";
 
-/// The same for a model of a chain: enough for nodes that repeat within a run. With 300 the four models of `document_reader` take 70 to 140 MiB more over sixty receipts. With 50
-/// everywhere, sentences of all lengths would take 11 % more CPU time.
+/// The same for a model of a chain: enough for nodes that repeat within a run. With 300 the four models of
+/// `document_reader` take 70 to 140 MiB more over sixty receipts. With 50 everywhere, sentences of all lengths would
+/// take 11 % more CPU time.
 const PREPARED_NODES_OF_PART_MAX: &str = "50";
 
 fn configure(core: &mut Core, options: &LoadOptions) -> Result<(), InferenceError> {
@@ -233,8 +234,8 @@ fn element(datatype: DataType) -> Option<ElementType> {
     DATATYPES.iter().find(|(_, ours)| *ours == datatype).map(|&(theirs, _)| theirs)
 }
 
-/// The files that are compiled, and the core that compiles them. The model is read again for each compilation: it would keep a
-/// second copy of many weights.
+/// The files that are compiled, and the core that compiles them. The model is read again for each compilation: it would
+/// keep a second copy of many weights.
 struct CompilationSource {
     core: Core,
     file: String,
@@ -317,8 +318,8 @@ impl CompiledModelRunner {
 const RUN_TIMEOUT_MS: i64 = 24 * 60 * 60 * 1000;
 
 struct OpenVinoBackend {
-    /// The source to compile again after a failed run, and to release memory; `None` if a new request is enough, and memory does
-    /// not grow.
+    /// The source to compile again after a failed run, and to release memory; `None` if a new request is enough, and
+    /// memory does not grow.
     source: Option<CompilationSource>,
     /// `None` only with a source, when the compilation of it has failed.
     runner: Option<CompiledModelRunner>,
@@ -382,8 +383,8 @@ impl Backend for OpenVinoBackend {
         let _ = self.reset();
     }
 
-    /// Compiles the model again if its shapes vary. The compiled model keeps the memory of its largest run, and the C interface
-    /// has no function to release it.
+    /// Compiles the model again if its shapes vary. The compiled model keeps the memory of its largest run, and the C
+    /// interface has no function to release it.
     fn release_memory(&mut self, _: &[Tensor]) {
         if self.source.as_ref().is_some_and(|source| source.is_dynamic) {
             self.is_sound = false;
@@ -465,8 +466,8 @@ fn stage_input(
 }
 
 /// Refuses numbers for which OpenVINO gives a wrong answer instead of an error: its CPU plug-in keeps only 32 bits of
-/// integers, computes some operators right only up to fewer `bits`, and uses a row of zeros for an index outside a table of
-/// `rows`.
+/// integers, computes some operators right only up to fewer `bits`, and uses a row of zeros for an index outside a
+/// table of `rows`.
 fn check_numbers(tensor: &Tensor, rows: Option<i64>, bits: u32) -> Result<(), String> {
     if let Some(rows) = rows {
         // A negative index counts from the end.

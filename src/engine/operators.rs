@@ -1,5 +1,5 @@
-//! The effect of callers' numbers on the runtimes, by operator: the table `operators.tsv`, which `tests/operators/run.py`
-//! measures, and the walk through the graph of an IR or a TFLite file that asks it.
+//! The effect of callers' numbers on the runtimes, by operator: the table `operators.tsv`, which
+//! `tests/operators/run.py` measures, and the walk through the graph of an IR or a TFLite file that asks it.
 //!
 //! An operator that is not in the table must not get integers of a caller, because their effect was not measured.
 
@@ -71,9 +71,9 @@ const INDEXED: [&str; 9] = [
 /// that the result of a shift by all bits of a number or more depends on the processor.
 const SHIFTS: [&str; 3] = ["BitwiseLeftShift", "BitwiseRightShift", "RIGHT_SHIFT"];
 
-/// Operators with a step, by format and operand, that OpenVINO negates: the smallest number has no opposite, and the place
-/// that is read then is outside of the tensor. Seen with constant axes and the other operands from a caller, which the table
-/// does not have.
+/// Operators with a step, by format and operand, that OpenVINO negates: the smallest number has no opposite, and the
+/// place that is read then is outside of the tensor. Seen with constant axes and the other operands from a caller,
+/// which the table does not have.
 const NEGATED_STEPS: [(&str, &str, usize); 2] = [("onnx", "Slice", 4), ("ir", "Slice", 3)];
 
 /// The harm of an operator that was not measured.

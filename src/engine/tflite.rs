@@ -1,5 +1,5 @@
-//! Reads the quantization of inputs and outputs from a TensorFlow Lite file, because the runtime returns integers without it,
-//! and follows the values that callers choose through its graphs.
+//! Reads the quantization of inputs and outputs from a TensorFlow Lite file, because the runtime returns integers
+//! without it, and follows the values that callers choose through its graphs.
 //!
 //! Only the needed parts are read, by the field numbers of `schema.fbs`. Every offset in the file is checked before it
 //! is followed. An input or output with a bad offset has no known quantization; the runtime finds other errors of the

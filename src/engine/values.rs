@@ -1,8 +1,8 @@
-//! The numbers that a runtime computes right: the table `values.tsv`, which `tests/operators/values.py` measures, and the bounds
-//! of the values in a graph, which are compared with it.
+//! The numbers that a runtime computes right: the table `values.tsv`, which `tests/operators/values.py` measures, and
+//! the bounds of the values in a graph, which are compared with it.
 //!
-//! OpenVINO keeps 32 bits of integers and the precision of FP32, and computes many operators of integers in FP32, which has 24
-//! bits. A value that follows only from shapes is assumed to be right, because no dimension is that long.
+//! OpenVINO keeps 32 bits of integers and the precision of FP32, and computes many operators of integers in FP32, which
+//! has 24 bits. A value that follows only from shapes is assumed to be right, because no dimension is that long.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -241,7 +241,8 @@ fn effect(operator: &str, count: usize) -> (OperatorEffect, Vec<usize>) {
     }
 }
 
-/// The numbers that an operator makes at its output `position` by the rules of mathematics, whether or not they fit `datatype`.
+/// The numbers that an operator makes at its output `position` by the rules of mathematics, whether or not they fit
+/// `datatype`.
 pub(crate) fn made(
     (operator, position): (&str, usize),
     inputs: &[NumberFacts],

@@ -22,8 +22,8 @@ pub struct WarmUp {
 }
 
 impl WarmUp {
-    /// Runs the model on the inputs of all sizes. Inputs that the first instance accepted are accepted by this one too, so a
-    /// failure is not looked at.
+    /// Runs the model on the inputs of all sizes. Inputs that the first instance accepted are accepted by this one too,
+    /// so a failure is not looked at.
     pub fn run(&self, backend: &mut dyn Backend) {
         let outputs: Vec<usize> = (0..backend.signature().outputs.len()).collect();
         for (_, inputs) in self.runs() {

@@ -70,14 +70,14 @@ impl FeatureStore {
         principal: Principal,
     ) -> Result<ErasureCounts, FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(MaintenanceJob::Erase { entities, principal, reply }, answer).await
+        self.maintenance(MaintenanceJob::Erase { entities, principal, reply }, answer).await
     }
 
     /// Encrypts the keys of all entities again under the current master key, while the store is in use. Returns their
     /// number. No value is rewritten.
     pub async fn rekey(&self) -> Result<u64, FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(MaintenanceJob::Rekey { reply }, answer).await
+        self.maintenance(MaintenanceJob::Rekey { reply }, answer).await
     }
 
     /// True when the files of the store are encrypted.

@@ -1,6 +1,6 @@
 //! The online feature store, in Feast's words: keeps on the box the values that models need and callers do not send.
-//! The journal is the truth, fsynced before a push is acknowledged. The index answers reads: the newest snapshot, read in
-//! place, and over it in sled what changed since. It can be made again from an older snapshot and the journal at any
+//! The journal is the truth, fsynced before a push is acknowledged. The index answers reads: the newest snapshot, read
+//! in place, and over it in sled what changed since. It can be made again from an older snapshot and the journal at any
 //! time.
 //!
 //! Files, in reading order:
@@ -22,7 +22,8 @@
 //! * `key.rs` - index keys: the number of the view and a keyed hash of the entity
 //! * `seal.rs` - encrypts rows and records under the key of their entity
 //! * `entity_keys.rs` - one key for each entity; destroying it erases the entity
-//! * `entity_keys/` - `error.rs` says why there are none, `table.rs` holds the keys in memory, `form.rs` and `files.rs` on disk, each file twice
+//! * `entity_keys/` - `error.rs` says why there are none, `table.rs` holds the keys in memory, `form.rs` and `files.rs`
+//!   on disk, each file twice
 //! * `protection.rs` - encrypts and decrypts for the store: encrypted, plain, erased and missing values
 //! * `merge.rs`, `merge/` - merges a row into a record, or says why not
 //! * `window.rs` - aggregates over windows of event time, as bytes in the record of an entity
@@ -50,9 +51,9 @@
 //!   * `manifest.rs` - what the last snapshots had, to count what is lost without them
 //!   * `commit_watermark.rs` - the last acknowledged push, in two files next to the journal, to detect a loss
 //!   * `applier.rs` - applies entries and records to an index, and counts its records; the folder has tests
-//!   * `commands.rs` - commands of the writer thread and jobs of the upkeep thread
+//!   * `commands.rs` - commands of the writer thread and jobs of the maintenance thread
 //!   * `writer.rs` - the writer thread: journal, index, acknowledgement
-//!   * `maintenance.rs` - the upkeep thread: opening, rebuilding, restores
+//!   * `maintenance.rs` - the maintenance thread: opening, rebuilding, restores
 //!   * `recovery.rs` - opens, repairs or rebuilds the index, after any damage
 //!   * `snapshots.rs` - snapshots, and the search for damage
 //!   * `erasure.rs`, `erasure/`, `tombstones.rs` - erasing an entity, and the tombstones that keep backups from
@@ -88,8 +89,8 @@
 //! * One bad place in any file loses no acknowledged push. There are two snapshots or a journal from the beginning;
 //!   until then a second snapshot is due as soon as the disk has room. The layer over the snapshot is a second copy of
 //!   the journal's end. The exception is the newest entries of the journal, while the layer does not have them yet.
-//! * A loss is reported with its numbers, and the store continues. `commit_watermark.rs` is never ahead of the journal's
-//!   fsync.
+//! * A loss is reported with its numbers, and the store continues. `commit_watermark.rs` is never ahead of the
+//!   journal's fsync.
 //! * A view and a field keep their numbers for ever, and no number is reused. Rows carry numbers, never names.
 //! * A record has at most 64 KiB. The size of aggregates is bounded when they are declared.
 //! * `merge.rs` and `window.rs` are pure. The clock is read once for each push and each read.
@@ -107,10 +108,10 @@
 //!
 //! # One push
 //!
-//! Two threads own the store. **The writer** owns the journal, and only it writes into the index in use; **the upkeep**
-//! thread makes indexes and snapshots and hands them over. A third thread only fsyncs the position of the last
-//! acknowledged push, once a second. All share `StoreEngine`, whose `StoreState` is swapped as a whole: `Opening`, `Ready`
-//! with the index, `Rebuilding`, `Restoring`, `Closed`. From `POST /push` or a binding:
+//! Two threads own the store. **The writer** owns the journal, and only it writes into the index in use; **the
+//! maintenance** thread makes indexes and snapshots and hands them over. A third thread only fsyncs the position of the
+//! last acknowledged push, once a second. All share `StoreEngine`, whose `StoreState` is swapped as a whole: `Opening`,
+//! `Ready` with the index, `Rebuilding`, `Restoring`, `Closed`. From `POST /push` or a binding:
 //!
 //! 1. `typed.rs` makes rows of the columns, for every view of the push source. A value that does not fit its column
 //!    ends the push here, for all rows, with column and row. Each row gets its index key.
@@ -121,23 +122,23 @@
 //!    known entities costs no additional fsync.
 //! 4. `Journal::append` writes them as one group: one write, one fdatasync. From here on they survive a power cut. When
 //!    it fails, none of them counts: the segment is cut back, and after a failed fsync never written to again. The
-//!    group states up to when event times are trusted now (`StoreEngine::trusted_until`), so that a replay decides as the
-//!    push did. `CommitWatermark::note` overwrites two small files with the next number.
-//! 5. `IndexApplier::apply` loads each record, `merge`s the row and writes 128 rows at a time into the top layer: records,
-//!    then the number of the last entry. Without an index, or with one that turns out damaged, this step is skipped: the
-//!    next index takes the rows from the journal.
+//!    group states up to when event times are trusted now (`StoreEngine::trusted_until`), so that a replay decides as
+//!    the push did. `CommitWatermark::note` overwrites two small files with the next number.
+//! 5. `IndexApplier::apply` loads each record, `merge`s the row and writes 128 rows at a time into the top layer:
+//!    records, then the number of the last entry. Without an index, or with one that turns out damaged, this step is
+//!    skipped: the next index takes the rows from the journal.
 //! 6. The caller gets the outcome of `merge` for each row.
 //!
-//! A read needs no thread of the store. `FeatureReadPlan` resolves names, then takes the index out of `StoreState`; a record's
-//! checksum and its entity are checked. A reader that finds damage swaps the state to `Rebuilding` (`StoreEngine::give_up`,
-//! once), and all reads get 503 from then on. A read that is expected to take 100 µs at most, by the usual time of one
-//! record, runs on the caller's thread; others run on a blocking thread, as do reads and pushes of more than 1000
-//! values.
+//! A read needs no thread of the store. `FeatureReadPlan` resolves names, then takes the index out of `StoreState`; a
+//! record's checksum and its entity are checked. A reader that finds damage swaps the state to `Rebuilding`
+//! (`StoreEngine::give_up`, once), and all reads get 503 from then on. A read that is expected to take 100 µs at most,
+//! by the usual time of one record, runs on the caller's thread; others run on a blocking thread, as do reads and
+//! pushes of more than 1000 values.
 //!
 //! Snapshots are due when the journal has grown by half of the last one, or when the layer no longer fits sled's cache:
 //! sled takes 20 us for a record that is not in it, and never frees space. `StoreWriterCommand::Freeze` makes the
-//! writer begin a segment, and a new layer on top; the one before does not change any more. The upkeep thread merges it
-//! into the snapshot below, leaves out what expired, reads the new file back, counts and renames it.
+//! writer begin a segment, and a new layer on top; the one before does not change any more. The maintenance thread
+//! merges it into the snapshot below, leaves out what expired, reads the new file back, counts and renames it.
 //! `StoreWriterCommand::Rebase` makes the index read from it, and the frozen layer is removed. When a snapshot fails,
 //! the next attempt takes the same layer. Two snapshots are kept, and the journal from the older one on.
 //!
@@ -146,16 +147,18 @@
 //! The declarations are read first, and the catalog has their numbers on disk before the first row uses them. Then the
 //! lock, the hash key, and `Journal::open`: a torn end of the last segment is cut off, any other damage is reported and
 //! stays. Pushes get 503 until the index is open, as it is unknown which entries it has; during a rebuild they are
-//! accepted. Where the journal ends before the position in `CommitWatermark`, nothing is cut off: its end is damage, the
-//! lacking entries are recorded on the disk before a new segment hides the gap, and recovery reports those as lost that
-//! index and snapshot lack, too. The others stay recorded until a snapshot has them. The upkeep thread (`recovery.rs`)
+//! accepted. Where the journal ends before the position in `CommitWatermark`, nothing is cut off: its end is damage,
+//! the lacking entries are recorded on the disk before a new segment hides the gap, and recovery reports those as lost
+//! that index and snapshot lack, too. The others stay recorded until a snapshot has them. The maintenance thread
+//! (`recovery.rs`)
 //!
 //! 1. removes the record of the clean stop, so that any later crash is not taken for a clean stop;
 //! 2. opens the newest good snapshot: its end, with the index of its blocks; a block is checked whenever it is read. It
-//!    opens the layer over that snapshot, on a thread that may panic or hang, and reads every record of it. A layer over
-//!    an older snapshot is removed: the newest snapshot has its values. A layer over a later snapshot shows that this
-//!    snapshot is damaged; its values are copied into a new layer. A layer whose hash key is lost counts as damaged;
-//! 3. after a clean stop compares the layer's tally with the recorded one. Any difference is damage;
+//!    opens the layer over that snapshot, on a thread that may panic or hang, and reads every record of it. A layer
+//!    over an older snapshot is removed: the newest snapshot has its values. A layer over a later snapshot shows that
+//!    this snapshot is damaged; its values are copied into a new layer. A layer whose hash key is lost counts as
+//!    damaged;
+//! 3. after a clean stop compares the layer's checksum with the recorded one. Any difference is damage;
 //! 4. after any other stop applies the journal from the snapshot on. A record that has an entry in it already is left
 //!    alone;
 //! 5. on damage sets the layer aside as `index.damaged`, lets the daemon become ready, and fills a new one from the
@@ -165,8 +168,8 @@
 //!    the damaged one, another index takes its place first, over the snapshot before.
 //!
 //! A snapshot of an earlier version, or restored from another box, is not sorted as the index needs it: step 2 takes an
-//! index of an earlier version as a layer with every record, or fills such a layer from the snapshot, and after step 7 a
-//! new snapshot takes the place of both.
+//! index of an earlier version as a layer with every record, or fills such a layer from the snapshot, and after step 7
+//! a new snapshot takes the place of both.
 //!
 //! With a master key the key files are read before anything else: `EntityKeys::open` takes whichever of two copies is
 //! good. A row or record whose key was destroyed is skipped silently; one whose key number was never given, that does
@@ -183,7 +186,8 @@
 //!
 //! A restore works like a start: the backup is received into `restore.upload` and checked to its end, its records get
 //! this store's numbers and keys and one sequence number that no entry has, the writer stops accepting pushes, and the
-//! rename of the snapshot completes the restore. A layer from before it lies on an older snapshot, which step 2 detects.
+//! rename of the snapshot completes the restore. A layer from before it lies on an older snapshot, which step 2
+//! detects.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "age")]

@@ -175,7 +175,7 @@ impl Drop for MemTable {
 }
 
 /// The number of values, and a sum over their contents that does not depend on their order: two layers with the same
-/// tally are the same.
+/// checksum are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ContentChecksum {
     pub records: u64,

@@ -33,8 +33,8 @@ pub fn bytes_of(columns: &FrameColumns) -> usize {
 /// The memory of an object of JSON as a tree, in bytes: a node of a map has room for eleven members.
 const OBJECT_BYTES: usize = 640;
 
-/// The most memory of the values that a body of JSON can have, in bytes, while they are read: their number is that of its
-/// commas, and an array grows by doubling.
+/// The most memory of the values that a body of JSON can have, in bytes, while they are read: their number is that of
+/// its commas, and an array grows by doubling.
 pub fn bytes_of_json(body: &[u8]) -> usize {
     let (commas, objects) = body.iter().fold((0, 0), |(commas, objects), byte| {
         (commas + usize::from(*byte == b','), objects + usize::from(*byte == b'{'))

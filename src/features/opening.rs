@@ -62,8 +62,8 @@ impl OpenStore {
         if sealer.is_on() && !has_keys && files.is_sealed().map_err(|error| with_path(&error))? {
             return Err(with_path(&EntityKeysError::Missing { folder: files.folder().join("keys") }));
         }
-        // Before the first row that uses the numbers, and before the first subfolder: after a power cut a subfolder without
-        // a catalog is a store that lost its catalog.
+        // Before the first row that uses the numbers, and before the first subfolder: after a power cut a subfolder
+        // without a catalog is a store that lost its catalog.
         registry.save(files.folder()).map_err(|error| with_path(&error))?;
 
         let has_keys = has_keys || sealer.is_on();
@@ -171,7 +171,7 @@ fn spawn_threads(
     jobs: mpsc::Receiver<MaintenanceJob>,
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let writer = StoreWriter::new(engine.clone(), journal);
-    let upkeep = Maintenance::new(engine.clone());
+    let maintenance = Maintenance::new(engine.clone());
     let marked = engine.clone();
     let _ = engine.jobs.send(MaintenanceJob::Open);
 
@@ -190,7 +190,7 @@ fn spawn_threads(
 
     let threads = [
         spawn("features", Box::new(move || writer.run(commands))),
-        spawn("features-upkeep", Box::new(move || upkeep.run(&jobs))),
+        spawn("features-upkeep", Box::new(move || maintenance.run(&jobs))),
         spawn("features-mark", Box::new(move || marked.acknowledged.keep_durable())),
     ];
     threads.into_iter().collect()

@@ -57,8 +57,8 @@ impl Subsystem for FeatureStore {
         Some(format!("feature store: {reason}"))
     }
 
-    /// Starts the task that keeps the daemon from being ready until the store is open, and the one that opens a store that
-    /// cannot be opened yet.
+    /// Starts the task that keeps the daemon from being ready until the store is open, and the one that opens a store
+    /// that cannot be opened yet.
     fn spawn(&self, environment: &PartEnvironment) -> Result<(), String> {
         let (store, opening, stop) = (self.clone(), environment.readiness.latch(), environment.shutdown.clone());
         environment.shutdown.spawn(async move {

@@ -226,7 +226,7 @@ impl FeatureReadPlan {
     }
 
     /// True when the read takes no longer than waking another thread.
-    pub fn is_brief(&self, engine: &StoreEngine) -> bool {
+    pub fn is_inline(&self, engine: &StoreEngine) -> bool {
         // sled has one lock for all its stores, and syncing one of them holds it.
         if engine.is_syncing.load(Relaxed) {
             return false;

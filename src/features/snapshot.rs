@@ -8,7 +8,8 @@
 //!   the key, and its length; the first one of a block has its whole key, so that a block can be read on its own.
 //! * the index: the first key and the length of each block of records. Only where all keys were ascending.
 //! * the statistics: the number of records of each view.
-//! * the footer: the number of records, the place of the index, the newest event time and the earliest expiry, the hash.
+//! * the footer: the number of records, the place of the index, the newest event time and the earliest expiry, the
+//!   hash.
 //!
 //! With an index the file is a table: [`SortedTable`] finds a record with one read. Version 1 had blocks of records
 //! with whole keys, and a footer of the number of records and the hash.

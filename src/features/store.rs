@@ -251,7 +251,7 @@ impl FeatureStore {
             return blocking(move || reading::FeatureReadPlan::new(&engine, request, caller)?.answer(&engine)).await;
         }
         let read = reading::FeatureReadPlan::new(engine, request, caller)?;
-        if read.is_brief(engine) {
+        if read.is_inline(engine) {
             return read.answer(engine);
         }
         let engine = engine.clone();
@@ -376,13 +376,13 @@ impl FeatureStore {
     /// Takes a snapshot, so that a start after a crash has less to replay.
     pub async fn snapshot(&self) -> Result<(), FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(MaintenanceJob::Snapshot { reply }, answer).await
+        self.maintenance(MaintenanceJob::Snapshot { reply }, answer).await
     }
 
     /// Writes all changes into a new snapshot. Returns the bytes of the changes before and after.
     pub async fn compact(&self) -> Result<(u64, u64), FeatureError> {
         let (reply, answer) = oneshot::channel();
-        self.upkeep(MaintenanceJob::Compact { reply }, answer).await
+        self.maintenance(MaintenanceJob::Compact { reply }, answer).await
     }
 
     /// Takes a backup, of everything or of the rows of one view. Every push acknowledged before this call is included.
@@ -418,10 +418,10 @@ impl FeatureStore {
     pub async fn restore(&self, mut upload: BackupUpload, principal: Principal) -> Result<u64, FeatureError> {
         let received = upload.finish().await?;
         let (reply, answer) = oneshot::channel();
-        self.upkeep(MaintenanceJob::Restore { received, principal, reply }, answer).await
+        self.maintenance(MaintenanceJob::Restore { received, principal, reply }, answer).await
     }
 
-    pub(super) async fn upkeep<T>(
+    pub(super) async fn maintenance<T>(
         &self,
         job: MaintenanceJob,
         answer: oneshot::Receiver<Result<T, FeatureError>>,

@@ -244,8 +244,8 @@ impl<'b> ByteReader<'b> {
         value
     }
 
-    /// Reads `count` values that [`put_body`] wrote, of the type with this number ([`tag`]), and calls `each` with them.
-    /// Returning each value instead took half as long again for a row of 20 Float32.
+    /// Reads `count` values that [`put_body`] wrote, of the type with this number ([`tag`]), and calls `each` with
+    /// them. Returning each value instead took half as long again for a row of 20 Float32.
     #[inline]
     pub fn values_of(&mut self, tag: u8, count: usize, mut each: impl FnMut(Value)) -> Result<(), DamagedBytes> {
         macro_rules! numbers {

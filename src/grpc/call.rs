@@ -157,7 +157,8 @@ pub fn one_answer(message: Bytes) -> Response {
     with_content_type(Body::new(UnaryBody::Message(message)))
 }
 
-/// The body of a response of one message: that, and the status of success. It announces no length, which a call has not.
+/// The body of a response of one message: that, and the status of success. It announces no length, which a call has
+/// not.
 #[derive(Debug)]
 enum UnaryBody {
     Message(Bytes),

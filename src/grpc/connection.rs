@@ -43,8 +43,8 @@ const FRAME_BYTES_MAX: u32 = 256 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The most calls of a connection that the caller cancels; behind them the connection is closed in order. A client opens
-/// another one by itself, and one that opens and resets streams for ever has to begin again.
+/// The most calls of a connection that the caller cancels; behind them the connection is closed in order. A client
+/// opens another one by itself, and one that opens and resets streams for ever has to begin again.
 const CANCELLED_CALLS_MAX: usize = 1000;
 
 /// The time for which a connection that ends waits for streams without a call.
@@ -61,8 +61,8 @@ const ABSENT_METHODS: [(&str, &str); 3] = [
     ("LogSettings", "the log is set in the section [log] of the configuration"),
 ];
 
-/// gRPC as the service of connections, over the routes of the methods behind their guards. `idle_timeout` is the time that
-/// a connection may be without a stream.
+/// gRPC as the service of connections, over the routes of the methods behind their guards. `idle_timeout` is the time
+/// that a connection may be without a stream.
 pub fn service(methods: Router, idle_timeout: Duration, write_timeout: Duration) -> ConnectionService {
     let methods = methods.fallback(unknown_method).layer(map_response(with_status));
     let limits = GrpcConnectionTimeouts { idle: idle_timeout, write: write_timeout };

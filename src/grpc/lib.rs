@@ -1,5 +1,5 @@
-//! gRPC: the Open Inference Protocol's `inference.GRPCInferenceService` with Triton's extensions, `grpc.health.v1.Health`
-//! and reflection, over HTTP/2. Off unless `[grpc] listen` has an address.
+//! gRPC: the Open Inference Protocol's `inference.GRPCInferenceService` with Triton's extensions,
+//! `grpc.health.v1.Health` and reflection, over HTTP/2. Off unless `[grpc] listen` has an address.
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[grpc]`
@@ -13,12 +13,13 @@
 //! * `health.rs`, `reflection.rs` - liveness, readiness and gRPC's health checks; reflection
 //! * `proto/`, `messages.rs` - the messages; `build.rs`, the build script, makes Rust types of `proto/`
 //!
-//! A method is a route: `http/guard.rs` finds its caller and checks the permission, as for every other route, and an error
-//! is an `ApiError`, which `part/grpc.rs` writes as a status.
+//! A method is a route: `http/guard.rs` finds its caller and checks the permission, as for every other route, and an
+//! error is an `ApiError`, which `part/grpc.rs` writes as a status.
 //!
 //! Invariants:
 //! * Memory is reserved for bytes that have arrived, never for a length that a caller announced.
-//! * A message of many parts is measured before it is decoded, so that a small message never becomes a large one unseen.
+//! * A message of many parts is measured before it is decoded, so that a small message never becomes a large one
+//!   unseen.
 //! * Only calls keep a connection busy. A stream without a call in progress gives way to newcomers.
 //!
 //! # Where it is decided

@@ -72,8 +72,8 @@ impl GrpcMessageReader {
         }
     }
 
-    /// The next message, if it is plain, large and all of the next frame, whose memory it shares. Otherwise the frame is
-    /// received.
+    /// The next message, if it is plain, large and all of the next frame, whose memory it shares. Otherwise the frame
+    /// is received.
     async fn next_in_one_frame(&mut self) -> Result<Option<Bytes>, ApiError> {
         let Some(mut data) = self.frame().await? else { return Ok(None) };
         let announced = data.first_chunk().map(|&[_, a, b, c, d]| u32::from_be_bytes([a, b, c, d]) as usize);

@@ -19,8 +19,8 @@ use super::messages::infer_parameter::ParameterChoice;
 use super::messages::model_infer_request::InferInputTensor;
 use super::messages::{InferParameter, InferTensorContents, ModelInferRequest};
 
-/// The most memory that a byte of a message takes once it is decoded: of a dimension of a shape, and of an empty element of
-/// a tensor.
+/// The most memory that a byte of a message takes once it is decoded: of a dimension of a shape, and of an empty
+/// element of a tensor.
 const HEAD_GROWTH: usize = 8;
 const CONTENTS_GROWTH: usize = 16;
 

@@ -1,5 +1,5 @@
-//! The streams of one connection: how many are open, which of their answers wait for the caller to read them, and how many
-//! calls were cancelled.
+//! The streams of one connection: how many are open, which of their answers wait for the caller to read them, and how
+//! many calls were cancelled.
 
 use std::collections::HashMap;
 use std::pin::Pin;

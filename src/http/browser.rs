@@ -49,8 +49,8 @@ impl CrossSiteRequest {
     }
 }
 
-/// Detects a request that comes neither from a program on this machine nor from the page of this box. Programs send none
-/// of these headers, and if they send a host, it is the name or address of this machine. `scheme` is that of the
+/// Detects a request that comes neither from a program on this machine nor from the page of this box. Programs send
+/// none of these headers, and if they send a host, it is the name or address of this machine. `scheme` is that of the
 /// connection.
 pub fn foreign_request(
     scheme: &Scheme,
@@ -71,8 +71,8 @@ pub fn foreign_request(
     Some(CrossSiteRequest::Host { host: String::from_utf8_lossy(foreign).chars().take(SHOWN_CHARS_MAX).collect() })
 }
 
-/// Returns `true` if the page that sent a request has the origin that the request goes to. The port counts: another server
-/// on this machine is another site. The host is checked on its own.
+/// Returns `true` if the page that sent a request has the origin that the request goes to. The port counts: another
+/// server on this machine is another site. The host is checked on its own.
 fn is_own_origin(scheme: &Scheme, headers: &HeaderMap) -> bool {
     let once = |name| {
         let mut values = headers.get_all(name).iter();

@@ -118,7 +118,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers `/` at once and `/wait` when `end` has a permit; `begun` gets a message for each call of it.
+    /// A server that answers `/` at once and `/wait` when `end` has a permit; `begun` gets a message for each call of
+    /// it.
     struct WaitingServer {
         at: SocketAddr,
         begun: mpsc::UnboundedReceiver<()>,

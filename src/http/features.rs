@@ -95,9 +95,9 @@ async fn long_answer(
     let mut hold = account.take(LongFeaturesAnswer::bytes_of(&read)).map_err(no_room)?;
     let mut answer = LongFeaturesAnswer::new(&read, call.full_feature_names)?;
     loop {
-        let turn = store.long_read_turn().await;
+        let permit = store.long_read_turn().await;
         let slice = off_thread(&account, move || {
-            let _turn = turn;
+            let _permit = permit;
             let slice = read.next(SLICE_CELLS_MAX).map_err(of_store)?;
             if let Some(slice) = &slice {
                 // The values of the slice, in addition to the answer, which grows by no more than these.

@@ -18,8 +18,9 @@ pub async fn live() -> Response {
     json(&LiveResponse { live: true })
 }
 
-/// `GET /v2/health/ready`: ready once every model that this box has served, with the same files, serves again or has failed,
-/// and while at least one serves or none is configured. It waits for no new model and for none that failed before.
+/// `GET /v2/health/ready`: ready once every model that this box has served, with the same files, serves again or has
+/// failed, and while at least one serves or none is configured. It waits for no new model and for none that failed
+/// before.
 pub async fn ready(State(app): State<App>) -> Response {
     if app.is_ready() {
         json(&ReadyResponse { name: None, ready: true })

@@ -136,8 +136,8 @@ pub(super) fn wanted_picture(headers: &HeaderMap) -> Option<PictureFormat> {
     preferred(headers, &formats).flatten()
 }
 
-/// The format that `Accept` prefers among some, each with the ranges that fit it, the most specific one last. The last of
-/// equal ones.
+/// The format that `Accept` prefers among some, each with the ranges that fit it, the most specific one last. The last
+/// of equal ones.
 fn preferred<F: Copy>(headers: &HeaderMap, formats: &[(F, &[&str])]) -> Option<F> {
     let ranges: Vec<_> = accepted_ranges(headers).collect();
     let accepted = |(format, names): &(F, &[&str])| {

@@ -1,5 +1,5 @@
-//! HTTP/1.1 and its routes, with one handler file for each noun. Sockets, TLS and limits on connections are in the crate
-//! `listener`, the protocols in the crate `protocol`. Parts write their own routes with axum, too.
+//! HTTP/1.1 and its routes, with one handler file for each noun. Sockets, TLS and limits on connections are in the
+//! crate `listener`, the protocols in the crate `protocol`. Parts write their own routes with axum, too.
 //!
 //! Files, in reading order:
 //! * `config.rs` - `[http]`; `part.rs` its mistakes and findings
@@ -14,7 +14,8 @@
 //! * `guard.rs` - the caller of a request, and its permission, before any body is read
 //! * `browser.rs` - detection of requests that a foreign web page made a browser send
 //! * `administration.rs` - changes of the box, answered after their durable audit record
-//! * `call_headers.rs`, `accept.rs` - priority and timeout of a call, and the forms that its caller accepts, from its headers
+//! * `call_headers.rs`, `accept.rs` - priority and timeout of a call, and the forms that its caller accepts, from its
+//!   headers
 //! * `infer.rs`, `models.rs` - handlers: inference; models
 //! * `csv.rs` - CSV to a model with a pipeline of rows, answered while it is read
 //! * `vision.rs`, `vision/` - handlers of DeepStack's interface, and `[vision]`
@@ -51,8 +52,8 @@
 //!
 //! # One caller
 //!
-//! 1. `listener/listeners.rs` makes a `Peer` of a connection: an address with the certificate of the handshake, or the user id
-//!    behind the Unix socket.
+//! 1. `listener/listeners.rs` makes a `Peer` of a connection: an address with the certificate of the handshake, or the
+//!    user id behind the Unix socket.
 //! 2. `routes.rs` puts `guard` before each route that is not public. It takes the API key from the headers (two
 //!    different keys are 400) and calls `Authenticator::caller(peer, key)`, before the body is read and before a
 //!    `100 Continue` is sent.
@@ -60,8 +61,8 @@
 //!    its revocation. An invalid key is 401, whatever the roles of the way in, and is recorded; a key that may be a
 //!    guess counts against the address it came from. Without a key, the caller is a listed certificate, else the user
 //!    id, else has the roles that `[access]` gives to loopback or the socket; beyond loopback it has none. A key in a
-//!    form of `/v1/vision` counts as one in a header (`guard::admit_by_form`): for a caller that would be refused without
-//!    it, the guard reads the start of the form.
+//!    form of `/v1/vision` counts as one in a header (`guard::admit_by_form`): for a caller that would be refused
+//!    without it, the guard reads the start of the form.
 //! 4. `Caller::enter` returns a `RequestPermit` within `max_rate` and `max_concurrent`, or 429.
 //! 5. `RouteRule::needs`: one of these permissions in the caller's roles suffices. Otherwise the answer is 403 and
 //!    names the role, or 401 for a caller without a credential.

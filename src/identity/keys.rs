@@ -140,8 +140,8 @@ impl ApiKeyStore {
         })
     }
 
-    /// Reads, changes and replaces the file, under a lock against other processes and threads. Content above `most` bytes is
-    /// not written: it could not be read again.
+    /// Reads, changes and replaces the file, under a lock against other processes and threads. Content above `most`
+    /// bytes is not written: it could not be read again.
     fn change<T>(
         &self,
         most: usize,

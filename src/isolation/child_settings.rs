@@ -18,9 +18,10 @@ pub struct ChildSettings {
     pub memory_bytes: Option<u64>,
     /// The most memory of what each makes of the content of calls, in bytes.
     pub content_bytes: usize,
-    /// True for children that load a version for the first time: they go first when memory is short, and one that fails is not
-    /// started again.
+    /// True for children that load a version for the first time: they go first when memory is short, and one that fails
+    /// is not started again.
     pub is_yielding: bool,
-    /// True for the trial of a version, whose children wait for the threads that answer requests, and yield, too. After one has ended before its model, no other is started.
+    /// True for the trial of a version, whose children wait for the threads that answer requests, and yield, too. After
+    /// one has ended before its model, no other is started.
     pub is_trial: bool,
 }

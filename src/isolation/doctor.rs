@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts a child without models, and returns the report about its sandbox. The child may read the runtimes in the
 /// folder `runtimes`.
-pub fn seal_report(starter: &ChildStarter, runtimes: &Path) -> io::Result<SandboxReport> {
+pub fn sandbox_report(starter: &ChildStarter, runtimes: &Path) -> io::Result<SandboxReport> {
     let (socket, other) = UnixStream::pair()?;
     socket.set_read_timeout(Some(TIMEOUT))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
@@ -32,7 +32,7 @@ pub fn seal_report(starter: &ChildStarter, runtimes: &Path) -> io::Result<Sandbo
     process.kill();
     let ended = process.wait();
     match report? {
-        Some(ChildMessage::Sealed(report)) => Ok(report),
+        Some(ChildMessage::Sandboxed(report)) => Ok(report),
         Some(_) => Err(io::Error::other("it sent something else than its report")),
         None => Err(io::Error::other(format!("it ended without a report ({})", ended?))),
     }

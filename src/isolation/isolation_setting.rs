@@ -16,8 +16,8 @@ pub enum Isolation {
     Own,
 }
 
-/// `isolation` as a file has it. Earlier versions had a third value, `none`, for a model that runs in the daemon itself. It is
-/// read as `process`: old files stay valid, and no file loads a runtime into the daemon.
+/// `isolation` as a file has it. Earlier versions had a third value, `none`, for a model that runs in the daemon
+/// itself. It is read as `process`: old files stay valid, and no file loads a runtime into the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IsolationSetting {
     /// The value in effect.

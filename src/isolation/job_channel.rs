@@ -91,7 +91,7 @@ pub struct JobChannel {
 /// Writes large bytes into an area, one after the other.
 #[derive(Debug)]
 pub struct AreaWriter<'l> {
-    lane: &'l JobChannel,
+    channel: &'l JobChannel,
     start: usize,
     used: usize,
 }
@@ -101,7 +101,7 @@ impl AreaWriter<'_> {
     pub fn put(&mut self, bytes: &[u8]) -> Result<ByteRange, JobChannelError> {
         let offset = self.used.next_multiple_of(ALIGNMENT);
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= AREA_BYTES).ok_or(JobChannelError::TooLarge)?;
-        if !self.lane.memory.write(self.start + offset, bytes) {
+        if !self.channel.memory.write(self.start + offset, bytes) {
             return Err(JobChannelError::Outside);
         }
         self.used = end;
@@ -119,7 +119,7 @@ impl AreaWriter<'_> {
         let ByteRange { offset, length } = self.put(&head)?;
         for (at, number) in [offset, length, position].into_iter().enumerate() {
             let number = u32::try_from(number).map_err(|_| JobChannelError::TooLarge)?;
-            self.lane.memory.word(words + 4 * at).store(number, Ordering::Relaxed);
+            self.channel.memory.word(words + 4 * at).store(number, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl JobChannel {
 
     /// Of the daemon: the writer of the large bytes of a hand-over.
     pub fn jobs(&self) -> AreaWriter<'_> {
-        AreaWriter { lane: self, start: INPUTS, used: 0 }
+        AreaWriter { channel: self, start: INPUTS, used: 0 }
     }
 
     /// Of the daemon: adds the next job of a hand-over, behind its large bytes. Returns its number. There may be
@@ -162,8 +162,8 @@ impl JobChannel {
         wake(self.memory.word(REQUEST));
     }
 
-    /// Of the daemon: waits until the answer to the job `number` is there, `until` at most. `last` is the last job of its
-    /// hand-over.
+    /// Of the daemon: waits until the answer to the job `number` is there, `until` at most. `last` is the last job of
+    /// its hand-over.
     pub fn wait(
         &self,
         number: u32,
@@ -287,9 +287,10 @@ impl JobChannel {
         self.memory.view(INPUTS + offset, length).ok_or(JobChannelError::Outside)
     }
 
-    /// Of the child: the writer of an answer's large bytes, behind the bytes that the answers before it in its hand-over use.
+    /// Of the child: the writer of an answer's large bytes, behind the bytes that the answers before it in its
+    /// hand-over use.
     pub fn answer(&self, used: usize) -> AreaWriter<'_> {
-        AreaWriter { lane: self, start: OUTPUTS, used }
+        AreaWriter { channel: self, start: OUTPUTS, used }
     }
 
     /// Of the child: gives the answer to the job of this number. Returns the bytes of the area that are in use.

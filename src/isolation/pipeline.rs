@@ -22,24 +22,24 @@ use crate::worker_process::{ChildPipelines, KnownPipeline};
 /// A pipeline of a model in a child.
 #[derive(Debug)]
 pub(crate) struct RemotePipeline {
-    twin: Arc<dyn Pipeline>,
+    proxy: Arc<dyn Pipeline>,
     id: PipelineId,
     pipelines: Arc<ChildPipelines>,
 }
 
 impl RemotePipeline {
-    /// Registers a pipeline; `twin` is bound of the same setup.
-    pub fn new(pipelines: &Arc<ChildPipelines>, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Self {
+    /// Registers a pipeline; `proxy` is bound of the same setup.
+    pub fn new(pipelines: &Arc<ChildPipelines>, proxy: Arc<dyn Pipeline>, setup: PipelineSetup) -> Self {
         let id = pipelines.next_id();
         pipelines.lock().insert(id, KnownPipeline { setup: Arc::new(setup), homes: Vec::new() });
-        Self { twin, id, pipelines: pipelines.clone() }
+        Self { proxy, id, pipelines: pipelines.clone() }
     }
 }
 
 impl Drop for RemotePipeline {
     fn drop(&mut self) {
-        for home in self.pipelines.homes(self.id) {
-            home.child.unbind(self.id);
+        for worker in self.pipelines.homes(self.id) {
+            worker.child.unbind(self.id);
         }
         self.pipelines.lock().remove(&self.id);
     }
@@ -51,38 +51,38 @@ impl Pipeline for RemotePipeline {
     }
 
     fn release(&self, lease: LeaseId) {
-        self.twin.release(lease);
-        for home in self.pipelines.homes(self.id) {
-            home.child.release(self.id, lease);
+        self.proxy.release(lease);
+        for worker in self.pipelines.homes(self.id) {
+            worker.child.release(self.id, lease);
         }
     }
 
     fn kind(&self) -> &'static PipelineKind {
-        self.twin.kind()
+        self.proxy.kind()
     }
 
     fn sample(&self) -> CallContent {
-        self.twin.sample()
+        self.proxy.sample()
     }
 
     fn chain(&self) -> Option<&dyn ModelChain> {
-        self.twin.chain()
+        self.proxy.chain()
     }
 
     fn divide(&self, content: &CallContent) -> Option<ContentDivision> {
-        self.twin.divide(content)
+        self.proxy.divide(content)
     }
 
     fn feature_columns(&self) -> &[FeatureColumn] {
-        self.twin.feature_columns()
+        self.proxy.feature_columns()
     }
 
     fn has_column(&self, name: &str) -> bool {
-        self.twin.has_column(name)
+        self.proxy.has_column(name)
     }
 
     fn memory_of(&self, content: &CallContent, limits: DecodeLimits) -> usize {
-        self.twin.memory_of(content, limits)
+        self.proxy.memory_of(content, limits)
     }
 
     fn prepare(
@@ -91,38 +91,38 @@ impl Pipeline for RemotePipeline {
         limits: DecodeLimits,
         hold: &mut MemoryReservation,
     ) -> Result<PreprocessedInputs, PreprocessError> {
-        self.twin.prepare(content, limits, hold)
+        self.proxy.prepare(content, limits, hold)
     }
 
     fn outputs(&self) -> &[usize] {
-        self.twin.outputs()
+        self.proxy.outputs()
     }
 
     fn scores(&self) -> Option<usize> {
-        self.twin.scores()
+        self.proxy.scores()
     }
 
     fn results(&self) -> Option<&'static [&'static str]> {
-        self.twin.results()
+        self.proxy.results()
     }
 
     fn detections(&self, results: &[&Tensor]) -> Option<Vec<Detection>> {
-        self.twin.detections(results)
+        self.proxy.detections(results)
     }
 
     fn unreported(&self, results: &[&Tensor]) -> Vec<Detection> {
-        self.twin.unreported(results)
+        self.proxy.unreported(results)
     }
 
     fn outlines(&self, results: &[&Tensor]) -> Option<Vec<TextOutline>> {
-        self.twin.outlines(results)
+        self.proxy.outlines(results)
     }
 
     fn answer(&self, results: &[&Tensor]) -> Result<Box<RawValue>, PostprocessError> {
-        self.twin.answer(results)
+        self.proxy.answer(results)
     }
 
     fn judge(&self, results: &[&Tensor], expected: GoldenExpectation<'_>) -> Result<(), String> {
-        self.twin.judge(results, expected)
+        self.proxy.judge(results, expected)
     }
 }

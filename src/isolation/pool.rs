@@ -82,7 +82,7 @@ pub struct ModelLoadRequest<'m> {
 /// The children of this process. Each is started when the first model needs it, and ends with its last model.
 pub struct Children {
     settings: ChildSettings,
-    lanes: Vec<JobChannelThread>,
+    channels: Vec<JobChannelThread>,
     on_end: OnEnd,
     homes: Mutex<Vec<KnownWorkerProcess>>,
     trial_end: Arc<OnceLock<TrialProcessFailure>>,
@@ -102,7 +102,7 @@ pub struct KeptWorkerProcess {
 struct KnownWorkerProcess {
     /// The model that has it to itself; the shared one has no name.
     name: Option<String>,
-    home: Weak<WorkerProcess>,
+    worker: Weak<WorkerProcess>,
 }
 
 impl std::fmt::Debug for Children {
@@ -113,7 +113,7 @@ impl std::fmt::Debug for Children {
 
 impl Children {
     /// Starts no child yet. Calls `on_end` for each child that ends before its models are unloaded.
-    pub fn new(settings: ChildSettings, lanes: Vec<JobChannelThread>, on_end: OnEnd) -> Self {
+    pub fn new(settings: ChildSettings, channels: Vec<JobChannelThread>, on_end: OnEnd) -> Self {
         let trial_end = Arc::<OnceLock<TrialProcessFailure>>::default();
         let on_end: OnEnd = if settings.is_trial {
             let end = trial_end.clone();
@@ -125,7 +125,7 @@ impl Children {
             on_end
         };
         let (homes, pipelines, unreadable) = (Mutex::default(), Arc::default(), Mutex::default());
-        Self { settings, lanes, on_end, homes, trial_end, pipelines, unreadable }
+        Self { settings, channels, on_end, homes, trial_end, pipelines, unreadable }
     }
 
     /// True for the trial of a version.
@@ -135,9 +135,10 @@ impl Children {
 
     /// Lets the children wait for the threads that answer requests from now on.
     pub fn lower_priority(&self) {
-        for (_, home) in self.running() {
+        for (_, worker) in self.running() {
             // The kernel has a priority for each thread; new ones inherit it.
-            let threads = std::fs::read_dir(format!("/proc/{}/task", home.child.pid())).into_iter().flatten().flatten();
+            let threads =
+                std::fs::read_dir(format!("/proc/{}/task", worker.child.pid())).into_iter().flatten().flatten();
             let ids = threads.filter_map(|thread| Pid::from_raw(thread.file_name().to_str()?.parse().ok()?));
             for id in ids {
                 // A thread that has ended needs none.
@@ -163,21 +164,21 @@ impl Children {
 
     /// Ends every child now, for a reason that counts instead of the signal. No model is to blame.
     pub fn end_all(&self, reason: &str) {
-        for (_, home) in self.running() {
-            home.child.end(ChildEnd::by_us(reason.to_owned(), None));
+        for (_, worker) in self.running() {
+            worker.child.end(ChildEnd::by_us(reason.to_owned(), None));
         }
     }
 
     /// Loads the library of a runtime in a separate child, and returns its version or the reason why it does not load.
     /// Blocks meanwhile.
     pub fn version(&self, runtimes: &Runtimes, runtime: Runtime) -> Result<String, String> {
-        let home = self.home(Some(runtime.to_string()), runtimes).map_err(|error| error.to_string())?;
-        home.child.open(self.pipelines.next_id(), runtime)
+        let worker = self.worker(Some(runtime.to_string()), runtimes).map_err(|error| error.to_string())?;
+        worker.child.open(self.pipelines.next_id(), runtime)
     }
 
-    /// The pipeline of a model in a child; `twin` is bound of the same setup.
-    pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
-        Arc::new(RemotePipeline::new(&self.pipelines, twin, setup))
+    /// The pipeline of a model in a child; `proxy` is bound of the same setup.
+    pub fn pipeline(&self, proxy: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
+        Arc::new(RemotePipeline::new(&self.pipelines, proxy, setup))
     }
 
     /// Has a file of the model `name` read, in the child that the model runs in. Blocks until that is done.
@@ -193,12 +194,12 @@ impl Children {
         let mut tries = READ_TRIES_MAX;
         loop {
             tries -= 1;
-            let home = self.home(is_own.then(|| name.to_owned()), runtimes);
-            let home = home.map_err(|error| ModelReadError::NoProcess(error.to_string()))?;
-            match home.child.read(self.pipelines.next_id(), format, file) {
+            let worker = self.worker(is_own.then(|| name.to_owned()), runtimes);
+            let worker = worker.map_err(|error| ModelReadError::NoProcess(error.to_string()))?;
+            match worker.child.read(self.pipelines.next_id(), format, file) {
                 Ok(facts) => {
                     self.unreadable().remove(name);
-                    return Ok((facts, KeptWorkerProcess { _home: home }));
+                    return Ok((facts, KeptWorkerProcess { _home: worker }));
                 }
                 // Caused by another file, which is read in another process next time.
                 Err(ModelReadError::Interrupted { is_explained: true, .. }) => tries += 1,
@@ -227,10 +228,10 @@ impl Children {
     ) -> Result<(RemoteBackend, u64), ModelLoadError> {
         let refused = |error: io::Error| ModelLoadError::Refused { runtime: order.runtime, reason: error.to_string() };
         let own = (isolation == Isolation::Own).then(|| order.name.to_owned());
-        let home = self
-            .home(own, order.runtimes)
+        let worker = self
+            .worker(own, order.runtimes)
             .map_err(|error| ModelLoadError::NoProcess { runtime: order.runtime, reason: error.to_string() })?;
-        let (mut stage, files, cache) = home.stage(order, self.settings.starter.user()).map_err(refused)?;
+        let (mut stage, files, cache) = worker.stage(order, self.settings.starter.user()).map_err(refused)?;
         let model = self.pipelines.next_id();
         let load = ChildLoadRequest {
             model,
@@ -240,20 +241,20 @@ impl Children {
             cores: order.cores.to_vec(),
             warm_up: order.warm_up.cloned(),
         };
-        let facts = home.child.load(load, order.load_limit)?;
+        let facts = worker.child.load(load, order.load_limit)?;
         if let Err(error) = stage.keep_compiled(facts.missed_cache) {
             tracing::warn!(model = order.name, %error, "the compiled model cannot be kept; the next start compiles it again");
         }
         let bytes = facts.bytes;
-        Ok((RemoteBackend::new(home, (model, order.runtime), facts, order.time_limit, stage), bytes))
+        Ok((RemoteBackend::new(worker, (model, order.runtime), facts, order.time_limit, stage), bytes))
     }
 
     /// The resources of each child that runs.
     pub fn usage(&self) -> Vec<ChildUsage> {
-        let usage = |(name, home): (Option<String>, Arc<WorkerProcess>)| {
-            let ResidentMemory { bytes, peak_bytes } = home.child.memory()?;
-            let cpu = sys::process_cpu_time(home.child.pid()).unwrap_or_default();
-            Some(ChildUsage { name, pid: home.child.pid(), resident_bytes: bytes, peak_bytes, cpu })
+        let usage = |(name, worker): (Option<String>, Arc<WorkerProcess>)| {
+            let ResidentMemory { bytes, peak_bytes } = worker.child.memory()?;
+            let cpu = sys::process_cpu_time(worker.child.pid()).unwrap_or_default();
+            Some(ChildUsage { name, pid: worker.child.pid(), resident_bytes: bytes, peak_bytes, cpu })
         };
         self.running().into_iter().filter_map(usage).collect()
     }
@@ -261,17 +262,17 @@ impl Children {
     /// The resident memory of the child that the model `name` has to itself, in bytes; `None` for one without.
     pub fn memory_of(&self, name: &str) -> Option<u64> {
         let is_own = |known: &&KnownWorkerProcess| known.name.as_deref() == Some(name);
-        let home = self.lock().iter().filter(is_own).find_map(|known| known.home.upgrade())?;
-        Some(home.child.memory()?.bytes)
+        let worker = self.lock().iter().filter(is_own).find_map(|known| known.worker.upgrade())?;
+        Some(worker.child.memory()?.bytes)
     }
 
     /// The reports of the running children about their sandboxes.
-    pub fn seals(&self) -> Vec<SandboxReport> {
-        self.running().iter().filter_map(|(_, home)| home.child.seal().cloned()).collect()
+    pub fn sandboxes(&self) -> Vec<SandboxReport> {
+        self.running().iter().filter_map(|(_, worker)| worker.child.sandbox().cloned()).collect()
     }
 
     fn running(&self) -> Vec<(Option<String>, Arc<WorkerProcess>)> {
-        self.lock().iter().filter_map(|known| Some((known.name.clone(), known.home.upgrade()?))).collect()
+        self.lock().iter().filter_map(|known| Some((known.name.clone(), known.worker.upgrade()?))).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<KnownWorkerProcess>> {
@@ -281,34 +282,34 @@ impl Children {
 
     /// The child of this name with these libraries, or a new one in place of one that has ended. A child with other
     /// libraries stays while it has models.
-    fn home(&self, name: Option<String>, runtimes: &Runtimes) -> io::Result<Arc<WorkerProcess>> {
+    fn worker(&self, name: Option<String>, runtimes: &Runtimes) -> io::Result<Arc<WorkerProcess>> {
         // Held during a start, so that two loads at a time do not start two.
         let mut homes = self.lock();
-        homes.retain(|known| known.home.strong_count() > 0);
-        let of_name = homes.iter().filter(|known| known.name == name).filter_map(|known| known.home.upgrade());
+        homes.retain(|known| known.worker.strong_count() > 0);
+        let of_name = homes.iter().filter(|known| known.name == name).filter_map(|known| known.worker.upgrade());
         let mut usable =
-            of_name.filter(|home| !home.child.is_closed() && home.runtimes.are_in_the_folders_of(runtimes));
-        if let Some(home) = usable.next() {
-            return Ok(home);
+            of_name.filter(|worker| !worker.child.is_closed() && worker.runtimes.are_in_the_folders_of(runtimes));
+        if let Some(worker) = usable.next() {
+            return Ok(worker);
         }
         drop(usable);
         if self.trial_end.get().is_some() {
             return Err(io::Error::other("the trial has ended"));
         }
-        let home = self.start(runtimes).inspect_err(|error| {
+        let worker = self.start(runtimes).inspect_err(|error| {
             if self.settings.is_trial {
                 let _ = self.trial_end.set(TrialProcessFailure::NotStarted(error.to_string()));
             }
         })?;
-        let home = Arc::new(home);
-        homes.push(KnownWorkerProcess { name, home: Arc::downgrade(&home) });
-        Ok(home)
+        let worker = Arc::new(worker);
+        homes.push(KnownWorkerProcess { name, worker: Arc::downgrade(&worker) });
+        Ok(worker)
     }
 
     fn start(&self, runtimes: &Runtimes) -> io::Result<WorkerProcess> {
         let folders = ChildFolders::create(&self.settings)?;
         let setup = ChildSetup {
-            lanes: self.lanes.clone(),
+            channels: self.channels.clone(),
             runtimes: runtimes.folder().to_owned(),
             own_folders: runtimes.own_folders(),
             readable: folders.all().map(|folder| folder.join(FILES)).collect(),
@@ -324,8 +325,8 @@ impl Children {
     }
 }
 
-/// Removes the folders of processes that were killed, and those of this one from before its restart. To be called before a
-/// child is started.
+/// Removes the folders of processes that were killed, and those of this one from before its restart. To be called
+/// before a child is started.
 pub fn remove_leftovers(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

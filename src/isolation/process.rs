@@ -106,12 +106,12 @@ struct ChildInner {
     pid: u32,
     process: OwnedFd,
     memory: Option<ProcessMemoryReader>,
-    lanes: Vec<JobChannelSlot>,
+    channels: Vec<JobChannelSlot>,
     /// The number of cores of all channels.
     cores: usize,
     report: SharedMemory,
     /// Its first message.
-    seal: OnceLock<SandboxReport>,
+    sandbox: OnceLock<SandboxReport>,
     /// For orders; one thread writes at a time.
     socket: Mutex<UnixStream>,
     /// Set before channels are closed, after which no answer comes.
@@ -172,23 +172,23 @@ impl Child {
         channel::send(socket, setup)?;
         let (report, file) = SharedMemory::create("ledge-crash-report", crash::LENGTH)?;
         channel::send_file(socket, &file)?;
-        let mut lanes = Vec::with_capacity(setup.lanes.len());
-        for _ in &setup.lanes {
+        let mut channels = Vec::with_capacity(setup.channels.len());
+        for _ in &setup.channels {
             let (memory, file) = SharedMemory::create("ledge-lane", JobChannel::LENGTH)?;
             channel::send_file(socket, &file)?;
-            let lane = JobChannel::new(memory);
-            lanes.push(JobChannelSlot { shared: lane.clone(), taken: Mutex::new(lane) });
+            let channel = JobChannel::new(memory);
+            channels.push(JobChannelSlot { shared: channel.clone(), taken: Mutex::new(channel) });
         }
-        let cores = setup.lanes.iter().map(|place| place.core).collect::<HashSet<_>>().len();
+        let cores = setup.channels.iter().map(|place| place.core).collect::<HashSet<_>>().len();
         Ok(ChildInner {
             id,
             pid: number,
             process,
             memory,
-            lanes,
+            channels,
             cores,
             report,
-            seal: OnceLock::new(),
+            sandbox: OnceLock::new(),
             socket: Mutex::new(socket.try_clone()?),
             is_closed: AtomicBool::new(false),
             silence: Mutex::default(),
@@ -213,8 +213,8 @@ impl Child {
     }
 
     /// The report about its sandbox; `None` until it has arrived.
-    pub fn seal(&self) -> Option<&SandboxReport> {
-        self.inner.seal.get()
+    pub fn sandbox(&self) -> Option<&SandboxReport> {
+        self.inner.sandbox.get()
     }
 
     /// True when no answer comes from it any more.
@@ -223,8 +223,8 @@ impl Child {
     }
 
     /// A channel, for one job.
-    pub fn lane(&self, index: usize) -> Option<MutexGuard<'_, JobChannel>> {
-        Some(self.inner.lanes.get(index)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn channel(&self, index: usize) -> Option<MutexGuard<'_, JobChannel>> {
+        Some(self.inner.channels.get(index)?.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The number of cores that its channels use.
@@ -344,8 +344,8 @@ impl Child {
     }
 
     /// Cancels the run of a job, unless it has ended.
-    pub fn cancel(&self, lane: usize, job: u32) {
-        self.order(&ChildRequest::Cancel { lane, job }, None);
+    pub fn cancel(&self, channel: usize, job: u32) {
+        self.order(&ChildRequest::Cancel { channel, job }, None);
     }
 
     /// Gives an order, with the file that belongs to it: no other order may get between them.
@@ -401,9 +401,10 @@ impl ChildInner {
 
     /// The jobs and orders that have no answer yet.
     fn works(&self) -> Vec<ThreadWork> {
-        let job =
-            |(index, lane): (usize, &JobChannelSlot)| Some(ThreadWork::Lane { index, job: lane.shared.pending()? });
-        let mut works: Vec<_> = self.lanes.iter().enumerate().filter_map(job).collect();
+        let job = |(index, channel): (usize, &JobChannelSlot)| {
+            Some(ThreadWork::Lane { index, job: channel.shared.pending()? })
+        };
+        let mut works: Vec<_> = self.channels.iter().enumerate().filter_map(job).collect();
         works.extend(self.state().waiting.keys().map(|number| ThreadWork::Load(*number)));
         works
     }
@@ -417,8 +418,8 @@ impl ChildInner {
     }
 
     /// Logs the mechanisms that the sandbox of the child lacks.
-    fn sealed(&self, seal: &SandboxReport) {
-        for finding in seal.lacking() {
+    fn sandboxed(&self, sandbox: &SandboxReport) {
+        for finding in sandbox.lacking() {
             let (mechanism, without) = (finding.mechanism.name(), finding.leaves_open());
             let state = &finding.state;
             if finding.mechanism.is_essential() {
@@ -433,9 +434,9 @@ impl ChildInner {
     fn watch(&self, socket: &UnixStream, mut process: ChildProcess, on_end: &OnEnd) {
         let nonsense = loop {
             match channel::receive::<ChildMessage>(socket, RESULT_BYTES_MAX) {
-                Ok(Some(ChildMessage::Sealed(seal))) => {
-                    self.sealed(&seal);
-                    let _ = self.seal.set(seal);
+                Ok(Some(ChildMessage::Sandboxed(sandbox))) => {
+                    self.sandboxed(&sandbox);
+                    let _ = self.sandbox.set(sandbox);
                 }
                 Ok(Some(done)) => {
                     let (ChildMessage::Loaded(number, _)
@@ -499,8 +500,8 @@ impl ChildInner {
         let was_stopped = state.was_stopped;
         drop(state);
         self.ended.notify_all();
-        for lane in &self.lanes {
-            lane.shared.close();
+        for channel in &self.channels {
+            channel.shared.close();
         }
         if !was_stopped {
             on_end(self.id, &end);

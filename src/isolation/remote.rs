@@ -32,7 +32,7 @@ const UNWATCHED_GRACE: Duration = Duration::from_secs(10);
 pub struct RemoteBackend {
     /// The first field, so that files are removed before their folder is.
     _stage: StagedFiles,
-    home: Arc<WorkerProcess>,
+    worker: Arc<WorkerProcess>,
     model: ModelId,
     runtime: Runtime,
     signature: ModelSignature,
@@ -78,7 +78,7 @@ struct SentJob {
 
 impl RemoteBackend {
     pub(crate) fn new(
-        home: Arc<WorkerProcess>,
+        worker: Arc<WorkerProcess>,
         (model, runtime): (ModelId, Runtime),
         facts: LoadedModelFacts,
         time_limit: Duration,
@@ -87,7 +87,7 @@ impl RemoteBackend {
         let LoadedModelFacts { signature, .. } = facts;
         Self {
             _stage: stage,
-            home,
+            worker,
             model,
             runtime,
             signature,
@@ -120,50 +120,50 @@ impl RemoteBackend {
         times: &mut PipelineRunTimes,
     ) -> Result<T, PipelineRunError> {
         self.core = place.core;
-        let home = self.home.clone();
-        let lane = home.child.lane(place.core).ok_or_else(|| no_lane(place.core))?;
-        let mut area = lane.jobs();
+        let worker = self.worker.clone();
+        let channel = worker.child.channel(place.core).ok_or_else(|| no_channel(place.core))?;
+        let mut area = channel.jobs();
         let head = make(&mut area).map_err(too_large)?;
-        let number = lane.add(&mut area, 0, &head).map_err(too_large)?;
-        let job = self.sent(&lane, number, area.used(), place);
+        let number = channel.add(&mut area, 0, &head).map_err(too_large)?;
+        let job = self.sent(&channel, number, area.used(), place);
         if let Some(patience) = place.patience
-            && job.wait(&lane, &home, patience) == Err(JobAnswerError::Late)
+            && job.wait(&channel, &worker, patience) == Err(JobAnswerError::Late)
         {
             let (expected, is_wide) = (ExpectedOutputs::default(), place.is_wide);
             self.in_progress = Some(UnfinishedRun { job, expected, is_of_tensors: true, is_wide });
             return Err(ModelRunError::InProgress.into());
         }
-        self.receive(&home, &lane, job, read, times)
+        self.receive(&worker, &channel, job, read, times)
     }
 
     /// Gives the child the jobs that end with `last`, with `bytes` of inputs. Returns the last one.
-    fn sent(&mut self, lane: &JobChannel, last: u32, bytes: usize, place: RunContext) -> SentJob {
-        lane.ask(last);
+    fn sent(&mut self, channel: &JobChannel, last: u32, bytes: usize, place: RunContext) -> SentJob {
+        channel.ask(last);
         self.last_job = last;
         let until = place.deadline.max(Instant::now() + self.time_limit) + UNWATCHED_GRACE;
         SentJob { number: last, last, bytes, until }
     }
 
-    /// Gives the child all `runs` in one hand-over, and waits for their answers. Those that it has not begun when the time
-    /// for brief runs is over are taken back.
+    /// Gives the child all `runs` in one hand-over, and waits for their answers. Those that it has not begun when the
+    /// time for inline runs is over are taken back.
     fn hand_over(
         &mut self,
         runs: &[RunInputs<'_>],
         place: RunContext,
     ) -> Result<Vec<Result<RunResult, ModelRunError>>, ModelRunError> {
         self.core = place.core;
-        let home = self.home.clone();
-        let lane = home.child.lane(place.core).ok_or_else(|| no_lane(place.core))?;
-        let (mut area, mut numbers) = (lane.jobs(), Vec::with_capacity(runs.len()));
+        let worker = self.worker.clone();
+        let channel = worker.child.channel(place.core).ok_or_else(|| no_channel(place.core))?;
+        let (mut area, mut numbers) = (channel.jobs(), Vec::with_capacity(runs.len()));
         for (position, run) in runs.iter().enumerate() {
             let head = run_head(self.model, *run, false, &mut area).map_err(too_large)?;
-            numbers.push(lane.add(&mut area, position, &head).map_err(too_large)?);
+            numbers.push(channel.add(&mut area, position, &head).map_err(too_large)?);
         }
         let (Some(&last), Ok(count)) = (numbers.last(), u32::try_from(runs.len())) else { return Ok(Vec::new()) };
-        let mut job = self.sent(&lane, last, area.used(), place);
+        let mut job = self.sent(&channel, last, area.used(), place);
         let patience = place.patience.unwrap_or(self.time_limit);
-        if job.wait(&lane, &home, patience) == Err(JobAnswerError::Late) {
-            job.last = lane.withdraw(last, count);
+        if job.wait(&channel, &worker, patience) == Err(JobAnswerError::Late) {
+            job.last = channel.withdraw(last, count);
             self.last_job = job.last;
         }
 
@@ -174,19 +174,20 @@ impl RemoteBackend {
             results.push(if is_taken_back {
                 let reason = "a run before it in its hand-over took long".to_owned();
                 Err(ModelRunError::Interrupted { reason, is_explained: true })
-            } else if job.wait(&lane, &home, Duration::ZERO) != Err(JobAnswerError::Late) {
+            } else if job.wait(&channel, &worker, Duration::ZERO) != Err(JobAnswerError::Late) {
                 let mut times = PipelineRunTimes::default();
                 let expected = ExpectedOutputs::of_tensors(run.outputs);
-                let read =
-                    |signature: &ModelSignature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
-                let result = self.receive(&home, &lane, job, read, &mut times);
+                let read = |signature: &ModelSignature, channel: &JobChannel, head| {
+                    outputs(signature, channel, head, &expected)
+                };
+                let result = self.receive(&worker, &channel, job, read, &mut times);
                 self.of_tensors(result, times)
             } else if number == job.last {
                 let expected = ExpectedOutputs::of_tensors(run.outputs).into_owned();
                 self.in_progress = Some(UnfinishedRun { job, expected, is_of_tensors: true, is_wide: false });
                 Err(ModelRunError::InProgress)
             } else {
-                Err(end(&home, self.core, number, "the process of the runtimes left out a run".to_owned()))
+                Err(end(&worker, self.core, number, "the process of the runtimes left out a run".to_owned()))
             });
         }
         Ok(results)
@@ -195,22 +196,22 @@ impl RemoteBackend {
     /// Waits for the answer to a job.
     fn receive<T>(
         &mut self,
-        home: &WorkerProcess,
-        lane: &JobChannel,
+        worker: &WorkerProcess,
+        channel: &JobChannel,
         SentJob { number, last, bytes, until }: SentJob,
         read: impl FnOnce(&ModelSignature, &JobChannel, RunHead) -> Result<T, String>,
         times: &mut PipelineRunTimes,
     ) -> Result<T, PipelineRunError> {
-        match lane.wait(number, last, until, || home.child.is_closed()) {
+        match channel.wait(number, last, until, || worker.child.is_closed()) {
             Ok(()) => {}
-            Err(JobAnswerError::Closed) => return Err(ended(home, self.core, number).into()),
+            Err(JobAnswerError::Closed) => return Err(ended(worker, self.core, number).into()),
             Err(JobAnswerError::Late) => {
                 let reason = "a run or a repair of the model did not end in time".to_owned();
-                return Err(end(home, self.core, number, reason).into());
+                return Err(end(worker, self.core, number, reason).into());
             }
         }
 
-        let answer = lane.answer_head::<AnswerHead>(number);
+        let answer = channel.answer_head::<AnswerHead>(number);
         let received = answer.as_ref().map_or(0, |answer| answer.result.as_ref().map_or(0, RunHead::end));
         let answer = answer.map_err(|error| format!("returned an invalid answer: {error}"));
         let answer = answer.and_then(|answer| {
@@ -222,13 +223,13 @@ impl RemoteBackend {
                     ModelRunError::Crashed { .. } | ModelRunError::InProgress | ModelRunError::Cancelled,
                 )) => Err("claims not to have answered".to_owned()),
                 Err(error) => Ok(Err(error)),
-                Ok(head) => read(&self.signature, lane, head).map(Ok),
+                Ok(head) => read(&self.signature, channel, head).map(Ok),
             }
         });
         if number == last {
-            lane.release(bytes, received);
+            channel.release(bytes, received);
         }
-        let lie = |reason| end(home, self.core, number, format!("the process of the runtimes {reason}")).into();
+        let lie = |reason| end(worker, self.core, number, format!("the process of the runtimes {reason}")).into();
         answer.unwrap_or_else(|reason: String| Err(lie(reason)))
     }
 
@@ -240,16 +241,17 @@ impl RemoteBackend {
     ) -> Result<RunResult, PipelineRunError> {
         let none = |reason: &str| ModelRunError::Interrupted { reason: reason.to_owned(), is_explained: false };
         let run = self.in_progress.take().ok_or_else(|| none("no run is in progress"))?;
-        let home = self.home.clone();
-        let lane = home.child.lane(self.core).ok_or_else(|| none("the process has no such job channel"))?;
-        if run.job.wait(&lane, &home, patience) == Err(JobAnswerError::Late) {
+        let worker = self.worker.clone();
+        let channel = worker.child.channel(self.core).ok_or_else(|| none("the process has no such job channel"))?;
+        if run.job.wait(&channel, &worker, patience) == Err(JobAnswerError::Late) {
             self.in_progress = Some(run);
             return Err(ModelRunError::InProgress.into());
         }
 
         let UnfinishedRun { job, expected, is_of_tensors, .. } = run;
-        let read = |signature: &ModelSignature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
-        let result = self.receive(&home, &lane, job, read, times);
+        let read =
+            |signature: &ModelSignature, channel: &JobChannel, head| outputs(signature, channel, head, &expected);
+        let result = self.receive(&worker, &channel, job, read, times);
         if is_of_tensors { Ok(self.of_tensors(result, *times)?) } else { result }
     }
 
@@ -263,7 +265,7 @@ impl RemoteBackend {
             Ok(run) => Ok(RunResult { cpu: times.run_cpu, ..run }),
             Err(PipelineRunError::Run(error)) => Err(error),
             Err(PipelineRunError::Input(_) | PipelineRunError::Outputs(_) | PipelineRunError::NotBatched(_)) => {
-                Err(end(&self.home, self.core, self.last_job, "the process of the runtimes confuses jobs".to_owned()))
+                Err(end(&self.worker, self.core, self.last_job, "the process of the runtimes confuses jobs".to_owned()))
             }
         }
     }
@@ -271,12 +273,12 @@ impl RemoteBackend {
 
 impl SentJob {
     /// Waits `patience` for the answer.
-    fn wait(&self, lane: &JobChannel, home: &WorkerProcess, patience: Duration) -> Result<(), JobAnswerError> {
-        lane.wait(self.number, self.last, self.until.min(Instant::now() + patience), || home.child.is_closed())
+    fn wait(&self, channel: &JobChannel, worker: &WorkerProcess, patience: Duration) -> Result<(), JobAnswerError> {
+        channel.wait(self.number, self.last, self.until.min(Instant::now() + patience), || worker.child.is_closed())
     }
 }
 
-fn no_lane(core: usize) -> ModelRunError {
+fn no_channel(core: usize) -> ModelRunError {
     ModelRunError::Interrupted { reason: format!("the process has no job channel {core}"), is_explained: false }
 }
 
@@ -297,19 +299,19 @@ fn run_head(
 }
 
 /// Ends the child because of a job on the core.
-fn end(home: &WorkerProcess, index: usize, job: u32, reason: String) -> ModelRunError {
-    home.child.end(ChildEnd::by_us(reason, Some(ChildWork::Lane { index, job })));
-    ended(home, index, job)
+fn end(worker: &WorkerProcess, index: usize, job: u32, reason: String) -> ModelRunError {
+    worker.child.end(ChildEnd::by_us(reason, Some(ChildWork::Lane { index, job })));
+    ended(worker, index, job)
 }
 
 /// The error of a run on a core after its child has ended.
-fn ended(home: &WorkerProcess, index: usize, job: u32) -> ModelRunError {
-    ended_by(home, ChildWork::Lane { index, job })
+fn ended(worker: &WorkerProcess, index: usize, job: u32) -> ModelRunError {
+    ended_by(worker, ChildWork::Lane { index, job })
 }
 
 /// The error of the work `own` after its child has ended.
-fn ended_by(home: &WorkerProcess, own: ChildWork) -> ModelRunError {
-    match home.child.wait_for_end() {
+fn ended_by(worker: &WorkerProcess, own: ChildWork) -> ModelRunError {
+    match worker.child.wait_for_end() {
         ChildEnd { reason, blamed: Some(work), .. } if work == own => ModelRunError::Crashed { reason },
         ChildEnd { reason, blamed, .. } => ModelRunError::Interrupted { reason, is_explained: blamed.is_some() },
     }
@@ -329,7 +331,7 @@ impl<'o> ExpectedOutputs<'o> {
 /// pipeline, of any datatype.
 fn outputs(
     signature: &ModelSignature,
-    lane: &JobChannel,
+    channel: &JobChannel,
     head: RunHead,
     ExpectedOutputs { calls, asked, others }: &ExpectedOutputs<'_>,
 ) -> Result<RunResult, String> {
@@ -346,14 +348,14 @@ fn outputs(
                 return Err(format!("gave {} for output {index}", head.datatype));
             }
         }
-        outputs.push(tensor(lane, head)?);
+        outputs.push(tensor(channel, head)?);
     }
     Ok(RunResult { outputs, time, cpu: Duration::ZERO })
 }
 
 /// A tensor that a child left, copied and then checked.
-fn tensor(lane: &JobChannel, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, String> {
-    let bytes = lane.answer_bytes(place).map_err(|error| format!("returned an invalid output: {error}"))?;
+fn tensor(channel: &JobChannel, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, String> {
+    let bytes = channel.answer_bytes(place).map_err(|error| format!("returned an invalid output: {error}"))?;
     Tensor::new(datatype, shape, bytes.into()).map_err(|error| format!("returned an invalid output: {error}"))
 }
 
@@ -383,7 +385,7 @@ impl Backend for RemoteBackend {
         let make = |area: &mut AreaWriter<'_>| run_head(model, RunInputs { inputs, outputs }, place.is_wide, area);
         let expected = ExpectedOutputs::of_tensors(outputs);
         let read =
-            |signature: &ModelSignature, lane: &JobChannel, head| self::outputs(signature, lane, head, &expected);
+            |signature: &ModelSignature, channel: &JobChannel, head| self::outputs(signature, channel, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
             run.expected = expected.into_owned();
@@ -398,7 +400,7 @@ impl Backend for RemoteBackend {
     }
 
     fn process(&self) -> Option<ChildId> {
-        Some(self.home.child.id())
+        Some(self.worker.child.id())
     }
 }
 
@@ -418,9 +420,9 @@ impl RunPipeline for RemoteBackend {
                 return FinishedPipelineRun { result, times: PipelineRunTimes::default() };
             }
         };
-        if let Err(reason) = crate::worker_process::bind(&self.home, &self.home.pipelines, id) {
-            let result = Err(if self.home.child.is_closed() {
-                ended_by(&self.home, ChildWork::Load(id)).into()
+        if let Err(reason) = crate::worker_process::bind(&self.worker, &self.worker.pipelines, id) {
+            let result = Err(if self.worker.child.is_closed() {
+                ended_by(&self.worker, ChildWork::Load(id)).into()
             } else {
                 PipelineRunError::Outputs(PostprocessError::Outputs(reason))
             });
@@ -444,7 +446,8 @@ impl RunPipeline for RemoteBackend {
             None => (work.outputs, 0),
         };
         let expected = ExpectedOutputs { calls: work.calls.len(), asked: asked.into(), others };
-        let read = |signature: &ModelSignature, lane: &JobChannel, head| outputs(signature, lane, head, &expected);
+        let read =
+            |signature: &ModelSignature, channel: &JobChannel, head| outputs(signature, channel, head, &expected);
         let (result, times) = self.ask(place, make, read);
         if let Some(run) = &mut self.in_progress {
             (run.expected, run.is_of_tensors) = (expected.into_owned(), false);
@@ -460,13 +463,13 @@ impl RunPipeline for RemoteBackend {
 
     fn cancel(&mut self) {
         if let Some(run) = &self.in_progress {
-            self.home.child.cancel(self.core, run.job.number);
+            self.worker.child.cancel(self.core, run.job.number);
         }
     }
 
     fn activity(&self) -> Option<RunActivity> {
-        let (run, child) = (self.in_progress.as_ref()?, &self.home.child);
-        let thread = child.lane(self.core)?.thread();
+        let (run, child) = (self.in_progress.as_ref()?, &self.worker.child);
+        let thread = child.channel(self.core)?.thread();
         let of_thread = process::thread_activity(child.pid(), thread).filter(|_| !run.is_wide);
         if let Some(ThreadActivity { state, cpu }) = of_thread {
             return Some(RunActivity { cpu, is_waiting: state == 'S' });
@@ -479,18 +482,18 @@ impl RunPipeline for RemoteBackend {
 
     fn end_process(&mut self, reason: String) -> ModelRunError {
         let job = self.in_progress.take().map_or(self.last_job, |run| run.job.number);
-        end(&self.home, self.core, job, reason)
+        end(&self.worker, self.core, job, reason)
     }
 
     fn has_ended(&self) -> bool {
-        self.home.child.is_closed()
+        self.worker.child.is_closed()
     }
 }
 
 impl Drop for RemoteBackend {
     fn drop(&mut self) {
-        if !self.home.child.is_closed() {
-            self.home.child.unload(self.model);
+        if !self.worker.child.is_closed() {
+            self.worker.child.unload(self.model);
         }
     }
 }

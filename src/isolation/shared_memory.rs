@@ -80,8 +80,8 @@ impl SharedMemory {
         if !self.is_within(offset, bytes.len()) {
             return false;
         }
-        // SAFETY: the target lies within the mapping, and no reference to it exists: `view` is only used by the side that
-        // does not write there. `bytes` is memory of this process's own.
+        // SAFETY: the target lies within the mapping, and no reference to it exists: `view` is only used by the side
+        // that does not write there. `bytes` is memory of this process's own.
         unsafe { self.start.add(offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         true
     }
@@ -94,9 +94,9 @@ impl SharedMemory {
         }
         let mut copy = Vec::<u8>::new();
         copy.try_reserve_exact(length).ok()?;
-        // SAFETY: the source lies within the mapping, the target is reserved, and they do not overlap. The other process
-        // may write to the source meanwhile; then the copy has bytes of before and after, and any bytes are a valid `u8`.
-        // This is how virtual machine monitors read the memory of their guests.
+        // SAFETY: the source lies within the mapping, the target is reserved, and they do not overlap. The other
+        // process may write to the source meanwhile; then the copy has bytes of before and after, and any bytes are a
+        // valid `u8`. This is how virtual machine monitors read the memory of their guests.
         unsafe {
             self.start.add(offset).copy_to_nonoverlapping(NonNull::new_unchecked(copy.as_mut_ptr()), length);
             copy.set_len(length);

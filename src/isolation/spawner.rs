@@ -113,7 +113,8 @@ impl SpawnerProcess {
         let (reader, errors) = ChildStderr::pipe()?;
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("ledge").arg("spawner").env_clear().envs(limited_process::environment());
-        // Out of the daemon's process group: a Ctrl-C is meant for the daemon, which ends the others when it has drained.
+        // Out of the daemon's process group: a Ctrl-C is meant for the daemon, which ends the others when it has
+        // drained.
         command.stdin(other).stdout(Stdio::null()).stderr(errors).process_group(0);
         let child = command.spawn()?;
         // It hides itself once it is spoken to.
@@ -242,7 +243,8 @@ impl ForkServer {
         self.handle.shared.pid.as_raw_nonzero().get()
     }
 
-    /// Starts a child of this program. Its standard input is a socket or a pipe, `outputs` are its output and its errors.
+    /// Starts a child of this program. Its standard input is a socket or a pipe, `outputs` are its output and its
+    /// errors.
     pub(crate) fn spawn(&self, verb: SpawnVerb, input: &OwnedFd, outputs: &[OwnedFd; 2]) -> io::Result<SpawnedChild> {
         let shared = &self.handle.shared;
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
@@ -286,8 +288,8 @@ impl ForkServer {
         beating.push(child);
     }
 
-    /// Calls `on_end` when the spawner ends before the last handle is dropped, at once if it has; with the end, completing
-    /// "the process that starts the others ...".
+    /// Calls `on_end` when the spawner ends before the last handle is dropped, at once if it has; with the end,
+    /// completing "the process that starts the others ...".
     pub fn on_end(&self, on_end: impl FnOnce(String) + Send + 'static) {
         let mut state = self.handle.shared.state();
         match state.end.clone() {

@@ -48,8 +48,8 @@ pub struct StagedFiles {
 }
 
 impl StagedFiles {
-    /// Lays `files` out in new folders, together with the compiled model that `cache` keeps. Returns the files and the cache
-    /// as the child sees them.
+    /// Lays `files` out in new folders, together with the compiled model that `cache` keeps. Returns the files and the
+    /// cache as the child sees them.
     pub fn new(
         folders: StagedFileFolders,
         files: &ModelFiles,
@@ -107,8 +107,8 @@ impl StagedFiles {
         Ok(CompiledModelCache::Own(own))
     }
 
-    /// Keeps the compiled model that the runtime has left, for the next load. One that the runtime could not use, as after a
-    /// change of the CPU, is removed: the next load leaves another one.
+    /// Keeps the compiled model that the runtime has left, for the next load. One that the runtime could not use, as
+    /// after a change of the CPU, is removed: the next load leaves another one.
     pub fn keep_compiled(&mut self, missed_cache: bool) -> io::Result<()> {
         let Some((cache, had_one)) = self.cache.take().filter(|_| missed_cache) else { return Ok(()) };
         let own = &self.folders.written;

@@ -74,8 +74,8 @@ enum ExitStatusSource {
 }
 
 impl ChildStarter {
-    /// Starts children of a command. Those of root run as the owner of `state`, the daemon's folder: they may read what the
-    /// daemon's children may read, and the limits that the kernel does not apply to root apply to them.
+    /// Starts children of a command. Those of root run as the owner of `state`, the daemon's folder: they may read what
+    /// the daemon's children may read, and the limits that the kernel does not apply to root apply to them.
     pub fn of_command(state: &Path) -> Self {
         let program = PathBuf::from(limited_process::THIS_PROGRAM);
         let owner = state.ancestors().find_map(|folder| std::fs::metadata(folder).ok());
@@ -94,8 +94,8 @@ impl ChildStarter {
         }
     }
 
-    /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors are logged. It
-    /// inherits no setting, no secret and no other open file.
+    /// Starts a child with this standard input. Without `outputs` its output goes nowhere, and its errors are logged.
+    /// It inherits no setting, no secret and no other open file.
     pub fn start(&self, verb: SpawnVerb, input: OwnedFd, outputs: Option<ChildOutputs>) -> io::Result<ChildProcess> {
         let (outputs, errors) = if let Some(outputs) = outputs {
             (outputs, None)

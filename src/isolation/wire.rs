@@ -31,7 +31,7 @@ pub type ReadId = u64;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChildSetup {
     /// The job channels. A file with the shared memory of each follows, after that of the crash report.
-    pub lanes: Vec<JobChannelThread>,
+    pub channels: Vec<JobChannelThread>,
     /// The folder of the runtimes' libraries.
     pub runtimes: PathBuf,
     /// The folders of runtimes that have their own, by their names.
@@ -75,7 +75,7 @@ pub enum ChildRequest {
     ReleaseLease(PipelineId, LeaseId),
     /// Cancel the run of this job, unless it has ended.
     Cancel {
-        lane: usize,
+        channel: usize,
         job: u32,
     },
     /// Read a model file for its facts. The open file follows.
@@ -100,7 +100,7 @@ pub struct ChildLoadRequest {
 /// A message of a child: first the report about its sandbox, then the result of each order that has one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ChildMessage {
-    Sealed(SandboxReport),
+    Sandboxed(SandboxReport),
     Loaded(ModelId, Result<LoadedModelFacts, ModelLoadError>),
     Bound(PipelineId, Result<(), String>),
     Read(ReadId, Result<Box<ModelFileFacts>, String>),
@@ -180,9 +180,9 @@ pub struct RunHead {
     pub time: ComputeTime,
 }
 
-/// Reads a message of a child: the first byte says if it is one over the socket or the head of an answer. True when it is
-/// one; it is the same after it was written and read again. Facts that pass their check name no file outside the model's
-/// folder, and are not too many. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Reads a message of a child: the first byte says if it is one over the socket or the head of an answer. True when it
+/// is one; it is the same after it was written and read again. Facts that pass their check name no file outside the
+/// model's folder, and are not too many. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

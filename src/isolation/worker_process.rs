@@ -43,11 +43,11 @@ impl ChildPipelines {
     }
 
     /// The setup of a pipeline, for a child that binds it now.
-    fn give(&self, id: PipelineId, home: &Arc<WorkerProcess>) -> Option<Arc<PipelineSetup>> {
+    fn give(&self, id: PipelineId, worker: &Arc<WorkerProcess>) -> Option<Arc<PipelineSetup>> {
         let mut known = self.lock();
         let known = known.get_mut(&id)?;
-        known.homes.retain(|home| home.strong_count() > 0);
-        known.homes.push(Arc::downgrade(home));
+        known.homes.retain(|worker| worker.strong_count() > 0);
+        known.homes.push(Arc::downgrade(worker));
         Some(known.setup.clone())
     }
 }
@@ -57,14 +57,14 @@ impl ChildPipelines {
 pub(crate) struct BoundPipelines(Mutex<HashSet<PipelineId>>);
 
 /// Makes sure that the child has bound the pipeline.
-pub(crate) fn bind(home: &Arc<WorkerProcess>, pipelines: &ChildPipelines, id: PipelineId) -> Result<(), String> {
+pub(crate) fn bind(worker: &Arc<WorkerProcess>, pipelines: &ChildPipelines, id: PipelineId) -> Result<(), String> {
     // Held meanwhile, so that another run waits for the pipeline too.
-    let mut bound = home.bound.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut bound = worker.bound.0.lock().unwrap_or_else(PoisonError::into_inner);
     if bound.contains(&id) {
         return Ok(());
     }
-    let setup = pipelines.give(id, home).ok_or("the pipeline was unloaded")?;
-    home.child.bind(id, &setup)?;
+    let setup = pipelines.give(id, worker).ok_or("the pipeline was unloaded")?;
+    worker.child.bind(id, &setup)?;
     bound.insert(id);
     Ok(())
 }

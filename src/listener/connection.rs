@@ -32,8 +32,8 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Waits until a connection has to end: the daemon stops, the client certificate is no longer valid, or a newcomer needs
-/// the place.
+/// Waits until a connection has to end: the daemon stops, the client certificate is no longer valid, or a newcomer
+/// needs the place.
 pub async fn end_requested(tls: Option<TlsCaller>, calls: &ConnectionCalls, shutdown: &Shutdown) {
     let outdated = async {
         match tls {

@@ -97,8 +97,8 @@ impl ConnectionCalls {
         self.is_asked_to_end() && self.is_answered()
     }
 
-    /// Returns `true` if the answer that begins now should be the last one of its connection, because a newcomer waits for
-    /// a place. One answer is enough for one newcomer.
+    /// Returns `true` if the answer that begins now should be the last one of its connection, because a newcomer waits
+    /// for a place. One answer is enough for one newcomer.
     pub fn gives_way(&self) -> bool {
         // Almost never set, so the shared value is only read.
         let is_wanted = &self.0.is_room_wanted;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::address::{ListenAddress, PeerNetwork};
 
-/// A listener: what it serves, and to whom. With port 0 several listeners may have the same address, and a caller must not
-/// get to one that serves more than the listener it connected to.
+/// A listener: what it serves, and to whom. With port 0 several listeners may have the same address, and a caller must
+/// not get to one that serves more than the listener it connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerEndpoint {
     /// The name of the [`ConnectionService`](crate::ConnectionService) of its connections.

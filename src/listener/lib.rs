@@ -7,8 +7,8 @@
 //! * `listeners.rs` - binds the sockets and accepts connections
 //! * `connection.rs` - one connection, and the reasons to end it
 //! * `handover.rs` - sockets that stay open while the program restarts
-//! * `connection_calls.rs`, `connection_limiter.rs` - the calls of a connection, the limit on connections, and the idle one
-//!   that is closed for a new caller
+//! * `connection_calls.rs`, `connection_limiter.rs` - the calls of a connection, the limit on connections, and the idle
+//!   one that is closed for a new caller
 //! * `write_timeout.rs` - the timeout for a caller that does not read its answer
 //! * `tls/` - TLS as a server:
 //!   * `mod.rs` - the certificate of this box, renewed while it serves, and those of callers

@@ -81,8 +81,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds every endpoint. Sockets that the previous program left in `handover` are used as they are. At a restart this
-    /// program leaves its own sockets there. `mode` is for the files of Unix sockets.
+    /// Binds every endpoint. Sockets that the previous program left in `handover` are used as they are. At a restart
+    /// this program leaves its own sockets there. `mode` is for the files of Unix sockets.
     pub async fn bind(
         endpoints: Vec<ListenerEndpoint>,
         mode: SocketMode,

@@ -39,7 +39,7 @@
 //! * A version is new, known or failed before, and the time of its next try: `repository/known.rs`, from
 //!   `repository/load_records.rs` with the file `load_records.json`
 //! * The jobs and times of the steps of a chain: `repository/chain.rs`
-//! * A missing mechanism of the sandbox is a warning, or only information: `runtimes/seal.rs`, by
+//! * A missing mechanism of the sandbox is a warning, or only information: `runtimes/sandbox.rs`, by
 //!   `Mechanism::is_essential` in `sandbox/report.rs`
 #![forbid(unsafe_code)]
 

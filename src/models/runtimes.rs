@@ -1,10 +1,10 @@
 //! The section `[runtimes]` of the configuration.
 //!
-//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `seal.rs` the one about the sandbox of the
-//! processes that run models.
+//! Files of `runtimes/`: `doctor.rs` has the findings about the libraries, `sandbox.rs` the one about the sandbox of
+//! the processes that run models.
 
 pub(crate) mod doctor;
-pub mod seal;
+pub mod sandbox;
 
 use std::path::PathBuf;
 

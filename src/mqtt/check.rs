@@ -459,7 +459,8 @@ impl BrokerCheck<'_> {
     }
 }
 
-/// A topic that the filter matches; with a made-up level in the place of each wildcard. `None` for topics of the broker.
+/// A topic that the filter matches; with a made-up level in the place of each wildcard. `None` for topics of the
+/// broker.
 fn probe_topic(filter: &TopicFilter, tag: &str) -> Option<TopicName> {
     let level = format!("{PROBE_LEVEL}{tag}");
     let filter = filter.unshared();

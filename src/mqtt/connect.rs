@@ -15,8 +15,8 @@ use super::topics::{DeviceTopics, TopicName};
 /// Time for the broker to answer CONNECT.
 pub const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for the broker to answer a CONNECT in MQTT 5 where 3.1.1 is allowed, too. Short enough for `ledge mqtt check`, which
-/// has 10 s for everything.
+/// Time for the broker to answer a CONNECT in MQTT 5 where 3.1.1 is allowed, too. Short enough for `ledge mqtt check`,
+/// which has 10 s for everything.
 const AUTO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A broker that answers 3.1.1 has this multiple of the time to answer MQTT 5.

@@ -1,5 +1,5 @@
-//! The connection of each session to the broker: opens it, keeps it, and reconnects. One task owns it, the session and its
-//! messages in progress.
+//! The connection of each session to the broker: opens it, keeps it, and reconnects. One task owns it, the session and
+//! its messages in progress.
 //!
 //! The task never waits for an inference: inferences run in separate tasks and report back.
 

@@ -32,7 +32,8 @@
 //! * `keep_alive.rs` - pings, and the time after which the broker counts as gone
 //! * `gateway.rs` - the task of one session: connects, reads, writes, reports, disconnects in order
 //! * `session_plans.rs` - the plan that all sessions share, and the end of a session
-//! * `sessions.rs` - the sessions besides the main one: when they are there, and what happens where the broker refuses them
+//! * `sessions.rs` - the sessions besides the main one: when they are there, and what happens where the broker refuses
+//!   them
 //! * `dry_run.rs` - one message without a broker: `ledge mqtt try`
 //! * `check.rs` - what the broker grants, and whether messages come: `ledge mqtt check`
 //! * `config.rs`, `config/` - `[mqtt]`
@@ -42,9 +43,10 @@
 //! Folders without a named file hold tests.
 //!
 //! Invariants:
-//! * The task of a session never waits for an inference. It owns connection, session and dispatcher, so none has a lock.
-//! * A message comes once to each binding that takes it, whatever subscriptions overlap (`plan.rs`). No filter is wider than
-//!   a configured one.
+//! * The task of a session never waits for an inference. It owns connection, session and dispatcher, so none has a
+//!   lock.
+//! * A message comes once to each binding that takes it, whatever subscriptions overlap (`plan.rs`). No filter is wider
+//!   than a configured one.
 //! * Bindings that only push rows wait for the feature store and for no model. Every other message waits for its model.
 //! * The session is pure. A QoS 1 message stays in it until the broker acknowledged or refused it, except one that is
 //!   too large, replaced unsent by a newer retained one, or given up.
@@ -54,8 +56,8 @@
 //!   With memory full the reading goes on, and a call is answered 429. Reading stops only while 4096 messages are being
 //!   answered, or messages that wait for models take half of the memory.
 //! * Nothing is sent except under an `EgressContent`. No connection is opened past `egress`.
-//! * `rate_limit.rs`, `keep_alive.rs`, `plan.rs`, `client/session.rs` and `bindings/` are pure, but for the time zones of the
-//!   configuration. The time is passed in.
+//! * `rate_limit.rs`, `keep_alive.rs`, `plan.rs`, `client/session.rs` and `bindings/` are pure, but for the time zones
+//!   of the configuration. The time is passed in.
 //! * Only `client/codec.rs` and `client/codec/` know rumqttc.
 //!
 //! # Where it is decided
@@ -74,20 +76,19 @@
 //! 1. `gateway.rs` always reads. `framing.rs` cuts the packet out, `codec.rs` decodes it; the payload stays a slice of
 //!    the packet's memory. The payload of a packet larger than the free memory (`Dispatcher::free_memory`) is skipped,
 //!    and only topic and properties are handed on.
-//! 2. `MqttSession::receive` notes the packet id as a pending acknowledgement and hands out a `PendingDelivery`. A message
-//!    delivered again while the first delivery is in progress ends here: one end settles both.
-//! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else `SubscriptionPlan::takers` says
-//!    which bindings it is for, each through its rate limit. The delivery then needs as many settlements as there are
-//!    bindings; a rate limit settles its part at once.
+//! 2. `MqttSession::receive` notes the packet id as a pending acknowledgement and hands out a `PendingDelivery`. A
+//!    message delivered again while the first delivery is in progress ends here: one end settles both.
+//! 3. `Dispatcher` asks `DeviceTopics::route`: the message is a call to this box or its group, or else
+//!    `SubscriptionPlan::takers` says which bindings it is for, each through its rate limit. The delivery then needs as
+//!    many settlements as there are bindings; a rate limit settles its part at once.
 //! 4. `CallMessage::read` makes an `InferenceCall`: target from the topic, deadline from the message expiry, form from
 //!    content type or first bytes. A message that could loop or pass for something else gets no answer
 //!    (`UnansweredReason`): it is settled, counted and logged. One that is too large or finds no memory is answered
 //!    here, with 413 or 429.
-//! 5. A task of its own waits for the model (`ModelWait`) and runs `protocol::call::answer`, as HTTP does; from there it is one
-//!    request. Its end, a panic
-//!    included, comes back over a channel when `FinishGuard` is dropped.
-//! 6. `Dispatcher::finish` gives the answer, or the error as an answer, to `MqttSession::publish` with the delivery that it
-//!    settles.
+//! 5. A task of its own waits for the model (`ModelWait`) and runs `protocol::call::answer`, as HTTP does; from there
+//!    it is one request. Its end, a panic included, comes back over a channel when `FinishGuard` is dropped.
+//! 6. `Dispatcher::finish` gives the answer, or the error as an answer, to `MqttSession::publish` with the delivery
+//!    that it settles.
 //! 7. `MqttSession::next` yields it when the broker's window and packet size allow; `EgressWriter::put` sends it as
 //!    `EgressContent::Answer`.
 //! 8. The broker's PUBACK settles the delivery. The PUBACK of this box follows when every earlier delivery of this
@@ -95,9 +96,9 @@
 //!
 //! A QoS 0 request has no delivery: its answer is QoS 0 and nothing waits for it.
 //!
-//! At the end (`ConnectionPhase`) the box unsubscribes from shared subscriptions, leaves new messages unsettled so that they are
-//! delivered again, answers and acknowledges those in progress, publishes `offline`, and sends DISCONNECT, which
-//! withholds the last will.
+//! At the end (`ConnectionPhase`) the box unsubscribes from shared subscriptions, leaves new messages unsettled so that
+//! they are delivered again, answers and acknowledges those in progress, publishes `offline`, and sends DISCONNECT,
+//! which withholds the last will.
 #![forbid(unsafe_code)]
 
 pub mod answer;

@@ -1,7 +1,7 @@
 //! Messages that wait until their model is loaded.
 //!
-//! Over MQTT a call that comes during the start of the box was meant for it long before, so it waits instead of failing.
-//! It is acknowledged after its answer, so the broker keeps it if the box stops meanwhile.
+//! Over MQTT a call that comes during the start of the box was meant for it long before, so it waits instead of
+//! failing. It is acknowledged after its answer, so the broker keeps it if the box stops meanwhile.
 
 use std::time::Duration;
 

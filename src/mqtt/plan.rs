@@ -1,8 +1,8 @@
 //! The assignment of subscriptions to sessions with the broker. Pure.
 //!
-//! A broker may deliver a message once for each subscription that it matches (MQTT 5.0, section 3.3.4), and a binding must
-//! get it once. With MQTT 5 each delivery names its subscription by an identifier. Without identifiers, overlapping
-//! filters are in separate sessions, each with a client id, as few as needed.
+//! A broker may deliver a message once for each subscription that it matches (MQTT 5.0, section 3.3.4), and a binding
+//! must get it once. With MQTT 5 each delivery names its subscription by an identifier. Without identifiers,
+//! overlapping filters are in separate sessions, each with a client id, as few as needed.
 //!
 //! Bindings that only push rows do not wait for a model, so they have separate sessions, too. Acknowledgements go out
 //! in order, and one call that waits for its model would delay all rows after it.
@@ -148,8 +148,8 @@ impl SubscriptionPlan {
         Self { former: former.collect(), ..self }
     }
 
-    /// Gives subscriptions identifiers that follow from their filters: a filter that an earlier configuration left in the
-    /// session has another. The topics of Ledge overlap with no others and need none.
+    /// Gives subscriptions identifiers that follow from their filters: a filter that an earlier configuration left in
+    /// the session has another. The topics of Ledge overlap with no others and need none.
     fn identify(&mut self) {
         let mut used: BTreeMap<u32, TopicFilter> = BTreeMap::new();
         for planned in &mut self.subscriptions {

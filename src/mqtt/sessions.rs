@@ -13,8 +13,8 @@ use super::gateway::{FIRST_RECONNECT_PAUSE, SessionTask};
 use super::plan::{SessionName, SubscriptionPlan};
 use super::session_plans::{RefusedSessionEffect, SessionStop};
 
-/// Connections in a row that the broker ended instead of accepting a session, after which it counts as refused: some brokers
-/// give no reason.
+/// Connections in a row that the broker ended instead of accepting a session, after which it counts as refused: some
+/// brokers give no reason.
 const ENDED_CONNECTIONS_MAX: u32 = 3;
 
 impl SessionTask {

@@ -11,7 +11,8 @@ use crate::api_error::ApiError;
 /// The content type of requests and answers of gRPC. A request may have a suffix, as in `application/grpc+proto`.
 pub const CONTENT_TYPE: &str = "application/grpc";
 
-/// The time after which a client that retries by itself may do so, in milliseconds; clients give up where it is missing.
+/// The time after which a client that retries by itself may do so, in milliseconds; clients give up where it is
+/// missing.
 pub const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The header or trailer with the number of the status code.

@@ -18,7 +18,8 @@ pub enum RouteScope {
     /// The `{kind}/{name}` in its path, which must be one of the caller's models. The answer lists only the caller's
     /// models.
     Subject,
-    /// The model that the configuration or the body names for it, which must be one of the caller's: the handler checks.
+    /// The model that the configuration or the body names for it, which must be one of the caller's: the handler
+    /// checks.
     Configured,
     /// All models: the answer lists only the caller's.
     Listed,

@@ -60,7 +60,7 @@ pub struct InferenceCall {
 /// Refuses a call that names a camera which takes no pictures of calls.
 pub fn check_camera(serving: &Serving, camera: Option<&CameraName>) -> Result<(), ApiError> {
     let Some(camera) = camera else { return Ok(()) };
-    if serving.sightings().is_some_and(|sightings| sightings.takes(camera)) {
+    if serving.sink().is_some_and(|sink| sink.takes(camera)) {
         return Ok(());
     }
     let message = format!(
@@ -78,10 +78,10 @@ pub fn report_sighting(
     photograph: Bytes,
     (answer, model): (&InferResponse, &LoadedModel),
 ) {
-    if let Some(sightings) = serving.sightings()
+    if let Some(sink) = serving.sink()
         && let Some(detections) = answer.detections()
     {
-        sightings.on_detections(camera, model, photograph, detections, answer.unreported(model));
+        sink.on_detections(camera, model, photograph, detections, answer.unreported(model));
     }
 }
 

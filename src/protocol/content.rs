@@ -8,8 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms": {...}}`, with the member of the pipeline's kind
-/// in the place of `labels`.
+/// `{"model_name", "model_version", "runtime", "labels": [...], "time_ms":
+/// {...}}`, with the member of the pipeline's kind in the place of `labels`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct PipelineAnswer<'a> {
     model_name: &'a str,

@@ -1,7 +1,7 @@
 //! OpenAI's form of embeddings and of lists of models, which much software calls: bytes to requests, answers to bytes.
 //!
-//! The form is that of OpenAI's API reference ("Create embeddings", "List models"); its Python client asks for base64 and
-//! decodes it by itself.
+//! The form is that of OpenAI's API reference ("Create embeddings", "List models"); its Python client asks for base64
+//! and decodes it by itself.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -16,9 +16,9 @@ const NEWEST: ABI = ABI::V10;
 /// The access that Landlock has no right for, in words for people.
 const LEFT_OPEN: &str = "that a path exists, its size and its times are not hidden (stat)";
 
-/// Files of the system that a runtime reads, measured with both: libraries, the time zone of its log, and the facts about
-/// processors, caches, memory and limits by which it chooses kernels and threads. They are the same for every program of
-/// this machine, except `/proc/self`, which is this process.
+/// Files of the system that a runtime reads, measured with both: libraries, the time zone of its log, and the facts
+/// about processors, caches, memory and limits by which it chooses kernels and threads. They are the same for every
+/// program of this machine, except `/proc/self`, which is this process.
 pub const SYSTEM_FILES: &[&str] = &[
     "/etc/ld.so.cache",
     "/etc/localtime",

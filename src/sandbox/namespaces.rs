@@ -21,8 +21,8 @@ pub(crate) fn unshare() -> [MechanismState; 3] {
     })
 }
 
-/// Drops all capabilities: those of root, and those within the new user namespace. A service manager that gave none may deny
-/// the call that drops them.
+/// Drops all capabilities: those of root, and those within the new user namespace. A service manager that gave none may
+/// deny the call that drops them.
 pub(crate) fn drop_capabilities() -> MechanismState {
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),

@@ -90,8 +90,8 @@ impl Mechanism {
         }
     }
 
-    /// The thing that only the list of system calls keeps from the process without this mechanism; `None` where that list
-    /// does not take its place.
+    /// The thing that only the list of system calls keeps from the process without this mechanism; `None` where that
+    /// list does not take its place.
     pub fn covered_by_system_calls(self) -> Option<&'static str> {
         match self {
             Self::UserNamespace => Some("the rights of its user"),
@@ -221,8 +221,8 @@ impl SandboxReport {
         self.findings.iter().filter(|finding| !finding.state.is_in_force())
     }
 
-    /// The report of several processes: of each mechanism the state in the first one where it is not wholly in force. `None`
-    /// without a process.
+    /// The report of several processes: of each mechanism the state in the first one where it is not wholly in force.
+    /// `None` without a process.
     pub fn weakest(reports: impl IntoIterator<Item = Self>) -> Option<Self> {
         let weaker = |one: Self, other: Self| {
             let weaker_of =
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_without_an_essential_mechanism_is_not_tight() {
+    fn a_sandbox_without_an_essential_mechanism_is_not_tight() {
         let without = |missing: Mechanism| {
             report(|mechanism| match mechanism {
                 mechanism if mechanism == missing => MechanismState::Absent("no".to_owned()),

@@ -1,12 +1,13 @@
 //! The system calls of a sandboxed process, on `x86_64` and aarch64.
 //!
 //! Measured with strace over loads and runs of all models in both runtimes, with one and two threads, with and without
-//! OpenVINO's cache. Added are those that need another CPU (AMX, SVE), an older C library, or an error that did not happen.
+//! OpenVINO's cache. Added are those that need another CPU (AMX, SVE), an older C library, or an error that did not
+//! happen.
 
 use crate::rules::{ArgumentComparison, ArgumentCondition, ArgumentWidth, FilterRules};
 
-/// The one niceness that a thread of the process may give itself. It then gets a third of the CPU time of the other threads,
-/// where they want the same core, and they do not wait for it.
+/// The one niceness that a thread of the process may give itself. It then gets a third of the CPU time of the other
+/// threads, where they want the same core, and they do not wait for it.
 pub const BACKGROUND_NICENESS: i32 = 5;
 
 /// Allowed with any arguments, besides the calls that open files.
@@ -53,8 +54,8 @@ const ALWAYS: &[i64] = &[
     libc::SYS_getuid,
     libc::SYS_sysinfo,
     libc::SYS_uname,
-    // Descriptors that it has: the socket to Ledge, shared memory, files that it was allowed to open. No call makes a socket,
-    // so these reach none but those that Ledge passed.
+    // Descriptors that it has: the socket to Ledge, shared memory, files that it was allowed to open. No call makes a
+    // socket, so these reach none but those that Ledge passed.
     libc::SYS_close,
     libc::SYS_dup,
     libc::SYS_dup3,
@@ -87,8 +88,8 @@ const ALWAYS_OLD: &[i64] = &[libc::SYS_dup2, libc::SYS_getrlimit, libc::SYS_poll
 #[cfg(not(target_arch = "x86_64"))]
 const ALWAYS_OLD: &[i64] = &[libc::SYS_getrlimit];
 
-/// Allowed in a process that opens files, besides [`OPEN`]. Landlock decides which; it does not decide on modes, owners, times
-/// and attributes of files, so no call that changes those is here.
+/// Allowed in a process that opens files, besides [`OPEN`]. Landlock decides which; it does not decide on modes,
+/// owners, times and attributes of files, so no call that changes those is here.
 const FILES: &[i64] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
@@ -124,9 +125,10 @@ const OPEN: &[(i64, u8)] = &[(libc::SYS_openat, 2), (libc::SYS_open, 1)];
 #[cfg(not(target_arch = "x86_64"))]
 const OPEN: &[(i64, u8)] = &[(libc::SYS_openat, 2)];
 
-/// Flags of an open with which it may succeed: (mask, bits). Landlock before Linux 6.2 does not see that a file is truncated,
-/// only whether it is opened to read or to write: so a file is truncated only where it is opened to write. The fourth
-/// access mode, neither of both, needs no right of Landlock at all, and could truncate any file of this user.
+/// Flags of an open with which it may succeed: (mask, bits). Landlock before Linux 6.2 does not see that a file is
+/// truncated, only whether it is opened to read or to write: so a file is truncated only where it is opened to write.
+/// The fourth access mode, neither of both, needs no right of Landlock at all, and could truncate any file of this
+/// user.
 const OPEN_FLAGS: [(libc::c_int, libc::c_int); 3] = [
     (libc::O_ACCMODE | libc::O_TRUNC, libc::O_RDONLY),
     (libc::O_ACCMODE, libc::O_WRONLY),

@@ -1,5 +1,5 @@
-//! A second process of this program, for work that may crash or ask for too much. It limits itself before it reads anything
-//! foreign, inherits no setting and no secret, and ends with the process that started it.
+//! A second process of this program, for work that may crash or ask for too much. It limits itself before it reads
+//! anything foreign, inherits no setting and no secret, and ends with the process that started it.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -25,8 +25,8 @@ const COMPLAINT_CHARS: usize = 300;
 /// Environment variables that it inherits: those by which libraries are found.
 const INHERITED_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
-/// The niceness of a trial of something new. It gets a tenth of the CPU time of a thread that answers requests, where both want
-/// the same core.
+/// The niceness of a trial of something new. It gets a tenth of the CPU time of a thread that answers requests, where
+/// both want the same core.
 pub const TRIAL_NICENESS: i32 = 10;
 
 /// The score of a trial, and of other processes that may end without harm, by which the kernel chooses the process to
@@ -40,13 +40,14 @@ pub struct ProcessLimits {
     pub data_bytes: u64,
     /// CPU time of all its threads, in seconds.
     pub cpu_seconds: u64,
-    /// Its niceness. With 5 it gets a third of the CPU time of a thread that answers requests, where both want the same core;
-    /// see [`TRIAL_NICENESS`] for 10.
+    /// Its niceness. With 5 it gets a third of the CPU time of a thread that answers requests, where both want the same
+    /// core; see [`TRIAL_NICENESS`] for 10.
     pub niceness: i32,
 }
 
-/// Starts `program` with this verb, from outside, as a process of the kind `name`. Its standard input and output are pipes.
-/// Its errors are logged; the receiver gets the last lines of them at its end. It is killed when the handle is dropped.
+/// Starts `program` with this verb, from outside, as a process of the kind `name`. Its standard input and output are
+/// pipes. Its errors are logged; the receiver gets the last lines of them at its end. It is killed when the handle is
+/// dropped.
 pub fn start(program: &Path, verb: &[&str], name: &'static str) -> std::io::Result<(Child, oneshot::Receiver<String>)> {
     let (reader, errors) = ChildStderr::pipe()?;
     let mut command = Command::new(program);
@@ -90,8 +91,8 @@ pub fn limit_this_process(limits: ProcessLimits) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Makes the kernel end this process before others when the machine runs out of memory: before those with a lower `score`,
-/// which is `oom_score_adj` of proc(5), at most 1000.
+/// Makes the kernel end this process before others when the machine runs out of memory: before those with a lower
+/// `score`, which is `oom_score_adj` of proc(5), at most 1000.
 pub fn go_first_without_memory(score: u16) {
     let file = std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj");
     // Where the file is not there, the kernel takes the largest process.

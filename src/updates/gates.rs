@@ -6,19 +6,20 @@
 //! * **Rates** (errors, agreement) need [`RATE_FLOOR`] requests, and then the limit must lie outside the rate's Wilson
 //!   score interval (one-sided, 95 %): with `n` requests of which the share `p` counts, its bounds are
 //!   `(p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with `z` = 1.645. A rate that chance explains is no reason.
-//! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile. It is only a
-//!   suspicion, because the requests of both versions may be of different moments. **The pace** decides: runs of both
+//! * **The 95th percentile** needs [`PERCENTILE_FLOOR`] requests on either side: five beyond the percentile. It is only
+//!   a suspicion, because the requests of both versions may be of different moments. **The pace** decides: runs of both
 //!   versions in pairs, on one input one right after the other, by their CPU time where the kernel gives it, else by
 //!   the clock. The limit must lie outside the 95 % interval of the median ratio, which is that of the sign test:
 //!   between the ratios at the places `n/2 ± z·√n/2` of `n` sorted ones, `z` = 1.645. A version that is slower by no
 //!   more than [`LATENCY_NOISE_US`], or [`CPU_NOISE_US`] of CPU time, is not too slow: where a run takes microseconds,
 //!   one time slice of another process is a ratio of a hundred.
 //! * **Crashes** need [`CRASHES_FLOOR`] calls that ended the process of the new version, and none of the previous one.
-//! * **Agreement that was signed**: the platform ran both versions on its own inputs. The version must agree here as often
-//!   as there, within the Wilson intervals of both rates and [`AGREEMENT_MARGIN`], for the requests here are others.
+//! * **Agreement that was signed**: the platform ran both versions on its own inputs. The version must agree here as
+//!   often as there, within the Wilson intervals of both rates and [`AGREEMENT_MARGIN`], for the requests here are
+//!   others.
 //! * **Memory** is a ratio as well, of one instance of each in one runtime: the live version may have several, or none
-//!   while no request comes. And [`MEMORY_NOISE_BYTES`] more is not too much: the first pages of a runtime count for a model of a few
-//!   kilobytes.
+//!   while no request comes. And [`MEMORY_NOISE_BYTES`] more is not too much: the first pages of a runtime count for a
+//!   model of a few kilobytes.
 //! * **Drift** is the population stability index `Σ (oᵢ - rᵢ) · ln(oᵢ / rᵢ)` over the classes, of the observed shares
 //!   `o` against those of the signed reference `r`. Both are smoothed by Laplace's rule, one more answer for each of
 //!   the `K` classes: `oᵢ = (nᵢ + 1) / (N + K)` and `rᵢ = (N·sᵢ + 1) / (N + K)`, so that a class without answers makes
@@ -51,8 +52,8 @@ pub const PAIRS_FLOOR: usize = 12;
 /// Difference in time that the machine causes by itself, in microseconds.
 pub const LATENCY_NOISE_US: u64 = 1_000;
 
-/// Difference in CPU time that the machine causes by itself, in microseconds: caches that other work has filled, of a process
-/// that runs seldom. On a machine with 15 times more work than cores it was 250.
+/// Difference in CPU time that the machine causes by itself, in microseconds: caches that other work has filled, of a
+/// process that runs seldom. On a machine with 15 times more work than cores it was 250.
 pub const CPU_NOISE_US: u64 = 500;
 
 /// The least share of the time of its quickest runs that is CPU time, where CPU time is that of the run.
@@ -200,8 +201,8 @@ fn expected_floor(expected: &ExpectedAgreement) -> f64 {
     wilson(expected.agreed, expected.compared).0 - AGREEMENT_MARGIN
 }
 
-/// The number of compared answers after which a version with [`WRONG_ANSWERS_SHOWN`] more wrong answers is stopped, in 95
-/// of 100 cases; 0 where the signed figures are of too few inputs to show so few.
+/// The number of compared answers after which a version with [`WRONG_ANSWERS_SHOWN`] more wrong answers is stopped, in
+/// 95 of 100 cases; 0 where the signed figures are of too few inputs to show so few.
 pub fn answers_needed(expected: &ExpectedAgreement) -> u64 {
     let (floor, faulty) = (expected_floor(expected), share(expected.agreed, expected.compared) - WRONG_ANSWERS_SHOWN);
     if faulty >= floor || floor <= 0.0 {

@@ -1,5 +1,5 @@
-//! The handle of updates for all other parts: wishes and orders go to the updater, checks to the poller, and both fill
-//! the status.
+//! The handle of updates for all other parts: desired_states and orders go to the updater, checks to the poller, and
+//! both fill the status.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ const QUEUED_CHECKS_MAX: usize = 4;
 /// A handle to updates. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Updates {
-    wishes: watch::Sender<Option<DesiredStates>>,
+    desired_states: watch::Sender<Option<DesiredStates>>,
     orders: mpsc::Sender<QueuedAdministratorCommand>,
     checks: mpsc::Sender<PollerCommand>,
     retries: Arc<Notify>,
@@ -33,8 +33,8 @@ pub struct Updates {
 /// The receiving ends of a handle. Once it is dropped, orders are answered with [`AdministratorCommandError::Stopped`].
 #[derive(Debug)]
 pub struct UpdaterInbox {
-    /// The newest wishes of the platform; `None` until they are known.
-    pub wishes: watch::Receiver<Option<DesiredStates>>,
+    /// The newest desired_states of the platform; `None` until they are known.
+    pub desired_states: watch::Receiver<Option<DesiredStates>>,
     pub orders: mpsc::Receiver<QueuedAdministratorCommand>,
     pub checks: mpsc::Receiver<PollerCommand>,
     /// Requests to make delayed attempts now.
@@ -121,20 +121,20 @@ struct SharedStatus {
 impl Updates {
     /// Makes a handle and its receiving ends. A check of another repository than the platform's may ask `servers`.
     pub fn channel(servers: Vec<HostPort>) -> (Self, UpdaterInbox) {
-        let (wishes, wanted) = watch::channel(None);
+        let (desired_states, wanted) = watch::channel(None);
         let (orders, ordered) = mpsc::channel(QUEUED_ORDERS_MAX);
         let (checks, asked) = mpsc::channel(QUEUED_CHECKS_MAX);
         let retries = Arc::<Notify>::default();
-        let inbox = UpdaterInbox { wishes: wanted, orders: ordered, checks: asked, retries: retries.clone() };
-        (Self { wishes, orders, checks, retries, servers: servers.into(), status: Arc::default() }, inbox)
+        let inbox = UpdaterInbox { desired_states: wanted, orders: ordered, checks: asked, retries: retries.clone() };
+        (Self { desired_states, orders, checks, retries, servers: servers.into(), status: Arc::default() }, inbox)
     }
 
-    /// Sets the wishes of the platform. The updater is woken only when they differ from the last ones.
-    pub fn set_wishes(&self, wishes: DesiredStates) {
-        self.wishes.send_if_modified(|current| {
-            let changed = current.as_ref() != Some(&wishes);
+    /// Sets the desired_states of the platform. The updater is woken only when they differ from the last ones.
+    pub fn set_desired_states(&self, desired_states: DesiredStates) {
+        self.desired_states.send_if_modified(|current| {
+            let changed = current.as_ref() != Some(&desired_states);
             if changed {
-                *current = Some(wishes);
+                *current = Some(desired_states);
             }
             changed
         });
@@ -247,15 +247,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_same_wishes_wake_the_updater_once() {
+    async fn the_same_desired_states_wake_the_updater_once() {
         let (updates, mut inbox) = Updates::channel(Vec::new());
-        let wishes = DesiredStates::from([(subject(), DesiredState::default())]);
-        updates.set_wishes(wishes.clone());
-        assert_eq!(inbox.wishes.borrow_and_update().as_ref(), Some(&wishes));
-        updates.set_wishes(wishes);
-        assert!(!inbox.wishes.has_changed().unwrap());
-        updates.set_wishes(DesiredStates::new());
-        assert!(inbox.wishes.has_changed().unwrap());
+        let desired_states = DesiredStates::from([(subject(), DesiredState::default())]);
+        updates.set_desired_states(desired_states.clone());
+        assert_eq!(inbox.desired_states.borrow_and_update().as_ref(), Some(&desired_states));
+        updates.set_desired_states(desired_states);
+        assert!(!inbox.desired_states.has_changed().unwrap());
+        updates.set_desired_states(DesiredStates::new());
+        assert!(inbox.desired_states.has_changed().unwrap());
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //! Files, in reading order:
 //! * `artifact.rs` - a model, configuration or runtime that can be updated, and the names of its signed targets
 //! * `package.rs` - the signed description of a release
-//! * `plan.rs` - the wishes of the platform for this box, as plain data
+//! * `plan.rs` - the desired_states of the platform for this box, as plain data
 //! * `state.rs` - the state of one subject, and every step that it can take
 //! * `state/` - parts of that state:
 //!   * `subject.rs` - the state of one subject, as it is kept on the disk
@@ -60,15 +60,15 @@
 //!   * `trial_runtime.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
 //!   * `orders.rs` - orders of the administrator
 //!   * `publish.rs` - reports to the log, the audit log and the status
-//! * `handle.rs` - `Updates`, the handle of all other parts: wishes and orders in, status out
+//! * `handle.rs` - `Updates`, the handle of all other parts: desired_states and orders in, status out
 //! * `status.rs`, `status_report.rs` - the status as plain data, and its one form for HTTP, MQTT and the command line
 //! * `rollout/` - the rollout manifest and the checks for a new one; its `mod.rs` has the map
 //! * `report.rs` - the document that reports this box to its platform, over MQTT
 //! * `report/` - its parts: `excerpt.rs` shortens reasons, `updates.rs`, and `audit.rs` with the head of the audit log
 //! * `configuration.rs` - signed settings from a closed set, read at the start
 //! * `runtime_dirs.rs` - runtime libraries that came as releases, read at the start
-//! * `catalogue/` - models that a person adds: the signed list and the download (`mod.rs`), the folders (`folder.rs`), uploads
-//!   (`upload.rs`), the part of the daemon (`part.rs`), its routes (`api.rs`) and `[catalogue]` (`config.rs`)
+//! * `catalogue/` - models that a person adds: the signed list and the download (`mod.rs`), the folders (`folder.rs`),
+//!   uploads (`upload.rs`), the part of the daemon (`part.rs`), its routes (`api.rs`) and `[catalogue]` (`config.rs`)
 //! * `config.rs` - `[updates]`
 //! * `part.rs` - updates as a part of the daemon; `http.rs`, `metrics.rs` and `doctor.rs` are their routes, metrics and
 //!   findings
@@ -79,7 +79,8 @@
 //!   only through the one role that must sign it.
 //! * The state is on disk before the box acts on it. One exception: a model falls back to its previous version even
 //!   when the state cannot be written.
-//! * The duty of a box follows from its state only (`SubjectState::duty`), so a power cut at any point does no harm.
+//! * The next_action of a box follows from its state only (`SubjectState::next_action`), so a power cut at any point
+//!   does no harm.
 //! * No failure here takes a running version away, and no answer of the platform does. Only a signed revocation does.
 //! * A name without a dot in the update store appears by a rename, after everything behind it was fsynced.
 //! * Time never runs behind the build and the accepted metadata. The system's clock is never stored.
@@ -90,8 +91,8 @@
 //!
 //! # Where it is decided
 //!
-//! * The steps of a trial, restarts included: `state.rs` (`duty`, `started`); the work that a start finds under way:
-//!   `models/repository/trial_mark.rs`
+//! * The steps of a trial, restarts included: `state.rs` (`next_action`, `started`); the work that a start finds under
+//!   way: `models/repository/trial_mark.rs`
 //! * The expiry of metadata: `refresh` in `trust/engine.rs` for a check, `DelegationSearch::check_chain` there before
 //!   a target is taken; the time that they compare with: `trust/time.rs`
 //! * A replay of old metadata: `trust/snapshot_versions.rs`, remembered in `tuf/trusted.json`

@@ -1,4 +1,4 @@
-//! The wishes of the platform for this box: plain data, made by `rollout/` from the signed rollout manifest.
+//! The desired_states of the platform for this box: plain data, made by `rollout/` from the signed rollout manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -149,8 +149,8 @@ pub struct RolloutGate {
     /// within the tolerance of the package. None by default: a version that was trained again may well answer
     /// otherwise.
     pub agreement_min: Option<f64>,
-    /// The time of a run, over that of the previous version on the same input at the same moment. A 95th percentile of the
-    /// requests above it is a reason to measure.
+    /// The time of a run, over that of the previous version on the same input at the same moment. A 95th percentile of
+    /// the requests above it is a reason to measure.
     pub p95_ratio_max: Option<f64>,
     /// The share of requests that the new version fails.
     pub error_rate_max: Option<f64>,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ledge_egress::{Egress, HttpClient, HttpClientSettings, HttpDownload, TlsClientSettings};
+use ledge_egress::{Egress, EgressPurpose, HttpClient, HttpClientSettings, HttpDownload, TlsClientSettings};
 
 use super::config::{RepositoryAddress, UpdatesConfig};
 pub use error::SourceError;
@@ -103,7 +103,7 @@ pub fn client(
 ) -> Option<HttpClient> {
     let RepositoryAddress::Http { tls, at, .. } = address else { return None };
     let settings = HttpClientSettings { at: at.clone(), tls: tls.then(settings), proxy };
-    Some(HttpClient::new(egress.clone(), settings))
+    Some(HttpClient::new(egress.clone(), settings, EgressPurpose::Updates))
 }
 
 impl FileTree {

@@ -6,9 +6,9 @@
 //!             any of them -> rolled back (idle again, with the reason; the previous version goes on)
 //! ```
 //!
-//! A stage names the progress so far. The next action of a box follows only from the state ([`SubjectState::duty`]), so
-//! a box that was cut off anywhere reads its state and continues. The updater writes the state to disk before it acts
-//! on it.
+//! A stage names the progress so far. The next action of a box follows only from the state
+//! ([`SubjectState::next_action`]), so a box that was cut off anywhere reads its state and continues. The updater
+//! writes the state to disk before it acts on it.
 
 mod delays;
 mod fault;
@@ -42,7 +42,7 @@ const REFUSED_MAX: usize = 64;
 pub enum UpdateEvent {
     /// The state that the platform desires, after a check.
     Wanted {
-        wish: DesiredState,
+        desired_state: DesiredState,
         /// True when the owner's model or settings serve where no release does.
         has_own: bool,
     },
@@ -153,7 +153,7 @@ impl SubjectState {
     }
 
     /// Returns the work to do now.
-    pub fn duty(&self) -> UpdateAction {
+    pub fn next_action(&self) -> UpdateAction {
         match &self.trial {
             Some(trial) if !trial.held => match trial.stage {
                 RolloutPhase::Downloading => UpdateAction::Download,
@@ -171,7 +171,7 @@ impl SubjectState {
     #[must_use]
     pub fn after(mut self, event: UpdateEvent, kind: ArtifactKind) -> Self {
         match event {
-            UpdateEvent::Wanted { wish, has_own } => self.wanted(&wish, has_own),
+            UpdateEvent::Wanted { desired_state, has_own } => self.wanted(&desired_state, has_own),
             UpdateEvent::Described { digest, package } => self.described(digest, package),
             UpdateEvent::Damaged(release) => self.damaged(&release),
             UpdateEvent::Fetched { bytes } => self.fetched(bytes),
@@ -207,11 +207,11 @@ impl SubjectState {
         self
     }
 
-    fn wanted(&mut self, wish: &DesiredState, has_own: bool) {
-        self.note_superseded(wish);
-        self.revoke(wish);
+    fn wanted(&mut self, desired_state: &DesiredState, has_own: bool) {
+        self.note_superseded(desired_state);
+        self.revoke(desired_state);
 
-        let desired = wish.desired.clone().filter(|(plan, _)| !wish.revokes(plan.target.version));
+        let desired = desired_state.desired.clone().filter(|(plan, _)| !desired_state.revokes(plan.target.version));
 
         match (&mut self.trial, desired) {
             (Some(trial), Some((plan, allow))) if trial.is_of(&plan) => {
@@ -225,17 +225,17 @@ impl SubjectState {
             }
             (_, Some((plan, allow))) => {
                 let ended = self.trial.as_ref().map(|trial| trial.plan.rollout.clone());
-                let ended = ended.filter(|rollout| wish.supersedes.contains(rollout));
+                let ended = ended.filter(|rollout| desired_state.supersedes.contains(rollout));
                 self.remember_superseded(&ended, plan.target.version);
                 self.roll_back(RollbackReason::new(
                     RollbackCause::Superseded,
                     format!("replaced by rollout {}", plan.rollout),
                 ));
                 let serves = has_own || self.committed.is_some();
-                if !(serves && self.stays_superseded(&plan, wish)) {
+                if !(serves && self.stays_superseded(&plan, desired_state)) {
                     if allow != RolloutAllowance::Nothing {
                         // Also one that begins only because nothing serves.
-                        self.remember_superseded(&wish.supersedes, plan.target.version);
+                        self.remember_superseded(&desired_state.supersedes, plan.target.version);
                     }
                     self.begin(plan, allow);
                 }
@@ -245,16 +245,16 @@ impl SubjectState {
 
     /// Removes revoked versions, even from a pinned subject: the platform that allowed them no longer does. With no
     /// version left in the update store that leaves the owner's, or no version at all: an order, not a failure.
-    fn revoke(&mut self, wish: &DesiredState) {
-        if self.previous.take_if(|previous| wish.revokes(previous.version)).is_some() {
+    fn revoke(&mut self, desired_state: &DesiredState) {
+        if self.previous.take_if(|previous| desired_state.revokes(previous.version)).is_some() {
             self.previous_by = None;
         }
         let committed = self.committed.as_ref().map(|committed| committed.version);
-        if let Some(version) = committed.filter(|version| wish.revokes(*version)) {
+        if let Some(version) = committed.filter(|version| desired_state.revokes(*version)) {
             self.leave_committed(RollbackReason::new(RollbackCause::Revoked, format!("version {version} was revoked")));
         }
         let tried = self.trial.as_ref().map(|trial| trial.release.version);
-        if let Some(version) = tried.filter(|version| wish.revokes(*version)) {
+        if let Some(version) = tried.filter(|version| desired_state.revokes(*version)) {
             self.roll_back(RollbackReason::new(RollbackCause::Revoked, format!("version {version} was revoked")));
         }
     }

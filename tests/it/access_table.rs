@@ -1,5 +1,5 @@
-//! `docs/access.tsv`: each route and who may use it, as reviewed by people. It is the expectation of the tests of access,
-//! and the tables of docs/access.md are printed from it.
+//! `docs/access.tsv`: each route and who may use it, as reviewed by people. It is the expectation of the tests of
+//! access, and the tables of docs/access.md are printed from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -211,8 +211,8 @@ fn is_right(answer: &str, path: &str, nonce: &str) -> bool {
     field("username") == USER && field("nonce") == nonce && field("uri") == path && field("response") == expected
 }
 
-/// A grey picture with coloured quarters, as `colour_detector` finds them: red, green or blue, from the upper left one in
-/// rows. `noise` makes its bytes different from those of other pictures that show the same.
+/// A grey picture with coloured quarters, as `colour_detector` finds them: red, green or blue, from the upper left one
+/// in rows. `noise` makes its bytes different from those of other pictures that show the same.
 pub fn picture(quarters: [&str; 4], size: (u32, u32), noise: u32) -> Arc<[u8]> {
     picture_as(ImageFormat::Jpeg, quarters, size, noise)
 }

@@ -187,8 +187,8 @@ impl TestRoot {
         checks.find(|check| check["name"] == name).unwrap_or_else(|| panic!("no finding {name}: {report:#}")).clone()
     }
 
-    /// Starts the daemon and waits until it is ready and each model has loaded or failed. Without the latter, a box that has
-    /// not served its models before is ready with the first of them.
+    /// Starts the daemon and waits until it is ready and each model has loaded or failed. Without the latter, a box
+    /// that has not served its models before is ready with the first of them.
     pub fn start(self) -> TestDaemon {
         let daemon = self.start_ready();
         daemon.log.wait_for_both("daemon.ready", "repository.read");

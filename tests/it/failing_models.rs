@@ -1,5 +1,5 @@
-//! Models that do not load, crash or load for ever: the others serve, a start waits for none of them, and they are tried
-//! again after growing pauses.
+//! Models that do not load, crash or load for ever: the others serve, a start waits for none of them, and they are
+//! tried again after growing pauses.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::fault_rounds::{runtime_processes, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// The place of a process that loads a version for the first time among those that the kernel ends when memory is short.
+/// The place of a process that loads a version for the first time among those that the kernel ends when memory is
+/// short.
 const ENDS_FIRST: &str = "1000";
 
 /// Shipped models, which serve on any box.

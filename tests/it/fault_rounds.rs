@@ -1,5 +1,5 @@
-//! Rounds of faults in the processes of the runtimes, under load: healthy models are called without a pause while another
-//! one ends its process in every way that there is.
+//! Rounds of faults in the processes of the runtimes, under load: healthy models are called without a pause while
+//! another one ends its process in every way that there is.
 //!
 //! The child has faults on demand in builds with the feature `fault-injection`; see `src/isolation/child/faults.rs`.
 
@@ -478,7 +478,8 @@ impl Rounds<'_> {
         assert_eq!(loaded.status, 200, "{loaded:?}");
     }
 
-    /// Loads the model from files that have changed: none of its faults counts any more, and it is in the process of all.
+    /// Loads the model from files that have changed: none of its faults counts any more, and it is in the process of
+    /// all.
     fn load_anew(&mut self, model: &str, round: usize) {
         let config = self.daemon.root.model(model).join("model.toml");
         let text = read_to_string(&config).unwrap();

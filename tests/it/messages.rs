@@ -1,5 +1,5 @@
-//! The messages of mistakes that people make: each names the thing, the reason, and what to do. All of them come from the
-//! real binary.
+//! The messages of mistakes that people make: each names the thing, the reason, and what to do. All of them come from
+//! the real binary.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

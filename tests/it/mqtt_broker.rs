@@ -1,5 +1,5 @@
-//! A broker for one client, the daemon, and all of its sessions: it grants every subscription, delivers each message once to
-//! the session that has subscribed to it, with QoS 1, and counts.
+//! A broker for one client, the daemon, and all of its sessions: it grants every subscription, delivers each message
+//! once to the session that has subscribed to it, with QoS 1, and counts.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};

@@ -4,9 +4,9 @@
 //! store that the daemon keeps. Its name has the form of each store, as the file `formats` has it. No file in it is
 //! ever changed.
 //!
-//! When a form changes on purpose, keep the folders that are there, since boxes upgrade from them. Raise the `FORMAT_VERSION`, run
-//! `cargo nextest run --test it --run-ignored only stored_forms::leaves_a_box`, add the new folder that it writes to
-//! `BOXES`, and commit it.
+//! When a form changes on purpose, keep the folders that are there, since boxes upgrade from them. Raise the
+//! `FORMAT_VERSION`, run `cargo nextest run --test it --run-ignored only stored_forms::leaves_a_box`, add the new
+//! folder that it writes to `BOXES`, and commit it.
 
 use std::fs::{File, Permissions};
 use std::io::{Read as _, Write as _};

@@ -105,8 +105,8 @@ impl Golden {
         std::iter::once(names.join(",")).chain(self.rows.iter().map(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// Compares answers, each a class or a number, and the numbers behind it in the order of the model. Returns the largest
-    /// difference, as a share of the number where that is more than 1.
+    /// Compares answers, each a class or a number, and the numbers behind it in the order of the model. Returns the
+    /// largest difference, as a share of the number where that is more than 1.
     #[track_caller]
     pub fn compare(&self, model: &str, answers: &[(String, Vec<f64>)]) -> f64 {
         assert_eq!((answers.len(), self.predicted.len()), (self.rows.len(), self.rows.len()), "{model}");

@@ -44,7 +44,7 @@ const KNOWN_ONLY_TO: &[(&str, &[&str])] = &[
     ("rustls_native_certs::", &["egress/tls.rs"]),
     // Model files are read in the process that runs the model. `repository/reader.rs` reads them itself only for tests.
     ("files::read(", &["engine/", "isolation/child/reading.rs", "models/repository/reader.rs"]),
-    ("in_process::", &["models/scheduling/", "daemon/own_seal.rs"]),
+    ("in_process::", &["models/scheduling/", "daemon/own_sandbox.rs"]),
     // Calls that open a connection or resolve a name.
     ("TcpStream::connect", EGRESS),
     // The listener asks a left-over socket whether anybody still answers; nothing leaves the box.

@@ -86,9 +86,10 @@ impl Trial {
             let agreement =
                 agreement.map(|agreed| ExpectedAgreement { version: "1".parse().unwrap(), agreed, compared: 1_000 });
             let package = Package { schema: 1, agreement, ..Package::default() };
-            let wish = DesiredState { desired: Some((plan, RolloutAllowance::Everything)), ..DesiredState::default() };
+            let desired_state =
+                DesiredState { desired: Some((plan, RolloutAllowance::Everything)), ..DesiredState::default() };
             let described = UpdateEvent::Described { digest: format!("{version:064x}"), package: package.into() };
-            for event in [UpdateEvent::Wanted { wish, has_own: false }, described, UpdateEvent::Passed] {
+            for event in [UpdateEvent::Wanted { desired_state, has_own: false }, described, UpdateEvent::Passed] {
                 state = state.after(event, ArtifactKind::Model);
             }
             let runtime = self.old_runtime.filter(|_| version == 1);
@@ -369,8 +370,8 @@ impl Drop for ChangingQuota {
     }
 }
 
-/// Good and bad versions under a load that changes all the time. `TRIALS=N` tries N of each bad kind and twice as many of each
-/// good one; `KIND=TEXT` tries only the kinds with this text in their names; `--no-capture` shows the counts.
+/// Good and bad versions under a load that changes all the time. `TRIALS=N` tries N of each bad kind and twice as many
+/// of each good one; `KIND=TEXT` tries only the kinds with this text in their names; `--no-capture` shows the counts.
 #[test]
 #[ignore = "minutes for each kind, as root: TRIALS=10 cargo nextest run --run-ignored all good_versions_stay --no-capture"]
 fn under_changing_load_good_versions_stay_and_bad_ones_go() {

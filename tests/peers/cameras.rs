@@ -388,7 +388,8 @@ fn home_assistant_is_told_the_entities_again_when_it_starts_and_no_more_when_it_
     let peer = Peer::subscribed(&broker, "home", "homeassistant/+/+/+/config");
     let config = camera("yard", &server, "labels = ['red', 'traffic light']\npublish_pictures = true");
     let daemon = root(&broker, &format!("[home_assistant]\nenable = true\n{config}")).start();
-    // A count and a presence for two labels in two zones, the connection, the state, the last new picture and the picture.
+    // A count and a presence for two labels in two zones, the connection, the state, the last new picture and the
+    // picture.
     let entities: BTreeMap<String, String> =
         (0..12).map(|_| peer.receive()).map(|message| (message.topic.clone(), message.text())).collect();
     assert_eq!(entities.len(), 12);

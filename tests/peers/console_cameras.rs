@@ -93,7 +93,8 @@ fn a_picture_is_for_its_role_and_blurred_and_a_zone_goes_from_the_mouse_to_the_c
     let crossing: Result<Polygon, _> = serde_json::from_value(json!(corners));
     assert_eq!(told(), crossing.unwrap_err().to_string());
 
-    // Three with the mouse, the fourth with a finger; then to the lower edge of the picture with both, and a fifth away.
+    // Three with the mouse, the fourth with a finger; then to the lower edge of the picture with both, and a fifth
+    // away.
     browser.value("[...document.querySelectorAll('#cameras .input button')].at(-1).click()");
     [(0.2, 0.6), (0.8, 0.6), (0.8, 0.9)].into_iter().for_each(click);
     browser.point_along("touch", ".shape", &[(0.2, 0.9)]);

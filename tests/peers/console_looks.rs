@@ -1,5 +1,5 @@
-//! The console for everybody: no section has a fault that axe-core knows, at the widths of a telephone and of a desk, light
-//! and dark.
+//! The console for everybody: no section has a fault that axe-core knows, at the widths of a telephone and of a desk,
+//! light and dark.
 
 use serde_json::{Value, json};
 

@@ -82,8 +82,8 @@ fn shipped(model: &str, runtime: &str) -> TestRoot {
     root.file(&format!("{model}/model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 600000\n"))
 }
 
-/// The answers to `files`, a vector for each: of a document the confidences of its lines, of a photograph the logits about their mean, or the scores and boxes of its
-/// objects, else the only output.
+/// The answers to `files`, a vector for each: of a document the confidences of its lines, of a photograph the logits
+/// about their mean, or the scores and boxes of its objects, else the only output.
 fn answers(model: &str, output: &Output) -> Vec<Vec<f64>> {
     let faults = printed(output).lines().filter(|line| !line.contains("\"labels\"")).collect::<Vec<_>>().join("\n");
     assert!(output.status.success(), "{model}: {faults}");

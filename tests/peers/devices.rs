@@ -122,8 +122,8 @@ fn devices_that_know_nothing_of_ledge_make_features_and_nothing_else_makes_a_war
         assert_eq!(feature(&daemon, "climate:temperature", room).1, "NOT_FOUND", "{room}");
     }
 
-    // Every message to tele/+/+ is for two bindings, and each takes at most its own: of 8 there the sensor's and the last
-    // wills' 4 are taken once. All others in the list have one binding.
+    // Every message to tele/+/+ is for two bindings, and each takes at most its own: of 8 there the sensor's and the
+    // last wills' 4 are taken once. All others in the list have one binding.
     let tele = 4 * 2 + 5;
     wait_until("the count", || skipped(&daemon) == tele + 9 + 1);
     assert_eq!(daemon.complaints(), [Value::Null; 0]);

@@ -57,8 +57,8 @@ impl VirtualMachine {
         machine
     }
 
-    /// Boots one that has nothing of Ledge; `binds` are folders of this machine and where they are to be seen in there, to
-    /// be read.
+    /// Boots one that has nothing of Ledge; `binds` are folders of this machine and where they are to be seen in there,
+    /// to be read.
     pub fn bare(hardware: Hardware, binds: &[(&Path, &str)]) -> Self {
         let Hardware { memory_mib, cores, kernel } = hardware;
         let files = setup_root().join("peers/machine");

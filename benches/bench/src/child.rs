@@ -24,8 +24,8 @@ pub struct ChildDaemon {
 }
 
 impl ChildDaemon {
-    /// Starts this program as `ledge serve`, with the settings of this command line on the given repository, state folder and cache, and
-    /// waits until it is ready.
+    /// Starts this program as `ledge serve`, with the settings of this command line on the given repository, state
+    /// folder and cache, and waits until it is ready.
     pub fn start(globals: &GlobalArgs, repository: &Path, state: &Path, cache: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve");

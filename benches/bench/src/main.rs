@@ -1,7 +1,8 @@
-//! `ledge-bench`: measures the speed of a model in this process, over HTTP and over MQTT in turns. A tool of development:
-//! no package has it.
+//! `ledge-bench`: measures the speed of a model in this process, over HTTP and over MQTT in turns. A tool of
+//! development: no package has it.
 //!
-//! The server that it starts for a measurement, and the processes of models, are this program again: it holds all of Ledge.
+//! The server that it starts for a measurement, and the processes of models, are this program again: it holds all of
+//! Ledge.
 #![forbid(unsafe_code)]
 #![expect(clippy::doc_markdown, reason = "a help text has no backticks and no angle brackets")]
 
@@ -50,9 +51,9 @@ static ALLOCATOR: sys::SpareAllocator = sys::SpareAllocator;
 
 /// Measures how fast a model of Ledge answers, in process and over HTTP or MQTT.
 ///
-/// Calls the model in this process and over HTTP in turns, in one run, under the loads given, and reports latencies, answers
-/// per second, CPU time and memory. Without --url it starts its own server on a free port, with only this model, and stops it
-/// at the end.
+/// Calls the model in this process and over HTTP in turns, in one run, under the loads given, and reports latencies,
+/// answers per second, CPU time and memory. Without --url it starts its own server on a free port, with only this
+/// model, and stops it at the end.
 #[derive(Debug, Parser)]
 #[command(name = "ledge-bench", version, after_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]

@@ -22,7 +22,8 @@ impl Sum for Usage {
     }
 }
 
-/// The usage of a process and of all that it started, such as those that run models, up to now; `None` when it has ended.
+/// The usage of a process and of all that it started, such as those that run models, up to now; `None` when it has
+/// ended.
 pub fn usage_with_children(pid: u32) -> Option<Usage> {
     let parents = parents();
     let mut family = vec![pid];

@@ -83,8 +83,8 @@ pub struct ResidentMemory {
     pub peak_bytes: u64,
 }
 
-/// Reads the memory of another process. It can do so after the process has made itself unreadable for debuggers, which hides
-/// its folder in /proc from a service with `ProtectProc=invisible`.
+/// Reads the memory of another process. It can do so after the process has made itself unreadable for debuggers, which
+/// hides its folder in /proc from a service with `ProtectProc=invisible`.
 #[derive(Debug)]
 pub struct ProcessMemoryReader {
     /// See `/proc/pid/status` in proc(5).
@@ -149,7 +149,8 @@ pub fn thread_activity(pid: u32, thread: u32) -> Option<ThreadActivity> {
 }
 
 fn activity_of(stat: &str) -> Option<ThreadActivity> {
-    // stat(5): a name in parentheses, which may hold any character, the state, and the 14th and 15th fields are CPU time.
+    // stat(5): a name in parentheses, which may hold any character, the state, and the 14th and 15th fields are CPU
+    // time.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.chars().next()?;
     let mut ticks = fields.skip(10).map_while(|field| field.parse::<u64>().ok());

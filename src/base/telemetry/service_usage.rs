@@ -1,5 +1,5 @@
-//! The resources of the whole service: this process and those that it started, such as the fork server, the processes of models,
-//! trials of releases and the process that draws pages.
+//! The resources of the whole service: this process and those that it started, such as the fork server, the processes
+//! of models, trials of releases and the process that draws pages.
 //!
 //! Memory is the proportional set size: a page that several of these processes share counts once. The kernel walks
 //! through all page tables to compute it, some 30 ms for a gigabyte. So it is read once a minute, and when the resident
@@ -179,8 +179,8 @@ impl Drop for CountedProcess {
     }
 }
 
-/// The CPU time of this process and of all that it started. `None` while one of them cannot be read: a part of the whole would
-/// look like the whole.
+/// The CPU time of this process and of all that it started. `None` while one of them cannot be read: a part of the
+/// whole would look like the whole.
 pub fn cpu_time() -> Option<Duration> {
     Some(sum(own()?, &entries(), None)?.cpu)
 }

@@ -46,7 +46,8 @@ pub struct AuditFilterArgs {
     /// A record of many rows does not list all entities; --feature-view finds such a record too.
     #[arg(long, value_name = "JOIN_KEY=VALUE", value_parser = join_key)]
     pub entity: Vec<(String, String)>,
-    /// The caller: ip:10.0.0.7, uid:1000, key:NAME, cert:NAME, mqtt:TOPIC, camera:NAME, local, others, or a tag from a record.
+    /// The caller: ip:10.0.0.7, uid:1000, key:NAME, cert:NAME, mqtt:TOPIC, camera:NAME, local, others, or a tag from a
+    /// record.
     ///
     /// Records contain tags instead of callers. The tags of this caller are computed with all tag keys that this box
     /// still has.

@@ -33,8 +33,8 @@ const BUSY_MAX: Duration = Duration::from_hours(25);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// The pause before the next attempt where the server names none.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A server that takes longer than this for one call hangs. A model's own limit is far below, and the connection notices
-/// within two minutes that a machine has vanished.
+/// A server that takes longer than this for one call hangs. A model's own limit is far below, and the connection
+/// notices within two minutes that a machine has vanished.
 const CALL_TIMEOUT: Duration = Duration::from_mins(70);
 /// The number of times that the connection may break during the call of one file. The file itself may be what crashes
 /// the server.

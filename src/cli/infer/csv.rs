@@ -44,7 +44,8 @@ pub struct RowCounts {
     pub failed: usize,
 }
 
-/// Answers the rows of a file, in their order. An error is one of the whole run; CSV that cannot be read is a failed row.
+/// Answers the rows of a file, in their order. An error is one of the whole run; CSV that cannot be read is a failed
+/// row.
 pub async fn answer_rows(
     calls: CsvCallBatch<'_>,
     path: &Path,

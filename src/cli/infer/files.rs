@@ -84,8 +84,8 @@ impl InputFiles {
 /// True for two names of one file, which need not exist yet.
 fn is_same(one: &Path, other: &Path) -> bool {
     let folder = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
-    let is_twin = || one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other));
-    (one.file_name() == other.file_name() && folder(one) == folder(other)) || (one.is_symlink() && is_twin())
+    let is_proxy = || one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other));
+    (one.file_name() == other.file_name() && folder(one) == folder(other)) || (one.is_symlink() && is_proxy())
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ use crate::config::Config;
 pub struct EvaluateArgs {
     /// The model: the name of its folder.
     pub model: ModelName,
-    /// The folder of the files: photographs, or inference requests as .json. A subfolder for each class gives the label of
-    /// its files.
+    /// The folder of the files: photographs, or inference requests as .json. A subfolder for each class gives the label
+    /// of its files.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
     /// The labels of the files, instead of subfolders: lines of FILE,LABEL.
@@ -104,8 +104,8 @@ fn class_of(label: &str, names: &[String]) -> Result<usize, String> {
         .ok_or_else(|| format!("the model has no class {label:?}: expected one of its labels, or a class number"))
 }
 
-/// The number of classes that an answer places before `class`; `None` when it leaves `class` out. Of equal scores the first
-/// wins.
+/// The number of classes that an answer places before `class`; `None` when it leaves `class` out. Of equal scores the
+/// first wins.
 fn rank(answer: &Map<String, Value>, class: usize) -> Result<Option<usize>, String> {
     if let Some(ranking) = answer.get("labels").and_then(Value::as_array) {
         return Ok(ranking.iter().position(|label| label.get("index") == Some(&class.into())));

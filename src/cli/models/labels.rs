@@ -40,8 +40,8 @@ impl LabelSource {
     }
 }
 
-/// Reads lines of `FILE,LABEL`. Either may be in double quotes. A label without quotes is the rest of the line, including
-/// commas. A first line `file,label` is a heading.
+/// Reads lines of `FILE,LABEL`. Either may be in double quotes. A label without quotes is the rest of the line,
+/// including commas. A first line `file,label` is a heading.
 fn parse(text: &str) -> anyhow::Result<HashMap<String, String>> {
     let mut labels = HashMap::new();
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());

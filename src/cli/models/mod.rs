@@ -1,5 +1,5 @@
-//! `ledge models list | show | check | compare | evaluate`: the model repository on disk, without a daemon. `catalogue.rs` has the
-//! verbs of the catalogue.
+//! `ledge models list | show | check | compare | evaluate`: the model repository on disk, without a daemon.
+//! `catalogue.rs` has the verbs of the catalogue.
 
 mod catalogue;
 mod evaluate;
@@ -72,14 +72,15 @@ pub enum ModelsCommand {
         old: ModelName,
         /// The model that takes its place.
         new: ModelName,
-        /// A folder with inputs for both: files in the form of golden inputs, answers left out, or with one on each line
-        /// (.jsonl).
+        /// A folder with inputs for both: files in the form of golden inputs, answers left out, or with one on each
+        /// line (.jsonl).
         #[arg(long, value_name = "DIR")]
         inputs: Option<PathBuf>,
         /// An output of scores: answers agree when the same class comes first.
         #[arg(long, value_name = "OUTPUT")]
         scores: Option<String>,
-        /// The relative difference within which numbers agree [default: four medians of the differences, at least 0.01].
+        /// The relative difference within which numbers agree [default: four medians of the differences, at least
+        /// 0.01].
         #[arg(long, value_name = "NUMBER")]
         tolerance: Option<f64>,
         /// The model repository, instead of the configured one.
@@ -91,8 +92,8 @@ pub enum ModelsCommand {
     },
     /// Measure the accuracy of a model: run it on files whose classes are known, and count the right answers.
     ///
-    /// top-1 is the share of the files whose label comes first, top-5 that of those whose label is among the first five of
-    /// the answer. Exit code 1 when a file has no answer.
+    /// top-1 is the share of the files whose label comes first, top-5 that of those whose label is among the first five
+    /// of the answer. Exit code 1 when a file has no answer.
     Evaluate(EvaluateArgs),
     /// List the models of the catalogue: the job, size, licence, source and measured accuracy of each.
     Catalogue {

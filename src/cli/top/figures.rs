@@ -49,8 +49,8 @@ impl MetricsScrape {
         Ok(scrape)
     }
 
-    /// The activity between an older scrape and this one, and the state at this one, in base units. A figure without data
-    /// is `null`.
+    /// The activity between an older scrape and this one, and the state at this one, in base units. A figure without
+    /// data is `null`.
     pub fn since(&self, older: &Self) -> Value {
         let seconds = self.at.saturating_duration_since(older.at).as_secs_f64();
         let gauge = |name| self.service.value(name);
@@ -168,8 +168,9 @@ impl MetricSamples {
         })
     }
 
-    /// The time that the share `q` of those since `older` did not exceed, estimated like Prometheus' `histogram_quantile`:
-    /// times are evenly spread in their bucket, and those above the highest bound count as that bound.
+    /// The time that the share `q` of those since `older` did not exceed, estimated like Prometheus'
+    /// `histogram_quantile`: times are evenly spread in their bucket, and those above the highest bound count as that
+    /// bound.
     fn quantile(&self, older: &Self, name: &str, q: f64) -> Option<f64> {
         let buckets = |samples: &Self| {
             let mut buckets: Vec<(f64, f64)> = samples.by_label(name, "le").collect();

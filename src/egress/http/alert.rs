@@ -25,7 +25,8 @@ impl AlertClient {
     }
 
     /// Posts `document` to `path`, already percent-encoded. `login` is the name and the value of a header. When an idle
-    /// connection fails that is used again, the document is sent once more on a new one, so the server may get it twice.
+    /// connection fails that is used again, the document is sent once more on a new one, so the server may get it
+    /// twice.
     pub async fn post(
         &self,
         path: &str,

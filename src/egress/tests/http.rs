@@ -94,7 +94,7 @@ async fn a_file_is_fetched_and_the_connection_kept_for_the_next() {
         &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"];
     let (at, seen) = server(answers, false).await;
     let (egress, _events) = egress("");
-    let client = HttpClient::new(egress.clone(), plain(&at));
+    let client = HttpClient::new(egress.clone(), plain(&at), EgressPurpose::Updates);
     assert_eq!(got(&client, "/a/b%20c", 0).await, (200, 0, "hello".to_owned()));
     assert_eq!(got(&client, "/d", 0).await, (404, 0, String::new()));
     assert_eq!(seen.connections(), 1);
@@ -217,7 +217,7 @@ async fn without_requests_in_its_entry_a_server_is_not_even_connected_to() {
     let (at, seen) = server(&[], false).await;
     let text = format!("[[allow]]\nhost = '{at}'\nregion = 'eu'\nsend = ['answers']");
     let (egress, mut events) = egress(&text);
-    let error = HttpClient::new(egress, plain(&at)).get("/f", 0).await.unwrap_err().to_string();
+    let error = HttpClient::new(egress, plain(&at), EgressPurpose::Updates).get("/f", 0).await.unwrap_err().to_string();
     assert!(error.contains("add \"requests\" to `send`"), "{error}");
     let refused = AuditEvent::ConnectionRefused { destination: at.to_string(), purpose: "updates".into() };
     assert_eq!(events.try_next(), Some(refused));
@@ -229,7 +229,7 @@ async fn what_a_request_named_and_no_entry_does_is_in_no_record() {
     let (egress, mut events) = egress("");
     let at = "jane-doe.example:443".parse().unwrap();
     let settings = HttpClientSettings { at, tls: None, proxy: None };
-    let error = HttpClient::new(egress, settings).get("/f", 0).await.unwrap_err().to_string();
+    let error = HttpClient::new(egress, settings, EgressPurpose::Updates).get("/f", 0).await.unwrap_err().to_string();
     assert!(error.contains("jane-doe.example:443"), "whoever asked is told: {error}");
     let refused = AuditEvent::ConnectionRefused { destination: "unlisted".into(), purpose: "updates".into() };
     assert_eq!(events.try_next(), Some(refused));
@@ -242,7 +242,8 @@ async fn both_the_proxy_and_the_server_behind_it_have_to_be_allowed() {
         let (egress, _) = egress(&format!("[[allow]]\nhost = '{allowed}'\nregion = 'eu'"));
         let [at, proxy] = ["files.invalid:443", "proxy.invalid:3128"].map(|text| text.parse().unwrap());
         let settings = HttpClientSettings { at, tls: None, proxy: Some(proxy) };
-        let error = HttpClient::new(egress, settings).get("/f", 0).await.unwrap_err().to_string();
+        let error =
+            HttpClient::new(egress, settings, EgressPurpose::Updates).get("/f", 0).await.unwrap_err().to_string();
         assert!(error.starts_with(&format!("{missing} is not in the allow-list")), "{error}");
     }
 }
@@ -261,7 +262,7 @@ async fn through_a_proxy_the_handshake_is_with_the_server_behind_it() {
         tls: Some(authority.with_identity(&authority)),
         proxy: Some(proxy.clone()),
     };
-    let client = HttpClient::new(egress.clone(), settings);
+    let client = HttpClient::new(egress.clone(), settings, EgressPurpose::Updates);
 
     let seen = SeenRequests::default();
     let serving = async {
@@ -293,6 +294,6 @@ async fn a_proxy_that_refuses_is_a_failure_that_says_so() {
     let (at, _) = server(&["HTTP/1.1 403 Forbidden\r\n\r\n"], false).await;
     let (egress, _) = egress("[[allow]]\nhost = 'files.invalid:443'\nregion = 'eu'");
     let settings = HttpClientSettings { at: "files.invalid:443".parse().unwrap(), tls: None, proxy: Some(at.clone()) };
-    let error = HttpClient::new(egress, settings).get("/f", 0).await.unwrap_err().to_string();
+    let error = HttpClient::new(egress, settings, EgressPurpose::Updates).get("/f", 0).await.unwrap_err().to_string();
     assert!(error.starts_with(&format!("the proxy {at} does not connect to files.invalid:443: its rules")), "{error}");
 }

@@ -141,7 +141,8 @@ fn class_map(uses: impl Fn(&str) -> ValueUses, node: &NodeProto, raw: &[u8]) -> 
     is_sound.then(|| ZipMapOutput { output: output.clone(), scores: scores.clone(), classes })
 }
 
-/// The model in `bytes` with a tensor in place of each of `maps`; `None` if it is not the model that they were found in.
+/// The model in `bytes` with a tensor in place of each of `maps`; `None` if it is not the model that they were found
+/// in.
 pub(crate) fn rewrite(bytes: &[u8], maps: &[ZipMapOutput]) -> Option<Vec<u8>> {
     let mut model = Vec::with_capacity(bytes.len());
     for field in fields(bytes)? {
@@ -211,8 +212,8 @@ fn floats(map: &ZipMapOutput) -> Option<WrittenValueInfoProto> {
     })
 }
 
-/// The declaration of an output `[1]`, as one of any length: the converter of `LightGBM` writes a length of 1 for the labels of
-/// all rows. A runtime would warn at each run.
+/// The declaration of an output `[1]`, as one of any length: the converter of `LightGBM` writes a length of 1 for the
+/// labels of all rows. A runtime would warn at each run.
 fn one_label(port: &[u8]) -> Option<WrittenValueInfoProto> {
     let mut port = WrittenValueInfoProto::decode(port).ok()?;
     let shape = port.r#type.as_mut()?.tensor_type.as_mut()?.shape.as_mut()?;

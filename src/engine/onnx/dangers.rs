@@ -2,8 +2,8 @@
 //! memory, or give an answer instead of an error. Each was found by running it with harmful numbers in ONNX Runtime
 //! 1.31 and OpenVINO 2026.4.
 //!
-//! The graph is followed from its inputs, to know which values come from callers, which are integers, and how large they can
-//! be. A value of unknown type is taken for a float: a division of floats is safe, and every model has some.
+//! The graph is followed from its inputs, to know which values come from callers, which are integers, and how large
+//! they can be. A value of unknown type is taken for a float: a division of floats is safe, and every model has some.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,8 +26,8 @@ const SMALL_INPUTS: [&str; 6] =
 const FUNCTION_NODES_MAX: usize = 100_000;
 /// The deepest chain of calls that is followed.
 const CALL_DEPTH_MAX: usize = 16;
-/// The deepest chain of calls and graphs within graphs. `limits.rs` bounds those of one function or graph, but a graph within a
-/// function can call another one.
+/// The deepest chain of calls and graphs within graphs. `limits.rs` bounds those of one function or graph, but a graph
+/// within a function can call another one.
 const DEPTH_MAX: usize = 40;
 
 /// The known facts about a value.
@@ -115,8 +115,8 @@ impl<'a> GraphScopes<'a> {
     }
 }
 
-/// Follows the values of a model: once for the harm that callers can do, and for each runtime until it is known how large
-/// their integers may be.
+/// Follows the values of a model: once for the harm that callers can do, and for each runtime until it is known how
+/// large their integers may be.
 pub(super) fn find(model: &ModelProto) -> InputDangers {
     let mut found = follow(model, None, &[]).found;
     let rows = found.rows.clone();

@@ -29,8 +29,8 @@ pub(super) fn without_alias(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-/// The runtimes that do not have the domain of an operator of `model`, with the reason. An operator that neither has is an
-/// error. The domains of the functions in the file are known.
+/// The runtimes that do not have the domain of an operator of `model`, with the reason. An operator that neither has is
+/// an error. The domains of the functions in the file are known.
 pub(super) fn unknown(model: &ModelProto) -> Result<Vec<(Runtime, String)>, OnnxError> {
     let (mut functions, mut own) = (HashMap::new(), HashSet::new());
     for function in &model.functions {

@@ -1,5 +1,5 @@
-//! A tensor of an ONNX file without its numbers: they are counted and not copied, and of integers of 32 and 64 bits and of few
-//! floats the least and the greatest are kept.
+//! A tensor of an ONNX file without its numbers: they are counted and not copied, and of integers of 32 and 64 bits and
+//! of few floats the least and the greatest are kept.
 
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{self, DecodeContext, WireType};

@@ -83,8 +83,8 @@ pub struct Annotation<'a> {
 /// sits, or when the legs are not in the picture.
 const HEAD_SHARE: f64 = 0.4;
 
-/// The share of its width and height by which the box of a face is larger at each side when it is blurred: it ends at the
-/// forehead and at the lips of some.
+/// The share of its width and height by which the box of a face is larger at each side when it is blurred: it ends at
+/// the forehead and at the lips of some.
 const FACE_MARGIN: f64 = 0.2;
 
 /// The label of faces in lists of labels to blur.
@@ -105,8 +105,8 @@ pub fn as_faces(found: impl Iterator<Item = Detection>) -> impl Iterator<Item = 
     found.map(|face| Detection { label: FACE.to_owned(), ..face })
 }
 
-/// The places of a photograph that a list of labels wants blurred: of a `person` the head, which is in the upper part of
-/// its box, of a face its box with a margin, and of other labels the box. They may reach beyond the photograph.
+/// The places of a photograph that a list of labels wants blurred: of a `person` the head, which is in the upper part
+/// of its box, of a face its box with a margin, and of other labels the box. They may reach beyond the photograph.
 pub fn blurred_places(labels: &[String], detections: &[Detection]) -> Vec<DetectionBox> {
     let wanted = detections.iter().filter(|detection| labels.contains(&detection.label));
     let place = |Detection { label, area, .. }: &Detection| match label.as_str() {

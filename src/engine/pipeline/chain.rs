@@ -1,8 +1,8 @@
 //! Chains: pipelines that run several models, with state between their steps.
 //!
-//! A chain works in two places. In the process of the caller, [`ModelChain::run`] chooses the next model by the results of
-//! the steps before, and makes the results. In the process of the models, [`ModelChain::prepare`] makes the input of a step,
-//! and keeps the state that later steps need in [`LeasedStates`]. A step and its result are plain data.
+//! A chain works in two places. In the process of the caller, [`ModelChain::run`] chooses the next model by the results
+//! of the steps before, and makes the results. In the process of the models, [`ModelChain::prepare`] makes the input of
+//! a step, and keeps the state that later steps need in [`LeasedStates`]. A step and its result are plain data.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -94,7 +94,8 @@ impl From<MemoryBudgetExhausted> for ChainError {
     }
 }
 
-/// A step of a chain: the input of one run of one model. A step can be run again with the same result. Clones share the bytes.
+/// A step of a chain: the input of one run of one model. A step can be run again with the same result. Clones share the
+/// bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChainStep {
     pub lease: Lease,
@@ -132,8 +133,8 @@ impl ChainStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct LeaseId(u64);
 
-/// The right to a state that steps of a call share. The state is freed when the call and all of its steps have dropped the
-/// lease. In the process of the models a lease owns nothing.
+/// The right to a state that steps of a call share. The state is freed when the call and all of its steps have dropped
+/// the lease. In the process of the models a lease owns nothing.
 #[derive(Debug, Clone)]
 pub struct Lease {
     id: LeaseId,

@@ -29,8 +29,8 @@ impl Detection {
     pub const MEMBER: &str = "detections";
 }
 
-/// A rectangle in pixels of the photograph, from its upper left corner; never outside of it and never empty. Numbers are
-/// multiples of 1/8.
+/// A rectangle in pixels of the photograph, from its upper left corner; never outside of it and never empty. Numbers
+/// are multiples of 1/8.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DetectionBox {
     pub x: f64,

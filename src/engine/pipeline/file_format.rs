@@ -209,8 +209,8 @@ fn foreign(bytes: &[u8]) -> Option<&'static ForeignFormat> {
     by_signature().or_else(|| iso_media(bytes)).or_else(bmp).or_else(|| markup(bytes))
 }
 
-/// HEIC, AVIF and videos: a file type box (ISO/IEC 14496-12, section 4.3) with the brand of the file and those that it is
-/// compatible with.
+/// HEIC, AVIF and videos: a file type box (ISO/IEC 14496-12, section 4.3) with the brand of the file and those that it
+/// is compatible with.
 fn iso_media(bytes: &[u8]) -> Option<&'static ForeignFormat> {
     /// The most brands that are looked at.
     const BRANDS_MAX: usize = 32;

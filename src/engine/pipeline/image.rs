@@ -54,9 +54,9 @@ pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Rgb8Image, ImageErro
 
 /// [`decode`] for a resize, within a memory limit: `hold` reserves the memory of the decoder and of the picture.
 ///
-/// A plain JPEG is decoded at 1/2, 1/4 or 1/8 of its size where at least 1.5 times the resized size is left. The tensors
-/// of 60 pictures, 180 files of 720 to 2160 lines, then differed by .4 of 255 on average and by 16 at most, in few bytes.
-/// `docs/performance.md` states the effect on answers.
+/// A plain JPEG is decoded at 1/2, 1/4 or 1/8 of its size where at least 1.5 times the resized size is left. The
+/// tensors of 60 pictures, 180 files of 720 to 2160 lines, then differed by .4 of 255 on average and by 16 at most, in
+/// few bytes. `docs/performance.md` states the effect on answers.
 pub fn decode_within(
     bytes: &[u8],
     limits: DecodeLimits,
@@ -73,8 +73,8 @@ pub fn decode_within(
     .unwrap_or_else(|_| Err(malformed(format, "the decoder panicked")))
 }
 
-/// The memory that [`decode_within`] takes for these bytes, by their headers: nothing is decoded. 0 for bytes that are no
-/// picture, and for one that is too large.
+/// The memory that [`decode_within`] takes for these bytes, by their headers: nothing is decoded. 0 for bytes that are
+/// no picture, and for one that is too large.
 pub fn memory_of(bytes: &[u8], limits: DecodeLimits, resized: ResizedSize<'_>) -> usize {
     let of = |size: (u32, u32), bytes_each: u64| {
         let is_allowed = limits.check(size).is_ok();
@@ -113,8 +113,8 @@ pub fn fuzz_image(data: &[u8]) -> bool {
     true
 }
 
-/// Decodes any bytes at each scale, for the fuzzers; true for a photograph that was scaled down. Its size is the one that
-/// the library finds, which decodes the same bytes as a whole.
+/// Decodes any bytes at each scale, for the fuzzers; true for a photograph that was scaled down. Its size is the one
+/// that the library finds, which decodes the same bytes as a whole.
 ///
 /// # Panics
 /// When an invariant does not hold.

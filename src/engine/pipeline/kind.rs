@@ -40,7 +40,8 @@ pub struct PipelineKind {
     pub member: &'static str,
     /// The JSON Schema of that member.
     pub schema: fn(&mut SchemaGenerator) -> Schema,
-    /// Makes a plain text of the results of a call, for a caller that prefers it to JSON; `None` for a kind without one.
+    /// Makes a plain text of the results of a call, for a caller that prefers it to JSON; `None` for a kind without
+    /// one.
     pub text: Option<ResultsToText>,
     /// True when the result is a list with the best part first, of which `ledge infer --top` keeps the first ones.
     pub is_ranked: bool,

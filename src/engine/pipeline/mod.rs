@@ -13,7 +13,8 @@
 //! * `content.rs` - the content of a call: a photograph, a document, rows, or texts within their limits
 //! * `image_classification.rs`, `image_classification/` - the kind: a photograph in, labels out
 //! * `object_detection.rs`, `object_detection/` - the kind: a photograph in, boxes with labels out
-//! * `document_reading.rs`, `document_reading/` - the kind: a document in, lines of text and fields out, by several models
+//! * `document_reading.rs`, `document_reading/` - the kind: a document in, lines of text and fields out, by several
+//!   models
 //! * `text_embedding.rs`, `text_embedding/` - the kind: texts in, a vector for each out
 //! * `table.rs`, `table/` - the kind: rows with named columns in, classes or numbers out
 //!
@@ -35,11 +36,11 @@
 //!   fields such as the total of a receipt
 //!
 //! Invariants:
-//! * A kind exists because `mod.rs` lists it in `KINDS`. Other crates use of its module only its types, such as documents
-//!   and embeddings.
-//! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection. A chain
-//!   keeps states between its steps until their leases are dropped, and may have another process prepare its content, such
-//!   as the one that draws the pages of documents.
+//! * A kind exists because `mod.rs` lists it in `KINDS`. Other crates use of its module only its types, such as
+//!   documents and embeddings.
+//! * A pipeline is pure: bytes and tensors come in, tensors and JSON go out. It reads no file and opens no connection.
+//!   A chain keeps states between its steps until their leases are dropped, and may have another process prepare its
+//!   content, such as the one that draws the pages of documents.
 //! * The data of a run, and its results, could pass through a process boundary (`work.rs`).
 //! * It knows a model by its signature, labels and quantization, and nothing of requests.
 //! * The size of an image is known before a pixel is decoded. A file that was cut off is an error, never a half-grey

@@ -296,8 +296,8 @@ fn part(photograph: &Photograph, area: (f64, f64, f64, f64)) -> ResizeOptions {
 fn stretched(photograph: &Photograph, width: u32, height: u32) -> Result<Vec<u8>, PreparationError> {
     let (image, mut resizer) = (photograph.image(), Resizer::new());
     let source = source(image)?;
-    // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be larger than
-    // both pictures (65,535x1, for example), so here the width goes first. No side of a scaled photograph grows.
+    // The library resizes heights first. Where the height grows while the width shrinks, its buffer would be larger
+    // than both pictures (65,535x1, for example), so here the width goes first. No side of a scaled photograph grows.
     if image.height() < height && image.width() > width {
         let narrow = resize(&mut resizer, &source, width, image.height(), &bilinear())?;
         let narrow = TypedImageRef::from_buffer(width, image.height(), &narrow)?;

@@ -39,8 +39,8 @@ const MAX_TOKENS_MAX: usize = 8192;
 /// The most bytes of text of one run, where each text counts as the longest. A token has a byte at least, and some four
 /// in the languages that a tokenizer was made for, so a run has some 2,000 tokens.
 const RUN_BYTES_MAX: usize = 8 << 10;
-/// The most texts of one run: with 8 to 32 short sentences a run has the least CPU time a sentence, with 128 of them 40 %
-/// more (`benches/sentences.py`).
+/// The most texts of one run: with 8 to 32 short sentences a run has the least CPU time a sentence, with 128 of them 40
+/// % more (`benches/sentences.py`).
 const RUN_TEXTS_MAX: usize = 32;
 /// The tokens of padding that cost about as much as another run.
 const RUN_PADDING_TOKENS: usize = 32;
@@ -49,7 +49,8 @@ const TOKEN_LETTERS: usize = 6;
 /// The bytes that a token is expected to have, where a text is cut.
 const TOKEN_BYTES: usize = 4;
 
-/// The bytes of the sample's sentence for each token that a text may have: more than a token of it has in any tokenizer.
+/// The bytes of the sample's sentence for each token that a text may have: more than a token of it has in any
+/// tokenizer.
 const SAMPLE_TOKEN_BYTES: usize = 16;
 const _: () = assert!(MAX_TOKENS_MAX * SAMPLE_TOKEN_BYTES <= TEXT_BYTES_MAX, "the sample is one text");
 
@@ -271,9 +272,9 @@ impl Embedder {
         text.len().clamp(1, self.max_tokens * TOKEN_BYTES)
     }
 
-    /// Estimates the tokens of a text without the tokenizer, from 1 to the most that a text may have: a sign is a token, and so
-    /// are some letters of a word. Bytes are a worse estimate: sorted by them, a thousand sentences of this project's
-    /// documents had 55 % of padding.
+    /// Estimates the tokens of a text without the tokenizer, from 1 to the most that a text may have: a sign is a
+    /// token, and so are some letters of a word. Bytes are a worse estimate: sorted by them, a thousand sentences of
+    /// this project's documents had 55 % of padding.
     fn estimated_tokens(&self, text: &str) -> usize {
         let (mut tokens, mut letters) = (1, 0);
         for character in text.chars() {

@@ -1,7 +1,7 @@
 //! Texts to tokens, by a `tokenizer.json` as Hugging Face writes it. Only this file knows the crate `tokenizers`.
 //!
-//! The file comes with a model from anywhere: a mistake in it, and a panic of the library, refuses the model or fails the
-//! text, and nothing else.
+//! The file comes with a model from anywhere: a mistake in it, and a panic of the library, refuses the model or fails
+//! the text, and nothing else.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,8 +72,8 @@ fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| "the library panicked".to_owned())
 }
 
-/// Reads any bytes as a tokenizer, and tokens of a text with it, for the fuzzers; true for a tokenizer. The fuzzer's panic
-/// hook must not abort, because a panic of the library is an error here.
+/// Reads any bytes as a tokenizer, and tokens of a text with it, for the fuzzers; true for a tokenizer. The fuzzer's
+/// panic hook must not abort, because a panic of the library is an error here.
 ///
 /// # Panics
 /// When an invariant does not hold.

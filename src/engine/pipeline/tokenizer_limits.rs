@@ -1,5 +1,5 @@
-//! Bounds on a tokenizer file, before the library reads it: the file comes from anywhere, and a few bytes of it can make
-//! gigabytes of each text.
+//! Bounds on a tokenizer file, before the library reads it: the file comes from anywhere, and a few bytes of it can
+//! make gigabytes of each text.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! One run of a model around which a pipeline works: its inputs are made, the model runs, results are made of its outputs.
+//! One run of a model around which a pipeline works: its inputs are made, the model runs, results are made of its
+//! outputs.
 //!
 //! Everything that comes in and goes out is plain data: it may pass the boundary of a process.
 //!
@@ -27,8 +28,8 @@ use crate::batch::{UnbatchableOutput, concat, split};
 /// One run of a model with its pipeline.
 #[derive(Debug, Clone, Copy)]
 pub struct PipelineRun<'w> {
-    /// The calls that it answers: one, or several whose inputs are one batch. The outputs of the run are those of each call,
-    /// one call after another.
+    /// The calls that it answers: one, or several whose inputs are one batch. The outputs of the run are those of each
+    /// call, one call after another.
     pub calls: &'w [PipelineCall<'w>],
     /// The positions of the outputs that are computed: those that the caller asked for, and behind them those of
     /// [`Pipeline::outputs`].
@@ -88,12 +89,12 @@ pub trait RunPipeline: Backend {
     /// Runs the model with `pipeline` around it. A panic anywhere is an error of this run only.
     fn run_work(&mut self, pipeline: &dyn Pipeline, work: PipelineRun<'_>, place: RunContext) -> FinishedPipelineRun;
 
-    /// Waits `patience` for the end of the run that is [`ModelRunError::InProgress`]. The result is that of a run with or
-    /// without a pipeline, or that it is still in progress.
+    /// Waits `patience` for the end of the run that is [`ModelRunError::InProgress`]. The result is that of a run with
+    /// or without a pipeline, or that it is still in progress.
     fn finish(&mut self, patience: Duration) -> FinishedPipelineRun;
 
-    /// Asks the runtime to cancel the run that is [`ModelRunError::InProgress`]. The run ends with an error soon, if the
-    /// runtime can cancel its present operation.
+    /// Asks the runtime to cancel the run that is [`ModelRunError::InProgress`]. The run ends with an error soon, if
+    /// the runtime can cancel its present operation.
     fn cancel(&mut self) {}
 
     /// The activity of the run that is [`ModelRunError::InProgress`]; `None` when that is not known.
@@ -196,8 +197,8 @@ impl JoinedInputs {
     }
 }
 
-/// Runs the model on tensors; returns the CPU time of this thread too, of a model in this process. A panic is an error of
-/// this run only.
+/// Runs the model on tensors; returns the CPU time of this thread too, of a model in this process. A panic is an error
+/// of this run only.
 pub fn run_tensors(
     backend: &mut dyn Backend,
     inputs: &[Tensor],

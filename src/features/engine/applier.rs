@@ -64,7 +64,7 @@ pub struct IndexContent {
 /// Figures of a layer.
 #[derive(Debug, Clone, Default)]
 pub struct MemTableContent {
-    pub tally: ContentChecksum,
+    pub checksum: ContentChecksum,
     /// The bytes of its keys and values.
     pub bytes: u64,
     views: HashMap<ViewId, MemTableViewContent>,
@@ -84,7 +84,7 @@ struct MemTableViewContent {
 impl MemTableContent {
     /// Counts a value in.
     pub fn add(&mut self, key: &IndexKey, value: &MemTableValue) {
-        self.tally.add(key, value.as_bytes());
+        self.checksum.add(key, value.as_bytes());
         self.bytes += (IndexKey::LENGTH + value.as_bytes().len()) as u64;
         self.newest_us = value.record.as_ref().map_or(i64::MIN, |record| record::event_us(record)).max(self.newest_us);
         let view = self.views.entry(key.view()).or_default();
@@ -93,7 +93,7 @@ impl MemTableContent {
     }
 
     fn subtract(&mut self, key: &IndexKey, value: &MemTableValue) {
-        self.tally.subtract(key, value.as_bytes());
+        self.checksum.subtract(key, value.as_bytes());
         self.bytes = self.bytes.saturating_sub((IndexKey::LENGTH + value.as_bytes().len()) as u64);
         let view = self.views.entry(key.view()).or_default();
         view.rows -= Self::rows_of(value);

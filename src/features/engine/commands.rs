@@ -1,4 +1,4 @@
-//! The commands of the writer thread and the jobs of the upkeep thread.
+//! The commands of the writer thread and the jobs of the maintenance thread.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -90,7 +90,7 @@ pub enum StoreWriterCommand {
     Close,
 }
 
-/// A job for the upkeep thread.
+/// A job for the maintenance thread.
 #[derive(Debug)]
 pub enum MaintenanceJob {
     /// Opens the index, or builds one.

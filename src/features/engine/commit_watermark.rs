@@ -36,7 +36,7 @@ struct WatermarkFile {
     lacking: Range<u64>,
 }
 
-/// The position of the last acknowledged push, shared by writer and upkeep.
+/// The position of the last acknowledged push, shared by writer and maintenance.
 #[derive(Debug)]
 pub struct CommitWatermark {
     files: [(PathBuf, OnceLock<File>); 2],

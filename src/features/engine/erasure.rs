@@ -1,4 +1,4 @@
-//! Erasure of entities, and encryption of plain values: parts of the upkeep thread.
+//! Erasure of entities, and encryption of plain values: parts of the maintenance thread.
 
 use std::collections::BTreeSet;
 use std::io;

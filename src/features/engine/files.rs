@@ -73,7 +73,8 @@ pub struct CleanStopMark {
     pub generation: u64,
     /// Its last journal entry.
     pub applied: u64,
-    pub tally: ContentChecksum,
+    #[serde(rename = "tally")]
+    pub checksum: ContentChecksum,
 }
 
 impl FeatureStoreFiles {

@@ -1,4 +1,4 @@
-//! The upkeep thread: opening, rebuilding, restores, and when snapshots and the search for damage are due.
+//! The maintenance thread: opening, rebuilding, restores, and when snapshots and the search for damage are due.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ const REMOVAL_PAUSE: Duration = Duration::from_hours(1);
 /// The pause before a failed rebuild is tried again.
 const REBUILD_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The state of the upkeep thread.
+/// The state of the maintenance thread.
 pub struct Maintenance {
     pub(super) engine: Arc<StoreEngine>,
     clock_read: Instant,
@@ -194,7 +194,8 @@ impl Maintenance {
         let started = Instant::now();
         self.retry = None;
 
-        let open = |upkeep: &Self| recovery::open(&upkeep.engine).and_then(|applier| upkeep.hand_over(applier));
+        let open =
+            |maintenance: &Self| recovery::open(&maintenance.engine).and_then(|applier| maintenance.hand_over(applier));
         let mut made = open(self);
         if made.is_err() && !self.engine.files.has_room() && disk_space::free_space(&self.engine) {
             made = open(self);

@@ -1,8 +1,8 @@
 //! The contents of the last snapshots, in a separate small file. When the snapshots are missing, or older ones are in
 //! their place, it shows what is lost.
 //!
-//! It is written when a snapshot is complete, before the files that the snapshot replaces are removed. It is never ahead
-//! of the snapshots, and without it a loss is still found, with a lower number and without the names of views.
+//! It is written when a snapshot is complete, before the files that the snapshot replaces are removed. It is never
+//! ahead of the snapshots, and without it a loss is still found, with a lower number and without the names of views.
 
 use std::collections::BTreeMap;
 

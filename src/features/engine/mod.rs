@@ -1,7 +1,8 @@
 //! The engine: journal, index and snapshots together, and their owners.
 //!
 //! * The **writer** thread owns the journal, and only it writes into the index that answers reads.
-//! * The **upkeep** thread opens and rebuilds indexes, takes snapshots without expired rows, and searches for damage.
+//! * The **maintenance** thread opens and rebuilds indexes, takes snapshots without expired rows, and searches for
+//!   damage.
 //! * **Readers** read the index that [`StoreState::Ready`] has. A reader that finds damage makes it unavailable to all
 //!   others at once.
 
@@ -222,7 +223,7 @@ impl StoreEngine {
             } else {
                 tracing::error!(%error, "{what}");
             }
-            // The upkeep thread ends only when the store closes.
+            // The maintenance thread ends only when the store closes.
             let _ = self.jobs.send(MaintenanceJob::Rebuild { index: index.clone(), damaged });
         }
     }

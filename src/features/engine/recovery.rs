@@ -236,8 +236,8 @@ fn open_layer(engine: &StoreEngine, generation: u64) -> Result<MemTable, Unusabl
     Ok(layer)
 }
 
-/// Reads every value of the layer. After a clean stop its tally must be the one noted then. Otherwise it is repaired:
-/// sled may have lost records without reporting it.
+/// Reads every value of the layer. After a clean stop its checksum must be the one noted then. Otherwise it is
+/// repaired: sled may have lost records without reporting it.
 fn checked(
     engine: &StoreEngine,
     index: Arc<EntityIndex>,
@@ -254,14 +254,14 @@ fn checked(
     let mut applier = IndexApplier::new(index, content, last, engine.keep_us(), engine.protection.clone());
     let had = last.max(applier.content.highest);
     match clean {
-        Some(clean) if clean.tally == applier.content.top.tally && clean.applied == last => {
+        Some(clean) if clean.checksum == applier.content.top.checksum && clean.applied == last => {
             report_gone_snapshots(engine, had + 1, had, ahead);
             report_lacking(engine, had);
             let gaps = replay(engine, last + 1, engine.journal_end(), last, &mut applier);
             report_lost(engine, &gaps?);
         }
         Some(clean) => {
-            let (had, has) = (clean.tally.records, applier.content.top.tally.records);
+            let (had, has) = (clean.checksum.records, applier.content.top.checksum.records);
             return Err(IndexError::damaged(format!(
                 "it had {had} records at the last clean stop, and now has {has}, or different ones"
             ))

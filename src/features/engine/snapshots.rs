@@ -1,4 +1,4 @@
-//! Snapshots, and the search for damage: parts of the upkeep thread.
+//! Snapshots, and the search for damage: parts of the maintenance thread.
 //!
 //! A snapshot is the one before with the changes of the layer over it, without expired records, and the index reads it
 //! in place from then on. The two newest snapshots are kept, and the journal from the older one on: one bad place

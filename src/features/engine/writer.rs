@@ -535,7 +535,7 @@ impl StoreWriter {
             return;
         }
         let Some(generation) = super::recovery::generation(applier.index.top().folder()) else { return };
-        let clean = CleanStopMark { generation, applied: applier.applied, tally: applier.content.top.tally };
+        let clean = CleanStopMark { generation, applied: applier.applied, checksum: applier.content.top.checksum };
         let closed = applier.index.top().flush().map_err(|error| error.to_string());
         match closed.and_then(|()| self.engine.files.mark_clean(&clean).map_err(|error| error.to_string())) {
             Ok(()) => tracing::debug!(ms = started.elapsed().as_millis(), "the feature store is closed"),

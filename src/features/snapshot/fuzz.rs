@@ -61,16 +61,17 @@ fn as_block(content: &[u8], version: u16) -> usize {
     }
     if version == VERSION {
         // With an index, for any content: reading it in place must notice damage just as well.
-        let mut tally = SnapshotFigures::new();
+        let mut figures = SnapshotFigures::new();
         for (key, record) in &records {
-            tally.add(key, record).expect("there are few views");
+            figures.add(key, record).expect("there are few views");
         }
         let first = content.get(1..).and_then(|key| wire::ByteReader::new(key).array().ok()).unwrap_or_default();
         let index = form::index_entry(&IndexKey::from(first), content.len());
         let count = records.len() as u64;
-        let is_table = is_right && tally.is_ascending();
-        let whole =
-            whole(&[content], &index, &tally.encode(), |index_at, hash| tally.footer(count, index_at, hash).encode());
+        let is_table = is_right && figures.is_ascending();
+        let whole = whole(&[content], &index, &figures.encode(), |index_at, hash| {
+            figures.footer(count, index_at, hash).encode()
+        });
         assert_eq!(check(&whole).ok().map(|(_, records)| records), is_table.then(|| records.clone()));
     }
     if is_right { records.len() } else { 0 }
@@ -80,13 +81,13 @@ fn as_block(content: &[u8], version: u16) -> usize {
 pub(super) fn as_changes(changes: &[u8]) -> bool {
     let key = |number| IndexKey::from([number; IndexKey::LENGTH]);
     let records: FuzzRecords = [3, 5, 7, 9].map(|number| (key(number), vec![number; 3])).to_vec();
-    let (mut tally, mut blocks, mut index) = (SnapshotFigures::new(), Vec::new(), Vec::new());
+    let (mut figures, mut blocks, mut index) = (SnapshotFigures::new(), Vec::new(), Vec::new());
     for pair in records.chunks(2) {
         let (mut content, mut previous) = (Vec::new(), None);
         for (key, record) in pair {
             form::put_record(&mut content, previous, key, record);
             previous = Some(key);
-            tally.add(key, record).expect("there are few views");
+            figures.add(key, record).expect("there are few views");
         }
         index.extend(pair.first().map(|(first, _)| form::index_entry(first, content.len())).unwrap_or_default());
         blocks.push(content);
@@ -97,10 +98,10 @@ pub(super) fn as_changes(changes: &[u8]) -> bool {
         bytes.iter_mut().zip(&mut changes).for_each(|(byte, change)| *byte ^= change);
         bytes
     };
-    let (index, statistics) = (apply(index), apply(tally.encode()));
+    let (index, statistics) = (apply(index), apply(figures.encode()));
     let blocks: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
     let bytes = whole(&blocks, &index, &statistics, |index_at, hash| {
-        let mut footer = tally.footer(4, index_at, hash).encode();
+        let mut footer = figures.footer(4, index_at, hash).encode();
         let end = footer.split_off(footer.len() - blake3::OUT_LEN);
         [apply(footer), end].concat()
     });

@@ -24,7 +24,7 @@ pub struct SnapshotReader<R> {
     /// The number of bytes of the block that were read.
     used: usize,
     records: u64,
-    tally: SnapshotFigures,
+    figures: SnapshotFigures,
     /// The hash of the index that these records should have.
     index: blake3::Hasher,
     /// The hash of the index that was read.
@@ -57,7 +57,7 @@ impl<R: Read> SnapshotReader<R> {
             block: Vec::new(),
             used: 0,
             records: 0,
-            tally: SnapshotFigures::new(),
+            figures: SnapshotFigures::new(),
             index: blake3::Hasher::new(),
             found: blake3::Hasher::new(),
             records_end: None,
@@ -103,9 +103,9 @@ impl<R: Read> SnapshotReader<R> {
         let (key, record) = if self.version == VERSION_1 {
             form::record_1(&mut reader)?
         } else {
-            let previous = self.tally.last().filter(|_| !is_first);
+            let previous = self.figures.last().filter(|_| !is_first);
             let (key, record) = form::record(&mut reader, previous)?;
-            self.tally.add(&key, record).map_err(|_| DamagedBytes::Malformed)?;
+            self.figures.add(&key, record).map_err(|_| DamagedBytes::Malformed)?;
             if is_first {
                 self.index.update(&form::index_entry(&key, self.block.len()));
             }
@@ -202,13 +202,13 @@ impl<R: Read> SnapshotReader<R> {
         let index_is_right = if footer.index_at == 0 {
             self.found.count() == 0
         } else {
-            self.tally.is_ascending()
+            self.figures.is_ascending()
                 && self.records_end == Some(footer.index_at)
                 && self.found.finalize() == self.index.finalize()
         };
         index_is_right
-            && self.statistics == blake3::hash(&self.tally.encode())
-            && *footer == self.tally.footer(self.records, footer.index_at, hash)
+            && self.statistics == blake3::hash(&self.figures.encode())
+            && *footer == self.figures.footer(self.records, footer.index_at, hash)
     }
 }
 

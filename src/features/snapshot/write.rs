@@ -28,7 +28,7 @@ pub struct SnapshotWriter<W> {
     first: Option<IndexKey>,
     /// The content of the index; empty for a snapshot without one.
     index: Vec<u8>,
-    tally: SnapshotFigures,
+    figures: SnapshotFigures,
     summary: SnapshotSize,
 }
 
@@ -45,7 +45,7 @@ impl<W: Write> SnapshotWriter<W> {
             block: Vec::with_capacity(BLOCK_BYTES * 2),
             first: None,
             index: Vec::new(),
-            tally: SnapshotFigures::new(),
+            figures: SnapshotFigures::new(),
             summary: SnapshotSize::default(),
         };
         snapshot.put(&header_bytes(header, VERSION))?;
@@ -61,10 +61,10 @@ impl<W: Write> SnapshotWriter<W> {
         if self.block.len() + length > BLOCK_BYTES {
             self.close_block()?;
         }
-        let previous = self.first.and(self.tally.last());
+        let previous = self.first.and(self.figures.last());
         form::put_record(&mut self.block, previous, key, record);
         self.first.get_or_insert(*key);
-        self.tally.add(key, record).map_err(|_| invalid("a snapshot cannot have so many feature views"))?;
+        self.figures.add(key, record).map_err(|_| invalid("a snapshot cannot have so many feature views"))?;
         self.summary.records += 1;
         Ok(())
     }
@@ -73,16 +73,16 @@ impl<W: Write> SnapshotWriter<W> {
     pub fn finish(mut self) -> io::Result<(W, SnapshotSize)> {
         self.close_block()?;
         let mut index_at = 0;
-        if self.tally.is_ascending() {
+        if self.figures.is_ascending() {
             index_at = self.summary.bytes;
             for piece in std::mem::take(&mut self.index).chunks(INDEX_BLOCK_BYTES) {
                 self.put_block(KIND_INDEX, piece)?;
             }
         }
-        self.put_block(KIND_STATISTICS, &self.tally.encode())?;
+        self.put_block(KIND_STATISTICS, &self.figures.encode())?;
 
         self.write_output()?;
-        let footer = self.tally.footer(self.summary.records, index_at, self.hasher.finalize());
+        let footer = self.figures.footer(self.summary.records, index_at, self.hasher.finalize());
         self.put_block(KIND_FOOTER, &footer.encode())?;
         self.write_output()?;
         self.writer.flush()?;
@@ -91,7 +91,7 @@ impl<W: Write> SnapshotWriter<W> {
 
     fn close_block(&mut self) -> io::Result<()> {
         let Some(first) = self.first.take() else { return Ok(()) };
-        if self.tally.is_ascending() {
+        if self.figures.is_ascending() {
             self.index.extend_from_slice(&form::index_entry(&first, self.block.len()));
         } else {
             self.index = Vec::new();

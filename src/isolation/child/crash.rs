@@ -1,8 +1,8 @@
 //! A report of the thread that crashes, for the daemon: its job channel or load, and the signal.
 //!
-//! When memory has run out, the thread that crashes is not the cause: any thread may be the first that does not get a block,
-//! and much of the runtimes' code does not expect that. Therefore the report states that memory had run out, and which
-//! work held most of it.
+//! When memory has run out, the thread that crashes is not the cause: any thread may be the first that does not get a
+//! block, and much of the runtimes' code does not expect that. Therefore the report states that memory had run out, and
+//! which work held most of it.
 use std::cell::Cell;
 use std::fs::File;
 use std::sync::OnceLock;
@@ -122,8 +122,8 @@ impl WatchedThread {
     }
 }
 
-/// Prepares the calling thread for its crash, until this is dropped: its signal stack is large enough, and its memory is
-/// watched.
+/// Prepares the calling thread for its crash, until this is dropped: its signal stack is large enough, and its memory
+/// is watched.
 pub struct CrashGuard {
     watched: Option<&'static WatchedThread>,
     _stack: Option<sys::SignalStack>,
@@ -214,8 +214,8 @@ pub fn report() -> Option<&'static SharedMemory> {
     REPORT.get()
 }
 
-/// Runs in a signal handler: it reads thread-locals without destructors and a file that is open, and stores to atomic words
-/// of a mapping that is never unmapped.
+/// Runs in a signal handler: it reads thread-locals without destructors and a file that is open, and stores to atomic
+/// words of a mapping that is never unmapped.
 extern "C" fn handle(signal: std::ffi::c_int) {
     if let Some(report) = REPORT.get() {
         let signal = u32::try_from(signal).unwrap_or(u32::MAX);

@@ -31,7 +31,7 @@ const LENGTH_BYTES: usize = 4;
 static TARGETS: Mutex<Option<ProbeTargets>> = Mutex::new(None);
 
 /// Prepares the probe of the sandbox.
-pub fn before_the_seal(setup: &ChildSetup, seal: &Sandbox) {
+pub fn before_the_sandbox(setup: &ChildSetup, sandbox: &Sandbox) {
     let Ok(unconnected) = socket(AddressFamily::UNIX, SocketType::STREAM, None) else { return };
     let folder = |folders: &[PathBuf]| folders.first().cloned().unwrap_or_default();
     *TARGETS.lock().unwrap_or_else(PoisonError::into_inner) = Some(ProbeTargets {
@@ -40,7 +40,7 @@ pub fn before_the_seal(setup: &ChildSetup, seal: &Sandbox) {
         writable: folder(&setup.writable),
         unconnected,
         abstract_name: Vec::new(),
-        limits: seal.limits,
+        limits: sandbox.limits,
     });
 }
 
@@ -195,7 +195,7 @@ impl InjectedFault {
     }
 
     /// Goes wrong. Returns where that leaves the process alive.
-    pub fn happen(self, lane: &JobChannel, number: u32) -> Result<(), JobChannelError> {
+    pub fn happen(self, channel: &JobChannel, number: u32) -> Result<(), JobChannelError> {
         match self {
             Self::Probe(name) => {
                 probe(&name);
@@ -206,7 +206,7 @@ impl InjectedFault {
                 return Ok(());
             }
             Self::Scribble => {
-                lane.scribble(0xa5);
+                channel.scribble(0xa5);
                 return Ok(());
             }
             Self::Files => {
@@ -218,7 +218,7 @@ impl InjectedFault {
                 return Ok(());
             }
             Self::Nonsense => {
-                lane.reply(number, lane.answer(0), &vec![255_u8; 64])?;
+                channel.reply(number, channel.answer(0), &vec![255_u8; 64])?;
             }
             fault => fault.happen_anywhere(),
         }
@@ -229,8 +229,8 @@ impl InjectedFault {
     }
 }
 
-/// Goes wrong if the last bytes of a model file ask for that: as an input can, by a panic (`x`), or by facts that are a lie
-/// (`n`), which are returned.
+/// Goes wrong if the last bytes of a model file ask for that: as an input can, by a panic (`x`), or by facts that are a
+/// lie (`n`), which are returned.
 ///
 /// # Panics
 /// When the file asks for that.

@@ -1,8 +1,8 @@
-//! Releases the memory that runs have left in the runtimes: both keep that of their largest run, hundreds of megabytes after one
-//! page of a document.
+//! Releases the memory that runs have left in the runtimes: both keep that of their largest run, hundreds of megabytes
+//! after one page of a document.
 //!
-//! A thread sleeps until a model has run. Then it looks for models without a run for some seconds, while the process has more
-//! memory than after the last release. An idle process is not woken.
+//! A thread sleeps until a model has run. Then it looks for models without a run for some seconds, while the process
+//! has more memory than after the last release. An idle process is not woken.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

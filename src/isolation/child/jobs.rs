@@ -20,15 +20,22 @@ use crate::job_channel::{AreaWriter, JobChannel, JobChannelError};
 use crate::wire::{AnswerHead, JobHead, ModelId, PipelineCallHead, RunHead, TensorHead};
 
 /// Runs the jobs of the channel `index`, on `core` of `all`, until the daemon gives an invalid one.
-pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models: &ChildModels, running: &RunningJobs) {
+pub fn serve(
+    channel: &JobChannel,
+    index: usize,
+    core: usize,
+    all: &[usize],
+    models: &ChildModels,
+    running: &RunningJobs,
+) {
     let _end = EndOnPanic;
     let is_pinned = cores::pin(&[core]).is_ok();
-    lane.serve_on(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+    channel.serve_on(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
     let (mut last, mut used) = (0, 0);
     loop {
-        last = lane.next(last);
+        last = channel.next(last);
         crash::works_at(ThreadWork::Lane { index, job: last });
-        let job = ChildJob { lane, number: last, index, core: is_pinned.then_some(core), all, models, running };
+        let job = ChildJob { channel, number: last, index, core: is_pinned.then_some(core), all, models, running };
         match job.answer(used) {
             Ok(now) => used = now,
             Err(error) => {
@@ -41,7 +48,7 @@ pub fn serve(lane: &JobChannel, index: usize, core: usize, all: &[usize], models
 }
 
 struct ChildJob<'l> {
-    lane: &'l JobChannel,
+    channel: &'l JobChannel,
     number: u32,
     index: usize,
     /// The core to which this thread is pinned.
@@ -55,7 +62,7 @@ impl ChildJob<'_> {
     /// Does the job. `used` bytes of the area belong to the answers before it, unless it is the first of its hand-over.
     /// Returns the bytes that are in use afterwards.
     fn answer(&self, used: usize) -> Result<usize, JobChannelError> {
-        let (head, is_first) = self.lane.job_head(self.number)?;
+        let (head, is_first) = self.channel.job_head(self.number)?;
         let used = if is_first { 0 } else { used };
         match head {
             JobHead::Run { model, inputs, outputs, is_wide } => {
@@ -98,8 +105,8 @@ impl ChildJob<'_> {
     ) -> Result<usize, JobChannelError> {
         let Some(model) = self.models.get(model) else { return self.refuse(used, "the model") };
         let mut backend = model.backend.lock().unwrap_or_else(PoisonError::into_inner);
-        // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow every
-        // core. The threads settle on the cores that the daemon reserved.
+        // A runtime starts its threads on the cores that its caller may use, and may keep them for all models: allow
+        // every core. The threads settle on the cores that the daemon reserved.
         let is_wide = is_wide && self.core.is_some() && cores::pin(self.all).is_ok();
         let place = RunContext { core: self.index, is_wide, deadline: Instant::now(), patience: None };
         self.running.begin(self.index, self.number, model.canceller.clone());
@@ -120,7 +127,7 @@ impl ChildJob<'_> {
     }
 
     fn tensor(&self, TensorHead { datatype, shape, place }: TensorHead) -> Result<Tensor, JobChannelError> {
-        let bytes = self.lane.job_bytes(place)?;
+        let bytes = self.channel.job_bytes(place)?;
         Tensor::new(datatype, shape, bytes).map_err(|_| JobChannelError::Head)
     }
 
@@ -138,7 +145,7 @@ impl ChildJob<'_> {
             self.models.account().force_reserve(bytes.len()).attach(Bytes::copy_from_slice(&bytes))
         };
         let bytes =
-            places.into_iter().map(|place| self.lane.job_bytes(place).map(own)).collect::<Result<Vec<_>, _>>()?;
+            places.into_iter().map(|place| self.channel.job_bytes(place).map(own)).collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "fault-injection")]
         self.fault(bytes.iter())?;
         PipelineRunInput::from_parts(head, bytes).map_err(|_| JobChannelError::Head)
@@ -151,9 +158,9 @@ impl ChildJob<'_> {
         is_sound: bool,
         times: PipelineRunTimes,
     ) -> Result<usize, JobChannelError> {
-        let mut area = self.lane.answer(used);
+        let mut area = self.channel.answer(used);
         let result = result.and_then(|run| written(&run, &mut area).map_err(PipelineRunError::Run));
-        self.lane.reply(self.number, area, &AnswerHead { result, is_sound, times })
+        self.channel.reply(self.number, area, &AnswerHead { result, is_sound, times })
     }
 
     /// Answers a job of a model or a pipeline that is not here.
@@ -171,7 +178,7 @@ impl ChildJob<'_> {
     #[cfg(feature = "fault-injection")]
     fn fault<'b>(&self, inputs: impl Iterator<Item = &'b Bytes>) -> Result<(), JobChannelError> {
         match super::faults::InjectedFault::wanted(inputs) {
-            Some(fault) => fault.happen(self.lane, self.number),
+            Some(fault) => fault.happen(self.channel, self.number),
             None => Ok(()),
         }
     }

@@ -56,8 +56,8 @@ pub enum ChildError {
     Thread(io::Error),
 }
 
-/// Serves the daemon at the other end of standard input until it hangs up. To be called while there is one thread. Returns
-/// only errors.
+/// Serves the daemon at the other end of standard input until it hangs up. To be called while there is one thread.
+/// Returns only errors.
 pub fn run() -> Result<(), ChildError> {
     sys::close_other_files();
     let socket = UnixStream::from(own_input().map_err(ChildError::Socket)?);
@@ -66,27 +66,27 @@ pub fn run() -> Result<(), ChildError> {
     // Read from the kernel once: a sandboxed process of an ordinary user cannot open /proc/self/auxv.
     let _ = rustix::param::page_size();
     yield_to_others(&setup);
-    sys::limit_heaps(setup.lanes.len().max(2));
+    sys::limit_heaps(setup.channels.len().max(2));
     let runtimes = Runtimes::with_own_folders(setup.runtimes.clone(), &setup.own_folders);
-    let seal = seal(&setup, &runtimes);
+    let sandbox = sandbox(&setup, &runtimes);
     #[cfg(feature = "fault-injection")]
-    faults::before_the_seal(&setup, &seal);
+    faults::before_the_sandbox(&setup, &sandbox);
     let statm = crash::open_memory().ok();
-    let seal = seal.apply();
-    channel::send(&socket, &ChildMessage::Sealed(seal)).map_err(ChildError::Socket)?;
+    let sandbox = sandbox.apply();
+    channel::send(&socket, &ChildMessage::Sandboxed(sandbox)).map_err(ChildError::Socket)?;
     let report = channel::receive_file(&socket).map_err(ChildError::Socket)?;
     crash::report_to(SharedMemory::map(&report, crash::LENGTH).map_err(ChildError::Memory)?, statm);
     let _prepared = crash::prepare();
-    let mut lanes = Vec::with_capacity(setup.lanes.len());
-    for _ in &setup.lanes {
+    let mut channels = Vec::with_capacity(setup.channels.len());
+    for _ in &setup.channels {
         let file = channel::receive_file(&socket).map_err(ChildError::Socket)?;
-        lanes.push(JobChannel::new(SharedMemory::map(&file, JobChannel::LENGTH).map_err(ChildError::Memory)?));
+        channels.push(JobChannel::new(SharedMemory::map(&file, JobChannel::LENGTH).map_err(ChildError::Memory)?));
     }
 
     let models = Arc::new(ChildModels::new(runtimes, setup.content_bytes));
-    let running = Arc::new(RunningJobs::new(lanes.len()));
-    let cores: Vec<usize> = setup.lanes.iter().map(|place| place.core).collect();
-    for (index, (lane, place)) in lanes.into_iter().zip(setup.lanes.clone()).enumerate() {
+    let running = Arc::new(RunningJobs::new(channels.len()));
+    let cores: Vec<usize> = setup.channels.iter().map(|place| place.core).collect();
+    for (index, (channel, place)) in channels.into_iter().zip(setup.channels.clone()).enumerate() {
         let (models, running, cores) = (models.clone(), running.clone(), cores.clone());
         // A trial has a lower priority already.
         let gives_way = place.is_background && !setup.is_trial;
@@ -95,7 +95,7 @@ pub fn run() -> Result<(), ChildError> {
             if gives_way {
                 let _ = setpriority_process(None, BACKGROUND_NICENESS);
             }
-            jobs::serve(&lane, index, place.core, &cores, &models, &running);
+            jobs::serve(&channel, index, place.core, &cores, &models, &running);
         };
         let tier = if place.is_background { "back" } else { "core" };
         let thread = std::thread::Builder::new().name(format!("infer-{tier}-{}", place.core));
@@ -118,8 +118,8 @@ pub fn run() -> Result<(), ChildError> {
     end()
 }
 
-/// Lets the kernel end this process before the daemon when memory is short, or before all others. A trial also waits for the
-/// threads that answer requests.
+/// Lets the kernel end this process before the daemon when memory is short, or before all others. A trial also waits
+/// for the threads that answer requests.
 fn yield_to_others(setup: &ChildSetup) {
     limited_process::go_first_without_memory(if setup.ends_first { FIRST_WITHOUT_MEMORY } else { MEMORY_SCORE });
     if setup.is_trial {
@@ -128,9 +128,9 @@ fn yield_to_others(setup: &ChildSetup) {
 }
 
 /// The sandbox of this process: it may read the runtimes and the files of models, and write compiled models.
-fn seal(setup: &ChildSetup, runtimes: &Runtimes) -> Sandbox {
+fn sandbox(setup: &ChildSetup, runtimes: &Runtimes) -> Sandbox {
     // Background threads need no threads of a runtime in addition to those of the foreground.
-    let foreground = setup.lanes.iter().filter(|place| !place.is_background).count();
+    let foreground = setup.channels.iter().filter(|place| !place.is_background).count();
     let folders = std::iter::once(&setup.runtimes).chain(setup.own_folders.values()).chain(&setup.readable).cloned();
     // A library may be a link: the files that it needs are next to the target.
     let beside = |runtime| Some(runtimes.library(runtime).ok()?.canonicalize().ok()?.parent()?.to_owned());
@@ -183,8 +183,8 @@ fn obey(socket: &Arc<UnixStream>, models: &Arc<ChildModels>, running: &RunningJo
                 }
                 Ok(())
             }
-            ChildRequest::Cancel { lane, job } => {
-                running.cancel(lane, job);
+            ChildRequest::Cancel { channel, job } => {
+                running.cancel(channel, job);
                 Ok(())
             }
             ChildRequest::Read(number, format) => channel::receive_file(socket).and_then(|file| {

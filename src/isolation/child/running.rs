@@ -14,21 +14,21 @@ struct CancellableRun {
 }
 
 impl RunningJobs {
-    /// Has no run for any of the `lanes` channels.
-    pub fn new(lanes: usize) -> Self {
-        Self((0..lanes).map(|_| Mutex::default()).collect())
+    /// Has no run for any of the `channels` channels.
+    pub fn new(channels: usize) -> Self {
+        Self((0..channels).map(|_| Mutex::default()).collect())
     }
 
     /// Notes that a channel runs a job, which can be cancelled until [`Self::end`].
-    pub fn begin(&self, lane: usize, job: u32, canceller: Option<Arc<dyn CancelRun>>) {
-        if let Some(mut run) = self.lock(lane) {
+    pub fn begin(&self, channel: usize, job: u32, canceller: Option<Arc<dyn CancelRun>>) {
+        if let Some(mut run) = self.lock(channel) {
             *run = canceller.map(|canceller| CancellableRun { job, canceller, is_cancelled: false });
         }
     }
 
     /// Notes that the run of a channel has ended.
-    pub fn end(&self, lane: usize) {
-        if let Some(mut run) = self.lock(lane)
+    pub fn end(&self, channel: usize) {
+        if let Some(mut run) = self.lock(channel)
             && let Some(CancellableRun { canceller, is_cancelled: true, .. }) = run.take()
         {
             canceller.reset();
@@ -37,8 +37,8 @@ impl RunningJobs {
 
     /// Cancels the run of this job. The lock ensures that it does not cancel the next run of the channel, perhaps of
     /// the same model.
-    pub fn cancel(&self, lane: usize, job: u32) {
-        if let Some(mut run) = self.lock(lane)
+    pub fn cancel(&self, channel: usize, job: u32) {
+        if let Some(mut run) = self.lock(channel)
             && let Some(run) = run.as_mut().filter(|run| run.job == job)
         {
             run.is_cancelled = true;
@@ -46,9 +46,9 @@ impl RunningJobs {
         }
     }
 
-    fn lock(&self, lane: usize) -> Option<MutexGuard<'_, Option<CancellableRun>>> {
+    fn lock(&self, channel: usize) -> Option<MutexGuard<'_, Option<CancellableRun>>> {
         // Nothing panics under this lock.
-        Some(self.0.get(lane)?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.0.get(channel)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn cancel_reaches_only_the_run_of_its_job() {
         let (running, counted) = (RunningJobs::new(2), Arc::<CountingCanceller>::default());
-        let cancelled = |lane, job| {
-            running.cancel(lane, job);
+        let cancelled = |channel, job| {
+            running.cancel(channel, job);
             counted.0.load(Ordering::Relaxed)
         };
         assert_eq!(cancelled(0, 0), 0);

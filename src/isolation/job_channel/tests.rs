@@ -1,7 +1,7 @@
 use super::*;
 use std::os::fd::OwnedFd;
 
-fn lane() -> (JobChannel, JobChannel) {
+fn channel() -> (JobChannel, JobChannel) {
     let (memory, file): (SharedMemory, OwnedFd) = SharedMemory::create("test", LENGTH).unwrap();
     (JobChannel::new(memory), JobChannel::new(SharedMemory::map(&file, LENGTH).unwrap()))
 }
@@ -11,43 +11,43 @@ fn soon() -> Instant {
 }
 
 /// Answers `count` jobs after the job `last` with their own inputs.
-fn echo(lane: &JobChannel, mut last: u32, count: usize) {
+fn echo(channel: &JobChannel, mut last: u32, count: usize) {
     let mut used = 0;
     for _ in 0..count {
-        last = lane.next(last);
-        let (places, is_first): (Vec<ByteRange>, bool) = lane.job_head(last).unwrap();
-        let mut area = lane.answer(if is_first { 0 } else { used });
+        last = channel.next(last);
+        let (places, is_first): (Vec<ByteRange>, bool) = channel.job_head(last).unwrap();
+        let mut area = channel.answer(if is_first { 0 } else { used });
         let answer: Vec<ByteRange> =
-            places.into_iter().map(|place| area.put(&lane.job_bytes(place).unwrap()).unwrap()).collect();
-        used = lane.reply(last, area, &answer).unwrap();
+            places.into_iter().map(|place| area.put(&channel.job_bytes(place).unwrap()).unwrap()).collect();
+        used = channel.reply(last, area, &answer).unwrap();
     }
 }
 
-fn ask(lane: &JobChannel, parts: &[&[u8]]) -> u32 {
-    ask_each(lane, &[parts]).pop().unwrap()
+fn ask(channel: &JobChannel, parts: &[&[u8]]) -> u32 {
+    ask_each(channel, &[parts]).pop().unwrap()
 }
 
 /// Gives several jobs in one hand-over, and returns their numbers.
-fn ask_each(lane: &JobChannel, jobs: &[&[&[u8]]]) -> Vec<u32> {
-    let mut area = lane.jobs();
+fn ask_each(channel: &JobChannel, jobs: &[&[&[u8]]]) -> Vec<u32> {
+    let mut area = channel.jobs();
     let mut numbers = Vec::new();
     for (position, parts) in jobs.iter().enumerate() {
         let places: Vec<ByteRange> = parts.iter().map(|part| area.put(part).unwrap()).collect();
-        numbers.push(lane.add(&mut area, position, &places).unwrap());
+        numbers.push(channel.add(&mut area, position, &places).unwrap());
     }
-    lane.ask(*numbers.last().unwrap());
+    channel.ask(*numbers.last().unwrap());
     numbers
 }
 
 /// The answer to a job.
-fn answer(lane: &JobChannel, number: u32) -> Vec<Vec<u8>> {
-    let places: Vec<ByteRange> = lane.answer_head(number).unwrap();
-    places.iter().map(|place| lane.answer_bytes(*place).unwrap()).collect()
+fn answer(channel: &JobChannel, number: u32) -> Vec<Vec<u8>> {
+    let places: Vec<ByteRange> = channel.answer_head(number).unwrap();
+    places.iter().map(|place| channel.answer_bytes(*place).unwrap()).collect()
 }
 
 #[test]
 fn each_job_gets_its_own_answer() {
-    let (own, other) = lane();
+    let (own, other) = channel();
     let child = std::thread::spawn(move || echo(&other, 0, 1000));
     for round in 0..1000_usize {
         let (first, second) = (vec![round.to_le_bytes()[0]; round * 7], round.to_le_bytes());
@@ -60,7 +60,7 @@ fn each_job_gets_its_own_answer() {
 
 #[test]
 fn jobs_of_one_hand_over_are_answered_in_order_each_with_its_own_answer() {
-    let (own, other) = lane();
+    let (own, other) = channel();
     let child = std::thread::spawn(move || echo(&other, 0, (1..=JOBS_MAX).sum::<usize>() * 50));
     for round in 0..50_usize {
         for count in 1..=JOBS_MAX {
@@ -88,7 +88,7 @@ fn jobs_of_one_hand_over_are_answered_in_order_each_with_its_own_answer() {
 
 #[test]
 fn a_job_that_was_withdrawn_is_never_begun_and_its_number_is_used_again() {
-    let (own, other) = lane();
+    let (own, other) = channel();
     let mut last = 0;
     // Taken before the withdrawal, of three jobs.
     for taken in 0..=3_u32 {
@@ -114,7 +114,7 @@ fn a_job_that_was_withdrawn_is_never_begun_and_its_number_is_used_again() {
 #[test]
 fn withdrawals_while_the_other_side_works_lose_no_job_and_do_none_twice() {
     const JOBS: u32 = 20_000;
-    let (own, other) = lane();
+    let (own, other) = channel();
     let child = std::thread::spawn(move || {
         let (mut last, mut done) = (0, Vec::new());
         loop {
@@ -147,8 +147,8 @@ fn withdrawals_while_the_other_side_works_lose_no_job_and_do_none_twice() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_late_and_a_closed_lane_wakes_its_waiter() {
-    let (own, _other) = lane();
+fn an_answer_that_does_not_come_is_late_and_a_closed_channel_wakes_its_waiter() {
+    let (own, _other) = channel();
     let number = ask(&own, &[b"x"]);
     assert_eq!(own.wait(number, number, Instant::now(), || false), Err(JobAnswerError::Late));
     let closed = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -162,7 +162,7 @@ fn an_answer_that_does_not_come_is_late_and_a_closed_lane_wakes_its_waiter() {
 #[test]
 fn whatever_the_other_side_scribbles_is_an_error_or_a_value() {
     for byte in 0..=255 {
-        let (own, other) = lane();
+        let (own, other) = channel();
         let number = ask(&own, &[b"photograph"]);
         other.scribble(byte);
         let mut area = other.answer(0);
@@ -187,7 +187,7 @@ fn whatever_the_other_side_scribbles_is_an_error_or_a_value() {
 
 #[test]
 fn places_outside_of_an_area_are_refused() {
-    let (own, _other) = lane();
+    let (own, _other) = channel();
     for (offset, length) in [(AREA_BYTES, 1), (0, AREA_BYTES + 1), (usize::MAX, 2), (AREA_BYTES - 1, 2)] {
         assert_eq!(own.answer_bytes(ByteRange { offset, length }), Err(JobChannelError::Outside));
     }
@@ -200,7 +200,7 @@ fn places_outside_of_an_area_are_refused() {
 
 #[test]
 fn large_bytes_are_given_back() {
-    let (own, other) = lane();
+    let (own, other) = channel();
     let large = vec![7; KEPT_BYTES + (4 << 20)];
     let number = ask(&own, &[&large]);
     echo(&other, 0, 1);

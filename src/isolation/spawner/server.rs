@@ -1,5 +1,5 @@
-//! The spawner, from inside: `ledge spawner`. One thread, asleep in poll(2) until the daemon asks for a child, or one ends
-//! or is stopped.
+//! The spawner, from inside: `ledge spawner`. One thread, asleep in poll(2) until the daemon asks for a child, or one
+//! ends or is stopped.
 
 use std::ffi::OsString;
 use std::io;
@@ -33,8 +33,8 @@ pub enum SpawnerError {
     Wait(io::Error),
 }
 
-/// Serves the daemon at the other end of standard input until it hangs up, and ends every child then. To be called while
-/// there is one thread.
+/// Serves the daemon at the other end of standard input until it hangs up, and ends every child then. To be called
+/// while there is one thread.
 pub fn run() -> Result<(), SpawnerError> {
     sys::close_other_files();
     sys::ignore_stop_signals();
@@ -160,9 +160,9 @@ fn start(number: u64, verb: SpawnVerb, files: Vec<OwnedFd>) -> io::Result<Unreap
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a request without a program and its three files"));
     };
     check_owner(&program)?;
-    // By its descriptor, not by a path and not this process's own: it is the file that the daemon runs, which the orders to
-    // the child fit, also after an upgrade of the package has replaced that file, and after the daemon has restarted in
-    // place from the new one.
+    // By its descriptor, not by a path and not this process's own: it is the file that the daemon runs, which the
+    // orders to the child fit, also after an upgrade of the package has replaced that file, and after the daemon has
+    // restarted in place from the new one.
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command.arg0("ledge").args(verb.words()).env_clear().envs(limited_process::environment());
     command.env(PARENT_VARIABLE, OsString::from(std::process::id().to_string()));
@@ -171,8 +171,8 @@ fn start(number: u64, verb: SpawnVerb, files: Vec<OwnedFd>) -> io::Result<Unreap
     Ok(UnreapedChild { number, process, pidfd })
 }
 
-/// Refuses a file that is neither root's nor of the owner of this program. In a package that is root, so a daemon that an
-/// attacker controls has nothing started here that it wrote itself.
+/// Refuses a file that is neither root's nor of the owner of this program. In a package that is root, so a daemon that
+/// an attacker controls has nothing started here that it wrote itself.
 fn check_owner(program: &OwnedFd) -> io::Result<()> {
     let owner = rustix::fs::fstat(program)?.st_uid;
     let own = rustix::fs::stat("/proc/self/exe")?.st_uid;

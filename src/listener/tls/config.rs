@@ -59,8 +59,8 @@ impl TlsConfig {
         files.into_iter().flatten().for_each(|file| file.resolve(root));
     }
 
-    /// The mistake of having no certificate, for addresses of the key `listen` that are served with TLS, with the key within
-    /// `[http]`.
+    /// The mistake of having no certificate, for addresses of the key `listen` that are served with TLS, with the key
+    /// within `[http]`.
     pub fn missing_certificate(&self, listen: &str) -> Option<ValueProblem> {
         let is_missing = self.certificate_file.is_none() && self.key_file.is_none() && !self.self_signed;
         is_missing.then(|| {

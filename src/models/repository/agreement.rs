@@ -32,9 +32,9 @@ impl ComparedOutput<'_> {
 /// An answer of a version: its outputs by their names.
 pub type VersionAnswer<'a> = (&'a LoadedModel, &'a [(String, Tensor)]);
 
-/// Returns true when two versions gave answers to one request that agree: the same objects, else as [`agree`] says. With
-/// `in_order` the outputs have their places in common, and not their names: those of a pipeline. `reference` names an
-/// output of scores.
+/// Returns true when two versions gave answers to one request that agree: the same objects, else as [`agree`] says.
+/// With `in_order` the outputs have their places in common, and not their names: those of a pipeline. `reference` names
+/// an output of scores.
 pub fn answers_agree(answers: [VersionAnswer<'_>; 2], reference: Option<&str>, in_order: bool, tolerance: f64) -> bool {
     let [one, other] = answers;
     if let Some((one, other)) = detections(one).zip(detections(other)) {

@@ -138,8 +138,8 @@ fn infer_error(error: ChainError, begun: Instant) -> InferError {
     }
 }
 
-/// The times of a call from those of its steps, each a part of the time on the clock: while a step runs it is compute, else
-/// while one prepares its input or output it is that, and else a wait. Without outputs.
+/// The times of a call from those of its steps, each a part of the time on the clock: while a step runs it is compute,
+/// else while one prepares its input or output it is that, and else a wait. Without outputs.
 fn wall_times(waits: Vec<(&'static str, Duration)>, steps: &[StepTimes]) -> FinishedRun {
     let union =
         |spans: &dyn Fn(&StepTimes) -> Vec<(Instant, Instant)>| length_of(steps.iter().flat_map(spans).collect());

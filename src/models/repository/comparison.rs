@@ -1,5 +1,5 @@
-//! The comparison of the answers of two models on the same inputs: how often a version is expected to agree with the one
-//! before.
+//! The comparison of the answers of two models on the same inputs: how often a version is expected to agree with the
+//! one before.
 
 use std::fs;
 use std::io;
@@ -15,8 +15,8 @@ use super::pace::run_sample;
 use super::recent_inputs::SampleInput;
 use super::{ModelFolderError, Repository, agreement, folder, golden};
 
-/// The proposed tolerance, in medians of the differences: 99 of 100 normally distributed ones are within it, and it does not
-/// grow with a fifth of wrong answers among them.
+/// The proposed tolerance, in medians of the differences: 99 of 100 normally distributed ones are within it, and it
+/// does not grow with a fifth of wrong answers among them.
 const MEDIANS: f64 = 4.0;
 
 /// The least tolerance that is proposed: that of a release that names none.
@@ -73,8 +73,8 @@ impl From<(&ModelName, ModelFolderError)> for ComparisonError {
 }
 
 impl Repository {
-    /// Compares the highest versions of two models on the golden inputs of both and on those of `options`. The new one runs
-    /// in the runtime of the old one, unless its model config names another.
+    /// Compares the highest versions of two models on the golden inputs of both and on those of `options`. The new one
+    /// runs in the runtime of the old one, unless its model config names another.
     pub async fn compare(
         &self,
         old: &ModelName,

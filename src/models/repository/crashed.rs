@@ -17,8 +17,8 @@ use crate::scheduling::faults::{GoldenTrialChange, GoldenTrialResult};
 const IDLE: Duration = Duration::from_hours(1);
 
 impl Repository {
-    /// Tries the golden inputs of each live model after a crash, while this is polled. A model that fails them answers no
-    /// caller until it passes.
+    /// Tries the golden inputs of each live model after a crash, while this is polled. A model that fails them answers
+    /// no caller until it passes.
     pub async fn try_crashed(&self) {
         loop {
             let models = self.all_live();

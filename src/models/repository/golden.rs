@@ -106,7 +106,8 @@ pub async fn check(model: &LoadedModel, folder: &Path, least: Option<f64>) -> Re
     Ok(())
 }
 
-/// True when `model` answers the first of its golden inputs right: enough for files that passed all of them on this box.
+/// True when `model` answers the first of its golden inputs right: enough for files that passed all of them on this
+/// box.
 pub async fn is_first_right(model: &LoadedModel, folder: &Path) -> bool {
     let Some(first) = model.config.golden.first() else { return false };
     check_input(model, first, folder).await.is_ok()

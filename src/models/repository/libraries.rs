@@ -10,9 +10,10 @@ use ledge_engine::backend::Runtime;
 use super::{LoadedModel, Repository};
 
 impl Repository {
-    /// Moves the models of `runtime` to the library in the folder `own`, or with `None` to that in the folder of all others.
-    /// Each is loaded and checked there next to the loaded copy, which ends after its last request. If a model that
-    /// answers calls does not load there, or the models cannot be read now, all move back, and the reason is returned.
+    /// Moves the models of `runtime` to the library in the folder `own`, or with `None` to that in the folder of all
+    /// others. Each is loaded and checked there next to the loaded copy, which ends after its last request. If a model
+    /// that answers calls does not load there, or the models cannot be read now, all move back, and the reason is
+    /// returned.
     pub async fn move_to_library(&self, runtime: Runtime, own: Option<PathBuf>) -> Result<(), String> {
         // The next move begins with the libraries that this one leaves.
         let _alone = self.shared.moving.lock().await;

@@ -1,11 +1,11 @@
 //! The time that the load of a version may take. Pure: no clock, no disk.
 //!
-//! `limit = (30 s + 1 s for each MiB of its files) * factor`, where `factor` is 4 times the slowest load of a version that
-//! this box serves, measured in the same unit (30 s + 1 s for each MiB), at least 1 and at most 4. Each earlier try that ran
-//! out of time doubles it, up to an hour. The files are those of the version, with external data.
+//! `limit = (30 s + 1 s for each MiB of its files) * factor`, where `factor` is 4 times the slowest load of a version
+//! that this box serves, measured in the same unit (30 s + 1 s for each MiB), at least 1 and at most 4. Each earlier
+//! try that ran out of time doubles it, up to an hour. The files are those of the version, with external data.
 //!
-//! A load is over its limit when it has taken that long and its process has used as much CPU time, so that a busy machine
-//! fails no load; or when it has taken [`WALL_FACTOR`] times as long, regardless of what it waits for.
+//! A load is over its limit when it has taken that long and its process has used as much CPU time, so that a busy
+//! machine fails no load; or when it has taken [`WALL_FACTOR`] times as long, regardless of what it waits for.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Loads of the versions on this box, remembered across starts: the files that were served, and loads that failed. Pure: no
-//! clock, no disk.
+//! Loads of the versions on this box, remembered across starts: the files that were served, and loads that failed.
+//! Pure: no clock, no disk.
 //!
 //! A version that this box has served is known by its files, its `model.toml`, the libraries and the CPU. It loads
 //! first, and a start waits for it. Any other is new. After a failed load a version is not loaded again before a pause,

@@ -152,8 +152,8 @@ impl LoadedModel {
         Ok(())
     }
 
-    /// The facts of which its pipeline is made, if it has one. Of a chain only before its config is bound: afterwards the
-    /// signature is the one that callers see.
+    /// The facts of which its pipeline is made, if it has one. Of a chain only before its config is bound: afterwards
+    /// the signature is the one that callers see.
     fn pipeline_setup(&self) -> Result<Option<PipelineSetup>, String> {
         if self.config.pipeline.section().is_none() {
             return Ok(None);
@@ -242,8 +242,8 @@ impl LoadedModel {
         self.instances.faults()
     }
 
-    /// The reason why it was unloaded, because its processes ended too often or its golden inputs failed after that; `None`
-    /// while it runs.
+    /// The reason why it was unloaded, because its processes ended too often or its golden inputs failed after that;
+    /// `None` while it runs.
     pub fn fault(&self) -> Option<String> {
         self.faults().unloaded()
     }
@@ -279,8 +279,8 @@ impl LoadedModel {
         self.instances.refusal(priority, principal)
     }
 
-    /// Number of instances now, their memory, and the number of waiting requests. Of a chain, the memory and the requests
-    /// of all its models.
+    /// Number of instances now, their memory, and the number of waiting requests. Of a chain, the memory and the
+    /// requests of all its models.
     pub fn instance_usage(&self) -> InstanceUsage {
         self.parts.iter().fold(self.instances.instance_usage(), |mut usage, part| {
             let InstanceUsage { bytes, bytes_each, queued, .. } = part.instances.instance_usage();

@@ -111,8 +111,8 @@ impl VersionLoadError {
     }
 
     /// True when the cause may pass by itself: a golden input that could not be read or got no answer in time,
-    /// encrypted files that cannot be opened now, a process that cannot be started, a load that took too long, or a pause
-    /// after one that failed.
+    /// encrypted files that cannot be opened now, a process that cannot be started, a load that took too long, or a
+    /// pause after one that failed.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Folder(error) => {
@@ -170,8 +170,8 @@ impl<'a> VersionToLoad<'a> {
     }
 }
 
-/// The runtime and the profile of a version. A version that an update compares with it runs in the same ones, unless its
-/// model config names a runtime: otherwise they would be chosen again, by a few runs at one moment.
+/// The runtime and the profile of a version. A version that an update compares with it runs in the same ones, unless
+/// its model config names a runtime: otherwise they would be chosen again, by a few runs at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predecessor {
     pub version: ModelVersion,

@@ -45,8 +45,8 @@ impl LoadMode {
 pub struct Refresh {
     /// Ends when each model was loaded, failed or is gone. The other future makes progress only with this one.
     pub loads: BoxFuture<'static, ()>,
-    /// Ends when the start of the box is over as far as models matter: each version that this box has served serves again or
-    /// has failed, and a model serves, unless all loads have ended.
+    /// Ends when the start of the box is over as far as models matter: each version that this box has served serves
+    /// again or has failed, and a model serves, unless all loads have ended.
     pub settled: BoxFuture<'static, ()>,
 }
 
@@ -315,8 +315,8 @@ impl Repository {
             }
 
             if !failures.is_empty() {
-                // A live version is removed only when its replacement is live: version 1 goes on while version 2 does not
-                // load.
+                // A live version is removed only when its replacement is live: version 1 goes on while version 2 does
+                // not load.
                 let kept: Vec<_> =
                     before.iter().filter(|old| !live.iter().any(|new| new.version == old.version)).collect();
                 live.extend(kept.into_iter().cloned());

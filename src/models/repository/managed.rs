@@ -36,8 +36,8 @@ impl Repository {
         Some(ManagedState { release, fault })
     }
 
-    /// Loads a release next to the live versions, in the runtime and with the profile of the default one unless its model
-    /// config names a runtime; no request sees it yet.
+    /// Loads a release next to the live versions, in the runtime and with the profile of the default one unless its
+    /// model config names a runtime; no request sees it yet.
     pub async fn load_beside(
         &self,
         name: &ModelName,
@@ -114,8 +114,8 @@ impl Repository {
         Ok(())
     }
 
-    /// Moves a version that has just gone live, and was loaded before its runtime got another library. The caller holds the
-    /// model's lock.
+    /// Moves a version that has just gone live, and was loaded before its runtime got another library. The caller holds
+    /// the model's lock.
     async fn follow_library(&self, model: &RepositoryModel) {
         if let Some(release) = self.managed_version(&model.name)
             && let Err(reason) = self.load_managed(model, &release, &Principal::Local, LoadMode::Changed).await
@@ -184,7 +184,8 @@ impl Repository {
                 }
                 let loaded = Arc::new(loaded);
                 if is_live {
-                    // The same version in another library: an update goes on watching it, and comparing a candidate with it.
+                    // The same version in another library: an update goes on watching it, and comparing a candidate
+                    // with it.
                     self.audit_load(&loaded, principal);
                     self.serve(model, vec![loaded]);
                 } else {

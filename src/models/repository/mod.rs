@@ -12,7 +12,8 @@
 //! * `feature_elements.rs` - feature values as elements of a tensor
 //! * `statistics.rs`, `statistics/` - the counts of one version since the start; `histogram.rs` has distributions,
 //!   `full_queue.rs` refusals that go on
-//! * `full_queues.rs`, `failing_calls.rs` - the findings about queues that have no room, and about calls that models fail
+//! * `full_queues.rs`, `failing_calls.rs` - the findings about queues that have no room, and about calls that models
+//!   fail
 //! * `wrong_values.rs` - the findings about answers that are not finite
 //! * `runtime_refusal.rs` - the reason why a runtime cannot load a model
 //! * `loaded_model.rs` - one version, loaded, warmed up and checked
@@ -31,8 +32,8 @@
 //! * `pace.rs` - measures two versions in pairs of runs
 //! * `search.rs`, `search/` - the search of `ledge tune`
 //! * `version_files.rs` - whether the files of a version are those that were read before
-//! * `load_records.rs`, `load_records/` - the versions that this box has served, and loads that failed; `file.rs` is their
-//!   file
+//! * `load_records.rs`, `load_records/` - the versions that this box has served, and loads that failed; `file.rs` is
+//!   their file
 //! * `load_limit.rs` - the time that a load may take
 //! * `load_places.rs` - places for loads of served, new and failed versions
 //! * `known.rs` - loads a version by the facts known about it, and remembers the outcome
@@ -66,10 +67,10 @@
 //! # One load
 //!
 //! `Repository::load_model` holds the model's lock, so that loads of one model never overlap, and
-//! 1. reads `model.toml` and the version folders; the policy selects versions. `known.rs` asks `load_records.rs` whether this
-//!    box has served these files, with this `model.toml` and these runtimes, or failed to load them. A served version gets
-//!    one of the places for loads at once. Any other gets another place, and does steps 2 to 7 in a separate process
-//!    first, with a limit; a failed one only when its pause is over;
+//! 1. reads `model.toml` and the version folders; the policy selects versions. `known.rs` asks `load_records.rs`
+//!    whether this box has served these files, with this `model.toml` and these runtimes, or failed to load them. A
+//!    served version gets one of the places for loads at once. Any other gets another place, and does steps 2 to 7 in a
+//!    separate process first, with a limit; a failed one only when its pause is over;
 //! 2. `folder.rs` checks each version's files without a runtime: empty, cut off, of another kind, external data outside
 //!    the folder. Where the version is to run in another process, that one reads the model file (`reader.rs`), and this
 //!    one checks the facts that it reports. All are opened, like labels and golden inputs, through `contained.rs`,
@@ -97,8 +98,8 @@
 //! 8. only then the slot's pointer is swapped. Requests that pinned the old version finish on it; its instances are
 //!    unloaded after the last one.
 //!
-//! The outcome is in `load_records.json`. `Repository::retry_failed` loads a failed version again after a minute, doubling to
-//! a day.
+//! The outcome is in `load_records.json`. `Repository::retry_failed` loads a failed version again after a minute,
+//! doubling to a day.
 //!
 //! A failure at any step leaves every live version as it was, and becomes the new version's reason in the index. A load
 //! or unload over HTTP runs to its end even when the caller hangs up.
@@ -270,7 +271,8 @@ struct RepositoryModel {
     states: Mutex<ModelStates>,
     /// Held during a load or unload.
     busy: Arc<tokio::sync::Mutex<()>>,
-    /// Held by each reading of the repository until those of its versions that this box has served serve again or failed.
+    /// Held by each reading of the repository until those of its versions that this box has served serve again or
+    /// failed.
     latches: Mutex<Vec<ReadinessLatch>>,
     /// True when the last load failed as the one before it.
     has_known_fault: AtomicBool,
@@ -436,8 +438,8 @@ impl Repository {
         self.model(name).is_some_and(|model| model.is_loading(version))
     }
 
-    /// Waits until [`Self::is_loading`] is false: the model serves, or says why not. For a version that this box has not
-    /// served, which may never load, it waits `patience` at most.
+    /// Waits until [`Self::is_loading`] is false: the model serves, or says why not. For a version that this box has
+    /// not served, which may never load, it waits `patience` at most.
     pub async fn wait_while_loading(&self, name: &ModelName, version: Option<ModelVersion>, patience: Duration) {
         let give_up = tokio::time::Instant::now() + patience;
         let mut changes = self.shared.changes.subscribe();

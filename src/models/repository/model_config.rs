@@ -45,7 +45,8 @@ pub struct ModelConfig {
     #[serde(skip_serializing_if = "ModelKind::is_model")]
     pub kind: ModelKind,
     pub runtime: RuntimeChoice,
-    /// The process that it runs in, where that is more than `runtimes.isolation` of the daemon's configuration asks for.
+    /// The process that it runs in, where that is more than `runtimes.isolation` of the daemon's configuration asks
+    /// for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSetting>,
     /// The most batch elements in one request; 0 says that the first dimension is not a batch. Without it, 64 when the

@@ -61,9 +61,9 @@ pub struct VersionCounts {
     pub non_finite: u64,
     /// Of the errors, those that ended the process of the version.
     pub crashes: u64,
-    /// The 95th percentile of the CPU time of a run where it is known, and of its time otherwise; preparation included and
-    /// the queue left out: the wait of a request depends on other requests, and a candidate gets fewer. `None` before the
-    /// first.
+    /// The 95th percentile of the CPU time of a run where it is known, and of its time otherwise; preparation included
+    /// and the queue left out: the wait of a request depends on other requests, and a candidate gets fewer. `None`
+    /// before the first.
     pub p95_us: Option<u64>,
 }
 

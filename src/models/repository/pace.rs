@@ -92,7 +92,7 @@ pub async fn pairs(
                 Err(_) => None,
             }
         });
-        // A brief run never waits: yield, so that callers get their turns.
+        // An inline run never waits: yield, so that callers get their turns.
         tokio::task::yield_now().await;
     }
     Ok(pairs)

@@ -1,4 +1,5 @@
-//! Runs a sample through the pipeline of a model before it serves: a pipeline that cannot answer is refused at its load.
+//! Runs a sample through the pipeline of a model before it serves: a pipeline that cannot answer is refused at its
+//! load.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use super::golden;
 use super::golden_error::GoldenError;
 use super::loaded_model::LoadedModel;
 
-/// Runs `model` on a sample of its input, if it has a pipeline. Any answer is accepted; an error is a pipeline that cannot
-/// answer.
+/// Runs `model` on a sample of its input, if it has a pipeline. Any answer is accepted; an error is a pipeline that
+/// cannot answer.
 pub async fn check(model: &LoadedModel) -> Result<(), GoldenError> {
     let Some(pipeline) = &model.pipeline else { return Ok(()) };
     let kind = pipeline.kind();

@@ -37,9 +37,9 @@ impl LoadedModel {
         self.instances.run(inputs, outputs, rows, terms).await
     }
 
-    /// Runs the model on what `pipeline`, the model's own, makes of `content`, on a core of its own. Intermediate results
-    /// count for `account` while they are there. The answer has the outputs `outputs` of the run, by their positions, and
-    /// behind them the pipeline's results.
+    /// Runs the model on what `pipeline`, the model's own, makes of `content`, on a core of its own. Intermediate
+    /// results count for `account` while they are there. The answer has the outputs `outputs` of the run, by their
+    /// positions, and behind them the pipeline's results.
     ///
     /// A content that is too much for one run becomes several, in turn with those of other callers. They take no more
     /// places in the queue at a time than there are instances, and one.

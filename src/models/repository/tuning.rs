@@ -124,7 +124,7 @@ pub async fn closed_loop(model: &Arc<LoadedModel>, callers: usize, time: Duratio
                 let sent = Instant::now();
                 model.run(inputs.clone(), outputs.clone(), terms()).await.map_err(|error| error.to_string())?;
                 latencies.push(sent.elapsed());
-                // A brief run never waits: yield, so that the other callers get their turns.
+                // An inline run never waits: yield, so that the other callers get their turns.
                 tokio::task::yield_now().await;
                 if start.elapsed() >= time {
                     stop.store(true, Ordering::Relaxed);

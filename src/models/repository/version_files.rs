@@ -1,5 +1,5 @@
-//! The files of a version on the disk: whether they are those that were read before, without reading them again where the
-//! file system shows that they have not changed.
+//! The files of a version on the disk: whether they are those that were read before, without reading them again where
+//! the file system shows that they have not changed.
 
 use std::fs::Metadata;
 use std::io;
@@ -32,8 +32,8 @@ pub struct VersionFile {
     pub mark: Option<FileMark>,
 }
 
-/// Facts of the file system that differ after a file was changed or replaced. The time of the last change of the inode is not
-/// among them: a load links the file, which changes it.
+/// Facts of the file system that differ after a file was changed or replaced. The time of the last change of the inode
+/// is not among them: a load links the file, which changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileMark {

@@ -48,18 +48,19 @@ impl InferScheduler {
             });
             // The spare worker has a job channel too, and shares the first core.
             let places = |is_background| cpus.iter().map(move |&core| JobChannelThread { core, is_background });
-            let lanes: Vec<JobChannelThread> = places(false).chain(places(true)).chain(places(false).take(1)).collect();
-            let children = Children::new(children, lanes.clone(), on_end);
+            let channels: Vec<JobChannelThread> =
+                places(false).chain(places(true)).chain(places(false).take(1)).collect();
+            let children = Children::new(children, channels.clone(), on_end);
             InferSchedulerInner {
                 state: Mutex::new(SchedulerState::new(cpus.len(), memory_budget)),
-                wakers: lanes.iter().map(|_| Condvar::new()).collect(),
-                runs_since: lanes.iter().map(|_| Mutex::default()).collect(),
+                wakers: channels.iter().map(|_| Condvar::new()).collect(),
+                runs_since: channels.iter().map(|_| Mutex::default()).collect(),
                 keeper: Condvar::new(),
                 cpus,
                 runtimes: ArcSwap::from_pointee(runtimes),
                 instances: watch::Sender::default(),
                 children,
-                turns: ExclusiveGate::default(),
+                gate: ExclusiveGate::default(),
                 groups: WaitingGroups::default(),
                 faults: Notify::new(),
                 loading: LoadTurns::default(),

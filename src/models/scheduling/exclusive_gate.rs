@@ -24,7 +24,7 @@ struct GateState {
 /// The permit of one run; dropping it returns the permit.
 #[derive(Debug)]
 pub struct GatePermit<'t> {
-    turns: &'t ExclusiveGate,
+    gate: &'t ExclusiveGate,
     is_exclusive: bool,
 }
 
@@ -41,14 +41,14 @@ impl ExclusiveGate {
             return None;
         }
         state.running += 1;
-        Some(GatePermit { turns: self, is_exclusive: false })
+        Some(GatePermit { gate: self, is_exclusive: false })
     }
 
     /// Waits for the permit of a run concurrent with others.
     pub fn shared(&self) -> GatePermit<'_> {
         let mut state = self.wait_for_exclusive(self.lock());
         state.running += 1;
-        GatePermit { turns: self, is_exclusive: false }
+        GatePermit { gate: self, is_exclusive: false }
     }
 
     /// Waits for the permit of an exclusive run.
@@ -60,7 +60,7 @@ impl ExclusiveGate {
             state = self.wait(state, until);
         }
         state.running += 1;
-        GatePermit { turns: self, is_exclusive: true }
+        GatePermit { gate: self, is_exclusive: true }
     }
 
     fn wait_for_exclusive<'t>(&self, mut state: MutexGuard<'t, GateState>) -> MutexGuard<'t, GateState> {
@@ -78,13 +78,13 @@ impl ExclusiveGate {
 
 impl Drop for GatePermit<'_> {
     fn drop(&mut self) {
-        let mut state = self.turns.lock();
+        let mut state = self.gate.lock();
         state.running -= 1;
         if self.is_exclusive {
             state.exclusive_until = None;
         }
         if self.is_exclusive || state.exclusive_until.is_some() {
-            self.turns.changed.notify_all();
+            self.gate.changed.notify_all();
         }
     }
 }
@@ -95,29 +95,29 @@ mod tests {
 
     #[test]
     fn nothing_runs_beside_an_exclusive_run() {
-        let turns = ExclusiveGate::default();
-        let (first, second) = (turns.shared(), turns.try_shared());
+        let gate = ExclusiveGate::default();
+        let (first, second) = (gate.shared(), gate.try_shared());
         assert!(second.is_some());
         drop((first, second));
-        let alone = turns.exclusive();
-        assert!(turns.try_shared().is_none());
+        let alone = gate.exclusive();
+        assert!(gate.try_shared().is_none());
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| drop(turns.shared()));
+            let waits = scope.spawn(|| drop(gate.shared()));
             drop(alone);
             waits.join().unwrap();
         });
-        assert!(turns.try_shared().is_some());
+        assert!(gate.try_shared().is_some());
     }
 
     #[test]
     fn a_run_that_never_ends_holds_nobody_up_for_long() {
-        let turns = ExclusiveGate::default();
+        let gate = ExclusiveGate::default();
         let since = Instant::now();
-        let endless = turns.shared();
-        let alone = turns.exclusive();
-        let beside = turns.shared();
+        let endless = gate.shared();
+        let alone = gate.exclusive();
+        let beside = gate.shared();
         assert!(since.elapsed() >= EXCLUSIVE_MAX);
         drop((endless, alone, beside));
-        assert_eq!(turns.lock().running, 0);
+        assert_eq!(gate.lock().running, 0);
     }
 }

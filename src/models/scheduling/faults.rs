@@ -207,18 +207,18 @@ impl FaultCount {
 
 /// Counts a fault of `key`. Returns all of them.
 fn count<K: Hash + Eq + Clone>(table: &mut HashMap<K, FaultCount>, key: &K, now: Instant) -> FaultCount {
-    table.retain(|_, tally| tally.is_held(HELD_FOR, now));
+    table.retain(|_, count| count.is_held(HELD_FOR, now));
     if !table.contains_key(key) && table.len() >= REMEMBERED_MAX {
-        let oldest = table.iter().min_by_key(|(_, tally)| tally.last).map(|(key, _)| key.clone());
+        let oldest = table.iter().min_by_key(|(_, count)| count.last).map(|(key, _)| key.clone());
         oldest.map(|oldest| table.remove(&oldest));
     }
-    let tally = FaultCount::next(table.get(key).copied(), HELD_FOR, now);
-    table.insert(key.clone(), tally);
-    tally
+    let count = FaultCount::next(table.get(key).copied(), HELD_FOR, now);
+    table.insert(key.clone(), count);
+    count
 }
 
-/// True for a caller that is the same one at each call: by a credential or a user id, not by an address or a topic, which
-/// others have too.
+/// True for a caller that is the same one at each call: by a credential or a user id, not by an address or a topic,
+/// which others have too.
 fn is_told_apart(principal: &Principal) -> bool {
     match principal {
         Principal::User(_) | Principal::Key(_) | Principal::Certificate(_) | Principal::Camera(_) => true,
@@ -293,16 +293,16 @@ impl ModelFaults {
         }
         let mut state = self.state();
         state.refusal(caller, now).map_or(Ok(()), Err)?;
-        let is_refused = |tally: &FaultCount| tally.faults >= FAULTS_OF_INPUT_MAX && tally.is_held(HELD_FOR, now);
+        let is_refused = |count: &FaultCount| count.faults >= FAULTS_OF_INPUT_MAX && count.is_held(HELD_FOR, now);
         if input.and_then(|input| state.inputs.get(input)).is_some_and(is_refused) {
             return Err(FaultRefusal::Input);
         }
         if is_told_apart(caller) {
             return Ok(());
         }
-        let slowed = state.unknown.filter(|tally| tally.is_held(PROBATION, now));
+        let slowed = state.unknown.filter(|count| count.is_held(PROBATION, now));
         let Some((FaultCount { faults, .. }, further)) =
-            slowed.and_then(|tally| Some((tally, tally.faults.checked_sub(FAULTS_OF_CALLER_MAX)?)))
+            slowed.and_then(|count| Some((count, count.faults.checked_sub(FAULTS_OF_CALLER_MAX)?)))
         else {
             return Ok(());
         };
@@ -414,10 +414,10 @@ impl FaultState {
     }
 
     fn refusal(&self, caller: &Principal, now: Instant) -> Option<FaultRefusal> {
-        let tally = self.callers.get(caller)?;
-        let until = tally.last + tally.refused_for()?;
+        let count = self.callers.get(caller)?;
+        let until = count.last + count.refused_for()?;
         let wait = until.checked_duration_since(now).filter(|wait| !wait.is_zero())?;
-        Some(FaultRefusal::Caller { caller: caller.clone(), faults: tally.faults, wait })
+        Some(FaultRefusal::Caller { caller: caller.clone(), faults: count.faults, wait })
     }
 }
 

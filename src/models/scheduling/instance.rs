@@ -14,9 +14,9 @@ use ledge_service::off_thread::blocking;
 use tokio::sync::{oneshot, watch};
 
 use super::batch_policy::BatchPolicy;
-use super::brief::{self, BriefRun};
 use super::engine::InferScheduler;
 use super::faults::ModelFaults;
+use super::inline::{self, InlineRun};
 use super::input_digest::InputDigest;
 use super::inputs::JobInputs;
 pub use super::inputs::PipelineInputs;
@@ -88,9 +88,10 @@ impl ModelInstances {
         let _ = self.spec.warm_up.set(warm_up);
     }
 
-    /// The pipeline `twin` for these instances, which is bound of `setup`: bytes are read in the process of the instances.
-    pub fn pipeline(&self, twin: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
-        if self.is_elsewhere() { self.engine.children().pipeline(twin, setup) } else { twin }
+    /// The pipeline `proxy` for these instances, which is bound of `setup`: bytes are read in the process of the
+    /// instances.
+    pub fn pipeline(&self, proxy: Arc<dyn Pipeline>, setup: PipelineSetup) -> Arc<dyn Pipeline> {
+        if self.is_elsewhere() { self.engine.children().pipeline(proxy, setup) } else { proxy }
     }
 
     /// True for instances in another process. All are, but in tests that ask for others.
@@ -170,18 +171,18 @@ impl ModelInstances {
             let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
             Box::pin(self.admit(&terms.principal, bytes, digest)).await?;
         }
-        if self.is_elsewhere() && brief::has_company() {
+        if self.is_elsewhere() && inline::has_company() {
             return self.run_grouped(inputs, outputs, rows, terms).await;
         }
         let begun = Instant::now();
-        let unexplained_ends = match self.engine.shared().run_brief(self.id, &inputs, &outputs, rows, &terms) {
+        let unexplained_ends = match self.engine.shared().run_inline(self.id, &inputs, &outputs, rows, &terms) {
             None => 0,
-            Some(BriefRun::Ended(Err(ModelRunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
-            Some(BriefRun::Ended(result)) => {
+            Some(InlineRun::Ended(Err(ModelRunError::Interrupted { is_explained, .. }))) => u8::from(!is_explained),
+            Some(InlineRun::Ended(result)) => {
                 let finished = result.map(|run| FinishedRun { run, ..FinishedRun::default() });
                 return finished.map_err(InferError::Run);
             }
-            Some(BriefRun::InProgress(answer)) => return answer_within(begun, terms.deadline, answer).await,
+            Some(InlineRun::InProgress(answer)) => return answer_within(begun, terms.deadline, answer).await,
         };
         self.run_queued(JobInputs::Tensors(inputs), outputs, rows, terms, unexplained_ends).await
     }
@@ -223,7 +224,8 @@ impl ModelInstances {
         self.run_queued(JobInputs::Raw(raw), outputs, rows, terms, 0).await
     }
 
-    /// Admits a call of a model that had faults. `digest` gives the means to compute that of its input, which has `bytes`.
+    /// Admits a call of a model that had faults. `digest` gives the means to compute that of its input, which has
+    /// `bytes`.
     async fn admit<D: FnOnce() -> Option<InputDigest> + Send + 'static>(
         &self,
         caller: &Principal,

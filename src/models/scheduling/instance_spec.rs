@@ -23,8 +23,8 @@ pub trait RunObserver: Send + Sync {
     /// Records the CPU time that a worker spent making the inputs of a request, or results of its outputs.
     fn prepared(&self, cpu: Duration);
 
-    /// Records that a run, or the load of an instance, ended the process that it was in. `unloaded` is the reason why the
-    /// model is not loaded again.
+    /// Records that a run, or the load of an instance, ended the process that it was in. `unloaded` is the reason why
+    /// the model is not loaded again.
     fn crashed(&self, reason: &str, unloaded: Option<&str>);
 
     /// Records that a run was cancelled, because it went on after its deadline.

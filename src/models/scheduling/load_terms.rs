@@ -36,8 +36,8 @@ impl InstanceLoadLimit {
     }
 }
 
-/// Loads take turns, so that the memory that each adds to its process can be measured. One that takes long holds no other
-/// up.
+/// Loads take turns, so that the memory that each adds to its process can be measured. One that takes long holds no
+/// other up.
 #[derive(Debug, Default)]
 pub(super) struct LoadTurns {
     is_taken: Mutex<bool>,

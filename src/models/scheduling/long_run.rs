@@ -1,8 +1,8 @@
 //! Long runs in other processes, and runs that continue beyond their deadlines.
 //!
-//! A run that is long leaves the other models the spare worker (`scheduler.rs`). Beyond its deadline it is cancelled by its
-//! runtime. If it goes on nevertheless, for a grace of CPU time, its process is ended. A run that waits for a core uses none
-//! of its grace.
+//! A run that is long leaves the other models the spare worker (`scheduler.rs`). Beyond its deadline it is cancelled by
+//! its runtime. If it goes on nevertheless, for a grace of CPU time, its process is ended. A run that waits for a core
+//! uses none of its grace.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use ledge_engine::pipeline::work::{FinishedPipelineRun, PipelineRunError, Pipeli
 use super::scheduler::ModelInstance;
 use super::shared::InferSchedulerInner;
 
-/// The time from which a run is long. Before, it is not cancelled either: a cancelled run may cost a repair of the model,
-/// which takes longer than the rest of a shorter run.
+/// The time from which a run is long. Before, it is not cancelled either: a cancelled run may cost a repair of the
+/// model, which takes longer than the rest of a shorter run.
 pub const LONG_RUN: Duration = Duration::from_secs(1);
 
-/// The CPU time after which a run that was cancelled has its process ended. A runtime looks between two operators if it is
-/// cancelled, and one operator takes less than this.
+/// The CPU time after which a run that was cancelled has its process ended. A runtime looks between two operators if it
+/// is cancelled, and one operator takes less than this.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
 /// The same while runs beyond their deadlines occupy every core.

@@ -9,11 +9,12 @@
 //! * `scheduler.rs`, `scheduler/` - the next job and its core: the state and the rules
 //! * `worker.rs` - a worker, which is one thread: takes a job, runs it, answers
 //! * `waiting_groups.rs` - the jobs of calls that are ready at one moment, until they are run together
-//! * `brief.rs` - brief runs on the thread of their callers, several in one hand-over
+//! * `inline.rs` - inline runs on the thread of their callers, several in one hand-over
 //! * `shared.rs` - the state behind its one lock; loads
 //! * `engine.rs` - the handle of the engine and its threads; one unloads the instances that `scheduler.rs` finds idle
 //! * `long_run.rs` - runs that take long: their deadline, their cancellation, and the end of their process
-//! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for them
+//! * `faults.rs`, `faults/` - the faults of a model in its processes, and the callers and inputs that are refused for
+//!   them
 //! * `input_digest.rs` - the digest by which such an input is recognized
 //! * `exclusive_gate.rs` - concurrent and exclusive runs, to find the unknown cause of the end of a process
 //! * `in_process.rs` - models in this process, only for tests
@@ -46,7 +47,7 @@
 //! * No socket is opened, and no file written except OpenVINO's cache of compiled models.
 
 pub mod batch_policy;
-pub mod brief;
+pub mod inline;
 pub mod engine;
 pub mod faults;
 #[cfg(feature = "in-process")]

@@ -5,9 +5,9 @@
 //! foreground's: a page of a document does not delay a call of a small model, and still gets all the time that is left.
 //! Within a tier models can never have more runnable threads than cores.
 //!
-//! The rules within a tier, in order: interactive before batch; among the models that could run, the one that has had the
-//! least core time; within a model callers in turn (`queue.rs`). A run that needs several cores waits until enough are free,
-//! and nothing of its tier overtakes it meanwhile.
+//! The rules within a tier, in order: interactive before batch; among the models that could run, the one that has had
+//! the least core time; within a model callers in turn (`queue.rs`). A run that needs several cores waits until enough
+//! are free, and nothing of its tier overtakes it meanwhile.
 //!
 //! There is also a spare worker without its own core. It runs jobs only while long runs occupy every worker of a tier,
 //! and only for models without a long run, so that no model can prevent the others from running.
@@ -110,7 +110,7 @@ pub struct ScheduledModel {
     /// counts for an eighth.
     average_cpu: Option<Duration>,
     /// Largest inputs, in bytes, of a run that was brief: larger ones are tried on a worker first.
-    brief_bytes: usize,
+    inline_bytes: usize,
     /// True when the time of a run follows from the size of its inputs; false for a model with outputs that grow with
     /// the content.
     pub steady: bool,
@@ -147,7 +147,7 @@ impl ScheduledModel {
             bytes_each: 0,
             average_run: Duration::MAX,
             average_cpu: None,
-            brief_bytes: 0,
+            inline_bytes: 0,
             steady: false,
             growth_failed: false,
             core_time: 0,
@@ -323,8 +323,8 @@ impl SchedulerState {
         warm.or_else(|| self.idle(tier, &entry.cores).next()).or_else(|| self.spare_if_held_up(tier))
     }
 
-    /// Notes that a run of the model goes on for long on this many cores, one of them that of `worker`. Returns a worker
-    /// to wake.
+    /// Notes that a run of the model goes on for long on this many cores, one of them that of `worker`. Returns a
+    /// worker to wake.
     pub fn begin_long_run(&mut self, model: u64, worker: usize, cores: usize) -> Option<usize> {
         if let Some(entry) = self.models.get_mut(&model) {
             entry.long_runs += 1;
@@ -389,7 +389,7 @@ impl SchedulerState {
     /// nothing waits for the foreground, a worker is free there, and runs over this many bytes of inputs are known to
     /// be brief. `here` is the worker of the core that the caller is on: there another process can continue without
     /// waking another core.
-    pub fn take_brief(&mut self, id: u64, bytes: usize, here: Option<usize>) -> Option<(ModelInstance, usize)> {
+    pub fn take_inline(&mut self, id: u64, bytes: usize, here: Option<usize>) -> Option<(ModelInstance, usize)> {
         // A worker that was woken for it finds its core taken again and again.
         if self.models.values().any(ScheduledModel::has_foreground_work) {
             return None;
@@ -400,7 +400,7 @@ impl SchedulerState {
         let batched = entry.batching.is_some();
         let brief = entry.steady
             && entry.average_run <= BRIEF_RUN_MAX
-            && bytes <= entry.brief_bytes
+            && bytes <= entry.inline_bytes
             && entry.scale.threads == 1;
         if !brief || batched || !entry.queue.is_empty() {
             return None;
@@ -425,7 +425,7 @@ impl SchedulerState {
         let before = if entry.average_run == Duration::MAX { time } else { entry.average_run };
         entry.average_run = before / 8 * 7 + time / 8;
         if time <= BRIEF_RUN_MAX {
-            entry.brief_bytes = entry.brief_bytes.max(bytes);
+            entry.inline_bytes = entry.inline_bytes.max(bytes);
         }
     }
 
@@ -475,8 +475,8 @@ impl SchedulerState {
         }
     }
 
-    /// Returns the model and the priority that the worker of a core should run now, and the time at which a batch will be
-    /// due.
+    /// Returns the model and the priority that the worker of a core should run now, and the time at which a batch will
+    /// be due.
     fn best(&mut self, tier: Tier, core: usize, now: Instant) -> (Option<(u64, Priority)>, Option<Instant>) {
         self.best_of(tier, now, |entry| entry.cores.contains(&core))
     }
@@ -555,7 +555,7 @@ impl SchedulerState {
 
     /// Takes back the instance of a run on the caller's own thread, for which `worker` was reserved. Returns the
     /// instance when its model was removed.
-    pub fn finish_brief_run(
+    pub fn finish_inline_run(
         &mut self,
         worker: usize,
         model: u64,
@@ -590,8 +590,8 @@ impl SchedulerState {
         None
     }
 
-    /// Removes the idle instances in the process of this number, which has ended. Those that are running are returned by
-    /// [`Self::finish_run`].
+    /// Removes the idle instances in the process of this number, which has ended. Those that are running are returned
+    /// by [`Self::finish_run`].
     pub fn lose(&mut self, process: u64) -> Vec<ModelInstance> {
         let mut lost = Vec::new();
         for entry in self.models.values_mut() {

@@ -47,7 +47,7 @@ pub(super) struct InferSchedulerInner {
     /// The processes that models run in.
     pub(super) children: Children,
     /// The turns of runs in other processes.
-    pub turns: ExclusiveGate,
+    pub gate: ExclusiveGate,
     /// Calls that are about to run together.
     pub groups: WaitingGroups,
     /// Told each fault of a model.
@@ -291,8 +291,8 @@ impl InferSchedulerInner {
     }
 }
 
-/// Loads an instance on the calling thread, and runs its warm-up. A load whose process ended for another reason is tried
-/// again.
+/// Loads an instance on the calling thread, and runs its warm-up. A load whose process ended for another reason is
+/// tried again.
 pub(super) fn load(
     shared: &InferSchedulerInner,
     spec: &InstanceSpec,
@@ -312,7 +312,8 @@ pub(super) fn load(
                 let (observer, faults, last_used) = (spec.observer.clone(), spec.faults.clone(), Instant::now());
                 return Ok(ModelInstance { backend, last_core: usize::MAX, last_used, bytes, observer, faults, alive });
             }
-            // The first load of a version that ended its process would do so again. One whose process was killed is tried twice.
+            // The first load of a version that ended its process would do so again. One whose process was killed is
+            // tried twice.
             Err(error @ ModelLoadError::Crashed { .. }) if shared.is_yielding() => return Err(error),
             Err(error @ ModelLoadError::Interrupted { is_explained: false, .. })
                 if shared.is_yielding() && tries < LOAD_TRIES_MAX - 1 =>
@@ -350,7 +351,7 @@ fn load_once(shared: &InferSchedulerInner, spec: &InstanceSpec) -> Result<(Box<d
     // Without a budget the figure decides nothing: a measurement that includes another load is good enough, and waiting
     // is not worth it.
     let bounded = shared.lock().memory_budget.is_some();
-    let _turn = bounded.then(|| shared.loading.take());
+    let _permit = bounded.then(|| shared.loading.take());
 
     let refused =
         |error: EncryptedFolderError| ModelLoadError::Refused { runtime: spec.runtime, reason: error.to_string() };

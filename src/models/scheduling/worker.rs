@@ -26,8 +26,8 @@ pub(super) use ledge_engine::pipeline::work::panic_message;
 /// it ran while nothing else ran, and after the second in a separate process.
 const UNEXPLAINED_ENDS_MAX: u8 = 3;
 
-/// Runs jobs as worker `index` until the engine is closed. The one behind those of both tiers is the spare worker, which
-/// shares the first core.
+/// Runs jobs as worker `index` until the engine is closed. The one behind those of both tiers is the spare worker,
+/// which shares the first core.
 pub(super) fn serve(shared: &Arc<InferSchedulerInner>, index: usize) {
     let own: Vec<usize> = shared.cpus.iter().cycle().nth(index).copied().into_iter().collect();
     let pinned = cores::pin(&own);
@@ -185,7 +185,7 @@ fn run(task: &RunningTask<'_>, instance: &mut ModelInstance, mut jobs: Vec<Infer
     let mut ran = TaskOutcome { went_well, compute: Duration::ZERO, cpu: None, is_suspect: false, again: Vec::new() };
     let is_elsewhere = instance.backend.process().is_some();
     let is_exclusive = jobs.iter().any(|job| job.unexplained_ends > 0);
-    let _turn = is_elsewhere.then(|| if is_exclusive { shared.turns.exclusive() } else { shared.turns.shared() });
+    let _permit = is_elsewhere.then(|| if is_exclusive { shared.gate.exclusive() } else { shared.gate.shared() });
     if jobs.len() > 1 {
         match run_together(task, instance, &jobs) {
             Ok(Ok(Some(BatchResult { answers, time, cpu, times }))) => {
@@ -240,8 +240,8 @@ fn run(task: &RunningTask<'_>, instance: &mut ModelInstance, mut jobs: Vec<Infer
     ran
 }
 
-/// Answers the jobs that are not admitted any more, because calls of their callers ended the process meanwhile, and returns
-/// the others.
+/// Answers the jobs that are not admitted any more, because calls of their callers ended the process meanwhile, and
+/// returns the others.
 fn admitted(instance: &ModelInstance, jobs: Vec<InferJob>) -> Vec<InferJob> {
     let faults = &instance.faults;
     let now = Instant::now();
@@ -306,7 +306,8 @@ fn run_alone(task: &RunningTask<'_>, instance: &mut ModelInstance, mut job: Infe
     end
 }
 
-/// Makes the inputs of a run, runs the model and makes results of its outputs: those of each call, one call after another.
+/// Makes the inputs of a run, runs the model and makes results of its outputs: those of each call, one call after
+/// another.
 fn run_raw(
     task: &RunningTask<'_>,
     instance: &mut ModelInstance,

@@ -95,13 +95,13 @@ impl ResponseCache {
     /// Callers of a lower priority wait among themselves: an urgent caller must not wait for a run that stands behind
     /// every other urgent one.
     pub async fn join(&self, key: CacheKey, priority: Priority, now: Instant) -> JoinOutcome<'_> {
-        let lane = key.of_lane(priority);
-        match self.store.get_value_or_guard_async(&lane).await {
+        let shared_key = key.of_priority(priority);
+        match self.store.get_value_or_guard_async(&shared_key).await {
             Ok(entry) => JoinOutcome::Joined(entry.outputs),
             Err(guard) => {
                 // Nothing is ever cached under the key of a priority, so the answer may have been cached under `key`
                 // meanwhile.
-                if lane != key
+                if shared_key != key
                     && let Some(outputs) = self.get(key, now)
                 {
                     return JoinOutcome::Joined(outputs);
@@ -145,7 +145,7 @@ impl AnswerComputationLead<'_> {
         }
         let outputs: CachedOutputs = outputs.iter().map(copied).collect();
         let entry = CachedAnswer { outputs: outputs.clone(), made: now, bytes };
-        if self.key.of_lane(self.priority) == self.key {
+        if self.key.of_priority(self.priority) == self.key {
             // The guard's place can be gone only when another caller cached the same answer meanwhile.
             let _ = self.guard.insert(entry);
         } else {

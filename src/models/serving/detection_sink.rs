@@ -1,4 +1,5 @@
-//! The objects that detectors found on photographs which callers attribute to a camera, for the part that watches cameras.
+//! The objects that detectors found on photographs which callers attribute to a camera, for the part that watches
+//! cameras.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
@@ -31,9 +32,9 @@ pub trait DetectionSink: Debug + Send + Sync {
 pub(super) struct DetectionSinkSlot(Arc<OnceLock<Arc<dyn DetectionSink>>>);
 
 impl DetectionSinkSlot {
-    pub(super) fn set(&self, sightings: Arc<dyn DetectionSink>) {
+    pub(super) fn set(&self, sink: Arc<dyn DetectionSink>) {
         // Set once, at the start.
-        let _ = self.0.set(sightings);
+        let _ = self.0.set(sink);
     }
 
     pub(super) fn get(&self) -> Option<&dyn DetectionSink> {

@@ -14,8 +14,8 @@ use crate::serving::admission::AdmissionError;
 use crate::serving::feature_inputs::FeatureInputError;
 use crate::serving::inputs::InvalidRequest;
 
-/// The time after which another try may succeed: a queue of small models drains in much less, and most models are loaded by
-/// then.
+/// The time after which another try may succeed: a queue of small models drains in much less, and most models are
+/// loaded by then.
 const RETRY_TIME: Duration = Duration::from_secs(1);
 
 /// Reason why a call was not answered.

@@ -6,8 +6,8 @@
 //! * `windows.rs` - the times of day for background work
 //! * `admission.rs` - quotas of callers, limits of models, and the times of day
 //! * `feature_inputs.rs` - inputs made of features, from entity keys
-//! * `feature_inputs/` - `feature_columns.rs` has the values of features, `columns.rs` reads keys from tensors, `rows.rs` makes a
-//!   tensor of cells, `cells.rs` fills rows of a table
+//! * `feature_inputs/` - `feature_columns.rs` has the values of features, `columns.rs` reads keys from tensors,
+//!   `rows.rs` makes a tensor of cells, `cells.rs` fills rows of a table
 //! * `error.rs` - the reasons why a call has no answer
 //! * `inputs.rs` - comparison of a request with the signature of the model
 //! * `cache.rs` - the response cache, and equal requests in flight computed once
@@ -127,7 +127,7 @@ pub struct Serving {
     memory: MemoryBudget,
     /// Requests that are being mirrored to a candidate.
     mirrors: Shutdown,
-    sightings: DetectionSinkSlot,
+    sink: DetectionSinkSlot,
 }
 
 /// Cache and limits that the serving core attaches to a loaded version if its config asks for them.
@@ -150,7 +150,7 @@ impl Serving {
             batch_windows: limits.batch_windows.as_slice().into(),
             memory: MemoryBudget::new(limits.memory_bytes),
             mirrors: Shutdown::default(),
-            sightings: DetectionSinkSlot::default(),
+            sink: DetectionSinkSlot::default(),
         }
     }
 
@@ -189,13 +189,13 @@ impl Serving {
     }
 
     /// Sets the part that takes the objects on photographs of cameras. Called once, at the start.
-    pub fn report_sightings_to(&self, sightings: Arc<dyn DetectionSink>) {
-        self.sightings.set(sightings);
+    pub fn report_sightings_to(&self, sink: Arc<dyn DetectionSink>) {
+        self.sink.set(sink);
     }
 
     /// The part that takes the objects on photographs of cameras.
-    pub fn sightings(&self) -> Option<&dyn DetectionSink> {
-        self.sightings.get()
+    pub fn sink(&self) -> Option<&dyn DetectionSink> {
+        self.sink.get()
     }
 
     /// The limits of photographs.

@@ -156,12 +156,14 @@ impl InferResponse {
         serde_json::from_str(result.json.get()).ok()
     }
 
-    /// The objects that it found and does not report; see [`ledge_engine::pipeline::kind::Pipeline::unreported`]. `model` is the version that answered.
+    /// The objects that it found and does not report; see [`ledge_engine::pipeline::kind::Pipeline::unreported`].
+    /// `model` is the version that answered.
     pub fn unreported(&self, model: &LoadedModel) -> Vec<Detection> {
         model.pipeline.as_ref().map_or_else(Vec::new, |pipeline| pipeline.unreported(&self.results()))
     }
 
-    /// The texts that `model`, the version that answered, has read on a photograph, to draw; `None` for a model that reads none.
+    /// The texts that `model`, the version that answered, has read on a photograph, to draw; `None` for a model that
+    /// reads none.
     pub fn texts(&self, model: &LoadedModel) -> Option<Vec<TextOutline>> {
         model.pipeline.as_ref()?.outlines(&self.results())
     }
@@ -247,7 +249,7 @@ pub struct Timings {
     /// The CPU time of the run on its thread, with preparation and results; zero where it is not known, as when it was
     /// shared with other calls.
     pub cpu: Duration,
-    /// The parts of a chain: the time on the clock in which each of its models worked, with making its inputs and reading its
-    /// outputs.
+    /// The parts of a chain: the time on the clock in which each of its models worked, with making its inputs and
+    /// reading its outputs.
     pub stages: Vec<(&'static str, Duration)>,
 }

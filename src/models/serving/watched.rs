@@ -234,8 +234,8 @@ impl Serving {
         });
     }
 
-    /// Repeats on the incumbent a request that the candidate has answered with values that are not finite: a failure when
-    /// the incumbent has others.
+    /// Repeats on the incumbent a request that the candidate has answered with values that are not finite: a failure
+    /// when the incumbent has others.
     fn repeat_not_finite(
         &self,
         other: MirrorVersion,

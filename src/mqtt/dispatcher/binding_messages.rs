@@ -82,8 +82,8 @@ impl Dispatcher {
         }
     }
 
-    /// Counts a message as memory of its device. One that the broker would not deliver again is counted beyond the limit
-    /// rather than lost: [`DispatcherLimits::memory_bytes`](super::DispatcherLimits) bounds those.
+    /// Counts a message as memory of its device. One that the broker would not deliver again is counted beyond the
+    /// limit rather than lost: [`DispatcherLimits::memory_bytes`](super::DispatcherLimits) bounds those.
     fn counted(&self, message: &MqttMessage, is_acknowledged: bool) -> Result<HeldBytesGuard, ApiError> {
         let account = self.serving.memory().account(principal(&message.topic));
         let bytes = message.payload.len();

@@ -98,8 +98,8 @@ fn count(registry: &Registry, reference: &str) -> usize {
     if reference.contains(':') { 1 } else { registry.view(reference).map_or(1, |view| view.feature_names().count()) }
 }
 
-/// Reads the body of `/push`. A push that is also for an offline store is refused as a whole: a part that silently did not
-/// happen would be missing in training data.
+/// Reads the body of `/push`. A push that is also for an offline store is refused as a whole: a part that silently did
+/// not happen would be missing in training data.
 pub fn decode_push(body: &[u8]) -> Result<FeaturePush, FeastError> {
     let PushBody { push_source_name, df: DataFrame(columns), to } = read(body)?;
     match to.as_deref() {

@@ -178,7 +178,8 @@ fn statistics(model: &LoadedModel, counters: &VersionCounters) -> ModelStatistic
     }
 }
 
-/// The models of the repository that a caller may see, a row for each version; only those that are ready if `ready` is set.
+/// The models of the repository that a caller may see, a row for each version; only those that are ready if `ready` is
+/// set.
 pub fn index(serving: &Serving, ready: bool, may_see: impl Fn(&ModelName) -> bool) -> Vec<RepositoryIndexRow> {
     let rows = serving.repository().index().into_iter();
     let rows = rows.filter(|row| may_see(&row.model) && (!ready || row.state == VersionState::Ready));

@@ -173,7 +173,8 @@ impl<'de> Visitor<'de> for DimsVisitor {
     }
 }
 
-/// Takes the next `size` bytes of the binary part of the body (Triton's binary tensor data extension); the bytes are shared, not copied.
+/// Takes the next `size` bytes of the binary part of the body (Triton's binary tensor data extension); the bytes are
+/// shared, not copied.
 fn binary_tensor(
     source: &mut RequestReadState<'_>,
     name: &str,

@@ -5,7 +5,7 @@
 mod models;
 mod order;
 mod refusals;
-mod seals;
+mod sandboxes;
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let tests: Vec<Test> = [seals::TESTS, refusals::TESTS, models::TESTS].concat();
+    let tests: Vec<Test> = [sandboxes::TESTS, refusals::TESTS, models::TESTS].concat();
     if has("--list") {
         if !has("--ignored") {
             for (name, _) in tests {

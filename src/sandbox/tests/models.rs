@@ -20,8 +20,8 @@ pub const TESTS: &[Test] = &[
     ("models::no_code_is_generated_where_memory_is_writable_or_executable", no_code_is_generated),
 ];
 
-/// Models that only tests use: each format, strings, quantized operators, data in a second file, control flow, and files
-/// that a runtime refuses.
+/// Models that only tests use: each format, strings, quantized operators, data in a second file, control flow, and
+/// files that a runtime refuses.
 const TEST_MODELS: &[&str] = &[
     "add_sub",
     "broken_tflite",
@@ -46,21 +46,21 @@ fn setup_root() -> PathBuf {
 /// Runs models outside, and `rounds` times in a sandboxed process, with the files that the first run left in the cache.
 fn answers_are_the_same(models: &[PathBuf], threads: usize, rounds: usize) -> Vec<String> {
     let runtimes = setup_root().join("runtimes");
-    let run = |cache: &Path, is_sealed| -> Vec<String> {
+    let run = |cache: &Path, is_sandboxed| -> Vec<String> {
         ProbeOrder::Run {
             models: models.to_owned(),
             threads,
             runtimes: runtimes.clone(),
             cache: cache.to_owned(),
-            is_sealed,
+            is_sandboxed,
         }
         .lines()
     };
-    let [outside, sealed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [outside, sandboxed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let expected = run(outside.path(), false);
     for round in 0..rounds {
-        assert_eq!(run(sealed.path(), true), expected, "round {round}");
-        assert!(has_file(sealed.path(), "blob"), "nothing was cached");
+        assert_eq!(run(sandboxed.path(), true), expected, "round {round}");
+        assert!(has_file(sandboxed.path(), "blob"), "nothing was cached");
     }
     expected
 }

@@ -24,13 +24,13 @@ pub const LIMITS: SandboxLimits =
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ProbeOrder {
     /// Attempts everything.
-    Probe { folders: Folders, is_sealed: bool },
+    Probe { folders: Folders, is_sandboxed: bool },
     /// Writes a file that is too large.
     WriteBeyondLimit { folders: Folders },
     /// Reports the sandbox, on a system that denies these calls with this error.
     Report { denied: Vec<i64>, error: i32 },
     /// Loads and runs models, with this many threads for each.
-    Run { models: Vec<PathBuf>, threads: usize, runtimes: PathBuf, cache: PathBuf, is_sealed: bool },
+    Run { models: Vec<PathBuf>, threads: usize, runtimes: PathBuf, cache: PathBuf, is_sandboxed: bool },
     /// Denies memory that is writable and executable, and runs a model.
     WriteCode { model: PathBuf, runtimes: PathBuf, cache: PathBuf },
 }
@@ -52,7 +52,7 @@ impl ProbeOrder {
 
     pub fn obey(self) {
         match self {
-            Self::Probe { folders, is_sealed } => {
+            Self::Probe { folders, is_sandboxed } => {
                 let unconnected = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
                 let targets = ProbeTargets {
                     outside: folders.outside.join("file"),
@@ -62,25 +62,27 @@ impl ProbeOrder {
                     abstract_name: folders.abstract_name.clone().into_bytes(),
                     limits: LIMITS,
                 };
-                if is_sealed {
-                    say(&seal(&folders).apply());
+                if is_sandboxed {
+                    say(&sandbox(&folders).apply());
                 }
                 probe::run(&targets, |result| say(&result));
             }
             Self::WriteBeyondLimit { folders } => {
-                seal(&folders).apply();
+                sandbox(&folders).apply();
                 probe::write_beyond_limit(&folders.writable, LIMITS.file_bytes).unwrap();
             }
             Self::Report { denied, error } => {
                 refusals::deny(&denied, error);
-                let seal = Sandbox { readable: Vec::new(), writable: Vec::new(), system_files: false, limits: LIMITS };
-                say(&seal.apply());
+                let sandbox =
+                    Sandbox { readable: Vec::new(), writable: Vec::new(), system_files: false, limits: LIMITS };
+                say(&sandbox.apply());
             }
-            Self::Run { models, threads, runtimes, cache, is_sealed } => {
-                if is_sealed {
+            Self::Run { models, threads, runtimes, cache, is_sandboxed } => {
+                if is_sandboxed {
                     let readable = models.iter().chain([&runtimes]).cloned().collect();
-                    let seal = Sandbox { readable, writable: vec![cache.clone()], system_files: true, limits: LIMITS };
-                    let report = seal.apply();
+                    let sandbox =
+                        Sandbox { readable, writable: vec![cache.clone()], system_files: true, limits: LIMITS };
+                    let report = sandbox.apply();
                     assert!(report.is_tight(), "{report:?}");
                 }
                 models::run(&models, threads, &runtimes, &cache, |answer| say(&answer));
@@ -104,7 +106,7 @@ impl ProbeOrder {
         let own = std::env::current_exe().unwrap();
         // This checkout may be where no other user can enter.
         let open = user.map(|_| tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap());
-        let program = open.as_ref().map_or(own.clone(), |folder| folder.path().join("sealed"));
+        let program = open.as_ref().map_or(own.clone(), |folder| folder.path().join("sandboxed"));
         if open.is_some() {
             std::fs::copy(own, &program).unwrap();
         }
@@ -130,7 +132,7 @@ pub fn report_and_attempts(output: &Output) -> (SandboxReport, Vec<ProbeResult>)
     (serde_json::from_str(report).unwrap(), attempts.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-fn seal(folders: &Folders) -> Sandbox {
+fn sandbox(folders: &Folders) -> Sandbox {
     Sandbox {
         readable: vec![folders.readable.clone()],
         writable: vec![folders.writable.clone()],

@@ -11,7 +11,10 @@ use crate::Test;
 use crate::order::{LIMITS, ProbeOrder, parse};
 
 pub const TESTS: &[Test] = &[
-    ("refusals::on_this_system_a_seal_reports_each_mechanism_once", on_this_system_a_seal_reports_each_mechanism_once),
+    (
+        "refusals::on_this_system_a_sandbox_reports_each_mechanism_once",
+        on_this_system_a_sandbox_reports_each_mechanism_once,
+    ),
     ("refusals::forbidden_namespaces_are_reported", forbidden_namespaces_are_reported),
     ("refusals::a_kernel_without_landlock_is_reported", a_kernel_without_landlock_is_reported),
     ("refusals::a_kernel_without_seccomp_is_reported", a_kernel_without_seccomp_is_reported),
@@ -51,7 +54,7 @@ fn reason(report: &SandboxReport, mechanism: Mechanism) -> &str {
     }
 }
 
-fn on_this_system_a_seal_reports_each_mechanism_once() {
+fn on_this_system_a_sandbox_reports_each_mechanism_once() {
     let report = report(&[], 0);
     let reported: Vec<_> = report.findings.iter().map(|finding| finding.mechanism).collect();
     assert_eq!(reported, Mechanism::ALL);

@@ -133,8 +133,8 @@ async fn add(
     Ok(response)
 }
 
-/// `POST /catalogue/models/{name}/remove`: takes a model out of service and removes its folder, if all of it came from a
-/// catalogue or an upload.
+/// `POST /catalogue/models/{name}/remove`: takes a model out of service and removes its folder, if all of it came from
+/// a catalogue or an upload.
 async fn remove(
     State(served): State<CatalogueHttpState>,
     PathParts(path): PathParts,

@@ -1,7 +1,7 @@
 //! The folders of added models in the model repository.
 //!
-//! `NAME/.catalogue.sha256` lists the files that the catalogue or an upload brought, as `sha256sum` does. A folder under a
-//! name without a dot is whole: it appears by a rename, after everything in it was fsynced.
+//! `NAME/.catalogue.sha256` lists the files that the catalogue or an upload brought, as `sha256sum` does. A folder
+//! under a name without a dot is whole: it appears by a rename, after everything in it was fsynced.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

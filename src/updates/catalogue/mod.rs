@@ -1,8 +1,8 @@
 //! The catalogue: models that the owner of a box may add to the model repository, signed as updates are.
 //!
-//! A catalogue is a TUF repository. Its role `targets` lists the files of models as they lie in a model repository, such
-//! as `NAME/model.toml` and `NAME/1/model.onnx`, so nothing is unpacked. The custom data of `NAME/model.toml` describes
-//! the model. `ledge-platform catalogue` makes one.
+//! A catalogue is a TUF repository. Its role `targets` lists the files of models as they lie in a model repository,
+//! such as `NAME/model.toml` and `NAME/1/model.onnx`, so nothing is unpacked. The custom data of `NAME/model.toml`
+//! describes the model. `ledge-platform catalogue` makes one.
 //!
 //! A catalogue is read only when a person asks for it, by a command or by a call of the API, so no model is added
 //! without a request. An upload is the same without a catalogue: a model's folder in the body of a call.
@@ -115,8 +115,8 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Makes the folder of a fetched model in `repository`, whole or not at all, and removes the downloads. `may_appear` is
-    /// asked right before the folder gets its name.
+    /// Makes the folder of a fetched model in `repository`, whole or not at all, and removes the downloads.
+    /// `may_appear` is asked right before the folder gets its name.
     pub fn install(
         &self,
         model: &CatalogueModel,
@@ -201,8 +201,8 @@ fn path_below(inside: &str) -> Result<(), InvalidCataloguePath> {
     Ok(())
 }
 
-/// Reads a list of targets, each path with its custom data; true when a model of it can be added. Its files are below its
-/// folder, and its description has nothing that a terminal would obey.
+/// Reads a list of targets, each path with its custom data; true when a model of it can be added. Its files are below
+/// its folder, and its description has nothing that a terminal would obey.
 ///
 /// # Panics
 /// When an invariant does not hold.

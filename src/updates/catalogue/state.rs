@@ -97,8 +97,8 @@ impl CatalogueState {
         if folder.symlink_metadata().is_ok() { Err(CatalogueError::Exists { folder }) } else { Ok(()) }
     }
 
-    /// Refuses a change of a caller that is not admitted any more: its key may have been revoked meanwhile. Also refuses
-    /// it once the service stops.
+    /// Refuses a change of a caller that is not admitted any more: its key may have been revoked meanwhile. Also
+    /// refuses it once the service stops.
     pub fn may_change(&self, caller: &Caller) -> Result<(), CatalogueError> {
         if self.shutdown.is_requested() {
             return Err(CatalogueError::Stopping);

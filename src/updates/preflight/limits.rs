@@ -11,8 +11,8 @@ use super::requirements::HostCapabilities;
 /// Interval at which the memory of a process on trial is read.
 pub(super) const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Memory that a process on trial may reserve beyond twice the watched limit, in bytes. Reserved memory is more than resident
-/// memory, and the watch names the cause better.
+/// Memory that a process on trial may reserve beyond twice the watched limit, in bytes. Reserved memory is more than
+/// resident memory, and the watch names the cause better.
 const DATA_RESERVE_BYTES: u64 = 1 << 30;
 
 /// Timeout of a preflight whose package names none, in seconds.

@@ -95,8 +95,8 @@ impl PreflightTrial {
         }
     }
 
-    /// Tries the model of one version: from the folder of its model config, golden inputs and labels, and from that of its
-    /// files.
+    /// Tries the model of one version: from the folder of its model config, golden inputs and labels, and from that of
+    /// its files.
     pub async fn run(
         &self,
         folder: &Path,
@@ -106,8 +106,8 @@ impl PreflightTrial {
         self.watched(self.try_model(folder, files, golden_min)).await
     }
 
-    /// Tries the library of `runtime` with the models that it would run, each of which must answer all its golden inputs
-    /// right.
+    /// Tries the library of `runtime` with the models that it would run, each of which must answer all its golden
+    /// inputs right.
     pub async fn run_runtime(&self, runtime: Runtime, models: &[LiveModel]) -> Result<(), PreflightError> {
         self.watched(self.try_runtime(runtime, models)).await
     }

@@ -14,10 +14,10 @@ use crate::artifact::Artifact;
 use crate::plan::{DesiredState, DesiredStates, RolloutAllowance, RolloutPlan};
 use crate::status::WaitingRollout;
 
-/// The wishes for this box now, and the rollouts that have to wait.
+/// The desired_states for this box now, and the rollouts that have to wait.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RolloutDecision {
-    pub wishes: DesiredStates,
+    pub desired_states: DesiredStates,
     /// Rollouts that have to wait, with the reason.
     pub waiting: BTreeMap<Artifact, WaitingRollout>,
 }
@@ -31,12 +31,12 @@ pub enum ManifestAuthority {
     Expired(u64),
 }
 
-/// Returns the wishes for `device` at `now_ms`, by a valid manifest.
-pub fn wishes(manifest: &RolloutManifest, device: &DeviceIdentity, now_ms: u64) -> DesiredStates {
-    decide(manifest, device, now_ms, ManifestAuthority::Valid).wishes
+/// Returns the desired_states for `device` at `now_ms`, by a valid manifest.
+pub fn desired_states(manifest: &RolloutManifest, device: &DeviceIdentity, now_ms: u64) -> DesiredStates {
+    decide(manifest, device, now_ms, ManifestAuthority::Valid).desired_states
 }
 
-/// Decides the wishes for `device` at `now_ms`, and the rollouts that have to wait.
+/// Decides the desired_states for `device` at `now_ms`, and the rollouts that have to wait.
 pub fn decide(
     manifest: &RolloutManifest,
     device: &DeviceIdentity,
@@ -47,21 +47,21 @@ pub fn decide(
     let device_now = DeviceNow { device, now_ms, authority, own };
     let mut decision = RolloutDecision::default();
     for subject in manifest.subjects() {
-        let mut wish = DesiredState {
+        let mut desired_state = DesiredState {
             desired: None,
             revoked: manifest.revoked.get(subject).cloned().unwrap_or_default(),
             minimum: manifest.minimum.get(subject).copied(),
             supersedes: BTreeSet::new(),
         };
-        let (desired, waiting) = device_now.desired(manifest, subject, &wish);
+        let (desired, waiting) = device_now.desired(manifest, subject, &desired_state);
         if let Some((plan, _)) = &desired {
-            wish.supersedes = device_now.before(manifest, plan);
+            desired_state.supersedes = device_now.before(manifest, plan);
         }
-        wish.desired = desired;
+        desired_state.desired = desired;
         if let Some(waiting) = waiting {
             decision.waiting.insert(subject.clone(), waiting);
         }
-        decision.wishes.insert(subject.clone(), wish);
+        decision.desired_states.insert(subject.clone(), desired_state);
     }
     decision
 }
@@ -80,7 +80,7 @@ impl DeviceNow<'_> {
         &self,
         manifest: &RolloutManifest,
         subject: &Artifact,
-        wish: &DesiredState,
+        desired_state: &DesiredState,
     ) -> (Option<(RolloutPlan, RolloutAllowance)>, Option<WaitingRollout>) {
         let pin = self.pin(manifest, subject);
 
@@ -89,7 +89,7 @@ impl DeviceNow<'_> {
             .iter()
             .filter(|rollout| {
                 let target = &rollout.plan.target;
-                target.subject == *subject && !wish.revokes(target.version) && self.is_meant(rollout, pin)
+                target.subject == *subject && !desired_state.revokes(target.version) && self.is_meant(rollout, pin)
             })
             .collect();
 

@@ -16,13 +16,13 @@ const REPLACING_VERSIONS_MAX: usize = 64;
 
 impl SubjectState {
     /// Notes the rollouts that the wanted one supersedes. A rollout that must not move yet has superseded no other.
-    pub(super) fn note_superseded(&mut self, wish: &DesiredState) {
-        let Some((plan, allow)) = &wish.desired else { return };
+    pub(super) fn note_superseded(&mut self, desired_state: &DesiredState) {
+        let Some((plan, allow)) = &desired_state.desired else { return };
         let version = plan.target.version;
         // On a pinned subject nothing is replaced.
-        let may_begin = !self.pinned && *allow != RolloutAllowance::Nothing && !wish.revokes(version);
-        if may_begin && !self.stays_superseded(plan, wish) {
-            self.remember_superseded(&wish.supersedes, version);
+        let may_begin = !self.pinned && *allow != RolloutAllowance::Nothing && !desired_state.revokes(version);
+        if may_begin && !self.stays_superseded(plan, desired_state) {
+            self.remember_superseded(&desired_state.supersedes, version);
         }
     }
 
@@ -52,8 +52,8 @@ impl SubjectState {
     }
 
     /// Returns true if a rollout does not begin because a version that replaced it was revoked.
-    pub(super) fn stays_superseded(&self, plan: &RolloutPlan, wish: &DesiredState) -> bool {
+    pub(super) fn stays_superseded(&self, plan: &RolloutPlan, desired_state: &DesiredState) -> bool {
         let known = self.superseded.iter().find(|superseded| superseded.rollout == plan.rollout);
-        known.is_some_and(|known| !known.was_committed && known.by.iter().any(|by| wish.revokes(*by)))
+        known.is_some_and(|known| !known.was_committed && known.by.iter().any(|by| desired_state.revokes(*by)))
     }
 }

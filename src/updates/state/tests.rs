@@ -29,16 +29,16 @@ fn plan(rollout: &str, version: u64) -> RolloutPlan {
 }
 
 /// A check of the platform, on a box without a model of that name by its owner.
-fn heard(wish: DesiredState) -> UpdateEvent {
-    UpdateEvent::Wanted { wish, has_own: false }
+fn heard(desired_state: DesiredState) -> UpdateEvent {
+    UpdateEvent::Wanted { desired_state, has_own: false }
 }
 
-fn wish(plan: RolloutPlan, allow: RolloutAllowance) -> UpdateEvent {
+fn desired_state(plan: RolloutPlan, allow: RolloutAllowance) -> UpdateEvent {
     heard(DesiredState { desired: Some((plan, allow)), ..DesiredState::default() })
 }
 
 fn want(rollout: &str, version: u64) -> UpdateEvent {
-    wish(plan(rollout, version), RolloutAllowance::Everything)
+    desired_state(plan(rollout, version), RolloutAllowance::Everything)
 }
 
 fn nothing() -> UpdateEvent {
@@ -121,14 +121,14 @@ fn a_release_passes_every_stage_and_is_committed_after_the_soak() {
         UpdateAction::Share,
         UpdateAction::Soak,
     ];
-    for (expected, duty) in STAGES.into_iter().zip(duties) {
-        assert_eq!((stage(&state), state.duty()), (Some(expected), duty));
+    for (expected, next_action) in STAGES.into_iter().zip(duties) {
+        assert_eq!((stage(&state), state.next_action()), (Some(expected), next_action));
         assert_eq!(live(&state), Some(if expected == RolloutPhase::Active { 2 } else { 1 }), "{expected}");
         // No success is reported before the soak is over.
         assert_eq!(state.outcome.as_ref().map(|outcome| outcome.version.get()), Some(1));
         state = after(state, [UpdateEvent::Passed]);
     }
-    assert_eq!((stage(&state), live(&state), state.duty()), (None, Some(2), UpdateAction::Rest));
+    assert_eq!((stage(&state), live(&state), state.next_action()), (None, Some(2), UpdateAction::Rest));
     assert_eq!(state.previous.as_ref().map(|release| release.version.get()), Some(1));
     let outcome = state.outcome.unwrap();
     assert_eq!((outcome.rollout.as_str(), outcome.version.get(), outcome.rolled_back), ("r2", 2, None));
@@ -137,7 +137,7 @@ fn a_release_passes_every_stage_and_is_committed_after_the_soak() {
 #[test]
 fn stages_without_a_share_are_left_out() {
     let staged = |plan: RolloutPlan, kind| {
-        let begun = SubjectState::default().after(wish(plan, RolloutAllowance::Everything), kind);
+        let begun = SubjectState::default().after(desired_state(plan, RolloutAllowance::Everything), kind);
         [UpdateEvent::Passed, UpdateEvent::Passed].into_iter().fold(begun, |state, event| state.after(event, kind))
     };
     let next = |plan: RolloutPlan, kind| stage(&staged(plan, kind).after(UpdateEvent::Passed, kind)).unwrap();
@@ -215,7 +215,7 @@ fn the_same_manifest_again_changes_nothing() {
 #[test]
 fn a_changed_gate_reaches_a_trial_under_way() {
     let changed = RolloutPlan { gate: RolloutGate { psi_max: Some(0.1), ..RolloutGate::default() }, ..plan("r2", 2) };
-    let state = after(at(RolloutPhase::Shadow), [wish(changed.clone(), RolloutAllowance::Everything)]);
+    let state = after(at(RolloutPhase::Shadow), [desired_state(changed.clone(), RolloutAllowance::Everything)]);
     assert_eq!((stage(&state), state.trial.unwrap().plan), (Some(RolloutPhase::Shadow), changed));
 }
 
@@ -259,7 +259,7 @@ fn a_start_while_files_are_fetched_counts_for_nothing() {
 
 #[test]
 fn a_start_while_it_waits_for_its_window_counts_for_nothing() {
-    let waiting = after(at(RolloutPhase::Staged), [wish(plan("r2", 2), RolloutAllowance::Prepare)]);
+    let waiting = after(at(RolloutPhase::Staged), [desired_state(plan("r2", 2), RolloutAllowance::Prepare)]);
     assert_eq!(after(waiting.clone(), std::iter::repeat_n(start(false), 100)), waiting);
 }
 
@@ -279,7 +279,7 @@ fn a_start_takes_what_was_loaded_beside_back_to_staged_and_leaves_a_soak() {
 #[test]
 fn a_box_that_is_switched_off_every_night_passes_a_soak_of_weeks_and_one_that_falls_every_hour_does_not() {
     let weeks = RolloutPlan { soak: StagePlan { max_s: 30 * 86_400, ..step(0.0) }, ..plan("r2", 2) };
-    let soaking = after(at(RolloutPhase::Active), [wish(weeks, RolloutAllowance::Everything)]);
+    let soaking = after(at(RolloutPhase::Active), [desired_state(weeks, RolloutAllowance::Everything)]);
     let starts = |every_s: u64| {
         (0..20).fold(soaking.clone(), |state, _| {
             let ticks =
@@ -310,10 +310,10 @@ fn every_stage_has_a_deadline_of_the_box_itself() {
 #[test]
 fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
     for reached in STAGES {
-        let state = after(at(reached), [wish(plan("r2", 2), RolloutAllowance::Nothing)]);
+        let state = after(at(reached), [desired_state(plan("r2", 2), RolloutAllowance::Nothing)]);
         let soaks = reached == RolloutPhase::Active;
         assert_eq!(state.trial.as_ref().unwrap().held, !soaks, "{reached}");
-        assert_eq!(state.duty() == UpdateAction::Rest, !soaks);
+        assert_eq!(state.next_action() == UpdateAction::Rest, !soaks);
         if !soaks {
             let later = after(state.clone(), [UpdateEvent::Passed, UpdateEvent::Waited { seconds: 365 * 86_400 }]);
             assert_eq!(later, state, "{reached}");
@@ -321,24 +321,28 @@ fn a_paused_rollout_stands_still_and_its_deadline_with_it_but_a_soak_goes_on() {
         }
     }
     let state = commit(SubjectState::default(), "r1", 1);
-    assert_eq!(after(state.clone(), [wish(plan("r2", 2), RolloutAllowance::Nothing)]), state, "and none begins");
+    assert_eq!(
+        after(state.clone(), [desired_state(plan("r2", 2), RolloutAllowance::Nothing)]),
+        state,
+        "and none begins"
+    );
 }
 
 #[test]
 fn outside_its_window_a_box_prepares_and_goes_no_further() {
-    let prepare = wish(plan("r2", 2), RolloutAllowance::Prepare);
+    let prepare = desired_state(plan("r2", 2), RolloutAllowance::Prepare);
     let mut state = after(commit(SubjectState::default(), "r1", 1), [prepare.clone(), described(2)]);
     for expected in [UpdateAction::Download, UpdateAction::Preflight] {
-        assert_eq!(state.duty(), expected);
+        assert_eq!(state.next_action(), expected);
         state = after(state, [UpdateEvent::Passed]);
     }
     // Though nothing was heard since.
-    assert_eq!((stage(&state), state.duty()), (Some(RolloutPhase::Staged), UpdateAction::Rest));
-    assert_eq!(after(state, [want("r2", 2)]).duty(), UpdateAction::LoadCandidate);
+    assert_eq!((stage(&state), state.next_action()), (Some(RolloutPhase::Staged), UpdateAction::Rest));
+    assert_eq!(after(state, [want("r2", 2)]).next_action(), UpdateAction::LoadCandidate);
     for reached in [RolloutPhase::Staged, RolloutPhase::Shadow, RolloutPhase::Canary] {
-        assert_eq!(after(at(reached), [prepare.clone()]).duty(), UpdateAction::Rest, "{reached}");
+        assert_eq!(after(at(reached), [prepare.clone()]).next_action(), UpdateAction::Rest, "{reached}");
     }
-    assert_eq!(after(at(RolloutPhase::Active), [prepare]).duty(), UpdateAction::Soak);
+    assert_eq!(after(at(RolloutPhase::Active), [prepare]).next_action(), UpdateAction::Soak);
 }
 
 #[test]
@@ -354,7 +358,7 @@ fn attempts_are_counted_and_their_number_is_bounded() {
 #[test]
 fn a_plan_of_no_attempts_still_has_one() {
     let none = RolloutPlan { max_attempts: 0, ..plan("r1", 1) };
-    let begun = from_nothing([wish(none, RolloutAllowance::Everything)]);
+    let begun = from_nothing([desired_state(none, RolloutAllowance::Everything)]);
     assert_eq!(rolled_back(&after(begun, [interrupted()])), Some((RolloutPhase::Downloading, RollbackCause::Attempts)));
 }
 
@@ -376,7 +380,7 @@ fn what_a_rollout_has_used_up_counts_on_when_it_comes_back() {
 fn a_release_is_loaded_with_the_share_of_golden_inputs_that_it_was_taken_with() {
     let gated = |rollout: &str, version: u64, golden_min: f64| {
         let gate = RolloutGate { golden_min: Some(golden_min), ..RolloutGate::default() };
-        wish(
+        desired_state(
             RolloutPlan { gate, shadow: step(0.0), canary: step(0.0), ..plan(rollout, version) },
             RolloutAllowance::Everything,
         )
@@ -400,7 +404,8 @@ fn the_byte_budget_holds_over_all_attempts() {
     let state = after(state, [UpdateEvent::Fetched { bytes: 1 }]);
     assert_eq!(rolled_back(&state), Some((RolloutPhase::Downloading, RollbackCause::Budget)));
     let free = RolloutPlan { byte_budget: None, ..plan("r1", 1) };
-    let state = from_nothing([wish(free, RolloutAllowance::Everything), UpdateEvent::Fetched { bytes: u64::MAX }]);
+    let state =
+        from_nothing([desired_state(free, RolloutAllowance::Everything), UpdateEvent::Fetched { bytes: u64::MAX }]);
     assert_eq!(stage(&after(state, [UpdateEvent::Fetched { bytes: 1 }])), Some(RolloutPhase::Downloading));
 }
 
@@ -453,12 +458,12 @@ fn what_is_below_the_minimum_runs_no_more() {
 
 #[test]
 fn a_trial_goes_on_when_the_version_before_it_is_revoked() {
-    let wish = DesiredState {
+    let desired_state = DesiredState {
         desired: Some((plan("r2", 2), RolloutAllowance::Everything)),
         revoked: ["1".parse().unwrap()].into(),
         ..DesiredState::default()
     };
-    let state = after(at(RolloutPhase::Active), [heard(wish)]);
+    let state = after(at(RolloutPhase::Active), [heard(desired_state)]);
     assert_eq!((live(&state), stage(&state), &state.committed), (Some(2), Some(RolloutPhase::Active), &None));
     assert_eq!(live(&after(state, [UpdateEvent::Passed])), Some(2));
 }
@@ -495,7 +500,10 @@ fn a_lower_version_is_taken_only_when_the_rollout_says_so() {
     let two = commit(SubjectState::default(), "r2", 2);
     assert_eq!(after(two.clone(), [want("r3", 1)]), two);
     let down = RolloutPlan { allow_downgrade: true, ..plan("r3", 1) };
-    assert_eq!(stage(&after(two, [wish(down, RolloutAllowance::Everything)])), Some(RolloutPhase::Downloading));
+    assert_eq!(
+        stage(&after(two, [desired_state(down, RolloutAllowance::Everything)])),
+        Some(RolloutPhase::Downloading)
+    );
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub(super) fn start(
     let limits = updater.parts.limits.clone();
     let (settings, audit) = (updater.parts.preflight.clone(), updater.parts.audit.clone());
 
-    let volatile = updater.volatile(subject);
-    let (fetched, wanted, described) = (volatile.fetched(), volatile.wanted(), trial.package.is_some());
+    let trial_runtime = updater.trial_runtime(subject);
+    let (fetched, wanted, described) = (trial_runtime.fetched(), trial_runtime.wanted(), trial.package.is_some());
 
     let subject = subject.clone();
     Some(Box::pin(async move {

@@ -5,8 +5,8 @@ use crate::artifact::Artifact;
 use crate::state::{SubjectState, UpdateAction};
 
 impl Updater {
-    pub(super) fn start(&mut self, subject: &Artifact, state: &SubjectState, duty: UpdateAction) {
-        let job = match duty {
+    pub(super) fn start(&mut self, subject: &Artifact, state: &SubjectState, next_action: UpdateAction) {
+        let job = match next_action {
             UpdateAction::Download => download_job::start(self, subject, state),
             UpdateAction::Preflight => load_jobs::run_preflight(self, subject, state),
             UpdateAction::LoadCandidate => load_jobs::load_candidate(self, subject, state),
@@ -14,7 +14,7 @@ impl Updater {
         };
 
         if let Some(job) = job {
-            self.start_job(subject, duty, job);
+            self.start_job(subject, next_action, job);
         }
     }
 }

@@ -137,8 +137,8 @@ fn load_failed(error: &VersionLoadError) -> UpdateJobOutcome {
     }
 }
 
-/// Compares memory and pace of the new version with those of the live one. Memory is compared within one runtime: of two
-/// runtimes, one takes several times as much for the same model.
+/// Compares memory and pace of the new version with those of the live one. Memory is compared within one runtime: of
+/// two runtimes, one takes several times as much for the same model.
 async fn compare(
     repository: &Repository,
     new: &Arc<LoadedModel>,

@@ -80,7 +80,7 @@ pub struct Updater {
     parts: UpdaterParts,
     store: UpdateStore,
     persisted: PersistedStates,
-    volatiles: BTreeMap<Artifact, TrialRuntime>,
+    trial_runtimes: BTreeMap<Artifact, TrialRuntime>,
     finished: mpsc::UnboundedReceiver<FinishedUpdateJob>,
     finish: mpsc::UnboundedSender<FinishedUpdateJob>,
     /// One download and one preflight at a time, so that together they stay within the bandwidth and memory of one.
@@ -101,18 +101,18 @@ impl Updater {
     /// Continues from the states found at the start.
     pub fn new(prepared: UpdateBootState, parts: UpdaterParts) -> Self {
         let UpdateBootState { store, persisted, before, loads, .. } = prepared;
-        let volatile = |(subject, old): (&Artifact, &SubjectState)| {
+        let trial_runtime = |(subject, old): (&Artifact, &SubjectState)| {
             // Settings and libraries were read before this start was counted.
             let taken_up = if subject.kind == ArtifactKind::Model { persisted.subjects.get(subject)? } else { old };
             Some((subject.clone(), TrialRuntime::serving(taken_up.live().cloned())))
         };
-        let volatiles = before.iter().filter_map(volatile).collect();
+        let trial_runtimes = before.iter().filter_map(trial_runtime).collect();
         let (finish, finished) = mpsc::unbounded_channel();
         Self {
             parts,
             store,
             persisted,
-            volatiles,
+            trial_runtimes,
             finished,
             finish,
             slots: UpdateJobSlots::default(),
@@ -150,15 +150,15 @@ impl Updater {
                 Some(ordered) = inbox.orders.recv() => {
                     self.carry_out(ordered).await;
                     // A rollout that was kept back while the subject was pinned may begin.
-                    let wishes = inbox.wishes.borrow().clone();
-                    if let Some(wishes) = wishes {
-                        self.apply_wishes(wishes).await;
+                    let desired_states = inbox.desired_states.borrow().clone();
+                    if let Some(desired_states) = desired_states {
+                        self.apply_desired_states(desired_states).await;
                     }
                 }
-                Ok(()) = inbox.wishes.changed() => {
-                    let wishes = inbox.wishes.borrow_and_update().clone();
-                    if let Some(wishes) = wishes {
-                        self.apply_wishes(wishes).await;
+                Ok(()) = inbox.desired_states.changed() => {
+                    let desired_states = inbox.desired_states.borrow_and_update().clone();
+                    if let Some(desired_states) = desired_states {
+                        self.apply_desired_states(desired_states).await;
                     }
                 }
                 () = inbox.retries.notified() => self.retry().await,
@@ -172,11 +172,11 @@ impl Updater {
                     if self.missed && !self.unwritten {
                         // Wishes are sent once; their effect could not be written then.
                         self.missed = false;
-                        self.volatiles.values_mut().for_each(TrialRuntime::clear_pause);
-                        let wishes = inbox.wishes.borrow().clone();
-                        // Unknown wishes are not the same as no wishes.
-                        if let Some(wishes) = wishes {
-                            self.apply_wishes(wishes).await;
+                        self.trial_runtimes.values_mut().for_each(TrialRuntime::clear_pause);
+                        let desired_states = inbox.desired_states.borrow().clone();
+                        // Unknown desired_states are not the same as no desired_states.
+                        if let Some(desired_states) = desired_states {
+                            self.apply_desired_states(desired_states).await;
                         }
                     }
                 }
@@ -195,17 +195,18 @@ impl Updater {
         self.persisted.subjects.get(subject).cloned().unwrap_or_default()
     }
 
-    fn volatile(&mut self, subject: &Artifact) -> &mut TrialRuntime {
-        self.volatiles.entry(subject.clone()).or_default()
+    fn trial_runtime(&mut self, subject: &Artifact) -> &mut TrialRuntime {
+        self.trial_runtimes.entry(subject.clone()).or_default()
     }
 
-    async fn apply_wishes(&mut self, wishes: DesiredStates) {
+    async fn apply_desired_states(&mut self, desired_states: DesiredStates) {
         let mut subjects = self.known();
-        subjects.extend(wishes.keys().filter(|subject| !self.persisted.subjects.contains_key(subject)).cloned());
+        subjects
+            .extend(desired_states.keys().filter(|subject| !self.persisted.subjects.contains_key(subject)).cloned());
         for subject in subjects {
-            let wish = wishes.get(&subject).cloned().unwrap_or_default();
+            let desired_state = desired_states.get(&subject).cloned().unwrap_or_default();
             let has_own = self.owner_has(&subject);
-            self.advance(&subject, UpdateEvent::Wanted { wish, has_own }).await;
+            self.advance(&subject, UpdateEvent::Wanted { desired_state, has_own }).await;
         }
     }
 
@@ -215,7 +216,7 @@ impl Updater {
         }
         for subject in self.known() {
             let state = self.state(&subject);
-            if state.live() != self.volatile(&subject).serving.as_ref() {
+            if state.live() != self.trial_runtime(&subject).serving.as_ref() {
                 // A previous version did not load.
                 self.reconcile(&subject).await;
             }
@@ -225,7 +226,7 @@ impl Updater {
                 continue;
             }
             self.count_fetched(&subject).await;
-            let seconds = self.volatile(&subject).whole_seconds(passed);
+            let seconds = self.trial_runtime(&subject).whole_seconds(passed);
             if seconds > 0 {
                 self.advance(&subject, UpdateEvent::Waited { seconds }).await;
             }
@@ -235,11 +236,11 @@ impl Updater {
             } else if self.has_no_incumbent(&subject) {
                 StageVerdict::Pass
             } else {
-                verdict::judge(subject.kind, &self.state(&subject), self.volatile(&subject))
+                verdict::judge(subject.kind, &self.state(&subject), self.trial_runtime(&subject))
             };
 
             match verdict {
-                StageVerdict::Pass if self.volatile(&subject).is_due() => {
+                StageVerdict::Pass if self.trial_runtime(&subject).is_due() => {
                     _ = self.advance(&subject, UpdateEvent::Passed).await;
                 }
                 StageVerdict::Wait | StageVerdict::Pass => {}
@@ -256,7 +257,7 @@ impl Updater {
     }
 
     async fn job_finished(&mut self, subject: &Artifact, job: u64, done: UpdateJobOutcome) {
-        if !self.volatile(subject).finish(job) {
+        if !self.trial_runtime(subject).finish(job) {
             // The job belongs to a trial that is over. Models may have moved to its library meanwhile.
             let live = self.state(subject).live().cloned();
             if subject.kind == ArtifactKind::Runtime
@@ -269,13 +270,13 @@ impl Updater {
 
         match done {
             UpdateJobOutcome::Described { digest, package } => {
-                self.volatile(subject).clear_pause();
+                self.trial_runtime(subject).clear_pause();
                 self.advance(subject, UpdateEvent::Described { digest, package: package.into() }).await;
             }
             UpdateJobOutcome::Loaded(model) => {
-                self.volatile(subject).loaded = Some(model);
+                self.trial_runtime(subject).loaded = Some(model);
                 if !self.advance(subject, UpdateEvent::Passed).await
-                    && let Some(model) = self.volatile(subject).loaded.take()
+                    && let Some(model) = self.trial_runtime(subject).loaded.take()
                 {
                     // It is loaded again when the step can be taken.
                     self.parts.repository.clone().end(model).await;
@@ -283,7 +284,7 @@ impl Updater {
             }
             UpdateJobOutcome::Passed => _ = self.advance(subject, UpdateEvent::Passed).await,
             UpdateJobOutcome::Paced(pace) => {
-                let measured = self.volatile(subject).paces.measured(pace, Instant::now());
+                let measured = self.trial_runtime(subject).paces.measured(pace, Instant::now());
                 tracing::debug!(%subject, ?measured, "the pace of a version on trial was measured");
                 if let PaceVerdict::TooSlow(reason) = measured {
                     self.advance(subject, UpdateEvent::Failed(reason)).await;
@@ -291,7 +292,7 @@ impl Updater {
             }
             UpdateJobOutcome::Failed(reason) => _ = self.advance(subject, UpdateEvent::Failed(reason)).await,
             UpdateJobOutcome::Interrupted(reason) => {
-                self.volatile(subject).pause_after_attempt(&reason);
+                self.trial_runtime(subject).pause_after_attempt(&reason);
                 self.advance(subject, UpdateEvent::Interrupted(reason)).await;
             }
             UpdateJobOutcome::Deferred { reason, after, wasted } => self.deferred(subject, reason, after, wasted).await,
@@ -330,7 +331,7 @@ impl Updater {
                     %error,
                     "the state of updates cannot be written; the step is taken later"
                 );
-                self.volatile(subject).pause(&reason);
+                self.trial_runtime(subject).pause(&reason);
                 (self.unwritten, self.missed) = (true, true);
                 self.publish_status();
                 return false;
@@ -348,7 +349,7 @@ impl Updater {
         }
 
         if stage(&before) != stage(&after) {
-            self.volatile(subject).clear_pause();
+            self.trial_runtime(subject).clear_pause();
         }
         // Act first, then report: readers of the report find it true.
         self.reconcile(subject).await;
@@ -363,11 +364,11 @@ impl Updater {
     /// Brings the box in line with the state of a subject.
     async fn reconcile(&mut self, subject: &Artifact) {
         let state = self.state(subject);
-        let duty = state.duty();
-        self.volatile(subject).abort_outdated_job(&state);
-        let was_on_trial = self.volatile(subject).drop_stale(&state);
+        let next_action = state.next_action();
+        self.trial_runtime(subject).abort_outdated_job(&state);
+        let was_on_trial = self.trial_runtime(subject).drop_stale(&state);
         if subject.kind == ArtifactKind::Model
-            && matches!(duty, UpdateAction::Mirror | UpdateAction::Share | UpdateAction::Soak)
+            && matches!(next_action, UpdateAction::Mirror | UpdateAction::Share | UpdateAction::Soak)
         {
             // Before requests are counted, the first of which is marked.
             self.mark(subject);
@@ -381,8 +382,8 @@ impl Updater {
             self.watch_live(subject, &state).await;
         }
         let is_due = state.trial.as_ref().is_none_or(|trial| trial.is_due(clock::unix_millis()));
-        if is_due && self.volatile(subject).may_start(duty) {
-            self.start(subject, &state, duty);
+        if is_due && self.trial_runtime(subject).may_start(next_action) {
+            self.start(subject, &state, next_action);
         }
         self.publish_status();
     }
@@ -407,31 +408,32 @@ impl Updater {
 
     /// Measures the pace of a version that sees requests, unless that is under way or not due.
     fn measure_pace(&mut self, subject: &Artifact, state: &SubjectState) {
-        let duty = state.duty();
-        if !self.volatile(subject).may_start(duty) || !self.volatile(subject).paces.are_due() {
+        let next_action = state.next_action();
+        if !self.trial_runtime(subject).may_start(next_action) || !self.trial_runtime(subject).paces.are_due() {
             return;
         }
         let Some((trial, limit)) = state.trial.as_ref().and_then(|trial| Some((trial, trial.plan.gate.p95_ratio_max?)))
         else {
             return;
         };
-        let recent = self.volatile(subject).observations(state).map(|seen| seen.recent_inputs()).unwrap_or_default();
-        let volatile = self.volatile(subject);
-        let (loaded, previous) = (volatile.loaded.clone(), volatile.previous.clone());
+        let recent =
+            self.trial_runtime(subject).observations(state).map(|seen| seen.recent_inputs()).unwrap_or_default();
+        let trial_runtime = self.trial_runtime(subject);
+        let (loaded, previous) = (trial_runtime.loaded.clone(), trial_runtime.previous.clone());
         let live = self.parts.repository.pin(&subject.name, None).ok();
         let (new, before) = if trial.stage == RolloutPhase::Active { (live, previous) } else { (loaded, live) };
         if let Some((new, before)) = new.zip(before) {
-            self.start_job(subject, duty, paces::measure(new, before, limit, recent));
+            self.start_job(subject, next_action, paces::measure(new, before, limit, recent));
         } else {
             // Without both there is nothing to compare, as after a start during the soak.
-            self.volatile(subject).paces.measured(PaceJudgement::WithinLimit, Instant::now());
+            self.trial_runtime(subject).paces.measured(PaceJudgement::WithinLimit, Instant::now());
         }
     }
 
-    fn start_job(&mut self, subject: &Artifact, duty: UpdateAction, job: BoxFuture<'static, UpdateJobOutcome>) {
+    fn start_job(&mut self, subject: &Artifact, next_action: UpdateAction, job: BoxFuture<'static, UpdateJobOutcome>) {
         let number = self.next_job;
         self.next_job += 1;
-        let turn = self.slots.of(duty);
+        let turn = self.slots.of(next_action);
         let waits = Arc::new(AtomicBool::new(turn.is_some()));
         let has_turn = waits.clone();
 
@@ -447,7 +449,12 @@ impl Updater {
 
         let (work, end) = abortable(work);
         // A load that is cut off half-way would leave its state behind: let it end, and drop its result.
-        self.volatile(subject).begin(duty, number, (duty != UpdateAction::LoadCandidate).then_some(end), waits);
+        self.trial_runtime(subject).begin(
+            next_action,
+            number,
+            (next_action != UpdateAction::LoadCandidate).then_some(end),
+            waits,
+        );
 
         // A separate task, because the job may hold a lock that the updater waits for, such as a model's.
         let ending = UpdateJobGuard { finish: self.finish.clone(), subject: Some(subject.clone()), job: number };
@@ -462,7 +469,7 @@ impl Updater {
     fn mark(&mut self, subject: &Artifact) -> Arc<TrialMark> {
         let path = self.store.mark_path(subject);
         let of_start = self.loads.get(subject).map(TrialWorkGuard::mark);
-        self.volatile(subject).mark(|| of_start.unwrap_or_else(|| TrialMark::open(&path)))
+        self.trial_runtime(subject).mark(|| of_start.unwrap_or_else(|| TrialMark::open(&path)))
     }
 
     fn write_counts(&mut self) {
@@ -477,14 +484,14 @@ impl Updater {
     fn collect_garbage(&self) {
         let is_unnamed = |(subject, state): (&Artifact, &SubjectState)| {
             state.trial.as_ref().is_some_and(|trial| trial.stage == RolloutPhase::Downloading)
-                && self.volatiles.get(subject).is_none_or(|volatile| volatile.wanted_blobs().is_empty())
+                && self.trial_runtimes.get(subject).is_none_or(|trial_runtime| trial_runtime.wanted_blobs().is_empty())
         };
         if self.persisted.subjects.iter().any(is_unnamed) {
             return;
         }
         let keep =
             self.persisted.subjects.iter().map(|(subject, state)| (subject.clone(), state.kept().cloned().collect()));
-        let wanted = self.volatiles.values().flat_map(TrialRuntime::wanted_blobs).collect();
+        let wanted = self.trial_runtimes.values().flat_map(TrialRuntime::wanted_blobs).collect();
         match self.store.collect(&keep.collect(), &wanted) {
             Ok(0) => {}
             Ok(bytes) => tracing::info!(bytes, "unused files were removed from the update store"),
@@ -542,8 +549,8 @@ impl Default for UpdateJobSlots {
 }
 
 impl UpdateJobSlots {
-    fn of(&self, duty: UpdateAction) -> Option<Arc<Semaphore>> {
-        match duty {
+    fn of(&self, next_action: UpdateAction) -> Option<Arc<Semaphore>> {
+        match next_action {
             UpdateAction::Download => Some(self.download.clone()),
             UpdateAction::Preflight => Some(self.preflight.clone()),
             _ => None,
@@ -577,7 +584,7 @@ fn without_counts(state: &SubjectState) -> SubjectState {
 /// The updater's part of the inbox.
 #[derive(Debug)]
 pub struct UpdaterInboxParts {
-    pub wishes: tokio::sync::watch::Receiver<Option<DesiredStates>>,
+    pub desired_states: tokio::sync::watch::Receiver<Option<DesiredStates>>,
     pub orders: tokio::sync::mpsc::Receiver<QueuedAdministratorCommand>,
     /// Requests to make delayed attempts now.
     pub retries: Arc<Notify>,
@@ -586,7 +593,10 @@ pub struct UpdaterInboxParts {
 impl UpdaterInbox {
     /// Splits the inbox into the updater's part and the poller's.
     pub fn split(self) -> (UpdaterInboxParts, tokio::sync::mpsc::Receiver<super::handle::PollerCommand>) {
-        (UpdaterInboxParts { wishes: self.wishes, orders: self.orders, retries: self.retries }, self.checks)
+        (
+            UpdaterInboxParts { desired_states: self.desired_states, orders: self.orders, retries: self.retries },
+            self.checks,
+        )
     }
 }
 

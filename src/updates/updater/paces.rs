@@ -1,5 +1,5 @@
-//! The measurements of the pace of a version on trial: one that seems slow is measured again, some time later, before it is
-//! stopped. A busy moment of the machine ends nothing.
+//! The measurements of the pace of a version on trial: one that seems slow is measured again, some time later, before
+//! it is stopped. A busy moment of the machine ends nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -45,7 +45,7 @@ impl Updater {
 
     /// Counts the bytes fetched since the last call.
     pub(super) async fn count_fetched(&mut self, subject: &Artifact) {
-        let bytes = self.volatile(subject).take_fetched();
+        let bytes = self.trial_runtime(subject).take_fetched();
         if bytes > 0 {
             self.parts.updates.update_status(|status| status.fetched_bytes += bytes);
             self.advance(subject, UpdateEvent::Fetched { bytes }).await;
@@ -55,7 +55,7 @@ impl Updater {
     /// Tries again at once: the administrator may have removed the obstacle.
     pub(super) async fn retry(&mut self) {
         for subject in self.known() {
-            self.volatile(&subject).end_pause();
+            self.trial_runtime(&subject).end_pause();
             self.advance(&subject, UpdateEvent::Retry { now_ms: clock::unix_millis() }).await;
             self.reconcile(&subject).await;
         }

@@ -69,9 +69,10 @@ impl Updater {
 
     pub(super) fn publish_status(&self) {
         let subjects = &self.persisted.subjects;
-        let error =
-            |(subject, volatile): (&Artifact, &TrialRuntime)| Some((subject.clone(), volatile.error()?.to_string()));
-        let errors = self.volatiles.iter().filter_map(error).collect();
+        let error = |(subject, trial_runtime): (&Artifact, &TrialRuntime)| {
+            Some((subject.clone(), trial_runtime.error()?.to_string()))
+        };
+        let errors = self.trial_runtimes.iter().filter_map(error).collect();
         self.parts.updates.update_status(|status| {
             if status.subjects != *subjects {
                 status.subjects.clone_from(subjects);

@@ -14,8 +14,8 @@ impl Updater {
     /// Waits until the models that are not live have freed their memory: a process that ends while a runtime still
     /// tears one down crashes.
     pub(super) async fn release_models(&mut self) {
-        for (subject, volatile) in std::mem::take(&mut self.volatiles) {
-            let models = volatile.into_models();
+        for (subject, trial_runtime) in std::mem::take(&mut self.trial_runtimes) {
+            let models = trial_runtime.into_models();
             self.parts.repository.release_candidate(&subject.name).await;
             for model in models {
                 // A model that is live by now is not ended here.
@@ -36,7 +36,7 @@ impl Updater {
             %subject, version = %live.version, reason = fault,
             "the live version did not load at this start"
         );
-        if state.duty() == UpdateAction::Soak {
+        if state.next_action() == UpdateAction::Soak {
             self.advance(subject, UpdateEvent::Failed(RollbackReason::new(RollbackCause::Load, fault))).await;
             return;
         }
@@ -65,7 +65,7 @@ impl Updater {
     pub(super) fn has_no_incumbent(&self, subject: &Artifact) -> bool {
         let state = self.persisted.subjects.get(subject);
         let sees_requests =
-            state.is_some_and(|state| matches!(state.duty(), UpdateAction::Mirror | UpdateAction::Share));
+            state.is_some_and(|state| matches!(state.next_action(), UpdateAction::Mirror | UpdateAction::Share));
         sees_requests && self.parts.repository.pin(&subject.name, None).is_err()
     }
 
@@ -85,8 +85,8 @@ impl Updater {
 
     /// Watches the new version again after a start during its soak, in which it is live.
     pub(super) async fn watch_live(&mut self, subject: &Artifact, state: &SubjectState) {
-        let Some(trial) = state.trial.as_ref().filter(|_| state.duty() == UpdateAction::Soak) else { return };
-        let Some(observations) = self.volatile(subject).watch_again(trial) else { return };
+        let Some(trial) = state.trial.as_ref().filter(|_| state.next_action() == UpdateAction::Soak) else { return };
+        let Some(observations) = self.trial_runtime(subject).watch_again(trial) else { return };
         let managed = self.managed(subject, &trial.release, state);
         let repository = self.parts.repository.clone();
         // Not the owner's version of the same number, which is served where a release does not load.
@@ -99,7 +99,7 @@ impl Updater {
     /// Shows requests the new version as far as its stage allows.
     pub(super) fn show_requests(&mut self, subject: &Artifact, state: &SubjectState) {
         let name = subject.name.clone();
-        let candidate = self.volatile(subject).candidate(state);
+        let candidate = self.trial_runtime(subject).candidate(state);
         if let Some(changed) = candidate {
             self.parts.repository.set_candidate(&name, changed);
         }
@@ -108,7 +108,7 @@ impl Updater {
     /// Makes the state's live version live.
     pub(super) async fn switch(&mut self, subject: &Artifact, state: &SubjectState) {
         let live = state.live().cloned();
-        if self.volatile(subject).serving == live || !self.volatile(subject).is_due() {
+        if self.trial_runtime(subject).serving == live || !self.trial_runtime(subject).is_due() {
             return;
         }
         let is_applied = match subject.kind {
@@ -119,13 +119,13 @@ impl Updater {
                 Ok(()) => Some(true),
                 Err(reason) => {
                     tracing::error!(%subject, reason, "not every model runs in the previous library; trying again later");
-                    self.volatile(subject).pause(&RollbackReason::new(RollbackCause::Load, reason));
+                    self.trial_runtime(subject).pause(&RollbackReason::new(RollbackCause::Load, reason));
                     return;
                 }
             },
         };
         if let Some(is_applied) = is_applied {
-            self.volatile(subject).serving = live;
+            self.trial_runtime(subject).serving = live;
             if !is_applied {
                 tracing::info!(name: "update.restart_requested", %subject, "restarting the daemon to apply an update");
                 self.parts.shutdown.request_restart();
@@ -137,9 +137,9 @@ impl Updater {
         let repository = self.parts.repository.clone();
 
         let (beside, observations) = {
-            let volatile = self.volatile(subject);
+            let trial_runtime = self.trial_runtime(subject);
             let is_trial = state.trial.as_ref().is_some_and(|trial| Some(&trial.release) == live.as_ref());
-            if is_trial { (volatile.loaded.take(), volatile.observations(state)) } else { (None, None) }
+            if is_trial { (trial_runtime.loaded.take(), trial_runtime.observations(state)) } else { (None, None) }
         };
 
         let name = subject.name.clone();
@@ -147,17 +147,17 @@ impl Updater {
         match (beside, managed) {
             (Some(model), Some(managed)) => {
                 let before = repository.activate(&name, model, managed, observations).await;
-                let volatile = self.volatile(subject);
-                volatile.previous = before;
-                volatile.is_watched = true;
+                let trial_runtime = self.trial_runtime(subject);
+                trial_runtime.previous = before;
+                trial_runtime.is_watched = true;
                 tracing::info!(%subject, switch_us = started.elapsed().as_micros(), "the new version is live");
             }
             (_, managed) => {
-                let kept = self.volatile(subject).previous.take();
+                let kept = self.trial_runtime(subject).previous.take();
                 if let Err(reason) = repository.restore(&name, managed, kept).await {
                     // The live version goes on meanwhile.
                     tracing::error!(%subject, reason, "the previous version did not load; trying again later");
-                    self.volatile(subject).pause(&RollbackReason::new(RollbackCause::Load, reason));
+                    self.trial_runtime(subject).pause(&RollbackReason::new(RollbackCause::Load, reason));
                     return;
                 }
                 tracing::info!(
@@ -169,7 +169,7 @@ impl Updater {
             }
         }
 
-        self.volatile(subject).serving = live;
+        self.trial_runtime(subject).serving = live;
     }
 
     /// Moves the models of a runtime to the library of this release, or to the owner's.
@@ -183,9 +183,10 @@ impl Updater {
         self.parts.repository.move_to_library(runtime, folder).await
     }
 
-    /// The fault that libraries on trial are to blame for: a model that runs in them, and ended its process again and again.
+    /// The fault that libraries on trial are to blame for: a model that runs in them, and ended its process again and
+    /// again.
     pub(super) fn fault_of_libraries(&self, subject: &Artifact, state: &SubjectState) -> Option<RollbackReason> {
-        let is_soaking = subject.kind == ArtifactKind::Runtime && state.duty() == UpdateAction::Soak;
+        let is_soaking = subject.kind == ArtifactKind::Runtime && state.next_action() == UpdateAction::Soak;
         let runtime = preflight::runtime_named(&subject.name).filter(|_| is_soaking)?;
         let mut live = self.parts.repository.all_live().into_iter().filter(|model| model.runtime() == runtime);
         let fault = |model: Arc<LoadedModel>| {

@@ -35,7 +35,7 @@ pub(super) enum StageVerdict {
 
 /// A job under way.
 struct RunningUpdateJob {
-    duty: UpdateAction,
+    next_action: UpdateAction,
     number: u64,
     end: Option<AbortHandle>,
     /// Set while it waits for the job of another subject to end.
@@ -138,7 +138,7 @@ impl TrialRuntime {
         if of != self.of {
             self.pause = None;
         }
-        let is_other = |job: &mut RunningUpdateJob| job.duty != state.duty() || of != self.of;
+        let is_other = |job: &mut RunningUpdateJob| job.next_action != state.next_action() || of != self.of;
         if let Some(job) = self.job.take_if(is_other) {
             job.abort();
         }
@@ -173,15 +173,15 @@ impl TrialRuntime {
         self.pause.as_ref().is_none_or(|pause| Instant::now() >= pause.until)
     }
 
-    /// Returns true if a job for `duty` should be started.
-    pub fn may_start(&self, duty: UpdateAction) -> bool {
-        let loaded = duty == UpdateAction::LoadCandidate && self.loaded.is_some();
-        duty != UpdateAction::Rest && self.job.is_none() && self.is_due() && !loaded
+    /// Returns true if a job for `next_action` should be started.
+    pub fn may_start(&self, next_action: UpdateAction) -> bool {
+        let loaded = next_action == UpdateAction::LoadCandidate && self.loaded.is_some();
+        next_action != UpdateAction::Rest && self.job.is_none() && self.is_due() && !loaded
     }
 
     /// Notes that a job begins. `end` ends it, and `waits` is set while it waits for a permit.
-    pub fn begin(&mut self, duty: UpdateAction, number: u64, end: Option<AbortHandle>, waits: Arc<AtomicBool>) {
-        self.job = Some(RunningUpdateJob { duty, number, end, waits });
+    pub fn begin(&mut self, next_action: UpdateAction, number: u64, end: Option<AbortHandle>, waits: Arc<AtomicBool>) {
+        self.job = Some(RunningUpdateJob { next_action, number, end, waits });
     }
 
     /// Notes that a job ended by itself. Returns whether its result still counts.
@@ -310,8 +310,8 @@ mod tests {
             allow_downgrade: false,
         };
         let wanted = |allow| {
-            let wish = DesiredState { desired: Some((plan.clone(), allow)), ..DesiredState::default() };
-            UpdateEvent::Wanted { wish, has_own: true }
+            let desired_state = DesiredState { desired: Some((plan.clone(), allow)), ..DesiredState::default() };
+            UpdateEvent::Wanted { desired_state, has_own: true }
         };
         let mut state = SubjectState::default().after(wanted(RolloutAllowance::Everything), ArtifactKind::Model);
         while state.trial.as_ref().unwrap().stage != reached {
@@ -322,44 +322,45 @@ mod tests {
 
     #[test]
     fn the_time_in_which_a_job_waits_for_its_turn_does_not_count() {
-        let (mut volatile, waits) = (TrialRuntime::default(), Arc::new(AtomicBool::new(true)));
-        volatile.begin(UpdateAction::Preflight, 1, None, waits.clone());
-        assert_eq!(volatile.whole_seconds(Duration::from_hours(2)), 0);
+        let (mut trial_runtime, waits) = (TrialRuntime::default(), Arc::new(AtomicBool::new(true)));
+        trial_runtime.begin(UpdateAction::Preflight, 1, None, waits.clone());
+        assert_eq!(trial_runtime.whole_seconds(Duration::from_hours(2)), 0);
         waits.store(false, Ordering::Relaxed);
-        assert_eq!(volatile.whole_seconds(Duration::from_millis(1_500)), 1);
-        assert_eq!(volatile.whole_seconds(Duration::from_millis(500)), 1);
+        assert_eq!(trial_runtime.whole_seconds(Duration::from_millis(1_500)), 1);
+        assert_eq!(trial_runtime.whole_seconds(Duration::from_millis(500)), 1);
     }
 
     #[test]
     fn attempts_are_minutes_apart() {
         let reason = RollbackReason::new(crate::state::RollbackCause::Memory, "none is left");
-        let left =
-            |volatile: &TrialRuntime| volatile.pause.as_ref().unwrap().until.saturating_duration_since(Instant::now());
-        let mut volatile = TrialRuntime::default();
+        let left = |trial_runtime: &TrialRuntime| {
+            trial_runtime.pause.as_ref().unwrap().until.saturating_duration_since(Instant::now())
+        };
+        let mut trial_runtime = TrialRuntime::default();
         let pauses: Vec<Duration> =
-            (0..4).map(|_| (volatile.pause_after_attempt(&reason), left(&volatile)).1).collect();
+            (0..4).map(|_| (trial_runtime.pause_after_attempt(&reason), left(&trial_runtime)).1).collect();
         assert!(pauses.first().is_some_and(|first| *first > Duration::from_secs(29)), "{pauses:?}");
         // With the random halves included, five attempts spread over several minutes.
         assert!(pauses.iter().sum::<Duration>() > Duration::from_mins(7), "{pauses:?}");
         // The administrator of this box wants it tried now.
-        assert!(!volatile.is_due());
-        volatile.end_pause();
-        assert!(volatile.is_due() && volatile.error() == Some(&reason));
-        let mut volatile = TrialRuntime::default();
-        volatile.pause(&reason);
-        assert!(left(&volatile) <= FIRST_PAUSE);
+        assert!(!trial_runtime.is_due());
+        trial_runtime.end_pause();
+        assert!(trial_runtime.is_due() && trial_runtime.error() == Some(&reason));
+        let mut trial_runtime = TrialRuntime::default();
+        trial_runtime.pause(&reason);
+        assert!(left(&trial_runtime) <= FIRST_PAUSE);
     }
 
     #[test]
     fn a_version_that_goes_live_as_a_candidate_stays_watched() {
-        let mut volatile = TrialRuntime::default();
+        let mut trial_runtime = TrialRuntime::default();
         for reached in [RolloutPhase::Shadow, RolloutPhase::Canary] {
-            assert!(volatile.candidate(&on_trial(RolloutAllowance::Everything, reached)).is_some());
+            assert!(trial_runtime.candidate(&on_trial(RolloutAllowance::Everything, reached)).is_some());
             // The end of a candidate ends every watch, that of the soak included.
-            assert!(volatile.candidate(&on_trial(RolloutAllowance::Everything, RolloutPhase::Active)).is_none());
+            assert!(trial_runtime.candidate(&on_trial(RolloutAllowance::Everything, RolloutPhase::Active)).is_none());
         }
-        assert!(volatile.candidate(&on_trial(RolloutAllowance::Everything, RolloutPhase::Canary)).is_some());
-        let held = volatile.candidate(&on_trial(RolloutAllowance::Nothing, RolloutPhase::Canary));
+        assert!(trial_runtime.candidate(&on_trial(RolloutAllowance::Everything, RolloutPhase::Canary)).is_some());
+        let held = trial_runtime.candidate(&on_trial(RolloutAllowance::Nothing, RolloutPhase::Canary));
         assert!(held.is_some_and(|shown| shown.is_none()), "a candidate that is held sees no requests");
     }
 }

@@ -7,7 +7,7 @@ use crate::plan::{QuietStagePolicy, StagePlan};
 use crate::state::{RollbackCause, RollbackReason, RolloutPhase, SubjectState};
 
 /// Judges the stage that a subject is in.
-pub(super) fn judge(kind: ArtifactKind, state: &SubjectState, volatile: &mut TrialRuntime) -> StageVerdict {
+pub(super) fn judge(kind: ArtifactKind, state: &SubjectState, trial_runtime: &mut TrialRuntime) -> StageVerdict {
     let Some(trial) = state.trial.as_ref().filter(|trial| !trial.held) else { return StageVerdict::Wait };
     let step = match trial.stage {
         RolloutPhase::Shadow => &trial.plan.shadow,
@@ -15,7 +15,7 @@ pub(super) fn judge(kind: ArtifactKind, state: &SubjectState, volatile: &mut Tri
         RolloutPhase::Active => &trial.plan.soak,
         RolloutPhase::Downloading | RolloutPhase::Verified | RolloutPhase::Staged => return StageVerdict::Wait,
     };
-    let (requests, observed) = volatile.seen(trial);
+    let (requests, observed) = trial_runtime.seen(trial);
     let (gate, package) = (&trial.plan.gate, trial.package.as_deref());
     let reference = package.and_then(|package| package.reference.as_ref());
     // The signed figures are of one earlier release.
@@ -32,7 +32,7 @@ pub(super) fn judge(kind: ArtifactKind, state: &SubjectState, volatile: &mut Tri
     if let Err(reason) = judged {
         return StageVerdict::Fail(reason);
     }
-    if gates::is_suspect(gate, &observed) && !volatile.paces.are_trusted() {
+    if gates::is_suspect(gate, &observed) && !trial_runtime.paces.are_trusted() {
         return StageVerdict::Measure;
     }
     // Settings and libraries answer no requests.

@@ -92,7 +92,8 @@ pub enum TextSource {
 }
 
 impl DocumentPage {
-    /// A page by its lines, which lie on the page as it stands upright. `on_page` is the place on the page that came in.
+    /// A page by its lines, which lie on the page as it stands upright. `on_page` is the place on the page that came
+    /// in.
     pub fn new(
         size: PageSize,
         lines: &[OcrLine],
@@ -134,7 +135,8 @@ impl DocumentPage {
     }
 }
 
-/// The results of a document: the text of each page, and the answer in JSON. A field is that of the first page which has it.
+/// The results of a document: the text of each page, and the answer in JSON. A field is that of the first page which
+/// has it.
 pub fn results(pages: Vec<DocumentPage>) -> Result<Vec<Tensor>, PostprocessError> {
     let wrong = |reason: String| PostprocessError::Values(reason);
     let texts = Tensor::from_strings(vec![pages.len()], pages.iter().map(|page| page.text.as_bytes()));

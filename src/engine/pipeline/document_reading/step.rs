@@ -159,8 +159,8 @@ impl OcrStepResult {
         }
     }
 
-    /// The lines that [`OcrStepTask::Find`] found, at most `lines_max`, on a page of that shape; without one, on the page as
-    /// its source has it.
+    /// The lines that [`OcrStepTask::Find`] found, at most `lines_max`, on a page of that shape; without one, on the
+    /// page as its source has it.
     pub fn lines(
         self,
         source: PageSourceForm,
@@ -203,8 +203,8 @@ impl OcrStepResult {
     }
 }
 
-/// Reads any bytes as the result of a step, for the fuzzers; true for a result of a step for two lines of a small page. The
-/// folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Reads any bytes as the result of a step, for the fuzzers; true for a result of a step for two lines of a small page.
+/// The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

@@ -26,7 +26,8 @@ use crate::pipeline::ocr::recognition::{self, COLUMNS_PER_SCORE, LineBatchRules,
 const PAGE_TURN_SCORE_MIN: f32 = 0.5;
 /// The widest line in pixels, where it is 48 high; a longer one is made narrower.
 const LINE_WIDTH_MAX: usize = 3200;
-/// The most text of a page: the sum of the widths of its lines. A dense page of A4 has 110,000 and takes 5 s of CPU time.
+/// The most text of a page: the sum of the widths of its lines. A dense page of A4 has 110,000 and takes 5 s of CPU
+/// time.
 const COLUMNS_MAX: usize = 1_000_000;
 /// The lines of one run of the model that finds upside-down lines.
 pub const LINES_PER_TURN_RUN: usize = 8;
@@ -328,8 +329,8 @@ fn unexpected(part: &str, shape: &[usize]) -> PostprocessError {
     PostprocessError::Outputs(format!("{part} gave an output of shape {shape:?}, which has another meaning"))
 }
 
-/// Gives the steps of a page outputs of any shape and values; true when lines were found. Boxes of the answer lie on the
-/// page, and no tensor is larger than its lines. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
+/// Gives the steps of a page outputs of any shape and values; true when lines were found. Boxes of the answer lie on
+/// the page, and no tensor is larger than its lines. The folder `fuzz/` and `tests/it/fuzz.rs` feed it.
 ///
 /// # Panics
 /// When an invariant does not hold.

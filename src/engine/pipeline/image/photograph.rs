@@ -1,6 +1,7 @@
 //! A decoded photograph and its place in the one that was sent.
 //!
-//! Boxes and crops are in pixels of the photograph that was sent, whatever the size of the picture that was decoded of it.
+//! Boxes and crops are in pixels of the photograph that was sent, whatever the size of the picture that was decoded of
+//! it.
 
 use super::rgb8::Rgb8Image;
 use crate::pipeline::orientation::Orientation;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 /// resize grow with the sides and not with the area.
 pub(super) const SIDE_MAX: u32 = 65_535;
 
-/// An upright picture: rows from the top, three bytes (red, green, blue) a pixel, no padding, no side of zero. Clones share
-/// the bytes.
+/// An upright picture: rows from the top, three bytes (red, green, blue) a pixel, no padding, no side of zero. Clones
+/// share the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rgb8Image {
     pub(super) width: u32,

@@ -12,8 +12,8 @@ const CANDIDATES_MAX: usize = 4096;
 /// The most candidates that are left of one picture, those that no answer reports included.
 const KEPT_MAX: usize = 1000;
 
-/// The share of its least score from which a candidate is kept to be blurred. A person is often found with less than the
-/// score that an answer needs.
+/// The share of its least score from which a candidate is kept to be blurred. A person is often found with less than
+/// the score that an answer needs.
 const KEPT_SHARE: f32 = 0.5;
 
 /// A rectangle by its edges.

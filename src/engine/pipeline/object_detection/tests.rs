@@ -82,8 +82,8 @@ fn areas(detections: &[Detection]) -> Vec<(&str, [f64; 4])> {
         .collect()
 }
 
-/// A plain reference, as a reader of each form's description would write it: all boxes of all classes as (score, class, edges in
-/// pixels of the input), without a shortcut.
+/// A plain reference, as a reader of each form's description would write it: all boxes of all classes as (score, class,
+/// edges in pixels of the input), without a shortcut.
 mod reference {
     pub type Box = (f32, usize, [f32; 4]);
 

@@ -34,7 +34,8 @@ impl LineImage {
     /// Cuts a line out of a page. It is as wide as its proportions ask for, and narrower only if that is above
     /// `width_max`. Beyond the edges of the page, the pixels of the edge continue.
     ///
-    /// Pixels are interpolated between four, and averaged over as many places as the page has pixels for one of the line.
+    /// Pixels are interpolated between four, and averaged over as many places as the page has pixels for one of the
+    /// line.
     pub fn cut(page: &Rgb8Image, area: Quadrilateral, width_max: usize) -> Self {
         let (length, height) = (area.width().max(1.0), area.height().max(1.0));
         let width = Self::width_of(area, width_max);

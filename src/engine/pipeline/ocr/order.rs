@@ -1,5 +1,5 @@
-//! The order of reading: lines on the same height are a row, rows go from top to bottom, and columns of running text one
-//! after the other.
+//! The order of reading: lines on the same height are a row, rows go from top to bottom, and columns of running text
+//! one after the other.
 
 use super::geometry::{PageArea, Point, Quadrilateral, coordinate};
 use super::line::OcrLine;
@@ -10,8 +10,8 @@ pub type RowOfLines = Vec<usize>;
 /// The share of the lower one's height that two lines on the same height have in common.
 const ROW_OVERLAP: f32 = 0.5;
 
-/// Columns are divided by a gap of this many line heights. It is narrow on the page as well, since a line that was found
-/// is larger than its letters.
+/// Columns are divided by a gap of this many line heights. It is narrow on the page as well, since a line that was
+/// found is larger than its letters.
 const GUTTER_HEIGHTS: f32 = 0.4;
 
 /// The least lines and the least mean width, in line heights, of a column of running text. Prices next to articles are

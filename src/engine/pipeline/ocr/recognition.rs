@@ -6,8 +6,8 @@ use super::line_image::{LINE_HEIGHT, LineImage};
 /// The pixels of a line for each place of the scores of the model.
 pub const COLUMNS_PER_SCORE: usize = 8;
 
-/// Widths in a tensor are multiples of this. Runtimes prepare and keep something for each new shape: 40 shapes of any multiple of 8
-/// took 105 MiB, and 20 % more time than shapes that came before.
+/// Widths in a tensor are multiples of this. Runtimes prepare and keep something for each new shape: 40 shapes of any
+/// multiple of 8 took 105 MiB, and 20 % more time than shapes that came before.
 pub const WIDTH_STEP: usize = 32;
 
 /// The rules by which lines are put together.
@@ -15,8 +15,8 @@ pub const WIDTH_STEP: usize = 32;
 pub struct LineBatchRules {
     /// The smallest width of a tensor. Shorter lines are padded, as the model learned them.
     pub width_min: usize,
-    /// The most pixels of all lines of a batch, from left to right, padding included. The time of a pixel does not depend on
-    /// them (85 to 130 us with 1,024 to 4,096), the memory of a run does: 30 MiB for 1,024.
+    /// The most pixels of all lines of a batch, from left to right, padding included. The time of a pixel does not
+    /// depend on them (85 to 130 us with 1,024 to 4,096), the memory of a run does: 30 MiB for 1,024.
     pub columns_max: usize,
     /// The largest share of a batch that is padding, besides that of `width_min`.
     pub padding_max: f32,
@@ -28,8 +28,8 @@ impl Default for LineBatchRules {
     }
 }
 
-/// Puts lines together by their widths: positions in `widths`, each once, from the narrowest to the widest. A batch has at
-/// least one line, however wide.
+/// Puts lines together by their widths: positions in `widths`, each once, from the narrowest to the widest. A batch has
+/// at least one line, however wide.
 pub fn group(widths: &[usize], rules: LineBatchRules) -> Vec<Vec<usize>> {
     let mut order: Vec<(usize, usize)> =
         widths.iter().copied().enumerate().map(|(index, width)| (width, index)).collect();

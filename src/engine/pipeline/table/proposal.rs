@@ -10,8 +10,8 @@ use ledge_base::tensor::DataType;
 use super::{COLUMNS_MAX, is_label};
 use crate::backend::{ModelPort, ModelSignature};
 
-/// The section for a model that looks like one of a table: one matrix of fixed width, or one input a column. `labels` are
-/// the class names of outputs, by output name.
+/// The section for a model that looks like one of a table: one matrix of fixed width, or one input a column. `labels`
+/// are the class names of outputs, by output name.
 pub fn propose(
     signature: &ModelSignature,
     labels: &HashMap<String, Arc<[String]>, impl BuildHasher>,

@@ -1,5 +1,5 @@
-//! The data that the inputs of a run are made of, and its two parts: large bytes, which are shared and never copied, and a
-//! small head with everything else.
+//! The data that the inputs of a run are made of, and its two parts: large bytes, which are shared and never copied,
+//! and a small head with everything else.
 
 use bytes::Bytes;
 use ledge_base::memory_budget::MemoryAccount;

@@ -81,7 +81,7 @@ proptest! {
             replayed.replay(entries.to_vec()).unwrap();
         }
         prop_assert_eq!(records(&replayed), records(&pushed));
-        prop_assert_eq!(replayed.content.top.tally, pushed.content.top.tally);
+        prop_assert_eq!(replayed.content.top.checksum, pushed.content.top.checksum);
         let applied = replayed.index.top().applied().unwrap();
         prop_assert_eq!((replayed.applied, applied), (pushed.applied, pushed.applied));
     }

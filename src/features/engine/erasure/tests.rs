@@ -74,8 +74,8 @@ impl ErasureStore {
         self.features.engine().unwrap()
     }
 
-    /// Another upkeep next to the store's own, for its occasional work.
-    pub fn upkeep(&self) -> Maintenance {
+    /// Another maintenance next to the store's own, for its occasional work.
+    pub fn maintenance(&self) -> Maintenance {
         Maintenance::new(self.features.engine().unwrap().clone())
     }
 
@@ -144,12 +144,12 @@ fn a_census_over_an_index_that_lost_records_destroys_no_key() {
         keys.iter().take(6).for_each(|key| lost.put(key, None));
         index.top().apply(&lost).unwrap();
     }
-    let refused = store.upkeep().destroy_unused_keys().unwrap_err();
+    let refused = store.maintenance().destroy_unused_keys().unwrap_err();
     assert!(refused.to_string().contains("only 4 were found"), "{refused}");
     store.until("rebuilt", |store| store.engine().live().is_some());
     assert!((0..10).all(|customer| store.has(customer)));
     // Records that a rebuild could not find may still be restored.
-    assert_eq!(store.upkeep().destroy_unused_keys().unwrap(), 0);
+    assert_eq!(store.maintenance().destroy_unused_keys().unwrap(), 0);
     assert_eq!(store.engine().protection.keys().unwrap().count(), 10);
     store.close();
 }

@@ -1,5 +1,5 @@
-//! The records of loads on disk: one file, and its only owner. A disk that is full or read-only stops no load: the records
-//! are in memory then, and the next start knows those that were written last.
+//! The records of loads on disk: one file, and its only owner. A disk that is full or read-only stops no load: the
+//! records are in memory then, and the next start knows those that were written last.
 
 use std::collections::BTreeMap;
 use std::io;

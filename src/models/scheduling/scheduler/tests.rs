@@ -250,7 +250,7 @@ fn a_short_run_needs_no_worker_while_the_background_is_busy() {
     machine.offer(long, Priority::Interactive, MS);
     let _running = machine.wake(BACK, MS).unwrap();
     machine.offer(long, Priority::Interactive, MS);
-    let (_, worker) = machine.state.take_brief(brief, 100, None).unwrap();
+    let (_, worker) = machine.state.take_inline(brief, 100, None).unwrap();
     assert_eq!(worker, 0);
 }
 
@@ -421,20 +421,20 @@ fn a_run_that_is_known_to_be_brief_needs_no_worker() {
     let mut machine = SchedulerMachine::new(2);
     let model = machine.model(1, 1, 2);
     let brief = Duration::from_micros(20);
-    assert!(machine.state.take_brief(model, 100, None).is_none(), "nothing is known yet");
+    assert!(machine.state.take_inline(model, 100, None).is_none(), "nothing is known yet");
     machine.state.record_run(model, 100, brief);
-    let (instance, worker) = machine.state.take_brief(model, 100, None).unwrap();
+    let (instance, worker) = machine.state.take_inline(model, 100, None).unwrap();
     assert!(machine.state.is_reserved(worker), "the core is taken");
-    assert!(machine.state.take_brief(model, 100, None).is_none(), "its only instance runs");
+    assert!(machine.state.take_inline(model, 100, None).is_none(), "its only instance runs");
     let end = machine.start + brief;
-    assert!(machine.state.finish_brief_run(worker, model, instance, brief, end).is_none());
-    let (instance, worker) = machine.state.take_brief(model, 100, Some(1)).unwrap();
+    assert!(machine.state.finish_inline_run(worker, model, instance, brief, end).is_none());
+    let (instance, worker) = machine.state.take_inline(model, 100, Some(1)).unwrap();
     assert_eq!(worker, 1, "the core of the caller");
-    assert!(machine.state.finish_brief_run(worker, model, instance, brief, end).is_none());
+    assert!(machine.state.finish_inline_run(worker, model, instance, brief, end).is_none());
     assert!(!machine.state.is_reserved(worker));
-    assert!(machine.state.take_brief(model, 101, None).is_none(), "larger inputs may take longer");
+    assert!(machine.state.take_inline(model, 101, None).is_none(), "larger inputs may take longer");
     machine.offer(model, Priority::Interactive, MS);
-    assert!(machine.state.take_brief(model, 100, None).is_none(), "others wait already");
+    assert!(machine.state.take_inline(model, 100, None).is_none(), "others wait already");
 }
 
 #[test]
@@ -443,9 +443,9 @@ fn a_model_that_wants_batches_leaves_its_brief_runs_to_workers() {
     let model = machine.model(1, 1, 1);
     machine.state.record_run(model, 100, Duration::from_micros(20));
     machine.state.model(model).unwrap().batching = Some(BatchPolicy::powers_of_two(8, Duration::ZERO));
-    assert!(machine.state.take_brief(model, 100, None).is_none());
+    assert!(machine.state.take_inline(model, 100, None).is_none());
     machine.state.model(model).unwrap().batching = None;
-    assert!(machine.state.take_brief(model, 100, None).is_some());
+    assert!(machine.state.take_inline(model, 100, None).is_some());
 }
 
 #[test]
@@ -454,11 +454,11 @@ fn runs_that_became_long_go_to_a_worker_again() {
     let model = machine.model(1, 1, 1);
     machine.state.record_run(model, 100, Duration::from_micros(20));
     machine.state.record_run(model, 100, Duration::from_millis(1));
-    assert!(machine.state.take_brief(model, 100, None).is_none());
+    assert!(machine.state.take_inline(model, 100, None).is_none());
     for _ in 0..40 {
         machine.state.record_run(model, 100, Duration::from_micros(20));
     }
-    assert!(machine.state.take_brief(model, 100, None).is_some());
+    assert!(machine.state.take_inline(model, 100, None).is_some());
 }
 
 /// The spare worker of a machine with two cores.

@@ -39,7 +39,7 @@ impl CacheKey {
     }
 
     /// The key under which callers of `priority` wait for each other.
-    pub(super) fn of_lane(mut self, priority: Priority) -> Self {
+    pub(super) fn of_priority(mut self, priority: Priority) -> Self {
         if let (Priority::Batch, [first, ..]) = (priority, &mut self.0) {
             // Finding two keys that differ only in this bit is as hard as finding two that are equal.
             *first ^= 1;
@@ -170,8 +170,8 @@ mod tests {
         let bytes = Bytes::from_static(&[1, 2, 3]);
         let photograph = keys.of_content(&CallContent::Photograph(bytes.clone())).now_or_never().unwrap();
         assert_ne!(photograph, key_of(&["m"], &[port("a")], vec![tensor(DataType::Uint8, &[3], &bytes)], vec![]));
-        assert_ne!(photograph, photograph.of_lane(Priority::Batch));
-        assert_eq!(photograph, photograph.of_lane(Priority::Interactive));
+        assert_ne!(photograph, photograph.of_priority(Priority::Batch));
+        assert_eq!(photograph, photograph.of_priority(Priority::Interactive));
     }
 
     #[test]

@@ -39,10 +39,10 @@ fn for_box(
     now_ms: u64,
 ) -> (Option<(String, RolloutAllowance)>, Option<String>) {
     let mut decision = decide(manifest, device, now_ms, ManifestAuthority::Valid);
-    let wish = decision.wishes.remove(&subject()).unwrap();
+    let desired_state = decision.desired_states.remove(&subject()).unwrap();
     let waiting = decision.waiting.remove(&subject());
     (
-        wish.desired.map(|(plan, allow)| (plan.rollout.to_string(), allow)),
+        desired_state.desired.map(|(plan, allow)| (plan.rollout.to_string(), allow)),
         waiting.map(|waiting| format!("{}: {}", waiting.rollout, waiting.reason)),
     )
 }
@@ -88,8 +88,8 @@ fn a_pinned_box_takes_its_version_and_no_other() {
     assert_eq!(for_box(&manifest, &device("box-1", None), START_MS), everything("r-2"));
     assert_eq!(for_box(&manifest, &device("box-7", None), START_MS), everything("r-1"));
     assert_eq!(for_box(&manifest, &device("box-8", None), START_MS), (None, None));
-    let wish = wishes(&manifest, &device("box-7", None), START_MS).remove(&subject()).unwrap();
-    assert!(wish.desired.unwrap().0.allow_downgrade);
+    let desired_state = desired_states(&manifest, &device("box-7", None), START_MS).remove(&subject()).unwrap();
+    assert!(desired_state.desired.unwrap().0.allow_downgrade);
 }
 
 #[test]
@@ -99,14 +99,15 @@ fn what_is_revoked_or_below_the_minimum_is_not_wanted() {
     assert_eq!(for_box(&revoked, &device("box-1", None), START_MS), everything("r-2"));
     let minimum = manifest(rollouts, json!({"minimum": {"models/m": 20_261_120, "models/other": 3}}));
     assert_eq!(for_box(&minimum, &device("box-1", None), START_MS), (None, None));
-    let wishes = wishes(&minimum, &device("box-1", None), START_MS);
-    let forbids = |subject: &str, version: u64| wishes[&subject.parse().unwrap()].revokes(version.try_into().unwrap());
+    let desired_states = desired_states(&minimum, &device("box-1", None), START_MS);
+    let forbids =
+        |subject: &str, version: u64| desired_states[&subject.parse().unwrap()].revokes(version.try_into().unwrap());
     assert!(forbids("models/m", 20_261_119) && !forbids("models/m", 20_261_120));
     assert!(forbids("models/other", 2) && !forbids("models/other", 3));
 }
 
 #[test]
-fn a_wish_names_the_rollouts_for_this_box_whose_place_it_takes() {
+fn a_desired_state_names_the_rollouts_for_this_box_whose_place_it_takes() {
     let rollouts = json!([
         rollout("r-1", 1, json!({})),
         rollout("r-2", 2, json!({"devices": ["box-2"]})),
@@ -116,9 +117,12 @@ fn a_wish_names_the_rollouts_for_this_box_whose_place_it_takes() {
     ]);
     // Also those of a version that is revoked now: it may be allowed again.
     let manifest = manifest(rollouts, json!({"revoked": ["models/m/3"]}));
-    let wish = wishes(&manifest, &device("box-1", None), START_MS).remove(&subject()).unwrap();
-    let named: Vec<_> = wish.supersedes.iter().map(ToString::to_string).collect();
-    assert_eq!((wish.desired.unwrap().0.rollout.as_str(), named), ("r-4", vec!["r-1".to_owned(), "r-3".to_owned()]));
+    let desired_state = desired_states(&manifest, &device("box-1", None), START_MS).remove(&subject()).unwrap();
+    let named: Vec<_> = desired_state.supersedes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        (desired_state.desired.unwrap().0.rollout.as_str(), named),
+        ("r-4", vec!["r-1".to_owned(), "r-3".to_owned()])
+    );
 }
 
 #[test]
@@ -132,9 +136,9 @@ fn a_paused_rollout_and_one_that_is_signed_no_more_stand_still() {
 
     let manifest = manifest(json!([rollout("r-1", 2, json!({}))]), json!({"revoked": ["models/m/1"]}));
     let decision = decide(&manifest, &device("box-1", None), START_MS, ManifestAuthority::Expired(START_MS - HOUR_MS));
-    let wish = &decision.wishes[&subject()];
-    assert_eq!(wish.desired.as_ref().unwrap().1, RolloutAllowance::Nothing);
-    assert!(wish.revokes(1.try_into().unwrap()), "what was revoked stays revoked");
+    let desired_state = &decision.desired_states[&subject()];
+    assert_eq!(desired_state.desired.as_ref().unwrap().1, RolloutAllowance::Nothing);
+    assert!(desired_state.revokes(1.try_into().unwrap()), "what was revoked stays revoked");
     assert!(decision.waiting[&subject()].reason.contains("2026-11-19T23:00:00Z"));
 }
 
@@ -176,7 +180,7 @@ proptest! {
     ) {
         let manifest = manifest(json!([rollout("r-1", 1, json!({"waves": waves}))]), json!({}));
         let allow = |now: u64| {
-            wishes(&manifest, &device(&id, None), START_MS + now).remove(&subject()).unwrap().desired.unwrap().1
+            desired_states(&manifest, &device(&id, None), START_MS + now).remove(&subject()).unwrap().desired.unwrap().1
         };
         if allow(before) == RolloutAllowance::Everything {
             prop_assert_eq!(allow(before + after), RolloutAllowance::Everything);

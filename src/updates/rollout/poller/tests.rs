@@ -83,7 +83,7 @@ fn accepted() -> SignedManifest {
 
 struct RunningPoller {
     updates: Updates,
-    wishes: watch::Receiver<Option<DesiredStates>>,
+    desired_states: watch::Receiver<Option<DesiredStates>>,
     checks: watch::Receiver<u64>,
     retries: Arc<tokio::sync::Notify>,
     shutdown: Shutdown,
@@ -97,7 +97,7 @@ fn start(fake: &Fake) -> RunningPoller {
 }
 
 fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> RunningPoller {
-    let (updates, UpdaterInbox { wishes, orders, checks, retries }) = Updates::channel(Vec::new());
+    let (updates, UpdaterInbox { desired_states, orders, checks, retries }) = Updates::channel(Vec::new());
     let shutdown = Shutdown::default();
     let poller = Poller {
         client: fake.clone(),
@@ -110,13 +110,13 @@ fn start_with(fake: &Fake, interval: Duration, decide: Duration) -> RunningPolle
         random: || 0.5,
     };
     shutdown.spawn_essential("poller", poller.run(shutdown.clone()));
-    RunningPoller { updates, wishes, checks: fake.checks.subscribe(), retries, shutdown, _inbox: orders }
+    RunningPoller { updates, desired_states, checks: fake.checks.subscribe(), retries, shutdown, _inbox: orders }
 }
 
 impl RunningPoller {
     fn allowed(&self) -> Option<RolloutAllowance> {
-        let wishes = self.wishes.borrow();
-        Some(wishes.as_ref()?.get(&"models/m".parse().unwrap())?.desired.as_ref()?.1)
+        let desired_states = self.desired_states.borrow();
+        Some(desired_states.as_ref()?.get(&"models/m".parse().unwrap())?.desired.as_ref()?.1)
     }
 
     async fn status_when(&self, what: impl Fn(&CheckStatus) -> bool) -> CheckStatus {
@@ -142,9 +142,9 @@ async fn waves_open_by_time_without_another_word_from_the_platform() {
     assert_eq!(fake.stored_manifest(), Some(accepted()));
     fake.says(None);
     fake.it_is(START_MS + HOUR_MS);
-    running.wishes.wait_for(|_| true).await.unwrap();
-    running.wishes.mark_unchanged();
-    running.wishes.changed().await.unwrap();
+    running.desired_states.wait_for(|_| true).await.unwrap();
+    running.desired_states.mark_unchanged();
+    running.desired_states.changed().await.unwrap();
     assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
     let status = running.status_when(|status| status.error.is_some()).await;
     assert_eq!(
@@ -162,17 +162,17 @@ async fn a_box_that_starts_without_a_network_goes_on_by_what_it_kept_until_that_
     fake.it_is(START_MS + 2 * HOUR_MS);
     fake.store_manifest(&accepted());
     let mut running = start(&fake);
-    running.wishes.wait_for(Option::is_some).await.unwrap();
+    running.desired_states.wait_for(Option::is_some).await.unwrap();
     assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
     fake.it_is(START_MS + 168 * HOUR_MS);
-    running.wishes.mark_unchanged();
-    running.wishes.changed().await.unwrap();
+    running.desired_states.mark_unchanged();
+    running.desired_states.changed().await.unwrap();
     assert_eq!(running.allowed(), Some(RolloutAllowance::Nothing));
     let status = running.status_when(|status| !status.waiting.is_empty()).await;
     assert!(status.waiting.values().all(|waiting| waiting.reason.contains("expired")), "{status:?}");
     // The clock was wrong.
     fake.it_is(START_MS + 2 * HOUR_MS);
-    running.wishes.changed().await.unwrap();
+    running.desired_states.changed().await.unwrap();
     assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
 }
 
@@ -181,7 +181,7 @@ async fn nothing_is_wanted_before_a_manifest_was_accepted() {
     let fake = Fake::default();
     let running = start(&fake);
     running.status_when(|status| status.error.is_some()).await;
-    assert_eq!(*running.wishes.borrow(), None, "an empty wish would end trials");
+    assert_eq!(*running.desired_states.borrow(), None, "an empty state would end trials");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn time_never_runs_behind_what_is_proven() {
     let fake = Fake { floor_ms: START_MS + HOUR_MS, ..Fake::default() };
     fake.says(Some(accepted()));
     let mut running = start(&fake);
-    running.wishes.wait_for(Option::is_some).await.unwrap();
+    running.desired_states.wait_for(Option::is_some).await.unwrap();
     assert_eq!(running.allowed(), Some(RolloutAllowance::Everything), "although the clock of the system is at 1970");
 }
 
@@ -264,10 +264,10 @@ async fn a_check_that_hangs_delays_neither_decisions_nor_the_shutdown() {
     fake.it_is(START_MS);
     fake.store_manifest(&accepted());
     let mut running = start(&fake);
-    running.wishes.wait_for(Option::is_some).await.unwrap();
-    running.wishes.mark_unchanged();
+    running.desired_states.wait_for(Option::is_some).await.unwrap();
+    running.desired_states.mark_unchanged();
     fake.it_is(START_MS + HOUR_MS);
-    running.wishes.changed().await.unwrap();
+    running.desired_states.changed().await.unwrap();
     assert_eq!(running.allowed(), Some(RolloutAllowance::Everything));
     assert!(running.shutdown.drain(Duration::from_secs(5)).await);
 }

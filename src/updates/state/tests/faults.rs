@@ -96,7 +96,8 @@ fn bytes_that_turn_out_wrong_end_no_fault() {
 fn a_fault_counts_on_when_its_rollout_comes_back_and_not_while_it_stands_still() {
     let week = || UpdateEvent::Waited { seconds: 7 * 86_400 };
     let state = after(at(RolloutPhase::Downloading), [hindered("wrong bytes", START_MS), week()]);
-    let paused = after(state.clone(), [wish(plan("r2", 2), RolloutAllowance::Nothing), week(), week(), week()]);
+    let paused =
+        after(state.clone(), [desired_state(plan("r2", 2), RolloutAllowance::Nothing), week(), week(), week()]);
     assert_eq!(stage(&paused), Some(RolloutPhase::Downloading));
     let again = after(state, [nothing(), want("r2", 2), week()]);
     assert_eq!(again.trial.as_ref().unwrap().fault.as_ref().unwrap().lasted_s, DOWNLOAD_DEADLINE_S);

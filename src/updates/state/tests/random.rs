@@ -27,7 +27,7 @@ fn any_event() -> impl Strategy<Value = UpdateEvent> {
         let others = before.iter().map(|rollout| rollout.parse().unwrap());
         let chosen = desired.as_ref().map(|(plan, _): &(RolloutPlan, RolloutAllowance)| plan.rollout.clone());
         let supersedes = others.filter(|rollout| Some(rollout) != chosen.as_ref()).collect();
-        UpdateEvent::Wanted { wish: DesiredState { desired, revoked, minimum: None, supersedes }, has_own }
+        UpdateEvent::Wanted { desired_state: DesiredState { desired, revoked, minimum: None, supersedes }, has_own }
     });
     prop_oneof![
         6 => wanted,
@@ -59,7 +59,7 @@ proptest! {
             let before = state.clone();
             state = state.after(event.clone(), ArtifactKind::Model);
 
-            let revokes = matches!(&event, UpdateEvent::Wanted { wish, .. } if !wish.revoked.is_empty());
+            let revokes = matches!(&event, UpdateEvent::Wanted { desired_state, .. } if !desired_state.revoked.is_empty());
             // A trial without a committed version falls back to none. A committed version may disappear only by
             // revocation.
             if before.committed.is_some() && !revokes {
@@ -68,16 +68,16 @@ proptest! {
             if state.committed.is_some() {
                 prop_assert!(state.live().is_some());
             }
-            if let UpdateEvent::Wanted { wish, has_own } = &event {
-                prop_assert!(state.kept().all(|release| !wish.revoked.contains(&release.version)));
+            if let UpdateEvent::Wanted { desired_state, has_own } = &event {
+                prop_assert!(state.kept().all(|release| !desired_state.revoked.contains(&release.version)));
                 let begun = state.trial.as_ref().filter(|new| !before.trial.as_ref().is_some_and(|old| old.is_of(&new.plan)));
                 if let Some(trial) = begun {
                     let by = replaced.remove(&trial.plan.rollout).unwrap_or_default();
-                    let stays = !committed.contains(&trial.plan.rollout) && by.iter().any(|by| wish.revokes(*by));
+                    let stays = !committed.contains(&trial.plan.rollout) && by.iter().any(|by| desired_state.revokes(*by));
                     let serves = *has_own || state.committed.is_some();
                     prop_assert!(!(stays && serves), "{event:?} revived what was superseded");
                     // It began, so it has replaced those before it.
-                    for rollout in &wish.supersedes {
+                    for rollout in &desired_state.supersedes {
                         replaced.entry(rollout.clone()).or_default().insert(trial.release.version);
                     }
                 }
@@ -114,7 +114,7 @@ proptest! {
                         || state.refused.iter().any(|refused| refused.rollout == *rollout);
                     // Or the version that replaced it runs already, which is the later outcome.
                     let wanted = match &event {
-                        UpdateEvent::Wanted { wish, .. } => wish.desired.as_ref().map(|(plan, _)| &plan.rollout),
+                        UpdateEvent::Wanted { desired_state, .. } => desired_state.desired.as_ref().map(|(plan, _)| &plan.rollout),
                         _ => None,
                     };
                     let told = told || (wanted.is_some() && state.outcome.as_ref().map(|it| &it.rollout) == wanted);

@@ -44,7 +44,7 @@ fn a_superseded_rollout_does_not_come_back_to_life_when_the_newer_version_is_rev
     // Nor in place of the owner's model.
     let first = from_nothing([heard(list(2, &[])), heard(list(3, &[])), described(3)]);
     let state = after(first, std::iter::repeat_n(UpdateEvent::Passed, 6));
-    let state = after(state, [UpdateEvent::Wanted { wish: list(2, &[3]), has_own: true }]);
+    let state = after(state, [UpdateEvent::Wanted { desired_state: list(2, &[3]), has_own: true }]);
     assert_eq!((live(&state), stage(&state)), (None, None));
 }
 
@@ -89,7 +89,7 @@ fn a_rollout_that_was_a_success_here_comes_back_when_all_that_replaced_it_is_rev
     }
     assert_eq!((live(&state), state.previous.as_ref().map(|release| release.version.get())), (Some(4), Some(3)));
     // On a box with a model of that name by its owner as well.
-    let state = after(state, [UpdateEvent::Wanted { wish: above(1, &[], &[3, 4]), has_own: true }]);
+    let state = after(state, [UpdateEvent::Wanted { desired_state: above(1, &[], &[3, 4]), has_own: true }]);
     assert_eq!((live(&state), stage(&state)), (None, Some(RolloutPhase::Downloading)));
     assert_eq!(state.trial.unwrap().release.version.get(), 2);
 }

@@ -1,4 +1,5 @@
-//! The inverse discrete cosine transform (ITU-T T.81, section A.3.3) of the low frequencies of a block, to fewer samples.
+//! The inverse discrete cosine transform (ITU-T T.81, section A.3.3) of the low frequencies of a block, to fewer
+//! samples.
 
 /// The place of each coefficient of a scan in its block.
 #[rustfmt::skip]

@@ -50,8 +50,8 @@ const CURRENCIES: &[(&str, Option<&str>)] = &[
     ("SGD", Some("SGD")),
 ];
 
-/// Letters that are read in place of a sign that the model does not know. Directly at a number with decimals, they may be
-/// one.
+/// Letters that are read in place of a sign that the model does not know. Directly at a number with decimals, they may
+/// be one.
 const SIGN_LOOKALIKES: &[char] = &['E', 'C', 'e', 'c', 'f', 'L'];
 
 /// The amounts of a row.

@@ -17,8 +17,8 @@ pub enum DayOrder {
     MonthFirst,
 }
 
-/// The names of each month, without accents: English, German, French, Spanish, Italian, Dutch, Portuguese. Any beginning of
-/// three letters or more counts.
+/// The names of each month, without accents: English, German, French, Spanish, Italian, Dutch, Portuguese. Any
+/// beginning of three letters or more counts.
 const MONTHS: [&[&str]; 12] = [
     &["january", "januar", "janvier", "enero", "gennaio", "januari", "janeiro"],
     &["february", "februar", "fevrier", "febrero", "febbraio", "februari", "fevereiro"],

@@ -4,7 +4,8 @@ use super::super::geometry::PageArea;
 use super::super::order;
 use super::*;
 
-/// A page of text: each line of it is a row, and two or more spaces divide its lines. A letter is 10 wide, a line 20 high.
+/// A page of text: each line of it is a row, and two or more spaces divide its lines. A letter is 10 wide, a line 20
+/// high.
 fn find(text: &str, field: &DocumentFieldDeclaration) -> Option<FoundDocumentField> {
     let mut lines = Vec::new();
     for (row, top) in text.lines().zip((0_u16..).step_by(30)) {

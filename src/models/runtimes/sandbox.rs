@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_without_an_essential_mechanism_is_a_warning_with_its_consequence_and_the_remedy() {
+    fn a_sandbox_without_an_essential_mechanism_is_a_warning_with_its_consequence_and_the_remedy() {
         let found = finding(&[(Mechanism::Files, MechanismState::Absent("not available in this kernel".to_owned()))]);
         assert_eq!(found.status, FindingStatus::Warn);
         assert!(found.detail.contains("can open every file"), "{found:?}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_as_the_unit_allows_it_names_what_is_missing_and_what_takes_its_place() {
+    fn a_sandbox_as_the_unit_allows_it_names_what_is_missing_and_what_takes_its_place() {
         let forbidden = || MechanismState::Absent("forbidden".to_owned());
         let found = finding(&[
             (Mechanism::ThreadLimit, MechanismState::Partial("1536 together".to_owned())),

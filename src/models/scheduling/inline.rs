@@ -1,8 +1,8 @@
-//! Brief runs: on the thread of their callers, since waking a worker costs as much as the run.
+//! Inline runs: on the thread of their callers, since waking a worker costs as much as the run.
 //!
 //! A run in another process costs two switches, to it and back. Callers that are ready at the same time share one
-//! hand-over, and so the switches. A single caller never waits for others: a group begins only when the thread had other
-//! work since its last brief run.
+//! hand-over, and so the switches. A single caller never waits for others: a group begins only when the thread had
+//! other work since its last inline run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ use super::worker;
 /// expected to be brief. A busy machine delays a run by some milliseconds.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Set while the thread that serves callers had nothing to do since the last brief run.
+/// Set while the thread that serves callers had nothing to do since the last inline run.
 static SLEPT: AtomicBool = AtomicBool::new(true);
 
 /// Says that the thread that serves callers has nothing to do now: to be called whenever the async runtime parks it.
@@ -45,7 +45,7 @@ pub(super) fn has_company() -> bool {
 }
 
 /// A run that began on its caller's own thread.
-pub(super) enum BriefRun {
+pub(super) enum InlineRun {
     Ended(Result<RunResult, ModelRunError>),
     /// It was not brief, and ends on another thread.
     InProgress(oneshot::Receiver<Result<FinishedRun, InferError>>),
@@ -64,7 +64,7 @@ impl Drop for BatchGroupLead<'_> {
     }
 }
 
-/// An instance that brief runs use, and the core that they occupy.
+/// An instance that inline runs use, and the core that they occupy.
 struct TakenInstance {
     model: u64,
     worker: usize,
@@ -81,16 +81,16 @@ impl TakenInstance {
 impl InferSchedulerInner {
     /// Runs the model at once on the calling thread, when the run is known to be brief; `None` when it must be queued.
     /// A run in another process that turns out not to be brief is finished on a separate thread.
-    pub(super) fn run_brief(
+    pub(super) fn run_inline(
         self: &Arc<Self>,
         model: u64,
         inputs: &[Tensor],
         outputs: &[usize],
         rows: usize,
         terms: &RunTerms,
-    ) -> Option<BriefRun> {
+    ) -> Option<InlineRun> {
         let bytes = inputs.iter().map(|tensor| tensor.data().len()).sum();
-        let (mut taken, _turn) = self.take_brief(model, bytes)?;
+        let (mut taken, _permit) = self.take_inline(model, bytes)?;
         let place = taken.place(terms.deadline);
         let result = worker::run_once(&mut taken.instance, inputs, outputs, rows, place);
         SLEPT.store(false, Ordering::Relaxed);
@@ -99,7 +99,7 @@ impl InferSchedulerInner {
                 let (reply, answer) = oneshot::channel();
                 let inputs = JobInputs::Tensors(inputs.to_vec());
                 self.finish_later(taken, InferJob::new(inputs, outputs.to_vec(), rows, terms.clone(), reply));
-                return Some(BriefRun::InProgress(answer));
+                return Some(InlineRun::InProgress(answer));
             }
             Err(ModelRunError::Crashed { reason }) => {
                 let input = Some(InputDigest::of_tensors(inputs, outputs));
@@ -109,7 +109,7 @@ impl InferSchedulerInner {
         }
         let time = result.as_ref().ok().map(|run| (bytes, run.time.total()));
         self.give_back(model, Some(taken), time, Vec::new());
-        Some(BriefRun::Ended(result))
+        Some(InlineRun::Ended(result))
     }
 
     /// Adds a job to the group of its model. The first one leads the group; the one that fills it runs it.
@@ -130,7 +130,7 @@ impl InferSchedulerInner {
     fn run_group(self: &Arc<Self>, model: u64, mut jobs: Vec<InferJob>) {
         jobs.retain(|job| !job.reply.is_closed());
         let Some(bytes) = jobs.iter().map(InferJob::bytes).max() else { return };
-        let Some((mut taken, turn)) = self.take_brief(model, bytes) else {
+        let Some((mut taken, permit)) = self.take_inline(model, bytes) else {
             for job in jobs {
                 self.offer(model, job);
             }
@@ -140,34 +140,34 @@ impl InferSchedulerInner {
         let runs: Vec<_> = jobs.iter().map(InferJob::run_inputs).collect();
         let place = taken.place(deadline);
         let results = work::run_each(&mut *taken.instance.backend, &runs, place);
-        drop((runs, turn));
+        drop((runs, permit));
         SLEPT.store(false, Ordering::Relaxed);
 
         let is_late = |(_, result): &(InferJob, _)| matches!(result, Err(ModelRunError::InProgress));
         let (late, ended): (Vec<_>, Vec<_>) = jobs.into_iter().zip(results).partition(is_late);
         let observer = taken.instance.observer.clone();
         match late.into_iter().next() {
-            None => self.end_brief(model, &*observer, Some(taken), ended),
+            None => self.end_inline(model, &*observer, Some(taken), ended),
             Some((job, _)) => {
-                self.end_brief(model, &*observer, None, ended);
+                self.end_inline(model, &*observer, None, ended);
                 self.finish_later(taken, job);
             }
         }
     }
 
-    /// Takes an instance and a core for brief runs over this many bytes of inputs.
-    fn take_brief(&self, model: u64, bytes: usize) -> Option<(TakenInstance, Option<GatePermit<'_>>)> {
+    /// Takes an instance and a core for inline runs over this many bytes of inputs.
+    fn take_inline(&self, model: u64, bytes: usize) -> Option<(TakenInstance, Option<GatePermit<'_>>)> {
         if self.is_yielding() {
             // It would keep the caller's thread waiting for the time that requests leave.
             return None;
         }
         let is_elsewhere = !self.is_in_process();
         // Not held by a run that is not brief in the end: at worst a cause is not found.
-        let turn = if is_elsewhere { Some(self.turns.try_shared()?) } else { None };
+        let permit = if is_elsewhere { Some(self.gate.try_shared()?) } else { None };
         let here = is_elsewhere.then(rustix::thread::sched_getcpu);
         let here = here.and_then(|here| self.cpus.iter().position(|cpu| *cpu == here));
-        let (instance, worker) = self.lock().take_brief(model, bytes, here)?;
-        Some((TakenInstance { model, worker, instance, start: Instant::now() }, turn))
+        let (instance, worker) = self.lock().take_inline(model, bytes, here)?;
+        Some((TakenInstance { model, worker, instance, start: Instant::now() }, permit))
     }
 
     /// Waits on another thread for a run that was not brief.
@@ -181,7 +181,7 @@ impl InferSchedulerInner {
             }
             let (model, observer) = (taken.model, taken.instance.observer.clone());
             let ended = vec![(job, long_run::of_tensors(finished))];
-            own.end_brief(model, &*observer, Some(taken), ended);
+            own.end_inline(model, &*observer, Some(taken), ended);
         });
         // Sent only after the thread has started, because a thread that fails to start would drop the closure.
         let (give, take) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
@@ -197,7 +197,7 @@ impl InferSchedulerInner {
     }
 
     /// Answers jobs. A job runs again if its process ended for another reason.
-    fn end_brief(
+    fn end_inline(
         self: &Arc<Self>,
         model: u64,
         observer: &dyn RunObserver,
@@ -245,7 +245,7 @@ impl InferSchedulerInner {
             state.record_run(model, bytes, time);
         }
         let orphan = taken.and_then(|TakenInstance { model, worker, instance, start }| {
-            state.finish_brief_run(worker, model, instance, now.duration_since(start), now)
+            state.finish_inline_run(worker, model, instance, now.duration_since(start), now)
         });
         state.requeue(model, again);
         self.unlock_and_wake(state, now);

@@ -9,10 +9,10 @@ use crate::Test;
 use crate::order::{LIMITS, ProbeOrder, parse, report_and_attempts, with_folders};
 
 pub const TESTS: &[Test] = &[
-    ("seals::a_sealed_process_of_root_can_do_nothing", a_sealed_process_of_root_can_do_nothing),
-    ("seals::a_sealed_process_can_do_nothing", a_sealed_process_can_do_nothing),
-    ("seals::without_the_seal_the_attempts_succeed", without_the_seal_the_attempts_succeed),
-    ("seals::a_file_beyond_the_limit_ends_the_process", a_file_beyond_the_limit_ends_the_process),
+    ("sandboxes::a_sandboxed_process_of_root_can_do_nothing", a_sandboxed_process_of_root_can_do_nothing),
+    ("sandboxes::a_sandboxed_process_can_do_nothing", a_sandboxed_process_can_do_nothing),
+    ("sandboxes::without_the_sandbox_the_attempts_succeed", without_the_sandbox_the_attempts_succeed),
+    ("sandboxes::a_file_beyond_the_limit_ends_the_process", a_file_beyond_the_limit_ends_the_process),
 ];
 
 /// The user of other systems that owns nothing.
@@ -28,8 +28,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn assert_sealed(user: Option<u32>, exceptions: &[&str]) {
-    let output = with_folders(|folders| ProbeOrder::Probe { folders, is_sealed: true }.output(user));
+fn assert_sandboxed(user: Option<u32>, exceptions: &[&str]) {
+    let output = with_folders(|folders| ProbeOrder::Probe { folders, is_sandboxed: true }.output(user));
     let (report, attempts) = report_and_attempts(&output);
     assert!(report.is_tight(), "{report:?}");
     assert!(attempts.len() >= ATTEMPTS_MIN, "{output:?}");
@@ -48,19 +48,19 @@ fn has_user_namespaces() -> bool {
     std::fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|most| most.trim() != "0")
 }
 
-fn a_sealed_process_can_do_nothing() {
-    assert_sealed(is_root().then_some(NOBODY), &[]);
+fn a_sandboxed_process_can_do_nothing() {
+    assert_sandboxed(is_root().then_some(NOBODY), &[]);
 }
 
-fn a_sealed_process_of_root_can_do_nothing() {
+fn a_sandboxed_process_of_root_can_do_nothing() {
     if is_root() {
         // The kernel limits no threads of root.
-        assert_sealed(None, &["start more threads than allowed"]);
+        assert_sandboxed(None, &["start more threads than allowed"]);
     }
 }
 
-fn without_the_seal_the_attempts_succeed() {
-    let output = with_folders(|folders| ProbeOrder::Probe { folders, is_sealed: false }.output(None));
+fn without_the_sandbox_the_attempts_succeed() {
+    let output = with_folders(|folders| ProbeOrder::Probe { folders, is_sandboxed: false }.output(None));
     let attempts: Vec<ProbeResult> = parse(&output);
     // It became another program at the end.
     assert!(output.status.success() && attempts.len() >= ATTEMPTS_MIN - 1, "{output:?}");

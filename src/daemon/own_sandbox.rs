@@ -24,7 +24,7 @@ pub struct DaemonSandbox(DaemonSandboxState);
 
 #[derive(Debug, Clone)]
 enum DaemonSandboxState {
-    Sealed {
+    Sandboxed {
         spawner: ForkServer,
         code: MechanismState,
     },
@@ -70,13 +70,13 @@ impl DaemonSandbox {
         } else {
             tracing::warn!(reason = %code, "the daemon is not in its sandbox: its memory may be written and executed");
         }
-        Ok(Self(DaemonSandboxState::Sealed { spawner, code }))
+        Ok(Self(DaemonSandboxState::Sandboxed { spawner, code }))
     }
 
     /// Starts other processes of this program.
     pub fn starter(&self) -> ChildStarter {
         match &self.0 {
-            DaemonSandboxState::Sealed { spawner, .. } => ChildStarter::Spawner(spawner.clone()),
+            DaemonSandboxState::Sandboxed { spawner, .. } => ChildStarter::Spawner(spawner.clone()),
             DaemonSandboxState::WithoutSpawner(reason) => ChildStarter::Unavailable(reason.clone()),
         }
     }
@@ -84,7 +84,7 @@ impl DaemonSandbox {
     /// Shuts the daemon down when the spawner ends. A new spawner would inherit the restrictions of this process, so
     /// neither this process nor its next program can start one.
     pub fn watch(&self, shutdown: &Shutdown) {
-        let DaemonSandboxState::Sealed { spawner, .. } = &self.0 else { return };
+        let DaemonSandboxState::Sandboxed { spawner, .. } = &self.0 else { return };
         let (sender, ended) = oneshot::channel();
         // The receiver is dropped at the shutdown.
         spawner.on_end(move |end| drop(sender.send(end)));
@@ -105,7 +105,7 @@ impl DaemonSandbox {
     /// [`ledge_isolation::SPAWNER_VARIABLE`] for it.
     pub fn leave(&self) -> std::io::Result<Option<String>> {
         match &self.0 {
-            DaemonSandboxState::Sealed { spawner, code } => spawner.leave(code.is_in_force()).map(Some),
+            DaemonSandboxState::Sandboxed { spawner, code } => spawner.leave(code.is_in_force()).map(Some),
             DaemonSandboxState::WithoutSpawner(_) => Ok(None),
         }
     }
@@ -113,10 +113,10 @@ impl DaemonSandbox {
     /// The finding about it.
     pub fn finding(&self) -> Finding {
         match &self.0 {
-            DaemonSandboxState::Sealed { code, .. } if code.is_in_force() => {
+            DaemonSandboxState::Sandboxed { code, .. } if code.is_in_force() => {
                 Finding::ok(FINDING, "in force: no memory of the daemon is both written and executed")
             }
-            DaemonSandboxState::Sealed { code, .. } => absent(&code.to_string()),
+            DaemonSandboxState::Sandboxed { code, .. } => absent(&code.to_string()),
             DaemonSandboxState::WithoutSpawner(reason) => {
                 Finding::fail(FINDING, format!("no model runs, because {reason}"), NO_SPAWNER_ADVICE)
             }
