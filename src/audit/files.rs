@@ -251,8 +251,9 @@ impl HttpAuditLog {
     async fn ask(&self, path: &str, limit: u64) -> Result<Option<Bytes>, AuditFilesError> {
         let server = &self.server;
         let idle = server.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let client = idle
-            .unwrap_or_else(|| HttpClient::new(server.egress.clone(), server.settings.clone(), EgressPurpose::Audit));
+        // Like a client of updates it sends only requests.
+        let connect = || HttpClient::new(server.egress.clone(), server.settings.clone(), EgressPurpose::Updates);
+        let client = idle.unwrap_or_else(connect);
 
         let mut download = client.get(path, 0).await?;
         let url = || WebAddress { path: path.to_owned(), ..self.address.clone() }.to_string();

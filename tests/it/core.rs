@@ -120,6 +120,10 @@ fn photographs_that_wait_together_are_one_run_and_each_caller_gets_its_own_answe
             scope.spawn(move || {
                 let mut client = daemon.client();
                 for round in 0..6 {
+                    // A batch with a torn photograph is run again one by one, so the later rounds have none.
+                    if caller == 7 && round > 1 {
+                        break;
+                    }
                     if caller == 7 {
                         let headers = [("content-type", "image/jpeg")];
                         let torn = &photographs[0][..photographs[0].len() / 3];

@@ -147,7 +147,7 @@ pub struct JobQueue {
 #[derive(Debug, Default)]
 struct PriorityLevel {
     /// Lanes in the order of their turns.
-    caller_queues: VecDeque<CallerQueue>,
+    queues: VecDeque<CallerQueue>,
     jobs: usize,
     rows: usize,
     bytes: usize,
@@ -188,11 +188,9 @@ impl JobQueue {
         level.jobs += 1;
         level.rows += job.rows;
         level.bytes += bytes;
-        match level.caller_queues.iter_mut().find(|caller_queue| caller_queue.principal == job.terms.principal) {
-            Some(caller_queue) => caller_queue.jobs.push_back(job),
-            None => level
-                .caller_queues
-                .push_back(CallerQueue { principal: job.terms.principal.clone(), jobs: [job].into() }),
+        match level.queues.iter_mut().find(|queue| queue.principal == job.terms.principal) {
+            Some(queue) => queue.jobs.push_back(job),
+            None => level.queues.push_back(CallerQueue { principal: job.terms.principal.clone(), jobs: [job].into() }),
         }
     }
 
@@ -200,9 +198,9 @@ impl JobQueue {
     /// `None`.
     pub fn refusal(&self, priority: Priority, principal: &Principal) -> Option<usize> {
         let level = self.level(priority);
-        let held = |caller_queue: &CallerQueue| caller_queue.jobs.len();
-        let own = level.caller_queues.iter().find(|caller_queue| caller_queue.principal == *principal).map_or(0, held);
-        let most = level.caller_queues.iter().map(held).max().unwrap_or(0);
+        let held = |queue: &CallerQueue| queue.jobs.len();
+        let own = level.queues.iter().find(|queue| queue.principal == *principal).map_or(0, held);
+        let most = level.queues.iter().map(held).max().unwrap_or(0);
         (level.jobs >= self.limits.jobs && most <= own + 1).then_some(level.jobs)
     }
 
@@ -223,11 +221,7 @@ impl JobQueue {
 
     /// Time at which the oldest job of a priority was queued.
     pub fn oldest(&self, priority: Priority) -> Option<Instant> {
-        self.level(priority)
-            .caller_queues
-            .iter()
-            .filter_map(|caller_queue| Some(caller_queue.jobs.front()?.queued))
-            .min()
+        self.level(priority).queues.iter().filter_map(|queue| Some(queue.jobs.front()?.queued)).min()
     }
 
     /// Returns when a batch can be taken. Drops unwanted jobs at the heads of the callers' queues.
@@ -237,8 +231,7 @@ impl JobQueue {
         let Some(oldest) = self.oldest(priority) else { return BatchDue::Never };
         let Some(policy) = policy else { return BatchDue::Now };
         // Waiting would not join such a job with others.
-        let alone =
-            level.caller_queues.iter().filter_map(|caller_queue| caller_queue.jobs.front()).any(InferJob::runs_alone);
+        let alone = level.queues.iter().filter_map(|queue| queue.jobs.front()).any(InferJob::runs_alone);
         let at = oldest + policy.delay;
         if alone || at <= now || level.rows >= policy.worth_waiting_for() { BatchDue::Now } else { BatchDue::At(at) }
     }
@@ -249,16 +242,14 @@ impl JobQueue {
         let level = self.level_mut(priority);
         let turns = level.turns(policy, now);
         let mut jobs = Vec::with_capacity(turns.len());
-        for &caller_queue in &turns {
-            jobs.extend(
-                level.caller_queues.get_mut(caller_queue).and_then(|caller_queue| caller_queue.jobs.pop_front()),
-            );
+        for &queue in &turns {
+            jobs.extend(level.queues.get_mut(queue).and_then(|queue| queue.jobs.pop_front()));
         }
         // The caller served last moves to the back, and those before it too.
         if let Some(last) = turns.last() {
-            level.caller_queues.rotate_left((last + 1) % level.caller_queues.len().max(1));
+            level.queues.rotate_left((last + 1) % level.queues.len().max(1));
         }
-        level.caller_queues.retain(|caller_queue| !caller_queue.jobs.is_empty());
+        level.queues.retain(|queue| !queue.jobs.is_empty());
         level.jobs -= jobs.len();
         level.rows -= jobs.iter().map(|job| job.rows).sum::<usize>();
         level.bytes -= jobs.iter().map(InferJob::bytes).sum::<usize>();
@@ -273,12 +264,10 @@ impl JobQueue {
             level.jobs += 1;
             level.rows += job.rows;
             level.bytes += bytes;
-            match level.caller_queues.iter_mut().find(|caller_queue| caller_queue.principal == job.terms.principal) {
-                Some(caller_queue) => caller_queue.jobs.push_front(job),
+            match level.queues.iter_mut().find(|queue| queue.principal == job.terms.principal) {
+                Some(queue) => queue.jobs.push_front(job),
                 None => {
-                    level
-                        .caller_queues
-                        .push_front(CallerQueue { principal: job.terms.principal.clone(), jobs: [job].into() });
+                    level.queues.push_front(CallerQueue { principal: job.terms.principal.clone(), jobs: [job].into() });
                 }
             }
         }
@@ -287,7 +276,7 @@ impl JobQueue {
     /// Takes every job, for example when the model cannot be loaded.
     pub fn drain(&mut self) -> Vec<InferJob> {
         let levels = self.levels.iter_mut().map(std::mem::take);
-        levels.flat_map(|level| level.caller_queues).flat_map(|caller_queue| caller_queue.jobs).collect()
+        levels.flat_map(|level| level.queues).flat_map(|queue| queue.jobs).collect()
     }
 
     fn is_full(&self, priority: Priority, bytes: usize) -> bool {
@@ -303,10 +292,10 @@ impl JobQueue {
 
     fn purge(&mut self, now: Instant) {
         for level in &mut self.levels {
-            for caller_queue in &mut level.caller_queues {
+            for queue in &mut level.queues {
                 let (wanted, unwanted) =
-                    std::mem::take(&mut caller_queue.jobs).into_iter().partition(|job| job.is_wanted(now));
-                caller_queue.jobs = wanted;
+                    std::mem::take(&mut queue.jobs).into_iter().partition(|job| job.is_wanted(now));
+                queue.jobs = wanted;
                 let unwanted: VecDeque<InferJob> = unwanted;
                 self.dropped.extend(unwanted.into_iter().map(|job| job.inputs));
             }
@@ -318,17 +307,17 @@ impl JobQueue {
         let [interactive, batch] = &mut self.levels;
         let level = if priority == Priority::Interactive { interactive } else { batch };
         let mut emptied = false;
-        for caller_queue in &mut level.caller_queues {
-            while let Some(job) = caller_queue.jobs.pop_front_if(|job| !job.is_wanted(now)) {
+        for queue in &mut level.queues {
+            while let Some(job) = queue.jobs.pop_front_if(|job| !job.is_wanted(now)) {
                 level.jobs -= 1;
                 level.rows -= job.rows;
                 level.bytes -= job.bytes();
                 self.dropped.push(job.inputs);
-                emptied |= caller_queue.jobs.is_empty();
+                emptied |= queue.jobs.is_empty();
             }
         }
         if emptied {
-            level.caller_queues.retain(|caller_queue| !caller_queue.jobs.is_empty());
+            level.queues.retain(|queue| !queue.jobs.is_empty());
         }
     }
 
@@ -352,15 +341,15 @@ impl JobQueue {
 impl PriorityLevel {
     /// Returns the callers' queues with heads that form the next run, in order; a queue once for each of its jobs.
     fn turns(&self, policy: Option<&BatchPolicy>, now: Instant) -> Vec<usize> {
-        let Some(policy) = policy else { return if self.caller_queues.is_empty() { Vec::new() } else { vec![0] } };
-        let mut taken = vec![0; self.caller_queues.len()];
+        let Some(policy) = policy else { return if self.queues.is_empty() { Vec::new() } else { vec![0] } };
+        let mut taken = vec![0; self.queues.len()];
         let (mut turns, mut rows, mut best) = (Vec::new(), 0, 0);
         let mut first: Option<&InferJob> = None;
 
         'gather: loop {
             let before = turns.len();
-            for (index, (caller_queue, taken)) in self.caller_queues.iter().zip(&mut taken).enumerate() {
-                let Some(job) = caller_queue.jobs.get(*taken) else { continue };
+            for (index, (queue, taken)) in self.queues.iter().zip(&mut taken).enumerate() {
+                let Some(job) = queue.jobs.get(*taken) else { continue };
                 let fits = first.is_none_or(|first| first.can_batch_with(job));
                 if !fits || (first.is_some() && rows + job.rows > policy.max_rows) || !job.is_wanted(now) {
                     // Later jobs must not overtake this one.
@@ -388,33 +377,25 @@ impl PriorityLevel {
     /// Takes the newest jobs of the caller with the most, until there is room for a job of `newcomer` with this many
     /// bytes. Takes nothing when that caller would then have less than the newcomer.
     fn make_room(&mut self, newcomer: &Principal, bytes: usize, limits: QueueLimits) -> Vec<InferJob> {
-        let size = |caller_queue: &CallerQueue| {
-            (caller_queue.jobs.len(), caller_queue.jobs.iter().map(InferJob::bytes).sum::<usize>())
-        };
-        let (own_jobs, own_bytes) =
-            self.caller_queues.iter().find(|caller_queue| caller_queue.principal == *newcomer).map_or((0, 0), size);
+        let size = |queue: &CallerQueue| (queue.jobs.len(), queue.jobs.iter().map(InferJob::bytes).sum::<usize>());
+        let (own_jobs, own_bytes) = self.queues.iter().find(|queue| queue.principal == *newcomer).map_or((0, 0), size);
         let excess_jobs = (self.jobs + 1).saturating_sub(limits.jobs);
         let excess_bytes = self.bytes.saturating_add(bytes).saturating_sub(limits.bytes);
-        let largest = |caller_queue: &&mut CallerQueue| {
-            if excess_bytes > 0 { size(caller_queue).1 } else { caller_queue.jobs.len() }
+        let largest = |queue: &&mut CallerQueue| {
+            if excess_bytes > 0 { size(queue).1 } else { queue.jobs.len() }
         };
-        let Some(caller_queue) = self
-            .caller_queues
-            .iter_mut()
-            .filter(|caller_queue| caller_queue.principal != *newcomer)
-            .max_by_key(largest)
+        let Some(queue) = self.queues.iter_mut().filter(|queue| queue.principal != *newcomer).max_by_key(largest)
         else {
             return Vec::new();
         };
-        let (channel_jobs, channel_bytes) = size(caller_queue);
-        if channel_jobs < own_jobs + 1 + excess_jobs
-            || channel_bytes < own_bytes + bytes + excess_bytes && excess_bytes > 0
+        let (their_jobs, their_bytes) = size(queue);
+        if their_jobs < own_jobs + 1 + excess_jobs || their_bytes < own_bytes + bytes + excess_bytes && excess_bytes > 0
         {
             return Vec::new();
         }
         let (mut taken, mut freed) = (Vec::new(), 0);
         while taken.len() < excess_jobs || freed < excess_bytes {
-            let Some(job) = caller_queue.jobs.pop_back() else { break };
+            let Some(job) = queue.jobs.pop_back() else { break };
             freed += job.bytes();
             taken.push(job);
         }
@@ -424,9 +405,9 @@ impl PriorityLevel {
 
     /// Counts jobs, rows and bytes again after jobs were removed anywhere.
     fn recount(&mut self) {
-        self.caller_queues.retain(|caller_queue| !caller_queue.jobs.is_empty());
-        self.jobs = self.caller_queues.iter().map(|caller_queue| caller_queue.jobs.len()).sum();
-        let jobs = || self.caller_queues.iter().flat_map(|caller_queue| &caller_queue.jobs);
+        self.queues.retain(|queue| !queue.jobs.is_empty());
+        self.jobs = self.queues.iter().map(|queue| queue.jobs.len()).sum();
+        let jobs = || self.queues.iter().flat_map(|queue| &queue.jobs);
         (self.rows, self.bytes) = (jobs().map(|job| job.rows).sum(), jobs().map(InferJob::bytes).sum());
     }
 }
