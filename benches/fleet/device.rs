@@ -56,7 +56,7 @@ pub struct Device {
     luck: u64,
     poll_ms: u64,
     next_poll_ms: u64,
-    /// The duty in progress, with its start and its end.
+    /// The next action in progress, with its start and its end.
     work: Option<(UpdateAction, u64, u64)>,
     /// The manifest and the number of waves that it decided by.
     seen: (u64, usize),
@@ -128,9 +128,9 @@ impl Device {
             return false;
         }
         let (before, was_online) = (self.state.clone(), self.online);
-        if let Some((duty, since, _)) = self.work.filter(|(_, _, end)| *end <= now_ms) {
+        if let Some((next_action, since, _)) = self.work.filter(|(_, _, end)| *end <= now_ms) {
             self.apply(UpdateEvent::Waited { seconds: (now_ms - since) / 1000 });
-            self.finish(duty);
+            self.finish(next_action);
         }
         if self.next_poll_ms <= now_ms {
             self.next_poll_ms = now_ms + self.between(self.poll_ms * 3 / 4, self.poll_ms * 5 / 4);
@@ -138,9 +138,10 @@ impl Device {
                 self.poll(published, now_ms);
             }
         }
-        let duty = self.state.duty();
-        if self.work.is_none_or(|(doing, _, end)| doing != duty || end <= now_ms) {
-            self.work = (duty != UpdateAction::Rest).then(|| (duty, now_ms, now_ms + self.takes_ms(duty)));
+        let next_action = self.state.next_action();
+        if self.work.is_none_or(|(doing, _, end)| doing != next_action || end <= now_ms) {
+            self.work =
+                (next_action != UpdateAction::Rest).then(|| (next_action, now_ms, now_ms + self.takes_ms(next_action)));
         }
         self.state != before || self.online != was_online
     }
@@ -152,23 +153,23 @@ impl Device {
             return;
         }
         self.seen = seen;
-        let RolloutDecision { wishes, waiting } =
+        let RolloutDecision { desired_states, waiting } =
             decide(&published.manifest, &self.identity, now_ms, ManifestAuthority::Valid);
         (self.check.checked_ms, self.check.waiting) = (Some(now_ms), waiting);
-        let wish = wishes.get(&self.subject).cloned().unwrap_or_default();
-        self.apply(UpdateEvent::Wanted { wish, has_own: false });
+        let desired_state = desired_states.get(&self.subject).cloned().unwrap_or_default();
+        self.apply(UpdateEvent::Wanted { desired_state, has_own: false });
     }
 
     fn apply(&mut self, event: UpdateEvent) {
         self.state = std::mem::take(&mut self.state).after(event, ArtifactKind::Model);
     }
 
-    /// Ends a duty, with or without success.
-    fn finish(&mut self, duty: UpdateAction) {
-        if self.state.duty() != duty {
+    /// Ends a next action, with or without success.
+    fn finish(&mut self, next_action: UpdateAction) {
+        if self.state.next_action() != next_action {
             return;
         }
-        if duty == UpdateAction::Download {
+        if next_action == UpdateAction::Download {
             self.apply(UpdateEvent::Described { digest: "2".repeat(64), package: Arc::new(Package::default()) });
             self.apply(UpdateEvent::Fetched { bytes: RELEASE_BYTES });
         }
@@ -180,20 +181,20 @@ impl Device {
         }
     }
 
-    fn takes_ms(&mut self, duty: UpdateAction) -> u64 {
-        let step = self.state.trial.as_ref().map(|trial| match duty {
+    fn takes_ms(&mut self, next_action: UpdateAction) -> u64 {
+        let step = self.state.trial.as_ref().map(|trial| match next_action {
             UpdateAction::Mirror => trial.plan.shadow,
             UpdateAction::Share => trial.plan.canary,
             _ => trial.plan.soak,
         });
-        let seconds = match duty {
+        let seconds = match next_action {
             UpdateAction::Rest => 0,
             UpdateAction::Download => self.between(30, 900),
             UpdateAction::Preflight => self.between(10, 60),
             UpdateAction::LoadCandidate => self.between(5, 30),
             UpdateAction::Mirror | UpdateAction::Share | UpdateAction::Soak => {
                 let StagePlan { share, min_s, min_requests, max_s, .. } = step.unwrap_or(StagePlan::SOAK);
-                let share = if duty == UpdateAction::Soak { 1.0 } else { share };
+                let share = if next_action == UpdateAction::Soak { 1.0 } else { share };
                 // From a request in two minutes to ten a second.
                 let (low, part) = (1.0_f64 / 120.0, self.share());
                 let rate = low * (10.0 / low).powf(part) * share;

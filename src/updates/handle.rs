@@ -1,4 +1,4 @@
-//! The handle of updates for all other parts: desired_states and orders go to the updater, checks to the poller, and
+//! The handle of updates for all other parts: desired states and orders go to the updater, checks to the poller, and
 //! both fill the status.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +33,7 @@ pub struct Updates {
 /// The receiving ends of a handle. Once it is dropped, orders are answered with [`AdministratorCommandError::Stopped`].
 #[derive(Debug)]
 pub struct UpdaterInbox {
-    /// The newest desired_states of the platform; `None` until they are known.
+    /// The newest desired states of the platform; `None` until they are known.
     pub desired_states: watch::Receiver<Option<DesiredStates>>,
     pub orders: mpsc::Receiver<QueuedAdministratorCommand>,
     pub checks: mpsc::Receiver<PollerCommand>,
@@ -129,7 +129,7 @@ impl Updates {
         (Self { desired_states, orders, checks, retries, servers: servers.into(), status: Arc::default() }, inbox)
     }
 
-    /// Sets the desired_states of the platform. The updater is woken only when they differ from the last ones.
+    /// Sets the desired states of the platform. The updater is woken only when they differ from the last ones.
     pub fn set_desired_states(&self, desired_states: DesiredStates) {
         self.desired_states.send_if_modified(|current| {
             let changed = current.as_ref() != Some(&desired_states);

@@ -4,7 +4,7 @@
 //! Files, in reading order:
 //! * `artifact.rs` - a model, configuration or runtime that can be updated, and the names of its signed targets
 //! * `package.rs` - the signed description of a release
-//! * `plan.rs` - the desired_states of the platform for this box, as plain data
+//! * `plan.rs` - the desired states of the platform for this box, as plain data
 //! * `state.rs` - the state of one subject, and every step that it can take
 //! * `state/` - parts of that state:
 //!   * `subject.rs` - the state of one subject, as it is kept on the disk
@@ -60,7 +60,7 @@
 //!   * `trial_runtime.rs`, `pauses.rs` - state in memory only: jobs under way, pauses after faults
 //!   * `orders.rs` - orders of the administrator
 //!   * `publish.rs` - reports to the log, the audit log and the status
-//! * `handle.rs` - `Updates`, the handle of all other parts: desired_states and orders in, status out
+//! * `handle.rs` - `Updates`, the handle of all other parts: desired states and orders in, status out
 //! * `status.rs`, `status_report.rs` - the status as plain data, and its one form for HTTP, MQTT and the command line
 //! * `rollout/` - the rollout manifest and the checks for a new one; its `mod.rs` has the map
 //! * `report.rs` - the document that reports this box to its platform, over MQTT
@@ -79,7 +79,7 @@
 //!   only through the one role that must sign it.
 //! * The state is on disk before the box acts on it. One exception: a model falls back to its previous version even
 //!   when the state cannot be written.
-//! * The next_action of a box follows from its state only (`SubjectState::next_action`), so a power cut at any point
+//! * The next action of a box follows from its state only (`SubjectState::next_action`), so a power cut at any point
 //!   does no harm.
 //! * No failure here takes a running version away, and no answer of the platform does. Only a signed revocation does.
 //! * A name without a dot in the update store appears by a rename, after everything behind it was fsynced.

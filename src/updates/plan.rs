@@ -1,4 +1,4 @@
-//! The desired_states of the platform for this box: plain data, made by `rollout/` from the signed rollout manifest.
+//! The desired states of the platform for this box: plain data, made by `rollout/` from the signed rollout manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 

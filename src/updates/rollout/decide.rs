@@ -14,7 +14,7 @@ use crate::artifact::Artifact;
 use crate::plan::{DesiredState, DesiredStates, RolloutAllowance, RolloutPlan};
 use crate::status::WaitingRollout;
 
-/// The desired_states for this box now, and the rollouts that have to wait.
+/// The desired states for this box now, and the rollouts that have to wait.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RolloutDecision {
     pub desired_states: DesiredStates,
@@ -31,12 +31,12 @@ pub enum ManifestAuthority {
     Expired(u64),
 }
 
-/// Returns the desired_states for `device` at `now_ms`, by a valid manifest.
+/// Returns the desired states for `device` at `now_ms`, by a valid manifest.
 pub fn desired_states(manifest: &RolloutManifest, device: &DeviceIdentity, now_ms: u64) -> DesiredStates {
     decide(manifest, device, now_ms, ManifestAuthority::Valid).desired_states
 }
 
-/// Decides the desired_states for `device` at `now_ms`, and the rollouts that have to wait.
+/// Decides the desired states for `device` at `now_ms`, and the rollouts that have to wait.
 pub fn decide(
     manifest: &RolloutManifest,
     device: &DeviceIdentity,

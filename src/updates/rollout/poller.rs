@@ -1,7 +1,7 @@
-//! Checks the platform on a schedule, and passes its desired_states to the updater. One task.
+//! Checks the platform on a schedule, and passes its desired states to the updater. One task.
 //!
 //! Between checks it decides again: waves and windows open by time, with or without a network. Before any manifest was
-//! accepted it sends no desired_states, which is not the same as an empty list of desired_states. A failed check
+//! accepted it sends no desired states, which is not the same as an empty list of desired states. A failed check
 //! changes nothing but the reported status.
 
 use std::collections::BTreeMap;
@@ -27,13 +27,13 @@ use crate::platform::Platform;
 use crate::source::RepositorySource;
 use crate::status::{CheckStatus, RoleStatus};
 
-/// Default interval at which desired_states are decided again.
+/// Default interval at which desired states are decided again.
 pub const DECIDE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The fleet of a box that names none.
 const DEFAULT_FLEET: &str = "default";
 
-/// Asks the platform on a schedule, and passes its desired_states on.
+/// Asks the platform on a schedule, and passes its desired states on.
 pub struct Poller<A> {
     pub client: A,
     /// The repository, as configured, for the status.
@@ -42,7 +42,7 @@ pub struct Poller<A> {
     pub interval: Duration,
     pub decide: Duration,
     pub device: DeviceIdentity,
-    /// Receives the desired_states of the platform.
+    /// Receives the desired states of the platform.
     pub updates: Updates,
     /// Requests for a check now.
     pub checks: mpsc::Receiver<PollerCommand>,
@@ -310,7 +310,7 @@ impl<A: PlatformClient> Poller<A> {
         }
     }
 
-    /// Sends the desired_states of the platform for now, by the last accepted manifest.
+    /// Sends the desired states of the platform for now, by the last accepted manifest.
     fn decide(&self, known: &mut PollerState) {
         if let Some(accepted) = &known.accepted {
             let now_ms = self.now_ms(known);

@@ -174,7 +174,7 @@ impl Updater {
                         self.missed = false;
                         self.trial_runtimes.values_mut().for_each(TrialRuntime::clear_pause);
                         let desired_states = inbox.desired_states.borrow().clone();
-                        // Unknown desired_states are not the same as no desired_states.
+                        // Unknown desired states are not the same as no desired states.
                         if let Some(desired_states) = desired_states {
                             self.apply_desired_states(desired_states).await;
                         }
