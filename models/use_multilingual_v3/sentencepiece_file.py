@@ -1,0 +1,94 @@
+"""Reads a SentencePiece model and writes it as a `tokenizer.json` of Hugging Face's tokenizers."""
+import struct
+
+# Fields and values of sentencepiece_model.proto.
+PIECES, NORMALIZER = 1, 3
+TEXT, SCORE, TYPE = 1, 2, 3
+NORMALIZER_NAME, ADD_DUMMY_PREFIX, REMOVE_EXTRA_WHITESPACES = 1, 3, 4
+UNKNOWN, CONTROL = 2, 3
+# Wire types of protobuf.
+VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5
+
+# The characters of the file's table of replacements that NFKC leaves as they are, and that become a space. All others are NFKC.
+SPACES = "\t\n\f\r\u1680\u200b\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd"
+BEGIN, END = "<s>", "</s>"
+
+
+def varint(content, position):
+    value, shift = 0, 0
+    while True:
+        byte = content[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return value, position
+
+
+def fields(content):
+    """(number, value) of each field of a protobuf message. Messages and texts are bytes."""
+    position = 0
+    while position < len(content):
+        tag, position = varint(content, position)
+        kind = tag & 7
+        if kind == VARINT:
+            value, position = varint(content, position)
+        else:
+            length = {EIGHT_BYTES: 8, FOUR_BYTES: 4}.get(kind)
+            if kind == BYTES:
+                length, position = varint(content, position)
+            value = content[position:position + length]
+            position += length
+        yield tag >> 3, value
+
+
+def pieces(model):
+    """(text, score, type) of each piece."""
+    for number, message in fields(model):
+        if number == PIECES:
+            piece = dict(fields(message))
+            score, = struct.unpack("<f", piece.get(SCORE, bytes(4)))
+            yield piece[TEXT].decode(), score, piece.get(TYPE)
+
+
+def replace(pattern, content):
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+def special(name):
+    return {"SpecialToken": {"id": name, "type_id": 0}}
+
+
+def tokenizer_json(model):
+    """The tokenizer of the content of a SentencePiece file, which adds a token at the beginning and the end of a text."""
+    spec = dict(fields(dict(fields(model))[NORMALIZER]))
+    if spec[NORMALIZER_NAME] != b"nmt_nfkc" or not (spec[ADD_DUMMY_PREFIX] and spec.get(REMOVE_EXTRA_WHITESPACES, 1)):
+        raise ValueError("the SentencePiece file normalizes texts in a way that is not known here")
+    # The library finds each piece in a text, those that stand for no text too. No text has a space when it looks for pieces.
+    vocabulary = [(f" {text}" if kind in (UNKNOWN, CONTROL) else text, score, kind) for text, score, kind in pieces(model)]
+    names = [text for text, _, _ in vocabulary]
+    ids = {name: names.index(f" {name}") for name in (BEGIN, END)}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        # `Precompiled` with the file's own table differs from SentencePiece where a letter is followed by more than one mark.
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [replace(f"[{SPACES}]", " "), {"type": "NFKC"}, replace(" {2,}", " "), replace("^ | $", "")],
+        },
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [special(BEGIN), {"Sequence": {"id": "A", "type_id": 0}}, special(END)],
+            "pair": [special(BEGIN), *({"Sequence": {"id": text, "type_id": 0}} for text in "AB"), special(END)],
+            "special_tokens": {name: {"id": name, "ids": [id_], "tokens": [name]} for name, id_ in ids.items()},
+        },
+        "decoder": None,
+        "model": {
+            "type": "Unigram",
+            "unk_id": [kind for _, _, kind in vocabulary].index(UNKNOWN),
+            "vocab": [[text, score] for text, score, _ in vocabulary],
+            "byte_fallback": False,
+        },
+    }
