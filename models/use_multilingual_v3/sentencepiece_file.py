@@ -9,8 +9,10 @@ UNKNOWN, CONTROL = 2, 3
 # Wire types of protobuf.
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5
 
-# The characters of the file's table of replacements that NFKC leaves as they are, and that become a space. All others are NFKC.
+# The file's table of replacements is NFKC but for these: characters that become a space, and one that stays as it is. The latter
+# is replaced meanwhile by a character that no text has.
 SPACES = "\t\n\f\r\u1680\u200b\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd"
+WIDE_TILDE, MEANWHILE = "\uff5e", "\ufdd0"
 BEGIN, END = "<s>", "</s>"
 
 
@@ -50,8 +52,8 @@ def pieces(model):
             yield piece[TEXT].decode(), score, piece.get(TYPE)
 
 
-def replace(pattern, content):
-    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+def replace(content, **pattern):
+    return {"type": "Replace", "pattern": pattern, "content": content}
 
 
 def special(name):
@@ -75,7 +77,14 @@ def tokenizer_json(model):
         # `Precompiled` with the file's own table differs from SentencePiece where a letter is followed by more than one mark.
         "normalizer": {
             "type": "Sequence",
-            "normalizers": [replace(f"[{SPACES}]", " "), {"type": "NFKC"}, replace(" {2,}", " "), replace("^ | $", "")],
+            "normalizers": [
+                replace(" ", Regex=f"[{SPACES}]"),
+                replace(MEANWHILE, String=WIDE_TILDE),
+                {"type": "NFKC"},
+                replace(WIDE_TILDE, String=MEANWHILE),
+                replace(" ", Regex=" {2,}"),
+                replace("", Regex="^ | $"),
+            ],
         },
         "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
         "post_processor": {
