@@ -1,17 +1,18 @@
 """Universal Sentence Encoder Multilingual v3 as an ONNX graph of plain operators, with the published names of weights.
 
-A token's vector goes through three branches, which see it with 1, 2 and 4 neighbours, and the sum over the tokens through a small
-dense network. A branch is written as slices of the padded row, side by side, and one MatMul: faster than Conv in both runtimes.
-Padding is kept out by the attention mask: before each window, because the published model has zeros beside a text, and before the
-sum. Matrices are whole numbers of a step, stored in 16 bits; both runtimes widen them once, when they load the model. Of matrices
-in 8 bits OpenVINO would quantize the other side of each product too, which moves a number of a vector by .005.
+Three branches combine the vector of each token with those of 1, 2 and 4 neighbours. The sum over all tokens goes through a small
+dense network. Each window is a Concat of slices of the padded text, and one MatMul. The attention mask keeps padding out: it is
+applied before each window, because the published model has zeros next to a text, and before the sum.
+
+Matrices are whole numbers times a step, stored in 16 bits; both runtimes convert them to float32 when they load the model. With
+8 bits OpenVINO would quantize the activations as well, and the numbers of a vector would change by up to .005.
 """
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 BLOCKS = 17  # of the published table: piece i is row i / 17 of block i % 17
-# The tokens of a window, and how many of them are before the token.
+# The length of each window in tokens: the number of them before the token itself.
 WINDOWS = {2: 0, 3: 1, 5: 2}
 NIBBLE = 16
 
@@ -51,7 +52,7 @@ class Graph:
         step = levels[-1] / np.rint(levels[-1] / step)
         multiples = np.rint(values / step)
         if np.abs(multiples).max() > 127 or np.abs(multiples * step - values).max() > 1e-5 * np.abs(values).max():
-            raise ValueError(f"{name} does not have the 8 bits that it is expected to have")
+            raise ValueError(f"{name} is not made of whole numbers from -127 to 127 times a step")
         whole = self.float(self.constant(f"{name}.multiples", multiples.astype(np.float16)))
         return self.op("Mul", [whole, self.constant(f"{name}.step", np.float32(step))], name)
 
@@ -64,7 +65,7 @@ class Graph:
 
 
 def digits(graph, x, base, count, result):
-    """The `count` digits in `base` of each whole number of x, the last digits of all numbers first."""
+    """The `count` digits in `base` of each whole number of x: a block of the lowest digits first, then the next ones."""
     columns = []
     for index in range(count - 1):
         rest = graph.op("Floor", [graph.op("Div", [x, graph.scalar(base)], f"{result}.quotient{index}")], f"{result}.rest{index}")
@@ -75,15 +76,16 @@ def digits(graph, x, base, count, result):
 
 
 def packed(values, base, count):
-    """Bytes of which `digits` makes VALUES again."""
+    """Bytes from which `digits` restores VALUES."""
     columns = np.split(values, count, axis=1)
     return sum(column * base**index for index, column in enumerate(columns)).astype(np.uint8)
 
 
 def embeddings(graph, ids, pieces):
-    """The published vectors of 6-bit numbers, a scale and an offset. The numbers of most pieces span less than 16 steps.
+    """The vectors of tokens, from the published table of 6-bit numbers, which is packed without loss.
 
-    So each number has 4 bits, from the least of its piece on, and those of the other pieces have 2 more in a second table.
+    The numbers of most pieces span less than 16 steps, so a number has 4 bits, counted from the smallest of its piece. The pieces
+    that span more have 2 high bits a number in a second table; row 0 of it is zero, for all other pieces.
     """
     blocks = [graph.tensors[f"q{block + 1}"] for block in range(BLOCKS)]
     table = np.stack(blocks, axis=1).reshape(-1, blocks[0].shape[1])[:pieces]
@@ -101,7 +103,7 @@ def embeddings(graph, ids, pieces):
 
     low = digits(graph, graph.float(rows("low_bits", packed(above % NIBBLE, NIBBLE, 2), ids)), NIBBLE, 2, "low")
     high = packed(high, 4, 4)
-    # Not with Gather, which in OpenVINO reads outside of the table when an index that was computed is wrong.
+    # Not Gather: OpenVINO does not check its indices, so Ledge refuses those that do not come from an input.
     row = graph.op("Reshape", [rows("row_of_high_bits", row_of_high, ids), graph.integers(-1, 1)], "row_column")
     row = graph.op("Expand", [row, graph.integers(1, high.shape[1])], "row_of_columns")
     high_rows = graph.op("GatherElements", [graph.constant("high_bits_table", high), row], "high_bits_rows", axis=0)
@@ -116,12 +118,12 @@ def embeddings(graph, ids, pieces):
 
 
 def window(graph, x, size, before, result):
-    """For each token the vectors of a window around it, side by side."""
+    """For each token, the vectors of the window around it, concatenated."""
     pads = graph.constant(f"pads{size}", np.array([0, before, 0, 0, size - 1 - before, 0], np.int64))
     x = graph.op("Pad", [x, pads], f"{result}.padded")
     slices = []
     for first in range(size):
-        # The end is counted from the end of the padded row, or is it.
+        # A negative end counts from the end of the padded text; the last slice extends to the end.
         end = first + 1 - size or np.iinfo(np.int64).max
         slices.append(graph.op("Slice", [x, graph.integers(first), graph.integers(end), graph.integers(1)], f"{result}.slice{first}"))
     return graph.op("Concat", slices, result, axis=-1)
@@ -141,7 +143,7 @@ def branch(graph, embedded, mask, size):
 
 
 def dense(graph, x):
-    """Layers that each see the two before them."""
+    """Dense layers; the second and the fourth also take the input of the layer before."""
     first = graph.op("Relu", [graph.linear(x, "d0", "dense0.product")], "dense0")
     both = graph.op("Add", [graph.linear(x, "p1", "dense1.past"), graph.linear(first, "d1", "dense1.product")], "dense1.sum")
     second = graph.op("Relu", [both], "dense1")
@@ -151,7 +153,7 @@ def dense(graph, x):
 
 
 def onnx_model(tensors, pieces):
-    """The model of the published `tensors` for a vocabulary of `pieces`: tokens to one vector a text."""
+    """The model of the published `tensors` for a vocabulary of `pieces`: tokens to one vector for each text."""
     graph = Graph(tensors)
     mask = graph.op("Unsqueeze", [graph.float("attention_mask"), graph.integers(-1)], "mask")
     embedded = embeddings(graph, "input_ids", pieces)
@@ -159,7 +161,7 @@ def onnx_model(tensors, pieces):
     features = graph.op("Concat", [embedded, *branches], "features", axis=-1)
     features = graph.op("Mul", [graph.layer_norm(features, "ln_{}", "features_normed"), mask], "features_masked")
 
-    # The published model projects each token. The projection of the sum is the same, and done once.
+    # The published model projects each token and adds. Adding first gives the same result with one projection.
     total = graph.op("ReduceSum", [features, graph.integers(1)], "total", keepdims=0)
     count = graph.op("ReduceSum", [mask, graph.integers(1)], "count", keepdims=0)
     biases = graph.op("Mul", [count, graph.weight("cnn_b")], "biases")

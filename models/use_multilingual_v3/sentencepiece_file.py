@@ -9,10 +9,10 @@ UNKNOWN, CONTROL = 2, 3
 # Wire types of protobuf.
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5
 
-# The file's table of replacements is NFKC but for these: characters that become a space, and one that stays as it is. The latter
-# is replaced meanwhile by a character that no text has.
+# The replacements of the file are NFKC with two exceptions: these characters become a space, and the wide tilde is kept. To keep
+# it, a noncharacter takes its place during NFKC.
 SPACES = "\t\n\f\r\u1680\u200b\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd"
-WIDE_TILDE, MEANWHILE = "\uff5e", "\ufdd0"
+WIDE_TILDE, PLACEHOLDER = "\uff5e", "\ufdd0"
 BEGIN, END = "<s>", "</s>"
 
 
@@ -61,11 +61,12 @@ def special(name):
 
 
 def tokenizer_json(model):
-    """The tokenizer of the content of a SentencePiece file, which adds a token at the beginning and the end of a text."""
+    """The tokenizer of a SentencePiece file. It adds a token at the beginning and one at the end of a text, as the model needs."""
     spec = dict(fields(dict(fields(model))[NORMALIZER]))
     if spec[NORMALIZER_NAME] != b"nmt_nfkc" or not (spec[ADD_DUMMY_PREFIX] and spec.get(REMOVE_EXTRA_WHITESPACES, 1)):
-        raise ValueError("the SentencePiece file normalizes texts in a way that is not known here")
-    # The library finds each piece in a text, those that stand for no text too. No text has a space when it looks for pieces.
+        raise ValueError("the SentencePiece file has another normalization than nmt_nfkc with its usual handling of spaces")
+    # The library would also match the names of control pieces in a text. A space in a name prevents it: the pre-tokenizer
+    # replaces all spaces of a text.
     vocabulary = [(f" {text}" if kind in (UNKNOWN, CONTROL) else text, score, kind) for text, score, kind in pieces(model)]
     names = [text for text, _, _ in vocabulary]
     ids = {name: names.index(f" {name}") for name in (BEGIN, END)}
@@ -74,14 +75,14 @@ def tokenizer_json(model):
         "truncation": None,
         "padding": None,
         "added_tokens": [],
-        # `Precompiled` with the file's own table differs from SentencePiece where a letter is followed by more than one mark.
+        # Not `Precompiled` with the table of the file: it differs from SentencePiece for letters with several combining marks.
         "normalizer": {
             "type": "Sequence",
             "normalizers": [
                 replace(" ", Regex=f"[{SPACES}]"),
-                replace(MEANWHILE, String=WIDE_TILDE),
+                replace(PLACEHOLDER, String=WIDE_TILDE),
                 {"type": "NFKC"},
-                replace(WIDE_TILDE, String=MEANWHILE),
+                replace(WIDE_TILDE, String=PLACEHOLDER),
                 replace(" ", Regex=" {2,}"),
                 replace("", Regex="^ | $"),
             ],
