@@ -6,7 +6,7 @@ usage: accuracy.py MODEL_FOLDER...      e.g.  accuracy.py .ledge/models/use_mult
 It needs packages that `make setup` does not install; in an environment of its own:
     pip install onnxruntime==1.31.1 openvino==2026.4.1 tokenizers==0.23.3
 
-sentences.json was written for this measurement, before the model was first run on it, and nothing was changed after.
+sentences.json was written for this measurement before the model was first run on it. No choice was made by its results.
 `intents`: a sentence has the intent of the nearest centroid, each of 8 English sentences. `translations`: the place of the English
 original among all English sentences of the file, by nearness to a translation; 20 sentences are free, 96 are made from 8 templates
 and 12 cities.
