@@ -10,7 +10,7 @@ from unittest import mock
 from packages import Apt, Dnf, Packages, deb, rpm
 from support import HERE
 
-# Kills itself instead of the Nth change of a name in the repository; without a number it prints how many there are.
+# Sends itself a signal instead of the Nth change of a name in the repository; without a number it prints how many there are.
 KILLED = """\
 import os, signal, sys
 from pathlib import Path
@@ -24,12 +24,12 @@ def counted(change):
         if str(place).startswith(sys.argv[2]):
             done += 1
             if done == last:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), int(sys.argv[3]))
         return change(source, place, **more)
     return changing
 
 os.replace, os.rename, Path.symlink_to = (counted(change) for change in (os.replace, os.rename, Path.symlink_to))
-status = program.main(sys.argv[3:])
+status = program.main(sys.argv[4:])
 print(done)
 sys.exit(status)
 """
@@ -39,14 +39,14 @@ class Kills(Packages):
     def setUp(self):
         super().setUp()
         # What a killed program leaves is removed with this folder.
-        memory = self.folder / "memory"
-        memory.mkdir()
-        self.enterContext(mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": str(memory), "PYTHONPATH": str(HERE.parent)}))
+        self.memory = self.folder / "memory"
+        self.memory.mkdir()
+        self.enterContext(mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": str(self.memory), "PYTHONPATH": str(HERE.parent)}))
 
-    def killed(self, point, *words):
+    def killed(self, point, *words, by=signal.SIGKILL):
         """(exit status, what was printed) of a verb that is killed at its POINTth change."""
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", KILLED, str(point), str(self.repo), *map(str, words)], capture_output=True, text=True)
+        arguments = map(str, (point, self.repo, int(by), *words))
+        done = subprocess.run([sys.executable, "-B", "-c", KILLED, *arguments], capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
     def clients(self, name):
@@ -91,6 +91,12 @@ class Kills(Packages):
         self.assertEqual(status, -signal.SIGKILL, text)
         self.publish()
         self.assertEqual([client.version() for client in self.clients("new")], ["1.0-1", "1.0-1"])
+
+    def test_ended_by_a_signal_it_leaves_no_private_key(self):
+        self.publish_tiny()
+        status, text = self.killed(10, "package", "publish", self.repo, "--keys", self.keys, by=signal.SIGTERM)
+        self.assertEqual(status, 128 + signal.SIGTERM, text)
+        self.assertEqual(list(self.memory.iterdir()), [])
 
 
 if __name__ == "__main__":

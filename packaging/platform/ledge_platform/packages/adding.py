@@ -11,7 +11,7 @@ DEB, RPM = b"!<arch>\ndebian-binary", b"\xed\xab\xee\xdb"
 ARCHITECTURES = {"deb": ("amd64", "arm64"), "rpm": ("x86_64", "aarch64")}
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~^_-]*")
 # The digest of the header covers that of the payload, and stays when the package is signed.
-RPM_FIELDS = "%{NAME}\n%{EPOCHNUM}:%{VERSION}-%{RELEASE}\n%{ARCH}\n%{SHA256HEADER}\n%|SOURCERPM?{}:{source}|"
+RPM_FIELDS = "%{NAME}\n%{EPOCHNUM}:%{VERSION}-%{RELEASE}\n%{ARCH}\n%{SHA256HEADER}\n%|SOURCERPM?{binary}:{source}|"
 
 
 @dataclass
@@ -20,7 +20,12 @@ class Package:
     name: str
     version: str
     architecture: str
-    digest: str
+    path: Path
+    header_digest: str | None = None
+
+    @property
+    def digest(self):
+        return self.header_digest or files.measure(self.path)[1]
 
     @property
     def file_name(self):
@@ -56,16 +61,24 @@ def read(path):
         start = file.read(len(DEB))
     if start == DEB:
         shown = run("dpkg-deb", "--show", "--showformat=${Package}\n${Version}\n${Architecture}\n", path)[1]
-        return Package("deb", *shown.decode().split("\n")[:3], digest=files.measure(path)[1])
+        name, version, architecture = fields(path, shown, 3)
+        return Package("deb", name, version, architecture, path)
     if start.startswith(RPM):
         shown = run("rpm", "--query", "--nosignature", "--queryformat", RPM_FIELDS, "--package", path)[1]
-        name, version, architecture, digest, source = shown.decode().split("\n")
-        return Package("rpm", name, version, source or architecture, digest)
+        name, version, architecture, digest, kind = fields(path, shown, 5)
+        return Package("rpm", name, version, architecture if kind == "binary" else kind, path, digest)
     raise Failure(f"{path} is neither a deb nor an rpm package")
 
 
+def fields(path, shown, count):
+    found = shown.decode(errors="replace").removesuffix("\n").split("\n")
+    if len(found) != count:
+        raise Failure(f"{path}: a field of the package has several lines")
+    return found
+
+
 def check(path, package):
-    """The whole of the file, and the fields that make its name."""
+    """The whole of the file, and the fields that make its name: no field has a character of another meaning afterwards."""
     if package.architecture not in ARCHITECTURES[package.kind]:
         raise Failure(
             f"{path} is for the architecture {package.architecture!r}: Ledge has {' and '.join(ARCHITECTURES[package.kind])}")

@@ -10,6 +10,7 @@ from .programs import find, run
 
 # Compressed as all versions of dnf read it, and without the databases that none needs any more.
 FORM = ("--quiet", "--no-database", "--compress-type", "gz", "--general-compress-type", "gz", "--set-timestamp-to-revision")
+HEXADECIMAL = "[0-9a-f]" * 16  # the id of a key, and the beginning of the hash of an index
 
 
 def need_programs(repository):
@@ -91,9 +92,7 @@ def switch(repository, folder, made):
 
 def remove_old(folder, signer):
     """Removes earlier generations, and packages that an earlier key signed, when no reader can be at them any more."""
-    live = [(folder / "repodata").resolve().parent, folder / signer.id]
-    by_key = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
-    found = [*folder.parent.glob(f"{folder.name}.*"), *by_key]
-    for path in found:
-        if path not in live and is_old(path):
+    live = [(folder / "repodata").resolve().parent, (folder / signer.id).resolve()]
+    for path in [*folder.parent.glob(f"{folder.name}.{HEXADECIMAL}"), *folder.glob(HEXADECIMAL)]:
+        if path.resolve() not in live and is_old(path):
             shutil.rmtree(path)
