@@ -28,6 +28,8 @@ from . import (
 from .audit import verbs as audit
 from .broker import Broker
 from .errors import DONE, FAILED, REFUSED, Failure
+from .packages import openpgp
+from .packages import verbs as packages
 from .repository import OFFLINE, ROLES, SIGNED_AT, Repository, is_private, left, lifetime
 
 NOT_PUBLIC = "not public yet: run `ledge-platform refresh` where the keys of snapshot and timestamp are"
@@ -101,7 +103,10 @@ def key_generate(given):
 
 def key_passphrase(given):
     path = given.keys / f"{given.name}.pem"
-    keys.change_passphrase(path, given.name)
+    kind = keys
+    if not path.exists() and path.with_suffix(".asc").exists():
+        path, kind = path.with_suffix(".asc"), openpgp
+    kind.change_passphrase(path, given.name)
     tell(f"{path} is under the new passphrase; copies of the old file open with the old one")
 
 
@@ -475,6 +480,7 @@ VERBS = {
     "runtime add": runtime_add,
     **{f"{kind} list": release_list for kind in names.FOLDERS},
     **audit.VERBS,
+    **packages.VERBS,
     **{f"{kind} remove": release_remove for kind in names.FOLDERS},
 }
 

@@ -1,5 +1,6 @@
 """The command line of ledge-platform."""
 import argparse
+import re
 import textwrap
 from pathlib import Path
 
@@ -90,6 +91,18 @@ def version_or_none(text):
     return 0 if text == "none" else names.version(text)
 
 
+def address(text):
+    if not re.fullmatch(r"(https?|file)://[^\s]+", text):
+        raise Failure(f"{text!r} is no address: write it like https://packages.example.com")
+    return text.rstrip("/")
+
+
+def line(text):
+    if not 1 <= len(text) <= 200 or not text.isprintable():
+        raise Failure(f"{text!r}: 1 to 200 printable characters in one line")
+    return text
+
+
 class Words(argparse.ArgumentParser):
     """An error is one line and a hint, without the whole usage."""
 
@@ -110,6 +123,7 @@ def parser():
     for kind in names.FOLDERS:
         releases(verbs, kind)
     catalogue(verbs)
+    package(verbs)
     rollout(verbs)
     roles(verbs)
     outward(verbs)
@@ -299,6 +313,75 @@ def catalogue(verbs):
         metavar="DURATION",
         help=f"how long a new catalogue is good for after each signing ({moments.spoken(catalogues.LIFETIME)})",
     )
+
+
+def package(verbs):
+    group = verbs.add_parser("package", help="a signed repository of packages, for apt and dnf").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    signs = "needed: packages, and while two keys are accepted both"
+
+    def added(name, text, keys=None):
+        result = verb(group, name, text, repository=False)
+        result.add_argument("folder", type=Path, metavar="FOLDER", help="the repository, a folder for a web server")
+        if keys:
+            result.add_argument(
+                "--keys", action="append", default=[], type=Path, metavar="DIR", help=f"a folder of keys ({keys})"
+            )
+        return result
+
+    add = added("init", "make a repository of packages and its OpenPGP key").add_argument
+    add("--keys", type=Path, required=True, metavar="DIR", help="the folder of its key; made when there is none yet")
+    add("--encrypt", action="store_true", help="put a new key under a passphrase")
+    add("--address", type=checked(address), metavar="URL", help="where clients find FOLDER, like https://packages.example.com")
+    add(
+        "--name",
+        type=checked(names.name),
+        default="ledge",
+        metavar="NAME",
+        help="of the files for clients: NAME.asc, NAME.gpg, NAME.sources, NAME.repo (ledge)",
+    )
+    add("--origin", type=checked(line), default="Ledge", metavar="TEXT", help="who publishes, for apt (Ledge)")
+    add("--label", type=checked(line), metavar="TEXT", help="the name of the repository, for people (default: the origin)")
+    add(
+        "--maintainer",
+        type=checked(line),
+        default="Ledge packages",
+        metavar="'NAME <MAIL>'",
+        help="the user id of the key, which dnf shows (Ledge packages)",
+    )
+    add("--suite", type=checked(names.name), default="stable", metavar="SUITE", help="of apt (stable)")
+    add(
+        "--lifetime",
+        type=checked(moments.duration),
+        default="30d",
+        metavar="DURATION",
+        help="how long apt takes the index after each publication (30d)",
+    )
+    add(
+        "--key-lifetime",
+        type=checked(moments.duration),
+        default="1095d",
+        metavar="DURATION",
+        help="how long a new key is good for (1095d)",
+    )
+
+    adding = added("add", "check packages and put them into the repository; `publish` makes them public")
+    adding.add_argument("files", type=Path, nargs="+", metavar="FILE.deb|FILE.rpm")
+
+    publishing = added("publish", "sign the packages and their indexes, and make them public", signs).add_argument
+    publishing("--address", type=checked(address), metavar="URL", help="where clients find FOLDER; kept for the next time")
+    publishing(
+        "--date",
+        type=checked(moments.parse),
+        metavar="MOMENT",
+        help="of the signatures, like 2026-11-20T06:00:00Z (default: SOURCE_DATE_EPOCH, else now)",
+    )
+
+    rotating = added("rotate", "make a second key, which is accepted next to the first", signs).add_argument
+    rotating("--new-keys", type=Path, metavar="DIR", help="where the new key goes (default: the first folder of --keys)")
+    rotating("--encrypt", action="store_true", help="put the new key under a passphrase")
+    rotating("--finish", action="store_true", help="accept only the second key from now on")
 
 
 def rollout(verbs):

@@ -128,12 +128,12 @@ def find(repository, what, ring):
     return matches[0]
 
 
-def free_name(name, ring, folder):
+def free_name(name, ring, folder, suffix=".pub.pem"):
     """root2, then root2-2, root2-3 ...: the old file stays until somebody destroys it."""
     stem = re.sub(r"-\d+$", "", name)
     taken = {path.name for place in [*ring.folders, folder] if place.is_dir() for path in place.iterdir()}
     number = 2
-    while f"{stem}-{number}.pub.pem" in taken:
+    while f"{stem}-{number}{suffix}" in taken:
         number += 1
     return f"{stem}-{number}"
 

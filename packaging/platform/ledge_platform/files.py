@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_der_private_key
 
 from .errors import Failure
 
-PRIVATE = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----|AGE-SECRET-KEY-(PQ-)?1", re.IGNORECASE)
+PRIVATE = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----|AGE-SECRET-KEY-(PQ-)?1", re.IGNORECASE)
 LONGEST_KEY = 65_536
 
 

@@ -61,13 +61,16 @@ class EncryptedPrivateKeyInfo:
     encrypted: bytes
 
 
-def encrypt(private_der, words):
-    """PRIVATE_DER, a PKCS #8 key without a passphrase, as PEM under the passphrase WORDS."""
+def encrypt(private, words, label=LABEL):
+    """PRIVATE, a PKCS #8 key in DER without a passphrase, as PEM under the passphrase WORDS.
+
+    With another LABEL it is a key of another form, which only `decrypt` reads.
+    """
     salt, iv = os.urandom(SALT_BYTES), os.urandom(IV_BYTES)
     key = Scrypt(salt=salt, length=KEY_BYTES, n=COST, r=BLOCK_SIZE, p=PARALLELIZATION).derive(words)
     padder = PKCS7(algorithms.AES.block_size).padder()
     encryptor = Cipher(algorithms.AES(key), modes.CBC(iv)).encryptor()
-    encrypted = encryptor.update(padder.update(private_der) + padder.finalize()) + encryptor.finalize()
+    encrypted = encryptor.update(padder.update(private) + padder.finalize()) + encryptor.finalize()
 
     parameters = ScryptParameters(
         salt=salt, cost=COST, block_size=BLOCK_SIZE, parallelization=PARALLELIZATION)
@@ -79,20 +82,38 @@ def encrypt(private_der, words):
                 encryption=Encryption(algorithm=AES_256_CBC, iv=iv))),
         encrypted=encrypted)
     body = textwrap.fill(base64.b64encode(asn1.encode_der(info)).decode(), 64)
-    return f"-----BEGIN {LABEL}-----\n{body}\n-----END {LABEL}-----\n".encode()
+    return f"-----BEGIN {label}-----\n{body}\n-----END {label}-----\n".encode()
+
+
+def decrypt(pem, words, label):
+    """The content that `encrypt` put under WORDS. Raises ValueError, or returns noise, where they are wrong."""
+    info = parse(pem, label)
+    if info is None:
+        raise ValueError("not encrypted by scrypt")
+    scrypt = info.algorithm.parameters.key_derivation.parameters
+    key = Scrypt(salt=scrypt.salt, length=KEY_BYTES, n=scrypt.cost, r=scrypt.block_size, p=scrypt.parallelization).derive(words)
+    decryptor = Cipher(algorithms.AES(key), modes.CBC(info.algorithm.parameters.encryption.iv)).decryptor()
+    unpadder = PKCS7(algorithms.AES.block_size).unpadder()
+    padded = decryptor.update(info.encrypted) + decryptor.finalize()
+    return unpadder.update(padded) + unpadder.finalize()
+
+
+def parse(pem, label=LABEL):
+    """The content of a key file under scrypt; None for one under PBKDF2 or without a passphrase."""
+    found = re.search(rf"-----BEGIN {label}-----(.*?)-----END {label}-----".encode(), pem, re.DOTALL)
+    if not found:
+        return None
+    try:
+        return asn1.decode_der(EncryptedPrivateKeyInfo, base64.b64decode(found[1]))
+    except ValueError:
+        return None
 
 
 def scrypt_of(pem):
     """The scrypt parameters of a key file; None for one under PBKDF2 or without a passphrase."""
-    found = re.search(rf"-----BEGIN {LABEL}-----(.*?)-----END {LABEL}-----".encode(), pem, re.DOTALL)
-    if not found:
-        return None
-    try:
-        info = asn1.decode_der(EncryptedPrivateKeyInfo, base64.b64decode(found[1]))
-    except ValueError:
-        return None
-    return info.algorithm.parameters.key_derivation.parameters
+    info = parse(pem)
+    return info and info.algorithm.parameters.key_derivation.parameters
 
 
-def is_encrypted(pem):
-    return f"-----BEGIN {LABEL}-----".encode() in pem
+def is_encrypted(pem, label=LABEL):
+    return f"-----BEGIN {label}-----".encode() in pem

@@ -34,7 +34,8 @@ tolerance = 0.001
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"  # where Debian puts servers, which are not on every user's PATH
 PACKAGES = {"nginx": "nginx-light", "ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux",
             "setpriv": "util-linux", "systemd-sysusers": "systemd", "systemd-tmpfiles": "systemd",
-            "systemd-analyze": "systemd", "sleep": "coreutils"}
+            "systemd-analyze": "systemd", "sleep": "coreutils", "apt-ftparchive": "apt-utils", "apt-get": "apt",
+            "createrepo_c": "createrepo-c", "dpkg-deb": "dpkg", "rpmsign": "rpm", "rpmbuild": "rpm"}
 REPOSITORY = HERE.parents[2]
 
 

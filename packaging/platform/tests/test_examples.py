@@ -16,6 +16,7 @@ from pathlib import Path
 
 from certificates import Authority
 from logs import Log, Signer
+from packages import deb
 from support import HERE, installed
 
 EXAMPLES = HERE.parent / "examples"
@@ -155,6 +156,10 @@ class Files(unittest.TestCase):
         self.root("install", "-d", "-o", "ledge-platform", stick)
         self.kit("init", "/srv/ledge", "--keys", "/etc/ledge-platform/keys", "--offline-keys", stick,
                  LEDGE_PLATFORM_PASSPHRASE="open sesame, please")
+
+        package = deb(self.scratch)
+        self.kit("package", "init", "/srv/ledge-packages", "--keys", "/etc/ledge-platform/keys")
+        self.kit("package", "add", "/srv/ledge-packages", package)
 
         # nginx writes as its own user what the platform's user reads.
         self.start_nginx()
