@@ -446,6 +446,7 @@ impl DaemonApp {
             all: parts.clone(),
             config: config.http.clone(),
             vision: config.vision.clone(),
+            openai: config.openai.clone(),
             stores: stores(&config),
             shutdown: shutdown.clone(),
         });

@@ -14,6 +14,7 @@ use ledge_service::shutdown::Shutdown;
 
 use crate::config::HttpConfig;
 use crate::metrics::StoreFolder;
+use crate::openai::config::OpenAiConfig;
 use crate::vision::config::VisionConfig;
 
 /// The state that every handler of this crate may use. Clones share it.
@@ -34,6 +35,7 @@ pub struct AppParts {
     pub all: Vec<Arc<dyn Subsystem>>,
     pub config: HttpConfig,
     pub vision: VisionConfig,
+    pub openai: OpenAiConfig,
     /// The folders of the stores, for metrics.
     pub stores: Vec<StoreFolder>,
     pub shutdown: Shutdown,
@@ -101,6 +103,10 @@ impl App {
 
     pub(crate) fn vision(&self) -> &VisionConfig {
         &self.state.parts.vision
+    }
+
+    pub(crate) fn openai(&self) -> &OpenAiConfig {
+        &self.state.parts.openai
     }
 
     pub(crate) fn config(&self) -> &HttpConfig {

@@ -19,7 +19,7 @@
 //! * `infer.rs`, `models.rs` - handlers: inference; models
 //! * `csv.rs` - CSV to a model with a pipeline of rows, answered while it is read
 //! * `vision.rs`, `vision/` - handlers of DeepStack's interface, and `[vision]`
-//! * `openai.rs` - handlers of OpenAI's interface for embeddings
+//! * `openai.rs`, `openai/` - handlers of OpenAI's interface for embeddings, and `[openai]`
 //! * `features.rs`, `health.rs` - handlers: Feast's feature server; liveness and readiness
 //! * `openapi.rs`, `openapi.json` - the description of every route
 //! * `metrics.rs`, `metrics/` - `/metrics`; `exposition.rs` has the formats of Prometheus and OpenMetrics, `process.rs`
@@ -100,7 +100,7 @@ mod infer;
 mod local_plain;
 mod metrics;
 mod models;
-mod openai;
+pub mod openai;
 mod openapi;
 mod part;
 mod reply;

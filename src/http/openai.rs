@@ -1,5 +1,7 @@
 //! `/v1/embeddings` and `/v1/models`: the interface of OpenAI, for the models that embed texts.
 
+pub mod config;
+
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -49,7 +51,8 @@ pub async fn embeddings(
     let ReceivedBody { bytes, account } = body::read(&parts, body, app.context()).await?;
     // Reading copies the texts.
     let _copied = account.take(2 * bytes.len()).map_err(ApiError::from)?;
-    let request = off_thread(&account, move || EmbeddingsRequest::decode(&bytes)).await?;
+    let known = app.clone();
+    let request = off_thread(&account, move || EmbeddingsRequest::decode(&bytes, &known.openai().aliases)).await?;
     guard::check_model(&app, &parts, &principal, &access, &request.model)?;
 
     let CallHeaders { priority, deadline } = headers;
@@ -84,19 +87,22 @@ pub async fn models(State(app): State<App>, Extension(access): Extension<CallerA
     let all = app.serving().repository().all_live();
     let usable = all.iter().filter(|model| embeds(model) && access.has_model(&model.name));
     let names: BTreeSet<&ModelName> = usable.map(|model| &model.name).collect();
-    json(&ModelList::new(names.into_iter()))
+    let aliases = app.openai().aliases.iter().filter(|(_, model)| names.contains(model));
+    let aliases = aliases.map(|(alias, _)| alias.as_str());
+    json(&ModelList::new(names.iter().map(|name| name.as_str()).chain(aliases)))
 }
 
 /// `GET /v1/models/{model}`.
 pub async fn model(State(app): State<App>, PathParts(path): PathParts) -> Result<Response, OpenAiErrorResponse> {
-    let name = target(&path)?.model;
-    let model = app.serving().repository().pin(&name, None).map_err(ApiError::from)?;
+    let asked = target(&path)?.model;
+    let name = app.openai().aliases.get(asked.as_str()).unwrap_or(&asked);
+    let model = app.serving().repository().pin(name, None).map_err(ApiError::from)?;
     if !embeds(&model) {
         let message =
             format!("model '{name}' embeds no texts: its model.toml has no {}", PipelineInput::Texts.sections());
         return Err(ApiError::new(StatusCode::NOT_FOUND, message).into());
     }
-    Ok(json(&ListedModel::new(&name)))
+    Ok(json(&ListedModel::new(asked.as_str())))
 }
 
 fn embeds(model: &LoadedModel) -> bool {

@@ -4,6 +4,7 @@
 //! and decodes it by itself.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use base64::Engine;
@@ -28,6 +29,8 @@ const TOKEN_IDS: &str = "token ids are not accepted, because they belong to anot
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingsRequest {
     pub model: ModelName,
+    /// The name by which the caller asked for the model: its own, or an alias.
+    pub asked: String,
     pub texts: Texts,
     pub encoding: EmbeddingEncoding,
     /// The length of the vectors that the caller expects.
@@ -136,8 +139,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for InputText<'a> {
 }
 
 impl EmbeddingsRequest {
-    /// Reads the body of a request. Keys without an effect on the answer, such as `user`, are ignored.
-    pub fn decode(body: &[u8]) -> Result<Self, ApiError> {
+    /// Reads the body of a request. Keys without an effect on the answer, such as `user`, are ignored. A name in `aliases`
+    /// asks for the model there, whatever else has that name.
+    pub fn decode(body: &[u8], aliases: &BTreeMap<String, ModelName>) -> Result<Self, ApiError> {
         let bad = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
         // serde would also take an array in place of the object.
         if !body.trim_ascii_start().starts_with(b"{") {
@@ -149,10 +153,11 @@ impl EmbeddingsRequest {
         if count > texts.len() {
             return Err(content_error(TextError::TooMany { count }));
         }
-        let model = model.parse().map_err(|error| bad(format!("\"model\": {error}")))?;
+        let aliased = aliases.get(&*model).cloned().map_or_else(|| model.parse(), Ok);
+        let (asked, model) = (model.into_owned(), aliased.map_err(|error| bad(format!("\"model\": {error}")))?);
         let texts = Texts::new(texts.iter().map(|text| text.as_ref().as_bytes()));
         let texts = texts.map_err(content_error)?;
-        Ok(Self { model, texts, encoding: encoding_format.unwrap_or_default(), dimensions })
+        Ok(Self { model, asked, texts, encoding: encoding_format.unwrap_or_default(), dimensions })
     }
 
     /// The answer of a model with these results.
@@ -181,7 +186,7 @@ impl EmbeddingsRequest {
         };
         let usage = Usage { prompt_tokens, total_tokens: prompt_tokens };
         let data = embeddings.rows().enumerate().map(row).collect();
-        let answer = EmbeddingList { object: "list", data, model: self.model.as_str(), usage };
+        let answer = EmbeddingList { object: "list", data, model: &self.asked, usage };
         serde_json::to_vec(&answer).map_err(|error| internal(error.to_string()))
     }
 }
@@ -220,7 +225,7 @@ struct Usage {
 /// One model of a list.
 #[derive(Debug, Serialize)]
 pub struct ListedModel<'a> {
-    id: &'a ModelName,
+    id: &'a str,
     object: &'static str,
     /// When it was made, which is not known.
     created: u64,
@@ -228,7 +233,7 @@ pub struct ListedModel<'a> {
 }
 
 impl<'a> ListedModel<'a> {
-    pub fn new(id: &'a ModelName) -> Self {
+    pub fn new(id: &'a str) -> Self {
         Self { id, object: "model", created: 0, owned_by: "ledge" }
     }
 }
@@ -241,7 +246,7 @@ pub struct ModelList<'a> {
 }
 
 impl<'a> ModelList<'a> {
-    pub fn new(models: impl Iterator<Item = &'a ModelName>) -> Self {
+    pub fn new(models: impl Iterator<Item = &'a str>) -> Self {
         Self { object: "list", data: models.map(ListedModel::new).collect() }
     }
 }
@@ -283,7 +288,7 @@ impl<'a> OpenAiErrorBody<'a> {
 /// When an invariant does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_embeddings(data: &[u8]) -> bool {
-    match EmbeddingsRequest::decode(data) {
+    match EmbeddingsRequest::decode(data, &BTreeMap::new()) {
         Ok(request) => {
             let texts = request.texts.iter().map(str::len).sum::<usize>();
             assert!(texts <= data.len() && (1..=TEXTS_MAX).contains(&request.texts.count()));
@@ -305,7 +310,7 @@ mod tests {
     use super::*;
 
     fn decode(body: &Value) -> Result<EmbeddingsRequest, ApiError> {
-        EmbeddingsRequest::decode(body.to_string().as_bytes())
+        EmbeddingsRequest::decode(body.to_string().as_bytes(), &BTreeMap::new())
     }
 
     fn answer(body: &Value) -> Result<Value, ApiError> {
@@ -323,6 +328,18 @@ mod tests {
         let list = json!({"model": "m", "input": ["a", ""], "encoding_format": "base64", "dimensions": null});
         let list = decode(&list).unwrap();
         assert_eq!((list.texts.iter().collect::<Vec<_>>(), list.encoding), (vec!["a", ""], EmbeddingEncoding::Base64));
+    }
+
+    #[test]
+    fn an_alias_asks_for_its_model_and_the_answer_has_the_name_that_was_asked_for() {
+        let aliases = BTreeMap::from([("BAAI/bge:small".to_owned(), "m".parse().unwrap())]);
+        let decode = |model: &str| {
+            EmbeddingsRequest::decode(json!({"model": model, "input": "a"}).to_string().as_bytes(), &aliases)
+        };
+        let aliased = decode("BAAI/bge:small").unwrap();
+        assert_eq!((aliased.model.as_str(), aliased.asked.as_str()), ("m", "BAAI/bge:small"));
+        assert_eq!(decode("n").unwrap().model.as_str(), "n");
+        assert_eq!(decode("BAAI/bge").unwrap_err().status, StatusCode::BAD_REQUEST);
     }
 
     #[test]

@@ -8,8 +8,12 @@ use crate::daemon::{TestDaemon, TestRoot};
 
 const CONFIG: &str = "[pipeline.text_embedding]\nmax_tokens = 8\nnormalize = false\n";
 
+fn root() -> TestRoot {
+    TestRoot::new().models(&["word_vectors", "add_sub"]).file("word_vectors/model.toml", CONFIG)
+}
+
 fn start() -> TestDaemon {
-    TestRoot::new().models(&["word_vectors", "add_sub"]).file("word_vectors/model.toml", CONFIG).start()
+    root().start()
 }
 
 fn post(client: &mut Client, content_type: &str, body: &[u8]) -> Response {
@@ -103,6 +107,24 @@ fn a_model_that_takes_no_texts_reads_json_that_a_browser_calls_text() {
 
 fn embeddings(client: &mut Client, body: &Value) -> Response {
     client.post("/v1/embeddings", &[("content-type", "application/json")], body.to_string().as_bytes())
+}
+
+#[test]
+fn an_alias_of_openai_is_its_model_and_nothing_else_has_that_name() {
+    let name = "text-embedding-3-small";
+    let daemon = root().set(&format!("openai.aliases={{{name:?} = 'word_vectors', other = 'unknown'}}")).start();
+    let client = &mut daemon.client();
+    let listed = client.get("/v1/models").json();
+    let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["word_vectors", name]);
+    assert_eq!(client.get(&format!("/v1/models/{name}")).json()["id"], name);
+
+    let answer = embeddings(client, &json!({"model": name, "input": "red red"})).json();
+    assert_eq!((&answer["model"], &answer["data"][0]["embedding"]), (&json!(name), &json!([3.25, 4.0, 1.0])));
+    assert_eq!(daemon.counted("word_vectors").0, Some(1));
+    assert_eq!(embeddings(client, &json!({"model": "other", "input": "red"})).status, 404);
+    assert_eq!(client.get("/v1/models/other").status, 404);
+    assert_eq!(client.get(&format!("/v2/models/{name}")).status, 404);
 }
 
 #[test]
