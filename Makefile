@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -122,6 +122,10 @@ deb: setup setup-packages ## make the Debian packages in target/packages: ledge,
 
 rpm: setup setup-packages ## make the rpm packages in target/packages: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
 	$(PYTHON) packaging/build rpm $(PACKAGE)
+
+image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd)
+	$(PYTHON) packaging/build stage $(PACKAGE)
+	$(PYTHON) packaging/image target/packages/stage $(IMAGE)
 
 sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5
 	@PYTHON=$(PYTHON) packaging/sbom
