@@ -4,8 +4,8 @@ python3 packaging/image STAGE [--form slim|full] [--format oci|docker] [--zstd] 
     [--mirror URL]
 
 STAGE is the folder that packaging/build fills: target/packages/stage. The image has layers for Debian's libraries, the runtimes,
-the models (only the form "full") and the program, so an upgrade fetches little more than the program. It has no shell and
-no package manager.
+the models (only in the form "full") and the program; a release of Ledge changes only the last. It has no shell and no package
+manager.
 
 mmdebstrap fetches Debian's packages, buildah makes the layers. With the same stage, the same packages of Debian and the same
 SOURCE_DATE_EPOCH [the time of the last commit] the image has the same digest. To fetch the packages of a day in the past,
@@ -27,6 +27,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FORMS = ("slim", "full")
 # A user id that no distribution assigns, so that it means the same user on every machine.
 USER = 10001
+# The time of the files below the program's layer, so that they are the same layers in each release: 1980-01-01.
+FILE_TIME = 315532800
 HEALTH_CHECK = "CMD /usr/bin/ledge top --once --interval 0.1"
 
 
@@ -61,10 +63,10 @@ class Builder:
 
     def common_layers(self):
         debian = self.scratch / "debian.tar"
-        packages = debian_layer(debian, self.options.suite, self.options.mirror, self.epoch)
+        packages = debian_layer(debian, self.options.suite, self.options.mirror, FILE_TIME)
         print("packages of Debian: " + ", ".join(packages))
         self.commit("scratch", debian, "debian")
-        runtimes = Layer(self.scratch / "runtimes.tar", self.epoch)
+        runtimes = Layer(self.scratch / "runtimes.tar", FILE_TIME)
         runtimes.add_tree(self.stage / "full" / "usr/lib/ledge", "usr/lib/ledge")
         runtimes.add_tree(self.stage / "full" / "usr/share/doc/ledge/licenses", "usr/share/doc/ledge/licenses")
         self.commit("debian", runtimes.write(), "runtimes")
@@ -72,7 +74,7 @@ class Builder:
     def image(self, form):
         below = "runtimes"
         if form == "full":
-            models = Layer(self.scratch / "models.tar", self.epoch)
+            models = Layer(self.scratch / "models.tar", FILE_TIME)
             models.add_tree(self.stage / "full" / "usr/share/ledge/models", "usr/share/ledge/models")
             self.commit(below, models.write(), "models")
             below = "models"
@@ -124,7 +126,7 @@ class Builder:
         self.buildah("add", "--quiet", container, archive, "/")
         archive.unlink()
         # buildah writes its own version into a label, and the history names temporary files.
-        arguments = ["--identity-label=false", "--omit-history", "--timestamp", self.epoch, "--format", self.options.format]
+        arguments = ["--identity-label=false", "--omit-history", "--timestamp", self.epoch if settings else FILE_TIME, "--format", self.options.format]
         if settings:
             self.buildah("config", *settings, container)
         self.buildah("commit", "--quiet", "--rm", *arguments, container, image)
@@ -149,7 +151,7 @@ def source_date_epoch():
 def git(*arguments):
     if not shutil.which("git"):
         return None
-    done = subprocess.run(["git", "-C", CHECKOUT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    done = subprocess.run(["git", "-c", f"safe.directory={CHECKOUT}", "-C", CHECKOUT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
 
 

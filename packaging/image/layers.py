@@ -22,8 +22,8 @@ KEEP_STATUS = (
 
 
 class Layer:
-    def __init__(self, file, epoch):
-        self.file, self.epoch = file, epoch
+    def __init__(self, file, time):
+        self.file, self.time = file, time
         self.entries = {}
 
     def add_tree(self, source, target):
@@ -52,7 +52,7 @@ class Layer:
         parent = os.path.dirname(entry.name)
         if parent and parent not in self.entries:
             self.add_folder(parent)
-        entry.mtime, entry.uname, entry.gname = self.epoch, "", ""
+        entry.mtime, entry.uname, entry.gname = self.time, "", ""
         self.entries[entry.name] = (entry, content)
 
     def write(self):
@@ -63,13 +63,13 @@ class Layer:
         return self.file
 
 
-def debian_layer(file, suite, mirrors, epoch):
+def debian_layer(file, suite, mirrors, time):
     """Writes the layer of Debian's libraries, and returns the versions of its packages."""
-    layer, authorities = Layer(file, epoch), []
+    layer, authorities = Layer(file, time), []
     command = [
         "mmdebstrap", "--quiet", "--variant=extract", "--include=" + ",".join(PACKAGES), '--aptopt=APT::Install-Recommends "0"',
         f"--extract-hook={KEEP_STATUS}", suite, "-", *mirrors]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}) as root:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "SOURCE_DATE_EPOCH": str(time)}) as root:
         with tarfile.open(fileobj=root.stdout, mode="r|") as archive:
             for entry in archive:
                 entry.name = entry.name.removeprefix("./")
