@@ -79,7 +79,7 @@ def check_pod(manifests):
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False, "privileged": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     assert not pod["automountServiceAccountToken"]
-    assert {"requests", "limits"} <= container["resources"].keys()
+    assert container["resources"]["requests"] == container["resources"]["limits"], "only then the kubelet gives cores to the pod alone"
 
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
