@@ -10,7 +10,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -64,6 +64,10 @@ setup-grpc: setup-test ## install Triton's client for gRPC into .ledge/peers/grp
 setup-kserve: setup-test ## install KServe's client into .ledge/peers/kserve (480 MB, once), for test-peers-all
 	$(PYTHON) benches/peers/fetch.py kserve
 
+setup-kubernetes: setup-test setup-peers ## install the schemas of Kubernetes and of the Prometheus Operator into .ledge/peers/kubernetes, kustomize and docker-compose next to it (once), for test-peers-all
+	$(PYTHON) benches/peers/fetch.py kubernetes
+	@tests/peers/setup-kubernetes
+
 setup-tables: setup-test ## install scikit-learn, XGBoost, LightGBM and their converters into .ledge/peers/tables (430 MB, once), for test-peers-all
 	$(PYTHON) benches/peers/fetch.py tables
 
@@ -79,7 +83,7 @@ setup-axe: setup-test ## install axe-core, which looks for what keeps people out
 test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
 	@failed=0; $(MAKE) test-platform || failed=1; $(nextest) --test peers --profile short || failed=1; exit $$failed
 
-test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
+test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
 	@failed=0; $(MAKE) -k test-quantize test-platform || failed=1; $(nextest) --test peers || failed=1; exit $$failed
 
 soak: setup-test setup-root setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables; the packages' models on a box of 1 GiB (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)
@@ -122,6 +126,10 @@ deb: setup setup-packages ## make the Debian packages in target/packages: ledge,
 
 rpm: setup setup-packages ## make the rpm packages in target/packages: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
 	$(PYTHON) packaging/build rpm $(PACKAGE)
+
+image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd)
+	$(PYTHON) packaging/build stage $(PACKAGE)
+	$(PYTHON) packaging/image target/packages/stage $(IMAGE)
 
 sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5
 	@PYTHON=$(PYTHON) packaging/sbom

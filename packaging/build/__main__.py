@@ -1,7 +1,8 @@
 """`make deb` and `make rpm`: lays out what the packages have in target/packages/stage, and has cargo-deb or
-cargo-generate-rpm make packages of it. Cargo.toml says which file goes into which package.
+cargo-generate-rpm make packages of it. Cargo.toml says which file goes into which package. "stage" stops before the packages:
+packaging/image makes images of those files.
 
-python3 packaging/build deb|rpm [--profile PROFILE | --binary FILE] [--version VERSION] [--output DIR] [--fast] [--any-glibc]
+python3 packaging/build deb|rpm|stage [--profile PROFILE | --binary FILE] [--version VERSION] [--output DIR] [--fast] [--any-glibc]
 """
 import argparse
 import fcntl
@@ -24,7 +25,7 @@ VARIANTS = {"full": None, "slim": "slim", "symbols": "symbols"}
 
 def main():
     parser = argparse.ArgumentParser(prog="packaging/build", description="Make packages of Ledge.")
-    parser.add_argument("kind", choices=["deb", "rpm"])
+    parser.add_argument("kind", choices=["deb", "rpm", "stage"])
     parser.add_argument("--profile", default="dist", help="the profile that cargo builds with [dist]")
     parser.add_argument("--binary", type=Path, help="take this program, and build none")
     parser.add_argument("--version", help="another version than Cargo.toml's, such as 0.1.0~prev")
@@ -47,6 +48,8 @@ def main():
     stage.fill()
     if not options.any_glibc:
         stage.check_glibc()
+    if options.kind == "stage":
+        return
     options.output.mkdir(parents=True, exist_ok=True)
     make = deb if options.kind == "deb" else rpm
     for name in options.variant or VARIANTS:

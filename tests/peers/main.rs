@@ -43,6 +43,7 @@ mod console_try;
 mod console_audit;
 mod console_features;
 mod console_updates;
+mod containers;
 mod cpus;
 #[expect(dead_code, reason = "shared with tests/it, which uses the rest")]
 #[path = "../it/daemon.rs"]
