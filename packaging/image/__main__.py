@@ -29,7 +29,7 @@ FORMS = ("slim", "full")
 USER = 10001
 # The time of the files below the program's layer, so that they are the same layers in each release: 1980-01-01.
 FILE_TIME = 315532800
-HEALTH_CHECK = "CMD /usr/bin/ledge top --once --interval 0.1"
+HEALTH_CHECK = "CMD /usr/bin/ledge health"
 
 
 def main():

@@ -2,7 +2,8 @@
 
 use super::verbs::{Cli, Command};
 use super::{
-    Exit, Output, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top, tune, update,
+    Exit, Output, audit, config, doctor, encryption, features, health, infer, keys, models, mqtt, serve, tls, top,
+    tune, update,
 };
 
 impl Cli {
@@ -23,6 +24,7 @@ impl Cli {
             Command::Keys(args) => keys::run(globals, &args, out),
             Command::Tune(args) => tune::run(globals, &args, out),
             Command::Config(args) => config::run(globals, &args, out),
+            Command::Health(args) => health::run(globals, &args, out),
             Command::Doctor(args) => doctor::run(globals, &args, out),
         }
     }

@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod encryption;
 mod exit;
 pub mod features;
+pub mod health;
 pub mod infer;
 mod internal;
 mod globals;

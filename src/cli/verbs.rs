@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    GlobalArgs, audit, config, doctor, encryption, features, infer, keys, models, mqtt, serve, tls, top, tune, update,
+    GlobalArgs, audit, config, doctor, encryption, features, health, infer, keys, models, mqtt, serve, tls, top, tune,
+    update,
 };
 
 /// Runs quantized models on a server without a GPU, and answers inference calls over local HTTP and MQTT.
@@ -89,6 +90,10 @@ pub enum Command {
     /// Settings come from four places, of which the later win: defaults, the file, the environment (LEDGE_HTTP_LISTEN),
     /// --set.
     Config(config::ConfigArgs),
+    /// Check that a running server answers, or with --ready that its models serve.
+    ///
+    /// For the health check of a container, and for scripts that wait. The exit code is 1 when it does not.
+    Health(health::HealthArgs),
     /// Report what this machine offers, what is missing and what to do about it.
     ///
     /// Checks the configuration, the CPU and the limits on it, memory, disk, the runtimes, TLS and the MQTT broker, and

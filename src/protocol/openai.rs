@@ -153,8 +153,8 @@ impl EmbeddingsRequest {
         if count > texts.len() {
             return Err(content_error(TextError::TooMany { count }));
         }
-        let aliased = aliases.get(&*model).cloned().map_or_else(|| model.parse(), Ok);
-        let (asked, model) = (model.into_owned(), aliased.map_err(|error| bad(format!("\"model\": {error}")))?);
+        let found = aliases.get(&*model).cloned().map_or_else(|| model.parse(), Ok);
+        let (asked, model) = (model.into_owned(), found.map_err(|error| bad(format!("\"model\": {error}")))?);
         let texts = Texts::new(texts.iter().map(|text| text.as_ref().as_bytes()));
         let texts = texts.map_err(content_error)?;
         Ok(Self { model, asked, texts, encoding: encoding_format.unwrap_or_default(), dimensions })
@@ -336,8 +336,8 @@ mod tests {
         let decode = |model: &str| {
             EmbeddingsRequest::decode(json!({"model": model, "input": "a"}).to_string().as_bytes(), &aliases)
         };
-        let aliased = decode("BAAI/bge:small").unwrap();
-        assert_eq!((aliased.model.as_str(), aliased.asked.as_str()), ("m", "BAAI/bge:small"));
+        let request = decode("BAAI/bge:small").unwrap();
+        assert_eq!((request.model.as_str(), request.asked.as_str()), ("m", "BAAI/bge:small"));
         assert_eq!(decode("n").unwrap().model.as_str(), "n");
         assert_eq!(decode("BAAI/bge").unwrap_err().status, StatusCode::BAD_REQUEST);
     }

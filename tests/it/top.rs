@@ -76,6 +76,26 @@ fn top_without_a_daemon_says_so() {
 }
 
 #[test]
+fn health_is_live_and_ready_of_a_daemon_that_serves_and_fails_otherwise() {
+    let health = |root: &TestRoot, arguments: &[&str]| {
+        let output = root.command(&[&["health"], arguments].concat()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let daemon = TestRoot::new().models(&["add_sub"]).start();
+    assert_eq!(health(&daemon.root, &[]), (Some(0), "live\n".to_owned()));
+    assert_eq!(
+        health(&daemon.root, &["--ready", "--url", &format!("http://{}", daemon.address)]),
+        (Some(0), "ready\n".to_owned())
+    );
+    let broken = TestRoot::new().models(&["broken_empty"]).start_unready();
+    broken.wait_for_event("repository.read");
+    assert_eq!(health(&broken.root, &[]), (Some(0), "live\n".to_owned()));
+    assert_eq!(health(&broken.root, &["--ready"]), (Some(1), String::new()));
+    let root = broken.kill();
+    assert_eq!(health(&root, &[]), (Some(1), String::new()));
+}
+
+#[test]
 fn top_leaves_the_terminal_as_it_is_and_outlives_its_daemon() {
     let mut daemon = TestRoot::new().models(&["add_sub"]).start();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/top_terminal.py");

@@ -1,0 +1,51 @@
+//! `ledge health`: asks whether the daemon answers, for the health check of a container and for scripts.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use ledge_egress::DaemonConnection;
+
+use super::features::daemon::message;
+use super::server::ServerArgs;
+use super::{Exit, GlobalArgs, Output, block_on};
+
+/// The longest time of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The arguments of `ledge health`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct HealthArgs {
+    /// Ask whether it is ready: every model that it served before serves again or has failed, and one serves.
+    #[arg(long)]
+    pub ready: bool,
+    /// The server to ask, for example http://127.0.0.1:8000 or unix:.ledge/ledge.sock [default: the Unix socket of the
+    /// configuration, or its first address].
+    #[arg(long)]
+    pub url: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ledge health                                the server of this box answers
+  until ledge health --ready; do sleep 1; done";
+
+/// Runs the verb. The exit code is 1 when the daemon does not answer, or is not ready.
+pub fn run(globals: &GlobalArgs, args: &HealthArgs, out: &mut Output) -> anyhow::Result<Exit> {
+    let address = args.server.find(globals, args.url.as_deref())?;
+    let state = if args.ready { "ready" } else { "live" };
+    let path = format!("/v2/health/{state}");
+    let ask = async { DaemonConnection::open(&address).await?.get(&path).await };
+    let answer = block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, ask).await })?;
+    let late = || format!("{} did not answer within {} s", address.url, ANSWER_TIMEOUT.as_secs());
+    let answer = answer.with_context(late)??;
+    if answer.status != 200 {
+        bail!("{}: {}", address.url, message(answer.status, &answer.body));
+    }
+    writeln!(out, "{state}")?;
+    Ok(Exit::Success)
+}
