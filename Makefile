@@ -121,14 +121,14 @@ setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages
 setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root
 
-deb: setup setup-packages ## make the Debian packages in target/packages: ledge, ledge-slim, ledge-dbgsym (PACKAGE=--fast: larger, sooner)
-	$(PYTHON) packaging/build deb $(PACKAGE)
+deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner)
+	$(PYTHON) packaging/build/root.py deb $(PACKAGE)
 
-rpm: setup setup-packages ## make the rpm packages in target/packages: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
-	$(PYTHON) packaging/build rpm $(PACKAGE)
+rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
+	$(PYTHON) packaging/build/root.py rpm $(PACKAGE)
 
 image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd)
-	$(PYTHON) packaging/build stage $(PACKAGE)
+	$(PYTHON) packaging/build/root.py stage $(PACKAGE)
 	$(PYTHON) packaging/image target/packages/stage $(IMAGE)
 
 sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5

@@ -1,0 +1,107 @@
+"""`make deb`, `make rpm` and `make image`: runs packaging/build in a clean root of Debian 11, so that the packages are the same bytes wherever
+they are made, and need no later glibc than they ask for.
+
+python3 packaging/build/root.py [--folder FOLDER] deb|rpm|stage [arguments of packaging/build]
+
+The root is made once, below .ledge/build-root, with Debian's mmdebstrap, and entered with bubblewrap, as root or not. In it stand
+the toolchain, the crates and the checkout at fixed paths, all read-only; no network, host name, locale or time of the machine is
+seen. The time is that of the last commit, or SOURCE_DATE_EPOCH.
+"""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+from failure import Failure  # noqa: E402
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+# The oldest Debian whose compilers build every crate. Its glibc is 2.31, and it changes no more.
+SUITE, MIRROR = "bullseye", "http://deb.debian.org/debian"
+PACKAGES = "gcc,g++,make,cmake,python3,perl-base,ca-certificates,binutils,xz-utils,zstd"
+# The programs that write the packages, built in the root.
+TOOLS = {"cargo-deb": "3.8.0", "cargo-generate-rpm": "0.21.1"}
+# The places inside. Each ends up in the debug symbols, so none may be that of the machine.
+RUST, CRATES, SOURCE, TOOLS_FOLDER = "/rust", "/cargo", "/build/ledge", "/opt/tools"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="packaging/build/root.py", description="Make packages of Ledge in a clean root.")
+    parser.add_argument("--folder", type=Path, default=CHECKOUT / ".ledge" / "build-root", help="the folder of the root [.ledge/build-root]")
+    parser.add_argument("kind", choices=["deb", "rpm", "stage"])
+    options, arguments = parser.parse_known_args()
+    root = options.folder.resolve()
+    if not (root / "made").exists():
+        make(root)
+    run("cargo", "fetch", "--locked", "--target", host())
+    target, packages = CHECKOUT / "target" / "root", CHECKOUT / "target" / "packages"
+    target.mkdir(parents=True, exist_ok=True)
+    inside(root, "python3", "packaging/build", options.kind, *arguments, target=target)
+    packages.mkdir(parents=True, exist_ok=True)
+    if options.kind == "stage":
+        shutil.rmtree(packages / "stage", ignore_errors=True)
+        shutil.move(target / "packages" / "stage", packages / "stage")
+    for made in sorted((target / "packages").glob(f"*.{options.kind}")):
+        shutil.move(made, packages / made.name)
+
+
+def make(root):
+    """Makes the root, and in it the programs that write packages. Interrupted, it is begun again."""
+    shutil.rmtree(root, ignore_errors=True)
+    system = root / "system"
+    system.mkdir(parents=True)
+    archive = root / "system.tar"
+    run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, archive, os.environ.get("LEDGE_DEBIAN_MIRROR", MIRROR))
+    # Devices come from bubblewrap, and only root could make them.
+    run("tar", "--extract", "--no-same-owner", "--exclude=./dev/*", "--directory", system, "--file", archive)
+    archive.unlink()
+    for place in (RUST, CRATES, SOURCE, TOOLS_FOLDER):
+        (system / place[1:]).mkdir(parents=True)
+    for tool, version in TOOLS.items():
+        inside(root, "cargo", "install", tool, "--locked", "--version", version, "--root", TOOLS_FOLDER, installs=True)
+    (root / "made").touch()
+
+
+def inside(root, *command, target=None, installs=False):
+    """Runs a command in the root. `installs` gives it the network and a writable root."""
+    home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
+    crates = ["--tmpfs", CRATES] + ([] if installs else ["--ro-bind", home / "registry", f"{CRATES}/registry"])
+    crates += [part for name in ("config.toml", "config") if (home / name).is_file() for part in ("--ro-bind", home / name, f"{CRATES}/{name}")]
+    source = ["--ro-bind", CHECKOUT, SOURCE, "--bind", target, f"{SOURCE}/target", "--chdir", SOURCE] if target else []
+    # The names of servers and their certificates are those of the machine.
+    network = ["--share-net", *(part for file in ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs") for part in ("--ro-bind", file, file))]
+    environment = {
+        "PATH": f"{RUST}/bin:{TOOLS_FOLDER}/bin:/usr/bin:/bin", "HOME": "/tmp", "CARGO_HOME": CRATES, "LC_ALL": "C.UTF-8", "TZ": "UTC",
+        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct", stdout=subprocess.PIPE).strip(),
+        "CARGO_TARGET_DIR": f"{SOURCE}/target" if target else "/tmp/target", "CARGO_NET_OFFLINE": str(not installs).lower()}
+    run(
+        "bwrap", "--die-with-parent", "--unshare-all", "--hostname", "build", "--uid", "0", "--gid", "0",
+        "--bind" if installs else "--ro-bind", root / "system", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp",
+        *(network if installs else ()), *crates, "--ro-bind", run("rustc", "--print", "sysroot", stdout=subprocess.PIPE).strip(), RUST, *source,
+        "--clearenv", *(part for name, value in environment.items() for part in ("--setenv", name, value)), "--", *command)
+
+
+def host():
+    described = run("rustc", "--version", "--verbose", stdout=subprocess.PIPE)
+    return described.split("host: ")[1].split()[0]
+
+
+def run(*command, stdout=None):
+    try:
+        done = subprocess.run([str(part) for part in command], cwd=CHECKOUT, check=True, stdout=stdout, text=True)
+    except FileNotFoundError as error:
+        package = {"bwrap": "bubblewrap"}.get(error.filename, error.filename)
+        raise Failure(f"{error.filename} is not installed; Debian and Ubuntu: apt install {package}") from error
+    except subprocess.CalledProcessError as error:
+        raise Failure(f"{' '.join(map(str, command))} failed with status {error.returncode}") from error
+    return done.stdout
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"packaging/build/root.py: {failure}")
