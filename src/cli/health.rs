@@ -1,18 +1,13 @@
 //! `ledge health`: asks whether the daemon answers, for the health check of a container and for scripts.
 
 use std::io::Write as _;
-use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
-use ledge_egress::DaemonConnection;
 
 use super::features::daemon::message;
-use super::server::ServerArgs;
+use super::server::{self, ServerArgs};
 use super::{Exit, GlobalArgs, Output, block_on};
-
-/// The longest time of an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The arguments of `ledge health`.
 #[derive(Debug, Args)]
@@ -38,11 +33,7 @@ Examples:
 pub fn run(globals: &GlobalArgs, args: &HealthArgs, out: &mut Output) -> anyhow::Result<Exit> {
     let address = args.server.find(globals, args.url.as_deref())?;
     let state = if args.ready { "ready" } else { "live" };
-    let path = format!("/v2/health/{state}");
-    let ask = async { DaemonConnection::open(&address).await?.get(&path).await };
-    let answer = block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, ask).await })?;
-    let late = || format!("{} did not answer within {} s", address.url, ANSWER_TIMEOUT.as_secs());
-    let answer = answer.with_context(late)??;
+    let answer = block_on(server::get(&address, &format!("/v2/health/{state}")))??;
     if answer.status != 200 {
         bail!("{}: {}", address.url, message(answer.status, &answer.body));
     }

@@ -1,11 +1,12 @@
 //! The options for a connection to the server of `--url`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use ledge_base::secret::SecretFile;
-use ledge_egress::DaemonAddress;
+use ledge_egress::{DaemonAddress, DaemonAnswer, DaemonConnection};
 use ledge_identity::api_key::ApiKey;
 use ledge_listener::address::ListenAddress;
 
@@ -48,6 +49,16 @@ impl ServerArgs {
         }
         Ok(address)
     }
+}
+
+/// The longest time of an answer that the daemon has at hand.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Asks a daemon over a new connection: one that was kept would have to be given up with the daemon.
+pub(super) async fn get(address: &DaemonAddress, path: &str) -> anyhow::Result<DaemonAnswer> {
+    let asked = async { DaemonConnection::open(address).await?.get(path).await };
+    let late = || format!("{} did not answer within {} s", address.url, ANSWER_TIMEOUT.as_secs());
+    Ok(tokio::time::timeout(ANSWER_TIMEOUT, asked).await.with_context(late)??)
 }
 
 /// The address of the daemon with this configuration: its Unix socket if this user may open it, as the socket

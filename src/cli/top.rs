@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{FormattedDuration, HumanBytes};
-use ledge_egress::{DaemonAddress, DaemonConnection};
+use ledge_egress::DaemonAddress;
 use rustix::termios;
 use serde_json::{Value, json};
 
 use super::features::daemon::message;
-use super::server::ServerArgs;
+use super::server::{self, ServerArgs};
 use super::stop_signals::StopSignals;
 use super::{Exit, GlobalArgs, Output, block_on};
 use figures::MetricsScrape;
@@ -111,17 +111,9 @@ async fn watch(address: &DaemonAddress, args: &TopArgs, live: bool, out: &mut Ou
     }
 }
 
-/// The longest time of a scrape.
-const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
-
 async fn scrape(address: &DaemonAddress) -> anyhow::Result<MetricsScrape> {
     let url = &address.url;
-    let answer = tokio::time::timeout(SCRAPE_TIMEOUT, async {
-        // A new connection each time: one that was kept would have to be given up with the daemon.
-        DaemonConnection::open(address).await?.get("/metrics").await
-    });
-    let late = || format!("{url} did not answer within {} s", SCRAPE_TIMEOUT.as_secs());
-    let answer = answer.await.with_context(late)??;
+    let answer = server::get(address, "/metrics").await?;
     if answer.status != 200 {
         bail!("{url} refuses the metrics: {}", message(answer.status, &answer.body));
     }
