@@ -108,10 +108,9 @@ def is_weakly_encrypted(path):
 
 
 def read_public(path):
+    content = content_of(Path(path))
     try:
-        key = load_pem_public_key(Path(path).read_bytes())
-    except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}") from None
+        key = load_pem_public_key(content)
     except ValueError:
         raise Failure(f"{path} is not a public key in PEM") from None
     if not isinstance(key, Ed25519PublicKey):
@@ -119,17 +118,28 @@ def read_public(path):
     return SSlibKey.from_crypto(key)
 
 
-class KeyRing:
-    """The keys in some folders."""
+class KeyFolders:
+    """The public keys in some folders: `found` has the file of each by its identity."""
 
-    def __init__(self, folders):
+    def __init__(self, folders, suffix, identities):
         self.folders = [Path(folder) for folder in folders]
         self.found = {}
         for folder in self.folders:
             if not folder.is_dir():
                 raise Failure(f"{folder} is no folder of keys")
-            for path in sorted(folder.glob("*.pub.pem")):
-                self.found.setdefault(read_public(path).keyid, path)
+            for path in sorted(folder.glob(f"*{suffix}")):
+                for identity in identities(path):
+                    self.found.setdefault(identity, path)
+
+    def __str__(self):
+        return ", ".join(map(str, self.folders)) or "--keys, which is not given"
+
+
+class KeyRing(KeyFolders):
+    """The keys in some folders."""
+
+    def __init__(self, folders):
+        super().__init__(folders, ".pub.pem", lambda path: [read_public(path).keyid])
         self.signers = {}
 
     def name_of(self, keyid):
@@ -151,19 +161,20 @@ class KeyRing:
                 raise Failure(f"{path} is not the private half of {self.found[keyid].name}")
         return self.signers[keyid]
 
-    def __str__(self):
-        return ", ".join(map(str, self.folders)) or "--keys, which is not given"
-
 
 def private_of(public_file):
     return public_file.with_name(public_file.name.replace(".pub.pem", ".pem"))
 
 
-def load_private(path, key_name):
+def content_of(path):
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror}") from None
+
+
+def load_private(path, key_name):
+    content = content_of(path)
     try:
         return load_pem_private_key(content, None)
     except TypeError:

@@ -11,7 +11,6 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from .. import files, keys, moments, names, pkcs8
 from ..errors import Failure
@@ -128,10 +127,7 @@ def protected(private, words):
 
 
 def load_private(path, name):
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}") from None
+    content = keys.content_of(path)
     if pkcs8.is_encrypted(content, LABEL):
         try:
             content = pkcs8.decrypt(content, keys.passphrase(name), LABEL)
@@ -147,18 +143,11 @@ def change_passphrase(path, name):
     files.write(path, protected(private, keys.new_passphrase(name, keys.NEW_PASSPHRASE)), 0o600)
 
 
-class KeyRing:
+class KeyRing(keys.KeyFolders):
     """The OpenPGP keys in some folders."""
 
     def __init__(self, folders):
-        self.folders = [Path(folder) for folder in folders]
-        self.found = {}
-        for folder in self.folders:
-            if not folder.is_dir():
-                raise Failure(f"{folder} is no folder of keys")
-            for path in sorted(folder.glob("*.pub.asc")):
-                for key in read_public(path):
-                    self.found.setdefault(key.fingerprint, path)
+        super().__init__(folders, ".pub.asc", lambda path: [key.fingerprint for key in read_public(path)])
 
     def private(self, key):
         """The private half of a key, which must be here."""
@@ -167,9 +156,6 @@ class KeyRing:
         if not path or not path.exists():
             raise Failure(f"the key {key.id} signs the packages, and is not in {self}: name the folder that has it with --keys")
         return load_private(path, path.name.removesuffix(".asc"))
-
-    def __str__(self):
-        return ", ".join(map(str, self.folders)) or "--keys, which is not given"
 
 
 def private_of(public_file):
