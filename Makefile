@@ -115,8 +115,7 @@ test-platform: setup-peers setup-axe ## test ledge-platform with python-tuf's cl
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
 
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
-	@cargo deb --version >/dev/null 2>&1 || cargo install cargo-deb --locked --version 3.8.0
-	@cargo generate-rpm --version >/dev/null 2>&1 || cargo install cargo-generate-rpm --locked --version 0.21.1
+	@$(PYTHON) packaging/build/tools.py
 
 setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root

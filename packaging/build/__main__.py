@@ -7,18 +7,15 @@ python3 packaging/build deb|rpm|stage [--profile PROFILE | --binary FILE] [--ver
 import argparse
 import fcntl
 import json
-import os
 import platform
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True
+from commands import CHECKOUT, host, output, run  # noqa: E402
 from failure import Failure  # noqa: E402
 from stage import Stage  # noqa: E402
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 # The packages of each kind by the variant in Cargo.toml; the first is the default.
 VARIANTS = {"full": None, "slim": "slim", "symbols": "symbols"}
 
@@ -35,9 +32,8 @@ def main():
     parser.add_argument(
         "--any-glibc", action="store_true", help="make them although they need a later glibc than they ask for; for tests on this machine")
     options = parser.parse_args()
-    host, = re.findall(r"^host: (.*)$", run("rustc", "--version", "--verbose", stdout=subprocess.PIPE), re.MULTILINE)
-    metadata = json.loads(run(
-        "cargo", "metadata", "--locked", "--features", "full", "--format-version", "1", "--filter-platform", host, stdout=subprocess.PIPE))
+    metadata = json.loads(output(
+        "cargo", "metadata", "--locked", "--features", "full", "--format-version", "1", "--filter-platform", host()))
     binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
     package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
     version = options.version or package["version"]
@@ -73,7 +69,7 @@ def deb(variant, version, options):
         arguments += ["--variant", variant]
     if options.fast:
         arguments += ["--fast"]
-    return Path(run("cargo", "deb", *arguments, stdout=subprocess.PIPE).strip().splitlines()[-1])
+    return Path(output("cargo", "deb", *arguments).splitlines()[-1])
 
 
 def rpm(variant, version, options):
@@ -86,16 +82,6 @@ def rpm(variant, version, options):
         arguments += ["--payload-compress", "gzip"]
     run("cargo", "generate-rpm", *arguments)
     return made
-
-
-def run(*command, stdout=None):
-    try:
-        done = subprocess.run([str(part) for part in command], cwd=CHECKOUT, check=True, stdout=stdout, text=True, env=os.environ)
-    except FileNotFoundError as error:
-        raise Failure(f"{error.filename} is not installed") from error
-    except subprocess.CalledProcessError as error:
-        raise Failure(f"{' '.join(map(str, command))} failed with status {error.returncode}") from error
-    return done.stdout
 
 
 def megabytes(size):

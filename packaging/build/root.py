@@ -1,28 +1,26 @@
-"""`make deb`, `make rpm` and `make image`: runs packaging/build in a clean root of Debian 11, so that the packages are the same bytes wherever
-they are made, and need no later glibc than they ask for.
+"""`make deb`, `make rpm` and `make image`: runs packaging/build in a clean root of Debian 11, so that the packages do not depend on the
+compilers of this machine, and need no later glibc than they ask for.
 
 python3 packaging/build/root.py [--folder FOLDER] deb|rpm|stage [arguments of packaging/build]
 
 The root is made once, below .ledge/build-root, with Debian's mmdebstrap, and entered with bubblewrap, as root or not. In it stand
 the toolchain, the crates and the checkout at fixed paths, all read-only; no network, host name, locale or time of the machine is
-seen. The time is that of the last commit, or SOURCE_DATE_EPOCH.
+seen. The time is that of the last commit, or SOURCE_DATE_EPOCH. DEBIAN_MIRROR=URL takes another mirror.
 """
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True
+from commands import CHECKOUT, host, output, run  # noqa: E402
 from failure import Failure  # noqa: E402
+from tools import TOOLS  # noqa: E402
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 # The oldest Debian whose compilers build every crate. Its glibc is 2.31, and it changes no more.
 SUITE, MIRROR = "bullseye", "http://deb.debian.org/debian"
 PACKAGES = "gcc,g++,make,cmake,python3,perl-base,ca-certificates,binutils,xz-utils,zstd"
-# The programs that write the packages, built in the root.
-TOOLS = {"cargo-deb": "3.8.0", "cargo-generate-rpm": "0.21.1"}
 # The places inside. Each ends up in the debug symbols, so none may be that of the machine.
 RUST, CRATES, SOURCE, TOOLS_FOLDER = "/rust", "/cargo", "/build/ledge", "/opt/tools"
 
@@ -53,7 +51,7 @@ def make(root):
     system = root / "system"
     system.mkdir(parents=True)
     archive = root / "system.tar"
-    run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, archive, os.environ.get("LEDGE_DEBIAN_MIRROR", MIRROR))
+    run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, archive, os.environ.get("DEBIAN_MIRROR") or MIRROR)
     # Devices come from bubblewrap, and only root could make them.
     run("tar", "--extract", "--no-same-owner", "--exclude=./dev/*", "--directory", system, "--file", archive)
     archive.unlink()
@@ -74,29 +72,13 @@ def inside(root, *command, target=None, installs=False):
     network = ["--share-net", *(part for file in ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs") for part in ("--ro-bind", file, file))]
     environment = {
         "PATH": f"{RUST}/bin:{TOOLS_FOLDER}/bin:/usr/bin:/bin", "HOME": "/tmp", "CARGO_HOME": CRATES, "LC_ALL": "C.UTF-8", "TZ": "UTC",
-        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct", stdout=subprocess.PIPE).strip(),
+        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or output("git", "log", "-1", "--format=%ct"),
         "CARGO_TARGET_DIR": f"{SOURCE}/target" if target else "/tmp/target", "CARGO_NET_OFFLINE": str(not installs).lower()}
     run(
         "bwrap", "--die-with-parent", "--unshare-all", "--hostname", "build", "--uid", "0", "--gid", "0",
         "--bind" if installs else "--ro-bind", root / "system", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp",
-        *(network if installs else ()), *crates, "--ro-bind", run("rustc", "--print", "sysroot", stdout=subprocess.PIPE).strip(), RUST, *source,
+        *(network if installs else ()), *crates, "--ro-bind", output("rustc", "--print", "sysroot"), RUST, *source,
         "--clearenv", *(part for name, value in environment.items() for part in ("--setenv", name, value)), "--", *command)
-
-
-def host():
-    described = run("rustc", "--version", "--verbose", stdout=subprocess.PIPE)
-    return described.split("host: ")[1].split()[0]
-
-
-def run(*command, stdout=None):
-    try:
-        done = subprocess.run([str(part) for part in command], cwd=CHECKOUT, check=True, stdout=stdout, text=True)
-    except FileNotFoundError as error:
-        package = {"bwrap": "bubblewrap"}.get(error.filename, error.filename)
-        raise Failure(f"{error.filename} is not installed; Debian and Ubuntu: apt install {package}") from error
-    except subprocess.CalledProcessError as error:
-        raise Failure(f"{' '.join(map(str, command))} failed with status {error.returncode}") from error
-    return done.stdout
 
 
 if __name__ == "__main__":
