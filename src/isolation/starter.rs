@@ -14,6 +14,7 @@ use ledge_base::telemetry::service_usage::CountedProcess;
 use ledge_service::child_errors::ChildStderr;
 use ledge_service::limited_process;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::heartbeat::HeartbeatProbe;
@@ -158,13 +159,27 @@ fn nowhere() -> io::Result<OwnedFd> {
 pub(crate) fn spawn(command: &mut Command) -> io::Result<(std::process::Child, OwnedFd)> {
     let mut child = command.spawn()?;
     // The process was not waited for, so the number is still its own.
-    match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-        Ok(pidfd) => Ok((child, pidfd)),
-        Err(error) => {
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error.into())
-        }
+    let handle = pidfd(Pid::from_child(&child));
+    if handle.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    handle.map(|pidfd| (child, pidfd))
+}
+
+/// A handle through which signals arrive. Lists of system calls of old container engines deny one of the calls, and a
+/// process that could not be ended would be waited for without end.
+fn pidfd(process: Pid) -> io::Result<OwnedFd> {
+    let denied = |call: &str, error: Errno| {
+        let error = io::Error::from(error);
+        io::Error::new(error.kind(), format!("the system does not allow the system call {call}: {error}"))
+    };
+    let pidfd =
+        rustix::process::pidfd_open(process, PidfdFlags::empty()).map_err(|error| denied("pidfd_open", error))?;
+    // Continues a process that is not stopped: nothing happens to it.
+    match rustix::process::pidfd_send_signal(&pidfd, Signal::CONT) {
+        Err(error) if error != Errno::SRCH => Err(denied("pidfd_send_signal", error)),
+        _ => Ok(pidfd),
     }
 }
 
