@@ -179,6 +179,7 @@ impl Config {
         config.features.views = "/etc/ledge/feature_views.d".into();
         config.updates.root_file = "/etc/ledge/root.json".into();
         config.catalogue.root_file = "/etc/ledge/catalogue-root.json".into();
+        config.catalogue.publisher_file = "/usr/share/ledge/publisher.toml".into();
         config.resolve(Path::new(PACKAGED_ROOT));
         config
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use indicatif::HumanBytes;
 use ledge_base::names::ModelName;
 use ledge_egress::Egress;
@@ -125,13 +125,10 @@ pub fn remove(config: &Config, name: &ModelName, force: bool, out: &mut Output) 
 }
 
 fn open(config: &Config, from: Option<&RepositoryAddress>) -> anyhow::Result<Catalogue> {
-    let address = from.or(config.catalogue.address.as_ref()).context(
-        "no catalogue is configured: set `[catalogue] address`, or name one with --from, such as --from /media/usb",
-    )?;
     // The verbs of the command line write no audit log.
     let egress = Egress::new(&config.egress, AuditSink::to_nowhere());
     let limits = DownloadLimits::new(&config.updates);
-    Ok(Catalogue::open(&config.catalogue, address, &egress, limits)?)
+    Ok(Catalogue::open(&config.catalogue, from, &egress, limits)?)
 }
 
 #[cfg(test)]

@@ -270,7 +270,8 @@ async fn document(state: Arc<CatalogueState>) -> Response {
         };
         let rows: Vec<_> = models.iter().map(|model| (model, row(model))).collect();
         json(&CatalogueDocument {
-            address: state.config.address.as_ref().map(ToString::to_string),
+            // A file of the package that cannot be used is an error of the next reading.
+            address: state.config.source(None).ok().flatten().map(|source| source.address.to_string()),
             folder: state.folder().display().to_string(),
             upload_max_bytes: state.upload_limits().bytes,
             read_at: read_at_ms.map(clock::rfc3339),
@@ -317,7 +318,8 @@ impl From<CatalogueError> for ApiError {
             CatalogueError::Trust { .. } | CatalogueError::Fetch { .. } => StatusCode::BAD_GATEWAY,
             CatalogueError::Room { .. } => StatusCode::INSUFFICIENT_STORAGE,
             CatalogueError::File { error, .. } if durable::is_full(error) => StatusCode::INSUFFICIENT_STORAGE,
-            CatalogueError::RootFile { .. }
+            CatalogueError::Publisher(_)
+            | CatalogueError::RootFile { .. }
             | CatalogueError::OtherRoot { .. }
             | CatalogueError::Damaged { .. }
             | CatalogueError::Store(_)

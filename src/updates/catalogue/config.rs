@@ -1,14 +1,16 @@
 //! The section `[catalogue]` of the configuration.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ledge_base::config_path;
-use ledge_base::toml_check::{ValueProblem, empty_if_none, none_if_empty};
+use ledge_base::toml_check::{self, ConfigMistake, ValueProblem, empty_if_none, none_if_empty};
 use ledge_egress::{ConfiguredDestination, HostPort, TlsClientFiles};
 use ledge_part::check::Finding;
 use ledge_part::section::{ConfigSection, DoctorContext};
 use serde::{Deserialize, Serialize};
 
+use super::error::CatalogueError;
 use crate::config::RepositoryAddress;
 use crate::doctor::{self, CheckedRepository};
 
@@ -23,6 +25,8 @@ pub struct CatalogueConfig {
     pub address: Option<RepositoryAddress>,
     /// The root metadata of the catalogue, which this box trusts first.
     pub root_file: PathBuf,
+    /// The catalogue that the publisher of an installed package put into it, for a box that sets none; empty for none.
+    pub publisher_file: PathBuf,
     /// A proxy that is asked to connect (HTTP CONNECT).
     #[serde(deserialize_with = "none_if_empty", serialize_with = "empty_if_none")]
     pub proxy: Option<HostPort>,
@@ -38,6 +42,7 @@ impl Default for CatalogueConfig {
             path: "catalogue".into(),
             address: None,
             root_file: "catalogue-root.json".into(),
+            publisher_file: PathBuf::new(),
             proxy: None,
             upload_max_mb: 0,
             tls: TlsClientFiles::default(),
@@ -45,10 +50,56 @@ impl Default for CatalogueConfig {
     }
 }
 
+/// A catalogue, and the root metadata that a box trusts first.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CatalogueSource {
+    pub address: RepositoryAddress,
+    pub root_file: PathBuf,
+}
+
+/// The file that the publisher of a package puts into it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Publisher {
+    catalogue: Option<CatalogueSource>,
+}
+
+impl CatalogueConfig {
+    /// The catalogue at `from`, else that of the box, else that of the package. The root metadata of the package is for
+    /// a box that has none. `None` where nobody names a catalogue.
+    pub fn source(&self, from: Option<&RepositoryAddress>) -> Result<Option<CatalogueSource>, CatalogueError> {
+        let published = self.published()?;
+        let root_file = match &published {
+            Some(published) if !self.root_file.exists() => published.root_file.clone(),
+            _ => self.root_file.clone(),
+        };
+        let address = from.or(self.address.as_ref()).cloned().or(published.map(|published| published.address));
+        Ok(address.map(|address| CatalogueSource { address, root_file }))
+    }
+
+    fn published(&self) -> Result<Option<CatalogueSource>, CatalogueError> {
+        let file = &self.publisher_file;
+        if file.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let name = file.display().to_string();
+        let text = match std::fs::read_to_string(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| CatalogueError::Publisher(format!("{name}: {error}")))?,
+        };
+        let first = |mistakes: Vec<ConfigMistake>| mistakes.first().map(ToString::to_string).unwrap_or_default();
+        let publisher = toml_check::parse::<Publisher>(&name, &text).map_err(first);
+        Ok(publisher.map_err(CatalogueError::Publisher)?.catalogue)
+    }
+}
+
 impl ConfigSection for CatalogueConfig {
     fn resolve(&mut self, root: &Path) {
-        for path in [&mut self.path, &mut self.root_file] {
-            config_path::resolve(path, root);
+        for path in [&mut self.path, &mut self.root_file, &mut self.publisher_file] {
+            if !path.as_os_str().is_empty() {
+                config_path::resolve(path, root);
+            }
         }
         self.tls.resolve(root);
     }

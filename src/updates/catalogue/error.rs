@@ -45,8 +45,12 @@ pub enum CatalogueError {
     Managed { name: ModelName },
     #[error("the service is stopping: nothing was added")]
     Stopping,
-    #[error("no catalogue is configured: set `[catalogue] address`")]
+    #[error(
+        "no catalogue is configured: set `[catalogue] address`, or name one on the command line with --from, such as --from /media/usb"
+    )]
     NoCatalogue,
+    #[error("the catalogue that the package names cannot be used: {0}")]
+    Publisher(String),
     #[error("the catalogue has no model {name}: it has {known}")]
     Unknown { name: ModelName, known: String },
     #[error("{name} cannot be added: {problem}")]

@@ -34,7 +34,7 @@ use crate::source::{self, RepositorySource};
 use crate::store::{StoreError, UpdateStore};
 use crate::trust::{TrustedMetadata, TufTarget};
 pub use api::ROUTES;
-use config::CatalogueConfig;
+use config::{CatalogueConfig, CatalogueSource};
 pub use error::{CatalogueError, InvalidCataloguePath};
 use folder::FolderOrigin;
 pub use folder::{CataloguePresence, remove};
@@ -64,29 +64,25 @@ pub struct AddedModel {
 }
 
 impl Catalogue {
-    /// Opens the catalogue at `address`; no other command can use it until this is dropped.
+    /// Opens the catalogue at `from`, else the one of the configuration; no other command can use it until this is
+    /// dropped.
     pub fn open(
         config: &CatalogueConfig,
-        address: &RepositoryAddress,
+        from: Option<&RepositoryAddress>,
         egress: &Egress,
         limits: DownloadLimits,
     ) -> Result<Self, CatalogueError> {
+        let CatalogueSource { address, root_file } = config.source(from)?.ok_or(CatalogueError::NoCatalogue)?;
         let folder = config.path.clone();
         let store = UpdateStore::open(&folder).map_err(|error| match error {
             StoreError::Locked { folder } => CatalogueError::Busy { folder },
             other => CatalogueError::Store(other),
         })?;
-        let trust = TrustedMetadata::open(&folder, &config.root_file, AuditSink::to_nowhere())
-            .map_err(|error| CatalogueError::of_trust(error, address, &folder))?;
-        let client = source::client(address, egress, config.proxy.clone(), || config.tls.settings());
-        Ok(Self {
-            address: address.clone(),
-            folder,
-            store,
-            trust,
-            source: RepositorySource::new(address, client),
-            limits,
-        })
+        let trust = TrustedMetadata::open(&folder, &root_file, AuditSink::to_nowhere())
+            .map_err(|error| CatalogueError::of_trust(error, &address, &folder))?;
+        let client = source::client(&address, egress, config.proxy.clone(), || config.tls.settings());
+        let source = RepositorySource::new(&address, client);
+        Ok(Self { address, folder, store, trust, source, limits })
     }
 
     /// Fetches the signed list of models, and forgets unfinished downloads of files that it no longer has.

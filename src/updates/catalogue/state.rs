@@ -109,7 +109,7 @@ impl CatalogueState {
     /// Begins to add a model. The result is in [`CatalogueView`].
     pub fn begin_addition(self: Arc<Self>, name: ModelName, caller: Caller) -> Result<(), CatalogueError> {
         self.check_name(&name)?;
-        if self.config.address.is_none() {
+        if self.config.source(None)?.is_none() {
             return Err(CatalogueError::NoCatalogue);
         }
         let turn = self.turn()?;
@@ -137,8 +137,7 @@ impl CatalogueState {
 
     /// Opens the catalogue and reads its list. Waits for the network and for disks.
     fn read_list(&self, runtime: &Handle) -> Result<(Catalogue, Arc<[CatalogueModel]>), CatalogueError> {
-        let address = self.config.address.as_ref().ok_or(CatalogueError::NoCatalogue)?;
-        let mut catalogue = Catalogue::open(&self.config, address, &self.egress, self.limits.clone())?;
+        let mut catalogue = Catalogue::open(&self.config, None, &self.egress, self.limits.clone())?;
         let models: Arc<[_]> = runtime.block_on(catalogue.models())?.into();
         self.seen().list = Some((clock::unix_millis(), models.clone()));
         Ok((catalogue, models))

@@ -39,7 +39,7 @@ impl Fixture {
         config.resolve(self.here.path());
         let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
         let limits = DownloadLimits { min_free_bytes: 0, ..DownloadLimits::new(&UpdatesConfig::default()) };
-        Catalogue::open(&config, &self.signer.address(), &egress, limits).unwrap()
+        Catalogue::open(&config, Some(&self.signer.address()), &egress, limits).unwrap()
     }
 
     async fn add(&self) -> Result<std::path::PathBuf, CatalogueError> {
@@ -98,7 +98,7 @@ async fn one_command_at_a_time_uses_the_catalogue() {
     config.resolve(fixture.here.path());
     let egress = Egress::new(&EgressConfig::default(), AuditSink::to_nowhere());
     let limits = DownloadLimits::new(&UpdatesConfig::default());
-    let second = Catalogue::open(&config, &fixture.signer.address(), &egress, limits);
+    let second = Catalogue::open(&config, Some(&fixture.signer.address()), &egress, limits);
     assert!(matches!(second, Err(CatalogueError::Busy { .. })));
 }
 
@@ -173,4 +173,35 @@ proptest! {
         prop_assert!(joined.starts_with("/models/m") && components.len() > 3);
         prop_assert!(inside.split('/').all(|part| !part.starts_with('.') && !part.is_empty()));
     }
+}
+
+#[test]
+fn a_package_names_a_catalogue_for_a_box_that_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("publisher.toml");
+    let mut config = CatalogueConfig { publisher_file: file.clone(), ..CatalogueConfig::default() };
+    config.resolve(folder.path());
+    assert_eq!(config.source(None).unwrap(), None);
+
+    let address = |text: &str| text.parse::<RepositoryAddress>().unwrap();
+    let source = |address, root: &Path| CatalogueSource { address, root_file: root.to_owned() };
+    let (published, own) = (address("https://models.example.com/"), address("https://own.example.com/"));
+    let root = Path::new("/usr/share/ledge/catalogue-root.json");
+    fs::write(
+        &file,
+        "[catalogue]\naddress = 'https://models.example.com/'\nroot_file = '/usr/share/ledge/catalogue-root.json'\n",
+    )
+    .unwrap();
+    assert_eq!(config.source(None).unwrap(), Some(source(published, root)));
+    // A stick, with the same models.
+    assert_eq!(config.source(Some(&own)).unwrap(), Some(source(own.clone(), root)));
+
+    config.address = Some(own.clone());
+    let own_root = config.root_file.clone();
+    fs::write(&own_root, "{}").unwrap();
+    assert_eq!(config.source(None).unwrap(), Some(source(own, &own_root)));
+
+    fs::write(&file, "[catalogue]\naddress = 7\n").unwrap();
+    let error = config.source(None).unwrap_err().to_string();
+    assert!(error.contains("publisher.toml:2: catalogue.address"), "{error}");
 }
