@@ -211,16 +211,18 @@ fn a_model_runs_on_the_cores_that_it_names() {
 
 #[test]
 fn a_model_that_nobody_calls_gives_its_memory_back_and_the_next_call_loads_it_again() {
-    let daemon =
-        TestRoot::new().models(&["slow"]).file("slow/model.toml", "[instance_group]\nkeep_alive_s = 1\n").start();
-    daemon.wait_for_event("instance.unloaded");
-    let mut client = daemon.client();
-    assert_eq!(client.get("/v2/models/slow/ready").status, 200);
-    for value in [1.5, 2.5] {
-        let answer = client.post_json("/v2/models/slow/infer", &slow_request(value)).json();
-        assert_eq!(answer["outputs"][0]["data"], json!(vec![value; 16]));
+    for setting in ["keep_alive_s = 1", "min = 0"] {
+        let daemon =
+            TestRoot::new().models(&["slow"]).file("slow/model.toml", format!("[instance_group]\n{setting}\n")).start();
+        daemon.wait_for_event_since_start("instance.unloaded");
+        let mut client = daemon.client();
+        assert_eq!(client.get("/v2/models/slow/ready").status, 200);
+        for value in [1.5, 2.5] {
+            let answer = client.post_json("/v2/models/slow/infer", &slow_request(value)).json();
+            assert_eq!(answer["outputs"][0]["data"], json!(vec![value; 16]));
+        }
+        daemon.wait_for_event("instance.loaded");
     }
-    daemon.wait_for_event("instance.loaded");
 }
 
 #[test]

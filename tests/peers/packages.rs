@@ -108,6 +108,7 @@ fn assert_furnished(root: &Root) {
         "efficientnet_lite0",
         "face_detector",
         "own_wine",
+        "use_multilingual_v3",
         "wine_mlp",
     ];
     assert_eq!(names, expected);

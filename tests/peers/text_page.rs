@@ -11,7 +11,7 @@ use crate::tools::run;
 fn the_page_on_texts_does_what_it_says() {
     const PAGE: &str = include_str!("../../docs/text.md");
     let broker = Broker::new();
-    let daemon = start(named_root(&broker, "till-7").models(&["all_minilm_l6_v2"]));
+    let daemon = start(named_root(&broker, "till-7").models(&["use_multilingual_v3"]));
     let folder = daemon.root.folder.path();
     let said: Vec<_> = commands(PAGE, "\n## Ask it\n")
         .concat()
@@ -32,8 +32,8 @@ fn the_page_on_texts_does_what_it_says() {
         let answer: serde_json::Value = serde_json::from_str(said).unwrap();
         answer["embeddings"].as_array().unwrap().clone()
     };
-    assert_eq!((vector(over_http)[0]["tokens"].as_u64(), written.as_str()), (Some(8), ""));
+    assert_eq!((vector(over_http)[0]["tokens"].as_u64(), written.as_str()), (Some(9), ""));
     assert_eq!(vector(over_mqtt), vector(over_http));
     assert_eq!(vector(of_lines).len(), 2);
-    assert_eq!(vector(of_lines)[0]["tokens"], 8);
+    assert_eq!(vector(of_lines)[0]["tokens"], 9);
 }

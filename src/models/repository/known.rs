@@ -252,6 +252,9 @@ impl Repository {
                 );
                 self.set_known_fault(&name, false);
                 self.record_served(&model, known, usual).await;
+                if model.scale().min == 0 {
+                    model.evict();
+                }
                 Ok(model)
             }
             Err(error) => {

@@ -166,7 +166,8 @@ pub struct InstanceGroup {
     /// The exact number: sets both `min` and `max`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
-    /// The fewest while the model is in use; 1 without it.
+    /// The fewest while the model is in use; 1 without it. With 0 it is loaded and checked, unloaded, and loaded again by
+    /// the next call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<usize>,
     /// The most; without it, as many as fit on the cores. More are loaded while calls wait and a core is free.
@@ -232,14 +233,13 @@ impl ModelConfig {
         };
 
         let group = &self.instance_group;
-        for (key, value, most) in [
-            ("instance_group.count", group.count, 64),
-            ("instance_group.min", group.min, 64),
-            ("instance_group.max", group.max, 64),
-            ("instance_group.threads", group.threads, 1024),
+        for (key, value, range, message) in [
+            ("instance_group.count", group.count, 1..=64, "expected 1 to 64"),
+            ("instance_group.min", group.min, 0..=64, "expected 0 to 64"),
+            ("instance_group.max", group.max, 1..=64, "expected 1 to 64"),
+            ("instance_group.threads", group.threads, 1..=1024, "expected 1 to 1024"),
         ] {
-            let message = if most == 64 { "expected 1 to 64" } else { "expected 1 to 1024" };
-            check(value.is_none_or(|value| (1..=most).contains(&value)), key, message);
+            check(value.is_none_or(|value| range.contains(&value)), key, message);
         }
         check(
             group.count.is_none() || (group.min.is_none() && group.max.is_none()),

@@ -169,6 +169,9 @@ impl InferScheduler {
     /// Unloads the instances of a model that do not run now. The next call loads one again.
     pub(super) fn evict(&self, id: u64) {
         let evicted = self.handle.shared.lock().evict(id);
+        if !evicted.is_empty() {
+            tracing::info!(name: "instance.unloaded", instances = evicted.len(), "instances unloaded until the next call");
+        }
         unload_in_background(evicted);
     }
 

@@ -89,7 +89,7 @@ pub struct InstanceUsage {
 /// Number of instances of a model, and the rules that change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstanceScale {
-    /// Lowest number while the model is in use.
+    /// Lowest number while the model is in use. With 0 it has no instance until a call needs one.
     pub min: usize,
     /// Highest number.
     pub max: usize,

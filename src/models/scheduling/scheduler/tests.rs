@@ -382,6 +382,19 @@ fn an_instance_above_the_minimum_goes_after_a_minute_unused_and_the_minimum_stay
 }
 
 #[test]
+fn a_model_with_no_minimum_is_unloaded_after_a_minute_and_loaded_by_the_next_call() {
+    let mut machine = SchedulerMachine::new(2);
+    let model = machine.model(1, 1, 2);
+    let scale = &mut machine.state.model(model).unwrap().scale;
+    (scale.min, scale.keep_alive) = (0, None);
+    let (given_up, again) = machine.state.expired(machine.start + Duration::from_secs(61));
+    assert_eq!((given_up.len(), again), (1, None));
+    assert!(!machine.state.wants_instance(model, machine.start + Duration::from_secs(61)), "no call waits");
+    assert_eq!(machine.offer(model, Priority::Interactive, Duration::from_secs(62)), None);
+    assert!(machine.state.wants_instance(model, machine.start + Duration::from_secs(62)));
+}
+
+#[test]
 fn memory_is_taken_from_who_was_used_least_recently_and_is_not_in_use() {
     let mut machine = SchedulerMachine::new(1);
     let models: Vec<u64> = (0..3).map(|_| machine.model(1, 1, 1)).collect();
