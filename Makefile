@@ -109,10 +109,11 @@ setup-platform: ## install ledge-platform, which signs models and steers rollout
 catalogue: setup setup-platform ## sign the models of the set-up as a catalogue for `ledge models add`, target/catalogue; its keys are in .ledge/catalogue-keys
 	PYTHONPATH=packaging/platform .ledge/platform/bin/python3 -B -m ledge_platform catalogue .ledge/models target/catalogue --keys .ledge/catalogue-keys
 
-test-platform: setup-peers setup-axe ## test ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server, apt, dnf and Chromium
+test-platform: setup-peers setup-axe ## test the file of the publisher, and ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server, apt, dnf and Chromium
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --test
 	cargo build --workspace --all-features --locked --bin ledge
+	.ledge/platform/bin/python3 -B tests/unittests packaging/build/tests
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
 
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)

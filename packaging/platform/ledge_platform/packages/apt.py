@@ -30,6 +30,7 @@ def publish(repository, home, signers, date):
     if not packages and not repository.dist.exists():
         return None
     refuse_older(repository, date)
+    sign_packages(repository, home, signers, packages)
     architectures = [name for name in ARCHITECTURES["deb"] if any(path.name.endswith(f"_{name}.deb") for path in packages)]
 
     staged = repository.stage()
@@ -63,6 +64,17 @@ def publish(repository, home, signers, date):
         if path.name not in live and is_old(path):
             path.unlink()
     return len(packages)
+
+
+def sign_packages(repository, home, signers, packages):
+    """A signature next to each package, for whoever has the file without the index."""
+    for path in packages:
+        signature = path.with_name(f"{path.name}.asc")
+        if not signature.exists() or sorted(home.signers(signature, path)) != sorted(signers):
+            files.write(signature, home.sign(signers, "--detach-sign", path.read_bytes()))
+    for signature in repository.pool.rglob("*.deb.asc"):
+        if not signature.with_suffix("").exists():
+            signature.unlink()
 
 
 def head(settings, architectures, date):
