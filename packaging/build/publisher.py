@@ -1,5 +1,7 @@
 """Who publishes the packages: a file of settings, because no maintainer and no home page is part of the sources. See
 packaging/publisher.toml.example."""
+from __future__ import annotations
+
 import json
 import re
 import shutil
