@@ -182,10 +182,11 @@ class Publishing(Packages):
             self.assertEqual((differ, missing), ([], []))
 
     def test_a_downloaded_package_is_verified_without_the_index(self):
-        self.init()
         made = deb(self.folder)
-        self.add(made, deb(self.folder, "1.1-1"))
-        self.publish()
+        with self.at(-DAY):
+            self.init()
+            self.add(made, deb(self.folder, "1.1-1"))
+            self.publish()
         package = self.repo / "pool/tiny/tiny_1.0-1_amd64.deb"
         signature = package.with_name(f"{package.name}.asc")
 
@@ -196,8 +197,7 @@ class Publishing(Packages):
         self.assertTrue(verified(made))
         self.assertFalse(verified(self.repo / "pool/tiny/tiny_1.1-1_amd64.deb"))
         before = signature.read_bytes()
-        with self.at(DAY):
-            self.publish()
+        self.publish()
         self.assertEqual(signature.read_bytes(), before)
         self.done("package", "rotate", self.repo, "--keys", self.keys)
         self.assertTrue(verified(package))
