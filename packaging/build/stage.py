@@ -154,8 +154,8 @@ class Stage:
 def copy(source, target, ignore=()):
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        # Copy the targets of the links: a package has files.
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns(*ignore))
+        # Copy the targets of the links: a package has files. Not their times: rpm packages keep one before SOURCE_DATE_EPOCH.
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(*ignore), copy_function=shutil.copy)
     else:
         shutil.copyfile(source, target)
         shutil.copymode(source, target)

@@ -136,7 +136,7 @@ def describe(path):
     if path.is_dir():
         return [f"{file.relative_to(path)} {digest(file.read_bytes()) if file.is_file() else ''}" for file in sorted(path.rglob("*"))]
     if path.suffix == ".rpm":
-        return [line for form in ("--xml", "--dump") for line in output("rpm", "--query", "--nosignature", form, "--package", path).splitlines()]
+        return [line for form in ("--dump", "--xml") for line in output("rpm", "--query", "--nosignature", form, "--package", path).splitlines()]
     lines = []
     for name, offset, size in members(path):
         with path.open("rb") as file:
