@@ -7,10 +7,11 @@ export ORT_DISABLE_TELEMETRY := 1
 
 # The tests find the files of the set-up there.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
+published = $(if $(PUBLISHER),--publisher $(PUBLISHER))
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image twice sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -108,10 +109,11 @@ setup-platform: ## install ledge-platform, which signs models and steers rollout
 catalogue: setup setup-platform ## sign the models of the set-up as a catalogue for `ledge models add`, target/catalogue; its keys are in .ledge/catalogue-keys
 	PYTHONPATH=packaging/platform .ledge/platform/bin/python3 -B -m ledge_platform catalogue .ledge/models target/catalogue --keys .ledge/catalogue-keys
 
-test-platform: setup-peers setup-axe ## test ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server, apt, dnf and Chromium
+test-platform: setup-peers setup-axe ## test the file of the publisher, and ledge-platform with python-tuf's client, nginx, mosquitto, an S3 server, apt, dnf and Chromium
 	@$(need_python)
 	$(PYTHON) packaging/platform/setup --s3 --test
 	cargo build --workspace --all-features --locked --bin ledge
+	.ledge/platform/bin/python3 -B tests/unittests packaging/build/tests
 	.ledge/platform/bin/python3 -B tests/unittests packaging/platform/tests
 
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
@@ -120,18 +122,21 @@ setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages
 setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root
 
-deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner)
-	$(PYTHON) packaging/build/root.py deb $(PACKAGE)
+deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner; PUBLISHER=FILE: packaging/publisher.toml.example)
+	$(PYTHON) packaging/build/root.py deb $(published) $(PACKAGE)
 
-rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
-	$(PYTHON) packaging/build/root.py rpm $(PACKAGE)
+rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-debuginfo (PACKAGE, PUBLISHER as above)
+	$(PYTHON) packaging/build/root.py rpm $(published) $(PACKAGE)
 
-image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd)
-	$(PYTHON) packaging/build/root.py stage $(PACKAGE)
+image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd; PACKAGE, PUBLISHER as above)
+	$(PYTHON) packaging/build/root.py stage $(published) $(PACKAGE)
 	$(PYTHON) packaging/image target/packages/stage $(IMAGE)
 
-sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5
-	@PYTHON=$(PYTHON) packaging/sbom
+twice: setup ## build deb and rpm a second time, as another user in another place and at another time, and compare them byte for byte (as root; TWICE="--binary FILE deb")
+	$(PYTHON) packaging/build/twice.py $(TWICE)
+
+sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5; each package has its own in it
+	$(PYTHON) packaging/build sbom $(published)
 
 release-check: sbom ## checks of a release besides the tests: licences, sources, and known flaws of the linked crates
 	@packaging/release-check

@@ -74,19 +74,23 @@ def is_twin(crate, other):
 
 def linked(metadata):
     """The crates that are part of the program: its dependencies, without those of tests and build scripts only."""
+    # The crates of this checkout have no other source.
+    ids = linked_ids(metadata)
+    others = (package for package in metadata["packages"] if package["id"] in ids and package["source"])
+    return sorted(others, key=lambda package: (package["name"], package["version"]))
+
+
+def linked_ids(metadata):
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    packages = {package["id"]: package for package in metadata["packages"]}
     root = metadata["resolve"]["root"]
-    found, waiting = set(), [root]
+    found, waiting = {root}, [root]
     while waiting:
         for dependency in nodes[waiting.pop()]["deps"]:
             name = dependency["pkg"]
             if name not in found and any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                 found.add(name)
                 waiting.append(name)
-    # The crates of this checkout have no other source.
-    others = (packages[name] for name in found if packages[name]["source"])
-    return sorted(others, key=lambda package: (package["name"], package["version"]))
+    return found
 
 
 def text_files(folder, depth=DEPTH):

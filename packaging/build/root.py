@@ -1,7 +1,7 @@
 """`make deb`, `make rpm` and `make image`: runs packaging/build in a clean root of Debian 11, so that the packages do not depend on the
 compilers of this machine, and need no later glibc than they ask for.
 
-python3 packaging/build/root.py [--folder FOLDER] deb|rpm|stage [arguments of packaging/build]
+python3 packaging/build/root.py [--folder FOLDER] [--publisher FILE] deb|rpm|stage [arguments of packaging/build]
 
 The root is made once, below .ledge/build-root, with Debian's mmdebstrap, and entered with bubblewrap, as root or not. In it stand
 the toolchain, the crates and the checkout at fixed paths, all read-only; no network, host name, locale or time of the machine is
@@ -16,6 +16,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 from commands import CHECKOUT, host, output, run  # noqa: E402
 from failure import Failure  # noqa: E402
+from publisher import Publisher  # noqa: E402
 from tools import TOOLS  # noqa: E402
 
 # The oldest Debian whose compilers build every crate. Its glibc is 2.31, and it changes no more.
@@ -28,14 +29,19 @@ RUST, CRATES, SOURCE, TOOLS_FOLDER = "/rust", "/cargo", "/build/ledge", "/opt/to
 def main():
     parser = argparse.ArgumentParser(prog="packaging/build/root.py", description="Make packages of Ledge in a clean root.")
     parser.add_argument("--folder", type=Path, default=CHECKOUT / ".ledge" / "build-root", help="the folder of the root [.ledge/build-root]")
+    parser.add_argument("--publisher", type=Path, metavar="FILE", help="whose packages these are [nobody's]")
     parser.add_argument("kind", choices=["deb", "rpm", "stage"])
     options, arguments = parser.parse_known_args()
+    publisher = Publisher.read(options.publisher) if options.publisher else None
     root = options.folder.resolve()
     if not (root / "made").exists():
         make(root)
     run("cargo", "fetch", "--locked", "--target", host())
     target, packages = CHECKOUT / "target" / "root", CHECKOUT / "target" / "packages"
     target.mkdir(parents=True, exist_ok=True)
+    if publisher:
+        publisher.copy_to(target / "publisher")
+        arguments += ["--publisher", f"target/publisher/{publisher.file.name}"]
     inside(root, "python3", "packaging/build", options.kind, *arguments, target=target)
     packages.mkdir(parents=True, exist_ok=True)
     if options.kind == "stage":

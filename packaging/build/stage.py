@@ -1,6 +1,7 @@
 """The files of the packages, as they are installed: base/ for all packages, full/ for the one with runtimes and models,
-symbols/ for the debug symbols, and the scripts of the packages."""
+symbols/ for the debug symbols, sbom/ for what each brings, and the scripts of the packages."""
 import gzip
+import json
 import re
 import shutil
 import subprocess
@@ -8,8 +9,10 @@ from pathlib import Path
 
 from failure import Failure
 from licenses import copyright_file
+from sbom import bill_of_materials
 
 DOC = "usr/share/doc/ledge"
+SBOM = "ledge.cdx.json"
 
 
 def packaged_models(checkout):
@@ -19,8 +22,8 @@ def packaged_models(checkout):
 
 
 class Stage:
-    def __init__(self, checkout, binary, version, metadata):
-        self.checkout, self.binary, self.version, self.metadata = checkout, binary, version, metadata
+    def __init__(self, checkout, binary, version, metadata, publisher=None):
+        self.checkout, self.binary, self.version, self.metadata, self.publisher = checkout, binary, version, metadata, publisher
         # Cargo.toml names this folder, so it is in the checkout, whatever cargo's own target folder is.
         self.folder = checkout / "target" / "packages" / "stage"
         self.base, self.full, self.symbols = (self.folder / name for name in ("base", "full", "symbols"))
@@ -41,6 +44,10 @@ class Stage:
         copy(packaging / "monitoring", self.base / "usr/share/ledge/monitoring")
         write(self.base / DOC / "changelog.gz", gzip.compress((self.checkout / "CHANGELOG.md").read_bytes(), mtime=0))
         write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
+        for form, models in (("full", self.models()), ("slim", [])):
+            bom = bill_of_materials(self.checkout, self.metadata, self.version, models, self.publisher)
+            write(self.folder / "sbom" / form / SBOM, bom)
+        self.published()
         self.documents()
         self.manuals()
         self.runtimes()
@@ -67,6 +74,14 @@ class Stage:
         tool("strip", "--strip-unneeded", "--remove-section=.comment", program)
         symbols.chmod(0o644)
         program.chmod(0o755)
+
+    def published(self):
+        """What the publisher of the packages says to boxes, and to packaging/image."""
+        if not self.publisher:
+            return
+        write(self.folder / "publisher.json", json.dumps(self.publisher.labels()).encode())
+        for name, content in self.publisher.files().items():
+            write(self.base / "usr/share/ledge" / name, content)
 
     def documents(self):
         """In the same folders as in the checkout, so that their links work."""
@@ -139,8 +154,8 @@ class Stage:
 def copy(source, target, ignore=()):
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        # Copy the targets of the links: a package has files.
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns(*ignore))
+        # Copy the targets of the links: a package has files. Not their times: rpm packages keep one before SOURCE_DATE_EPOCH.
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(*ignore), copy_function=shutil.copy)
     else:
         shutil.copyfile(source, target)
         shutil.copymode(source, target)

@@ -12,6 +12,7 @@ SOURCE_DATE_EPOCH [the time of the last commit] the image has the same digest. T
 name a --mirror of snapshot.debian.org.
 """
 import argparse
+import json
 import os
 import re
 import shutil
@@ -79,7 +80,7 @@ class Builder:
             self.commit(below, models.write(), "models")
             below = "models"
         tag = f"ledge:{self.version}" + ("-slim" if form == "slim" else "")
-        self.commit(below, self.program(), tag, self.settings(form))
+        self.commit(below, self.program(form), tag, self.settings(form))
         file = self.options.output / f"{tag.replace(':', '-')}.{self.options.format}.tar"
         file.unlink(missing_ok=True)
         digest = self.scratch / "digest"
@@ -87,12 +88,13 @@ class Builder:
         self.buildah("push", "--quiet", *compression, "--digestfile", digest, tag, f"{self.options.format}-archive:{file}:localhost/{tag}")
         return file, digest.read_text().strip()
 
-    def program(self):
+    def program(self, form):
         """The layer of the program, its documents of law, its configuration and its folders."""
         layer = Layer(self.scratch / "program.tar", self.epoch)
         for path in ("usr/bin/ledge", "etc/ledge", "usr/share/ledge", "usr/share/doc/ledge/THIRD-PARTY.md"):
             layer.add_tree(self.stage / "base" / path, path)
         layer.add_tree(self.stage / "copyright", "usr/share/doc/ledge/copyright")
+        layer.add_tree(self.stage / "sbom" / form, "usr/share/doc/ledge")
         layer.add_text("etc/passwd", f"root:x:0:0:root:/:/usr/sbin/nologin\nledge:x:{USER}:{USER}:Ledge:/var/lib/ledge:/usr/sbin/nologin\n")
         layer.add_text("etc/group", f"root:x:0:\nledge:x:{USER}:\n")
         layer.add_folder("etc/ledge/feature_views.d")
@@ -105,6 +107,9 @@ class Builder:
         labels = {
             "title": "Ledge", "version": self.version, "licenses": "Apache-2.0",
             "description": "Inference appliance for servers without a GPU" + (", without models" if form == "slim" else "")}
+        publisher = self.stage / "publisher.json"
+        if publisher.is_file():
+            labels.update(json.loads(publisher.read_text()))
         if revision := git("rev-parse", "HEAD"):
             labels["revision"] = revision
         arguments = [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]

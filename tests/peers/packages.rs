@@ -26,9 +26,23 @@ ttl = "1h"
 schema = [{ name = "rms", dtype = "Float32" }]
 "#;
 
+const PUBLISHER: &str = r#"
+maintainer = "Example packages <packages@example.com>"
+homepage = "https://example.com/ledge"
+
+[catalogue]
+address = "https://packages.example.com/catalogue"
+root_file = "root.json"
+"#;
+const ROOT_METADATA: &str = r#"{"signed": {"_type": "root"}}"#;
+
 /// Makes packages of this program into a folder.
 #[track_caller]
 fn build(kind: &str, folder: &TempDir, variants: &[&str]) {
+    run(&mut builder(kind, folder, variants));
+}
+
+fn builder(kind: &str, folder: &TempDir, variants: &[&str]) -> Command {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
     command.arg(checkout.join("packaging/build")).args([
@@ -42,7 +56,7 @@ fn build(kind: &str, folder: &TempDir, variants: &[&str]) {
     for variant in variants {
         command.args(["--variant", variant]);
     }
-    run(&mut command);
+    command
 }
 
 /// The only package in a folder with a name that begins so.
@@ -188,6 +202,39 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     assert!(left.is_empty(), "{left:?}");
     for file in ["/etc/passwd", "/etc/group", "/etc/shadow"] {
         assert!(!std::fs::read_to_string(root.path(file)).unwrap().contains("ledge"), "{file}");
+    }
+}
+
+#[test]
+fn packages_name_their_publisher_and_contain_the_catalogue_and_the_list_of_components() {
+    let folder = tempfile::tempdir().unwrap();
+    let publisher = folder.path().join("publisher.toml");
+    write(&publisher, PUBLISHER.as_bytes());
+    write(&folder.path().join("root.json"), ROOT_METADATA.as_bytes());
+    for kind in ["deb", "rpm"] {
+        run(builder(kind, &folder, &["slim"]).arg("--publisher").arg(&publisher));
+    }
+    let (deb, rpm) = (package(&folder, "ledge-slim_"), package(&folder, "ledge-slim-"));
+
+    let field = |name: &str| run(Command::new(path_of("dpkg-deb")).arg("--field").arg(&deb).arg(name));
+    assert_eq!(field("Maintainer").trim_end(), "Example packages <packages@example.com>");
+    assert_eq!(field("Homepage").trim_end(), "https://example.com/ledge");
+    let query = ["--query", "--queryformat", "%{VENDOR} %{URL}", "--package"];
+    let named = run(Command::new(path_of("rpm")).args(query).arg(&rpm));
+    assert_eq!(named, "Example packages https://example.com/ledge");
+
+    let tree = folder.path().join("tree");
+    run(Command::new(path_of("dpkg-deb")).arg("--extract").args([&deb, &tree]));
+    let read = |file: &str| std::fs::read_to_string(tree.join(file)).unwrap();
+    let settings: toml::Table = read("usr/share/ledge/publisher.toml").parse().unwrap();
+    assert_eq!(settings["catalogue"]["address"].as_str(), Some("https://packages.example.com/catalogue"));
+    assert_eq!(settings["catalogue"]["root_file"].as_str(), Some("/usr/share/ledge/catalogue-root.json"));
+    assert_eq!(read("usr/share/ledge/catalogue-root.json"), ROOT_METADATA);
+    let components: Value = serde_json::from_str(&read("usr/share/doc/ledge/ledge.cdx.json")).unwrap();
+    assert_eq!(components["metadata"]["supplier"]["name"], "Example packages");
+    let files = run(Command::new(path_of("rpm")).args(["--query", "--list", "--package"]).arg(&rpm));
+    for file in ["/usr/share/doc/ledge/ledge.cdx.json", "/usr/share/ledge/publisher.toml"] {
+        assert!(files.lines().any(|line| line == file), "{files}");
     }
 }
 

@@ -6,7 +6,8 @@ import stat
 import unittest
 from unittest import mock
 
-from packages import DAY, Packages, deb, must, rpm
+from packages import DAY, Packages, deb, must, rpm, run
+from support import installed
 from ledge_platform import files, moments
 from ledge_platform.errors import Failure
 
@@ -180,6 +181,40 @@ class Publishing(Packages):
             _, differ, missing = filecmp.cmpfiles(self.repo, other, found, shallow=False)
             self.assertEqual((differ, missing), ([], []))
 
+    def test_a_downloaded_package_is_verified_without_the_index(self):
+        made = deb(self.folder)
+        with self.at(-DAY):
+            self.init()
+            self.add(made, deb(self.folder, "1.1-1"))
+            self.publish()
+        package = self.repo / "pool/tiny/tiny_1.0-1_amd64.deb"
+        signature = package.with_name(f"{package.name}.asc")
+
+        def verified(path):
+            return run(installed("gpgv"), "--keyring", self.repo / "ledge.gpg", signature, path).returncode == 0
+
+        self.assertTrue(verified(package))
+        self.assertTrue(verified(made))
+        self.assertFalse(verified(self.repo / "pool/tiny/tiny_1.1-1_amd64.deb"))
+        before = signature.read_bytes()
+        self.publish()
+        self.assertEqual(signature.read_bytes(), before)
+        self.done("package", "rotate", self.repo, "--keys", self.keys)
+        self.assertTrue(verified(package))
+        with_both = signature.read_bytes()
+        self.done("package", "rotate", self.repo, "--keys", self.keys, "--finish")
+        self.assertTrue(verified(package))
+        self.assertEqual(len({before, with_both, signature.read_bytes()}), 3)
+        other = self.folder / "other"
+        self.init(repo=other, keys=self.folder / "other-keys")
+        self.assertNotEqual(run(installed("gpgv"), "--keyring", other / "ledge.gpg", signature, package).returncode, 0)
+
+    def test_a_package_that_changed_since_it_was_signed_is_not_published(self):
+        self.publish_tiny()
+        package = self.repo / "pool/tiny/tiny_1.0-1_amd64.deb"
+        package.write_bytes(package.read_bytes() + b"!")
+        self.failed("has changed since it was signed", "package", "publish", self.repo, "--keys", self.keys)
+
     def test_a_date_that_clients_would_not_take_is_refused(self):
         self.publish_tiny()
         words = "package", "publish", self.repo, "--keys", self.keys
@@ -218,6 +253,7 @@ class Publishing(Packages):
         for path in (*self.repo.rglob("*.deb"), *self.repo.rglob("*.rpm")):
             path.unlink()
         self.assertIn("0 deb and 0 rpm", self.publish())
+        self.assertEqual(list(self.repo.rglob("*.deb.asc")), [])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     ledge.asc ledge.gpg           the public keys
     ledge.sources ledge.repo      for /etc/apt/sources.list.d and /etc/yum.repos.d
     pool/NAME/*.deb               packages for apt
+    pool/NAME/*.deb.asc           the signature of each, for whoever has it without the index
     dists/SUITE/InRelease         the signed index of apt; the files that it lists are also in by-hash/
     rpm/ARCH/*.rpm                packages for dnf that are not published yet
     rpm/ARCH/KEY/*.rpm            the same, signed by KEY

@@ -30,6 +30,7 @@ def publish(repository, home, signers, date):
     if not packages and not repository.dist.exists():
         return None
     refuse_older(repository, date)
+    sign_packages(repository, home, signers, packages)
     architectures = [name for name in ARCHITECTURES["deb"] if any(path.name.endswith(f"_{name}.deb") for path in packages)]
 
     staged = repository.stage()
@@ -100,3 +101,14 @@ def refuse_older(repository, date):
         raise Failure(
             f"the index is from {found[1]}, and apt would take none of {date.strftime(DATE)} after it: leave out --date and "
             "SOURCE_DATE_EPOCH, or give a later moment")
+
+
+def sign_packages(repository, home, signers, packages):
+    """A signature next to each package, for whoever has the file without the index."""
+    for path in packages:
+        signature = path.with_name(f"{path.name}.asc")
+        if not signature.exists() or sorted(home.signers(signature, path)) != sorted(signers):
+            files.write(signature, home.sign(signers, "--detach-sign", path.read_bytes()))
+    for signature in repository.pool.rglob("*.deb.asc"):
+        if not signature.with_suffix("").exists():
+            signature.unlink()

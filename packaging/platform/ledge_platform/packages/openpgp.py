@@ -4,6 +4,7 @@ RSA, because rpm of older distributions knows no Ed25519. The passphrase protect
 scrypt with 128 MiB a guess, where gpg's own protection takes a graphics card next to nothing.
 """
 import os
+import re
 import shutil
 import signal
 import sys
@@ -43,10 +44,10 @@ class Home:
     def __init__(self, folder, date):
         self.folder, self.date = folder, date
 
-    def gpg(self, *arguments, content=b""):
+    def gpg(self, *arguments, content=b"", accepted=(0,)):
         options = ("--homedir", self.folder, "--no-options", "--batch", "--no-tty", "--quiet", "--pinentry-mode", "loopback",
                    "--passphrase", "", "--faked-system-time", f"{seconds(self.date)}!")
-        return run("gpg", *options, *arguments, content=content)[1]
+        return run("gpg", *options, *arguments, content=content, accepted=accepted)[1]
 
     def add(self, content):
         """Imports public or private keys."""
@@ -61,6 +62,13 @@ class Home:
     def sign(self, fingerprints, how, content):
         signers = [word for fingerprint in fingerprints for word in ("--local-user", fingerprint)]
         return self.gpg("--armor", "--digest-algo", "SHA512", *signers, how, content=content)
+
+    def signers(self, signature, path):
+        """The fingerprints of the known keys that signed the file at PATH, those that have expired included."""
+        said = self.gpg("--status-fd", "1", "--verify", signature, path, accepted=(0, 1, 2)).decode(errors="replace")
+        if "[GNUPG:] BADSIG " in said:
+            raise Failure(f"{path} has changed since it was signed: bring back the file that was published, or remove it")
+        return re.findall(r"^\[GNUPG:\] VALIDSIG .* ([0-9A-F]{40})$", said, re.MULTILINE)
 
     def sign_rpm(self, fingerprint, path):
         macros = {
