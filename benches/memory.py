@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # the package `budget`
 from budget import ledge, processes, stage  # noqa: E402
 
 LINES = (stage.CHECKOUT / "packaging" / "models.list").read_text().splitlines()
-PACKAGED = [line.strip() for line in LINES if line.strip() and not line.startswith("#")]
+PACKAGED = [line.split()[0] for line in LINES if line.strip() and not line.startswith("#")]
 READER = "document_reader"
 GOLDEN = stage.CHECKOUT / "models" / "document_reader" / "golden"
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".pdf": "application/pdf"}

@@ -22,7 +22,7 @@ from sbom import bill_of_materials  # noqa: E402
 from stage import Stage, packaged_models, write  # noqa: E402
 
 # The packages of each kind by the variant in Cargo.toml; the first is the default.
-VARIANTS = {"full": None, "slim": "slim", "symbols": "symbols"}
+VARIANTS = {"full": None, "slim": "slim", "symbols": "symbols", "sentences": "sentences"}
 
 
 def main():
@@ -44,7 +44,8 @@ def main():
     version = options.version or package["version"]
     publisher = Publisher.read(options.publisher) if options.publisher else None
     if options.kind == "sbom":
-        write(options.output / "ledge.cdx.json", bill_of_materials(CHECKOUT, metadata, version, packaged_models(CHECKOUT), publisher))
+        bom = bill_of_materials(CHECKOUT, metadata, version, "ledge", packaged_models(CHECKOUT), publisher)
+        write(options.output / "ledge.cdx.json", bom)
         return
     binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
     # A checkout has one stage.
@@ -105,7 +106,8 @@ def manifest_of(publisher):
 
 def rpm(variant, version, publisher, options):
     name, variants = {
-        None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols")}[variant]
+        None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols"),
+        "sentences": ("ledge-sentences", "sentences")}[variant]
     made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
     # Cargo.toml lists the requirements. rpm would search other packages for libraries that the runtimes need of each other.
     arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]

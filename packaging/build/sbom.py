@@ -13,11 +13,11 @@ INSIDE = {"openvino": {"oneTBB": "Apache-2.0", "hwloc": "BSD-3-Clause"}}
 PROGRAM = "ledge"
 
 
-def bill_of_materials(checkout, metadata, version, models, publisher=None):
-    """The list of a package with these models and the runtimes; that of `ledge-slim` if there are no models."""
-    crates = linked(metadata)
-    components = [of_crate(crate, checksums(checkout)) for crate in crates] + (shipped(checkout, models) if models else [])
-    about = {"type": "application", "bom-ref": PROGRAM, "name": PROGRAM if models else "ledge-slim", "version": version}
+def bill_of_materials(checkout, metadata, version, package, models, publisher=None):
+    """The list of PACKAGE with these models. "ledge" and "ledge-slim" have the program, and "ledge" the runtimes."""
+    crates = linked(metadata) if package in (PROGRAM, "ledge-slim") else []
+    components = [of_crate(crate, checksums(checkout)) for crate in crates] + shipped(checkout, models, package == PROGRAM)
+    about = {"type": "application" if crates else "data", "bom-ref": PROGRAM, "name": package, "version": version}
     bom = {
         "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
         "metadata": {"component": {**about, "licenses": [{"license": {"id": "Apache-2.0"}}]}},
@@ -62,13 +62,13 @@ def dependencies(metadata, crates, components):
     return [{"ref": ref, "dependsOn": sorted(uses[ref])} for ref in uses]
 
 
-def shipped(checkout, models):
+def shipped(checkout, models, has_runtimes):
     """The components that cargo does not know."""
     sources = json.loads((checkout / "models" / "sources.json").read_text())
     rows = table((checkout / "packaging" / "THIRD-PARTY.md").read_text())
     found = [
         of_package("pypi", "library", wheel, source["wheels"][platform.machine()]["sha256"], rows)
-        for wheel, source in sources["runtimes"].items()]
+        for wheel, source in sources["runtimes"].items() if has_runtimes]
     for name in models:
         model = sources["models"][name]
         for registry, packages in (("pypi", model["wheels"]), ("npm", model.get("npm", {}))):

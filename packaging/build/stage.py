@@ -1,5 +1,5 @@
 """The files of the packages, as they are installed: base/ for all packages, full/ for the one with runtimes and models,
-symbols/ for the debug symbols, sbom/ for what each brings, and the scripts of the packages."""
+sentences/ for the package of the model of sentences, symbols/ for the debug symbols, sbom/ for what each brings, and the scripts of the packages."""
 import gzip
 import json
 import re
@@ -16,9 +16,10 @@ SBOM = "ledge.cdx.json"
 
 
 def packaged_models(checkout):
-    """The names of the models in the full package, from models.list."""
+    """{model: the folder of the stage that it is in}, from models.list."""
     lines = (checkout / "packaging" / "models.list").read_text().splitlines()
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    words = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    return {name: apart[0] if apart else "full" for name, *apart in words}
 
 
 class Stage:
@@ -43,16 +44,18 @@ class Stage:
         copy(packaging / "THIRD-PARTY.md", self.base / DOC / "THIRD-PARTY.md")
         copy(packaging / "monitoring", self.base / "usr/share/ledge/monitoring")
         write(self.base / DOC / "changelog.gz", gzip.compress((self.checkout / "CHANGELOG.md").read_bytes(), mtime=0))
-        write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, self.models()).encode())
-        for form, models in (("full", self.models()), ("slim", [])):
-            bom = bill_of_materials(self.checkout, self.metadata, self.version, models, self.publisher)
+        models = self.models()
+        write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, models).encode())
+        for form, package in (("full", "ledge"), ("slim", "ledge-slim"), ("sentences", "ledge-sentences")):
+            own = [name for name, folder in models.items() if folder == form]
+            bom = bill_of_materials(self.checkout, self.metadata, self.version, package, own, self.publisher)
             write(self.folder / "sbom" / form / SBOM, bom)
         self.published()
         self.documents()
         self.manuals()
         self.runtimes()
-        for name in self.models():
-            copy(self.ledge / "models" / name, self.full / "usr/share/ledge/models" / name, ignore=[".made.json"])
+        for name, folder in models.items():
+            copy(self.ledge / "models" / name, self.folder / folder / "usr/share/ledge/models" / name, ignore=[".made.json"])
         self.scripts()
 
     @property
@@ -123,6 +126,8 @@ class Stage:
             for script in sorted((self.checkout / "packaging" / kind).iterdir()):
                 text = script.read_text().replace("#COMMON#", common)
                 write(self.folder / kind / script.name, text.encode(), 0o755)
+        for script in ("postinst", "postrm"):
+            copy(self.checkout / "packaging" / "sentences" / "reload", self.folder / "sentences-scripts" / script)
 
     def sizes(self):
         """The installed sizes."""

@@ -76,7 +76,8 @@ class Builder:
         below = "runtimes"
         if form == "full":
             models = Layer(self.scratch / "models.tar", FILE_TIME)
-            models.add_tree(self.stage / "full" / "usr/share/ledge/models", "usr/share/ledge/models")
+            for folder in ("full", "sentences"):
+                models.add_tree(self.stage / folder / "usr/share/ledge/models", "usr/share/ledge/models")
             self.commit(below, models.write(), "models")
             below = "models"
         tag = f"ledge:{self.version}" + ("-slim" if form == "slim" else "")
@@ -95,6 +96,8 @@ class Builder:
             layer.add_tree(self.stage / "base" / path, path)
         layer.add_tree(self.stage / "copyright", "usr/share/doc/ledge/copyright")
         layer.add_tree(self.stage / "sbom" / form, "usr/share/doc/ledge")
+        if form == "full":
+            layer.add_tree(self.stage / "sbom" / "sentences", "usr/share/doc/ledge-sentences")
         layer.add_text("etc/passwd", f"root:x:0:0:root:/:/usr/sbin/nologin\nledge:x:{USER}:{USER}:Ledge:/var/lib/ledge:/usr/sbin/nologin\n")
         layer.add_text("etc/group", f"root:x:0:\nledge:x:{USER}:\n")
         layer.add_folder("etc/ledge/feature_views.d")

@@ -235,7 +235,9 @@ fn documents_name_each_file_with_unsafe_code() {
 #[test]
 fn documents_count_the_models_of_the_package() {
     let list = read("packaging/models.list");
-    let count = list.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).count();
+    // A second word is the name of another package.
+    let is_in_it = |line: &&str| !line.starts_with('#') && line.split_whitespace().count() == 1;
+    let count = list.lines().filter(is_in_it).count();
     let words = ["one model", "two models", "three models", "four models", "five models", "six models", "seven models"];
     for (file, before) in [
         ("README.md", "both runtimes, "),

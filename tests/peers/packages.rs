@@ -122,7 +122,6 @@ fn assert_furnished(root: &Root) {
         "efficientnet_lite0",
         "face_detector",
         "own_wine",
-        "use_multilingual_v3",
         "wine_mlp",
     ];
     assert_eq!(names, expected);
@@ -142,12 +141,13 @@ fn assert_coffee(serving: &Serving<'_>) {
 #[test]
 fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace() {
     let folder = tempfile::tempdir().unwrap();
-    build("deb", &folder, &["full", "slim"]);
+    build("deb", &folder, &["full", "slim", "sentences"]);
     let (full, slim) = (package(&folder, "ledge_"), package(&folder, "ledge-slim_"));
+    let sentences = package(&folder, "ledge-sentences_");
     let root = Root::debian();
     let before = root.files();
     let (full, old) = (root.bring(&full), root.bring(&earlier(&full, &folder, "0.0.9-1")));
-    let slim = root.bring(&slim);
+    let (slim, sentences) = (root.bring(&slim), root.bring(&sentences));
 
     // Into a Debian that has nothing, without a network.
     root.run(&["apt-get", "install", "--yes", &old]);
@@ -169,6 +169,15 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     let reference = std::fs::read_to_string(root.path("/usr/share/ledge/ledge.toml")).unwrap();
     assert!(!reference.contains("as it was"), "{reference}");
     assert_furnished(&root);
+
+    // A model with a package of its own.
+    root.run(&["dpkg", "--install", &sentences]);
+    let serving = root.serve();
+    let answer = serving.post("/v1/embeddings", r#"{"model":"use_multilingual_v3","input":"Guten Morgen"}"#);
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["data"][0]["embedding"].as_array().map(Vec::len), Some(512), "{answer}");
+    serving.stop();
+    root.run(&["dpkg", "--purge", "ledge-sentences"]);
 
     // Neither the package nor the program goes back to a version that cannot read the stored files.
     let formats = root.path("/var/lib/ledge/formats");

@@ -166,7 +166,8 @@ fn the_packages_models_run_on_one_core_with_1_gib_of_memory() {
     let machine = VirtualMachine::bare(Hardware { cores: 1, ..Hardware::default() }, &folders);
     machine.install();
     let list = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/models.list")).unwrap();
-    let models: Vec<_> = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let models = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next());
+    let models: Vec<_> = models.filter(|name| !name.is_empty()).collect();
     machine.models(&models);
     let all_ready = format!("{} models ready", models.len());
     for model in &models {
