@@ -5,6 +5,9 @@ PYTHON ?= python3
 # ONNX Runtime sends telemetry otherwise. Ledge sees to that itself; this is for the Python tools.
 export ORT_DISABLE_TELEMETRY := 1
 
+# The architecture of packages and images: ARCH=amd64 or arm64 [that of this machine].
+arch = $(addprefix --arch ,$(ARCH))
+
 # The tests find the files of the set-up there.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
@@ -18,7 +21,7 @@ help: ## describe each target
 
 setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network; MODELS=coco_detector_512 for the optional one)
 	@$(need_python)
-	@$(PYTHON) models/setup $(addprefix --model ,$(MODELS))
+	@$(PYTHON) models/setup $(addprefix --model ,$(MODELS)) $(arch)
 
 setup-test: ## the same, and what the tests need: small models, a client library, cargo-nextest
 	@$(need_python)
@@ -120,14 +123,14 @@ setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages
 setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root
 
-deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner)
-	$(PYTHON) packaging/build/root.py deb $(PACKAGE)
+deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner; ARCH=arm64, amd64: of the other machine, with rustup's target)
+	$(PYTHON) packaging/build/root.py $(arch) deb $(PACKAGE)
 
 rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
-	$(PYTHON) packaging/build/root.py rpm $(PACKAGE)
+	$(PYTHON) packaging/build/root.py $(arch) rpm $(PACKAGE)
 
 image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd)
-	$(PYTHON) packaging/build/root.py stage $(PACKAGE)
+	$(PYTHON) packaging/build/root.py $(arch) stage $(PACKAGE)
 	$(PYTHON) packaging/image target/packages/stage $(IMAGE)
 
 sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5

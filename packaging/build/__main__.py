@@ -2,17 +2,18 @@
 cargo-generate-rpm make packages of it. Cargo.toml says which file goes into which package. "stage" stops before the packages:
 packaging/image makes images of those files.
 
-python3 packaging/build deb|rpm|stage [--profile PROFILE | --binary FILE] [--version VERSION] [--output DIR] [--fast] [--any-glibc]
+python3 packaging/build deb|rpm|stage [--arch amd64|arm64] [--profile PROFILE | --binary FILE] [--version VERSION] [--output DIR] [--fast]
+    [--any-glibc]
 """
 import argparse
 import fcntl
 import json
-import platform
 import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-from commands import CHECKOUT, host, output, run  # noqa: E402
+from architecture import ARCHITECTURES, add_argument  # noqa: E402
+from commands import CHECKOUT, output, run  # noqa: E402
 from failure import Failure  # noqa: E402
 from stage import Stage  # noqa: E402
 
@@ -31,16 +32,18 @@ def main():
     parser.add_argument("--fast", action="store_true", help="larger packages in less time")
     parser.add_argument(
         "--any-glibc", action="store_true", help="make them although they need a later glibc than they ask for; for tests on this machine")
+    add_argument(parser)
     options = parser.parse_args()
+    architecture = ARCHITECTURES[options.arch]
     metadata = json.loads(output(
-        "cargo", "metadata", "--locked", "--features", "full", "--format-version", "1", "--filter-platform", host()))
-    binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
+        "cargo", "metadata", "--locked", "--features", "full", "--format-version", "1", "--filter-platform", architecture.target))
+    binary = options.binary or build(architecture, options.profile, Path(metadata["target_directory"]))
     package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
     version = options.version or package["version"]
     # A checkout has one stage.
     lock = (CHECKOUT / "target" / "packages.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    stage = Stage(CHECKOUT, binary.resolve(), version, metadata)
+    stage = Stage(CHECKOUT, binary.resolve(), version, metadata, architecture)
     stage.fill()
     if not options.any_glibc:
         stage.check_glibc()
@@ -56,13 +59,20 @@ def main():
             print(f"  installed, {what}: {megabytes(size)}")
 
 
-def build(profile, target):
-    run("cargo", "build", "--locked", "--bin", "ledge", "--features", "full", "--profile", profile)
+def build(architecture, profile, target):
+    cross = []
+    if architecture.is_foreign:
+        cross = ["--target", architecture.target, "--config", f"target.{architecture.target}.linker='{architecture.prefix}-gcc'"]
+        target /= architecture.target
+    run("cargo", "build", "--locked", "--bin", "ledge", "--features", "full", "--profile", profile, *cross)
     return target / ("debug" if profile == "dev" else profile) / "ledge"
 
 
 def deb(variant, version, options):
+    architecture = ARCHITECTURES[options.arch]
     arguments = ["--no-build", "--no-strip", "--quiet", "--output", options.output]
+    if architecture.is_foreign:
+        arguments += ["--target", architecture.target]
     if options.version:
         arguments += ["--deb-version", version]
     if variant:
@@ -75,9 +85,10 @@ def deb(variant, version, options):
 def rpm(variant, version, options):
     name, variants = {
         None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols")}[variant]
-    made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
+    machine = ARCHITECTURES[options.arch].machine
+    made = options.output / f"{name}-{version}-1.{machine}.rpm"
     # Cargo.toml lists the requirements. rpm would search other packages for libraries that the runtimes need of each other.
-    arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
+    arguments = ["--arch", machine, "--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
     if options.fast:
         arguments += ["--payload-compress", "gzip"]
     run("cargo", "generate-rpm", *arguments)
