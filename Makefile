@@ -13,7 +13,7 @@ in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image test-aarch64 sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -123,15 +123,18 @@ setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages
 setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root
 
-deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner; ARCH=arm64, amd64: of the other machine, with rustup's target)
+deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner; ARCH=arm64: for aarch64, on any machine)
 	$(PYTHON) packaging/build/root.py $(arch) deb $(PACKAGE)
 
-rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-debuginfo (PACKAGE as above)
+rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-debuginfo (PACKAGE, ARCH as above)
 	$(PYTHON) packaging/build/root.py $(arch) rpm $(PACKAGE)
 
-image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd)
+image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd; ARCH as above)
 	$(PYTHON) packaging/build/root.py $(arch) stage $(PACKAGE)
-	$(PYTHON) packaging/image target/packages/stage $(IMAGE)
+	$(PYTHON) packaging/image target/packages/stage $(arch) $(IMAGE)
+
+test-aarch64: ## install the deb of `make deb ARCH=arm64` on an emulated arm64 machine with Debian's kernel, and ask it for a photograph and a document (as root; an hour)
+	$(PYTHON) tests/peers/aarch64
 
 sbom: ## write target/packages/ledge.cdx.json, the list of all that packages bring, as CycloneDX 1.5
 	@PYTHON=$(PYTHON) packaging/sbom
