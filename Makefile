@@ -5,13 +5,16 @@ PYTHON ?= python3
 # ONNX Runtime sends telemetry otherwise. Ledge sees to that itself; this is for the Python tools.
 export ORT_DISABLE_TELEMETRY := 1
 
+# The architecture of packages and images: ARCH=amd64 or arm64 [that of this machine].
+arch = $(addprefix --arch ,$(ARCH))
+
 # The tests find the files of the set-up there.
 in_tests = LEDGE_TEST_ROOT=$(CURDIR)/.ledge PYTHON=$(PYTHON)
 published = $(if $(PUBLISHER),--publisher $(PUBLISHER))
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image twice sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image twice test-aarch64 sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -19,7 +22,7 @@ help: ## describe each target
 
 setup: ## fetch the inference runtimes and build the models into .ledge/ (once; needs the network; MODELS=coco_detector_512 for the optional one)
 	@$(need_python)
-	@$(PYTHON) models/setup $(addprefix --model ,$(MODELS))
+	@$(PYTHON) models/setup $(addprefix --model ,$(MODELS)) $(arch)
 
 setup-test: ## the same, and what the tests need: small models, a client library, cargo-nextest
 	@$(need_python)
@@ -122,15 +125,18 @@ setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages
 setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root
 
-deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner; PUBLISHER=FILE: packaging/publisher.toml.example)
-	$(PYTHON) packaging/build/root.py deb $(published) $(PACKAGE)
+deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-sentences, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner; ARCH=arm64: for aarch64, on any machine; PUBLISHER=FILE: packaging/publisher.toml.example)
+	$(PYTHON) packaging/build/root.py $(arch) deb $(published) $(PACKAGE)
 
-rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-debuginfo (PACKAGE, PUBLISHER as above)
-	$(PYTHON) packaging/build/root.py rpm $(published) $(PACKAGE)
+rpm: setup ## make the rpm packages in target/packages, in the same root: ledge, ledge-slim, ledge-sentences, ledge-debuginfo (PACKAGE, ARCH, PUBLISHER as above)
+	$(PYTHON) packaging/build/root.py $(arch) rpm $(published) $(PACKAGE)
 
-image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd; PACKAGE, PUBLISHER as above)
-	$(PYTHON) packaging/build/root.py stage $(published) $(PACKAGE)
-	$(PYTHON) packaging/image target/packages/stage $(IMAGE)
+image: setup ## make OCI images in target/packages: ledge, and ledge-slim without models (needs mmdebstrap and buildah; IMAGE="--format docker", --zstd; PACKAGE, ARCH, PUBLISHER as above)
+	$(PYTHON) packaging/build/root.py $(arch) stage $(published) $(PACKAGE)
+	$(PYTHON) packaging/image target/packages/stage $(arch) $(IMAGE)
+
+test-aarch64: ## install the deb of `make deb ARCH=arm64` on an emulated arm64 machine with Debian's kernel, and ask it for a photograph and a document (as root; an hour)
+	$(PYTHON) tests/peers/aarch64
 
 twice: setup ## build deb and rpm a second time, as another user in another place and at another time, and compare them byte for byte (as root; TWICE="--binary FILE deb")
 	$(PYTHON) packaging/build/twice.py $(TWICE)

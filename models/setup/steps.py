@@ -18,6 +18,8 @@ from npm import NpmPackages
 from progress import Failure, Progress, size
 from wheels import Wheels, members, requirements, sha256
 
+# By the names of Debian's architectures.
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 STAMP = ".made.json"
 # Users may edit this file in place, so another size does not mean that the folder is damaged.
 EDITABLE = "model.toml"
@@ -78,7 +80,10 @@ class Setup:
             name for name, source in models.items()
             if not all(self.npm.can_get(package, pinned) for package, pinned in source.get("npm", {}).items())]
 
-    def steps(self, with_tests, chosen):
+    def runtimes(self, folder, machine, needs):
+        return Step(self.folder / folder, lambda new: self.fill_runtimes(new, machine), values=[self.sources["runtimes"], machine], needs=needs)
+
+    def steps(self, with_tests, chosen, machine):
         """The requested folders. Steps that only serve to make them are in their `needs`."""
         models, tests = self.checkout / "models", self.checkout / "tests"
         this_python = [platform.python_implementation(), sys.version_info[:2], self.machine]
@@ -88,7 +93,9 @@ class Setup:
             return Step(folder, lambda new: self.fill_packages(new, file), [file], this_python, needs=[pip])
 
         python = packages(self.python, models / "requirements.txt")
-        yield Step(self.folder / "runtimes", self.fill_runtimes, values=[self.sources["runtimes"], self.machine], needs=[pip])
+        yield self.runtimes("runtimes", self.machine, [pip])
+        if machine not in (None, self.machine):
+            yield self.runtimes(f"runtimes-{machine}", machine, [pip])
         for name, source in chosen.items():
             files = recipe_files(models / name) + [self.checkout / path for path in source["other_inputs"]]
             yield Step(
@@ -100,7 +107,7 @@ class Setup:
             yield Step(
                 self.folder / "test-models", self.fill_test_models, recipe_files(tests / "models"), source, needs=[python])
 
-    def stale_steps(self, with_tests, chosen):
+    def stale_steps(self, with_tests, chosen, machine=None):
         stale = []
 
         def add(step):
@@ -109,7 +116,7 @@ class Setup:
                     add(needed)
                 stale.append(step)
 
-        for step in self.steps(with_tests, chosen):
+        for step in self.steps(with_tests, chosen, machine):
             add(step)
         return stale
 
@@ -147,9 +154,9 @@ class Setup:
                  "--only-binary=:all:", "--require-hashes", "--target", new, "-r", file],
                 environment={"PIP_CONFIG_FILE": os.devnull})
 
-    def fill_runtimes(self, new):
+    def fill_runtimes(self, new, machine):
         runtimes = [
-            (requirement, source, self.runtime_wheel(requirement, source))
+            (requirement, source, self.runtime_wheel(requirement, source, machine))
             for requirement, source in self.sources["runtimes"].items()]
         with Progress("unpack the runtimes") as progress:
             for requirement, source, wheel in runtimes:
@@ -159,8 +166,8 @@ class Setup:
                     write(new / "licenses" / requirement.split("==")[0] / Path(name).name, content)
             progress.done(size(sum(file_sizes(new).values())))
 
-    def runtime_wheel(self, requirement, source):
-        pinned = source["wheels"][self.machine]
+    def runtime_wheel(self, requirement, source, machine):
+        pinned = source["wheels"][machine]
         return self.wheels.get(requirement, [pinned["sha256"]], target=["--platform", pinned["platform"], *WHEEL_PYTHON])
 
     def fill_model(self, new, name):

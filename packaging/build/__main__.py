@@ -2,20 +2,20 @@
 cargo-generate-rpm make packages of it. Cargo.toml says which file goes into which package. "stage" stops before the packages:
 packaging/image makes images of those files. "sbom" only lists what they bring, in ledge.cdx.json.
 
-python3 packaging/build deb|rpm|stage|sbom [--profile PROFILE | --binary FILE] [--version VERSION] [--publisher FILE] [--output DIR]
-    [--fast] [--any-glibc]
+python3 packaging/build deb|rpm|stage|sbom [--arch amd64|arm64] [--profile PROFILE | --binary FILE] [--version VERSION] [--publisher FILE]
+    [--output DIR] [--fast] [--any-glibc]
 """
 import argparse
 import fcntl
 import json
-import platform
 import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-from commands import CHECKOUT, host, output, run  # noqa: E402
+from architecture import ARCHITECTURES, add_argument  # noqa: E402
+from commands import CHECKOUT, output, run  # noqa: E402
 from failure import Failure  # noqa: E402
 from publisher import Publisher  # noqa: E402
 from sbom import bill_of_materials  # noqa: E402
@@ -37,21 +37,23 @@ def main():
     parser.add_argument("--fast", action="store_true", help="larger packages in less time")
     parser.add_argument(
         "--any-glibc", action="store_true", help="make them although they need a later glibc than they ask for; for tests on this machine")
+    add_argument(parser)
     options = parser.parse_args()
+    architecture = ARCHITECTURES[options.arch]
     metadata = json.loads(output(
-        "cargo", "metadata", "--locked", "--features", "full", "--format-version", "1", "--filter-platform", host()))
+        "cargo", "metadata", "--locked", "--features", "full", "--format-version", "1", "--filter-platform", architecture.target))
     package, = (package for package in metadata["packages"] if package["id"] == metadata["resolve"]["root"])
     version = options.version or package["version"]
     publisher = Publisher.read(options.publisher) if options.publisher else None
     if options.kind == "sbom":
-        bom = bill_of_materials(CHECKOUT, metadata, version, "ledge", packaged_models(CHECKOUT), publisher)
+        bom = bill_of_materials(CHECKOUT, metadata, version, architecture, "ledge", packaged_models(CHECKOUT), publisher)
         write(options.output / "ledge.cdx.json", bom)
         return
-    binary = options.binary or build(options.profile, Path(metadata["target_directory"]))
+    binary = options.binary or build(architecture, options.profile, Path(metadata["target_directory"]))
     # A checkout has one stage.
     lock = (CHECKOUT / "target" / "packages.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    stage = Stage(CHECKOUT, binary.resolve(), version, metadata, publisher)
+    stage = Stage(CHECKOUT, binary.resolve(), version, metadata, architecture, publisher)
     stage.fill()
     if not options.any_glibc:
         stage.check_glibc()
@@ -69,13 +71,20 @@ def main():
             print(f"  installed, {what}: {megabytes(size)}")
 
 
-def build(profile, target):
-    run("cargo", "build", "--locked", "--bin", "ledge", "--features", "full", "--profile", profile)
+def build(architecture, profile, target):
+    cross = []
+    if architecture.is_foreign:
+        cross = ["--target", architecture.target, "--config", f"target.{architecture.target}.linker='{architecture.prefix}-gcc'"]
+        target /= architecture.target
+    run("cargo", "build", "--locked", "--bin", "ledge", "--features", "full", "--profile", profile, *cross)
     return target / ("debug" if profile == "dev" else profile) / "ledge"
 
 
 def deb(variant, version, publisher, options):
+    architecture = ARCHITECTURES[options.arch]
     arguments = ["--no-build", "--no-strip", "--quiet", "--output", options.output]
+    if architecture.is_foreign:
+        arguments += ["--target", architecture.target]
     if options.version:
         arguments += ["--deb-version", version]
     if variant:
@@ -108,9 +117,10 @@ def rpm(variant, version, publisher, options):
     name, variants = {
         None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols"),
         "sentences": ("ledge-sentences", "sentences")}[variant]
-    made = options.output / f"{name}-{version}-1.{platform.machine()}.rpm"
+    machine = ARCHITECTURES[options.arch].machine
+    made = options.output / f"{name}-{version}-1.{machine}.rpm"
     # Cargo.toml lists the requirements. rpm would search other packages for libraries that the runtimes need of each other.
-    arguments = ["--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
+    arguments = ["--arch", machine, "--output", made, "--auto-req", "disabled", "--set-metadata", f'version = "{version}"', "--variant", variants]
     if publisher:
         arguments += ["--set-metadata", f'vendor = "{publisher.name}"', "--set-metadata", f'url = "{publisher.homepage}"']
     if options.fast:

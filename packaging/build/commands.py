@@ -23,8 +23,3 @@ def run(*command, stdout=None):
 
 def output(*command):
     return run(*command, stdout=subprocess.PIPE).strip()
-
-
-def host():
-    """The target that the toolchain compiles for by itself."""
-    return output("rustc", "--version", "--verbose").split("host: ")[1].split()[0]

@@ -1,7 +1,6 @@
 """The list of what a package brings, as CycloneDX 1.5: the crates that are linked into the program, the runtimes and the models of
 models.list, with versions, licences, hashes and origins. It has neither a time nor a random number: the same sources make the same list."""
 import json
-import platform
 import re
 from urllib.parse import quote
 
@@ -13,10 +12,10 @@ INSIDE = {"openvino": {"oneTBB": "Apache-2.0", "hwloc": "BSD-3-Clause"}}
 PROGRAM = "ledge"
 
 
-def bill_of_materials(checkout, metadata, version, package, models, publisher=None):
+def bill_of_materials(checkout, metadata, version, architecture, package, models, publisher=None):
     """The list of PACKAGE with these models. "ledge" and "ledge-slim" have the program, and "ledge" the runtimes."""
     crates = linked(metadata) if package in (PROGRAM, "ledge-slim") else []
-    components = [of_crate(crate, checksums(checkout)) for crate in crates] + shipped(checkout, models, package == PROGRAM)
+    components = [of_crate(crate, checksums(checkout)) for crate in crates] + shipped(checkout, models, architecture if package == PROGRAM else None)
     about = {"type": "application" if crates else "data", "bom-ref": PROGRAM, "name": package, "version": version}
     bom = {
         "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
@@ -62,13 +61,13 @@ def dependencies(metadata, crates, components):
     return [{"ref": ref, "dependsOn": sorted(uses[ref])} for ref in uses]
 
 
-def shipped(checkout, models, has_runtimes):
-    """The components that cargo does not know."""
+def shipped(checkout, models, architecture):
+    """The components that cargo does not know. ARCHITECTURE is that of the runtimes, or none."""
     sources = json.loads((checkout / "models" / "sources.json").read_text())
     rows = table((checkout / "packaging" / "THIRD-PARTY.md").read_text())
     found = [
-        of_package("pypi", "library", wheel, source["wheels"][platform.machine()]["sha256"], rows)
-        for wheel, source in sources["runtimes"].items() if has_runtimes]
+        of_package("pypi", "library", wheel, source["wheels"][architecture.machine]["sha256"], rows)
+        for wheel, source in sources["runtimes"].items() if architecture]
     for name in models:
         model = sources["models"][name]
         for registry, packages in (("pypi", model["wheels"]), ("npm", model.get("npm", {}))):

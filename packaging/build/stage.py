@@ -23,8 +23,9 @@ def packaged_models(checkout):
 
 
 class Stage:
-    def __init__(self, checkout, binary, version, metadata, publisher=None):
-        self.checkout, self.binary, self.version, self.metadata, self.publisher = checkout, binary, version, metadata, publisher
+    def __init__(self, checkout, binary, version, metadata, architecture, publisher=None):
+        self.checkout, self.binary, self.version, self.metadata = checkout, binary, version, metadata
+        self.architecture, self.publisher = architecture, publisher
         # Cargo.toml names this folder, so it is in the checkout, whatever cargo's own target folder is.
         self.folder = checkout / "target" / "packages" / "stage"
         self.base, self.full, self.symbols = (self.folder / name for name in ("base", "full", "symbols"))
@@ -48,7 +49,7 @@ class Stage:
         write(self.folder / "copyright", copyright_file(self.checkout, self.metadata, models).encode())
         for form, package in (("full", "ledge"), ("slim", "ledge-slim"), ("sentences", "ledge-sentences")):
             own = [name for name, folder in models.items() if folder == form]
-            bom = bill_of_materials(self.checkout, self.metadata, self.version, package, own, self.publisher)
+            bom = bill_of_materials(self.checkout, self.metadata, self.version, self.architecture, package, own, self.publisher)
             write(self.folder / "sbom" / form / SBOM, bom)
         self.published()
         self.documents()
@@ -66,15 +67,15 @@ class Stage:
         """The program without its symbols, and the symbols in the place where debuggers expect them: by the program's build id."""
         program = self.base / "usr/bin/ledge"
         copy(self.binary, program)
-        notes = tool("readelf", "--notes", program)
+        notes = self.binutils("readelf", "--notes", program)
         found = re.search(r"Build ID: ([0-9a-f]{40})", notes)
         if not found:
             raise Failure(f"{self.binary} has no build id: the linker is to be called with --build-id")
         build_id = found[1]
         symbols = self.symbols / "usr/lib/debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
         symbols.parent.mkdir(parents=True)
-        tool("objcopy", "--only-keep-debug", "--compress-debug-sections", program, symbols)
-        tool("strip", "--strip-unneeded", "--remove-section=.comment", program)
+        self.binutils("objcopy", "--only-keep-debug", "--compress-debug-sections", program, symbols)
+        self.binutils("strip", "--strip-unneeded", "--remove-section=.comment", program)
         symbols.chmod(0o644)
         program.chmod(0o755)
 
@@ -86,6 +87,16 @@ class Stage:
         for name, content in self.publisher.files().items():
             write(self.base / "usr/share/ledge" / name, content)
 
+    def binutils(self, name, *arguments):
+        if not self.architecture.is_foreign:
+            return tool(name, *arguments, package="binutils")
+        return tool(f"{self.architecture.prefix}-{name}", *arguments, package=f"binutils-{self.architecture.prefix}")
+
+    def ask(self, *words):
+        """What the program says. For another machine it is emulated, with the libraries of the cross compiler."""
+        emulator = [f"qemu-{self.architecture.machine}", "-L", f"/usr/{self.architecture.prefix}"] if self.architecture.is_foreign else []
+        return tool(*emulator, self.binary, *words, package="qemu-user")
+
     def documents(self):
         """In the same folders as in the checkout, so that their links work."""
         for document in ("README.md", "SECURITY.md", "docs", "models/README.md"):
@@ -94,7 +105,7 @@ class Stage:
     def manuals(self):
         """The manual pages and completions, which the program itself writes."""
         made = self.folder / "made"
-        tool(self.binary, "generate-assets", made)
+        self.ask("generate-assets", made)
         for page in sorted((made / "man").glob("*.1")):
             write(self.base / f"usr/share/man/man1/{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
         completions = made / "completions"
@@ -111,14 +122,14 @@ class Stage:
         return names
 
     def runtimes(self):
-        runtimes = self.ledge / "runtimes"
+        runtimes = self.ledge / f"runtimes{self.architecture.suffix}"
         if not list(runtimes.glob("lib*")):
             raise Failure(f"there are no runtimes in {runtimes}: `make setup` fetches them")
         copy(runtimes, self.full / "usr/lib/ledge/runtimes", ignore=["licenses", ".made.json"])
         copy(runtimes / "licenses", self.full / DOC / "licenses")
 
     def scripts(self):
-        formats = tool(self.binary, "doctor", "--formats").split("\n")
+        formats = self.ask("doctor", "--formats").split("\n")
         known = " ".join("=".join(line.split()) for line in formats if line)
         common = (self.checkout / "packaging" / "common.sh").read_text().replace("#FORMATS#", known)
         common = common.replace("#VERSION#", self.version).strip()
@@ -148,7 +159,7 @@ class Stage:
         manifest = (self.checkout / "Cargo.toml").read_text()
         asked = min([re.search(rf"{before}>= ([0-9.]+)", manifest)[1] for before in (r"libc6 \(", 'glibc = "')], key=key)
         for file in [self.base / "usr/bin/ledge", *sorted((self.full / "usr/lib/ledge").rglob("*.so*"))]:
-            used = re.findall(r"GLIBC_([0-9.]+)", tool("objdump", "--dynamic-syms", file))
+            used = re.findall(r"GLIBC_([0-9.]+)", self.binutils("objdump", "--dynamic-syms", file))
             latest = max(used, key=key, default="0")
             if key(latest) > key(asked):
                 raise Failure(
@@ -172,11 +183,11 @@ def write(target, content, mode=0o644):
     target.chmod(mode)
 
 
-def tool(*command):
+def tool(*command, package):
     try:
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     except FileNotFoundError as error:
-        raise Failure(f"{error.filename} is not installed; Debian and Ubuntu: apt install binutils") from error
+        raise Failure(f"{error.filename} is not installed; Debian and Ubuntu: apt install {package}") from error
     if done.returncode:
         raise Failure(f"{' '.join(map(str, command))} failed: {done.stderr.strip()}")
     return done.stdout

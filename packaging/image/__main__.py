@@ -1,6 +1,6 @@
 """`make image`: makes an OCI image of Ledge from the files of the packages, without a daemon and without root.
 
-python3 packaging/image STAGE [--form slim|full] [--format oci|docker] [--zstd] [--output DIR] [--version VERSION] [--suite SUITE]
+python3 packaging/image STAGE [--arch amd64|arm64] [--form slim|full] [--format oci|docker] [--zstd] [--output DIR] [--version VERSION] [--suite SUITE]
     [--mirror URL]
 
 STAGE is the folder that packaging/build fills: target/packages/stage. The image has layers for Debian's libraries, the runtimes,
@@ -14,6 +14,7 @@ name a --mirror of snapshot.debian.org.
 import argparse
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from layers import Layer, debian_layer  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FORMS = ("slim", "full")
+OWN_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
 # A user id that no distribution assigns, so that it means the same user on every machine.
 USER = 10001
 # The time of the files below the program's layer, so that they are the same layers in each release: 1980-01-01.
@@ -36,6 +38,7 @@ HEALTH_CHECK = "CMD /usr/bin/ledge health"
 def main():
     parser = argparse.ArgumentParser(prog="packaging/image", description="Make an OCI image of Ledge.")
     parser.add_argument("stage", type=Path, help="the folder that packaging/build fills")
+    parser.add_argument("--arch", choices=["amd64", "arm64"], default=OWN_ARCHITECTURE, help="for which the stage is [that of this machine]")
     parser.add_argument("--form", choices=FORMS, action="append", help="slim: without models; can be repeated [both]")
     parser.add_argument("--format", choices=["oci", "docker"], default="oci", help="docker also has the health check [oci]")
     parser.add_argument("--zstd", action="store_true", help="smaller layers, for containerd 1.5, Docker 23, Podman 3 or later [gzip]")
@@ -64,7 +67,7 @@ class Builder:
 
     def common_layers(self):
         debian = self.scratch / "debian.tar"
-        packages = debian_layer(debian, self.options.suite, self.options.mirror, FILE_TIME)
+        packages = debian_layer(debian, self.options.arch, self.options.suite, self.options.mirror, FILE_TIME)
         print("packages of Debian: " + ", ".join(packages))
         self.commit("scratch", debian, "debian")
         runtimes = Layer(self.scratch / "runtimes.tar", FILE_TIME)
@@ -82,7 +85,8 @@ class Builder:
             below = "models"
         tag = f"ledge:{self.version}" + ("-slim" if form == "slim" else "")
         self.commit(below, self.program(form), tag, self.settings(form))
-        file = self.options.output / f"{tag.replace(':', '-')}.{self.options.format}.tar"
+        other = "" if self.options.arch == OWN_ARCHITECTURE else f"-{self.options.arch}"
+        file = self.options.output / f"{tag.replace(':', '-')}{other}.{self.options.format}.tar"
         file.unlink(missing_ok=True)
         digest = self.scratch / "digest"
         compression = ["--compression-format", *(("zstd", "--compression-level", 19) if self.options.zstd else ("gzip", "--compression-level", 9))]
@@ -120,7 +124,7 @@ class Builder:
         arguments += ["--annotation", f"org.opencontainers.image.base.name=debian:{self.options.suite}"]
         arguments += ["--annotation", "org.opencontainers.image.base.digest-"]
         # Numbers, because Kubernetes checks runAsNonRoot by number only.
-        arguments += ["--user", f"{USER}:{USER}", "--workingdir", "/var/lib/ledge", "--volume", "/var/lib/ledge"]
+        arguments += ["--arch", self.options.arch, "--user", f"{USER}:{USER}", "--workingdir", "/var/lib/ledge", "--volume", "/var/lib/ledge"]
         arguments += ["--entrypoint", '["/usr/bin/ledge"]', "--cmd", "serve", "--stop-signal", "SIGTERM"]
         arguments += ["--port", "8000/tcp", "--port", "8001/tcp", "--port", "8443/tcp"]
         if self.options.format == "docker":

@@ -63,11 +63,11 @@ class Layer:
         return self.file
 
 
-def debian_layer(file, suite, mirrors, time):
+def debian_layer(file, architecture, suite, mirrors, time):
     """Writes the layer of Debian's libraries, and returns the versions of its packages."""
     layer, authorities = Layer(file, time), []
     command = [
-        "mmdebstrap", "--quiet", "--variant=extract", "--include=" + ",".join(PACKAGES), '--aptopt=APT::Install-Recommends "0"',
+        "mmdebstrap", "--quiet", f"--architectures={architecture}", "--variant=extract", "--include=" + ",".join(PACKAGES), '--aptopt=APT::Install-Recommends "0"',
         f"--extract-hook={KEEP_STATUS}", suite, "-", *mirrors]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "SOURCE_DATE_EPOCH": str(time)}) as root:
         with tarfile.open(fileobj=root.stdout, mode="r|") as archive:

@@ -36,7 +36,7 @@ impl OpenVino {
         let core = Core::new().map_err(|error| error.to_string())?;
         let devices = core.available_devices().map_err(|error| message_of(&error))?;
         if !devices.contains(&DeviceType::CPU) {
-            return Err("the CPU plug-in (libopenvino_intel_cpu_plugin.so) cannot be loaded".to_owned());
+            return Err("the CPU plug-in (libopenvino_*_cpu_plugin.so) cannot be loaded".to_owned());
         }
         let build = openvino::version().build_number.clone();
         // "2026.4.1-22312-abcdef-releases/2026/4": the first part is the version of the release.
