@@ -122,7 +122,7 @@ test-platform: setup-peers setup-axe ## test the file of the publisher, and ledg
 setup-packages: ## install cargo-deb and cargo-generate-rpm, which make packages (once, minutes)
 	@$(PYTHON) packaging/build/tools.py
 
-setup-root: setup-peers ## make the Debian root that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
+setup-root: setup-peers ## make the Debian roots that packages are installed in, and the virtual machine of the unit, for test-peers-all (once; as root, or by sudo)
 	@tests/peers/setup-root
 
 deb: setup ## make the Debian packages in target/packages, in a clean root of Debian 11: ledge, ledge-slim, ledge-sentences, ledge-dbgsym (needs mmdebstrap and bubblewrap; PACKAGE=--fast: larger, sooner; ARCH=arm64: for aarch64, on any machine; PUBLISHER=FILE: packaging/publisher.toml.example)

@@ -10,7 +10,8 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::daemon::write;
+use crate::CHECKOUT;
+use crate::daemon::{setup_root, write};
 use crate::tools::{path_of, run};
 use root::{Root, Serving};
 
@@ -212,6 +213,20 @@ fn a_deb_is_installed_upgraded_not_downgraded_removed_and_purged_without_a_trace
     for file in ["/etc/passwd", "/etc/group", "/etc/shadow"] {
         assert!(!std::fs::read_to_string(root.path(file)).unwrap().contains("ledge"), "{file}");
     }
+}
+
+/// By apt of Debian 12 and 13, and by dnf; see the comment at the top of that folder's `test_installed.py`.
+#[test]
+fn packages_come_from_a_signed_repository_into_bare_roots() {
+    let folder = tempfile::tempdir().unwrap();
+    build("deb", &folder, &["full", "slim"]);
+    build("rpm", &folder, &["full", "slim"]);
+    let python = setup_root().join("platform/bin/python3");
+    assert!(python.exists(), "{} is missing: `make test-platform` makes it", python.display());
+    let mut command = Command::new(python);
+    command.arg("-B").arg(Path::new(CHECKOUT).join("tests/unittests"));
+    command.arg(Path::new(CHECKOUT).join("packaging/platform/tests/installed"));
+    run(command.env("LEDGE_PACKAGES", folder.path()).env("LEDGE_TEST_ROOT", setup_root()));
 }
 
 #[test]

@@ -30,7 +30,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self.builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)
         addresses = x509.SubjectAlternativeName([
-            x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("updates.example.com")])
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("updates.example.com"),
+            x509.DNSName("packages.example.com")])
         certificate = builder.add_extension(addresses, critical=False).sign(self.key, hashes.SHA256())
         files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         files[0].write_bytes(certificate.public_bytes(Encoding.PEM))

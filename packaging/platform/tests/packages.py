@@ -140,13 +140,18 @@ class Apt:
 
 
 class Dnf:
-    """dnf with nothing but the file NAME.repo of a repository, and a root to install into."""
+    """dnf with nothing but the files NAME.repo and NAME.asc of a repository, and a root to install into."""
 
     def __init__(self, folder, repo):
         self.folder = folder
         (folder / "repos").mkdir(parents=True)
-        self.file = folder / "repos" / "ledge.repo"
+        self.file, self.key = folder / "repos" / "ledge.repo", folder / "ledge.asc"
         self.file.write_bytes(Path(repo).read_bytes())
+        self.install_key(Path(repo).with_suffix(".asc"))
+        self.edit("/etc/pki/rpm-gpg/RPM-GPG-KEY-ledge", str(self.key))
+
+    def install_key(self, key):
+        self.key.write_bytes(Path(key).read_bytes())
 
     def run(self, *words):
         root = self.folder / "root"
@@ -163,6 +168,9 @@ class Dnf:
             done = self.run("upgrade", name)
         if done.returncode:
             raise AssertionError(done.stdout + done.stderr)
+        return self.installed(name)
+
+    def installed(self, name="tiny"):
         return must("rpm", "--root", self.folder / "root", "--query", "--queryformat", "%{VERSION}-%{RELEASE}", name)
 
     def edit(self, old, new):

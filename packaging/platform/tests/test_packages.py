@@ -1,9 +1,11 @@
 """The verbs of `ledge-platform package`: what goes in, the key, and the same files for the same time."""
 import filecmp
 import os
+import re
 import shutil
 import stat
 import unittest
+from email.utils import parsedate_to_datetime
 from unittest import mock
 
 from packages import DAY, Packages, deb, must, rpm, run
@@ -120,6 +122,20 @@ class Keys(Packages):
             text = self.publish()
         self.assertIn("expires on", text)
         self.assertIn("packages.asc is readable by others: chmod 600", text)
+
+    def test_the_index_of_apt_expires_with_the_last_key(self):
+        self.init("--key-lifetime", "10d")
+        self.add(deb(self.folder))
+        said = self.publish()
+        self.assertIn(moments.text(self.valid_until()), said)
+        self.assertLess(self.valid_until(), moments.after(moments.now(), 11 * DAY))
+        with self.at(5 * DAY):
+            self.done("package", "rotate", self.repo, "--keys", self.keys)
+        self.assertLess(moments.after(moments.now(), 14 * DAY), self.valid_until())
+
+    def valid_until(self):
+        release = (self.repo / "dists/stable/InRelease").read_text()
+        return parsedate_to_datetime(re.search(r"^Valid-Until: (.*) UTC$", release, re.MULTILINE)[1] + " +0000")
 
     def test_a_rotation_has_two_steps(self):
         self.init()

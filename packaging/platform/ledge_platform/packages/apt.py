@@ -24,7 +24,7 @@ def need_programs(repository):
         find("apt-ftparchive")
 
 
-def publish(repository, home, signers, date):
+def publish(repository, home, signers, date, until):
     """Returns how many packages apt finds; None when there were none ever."""
     packages = packages_in(repository.pool, "deb")
     if not packages and not repository.dist.exists():
@@ -41,7 +41,7 @@ def publish(repository, home, signers, date):
             indexes[f"main/binary-{architecture}/Packages{suffix}"] = compress(index)
     for path, content in indexes.items():
         files.write(staged / path, content)
-    release = head(repository.settings, architectures, date) + run(
+    release = head(repository.settings, architectures, until) + run(
         "apt-ftparchive", *ONLY_SHA256, "-o", f"APT::FTPArchive::Release::Date={date.strftime(DATE)}", "release", staged)[1]
     signed = {
         "Release": release,
@@ -66,7 +66,7 @@ def publish(repository, home, signers, date):
     return len(packages)
 
 
-def head(settings, architectures, date):
+def head(settings, architectures, until):
     """The fields of Release besides its date and its files."""
     fields = {
         "Origin": settings.origin,
@@ -76,7 +76,7 @@ def head(settings, architectures, date):
         "Architectures": " ".join(architectures),
         "Components": "main",
         "Acquire-By-Hash": "yes",
-        "Valid-Until": moments.after(date, settings.lifetime_s).strftime(DATE),
+        "Valid-Until": until.strftime(DATE),
     }
     return "".join(f"{name}: {value}\n" for name, value in fields.items() if value).encode()
 

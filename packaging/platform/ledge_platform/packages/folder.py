@@ -29,7 +29,7 @@ mirrorlist={address}/rpm/$basearch/mirrorlist
 enabled=1
 gpgcheck=1
 repo_gpgcheck=1
-gpgkey={address}/{name}.asc
+gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-{name}
 """
 
 

@@ -82,10 +82,13 @@ def bring_out(repository, ring, date):
         if len(accepted) > 1:
             repository.write_public(home)  # nothing is signed by a key that clients cannot get
         home.date = date
+        # apt 3 accepts what a key signed before it expired, so the index expires with its last key.
+        until = moments.after(date, repository.settings.lifetime_s)
+        until = min(until, max(key.expires or until for key in signers))
         for kind in (apt, dnf):
             kind.need_programs(repository)
         counts = {
-            "deb": apt.publish(repository, home, [key.fingerprint for key in signers], date),
+            "deb": apt.publish(repository, home, [key.fingerprint for key in signers], date, until),
             "rpm": dnf.publish(repository, home, signers[0], date),
         }
         repository.stage().rmdir()
@@ -94,8 +97,7 @@ def bring_out(repository, ring, date):
     if counts == {"deb": None, "rpm": None}:
         raise Failure(f"there are no packages in {repository.folder}: `ledge-platform package add` brings them")
     found = " and ".join(f"{count} {kind}" for kind, count in counts.items() if count is not None)
-    until = moments.text(moments.after(date, repository.settings.lifetime_s))
-    print(f"{found} packages are public; publish again before {until}, when apt refuses the index")
+    print(f"{found} packages are public; publish again before {moments.text(until)}, when apt refuses the index")
 
 
 def warn(ring, key, now):
