@@ -176,6 +176,7 @@ proptest! {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a test does not need a durable file")]
 fn a_package_names_a_catalogue_for_a_box_that_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("publisher.toml");
