@@ -1,0 +1,149 @@
+"""Podman of a user without rights, with a store of its own, and a container of Ledge in it as docs/containers.md runs one."""
+import contextlib
+import http.client
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import tarfile
+import tempfile
+import time
+import tomllib
+import unittest
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+LEDGE = Path(os.environ.get("LEDGE_TEST_ROOT", CHECKOUT / ".ledge"))
+TOOLS = LEDGE / "peers" / "kubernetes-tools"
+# The user, and its subordinate users: numbers that no distribution assigns to anybody.
+USER, SUBORDINATE = 20019, 2_000_000_000
+# The user of the image.
+OWNER = 10001
+LIMIT = 180
+NAMES = {
+    "passwd": f"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\ntester:x:{USER}:{USER}::/:/bin/sh\n",
+    "group": f"root:x:0:\nnogroup:x:65534:\ntester:x:{USER}:\n",
+    "subuid": f"tester:{SUBORDINATE}:65536\n", "subgid": f"tester:{SUBORDINATE}:65536\n"}
+# The driver vfs, the default without fuse-overlayfs, copies the whole image for each container.
+STORAGE = '[storage]\ndriver = "overlay"\n'
+PROGRAMS = {
+    "podman": "podman", "conmon": "conmon", "crun": "crun", "newuidmap": "uidmap", "slirp4netns": "slirp4netns", "skopeo": "skopeo",
+    "buildah": "buildah", "openssl": "openssl"}
+
+
+def enter(command, environment):
+    """Goes on as COMMAND in a mount namespace that has the user, and the devices of networks for everybody, as udev leaves them."""
+    script = (
+        'mount --make-rshared / && folder=$1 && shift && mount -t tmpfs -o mode=755 names "$folder" && '
+        + "".join(f"printf %s {shlex.quote(text)} > \"$folder/{name}\" && mount --bind \"$folder/{name}\" /etc/{name} && " for name, text in NAMES.items())
+        + 'mknod -m 666 "$folder/tun" c 10 200 && mount --bind "$folder/tun" /dev/net/tun && exec "$@"')
+    folder = tempfile.mkdtemp(prefix="ledge-names-")
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", folder, *map(str, command)]
+    done = subprocess.run(command, env={**os.environ, **environment})
+    os.rmdir(folder)
+    raise SystemExit(done.returncode)
+
+
+@contextlib.contextmanager
+def store():
+    """The folder of the tests, and in it Podman's store; all of it is removed in the end."""
+    for program, package in PROGRAMS.items():
+        if not shutil.which(program, path=path()):
+            raise SystemExit(f"{program} is not installed: `make setup-peers` installs it (Debian: {package})")
+    if not (TOOLS / "usr/bin/cosign").is_file():
+        raise SystemExit(f"{TOOLS} has no cosign: `make setup-kubernetes` gets it")
+    folder = Path(tempfile.mkdtemp(prefix="ledge-containers-", dir="/var/tmp"))
+    try:
+        folder.chmod(0o755)
+        Podman.folder = folder
+        for name in ("home", "home/.config/containers", "run", "share"):
+            (folder / name).mkdir(parents=True)
+        (folder / "home/.config/containers/storage.conf").write_text(STORAGE)
+        if os.geteuid() == 0:
+            for place in [folder / "home", *folder.joinpath("home").rglob("*"), folder / "run"]:
+                os.chown(place, USER, USER)
+        (folder / "run").chmod(0o700)
+        yield
+        Podman.podman("system", "reset", "--force")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def path():
+    return f"{os.environ['PATH']}:/usr/sbin:/sbin:{TOOLS}/usr/bin"
+
+
+class Podman:
+    """The commands of the user without rights."""
+    folder = None
+
+    @classmethod
+    def as_user(cls, **environment):
+        """The options of a process of the user."""
+        home = cls.folder / "home"
+        environment = {"PATH": path(), "HOME": str(home), "XDG_RUNTIME_DIR": str(cls.folder / "run"), "LC_ALL": "C.UTF-8", **environment}
+        user = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
+        return {"cwd": home, "env": environment, "stdin": subprocess.DEVNULL, **user}
+
+    @classmethod
+    def run(cls, *words, check=True, env=None):
+        """Runs a command of the user."""
+        # Logs of containers have what a process of models writes.
+        options = {**cls.as_user(**(env or {})), "capture_output": True, "text": True, "errors": "replace"}
+        done = subprocess.run([str(word) for word in words], **options)
+        if check and done.returncode:
+            raise AssertionError(f"{shlex.join(map(str, words))}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    @classmethod
+    def podman(cls, *words, **more):
+        return cls.run("podman", *words, **more).stdout.strip()
+
+    @classmethod
+    def loaded(cls, archive):
+        """Loads an archive, and returns the name of the image."""
+        return cls.podman("load", "--quiet", "--input", cls.shared(archive)).rsplit(" ", 1)[1]
+
+    @classmethod
+    def shared(cls, source, name=None):
+        """A copy of a file or folder that the user can read, and a container too."""
+        source, target = Path(source), cls.folder / "share" / (name or Path(source).name)
+        if not target.exists():
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+        return target
+
+
+def section(heading):
+    """A section of docs/containers.md."""
+    text = re.split(rf"^##+ {re.escape(heading)}$", (CHECKOUT / "docs/containers.md").read_text(), maxsplit=1, flags=re.MULTILINE)[1]
+    return re.split(r"^##+ ", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def blocks(heading, language):
+    """The examples of a section."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", section(heading), re.MULTILINE | re.DOTALL)
+
+
+def commands(heading, number=0):
+    """The commands of an example of a section, each a line of shell."""
+    text = blocks(heading, "console")[number].replace("\\\n", " ")
+    return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(what, is_so, limit=LIMIT):
+    """Waits until something is so, and returns it."""
+    end = time.monotonic() + limit
+    while not (found := is_so()):
+        assert time.monotonic() < end, f"{what}: not within {limit} s"
+        time.sleep(0.1)
+    return found
