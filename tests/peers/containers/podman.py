@@ -36,8 +36,10 @@ PROGRAMS = {
 
 
 def enter(command, environment):
-    """Goes on as COMMAND in a mount namespace that has the user, and the devices of networks for everybody, as udev leaves them."""
+    """Goes on as COMMAND in a mount namespace that has the user, and the device of networks for everybody, as udev leaves it."""
     script = (
+        # crun runs nothing where control groups of both versions are.
+        "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi; "
         'mount --make-rshared / && folder=$1 && shift && mount -t tmpfs -o mode=755 names "$folder" && '
         + "".join(f"printf %s {shlex.quote(text)} > \"$folder/{name}\" && mount --bind \"$folder/{name}\" /etc/{name} && " for name, text in NAMES.items())
         + 'mknod -m 666 "$folder/tun" c 10 200 && mount --bind "$folder/tun" /dev/net/tun && exec "$@"')
@@ -147,3 +149,89 @@ def until(what, is_so, limit=LIMIT):
         assert time.monotonic() < end, f"{what}: not within {limit} s"
         time.sleep(0.1)
     return found
+
+
+class Box:
+    """A container of Ledge, run by the command of docs/containers.md, with more options, and with its state in a volume of its name."""
+    NAME = "ledge"
+
+    def __init__(self, image, settings="", options=(), network="host"):
+        self.image, self.options, self.network = image, options, network
+        self.port, self.grpc_port = free_port(), free_port()
+        listen = f'[http]\nlisten = ["127.0.0.1:{self.port}", "unix:/run/ledge/ledge.sock"]\n[grpc]\nlisten = ["127.0.0.1:{self.grpc_port}"]\n'
+        self.settings = Podman.folder / "share" / f"{self.NAME}-{self.port}.toml"
+        self.settings.write_text(listen + settings)
+
+    def command(self):
+        """The command of the page, with this image, and with the options before it."""
+        words = shlex.split(next(line for line in commands("With Podman or Docker") if line.startswith("podman run ")))
+        assert words.pop().startswith("localhost/ledge:") and words[words.index("--name") + 1] == self.NAME, words
+        for confined in ("--read-only", "--cap-drop=all", "no-new-privileges"):
+            assert confined in words, f"the page no longer runs it with {confined}"
+        words[words.index("--network") + 1] = self.network
+        return [*words, "-v", f"{self.settings}:/etc/ledge/ledge.toml:ro", *self.options, self.image]
+
+    def start(self):
+        Podman.run(*self.command())
+        return self
+
+    def wait_until_ready(self):
+        def is_ready():
+            state = Podman.podman("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self.NAME)
+            assert state.startswith("running"), f"{state}\n{self.log()}"
+            return self.ledge("health", "--ready", check=False).returncode == 0
+
+        until("the box is ready", is_ready)
+        return self
+
+    def remove(self, volume=False):
+        Podman.podman("rm", "--force", "--ignore", "--time", "60", self.NAME)
+        if volume:
+            Podman.podman("volume", "rm", "--force", "ledge-state")
+
+    def ledge(self, *words, **more):
+        """Runs the program in the container."""
+        return Podman.run("podman", "exec", self.NAME, "/usr/bin/ledge", *words, **more)
+
+    def log(self):
+        done = Podman.run("podman", "logs", self.NAME)
+        return done.stdout + done.stderr
+
+    def call(self, path, body=None, **headers):
+        """The status and the answer of a call over HTTP."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+        with contextlib.closing(connection):
+            connection.request("GET" if body is None else "POST", path, body, {name.replace("_", "-"): text for name, text in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def infer(self, model, file):
+        status, answer = self.call(f"/v2/models/{model}/infer", Path(file).read_bytes(), Content_Type="image/png")
+        assert status == 200, answer
+        return json.loads(answer)
+
+
+def fill_volume(*folders):
+    """Makes the volume with models of the tests in it, as their owner has them."""
+    archive = io.BytesIO()
+
+    def owned(entry):
+        entry.uid = entry.gid = OWNER
+        entry.mode = 0o700 if entry.isdir() else 0o600
+        return entry
+
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in (".", "models"):
+            tar.addfile(owned(directory(name)))
+        for folder in folders:
+            tar.add(folder, f"models/{folder.name}", filter=owned)
+    file = Podman.folder / "share/state.tar"
+    file.write_bytes(archive.getvalue())
+    Podman.podman("volume", "create", "ledge-state")
+    Podman.podman("volume", "import", "ledge-state", file)
+
+
+def directory(name):
+    entry = tarfile.TarInfo(name)
+    entry.type = tarfile.DIRTYPE
+    return entry
