@@ -14,7 +14,6 @@ use ledge_base::telemetry::service_usage::CountedProcess;
 use ledge_service::child_errors::ChildStderr;
 use ledge_service::limited_process;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::heartbeat::HeartbeatProbe;
@@ -158,25 +157,15 @@ fn nowhere() -> io::Result<OwnedFd> {
 /// Starts a program, with a handle of its process that stays its own after its end.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<(std::process::Child, OwnedFd)> {
     let mut child = command.spawn()?;
-    match pidfd(&child) {
+    // The process was not waited for, so the number is still its own.
+    match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
         Ok(pidfd) => Ok((child, pidfd)),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(error)
+            Err(error.into())
         }
     }
-}
-
-/// Opens the handle of a process that was not waited for, so that the number is still its own. The list of system calls
-/// of a container engine may deny either call, so the error names it.
-fn pidfd(child: &std::process::Child) -> io::Result<OwnedFd> {
-    let named = |call: &str, error: Errno| io::Error::new(error.kind(), format!("{call}: {error}"));
-    let pidfd = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())
-        .map_err(|error| named("pidfd_open", error))?;
-    // SIGCONT changes nothing for a process that runs. If it is denied, the process could never be ended.
-    rustix::process::pidfd_send_signal(&pidfd, Signal::CONT).map_err(|error| named("pidfd_send_signal", error))?;
-    Ok(pidfd)
 }
 
 impl ChildProcess {

@@ -12,7 +12,6 @@ import subprocess
 import tarfile
 import tempfile
 import time
-import tomllib
 import unittest
 from pathlib import Path
 
@@ -70,9 +69,9 @@ def store():
                 os.chown(place, USER, USER)
         (folder / "run").chmod(0o700)
         yield
-        Podman.podman("system", "reset", "--force")
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        Podman.podman("system", "reset", "--force")
+        shutil.rmtree(folder)
 
 
 def path():
@@ -151,11 +150,18 @@ def until(what, is_so, limit=LIMIT):
     return found
 
 
+def kill(container):
+    """Kills a container as a crash does, and starts it again."""
+    Podman.podman("kill", "--signal", "KILL", container)
+    Podman.podman("wait", container)
+    Podman.podman("start", container)
+
+
 class Box:
     """A container of Ledge, run by the command of docs/containers.md, with more options, and with its state in a volume of its name."""
     NAME = "ledge"
 
-    def __init__(self, image, settings="", options=(), network="host"):
+    def __init__(self, image, settings="", options=(), network=("--network", "host")):
         self.image, self.options, self.network = image, options, network
         self.port, self.grpc_port = free_port(), free_port()
         listen = f'[http]\nlisten = ["127.0.0.1:{self.port}", "unix:/run/ledge/ledge.sock"]\n[grpc]\nlisten = ["127.0.0.1:{self.grpc_port}"]\n'
@@ -168,21 +174,22 @@ class Box:
         assert words.pop().startswith("localhost/ledge:") and words[words.index("--name") + 1] == self.NAME, words
         for confined in ("--read-only", "--cap-drop=all", "no-new-privileges"):
             assert confined in words, f"the page no longer runs it with {confined}"
-        words[words.index("--network") + 1] = self.network
+        at = words.index("--network")
+        words[at:at + 2] = self.network
         return [*words, "-v", f"{self.settings}:/etc/ledge/ledge.toml:ro", *self.options, self.image]
 
     def start(self):
         Podman.run(*self.command())
-        return self
+        self.wait_until_ready(starts=1)
 
-    def wait_until_ready(self):
+    def wait_until_ready(self, starts):
+        """Waits until it is ready, and has loaded all models at its last of so many starts."""
         def is_ready():
             state = Podman.podman("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self.NAME)
             assert state.startswith("running"), f"{state}\n{self.log()}"
-            return self.ledge("health", "--ready", check=False).returncode == 0
+            return self.log().count("model repository read") == starts and self.ledge("health", "--ready", check=False).returncode == 0
 
         until("the box is ready", is_ready)
-        return self
 
     def remove(self, volume=False):
         Podman.podman("rm", "--force", "--ignore", "--time", "60", self.NAME)
