@@ -14,7 +14,7 @@ CLIENTS = CHECKOUT / "tests/peers/clients"
 # The first answers of the golden files of both models.
 PHOTOGRAPH, DOCUMENT = "models/efficientnet_lite0/golden/coffee.png", "models/document_reader/golden/receipt.png"
 # Calls at a stop, of some 30 ms each.
-CALLS = 200
+CALLS = 100
 
 
 def client(environment, script, *arguments, **variables):
@@ -31,7 +31,8 @@ def client(environment, script, *arguments, **variables):
 class Running(unittest.TestCase):
     def setUp(self):
         fill_volume(LEDGE / "test-models/slow")
-        self.box = Box(Podman.loaded(os.environ["LEDGE_IMAGE"]))
+        # Less than the --stop-timeout of the page, and enough for all calls on a busy machine.
+        self.box = Box(Podman.loaded(os.environ["LEDGE_IMAGE"]), "[shutdown]\ngrace_ms = 50000\n")
         self.addCleanup(self.box.remove, volume=True)
         self.box.start()
 
