@@ -84,7 +84,9 @@ class Attacks(unittest.TestCase):
         self.start()
         self.all_attempts_are_denied()
         found = self.seal()
-        self.assertEqual(found["status"], "ok", found)
+        # An older kernel has fewer rules of Landlock, which is for information.
+        self.assertIn(found["status"], ("ok", "info"), found)
+        self.assertNotIn("namespace", found["detail"])
 
     def test_under_a_list_without_namespaces_as_dockers_every_attempt_is_denied(self):
         self.start(*list_of_calls("dockers", "unshare", "setns", "mount", "umount", "umount2"), "--ulimit", "nproc=2048")

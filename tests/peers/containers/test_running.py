@@ -44,9 +44,7 @@ class Running(unittest.TestCase):
 
     def test_the_doctor_finds_the_container_in_order(self):
         report = json.loads(self.box.ledge("doctor", "--json").stdout)
-        found = {check["name"]: check for check in report["checks"]}
-        self.assertEqual(found["seal of models"]["status"], "ok", found["seal of models"])
-        self.assertFalse([check for check in report["checks"] if check["status"] in ("warn", "fail")], report)
+        self.assertEqual([check for check in report["checks"] if check["status"] not in ("ok", "info")], [])
 
     def test_health_fails_while_the_daemon_does_not_answer(self):
         self.assertEqual(self.box.ledge("health").returncode, 0)
