@@ -12,7 +12,6 @@ import subprocess
 import tarfile
 import tempfile
 import time
-import unittest
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[3]
