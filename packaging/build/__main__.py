@@ -51,6 +51,7 @@ def main():
         return
     binary = options.binary or build(architecture, options.profile, Path(metadata["target_directory"]))
     # A checkout has one stage.
+    (CHECKOUT / "target").mkdir(exist_ok=True)
     lock = (CHECKOUT / "target" / "packages.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     stage = Stage(CHECKOUT, binary.resolve(), version, metadata, architecture, publisher)

@@ -1,5 +1,6 @@
-//! The OCI image, the manifests for Kubernetes and the compose file, by the tools of their makers.
+//! The OCI image, the manifests for Kubernetes and the compose file, by the tools of their makers, and the image under Podman.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,24 +34,47 @@ fn the_configurations_of_manifests_and_compose_are_valid() {
 
 #[test]
 fn an_image_that_is_built_twice_has_one_digest() {
-    path_of("mmdebstrap");
-    path_of("buildah");
-    let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
-    let package_builder = Path::new(CHECKOUT).join("packaging/build");
-    run(Command::new(&python).arg(package_builder).args(["stage", "--any-glibc", "--binary", PROGRAM]));
-
-    let image_builder = Path::new(CHECKOUT).join("packaging/image");
+    fill_stage();
     let build = || {
         let folder = tempfile::tempdir().unwrap();
-        let mut builder = Command::new(&python);
-        builder.arg(&image_builder).arg(Path::new(CHECKOUT).join("target/packages/stage"));
-        let output =
-            run(builder.args(["--form", "slim", "--output"]).arg(folder.path()).env("SOURCE_DATE_EPOCH", "1700000000"));
+        let output = build_image(folder.path(), &["--form", "slim"]);
         let digest = output.lines().last().and_then(|line| line.rsplit(' ').next()).unwrap().to_owned();
         assert!(digest.starts_with("sha256:"), "{output}");
         digest
     };
     assert_eq!(build(), build());
+}
+
+/// The folder `containers` has the tests, in Python. A second image stands for the next release.
+#[test]
+fn the_image_works_under_rootless_podman_and_attacks_from_inside_are_denied() {
+    fill_stage();
+    let folder = tempfile::tempdir().unwrap();
+    let images = [env!("CARGO_PKG_VERSION"), "99.0.0"].map(|version| {
+        build_image(folder.path(), &["--form", "full", "--version", version]);
+        folder.path().join(format!("ledge-{version}.oci.tar"))
+    });
+    let tests = Path::new(CHECKOUT).join("tests/peers/containers");
+    run(Command::new(python()).arg("-B").arg(tests).args(images).env("LEDGE_TEST_ROOT", setup_root()));
+}
+
+/// Fills target/packages/stage with the files of the packages, and the program under test.
+fn fill_stage() {
+    let builder = Path::new(CHECKOUT).join("packaging/build");
+    run(Command::new(python()).arg(builder).args(["stage", "--any-glibc", "--binary", PROGRAM]));
+}
+
+/// Makes images of the stage in a folder, and returns what the builder printed.
+fn build_image(folder: &Path, options: &[&str]) -> String {
+    path_of("mmdebstrap");
+    path_of("buildah");
+    let mut builder = Command::new(python());
+    builder.arg(Path::new(CHECKOUT).join("packaging/image")).arg(Path::new(CHECKOUT).join("target/packages/stage"));
+    run(builder.args(options).arg("--output").arg(folder).env("SOURCE_DATE_EPOCH", "1700000000"))
+}
+
+fn python() -> OsString {
+    std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into())
 }
 
 #[track_caller]
