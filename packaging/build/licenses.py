@@ -109,7 +109,7 @@ def model_texts(checkout, models):
         for requirement in sources[model].get("wheels", {}):
             package, version = requirement.split("==")
             pattern = f"{re.sub('[-.]+', '_', package)}-{version}-*.whl"
-            wheels = [path for path in (checkout / ".ledge/downloads").iterdir() if fnmatch.fnmatch(path.name, pattern)]
+            wheels = sorted(path for path in (checkout / ".ledge/downloads").iterdir() if fnmatch.fnmatch(path.name, pattern))
             texts = [text for wheel in wheels for text in wheel_texts(wheel, (checkout / "LICENSE").read_text())]
             if not texts:
                 raise Failure(
