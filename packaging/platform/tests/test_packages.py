@@ -1,10 +1,10 @@
 """The verbs of `ledge-platform package`: what goes in, the key, and the same files for the same time."""
 import filecmp
 import os
-import time
 import re
 import shutil
 import stat
+import time
 import unittest
 from email.utils import parsedate_to_datetime
 from unittest import mock
