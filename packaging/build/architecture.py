@@ -29,8 +29,8 @@ class Architecture:
 
 # By the names of Debian.
 ARCHITECTURES = {"amd64": Architecture("x86_64"), "arm64": Architecture("aarch64")}
+OWN = next((name for name, architecture in ARCHITECTURES.items() if not architecture.is_foreign), None)
 
 
 def add_argument(parser):
-    own = next((name for name, architecture in ARCHITECTURES.items() if not architecture.is_foreign), None)
-    parser.add_argument("--arch", choices=ARCHITECTURES, default=own, required=own is None, help="[that of this machine]")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=OWN, required=OWN is None, help="[that of this machine]")

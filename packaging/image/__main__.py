@@ -14,7 +14,6 @@ name a --mirror of snapshot.debian.org.
 import argparse
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -23,11 +22,12 @@ import tempfile
 from pathlib import Path
 
 sys.dont_write_bytecode = True
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path.append(str(CHECKOUT / "packaging" / "build"))
+import architecture  # noqa: E402
 from layers import Layer, debian_layer  # noqa: E402
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 FORMS = ("slim", "full")
-OWN_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
 # A user id that no distribution assigns, so that it means the same user on every machine.
 USER = 10001
 # The time of the files below the program's layer, so that they are the same layers in each release: 1980-01-01.
@@ -38,7 +38,7 @@ HEALTH_CHECK = "CMD /usr/bin/ledge health"
 def main():
     parser = argparse.ArgumentParser(prog="packaging/image", description="Make an OCI image of Ledge.")
     parser.add_argument("stage", type=Path, help="the folder that packaging/build fills")
-    parser.add_argument("--arch", choices=["amd64", "arm64"], default=OWN_ARCHITECTURE, help="for which the stage is [that of this machine]")
+    architecture.add_argument(parser)
     parser.add_argument("--form", choices=FORMS, action="append", help="slim: without models; can be repeated [both]")
     parser.add_argument("--format", choices=["oci", "docker"], default="oci", help="docker also has the health check [oci]")
     parser.add_argument("--zstd", action="store_true", help="smaller layers, for containerd 1.5, Docker 23, Podman 3 or later [gzip]")
@@ -85,7 +85,7 @@ class Builder:
             below = "models"
         tag = f"ledge:{self.version}" + ("-slim" if form == "slim" else "")
         self.commit(below, self.program(form), tag, self.settings(form))
-        other = "" if self.options.arch == OWN_ARCHITECTURE else f"-{self.options.arch}"
+        other = "" if self.options.arch == architecture.OWN else f"-{self.options.arch}"
         file = self.options.output / f"{tag.replace(':', '-')}{other}.{self.options.format}.tar"
         file.unlink(missing_ok=True)
         digest = self.scratch / "digest"
