@@ -21,8 +21,8 @@ from publisher import Publisher  # noqa: E402
 from sbom import bill_of_materials  # noqa: E402
 from stage import Stage, packaged_models, write  # noqa: E402
 
-# The packages of each kind by the variant in Cargo.toml; the first is the default.
-VARIANTS = {"full": None, "slim": "slim", "symbols": "symbols", "sentences": "sentences"}
+# The packages of each kind; "full" is the one that Cargo.toml describes outside of its variants.
+VARIANTS = ("full", "slim", "symbols", "sentences")
 
 
 def main():
@@ -65,7 +65,7 @@ def main():
     options.output.mkdir(parents=True, exist_ok=True)
     make = deb if options.kind == "deb" else rpm
     for name in options.variant or VARIANTS:
-        made = make(VARIANTS[name], version, publisher, options)
+        made = make(name, version, publisher, options)
         print(f"{made.relative_to(CHECKOUT) if made.is_relative_to(CHECKOUT) else made}: {megabytes(made.stat().st_size)}")
     if not options.variant:
         for what, size in stage.sizes():
@@ -88,7 +88,7 @@ def deb(variant, version, publisher, options):
         arguments += ["--target", architecture.target]
     if options.version:
         arguments += ["--deb-version", version]
-    if variant:
+    if variant != "full":
         arguments += ["--variant", variant]
     if options.fast:
         arguments += ["--fast"]
@@ -116,7 +116,7 @@ def manifest_of(publisher):
 
 def rpm(variant, version, publisher, options):
     name, variants = {
-        None: ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols"),
+        "full": ("ledge", "scripts"), "slim": ("ledge-slim", "scripts,slim"), "symbols": ("ledge-debuginfo", "symbols"),
         "sentences": ("ledge-sentences", "sentences")}[variant]
     machine = ARCHITECTURES[options.arch].machine
     made = options.output / f"{name}-{version}-1.{machine}.rpm"

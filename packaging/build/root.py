@@ -78,11 +78,19 @@ def make(root, packages=PACKAGES):
     (root / "made").touch()
 
 
+def cargo_home():
+    return Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
+
+
+def cargo_settings():
+    """The files in which cargo's user may name registries."""
+    return [file for file in (cargo_home() / "config.toml", cargo_home() / "config") if file.is_file()]
+
+
 def inside(root, *command, target=None, installs=False):
     """Runs a command in the root. `installs` gives it the network and a writable root."""
-    home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
-    crates = ["--tmpfs", CRATES] + ([] if installs else ["--ro-bind", home / "registry", f"{CRATES}/registry"])
-    crates += [part for name in ("config.toml", "config") if (home / name).is_file() for part in ("--ro-bind", home / name, f"{CRATES}/{name}")]
+    crates = ["--tmpfs", CRATES] + ([] if installs else ["--ro-bind", cargo_home() / "registry", f"{CRATES}/registry"])
+    crates += [part for file in cargo_settings() for part in ("--ro-bind", file, f"{CRATES}/{file.name}")]
     source = ["--ro-bind", CHECKOUT, SOURCE, "--bind", target, f"{SOURCE}/target", "--chdir", SOURCE] if target else []
     # The names of servers and their certificates are those of the machine.
     network = ["--share-net", *(part for file in ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs") for part in ("--ro-bind", file, file))]

@@ -15,7 +15,8 @@ PROGRAM = "ledge"
 def bill_of_materials(checkout, metadata, version, architecture, package, models, publisher=None):
     """The list of PACKAGE with these models. "ledge" and "ledge-slim" have the program, and "ledge" the runtimes."""
     crates = linked(metadata) if package in (PROGRAM, "ledge-slim") else []
-    components = [of_crate(crate, checksums(checkout)) for crate in crates] + shipped(checkout, models, architecture if package == PROGRAM else None)
+    known = checksums(checkout)
+    components = [of_crate(crate, known) for crate in crates] + shipped(checkout, models, architecture if package == PROGRAM else None)
     about = {"type": "application" if crates else "data", "bom-ref": PROGRAM, "name": package, "version": version}
     bom = {
         "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,

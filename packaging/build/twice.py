@@ -80,10 +80,8 @@ class Elsewhere:
             shutil.copytree(CHECKOUT / ".ledge" / name, self.checkout / ".ledge" / name)
         (self.checkout / "target").mkdir()
         self.hand_over()
-        for name in ("config.toml", "config"):
-            settings = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / name
-            if settings.is_file():
-                shutil.copy(settings, self.folder / "crates")
+        for file in clean_root.cargo_settings():
+            shutil.copy(file, self.folder / "crates")
 
     def hand_over(self):
         """Gives everything to the other user alone, as if that user had made it under its umask."""
@@ -123,9 +121,10 @@ def same(one, other):
     if one.is_file() and one.read_bytes() == other.read_bytes():
         print(f"same: {one.name}, {one.stat().st_size} bytes, SHA-256 {digest(one.read_bytes())}")
         return True
-    lines = [line for line in difflib.unified_diff(describe(one), describe(other), lineterm="", n=0) if line[:2] not in ("--", "++", "@@")]
+    members_of_one = describe(one)
+    lines = [line for line in difflib.unified_diff(members_of_one, describe(other), lineterm="", n=0) if line[:2] not in ("--", "++", "@@")]
     if one.is_dir() and not lines:
-        print(f"same: {one.name}, {len(describe(one))} files and folders")
+        print(f"same: {one.name}, {len(members_of_one)} files and folders")
         return True
     print("\n".join([f"DIFFERENT: {one.name}", *lines[:DIFFERENCES_MAX], *([f"... {len(lines)} in all"] if len(lines) > DIFFERENCES_MAX else [])]))
     return False
