@@ -8,6 +8,13 @@ pub fn resolve(path: &mut PathBuf, root: &Path) {
     *path = root.join(&path).components().collect();
 }
 
+/// The same for a path that may be empty, which means that there is none.
+pub fn resolve_if_set(path: &mut PathBuf, root: &Path) {
+    if !path.as_os_str().is_empty() {
+        resolve(path, root);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,8 +38,6 @@ impl Default for RepositoryConfig {
 impl ConfigSection for RepositoryConfig {
     fn resolve(&mut self, root: &Path) {
         config_path::resolve(&mut self.path, root);
-        if !self.packaged.as_os_str().is_empty() {
-            config_path::resolve(&mut self.packaged, root);
-        }
+        config_path::resolve_if_set(&mut self.packaged, root);
     }
 }

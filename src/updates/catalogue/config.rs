@@ -96,11 +96,10 @@ impl CatalogueConfig {
 
 impl ConfigSection for CatalogueConfig {
     fn resolve(&mut self, root: &Path) {
-        for path in [&mut self.path, &mut self.root_file, &mut self.publisher_file] {
-            if !path.as_os_str().is_empty() {
-                config_path::resolve(path, root);
-            }
+        for path in [&mut self.path, &mut self.root_file] {
+            config_path::resolve(path, root);
         }
+        config_path::resolve_if_set(&mut self.publisher_file, root);
         self.tls.resolve(root);
     }
 
