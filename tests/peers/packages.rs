@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::CHECKOUT;
 use crate::daemon::{setup_root, write};
-use crate::tools::{path_of, run};
+use crate::tools::{interpreter, path_of, run};
 use root::{Root, Serving};
 
 const VIEW: &str = r#"
@@ -45,7 +45,7 @@ fn build(kind: &str, folder: &TempDir, variants: &[&str]) {
 
 fn builder(kind: &str, folder: &TempDir, variants: &[&str]) -> Command {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut command = Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
+    let mut command = interpreter();
     command.arg(checkout.join("packaging/build")).args([
         kind,
         "--fast",

@@ -7,7 +7,7 @@ use crate::certificates::{Authority, Identity};
 use crate::daemon::{TestDaemon, TestRoot, setup_root, write};
 use crate::platform::{Fleet, wine};
 use crate::tls_kit::{LISTEN, TlsClient, with_certificate};
-use crate::tools::{path_of, run};
+use crate::tools::{interpreter, path_of, run};
 
 /// A box that wants client certificates, and one of a client.
 struct Closed {
@@ -121,7 +121,7 @@ fn python_clients_ask_models_over_tls() {
     let packages = setup_root().join("tools/python-test");
     assert!(packages.join("tritonclient").is_dir(), "{}: `make setup-test` gets it", packages.display());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/clients/tls_calls.py");
-    let mut command = Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
+    let mut command = interpreter();
     command.arg(script).arg(closed.daemon.address.to_string());
     command.args(["clients.pem", "till.pem", "till.key"].map(|file| closed.file(file)));
     command.arg(wine().to_string());

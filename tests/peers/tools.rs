@@ -51,13 +51,18 @@ pub fn mosquitto(program: &str, broker: &Broker) -> Command {
     command
 }
 
+/// Python, which `PYTHON` names.
+pub fn interpreter() -> Command {
+    Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()))
+}
+
 /// A script of `tests/peers/clients` towards a broker; it says `ok` in the end.
 #[track_caller]
 pub fn python(script: &str, broker: &Broker, arguments: &[&str]) {
     let packages = setup_root().join("tools/python-test");
     assert!(packages.join("paho").is_dir(), "{} has no paho-mqtt: `make setup-test` gets it", packages.display());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/clients").join(script);
-    let mut command = Command::new(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
+    let mut command = interpreter();
     command.arg(script).arg(broker.port.to_string()).args(arguments);
     let out = run(command.env("PYTHONPATH", packages).env("PYTHONDONTWRITEBYTECODE", "1"));
     assert_eq!(out.trim(), "ok");
