@@ -4,17 +4,20 @@ import http.client
 import io
 import json
 import os
-import re
 import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+sys.path.append(str(CHECKOUT / "tests"))
+import pages  # noqa: E402
+
 LEDGE = Path(os.environ.get("LEDGE_TEST_ROOT", CHECKOUT / ".ledge"))
 TOOLS = LEDGE / "peers" / "kubernetes-tools"
 # The user, and its subordinate users: numbers that no distribution assigns to anybody.
@@ -117,21 +120,14 @@ class Podman:
         return target
 
 
-def section(heading):
-    """A section of docs/containers.md."""
-    text = re.split(rf"^##+ {re.escape(heading)}$", (CHECKOUT / "docs/containers.md").read_text(), maxsplit=1, flags=re.MULTILINE)[1]
-    return re.split(r"^##+ ", text, maxsplit=1, flags=re.MULTILINE)[0]
-
-
 def blocks(heading, language):
-    """The examples of a section."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", section(heading), re.MULTILINE | re.DOTALL)
+    """The examples of a section of docs/containers.md."""
+    return pages.fences("docs/containers.md", heading, language)
 
 
 def commands(heading, number=0):
     """The commands of an example of a section, each a line of shell."""
-    text = blocks(heading, "console")[number].replace("\\\n", " ")
-    return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+    return pages.commands(blocks(heading, "console")[number])
 
 
 def free_port():

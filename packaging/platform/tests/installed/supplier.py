@@ -16,6 +16,10 @@ from certificates import Authority  # noqa: E402
 from packages import DAY, must  # noqa: E402
 from support import REPOSITORY, Verbs, installed  # noqa: E402
 
+sys.path.append(str(REPOSITORY / "tests"))
+import pages  # noqa: E402
+from pages import fences  # noqa: E402
+
 HOST = "packages.example.com"
 ADDRESS = f"https://{HOST}"
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -31,17 +35,10 @@ LIMIT_S = 30
 KIT = Verbs()
 
 
-def fences(document, heading, language="console"):
-    """The text of the fences in a section of a document of this repository."""
-    text = (REPOSITORY / document).read_text()
-    section, = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-
-
 def commands(document, heading, containing):
     """The commands in the one fence of a section that contains a text."""
     fence, = (fence for fence in fences(document, heading) if containing in fence)
-    return re.findall(r"^[#$] ((?:.*\\\n)*.*)$", fence, re.MULTILINE)
+    return pages.commands(fence)
 
 
 def leave_the_network(hosts, certificates):
