@@ -69,12 +69,14 @@ impl CatalogueConfig {
     /// The catalogue at `from`, else that of the box, else that of the package. The root metadata of the package is for
     /// a box that has none. `None` where nobody names a catalogue.
     pub fn source(&self, from: Option<&RepositoryAddress>) -> Result<Option<CatalogueSource>, CatalogueError> {
-        let published = self.published()?;
+        let (own, has_root) = (from.or(self.address.as_ref()).cloned(), self.root_file.exists());
+        // A box that has both of its own goes on when the file of the package is broken.
+        let published = if own.is_some() && has_root { None } else { self.published()? };
         let root_file = match &published {
-            Some(published) if !self.root_file.exists() => published.root_file.clone(),
+            Some(published) if !has_root => published.root_file.clone(),
             _ => self.root_file.clone(),
         };
-        let address = from.or(self.address.as_ref()).cloned().or(published.map(|published| published.address));
+        let address = own.or(published.map(|published| published.address));
         Ok(address.map(|address| CatalogueSource { address, root_file }))
     }
 

@@ -200,9 +200,11 @@ fn a_package_names_a_catalogue_for_a_box_that_has_none() {
     config.address = Some(own.clone());
     let own_root = config.root_file.clone();
     fs::write(&own_root, "{}").unwrap();
-    assert_eq!(config.source(None).unwrap(), Some(source(own, &own_root)));
+    assert_eq!(config.source(None).unwrap(), Some(source(own.clone(), &own_root)));
 
     fs::write(&file, "[catalogue]\naddress = 7\n").unwrap();
+    assert_eq!(config.source(None).unwrap(), Some(source(own, &own_root)), "it needs nothing of that file");
+    config.address = None;
     let error = config.source(None).unwrap_err().to_string();
     assert!(error.contains("publisher.toml:2: catalogue.address"), "{error}");
 }
