@@ -22,7 +22,15 @@ CHECKOUT = HERE.parents[2]
 MACHINE = CHECKOUT / ".ledge" / "peers" / "machine-aarch64"
 SUITE, MIRROR = "trixie", "http://deb.debian.org/debian"
 PACKAGES = "systemd-sysv,udev,dbus,kmod,curl,initramfs-tools,linux-image-arm64,libstdc++6"
-PROGRAMS = {"mmdebstrap": "mmdebstrap", "mkfs.ext4": "e2fsprogs", "qemu-system-aarch64": "qemu-system-arm", "qemu-aarch64-static": "qemu-user-static"}
+PROGRAMS = {
+    "mmdebstrap": "mmdebstrap", "arch-test": "arch-test", "mkfs.ext4": "e2fsprogs", "qemu-system-aarch64": "qemu-system-arm",
+    "qemu-aarch64-static": "qemu-user-static"}
+# The kernel's modules that find the disk. Without a list the emulated scripts copy some thousand of them.
+MODULES = "virtio_pci virtio_blk ext4"
+BEFORE_THE_KERNEL = (
+    'cd "$1" && mkdir -p etc/initramfs-tools/conf.d usr/share/initramfs-tools/modules.d'
+    " && echo MODULES=list >etc/initramfs-tools/conf.d/machine"
+    f" && printf '%s\\n' {MODULES} >usr/share/initramfs-tools/modules.d/machine")
 # The longest that it may take on a busy machine.
 LIMIT_S = 3 * 3600
 
@@ -59,8 +67,8 @@ def make_machine():
         root = Path(scratch) / "root"
         # The scripts of its packages are programs for arm64, which the kernel of this machine gives to QEMU.
         subprocess.run(
-            ["mmdebstrap", "--quiet", "--mode=root", "--architectures=arm64", "--variant=minbase", f"--include={PACKAGES}", SUITE, root,
-             os.environ.get("DEBIAN_MIRROR") or MIRROR], check=True)
+            ["mmdebstrap", "--quiet", "--mode=root", "--architectures=arm64", "--variant=minbase", f"--include={PACKAGES}",
+             f"--essential-hook={BEFORE_THE_KERNEL}", SUITE, root, os.environ.get("DEBIAN_MIRROR") or MIRROR], check=True)
         for kind in ("vmlinuz", "initrd.img"):
             kernel, = (root / "boot").glob(f"{kind}-*")
             shutil.copyfile(kernel, new / kind)
