@@ -420,7 +420,7 @@ impl RunPipeline for RemoteBackend {
                 return FinishedPipelineRun { result, times: PipelineRunTimes::default() };
             }
         };
-        if let Err(reason) = crate::worker_process::bind(&self.worker, &self.worker.pipelines, id) {
+        if let Err(reason) = self.worker.bind(id, pipeline.chain().is_none().then_some(model)) {
             let result = Err(if self.worker.child.is_closed() {
                 ended_by(&self.worker, ChildWork::Load(id)).into()
             } else {
@@ -493,7 +493,7 @@ impl RunPipeline for RemoteBackend {
 impl Drop for RemoteBackend {
     fn drop(&mut self) {
         if !self.worker.child.is_closed() {
-            self.worker.child.unload(self.model);
+            self.worker.unload(self.model);
         }
     }
 }

@@ -9,7 +9,7 @@ use ledge_engine::pipeline::setup::PipelineSetup;
 
 use crate::own_folders::ChildFolders;
 use crate::process::Child;
-use crate::wire::PipelineId;
+use crate::wire::{ModelId, PipelineId};
 
 /// The pipelines that children may need.
 #[derive(Debug, Default)]
@@ -46,27 +46,23 @@ impl ChildPipelines {
     fn give(&self, id: PipelineId, worker: &Arc<WorkerProcess>) -> Option<Arc<PipelineSetup>> {
         let mut known = self.lock();
         let known = known.get_mut(&id)?;
-        known.homes.retain(|worker| worker.strong_count() > 0);
+        // It may have had it before.
+        known.homes.retain(|home| home.strong_count() > 0 && home.as_ptr() != Arc::as_ptr(worker));
         known.homes.push(Arc::downgrade(worker));
         Some(known.setup.clone())
     }
 }
 
-/// The pipelines that one child has bound.
+/// The pipelines that one child has bound, each with the models that it is bound for. Those of a chain have no models
+/// here: a page stays with them between steps that different models run.
 #[derive(Debug, Default)]
-pub(crate) struct BoundPipelines(Mutex<HashSet<PipelineId>>);
+pub(crate) struct BoundPipelines(Mutex<HashMap<PipelineId, HashSet<ModelId>>>);
 
-/// Makes sure that the child has bound the pipeline.
-pub(crate) fn bind(worker: &Arc<WorkerProcess>, pipelines: &ChildPipelines, id: PipelineId) -> Result<(), String> {
-    // Held meanwhile, so that another run waits for the pipeline too.
-    let mut bound = worker.bound.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if bound.contains(&id) {
-        return Ok(());
+impl BoundPipelines {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PipelineId, HashSet<ModelId>>> {
+        // Nothing panics under this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let setup = pipelines.give(id, worker).ok_or("the pipeline was unloaded")?;
-    worker.child.bind(id, &setup)?;
-    bound.insert(id);
-    Ok(())
 }
 
 /// A child, and the folders that it may read.
@@ -78,4 +74,31 @@ pub(crate) struct WorkerProcess {
     pub pipelines: Arc<ChildPipelines>,
     pub(super) folders: ChildFolders,
     pub(super) next_stage: AtomicU64,
+}
+
+impl WorkerProcess {
+    /// Makes sure that the child has bound the pipeline, for a model of it or for a chain.
+    pub fn bind(self: &Arc<Self>, id: PipelineId, model: Option<ModelId>) -> Result<(), String> {
+        // Held meanwhile, so that another run waits for the pipeline too.
+        let mut bound = self.bound.lock();
+        if let Some(models) = bound.get_mut(&id) {
+            models.extend(model);
+            return Ok(());
+        }
+        let setup = self.pipelines.give(id, self).ok_or("the pipeline was unloaded")?;
+        self.child.bind(id, &setup)?;
+        bound.insert(id, model.into_iter().collect());
+        Ok(())
+    }
+
+    /// Unloads a model when its run has ended, and before it the pipelines that were bound for it alone: a tokenizer may
+    /// be larger than the model.
+    pub fn unload(&self, model: ModelId) {
+        // Held meanwhile, so that no run binds one again before it is dropped.
+        let mut bound = self.bound.lock();
+        for (id, _) in bound.extract_if(|_, models| models.remove(&model) && models.is_empty()) {
+            self.child.unbind(id);
+        }
+        self.child.unload(model);
+    }
 }

@@ -201,6 +201,26 @@ fn a_document_leaves_no_memory_behind_once_its_models_are_idle() {
 }
 
 #[test]
+fn an_unloaded_model_of_texts_leaves_no_tokenizer_behind() {
+    const MIB: f64 = (1 << 20) as f64;
+    let root = TestRoot::new().models(&["use_multilingual_v3", "fixed_shape"]).set("runtimes.isolation=\"process\"");
+    let daemon = root.start();
+    daemon.wait_for_event_since_start("instance.unloaded");
+    let [spawner] = processes(daemon.pid(), "spawner")[..] else { panic!("one spawner") };
+    let [worker] = processes(spawner, "runtime")[..] else { panic!("one process of models") };
+    let kept = |line| kilobytes(worker, "status", line).unwrap();
+    // It has 100 MiB of pieces of words, beside weights and an arena.
+    wait_until("the memory of the tokenizer", LIMIT, || kept("RssAnon:") < 64.0 * MIB);
+    let vectors = || {
+        let answer = daemon
+            .client()
+            .post_json("/v1/embeddings", &json!({"model": "use_multilingual_v3", "input": ["Guten Tag"]}));
+        answer.json()["data"][0]["embedding"].as_array().map(Vec::len)
+    };
+    assert_eq!((vectors(), vectors()), (Some(512), Some(512)));
+}
+
+#[test]
 fn memory_of_a_model_is_told_where_it_has_a_process_of_its_own() {
     let root = TestRoot::new().models(&["add_sub", "fixed_shape"]).set("runtimes.isolation=\"process\"");
     let daemon = root.file("add_sub/model.toml", "isolation = \"own\"\n").start();
