@@ -1,4 +1,4 @@
-"""Documents whose truth a person or an assistant read off the page, or took from a test of the source. Their lines are in `truths/`.
+"""Documents whose truth was read off the page, or taken from a test of the source. Their lines are in `truths/`.
 
 The truths of the part "hidden" are in a file of their own, so that who writes rules of the reader does not read them by accident.
 """
