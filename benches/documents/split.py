@@ -11,14 +11,13 @@ lacks. Add them with the name on the right that is already in use.
 import difflib
 import hashlib
 import re
-import unicodedata
 from pathlib import Path
+
+from documents.compare import LEGAL_WORDS, without_accents
 
 LOOK, HIDDEN = "look", "hidden"
 NAMES = Path(__file__).with_name("same_issuer.tsv")
-LEGAL_FORMS = re.compile(
-    r"\b(SDN|BHD|BERHAD|PVT|PRIVATE|LTD|LIMITED|LLC|INC|CO|COMPANY|CORP|CORPORATION|GMBH|MBH|AG|KG|OHG|SARL|SAS|SA|SAL|SPA|SRL|BV|NV|PLC"
-    r"|ENTERPRISE|TRADING|M|A ?G|E ?V|UG|STI|AS|VE|SAN|TIC)\b")
+LEGAL_FORMS = re.compile(rf"\b({LEGAL_WORDS}|ENTERPRISE|TRADING|M|A ?G|E ?V|STI|AS|VE|SAN|TIC)\b")
 SAME_ISSUER = {"GERBANGALAFRESTAURANTS": "MCDONALDS", "GOLDENARCHESRESTAURANTS": "MCDONALDS", "DMDROGERIEMARKT": "DM",
                "STARBUCKSCOFFEEFRANCE": "STARBUCKS"}
 NO_ISSUER = frozenset(  # words on the place of a name that are none
@@ -31,7 +30,7 @@ SIMILAR = 0.84
 
 def normalise(name):
     """A name without case, accents, legal form, digits, brackets and spaces."""
-    name = "".join(sign for sign in unicodedata.normalize("NFKD", name or "").upper() if not unicodedata.combining(sign))
+    name = without_accents(name or "").upper()
     name = re.sub(r"[’'`.]", "", name)
     name = re.sub(r"\([^)]*\)", " ", name)
     name = re.sub(r"[^\w]+", " ", name)

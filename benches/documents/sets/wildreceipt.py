@@ -28,7 +28,7 @@ def add(collection, record, classes, path, picture):
     collection.put(file, picture)
     boxes = collection.put_json(f"{file}.json", {
         "words": [each["text"] for each in annotations], "quads": [each["box"] for each in annotations],
-        "labels": [classes[each["label"]] if each["label"] < len(classes) else each["label"] for each in annotations],
+        "labels": [class_of(each, classes) or each["label"] for each in annotations],
         "size": {"width": record["width"], "height": record["height"]}}, "boxes")
     texts = texts_by_class(annotations, classes)
     american = is_american(texts, " ".join(each["text"] for each in annotations))
@@ -46,8 +46,13 @@ def texts_by_class(annotations, classes):
 
     texts = {}
     for each in sorted(annotations, key=place):
-        texts.setdefault(classes[each["label"]] if each["label"] < len(classes) else "", []).append(each["text"])
+        texts.setdefault(class_of(each, classes), []).append(each["text"])
     return texts
+
+
+def class_of(annotation, classes):
+    """What the text of a box is. Empty for a label that the list of classes lacks."""
+    return classes[annotation["label"]] if annotation["label"] < len(classes) else ""
 
 
 def is_american(texts, text):
