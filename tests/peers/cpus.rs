@@ -78,8 +78,8 @@ fn shipped(model: &str, runtime: &str) -> TestRoot {
     };
     // Each page takes minutes to emulate: that of the question is enough.
     let config = if model == DOCUMENTS { config.split("[[golden]]").next().unwrap_or_default() } else { &config };
-    // An emulated CPU may be slow next to other work.
-    root.file(&format!("{model}/model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 600000\n"))
+    // A page takes an emulated CPU ten minutes, and more next to other work.
+    root.file(&format!("{model}/model.toml"), format!("{config}\n[queue]\ndefault_timeout_ms = 3600000\n"))
 }
 
 /// The answers to `files`, a vector for each: of a document the confidences of its lines, of a photograph the logits
